@@ -1,0 +1,65 @@
+# Mizar's commands. Each target does all of its own set-up; `make` alone lists them.
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+AREA ?= all
+NODES ?= 1
+NAME ?= mizar
+
+.PHONY: help demo test check lint types fast integration e2e gen bench up down images shim clean setup root-setup
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:
+	@hack/setup.sh tools
+	@hack/venv.sh
+
+root-setup:
+	@hack/setup.sh root
+	@hack/venv.sh
+
+demo: root-setup ## a real local Kubernetes with simulated cards, Mizar on it, two pods on one card (root)
+	@$(PY) -m demo
+
+test: check integration e2e ## every test there is (root)
+
+check: setup lint types fast ## lint, types and fast tests; under a minute, no root
+
+lint: setup
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }
+	@.venv/bin/lint-imports
+	@hack/gen.sh --check
+
+types: setup
+	@.venv/bin/mypy
+
+fast: setup shim
+	@.venv/bin/pytest -q tests/unit tests/property tests/stateful
+
+integration: root-setup shim ## tests against a real API server, kubelet and registry of cards (root)
+	@.venv/bin/pytest -q tests/integration
+
+e2e: root-setup ## the whole of Mizar on a real local Kubernetes (root)
+	@.venv/bin/pytest -q tests/e2e
+
+gen: setup ## write the generated files: CRDs and gRPC stubs
+	@hack/gen.sh
+
+bench: root-setup ## benchmarks; AREA=start for one; results in build/bench/
+	@$(PY) -m bench $(AREA)
+
+up: root-setup ## a local cluster to play with, Mizar installed; NODES=2 NAME=mizar (root)
+	@$(PY) -m cluster up --name $(NAME) --nodes $(NODES)
+
+down: root-setup ## take the local cluster down, also after a crash (root)
+	@$(PY) -m cluster down --name $(NAME)
+
+images: root-setup ## build the container images as archives and print where they are (root)
+	@$(PY) -m cluster images
+
+shim: setup
+	@$(MAKE) --no-print-directory --silent -C shim
+
+clean: ## remove what was built in this folder (the cache outside it stays)
+	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

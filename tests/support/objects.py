@@ -1,0 +1,70 @@
+"""Manifests that tests, demo and benchmarks create."""
+
+from typing import Any
+
+SAMPLE_IMAGE = "localhost/mizar/cuda-sample:dev"
+
+Object = dict[str, Any]
+
+
+def namespace(name: str) -> Object:
+    """A Namespace."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def pool(name: str = "default", **spec: Any) -> Object:
+    """A GPUPool; an idle timeout of an hour, so that nothing is reaped unless a test asks for it."""
+    return {
+        "apiVersion": "mizar.share/v1alpha1",
+        "kind": "GPUPool",
+        "metadata": {"name": name},
+        "spec": {"idleTimeoutSeconds": 3600, **spec},
+    }
+
+
+def quota(tenant: str, *profiles: Object, pool: str = "default", **spec: Any) -> Object:
+    """A GPUQuota called `gpus`, of `{"devices": N, "min": a, "max": b}` profiles."""
+    return {
+        "apiVersion": "mizar.share/v1alpha1",
+        "kind": "GPUQuota",
+        "metadata": {"name": "gpus", "namespace": tenant},
+        "spec": {"pool": pool, "profiles": list(profiles), **spec},
+    }
+
+
+def share_pod(
+    tenant: str,
+    name: str,
+    resource: str = "mizar.share/gpu.2",
+    count: int = 1,
+    command: list[str] | None = None,
+    **spec: Any,
+) -> Object:
+    """A pod that asks for `count` virtual devices and holds 1 GiB of GPU memory until it ends."""
+    return _pod(tenant, name, {resource: count}, command or ["cuda-sample", "hold", "1024"], spec)
+
+
+def whole_card_pod(tenant: str, name: str, cards: int = 1, **spec: Any) -> Object:
+    """A pod that asks the stock NVIDIA plugin for whole cards."""
+    return _pod(tenant, name, {"nvidia.com/gpu": cards}, ["cuda-sample", "hold", "1024"], spec)
+
+
+def plain_pod(tenant: str, name: str, **spec: Any) -> Object:
+    """A pod without any device, for comparison."""
+    return _pod(tenant, name, {}, ["sleep", "3600"], spec)
+
+
+def _pod(tenant: str, name: str, limits: Object, command: list[str], spec: Object) -> Object:
+    container = {
+        "name": "main",
+        "image": SAMPLE_IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": command,
+        "resources": {"limits": limits},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": tenant},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [container], **spec},
+    }
