@@ -1,1 +1,1 @@
-"""What the demo, the end-to-end tests and the benchmarks share: waiting, reading and building objects."""
+"""What demo, end-to-end tests and benchmarks share: waiting, reading and building objects."""

@@ -35,9 +35,7 @@ class Kube:
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """The object, or None when there is none."""
-        out = self.run(
-            "get", kind, name, *_in(namespace), "--ignore-not-found", "--output=json"
-        )
+        out = self.run("get", kind, name, *_in(namespace), "--ignore-not-found", "--output=json")
         return json.loads(out) if out.strip() else None
 
     def list(self, kind: str, namespace: str | None = None, selector: str = "") -> list[Object]:

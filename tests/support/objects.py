@@ -13,7 +13,7 @@ def namespace(name: str) -> Object:
 
 
 def pool(name: str = "default", **spec: Any) -> Object:
-    """A GPUPool; an idle timeout of an hour, so that nothing is reaped unless a test asks for it."""
+    """A GPUPool; idle timeout of an hour, so that nothing is reaped unless a test asks for it."""
     return {
         "apiVersion": "mizar.share/v1alpha1",
         "kind": "GPUPool",

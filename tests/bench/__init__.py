@@ -1,0 +1,1 @@
+"""Benchmarks: `make bench AREA=start`; each area writes build/bench/{area}.json."""

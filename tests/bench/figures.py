@@ -1,0 +1,97 @@
+"""Figures, their table and their file; one format for every area."""
+
+import json
+import platform
+import statistics
+import subprocess
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured value. `spread` is (minimum, maximum) of the runs; `beside` names the figure
+    of the same run that this one is a ratio or difference to."""
+
+    name: str
+    value: float
+    unit: str
+    goal: str
+    runs: int
+    spread: tuple[float, float]
+    beside: str = ""
+
+    @property
+    def met(self) -> str:
+        """`yes`, `no`, or nothing where there is no goal."""
+        if not self.goal:
+            return ""
+        sign, bound = self.goal.split()[:2]
+        good = self.value <= float(bound) if sign == "<=" else self.value >= float(bound)
+        return "yes" if good else "no"
+
+
+def percentile(samples: list[float], percent: float) -> float:
+    """The nearest-rank percentile: the smallest sample that `percent` of all do not exceed."""
+    ordered = sorted(samples)
+    rank = max(1, -(-len(ordered) * percent // 100))
+    return ordered[int(rank) - 1]
+
+
+def figure(
+    name: str, samples: list[float], percent: float, unit: str, goal: str = "", beside: str = ""
+) -> Figure:
+    """A percentile of samples as a figure; raises ValueError when nothing was measured."""
+    if not samples:
+        raise ValueError(f"{name}: nothing was measured")
+    value = statistics.median(samples) if percent == 50 else percentile(samples, percent)
+    spread = (round(min(samples), 4), round(max(samples), 4))
+    return Figure(name, round(value, 4), unit, goal, len(samples), spread, beside)
+
+
+@dataclass
+class Report:
+    """The figures of one area."""
+
+    area: str
+    figures: list[Figure] = field(default_factory=list)
+
+    def write(self) -> Path:
+        """Write build/bench/{area}.json."""
+        path = ROOT / "build" / "bench" / f"{self.area}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        body = {
+            "area": self.area,
+            "commit": _commit(),
+            "machine": f"{platform.machine()}, {platform.release()}, {_cpus()}",
+            "figures": [asdict(one) for one in self.figures],
+        }
+        path.write_text(json.dumps(body, indent=2) + "\n")
+        return path
+
+    def print(self) -> None:
+        """Print the table: figure, value, goal, met or not."""
+        table = Table(title=f"bench {self.area}")
+        for column in ("figure", "value", "goal", "met", "runs", "min to max", "beside"):
+            table.add_column(column)
+        for one in self.figures:
+            spread = f"{one.spread[0]:g} to {one.spread[1]:g}"
+            row = (one.name, f"{one.value:g} {one.unit}", one.goal, one.met)
+            table.add_row(*row, str(one.runs), spread, one.beside)
+        Console().print(table)
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _cpus() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{len(models)} x {models[0]}" if models else "unknown processor"

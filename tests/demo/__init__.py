@@ -1,0 +1,1 @@
+"""`make demo`: what Mizar does, shown on a real local Kubernetes with simulated cards."""

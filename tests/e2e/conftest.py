@@ -1,0 +1,90 @@
+"""One local cluster for the run, one tenant with its own namespaces for each test.
+
+MIZAR_E2E_CLUSTER=name reuses a cluster that is up (`make up`), for quick turns while writing tests.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import cluster.mizar
+import pytest
+from cluster import Cluster, ClusterSpec
+from cluster.binaries.progress import Progress
+from cluster.local import LocalProvider
+from support import objects
+from support.kube import Kube, Object
+from support.waiting import wait_for
+
+CARDS_PER_NODE = 2
+
+
+@pytest.fixture(scope="session")
+def mizar_cluster() -> Iterator[Cluster]:
+    """Two nodes of two simulated cards each, Mizar installed from its chart."""
+    if name := os.environ.get("MIZAR_E2E_CLUSTER"):
+        yield LocalProvider().attach(name)
+        return
+    spec = ClusterSpec(name=f"e2e-{os.getpid()}", nodes=2, cards=CARDS_PER_NODE)
+    up = LocalProvider().up(spec, Progress())
+    try:
+        cluster.mizar.install(up, Progress())
+        yield up
+    finally:
+        up.down()
+
+
+@pytest.fixture(scope="session")
+def kube(mizar_cluster: Cluster) -> Kube:
+    """kubectl on the cluster."""
+    return Kube(mizar_cluster)
+
+
+@dataclass
+class Stage:
+    """What one test makes: tenants (namespaces) and pools of its own; all of it goes at the end."""
+
+    kube: Kube
+    mark: str = field(default_factory=lambda: uuid4().hex[:5])
+    tenants: list[str] = field(default_factory=list)
+    pools: list[str] = field(default_factory=list)
+
+    def pool(self, **spec: object) -> str:
+        """A pool of this test; quotas name it."""
+        name = f"pool-{self.mark}-{len(self.pools)}"
+        self.pools.append(name)
+        self.kube.apply(objects.pool(name, **spec))
+        return name
+
+    def tenant(self, *profiles: Object, pool: str | None = None, **quota: object) -> str:
+        """A namespace; with a quota for these profiles when any is given."""
+        name = f"t{len(self.tenants)}-{self.mark}"
+        self.tenants.append(name)
+        self.kube.apply(objects.namespace(name))
+        if profiles:
+            self.kube.apply(objects.quota(name, *profiles, pool=pool or self.pool(), **quota))
+        wait_for(
+            f"the default service account of {name}",
+            lambda: self.kube.get("serviceaccount", "default", name),
+        )
+        return name
+
+    def clear(self) -> None:
+        """Delete everything, and wait until the cards are free again."""
+        for tenant in self.tenants:
+            self.kube.run("delete", "namespace", tenant, "--wait=false", "--ignore-not-found")
+        for tenant in self.tenants:
+            self.kube.wait_gone("namespace", "", tenant, timeout=180)
+        for pool in self.pools:
+            self.kube.delete("gpupool", pool)
+
+
+@pytest.fixture
+def stage(kube: Kube) -> Iterator[Stage]:
+    """An empty stage; whatever a test puts on it goes when the test ends."""
+    stage = Stage(kube)
+    try:
+        yield stage
+    finally:
+        stage.clear()

@@ -1,0 +1,88 @@
+"""Components die in the middle; nothing is lost and nothing is given twice."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cluster import Cluster
+from e2e.watching import ready_shadows, wait_held
+from support.kube import Kube
+from support.objects import share_pod
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+SYSTEM = "mizar-system"
+TWO_SHADOWS = {"devices": 2, "min": 0, "max": 2}
+
+
+def delete_component(kube: Kube, component: str) -> None:
+    """Delete the component's pods without grace, as a crashed node would lose them."""
+    selector = f"--selector=app.kubernetes.io/component={component}"
+    kube.run("delete", "pods", f"--namespace={SYSTEM}", selector, "--grace-period=0", "--force")
+
+
+def wait_component(kube: Kube, kind: str, name: str) -> None:
+    """Wait until the workload has all of its pods back."""
+    kube.run("rollout", "status", f"{kind}/{name}", f"--namespace={SYSTEM}", "--timeout=180s")
+
+
+def still_there(kube: Kube, tenant: str, pod: str) -> dict[str, int]:
+    """Restart count by container of a pod that must not have been touched."""
+    statuses = kube.get("pod", pod, tenant)["status"]["containerStatuses"]  # type: ignore[index]
+    return {one["name"]: one["restartCount"] for one in statuses}
+
+
+def test_node_agent_restart(kube: Kube, stage: "Stage") -> None:
+    """Running pods keep their devices; those created while the agent is away run afterwards."""
+    tenant = stage.tenant(TWO_SHADOWS)
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    before = wait_held(kube, tenant, "a")
+    delete_component(kube, "nodeagent")
+    kube.apply(share_pod(tenant, "b"), share_pod(tenant, "c"))
+    wait_component(kube, "daemonset", "mizar-nodeagent")
+    kube.wait_running(tenant, "a", "b", "c")
+    after = wait_held(kube, tenant, "a", "b", "c")
+    assert before.items() <= after.items()
+    assert len(after) == 3 and still_there(kube, tenant, "a") == {"main": 0}
+
+
+def test_operator_restart(kube: Kube, stage: "Stage") -> None:
+    """Demand that arrives while the operator is away is served once, not twice."""
+    tenant = stage.tenant(TWO_SHADOWS)
+    kube.apply(share_pod(tenant, "a"))
+    delete_component(kube, "operator")
+    kube.apply(share_pod(tenant, "b"), share_pod(tenant, "c"))
+    wait_component(kube, "deployment", "mizar-operator")
+    kube.wait_running(tenant, "a", "b", "c")
+    wait_held(kube, tenant, "a", "b", "c")
+    assert len(ready_shadows(kube, tenant, 2)) == 2
+
+
+def test_kubelet_restart(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> None:
+    """Devices are registered again; running pods go on, new ones start."""
+    tenant = stage.tenant(TWO_SHADOWS)
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    before = wait_held(kube, tenant, "a")
+    for node in mizar_cluster.nodes:
+        mizar_cluster.restart_kubelet(node)
+    kube.apply(share_pod(tenant, "b"), share_pod(tenant, "c"))
+    kube.wait_running(tenant, "a", "b", "c", timeout=180)
+    after = wait_held(kube, tenant, "a", "b", "c")
+    assert before.items() <= after.items()
+    assert still_there(kube, tenant, "a") == {"main": 0}
+
+
+def test_container_restart_keeps_its_limits(kube: Kube, stage: "Stage") -> None:
+    """A container that dies comes back on its device, limited as before."""
+    tenant = stage.tenant(TWO_SHADOWS)
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    kube.exec(tenant, "a", "sh", "-c", "kill -TERM 1")
+    wait_for("the container to restart", lambda: still_there(kube, tenant, "a")["main"] == 1)
+    kube.wait_running(tenant, "a")
+    status, answer = kube.exec(tenant, "a", "cuda-sample", "alloc", "12000")
+    assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer

@@ -1,0 +1,58 @@
+"""What the container runtime receives, asked of containerd itself over CRI."""
+
+import json
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from cluster import Cluster
+from e2e.watching import ready_shadows, wait_held
+from support.kube import Kube
+from support.objects import share_pod
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+ANNOTATION = "mizar.k8s.io/container-devices-from.main"
+
+
+def container_status(socket: str, container_id: str) -> bytes:
+    """The raw ContainerStatusResponse of CRI v1; strings in it are plain UTF-8.
+
+    Field 1 of the request is the container's ID (k8s.io/cri-api, runtime/v1/api.proto).
+    """
+    request = b"\x0a" + bytes([len(container_id)]) + container_id.encode()
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        call = channel.unary_unary(
+            "/runtime.v1.RuntimeService/ContainerStatus",
+            request_serializer=lambda raw: raw,
+            response_deserializer=lambda raw: raw,
+        )
+        return bytes(call(request, timeout=10))
+
+
+def test_annotation_as_the_runtime_receives_it(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+) -> None:
+    """Allocate's annotation reaches CRI with the key and value of the source document."""
+    tenant = stage.tenant({"devices": 2, "min": 0, "max": 1})
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    (shadow,) = ready_shadows(kube, tenant)
+    (device,) = wait_held(kube, tenant, "a")
+    pod = kube.get("pod", "a", tenant)
+    assert pod is not None
+    container_id = pod["status"]["containerStatuses"][0]["containerID"].removeprefix(
+        "containerd://"
+    )
+    (node,) = (one for one in mizar_cluster.nodes if one.name == pod["spec"]["nodeName"])
+
+    answer = container_status(str(node.containerd_socket), container_id)
+
+    name = shadow["metadata"]["name"]
+    want = {f"_/{name}/main": {"*": [device.removeprefix(f"{tenant}/")]}}
+    key = answer.index(ANNOTATION.encode())
+    value = answer[answer.index(b"{", key) :]
+    assert json.JSONDecoder().raw_decode(value.decode(errors="ignore"))[0] == want

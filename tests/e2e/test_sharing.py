@@ -1,0 +1,102 @@
+"""Share pods on a shadow pod's card: the path that everything else rests on."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_held
+from support.kube import Kube
+from support.objects import share_pod, whole_card_pod
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+HALF = {"devices": 2, "min": 0, "max": 1}
+CARD_MIB = 16384
+
+
+def test_two_pods_share_a_card_and_are_kept_within_their_memory(kube: Kube, stage: "Stage") -> None:
+    """One shadow pod, two devices, two pods on one card, each limited to its half."""
+    tenant = stage.tenant(HALF)
+    kube.apply(share_pod(tenant, "a"), share_pod(tenant, "b"))
+    kube.wait_running(tenant, "a", "b")
+    (shadow,) = ready_shadows(kube, tenant)
+    held = wait_held(kube, tenant, "a", "b")
+
+    assert sorted(held) == [f"{tenant}/{shadow['metadata']['name']}-{i}" for i in range(2)]
+    assert cards_seen_inside(kube, tenant, "a") == cards_seen_inside(kube, tenant, "b")
+    assert cards_seen_inside(kube, tenant, "a") == card_of(kube, tenant, "a")
+
+    status, answer = kube.exec(tenant, "a", "cuda-sample", "alloc", str(CARD_MIB // 2))
+    assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer
+    status, answer = kube.exec(tenant, "a", "cuda-sample", "alloc", str(CARD_MIB // 4))
+    assert status == 0, answer
+    _, figures = kube.exec(tenant, "b", "cuda-sample", "smi")
+    assert str(CARD_MIB // 2) in figures and str(CARD_MIB) not in figures
+
+
+@pytest.mark.parametrize("api", ["alloc", "pitch", "managed", "async"])
+def test_each_way_to_allocate_is_limited(kube: Kube, stage: "Stage", api: str) -> None:
+    """Every family of allocation calls meets the same limit."""
+    tenant = stage.tenant(HALF)
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    over = str(CARD_MIB // 2)
+    status, answer = kube.exec(tenant, "a", "cuda-sample", "alloc", over, "--api", api)
+    assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer
+
+
+def test_devices_of_a_deleted_pod_are_used_again(kube: Kube, stage: "Stage") -> None:
+    """With quota for one shadow pod, a third pod runs once the first is gone, on its device."""
+    tenant = stage.tenant(HALF)
+    kube.apply(share_pod(tenant, "a"), share_pod(tenant, "b"))
+    kube.wait_running(tenant, "a", "b")
+    before = wait_held(kube, tenant, "a", "b")
+    kube.delete("pod", "a", tenant)
+    kube.apply(share_pod(tenant, "c"))
+    kube.wait_running(tenant, "c")
+    after = wait_held(kube, tenant, "b", "c")
+    assert sorted(before) == sorted(after)
+
+
+def test_idle_shadow_pod_gives_its_card_back(kube: Kube, stage: "Stage") -> None:
+    """Pods gone → idle → drained → reaped; then whole-card pods get every card of the cluster."""
+    tenant = stage.tenant(HALF, pool=stage.pool(idleTimeoutSeconds=3))
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    kube.delete("pod", "a", tenant)
+    wait_for("the shadow pod to be reaped", lambda: not kube.list("shadowpods", tenant))
+    wait_for("its pod to go", lambda: not kube.list("pods", tenant))
+    for node in ("x", "y"):
+        kube.apply(whole_card_pod(tenant, node, cards=2))
+    kube.wait_running(tenant, "x", "y")
+
+
+def test_four_devices_over_two_cards(kube: Kube, stage: "Stage") -> None:
+    """Profile 4→2: one shadow pod holds two cards; devices 0, 1 on one and 2, 3 on the other."""
+    tenant = stage.tenant({"devices": 4, "min": 0, "max": 1})
+    pods = ["a", "b", "c", "d"]
+    kube.apply(*(share_pod(tenant, name, "mizar.share/gpu.4") for name in pods))
+    kube.wait_running(tenant, *pods)
+    (shadow,) = ready_shadows(kube, tenant)
+    wait_held(kube, tenant, *pods)
+    cards = [one["uuid"] for one in shadow["status"]["cards"]]
+    assert len(set(cards)) == 2
+    assert [one["card"] for one in shadow["status"]["devices"]] == [
+        cards[0],
+        cards[0],
+        cards[1],
+        cards[1],
+    ]
+    for pod in pods:
+        assert cards_seen_inside(kube, tenant, pod) == card_of(kube, tenant, pod)
+
+
+def test_pod_that_asks_for_two_devices_gets_their_sum(kube: Kube, stage: "Stage") -> None:
+    """Two devices on one card add up to the whole card's memory."""
+    tenant = stage.tenant(HALF)
+    kube.apply(share_pod(tenant, "a", count=2))
+    kube.wait_running(tenant, "a")
+    _, figures = kube.exec(tenant, "a", "cuda-sample", "smi")
+    assert str(CARD_MIB) in figures
