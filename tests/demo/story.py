@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from demo.narrator import Narrator
 from support.kube import Kube, Object, condition, is_ready
 from support.objects import whole_card_pod
 from support.waiting import wait_for
-
-from demo.narrator import Narrator
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "01-quickstart"
 TENANT = "team-a"
@@ -50,7 +49,7 @@ class Story:
         return shadow
 
     def _ready_shadow(self) -> Object | None:
-        for shadow in self.kube.list("shadowpods", TENANT):
+        for shadow in self.kube.all("shadowpods", TENANT):
             if condition(shadow, "Ready")["status"] == "True":
                 return shadow
         return None
@@ -58,7 +57,7 @@ class Story:
     def see_pods_share_a_card(self, shadow: Object) -> list[str]:
         """Both share pods run, on devices of one card."""
         with self.tell.step("Both pods run on that card") as step:
-            pods = [one["metadata"]["name"] for one in self.kube.list("pods", TENANT, SHARE_PODS)]
+            pods = [one["metadata"]["name"] for one in self.kube.all("pods", TENANT, SHARE_PODS)]
             self.kube.wait_running(TENANT, *pods)
             held = wait_for("both devices to be held", lambda: self._holders(shadow))
             assert sorted(held) == sorted(pods), f"{held} hold the devices, not {pods}"
@@ -97,7 +96,7 @@ class Story:
             patch = f'{{"spec":{{"idleTimeoutSeconds":{IDLE_SECONDS}}}}}'
             self.kube.run("patch", "gpupool", "default", "--type=merge", f"--patch={patch}")
             self.kube.run("delete", "pods", f"--namespace={TENANT}", *pods)
-            wait_for("the shadow pods to go", lambda: not self.kube.list("shadowpods", TENANT))
+            wait_for("the shadow pods to go", lambda: not self.kube.all("shadowpods", TENANT))
             step.seen = f"reaped after {IDLE_SECONDS} s without a holder"
         with self.tell.step(f"A pod that asks for all {self.cards_in_cluster} whole cards") as step:
             self.kube.apply(whole_card_pod("default", "whole-cards", self.cards_in_cluster))

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import pytest
+
 from cluster import Cluster
 from e2e.watching import ready_shadows, wait_held
 from support.kube import Kube

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import pytest
+
 from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_held
 from support.kube import Kube
 from support.objects import share_pod, whole_card_pod
@@ -66,8 +67,8 @@ def test_idle_shadow_pod_gives_its_card_back(kube: Kube, stage: "Stage") -> None
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")
     kube.delete("pod", "a", tenant)
-    wait_for("the shadow pod to be reaped", lambda: not kube.list("shadowpods", tenant))
-    wait_for("its pod to go", lambda: not kube.list("pods", tenant))
+    wait_for("the shadow pod to be reaped", lambda: not kube.all("shadowpods", tenant))
+    wait_for("its pod to go", lambda: not kube.all("pods", tenant))
     for node in ("x", "y"):
         kube.apply(whole_card_pod(tenant, node, cards=2))
     kube.wait_running(tenant, "x", "y")

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import pytest
+
 from e2e.watching import card_of, ready_shadows, wait_event, wait_held
 from support import objects
 from support.kube import Kube, condition
@@ -74,7 +75,7 @@ def test_quota_is_never_exceeded(kube: Kube, stage: "Stage") -> None:
     message = wait_event(kube, tenant, "c", "QuotaExceeded")
     assert "gpus" in message
     assert kube.phase(tenant, "c") == "Pending"
-    assert len(kube.list("shadowpods", tenant)) == 1
+    assert len(kube.all("shadowpods", tenant)) == 1
     wait_for(
         "the quota to say that it is exhausted",
         lambda: (
@@ -92,7 +93,7 @@ def test_namespace_without_quota_is_told_so(kube: Kube, stage: "Stage") -> None:
     kube.apply(share_pod(tenant, "a"))
     message = wait_event(kube, tenant, "a", "NoQuota")
     assert "GPUQuota" in message
-    assert not kube.list("shadowpods", tenant)
+    assert not kube.all("shadowpods", tenant)
 
 
 def test_minimum_is_kept_warm(kube: Kube, stage: "Stage") -> None:
@@ -104,7 +105,7 @@ def test_minimum_is_kept_warm(kube: Kube, stage: "Stage") -> None:
     ready_shadows(kube, tenant, 2)
     for name in "abc":
         kube.delete("pod", name, tenant)
-    wait_for("one shadow pod to be reaped", lambda: len(kube.list("shadowpods", tenant)) == 1)
+    wait_for("one shadow pod to be reaped", lambda: len(kube.all("shadowpods", tenant)) == 1)
     assert ready_shadows(kube, tenant, 1)
 
 
@@ -117,7 +118,7 @@ def test_shadow_pod_that_cannot_be_scheduled_is_reported(kube: Kube, stage: "Sta
     kube.apply(share_pod(tenant, "a"))
 
     def reported() -> bool:
-        (shadow,) = kube.list("shadowpods", tenant)
+        (shadow,) = kube.all("shadowpods", tenant)
         scheduled = condition(shadow, "Scheduled")
         assert shadow["status"].get("phase") == "Pending"
         return bool(scheduled["status"] == "False" and "nvidia.com/gpu" in scheduled["message"])
@@ -126,12 +127,12 @@ def test_shadow_pod_that_cannot_be_scheduled_is_reported(kube: Kube, stage: "Sta
     wait_event(kube, tenant, "a", "NoCardFree")
     kube.delete("pod", "x", tenant)
     kube.wait_running(tenant, "a")
-    assert len(kube.list("shadowpods", tenant)) == 1
+    assert len(kube.all("shadowpods", tenant)) == 1
 
 
 def first_node(kube: Kube) -> str:
     """The name of one node."""
-    return str(kube.list("nodes")[0]["metadata"]["name"])
+    return str(kube.all("nodes")[0]["metadata"]["name"])
 
 
 def test_wrong_quota_is_refused(kube: Kube, stage: "Stage") -> None:

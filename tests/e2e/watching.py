@@ -8,7 +8,7 @@ def ready_shadows(kube: Kube, tenant: str, count: int = 1, timeout: float = 120)
     """Wait until exactly `count` ShadowPods of the tenant are Ready and give them by name."""
 
     def probe() -> list[Object] | None:
-        shadows = kube.list("shadowpods", tenant)
+        shadows = kube.all("shadowpods", tenant)
         ready = [one for one in shadows if _is(one, "Ready")]
         return ready if len(ready) == len(shadows) == count else None
 
@@ -20,7 +20,7 @@ def holders(kube: Kube, tenant: str) -> dict[str, str]:
     """Pod name by virtual device ID, over the tenant's shadow pods."""
     return {
         device["id"]: f"{device['holder']['namespace']}/{device['holder']['name']}"
-        for shadow in kube.list("shadowpods", tenant)
+        for shadow in kube.all("shadowpods", tenant)
         for device in shadow.get("status", {}).get("devices", [])
         if device.get("holder")
     }
@@ -43,7 +43,7 @@ def card_of(kube: Kube, tenant: str, pod: str) -> set[str]:
     """UUIDs of the cards on which the pod's devices lie, by the ShadowPods' status."""
     return {
         str(device["card"])
-        for shadow in kube.list("shadowpods", tenant)
+        for shadow in kube.all("shadowpods", tenant)
         for device in shadow.get("status", {}).get("devices", [])
         if (device.get("holder") or {}).get("name") == pod
     }

@@ -38,7 +38,7 @@ class Kube:
         out = self.run("get", kind, name, *_in(namespace), "--ignore-not-found", "--output=json")
         return json.loads(out) if out.strip() else None
 
-    def list(self, kind: str, namespace: str | None = None, selector: str = "") -> list[Object]:
+    def all(self, kind: str, namespace: str | None = None, selector: str = "") -> list[Object]:
         """The objects of a kind in one namespace, or in all."""
         where = _in(namespace) if namespace else ["--all-namespaces"]
         picked = [f"--selector={selector}"] if selector else []
@@ -65,7 +65,7 @@ class Kube:
         """(reason, message) of the events about one object, oldest first."""
         found = [
             event
-            for event in self.list("events", namespace)
+            for event in self.all("events", namespace)
             if event["involvedObject"].get("name") == name
         ]
         return [(event["reason"], event.get("message", "")) for event in found]
