@@ -1,0 +1,121 @@
+"""How a shadow pod's cards are cut: written by the operator, read by the node agent.
+
+The carve travels as JSON in the annotation `mizar.share/carve` of the shadow pod, so that the
+agent needs to read no GPUPool and no GPUQuota.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
+from typing import Annotated, Final
+
+from pydantic import Field, ValidationError
+
+from mizar_core.base import Model
+from mizar_core.device_ids import card_of
+from mizar_core.errors import CarveRefused
+from mizar_core.fields import Cards, Devices, Name, Scaling
+from mizar_core.models import ComputeMode, Isolation, MemoryMode, Tenancy
+from mizar_core.names import PHYSICAL_RESOURCE
+from mizar_core.quantities import parse_scaling
+
+WHOLE_CARD: Final = 10_000
+"""The compute of one card, in basis points."""
+
+
+class Carve(Model):
+    """What the operator tells the node agent about a shadow pod. `memory`: bytes per device."""
+
+    resource: Name
+    devices: Devices
+    cards: Cards
+    memory: Annotated[int, Field(strict=True, gt=0)] | None = None
+    memory_scaling: Scaling = "1"
+    core_scaling: Scaling = "1"
+    isolation: Isolation = Isolation()
+    pool: Name
+    quota: Name
+    tenancy: Tenancy = "PerNamespace"
+    physical_resource: Name = PHYSICAL_RESOURCE
+
+    def to_json(self) -> str:
+        """The annotation's value; the same carve is always the same text."""
+        return self.model_dump_json(by_alias=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Carve:
+        """Read the annotation's value; CarveRefused if it is not one."""
+        try:
+            carve = cls.model_validate_json(text)
+        except ValidationError as error:
+            raise CarveRefused(f"the annotation mizar.share/carve is damaged: {error}") from error
+        if carve.devices % carve.cards:
+            raise CarveRefused(f"{carve.cards} cards do not divide {carve.devices} devices")
+        return carve
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A physical card and the bytes of memory that it has."""
+
+    uuid: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CardLimit:
+    """What a container may take of one card; `core_share` in basis points, 10,000 at most."""
+
+    uuid: str
+    memory_bytes: int
+    core_share: int
+    memory_mode: MemoryMode
+    compute_mode: ComputeMode
+
+
+def limits_for(
+    carve: Carve, cards: Sequence[Card], indices: Collection[int]
+) -> tuple[CardLimit, ...]:
+    """The limits of a container that holds the devices `indices`, one per card, in card order.
+
+    Devices on one card add up. Over all containers, a card's limits never add up to more than
+    the card times its scaling. CarveRefused if a limit would be nothing, which no shim could
+    tell from "no limit".
+    """
+    _check(carve, cards, indices)
+    held = Counter(card_of(index, carve) for index in indices)
+    return tuple(_limit(carve, cards[card], count) for card, count in sorted(held.items()))
+
+
+def _check(carve: Carve, cards: Sequence[Card], indices: Collection[int]) -> None:
+    if len(cards) != carve.cards:
+        raise CarveRefused(f"the shadow pod holds {len(cards)} cards instead of {carve.cards}")
+    if len(set(indices)) != len(indices):
+        raise CarveRefused(f"a device is named twice in {sorted(indices)}")
+
+
+def _limit(carve: Carve, card: Card, held: int) -> CardLimit:
+    memory = _part(carve, card.memory_bytes, carve.memory_scaling, held)
+    if carve.memory is not None:
+        memory = min(memory, carve.memory * held)
+    cores = _part(carve, WHOLE_CARD, carve.core_scaling, held)
+    if memory < 1 or cores < 1:
+        raise CarveRefused(
+            f"nothing would be left per device of {card.uuid}: raise the pool's scaling"
+        )
+    return CardLimit(
+        uuid=card.uuid,
+        memory_bytes=memory,
+        core_share=min(cores, WHOLE_CARD),
+        memory_mode=carve.isolation.memory,
+        compute_mode=carve.isolation.compute,
+    )
+
+
+def _part(carve: Carve, whole: int, scaling: str, held: int) -> int:
+    """`held` devices' share of the whole, rounded down."""
+    return floor(whole * Fraction(parse_scaling(scaling)) * held * carve.cards / carve.devices)

@@ -1,0 +1,62 @@
+"""Conditions, as in every Kubernetes API: their time moves only when their status does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from mizar_core.base import Model, Time
+
+Status = Literal["True", "False", "Unknown"]
+
+MESSAGE_MAX: Final = 4096
+
+
+class Condition(Model):
+    """One observation about an object."""
+
+    type: Annotated[str, Field(strict=True, min_length=1, max_length=316)]
+    status: Status
+    reason: Annotated[str, Field(strict=True, min_length=1, max_length=256)]
+    message: Annotated[str, Field(strict=True, max_length=MESSAGE_MAX)] = ""
+    last_transition_time: Time
+
+
+def find_condition(conditions: Iterable[Condition], type: str) -> Condition | None:
+    """The condition of that type, if there is one."""
+    return next((one for one in conditions if one.type == type), None)
+
+
+def is_true(conditions: Iterable[Condition], type: str) -> bool:
+    """Whether the condition exists and its status is True."""
+    found = find_condition(conditions, type)
+    return found is not None and found.status == "True"
+
+
+def set_condition(
+    conditions: Iterable[Condition],
+    type: str,
+    status: Status | bool,
+    reason: str,
+    message: str,
+    now: datetime,
+) -> tuple[Condition, ...]:
+    """The conditions with this one set, sorted by type.
+
+    `last_transition_time` is `now` if the status changed, else what it was.
+    """
+    known = {one.type: one for one in conditions}
+    wanted: Status = status if isinstance(status, str) else ("True" if status else "False")
+    before = known.get(type)
+    unchanged = before is not None and before.status == wanted
+    known[type] = Condition(
+        type=str(type),
+        status=wanted,
+        reason=str(reason),
+        message=message[:MESSAGE_MAX],
+        last_transition_time=before.last_transition_time if before and unchanged else now,
+    )
+    return tuple(known[key] for key in sorted(known))

@@ -1,0 +1,95 @@
+"""The grammar of device IDs, and the annotations that carry them to the runtime."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from mizar_core.errors import DeviceIDRefused
+from mizar_core.names import MAIN_CONTAINER, PHYSICAL_RESOURCE, is_dns_label, is_dns_subdomain
+
+_INDEX = re.compile(r"0|[1-9][0-9]{0,3}")
+_SPOT_SUFFIX: Final = "-spot"
+
+
+class Shape(Protocol):
+    """Anything that knows how many devices lie over how many cards: a profile, a shadow pod."""
+
+    @property
+    def devices(self) -> int: ...
+
+    @property
+    def cards(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceID:
+    """A virtual device: `{namespace}/{shadow}-{index}`, as the kubelet sees it."""
+
+    namespace: str
+    shadow: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.short}"
+
+    @property
+    def short(self) -> str:
+        """`{shadow}-{index}`: the ID without its namespace, as the annotation has it."""
+        return f"{self.shadow}-{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> DeviceID:
+        """Read `{namespace}/{shadow}-{index}`; DeviceIDRefused for anything else."""
+        namespace, _, rest = text.partition("/")
+        shadow, _, index = rest.rpartition("-")
+        if not (is_dns_label(namespace) and is_dns_subdomain(shadow) and _INDEX.fullmatch(index)):
+            raise DeviceIDRefused(
+                f"'{text}' is no virtual device: expected namespace/shadow-pod-index"
+            )
+        return cls(namespace, shadow, int(index))
+
+
+def device_ids(namespace: str, shadow: str, devices: int) -> tuple[DeviceID, ...]:
+    """All devices of a shadow pod, in order."""
+    return tuple(DeviceID(namespace, shadow, index) for index in range(devices))
+
+
+def card_of(index: int, shape: Shape) -> int:
+    """On which of the shadow pod's cards (0, 1, ...) the device lies."""
+    if not 0 <= index < shape.devices:
+        raise DeviceIDRefused(f"device {index} does not exist: there are {shape.devices}")
+    return index // (shape.devices // shape.cards)
+
+
+def spot_id(card_uuid: str) -> str:
+    """The device ID under which a whole card is lent to spot pods."""
+    return card_uuid + _SPOT_SUFFIX
+
+
+def card_of_spot_id(text: str) -> str:
+    """The card's UUID in a spot device ID; DeviceIDRefused for any other string."""
+    uuid = text.removesuffix(_SPOT_SUFFIX)
+    if not uuid or uuid == text:
+        raise DeviceIDRefused(f"'{text}' is no spot device: expected GPU-...{_SPOT_SUFFIX}")
+    return uuid
+
+
+def devices_from_value(ids: Iterable[DeviceID]) -> str:
+    """The value of `container_devices_from`: per shadow pod, the devices that a container gets.
+
+    One device each: `{"_/shadow-2-x7k4q/main":{"*":["shadow-2-x7k4q-0"]}}`.
+    """
+    relation: dict[str, dict[str, list[str]]] = {}
+    for device in sorted(ids):
+        owner = relation.setdefault(f"_/{device.shadow}/{MAIN_CONTAINER}", {"*": []})
+        owner["*"].append(device.short)
+    return json.dumps(relation, separators=(",", ":"))
+
+
+def devices_ids_value(card_uuids: Iterable[str], resource: str = PHYSICAL_RESOURCE) -> str:
+    """The value of `container_devices_ids`: the whole cards of a spot container."""
+    return json.dumps({resource: sorted(card_uuids)}, separators=(",", ":"))

@@ -1,0 +1,43 @@
+"""One tree of exceptions. Each carries a sentence that tells a person what to do next."""
+
+from __future__ import annotations
+
+
+class MizarError(Exception):
+    """Anything that Mizar's core refuses. `str(error)` is meant to be shown to a person."""
+
+
+class NameRefused(MizarError, ValueError):
+    """A name (of a resource, a namespace, a pool) cannot be used where it was given."""
+
+
+class DeviceIDRefused(MizarError, ValueError):
+    """A string is no device ID, or a device does not exist in the profile it claims."""
+
+
+class QuantityRefused(MizarError, ValueError):
+    """A string is no Kubernetes quantity, or no number that Mizar accepts."""
+
+
+class CarveRefused(MizarError, ValueError):
+    """Cards cannot be carved as asked; nothing may run on them unlimited, so nothing runs."""
+
+
+class LedgerRefused(MizarError, ValueError):
+    """A grant or an offer would break an invariant of the ledger."""
+
+
+class AlreadyHeld(LedgerRefused):
+    """The virtual device has a holder already."""
+
+
+class ForeignTenant(LedgerRefused):
+    """The holder is not in the tenant that owns the shadow pod."""
+
+
+class UnknownDevice(LedgerRefused):
+    """The ledger does not know the virtual device."""
+
+
+class PlacementRefused(MizarError, ValueError):
+    """The request for a preferred allocation contradicts itself."""

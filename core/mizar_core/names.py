@@ -1,0 +1,176 @@
+"""Every name that others see: resources, labels, annotations, reasons, condition types.
+
+Parsed and printed here and in `device_ids` only.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+from mizar_core.errors import NameRefused
+
+GROUP: Final = "mizar.share"
+VERSION: Final = "v1alpha1"
+ApiVersion = Literal["mizar.share/v1alpha1"]
+API_VERSION: ApiVersion = "mizar.share/v1alpha1"
+
+DEFAULT_PREFIX: Final = "mizar.share"
+PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
+SPOT_RESOURCE: Final = "mizar.spot/gpu"
+
+LABEL_SHADOW_POD: Final = "mizar.share/shadow-pod"
+LABEL_POOL: Final = "mizar.share/pool"
+LABEL_QUOTA: Final = "mizar.share/quota"
+LABEL_PROFILE: Final = "mizar.share/profile"
+ANNOTATION_CARVE: Final = "mizar.share/carve"
+ANNOTATION_DRAIN: Final = "mizar.share/drain"
+ANNOTATION_SEQUENCE: Final = "mizar.share/sequence"
+FINALIZER_DRAIN: Final = "mizar.share/drain"
+
+NODE_LABEL_CARD_MODEL: Final = "nvidia.com/gpu.product"
+NODE_LABEL_CARD_PRESENT: Final = "nvidia.com/gpu.present"
+
+FIELD_MANAGER_OPERATOR: Final = "mizar-operator"
+FIELD_MANAGER_NODEAGENT: Final = "mizar-nodeagent"
+
+MAIN_CONTAINER: Final = "main"
+"""Allocate does not know the container's name; the runtime component expects this one."""
+
+LABEL_MAX: Final = 63
+"""Longest DNS label and longest value of a Kubernetes label."""
+
+PREFIX_MAX: Final = 253 - len("requests.") - LABEL_MAX - len(".")
+"""Longest resource prefix: with a namespace before it, Kubernetes must still accept
+`requests.{namespace}.{prefix}` as a DNS name of at most 253 characters."""
+
+
+class EventReason(StrEnum):
+    """Reasons of the events that Mizar posts."""
+
+    SHADOW_CREATED = "ShadowCreated"
+    SHADOW_READY = "ShadowReady"
+    SHADOW_UNSCHEDULABLE = "ShadowUnschedulable"
+    SHADOW_LOST = "ShadowLost"
+    SHADOW_DRAINING = "ShadowDraining"
+    SHADOW_REAPED = "ShadowReaped"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    NO_QUOTA = "NoQuota"
+    NO_CARD_FREE = "NoCardFree"
+    UNKNOWN_PROFILE = "UnknownProfile"
+    BAD_QUOTA = "BadQuota"
+    DEVICE_UNHEALTHY = "DeviceUnhealthy"
+    ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
+    SPOT_GRANTED = "SpotGranted"
+    OWNER_WOKE = "OwnerWoke"
+    SPOT_EVICTED = "SpotEvicted"
+
+
+class ConditionType(StrEnum):
+    """Types of the conditions in the status of Mizar's own kinds."""
+
+    READY = "Ready"
+    SCHEDULED = "Scheduled"
+    POD_IN_USING = "PodInUsing"
+    HEALTHY = "Healthy"
+    DRAINING = "Draining"
+    SATISFIED = "Satisfied"
+    EXHAUSTED = "Exhausted"
+
+
+Form = Literal["slashed", "dotted"]
+
+_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(?:\.{_LABEL})*"
+_PROFILE = r"[1-9][0-9]{0,3}"
+
+_IS_LABEL = re.compile(_LABEL)
+_IS_SUBDOMAIN = re.compile(_SUBDOMAIN)
+_RESOURCE = re.compile(rf"(?P<prefix>{_SUBDOMAIN})(?P<separator>[/.])gpu\.(?P<profile>{_PROFILE})")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedResource:
+    """`mizar.share/gpu.2` taken apart: prefix `mizar.share`, profile 2, form `slashed`.
+
+    The prefix of a tenant's resource includes the namespace: see `tenant_of`.
+    """
+
+    prefix: str
+    profile: int
+    form: Form
+
+
+def is_dns_label(text: str) -> bool:
+    """Whether Kubernetes takes `text` for the name of a namespace."""
+    return _IS_LABEL.fullmatch(text) is not None
+
+
+def is_dns_subdomain(text: str) -> bool:
+    """Whether Kubernetes takes `text` for the name of most objects."""
+    return len(text) <= 253 and _IS_SUBDOMAIN.fullmatch(text) is not None
+
+
+def resource_name(prefix: str, profile: int) -> str:
+    """`mizar.share/gpu.2`: the extended resource of a profile."""
+    return f"{prefix}/gpu.{profile}"
+
+
+def tenant_resource_name(namespace: str, prefix: str, profile: int) -> str:
+    """`team-a.mizar.share/gpu.2`: a profile's resource that is one namespace's alone.
+
+    Raises NameRefused for a namespace whose resource Kubernetes would not accept.
+    """
+    if problem := tenant_problem(namespace):
+        raise NameRefused(problem)
+    return resource_name(f"{namespace}.{prefix}", profile)
+
+
+def tenant_problem(namespace: str) -> str | None:
+    """Why the namespace cannot be a tenant of a PerNamespace pool; None if it can."""
+    if not is_dns_label(namespace):
+        return f"'{namespace}' is no name of a namespace"
+    if namespace == "requests":
+        # Kubernetes takes requests.* for the keys of a ResourceQuota, never for a resource.
+        return "the namespace 'requests' cannot have shared GPUs of its own: use another name"
+    return None
+
+
+def dotted_resource_name(prefix: str, profile: int) -> str:
+    """`mizar.share.gpu.2`: the form that only the admission webhook understands."""
+    return f"{prefix}.gpu.{profile}"
+
+
+def parse_resource(name: str) -> ParsedResource | None:
+    """Take the name of a profile's resource apart, in either form; None for any other name."""
+    match = _RESOURCE.fullmatch(name)
+    if match is None:
+        return None
+    form: Form = "slashed" if match["separator"] == "/" else "dotted"
+    return ParsedResource(match["prefix"], int(match["profile"]), form)
+
+
+def tenant_of(parsed_prefix: str, pool_prefix: str) -> str | None:
+    """The namespace in `{namespace}.{pool_prefix}`; None if there is none."""
+    namespace, dot, rest = parsed_prefix.partition(".")
+    return namespace if dot and rest == pool_prefix and is_dns_label(namespace) else None
+
+
+def shadow_name(quota_uid: str, profile: int, sequence: int) -> str:
+    """The name of the sequence-th shadow pod of a quota, the same however often it is asked for."""
+    digest = hashlib.sha256(f"{quota_uid}/{profile}/{sequence}".encode()).digest()
+    return f"shadow-{profile}-{base64.b32encode(digest).decode().lower()[:5]}"
+
+
+def container_devices_from(container: str = MAIN_CONTAINER) -> str:
+    """The key of the annotation that says from which shadow pod a container's devices come."""
+    return f"mizar.k8s.io/container-devices-from.{container}"
+
+
+def container_devices_ids(container: str = MAIN_CONTAINER) -> str:
+    """The key of the annotation that names the whole cards of a spot container."""
+    return f"mizar.k8s.io/container-devices-ids.{container}"

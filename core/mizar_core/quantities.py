@@ -1,0 +1,64 @@
+"""Kubernetes quantities (`16Gi`, `500M`, `1e9`) and the decimal strings of scalings."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal
+from typing import Final
+
+from mizar_core.errors import QuantityRefused
+
+# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+_BINARY: Final = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)}
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
+_DECIMAL_E: Final = {**_DECIMAL, "E": 18}
+_NUMBER: Final = r"(?P<number>[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20}))"
+_QUANTITY = re.compile(
+    _NUMBER + r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?[0-9]{1,2}))"
+)
+_SCALING = re.compile(r"[0-9]{1,2}(?:\.[0-9]{1,4})?")
+
+MAX_SCALING: Final = 16
+
+
+def parse_quantity(text: str | int) -> Decimal:
+    """The exact value of a quantity; QuantityRefused if it is none."""
+    match = _QUANTITY.fullmatch(str(text))
+    if match is None:
+        raise QuantityRefused(f"'{text}' is no quantity: write a number with Mi, Gi, M or G")
+    number = Decimal(match["number"])
+    if match["exponent"] is not None:
+        return number.scaleb(int(match["exponent"]))
+    suffix = match["suffix"]
+    return number * _BINARY[suffix] if suffix in _BINARY else number.scaleb(_DECIMAL_E[suffix])
+
+
+def parse_bytes(text: str | int) -> int:
+    """A quantity in whole bytes, a fraction rounded up as Kubernetes does."""
+    return int(parse_quantity(text).to_integral_value(ROUND_CEILING))
+
+
+def format_bytes(count: int) -> str:
+    """The shortest exact quantity with a binary suffix: 17179869184 is `16Gi`, 1000 is `1000`."""
+    for suffix, unit in reversed(_BINARY.items()):
+        if count and count % unit == 0:
+            return f"{count // unit}{suffix}"
+    return str(count)
+
+
+def humanise_bytes(count: int) -> str:
+    """For a person to read, to one decimal: 8589934592 is `8.0 GiB`."""
+    for suffix, unit in reversed(_BINARY.items()):
+        if abs(count) >= unit:
+            return f"{count / unit:.1f} {suffix}B"
+    return f"{count} B"
+
+
+def parse_scaling(text: str | int) -> Decimal:
+    """A scaling such as `1` or `1.5`: more than 0, at most 16, at most four decimals."""
+    if not _SCALING.fullmatch(str(text)) or not 0 < Decimal(str(text)) <= MAX_SCALING:
+        raise QuantityRefused(
+            f'\'{text}\' is no scaling: write a number such as "1" or "1.5", '
+            f"more than 0 and at most {MAX_SCALING}"
+        )
+    return Decimal(str(text))
