@@ -1,0 +1,275 @@
+"""A small client of the Kubernetes API: plain dicts in and out, aiohttp beneath, typed errors."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mizar_kube import config
+from mizar_kube.config import Access
+from mizar_kube.errors import Unavailable, error_from_status
+from mizar_kube.kinds import Kind, Object, Ref, kind_of, ref_of
+from mizar_kube.transport import WATCH_SLACK_S, Call, Params, Transport
+
+DEFAULT_TIMEOUT_S = 15.0
+PAGE_SIZE = 500
+WATCH_TIMEOUT_S = 240
+
+# Inside KubeClient, `list` is the method.
+Objects = list[Object]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Objects of one list call (or page), and the version a watch goes on from."""
+
+    items: list[Object]
+    resource_version: str
+
+
+@dataclass(frozen=True)
+class WatchEvent:
+    """A change: `type` is ADDED, MODIFIED, DELETED, or BOOKMARK (only a version to go on from)."""
+
+    type: str
+    object: Object
+
+
+class KubeClient:
+    """Calls of the API server. `async with await KubeClient.connect() as client: ...`
+
+    Every call ends within its timeout and raises an error of `mizar_kube.errors`; none is retried
+    here, except once with a fresh token when the server says that ours has expired.
+    """
+
+    def __init__(self, access: Access, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        self._transport = Transport(access, timeout)
+
+    @classmethod
+    async def connect(
+        cls, kubeconfig: str | Path | None = None, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> Self:
+        """A client for the given kubeconfig, $KUBECONFIG, or the pod's service account.
+
+        Raises config.ConfigError when there is none; makes no call yet.
+        """
+        return cls(await config.find(kubeconfig), timeout)
+
+    async def close(self) -> None:
+        """Close all connections; watches that run end with Unavailable."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def get(self, ref: Ref, *, timeout: float | None = None) -> Object:
+        """The object as the API server has it now. Raises NotFound."""
+        return await self.request("GET", ref.path, timeout=timeout)
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = PAGE_SIZE,
+        timeout: float | None = None,
+    ) -> Listing:
+        """All objects that match, read in pages; `timeout` bounds each page. Raises Gone when
+        the pages take so long that the first is forgotten."""
+        items: Objects = []
+        version = ""
+        pages = self.list_pages(
+            kind,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            page_size=page_size,
+            timeout=timeout,
+        )
+        async for page in pages:
+            items += page.items
+            version = page.resource_version
+        return Listing(items, version)
+
+    async def list_pages(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = PAGE_SIZE,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[Listing, None]:
+        """The pages of a list, one by one, so that a caller can drop what it doesn't need."""
+        params = _selectors(label_selector, field_selector) | {"limit": str(page_size)}
+        while True:
+            body = await self.request("GET", kind.path(namespace), params=params, timeout=timeout)
+            meta = body.get("metadata") or {}
+            yield Listing(_named(body.get("items") or [], kind), str(meta["resourceVersion"]))
+            if not meta.get("continue"):
+                return
+            params["continue"] = str(meta["continue"])
+
+    async def create(
+        self, obj: Object, *, field_manager: str = "", timeout: float | None = None
+    ) -> Object:
+        """Create the object. Raises AlreadyExists, Invalid, Forbidden."""
+        kind, namespace = kind_of(obj), obj["metadata"].get("namespace")
+        params = {"fieldManager": field_manager} if field_manager else {}
+        return await self.request(
+            "POST", kind.path(namespace), params=params, body=obj, timeout=timeout
+        )
+
+    async def replace(
+        self, obj: Object, *, subresource: str = "", timeout: float | None = None
+    ) -> Object:
+        """Put the whole object in place of the old one; its metadata.resourceVersion, if it has
+        one, is a precondition (Conflict when the object has changed since)."""
+        path = _path(ref_of(obj), subresource)
+        return await self.request("PUT", path, body=obj, timeout=timeout)
+
+    async def patch_merge(
+        self, ref: Ref, patch: Object, *, subresource: str = "", timeout: float | None = None
+    ) -> Object:
+        """A JSON merge patch (RFC 7386): None removes a key, lists are replaced as a whole."""
+        return await self._patch(ref, "merge-patch", patch, {}, subresource, timeout)
+
+    async def patch_json(
+        self,
+        ref: Ref,
+        patch: Objects,
+        *,
+        subresource: str = "",
+        timeout: float | None = None,
+    ) -> Object:
+        """A JSON patch (RFC 6902); a `test` that fails raises Invalid."""
+        return await self._patch(ref, "json-patch", patch, {}, subresource, timeout)
+
+    async def apply(
+        self,
+        obj: Object,
+        *,
+        field_manager: str,
+        subresource: str = "",
+        force: bool = True,
+        timeout: float | None = None,
+    ) -> Object:
+        """Server-side apply: the fields in `obj` become this manager's; those it owned before and
+        doesn't name now are removed. `force` takes fields from other managers."""
+        params = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        return await self._patch(ref_of(obj), "apply-patch", obj, params, subresource, timeout)
+
+    async def delete(
+        self,
+        ref: Ref,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        grace_seconds: int | None = None,
+        propagation: str = "",
+        timeout: float | None = None,
+    ) -> Object:
+        """Delete the object, only if it still has that UID and version (Conflict otherwise).
+
+        `propagation`: Background, Foreground or Orphan. Raises NotFound when it is gone already.
+        """
+        wanted = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {key: value for key, value in wanted.items() if value}
+        options = {
+            "preconditions": preconditions or None,
+            "gracePeriodSeconds": grace_seconds,
+            "propagationPolicy": propagation or None,
+        }
+        body = {key: value for key, value in options.items() if value is not None}
+        return await self.request("DELETE", ref.path, body=body or None, timeout=timeout)
+
+    async def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+        allow_bookmarks: bool = True,
+        timeout_seconds: int = WATCH_TIMEOUT_S,
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Changes after `resource_version`, until the server ends the watch after timeout_seconds.
+
+        Raises Gone when the version is too old (list again), Unavailable when the connection
+        breaks. A line that was cut short is never handed out.
+        """
+        params = _selectors(label_selector, field_selector) | {
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true" if allow_bookmarks else "false",
+            "timeoutSeconds": str(timeout_seconds),
+        }
+        call = Call("GET", kind.path(namespace), params)
+        lines = self._transport.lines(call, quiet=timeout_seconds + WATCH_SLACK_S)
+        async with aclosing(lines):
+            async for line in lines:
+                yield _event(line, kind, call)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: Any = None,
+        timeout: float | None = None,
+    ) -> Object:
+        """Any call that answers with one JSON object, for what has no method of its own."""
+        return await self._transport.object(Call(method, path, params or {}, body), timeout)
+
+    async def _patch(
+        self, ref: Ref, how: str, body: Any, params: Params, subresource: str, timeout: float | None
+    ) -> Object:
+        # JSON is YAML, so an apply patch may be sent as JSON.
+        content_type = f"application/{how}+{'yaml' if how == 'apply-patch' else 'json'}"
+        call = Call("PATCH", _path(ref, subresource), params, body, content_type)
+        return await self._transport.object(call, timeout)
+
+
+def _selectors(label_selector: str, field_selector: str) -> Params:
+    given = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    return {key: value for key, value in given.items() if value}
+
+
+def _path(ref: Ref, subresource: str) -> str:
+    return f"{ref.path}/{subresource}" if subresource else ref.path
+
+
+def _named(items: list[Object], kind: Kind) -> list[Object]:
+    """List items leave out what kind they are."""
+    for item in items:
+        item.setdefault("apiVersion", kind.api_version)
+        item.setdefault("kind", kind.name)
+    return items
+
+
+def _event(line: bytes, kind: Kind, call: Call) -> WatchEvent:
+    try:
+        event = json.loads(line)
+    except ValueError as error:
+        raise Unavailable(f"{call}: the watch speaks no JSON: {error}") from error
+    obj = event["object"]
+    if event["type"] == "ERROR":
+        raise error_from_status(int(obj.get("code") or 500), obj, str(call))
+    _named([obj], kind)
+    return WatchEvent(event["type"], obj)

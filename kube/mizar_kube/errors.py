@@ -1,0 +1,99 @@
+"""What can go wrong when talking to the API server: one tree of errors, made from its Status."""
+
+from typing import Any, ClassVar
+
+
+class KubeError(Exception):
+    """The API server refused or failed a call. The message is its own, plus what was asked.
+
+    `status` is the HTTP status (0 when no answer came), `reason` the Status object's reason,
+    `retryable` whether the same call may succeed later without anybody changing anything,
+    `retry_after` the seconds the server asked to wait, if it did.
+    """
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class BadRequest(KubeError):
+    """400: the request makes no sense; a bug of the caller, or an older API server."""
+
+
+class Unauthorized(KubeError):
+    """401: the credentials are missing or no longer valid."""
+
+
+class Forbidden(KubeError):
+    """403: RBAC, admission or a resource quota refuses it."""
+
+
+class NotFound(KubeError):
+    """404: no such object, or no such kind."""
+
+
+class Conflict(KubeError):
+    """409: somebody else changed the object, or a precondition doesn't hold. Read it again."""
+
+
+class AlreadyExists(KubeError):
+    """409 on create: an object of that name is there."""
+
+
+class Gone(KubeError):
+    """410: the resource version is too old. List again."""
+
+
+class Invalid(KubeError):
+    """422: validation refuses the object; the message says which field."""
+
+
+class Unavailable(KubeError):
+    """No answer, a timeout, too many requests, or a server error: try again later."""
+
+    retryable: ClassVar[bool] = True
+
+
+_BY_REASON: dict[str, type[KubeError]] = {
+    "AlreadyExists": AlreadyExists,
+    "BadRequest": BadRequest,
+    "Conflict": Conflict,
+    "Expired": Gone,
+    "Forbidden": Forbidden,
+    "Gone": Gone,
+    "Invalid": Invalid,
+    "NotFound": NotFound,
+    "Unauthorized": Unauthorized,
+}
+
+_BY_STATUS: dict[int, type[KubeError]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    408: Unavailable,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+    429: Unavailable,
+}
+
+
+def error_from_status(
+    status: int, body: dict[str, Any], asked: str, retry_after: float | None = None
+) -> KubeError:
+    """The error for an HTTP status and the Status object that came with it.
+
+    `asked` names the call (`GET pods ns/name`) and leads the message.
+    """
+    reason = str(body.get("reason") or "")
+    default = Unavailable if status >= 500 else KubeError
+    kind = _BY_REASON.get(reason) or _BY_STATUS.get(status, default)
+    message = str(body.get("message") or f"HTTP {status}")
+    return kind(f"{asked}: {message}", status=status, reason=reason, retry_after=retry_after)

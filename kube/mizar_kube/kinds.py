@@ -1,0 +1,115 @@
+"""The kinds of object that Mizar handles, and how one object is named."""
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from mizar_core import names
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind as the API server serves it: `Kind("apps", "v1", "deployments", "Deployment")`."""
+
+    group: str
+    version: str
+    plural: str
+    name: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """What objects of this kind carry as apiVersion."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
+        """URL path of the collection, or of one object; a namespace of None means all of them."""
+        root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+        scope = ["namespaces", quote(namespace)] if self.namespaced and namespace else []
+        parts = [root, *scope, self.plural, quote(name), subresource]
+        return "/".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The name of one object. `namespace` is None for kinds of the whole cluster."""
+
+    kind: Kind
+    name: str
+    namespace: str | None = None
+
+    @property
+    def path(self) -> str:
+        """URL path of the object."""
+        return self.kind.path(self.namespace, self.name)
+
+    def __str__(self) -> str:
+        where = f"{self.namespace}/" if self.namespace else ""
+        return f"{self.kind.plural} {where}{self.name}"
+
+
+POD = Kind("", "v1", "pods", "Pod")
+NODE = Kind("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACE = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
+SECRET = Kind("", "v1", "secrets", "Secret")
+CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
+CORE_EVENT = Kind("", "v1", "events", "Event")
+EVENT = Kind("events.k8s.io", "v1", "events", "Event")
+LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+DEPLOYMENT = Kind("apps", "v1", "deployments", "Deployment")
+DAEMON_SET = Kind("apps", "v1", "daemonsets", "DaemonSet")
+MUTATING_WEBHOOKS = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+VALIDATING_WEBHOOKS = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
+GPU_POOL = Kind(names.GROUP, names.VERSION, "gpupools", "GPUPool", namespaced=False)
+GPU_QUOTA = Kind(names.GROUP, names.VERSION, "gpuquotas", "GPUQuota")
+SHADOW_POD = Kind(names.GROUP, names.VERSION, "shadowpods", "ShadowPod")
+
+# Both event kinds are called Event: the apiVersion tells them apart.
+KINDS: dict[tuple[str, str], Kind] = {
+    (kind.api_version, kind.name): kind
+    for kind in (
+        POD,
+        NODE,
+        NAMESPACE,
+        SECRET,
+        CONFIG_MAP,
+        EVENT,
+        CORE_EVENT,
+        LEASE,
+        DEPLOYMENT,
+        DAEMON_SET,
+        MUTATING_WEBHOOKS,
+        VALIDATING_WEBHOOKS,
+        GPU_POOL,
+        GPU_QUOTA,
+        SHADOW_POD,
+    )
+}
+
+
+def kind_of(obj: Object) -> Kind:
+    """The kind of an object, by its apiVersion and kind. Raises LookupError for unknown ones."""
+    key = (str(obj.get("apiVersion", "")), str(obj.get("kind", "")))
+    if key not in KINDS:
+        raise LookupError(f"kind {key[1]!r} of {key[0]!r} is not listed in mizar_kube.kinds")
+    return KINDS[key]
+
+
+def ref_of(obj: Object) -> Ref:
+    """The name of an object that carries apiVersion, kind and metadata."""
+    meta = obj["metadata"]
+    return Ref(kind_of(obj), str(meta["name"]), meta.get("namespace") or None)
