@@ -1,0 +1,286 @@
+/*
+ * mizar_regions.h: the two files through which the node agent and the shim talk.
+ *
+ *   limits   written by the node agent, read by the shim   (0644 root, mounted read-only)
+ *   usage    written by the shim, read by the node agent   (0666, mounted read-write)
+ *
+ * One slot directory on the node holds both, for one container. The node agent creates both
+ * files before the container starts: `limits` MIZAR_LIMITS_SIZE zero bytes ("empty": CUDA fails
+ * closed until it is written), `usage` MIZAR_USAGE_SIZE zero bytes with the header filled in
+ * (magic, version, size, card_max, slot_max). Everything else in `usage` starts as zero, and zero
+ * means unused. All numbers are little-endian. Files are never replaced or resized once mounted.
+ *
+ * The layout is mirrored in the node agent (nodeagent/mizar_nodeagent/regions.py); a test compares
+ * it with what build/shim/regions-layout prints. Change it only together with MIZAR_REGIONS_VERSION.
+ *
+ * ---- limits: how it is written and read -------------------------------------------------------
+ * There is one writer. It (1) makes `seq` odd, (2) writes state, identity and cards, (3) sets `crc`
+ * to the CRC-32 (zlib's) of the bytes [MIZAR_LIMITS_CRC_FROM, MIZAR_LIMITS_CRC_TO), (4) makes `seq`
+ * even again: a number it never had before. A reader copies the region while `seq` is even
+ * and unchanged, and checks the CRC: a bit flipped on disk must not lift a limit. A process that
+ * runs already keeps its last good copy while the region is being written or is damaged; one that
+ * starts fails closed. A writer that died half-way is cured by its successor writing everything
+ * again. The `live` part is outside seq and crc: each field in it is one aligned word that is valid
+ * by itself; the shim clamps it.
+ * cards[i] of the limits, cards[i] and held[i] of the usage are the same card: the order never
+ * changes while the container lives (values do; a card may be added at the end).
+ *
+ * ---- usage: how it is written and read --------------------------------------------------------
+ * Ownership of process slot i is an open-file-description write lock (F_OFD_SETLK) on byte
+ * MIZAR_SLOT_LOCK(i) of the usage file, taken by the process whose slot it is and kept by a memory
+ * mapping of that open file description which children do not inherit. The kernel drops it when the
+ * process dies or execs, in whatever PID namespace it lives; nothing else frees a slot. So
+ *     slot i is alive  <=>  F_OFD_GETLK(F_WRLCK, MIZAR_SLOT_LOCK(i), 1) finds a lock,
+ * and whoever takes the lock of a slot with `pid` != 0 settles what its last owner left.
+ * pid and start_time are as the container sees them; they tell people who it is.
+ *
+ * Bytes per card: `gate` is one 128-bit word, changed by compare-and-swap only:
+ *     lo = seq (32 bits, lowest) | slot (8 bits) | high 24 bits of slot_bytes
+ *     hi = low 20 bits of slot_bytes | total (44 bits, highest)
+ * It says: `total` bytes are taken in the container on this card, and by the last change process
+ * slot `slot` holds `slot_bytes` of them. slots[slot].held[card] is brought up to date (bytes and
+ * seq) before another slot's change replaces that statement. Hence at every instant, also when
+ * every process is killed between two instructions:
+ *     bytes of slot i = (gate.slot == i) ? gate.slot_bytes : slots[i].held[card].bytes
+ *     gate.total      = sum over all slots i of bytes of slot i
+ * A reader that wants both halves of one instant reads lo, hi, lo until lo is the same twice.
+ * A dead slot's bytes stay in `total` until another process of the container settles them (it does
+ * so before refusing memory): the node agent should sum over living slots.
+ */
+#ifndef MIZAR_REGIONS_H
+#define MIZAR_REGIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MIZAR_REGIONS_VERSION 1u
+
+#define MIZAR_LIMITS_MAGIC "MIZARLIM" /* 8 bytes, no NUL */
+#define MIZAR_USAGE_MAGIC "MIZARUSE"
+
+#define MIZAR_CARD_MAX 16u
+#define MIZAR_SLOT_MAX 256u
+#define MIZAR_UUID_SIZE 64u
+
+#define MIZAR_STATE_EMPTY 0u
+#define MIZAR_STATE_READY 1u
+
+#define MIZAR_MEMORY_HARD 0u
+#define MIZAR_MEMORY_OVERSUBSCRIBE 1u
+
+#define MIZAR_COMPUTE_NONE 0u
+#define MIZAR_COMPUTE_HARD 1u
+#define MIZAR_COMPUTE_SOFT 2u
+#define MIZAR_COMPUTE_WEIGHTED 3u
+
+#define MIZAR_SHARE_FULL 10000u /* basis points: the whole card */
+
+/* Bytes that one card can be limited to: what the gate's 44 bits hold (16 TiB less one byte). */
+#define MIZAR_BYTES_MAX ((UINT64_C(1) << 44) - 1)
+
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+struct mizar_limits_card {
+    char uuid[MIZAR_UUID_SIZE]; /* "GPU-..." or "MIG-...", NUL-padded */
+    uint64_t memory_limit;      /* bytes this container may hold; 0: none */
+    uint64_t memory_physical;   /* bytes of the card itself; 0: not told */
+    uint32_t memory_mode;       /* MIZAR_MEMORY_* */
+    uint32_t compute_mode;      /* MIZAR_COMPUTE_* */
+    uint32_t core_share;        /* basis points of the card's time; ignored for COMPUTE_NONE */
+    uint32_t priority;          /* 0 lowest; a borrower is paused for a higher one */
+    uint64_t context_bytes;     /* what a context costs on this card; 0: the shim measures it */
+    uint8_t reserved[24];
+};
+
+/* Changes often, one aligned word at a time; not covered by seq and crc. */
+struct mizar_limits_live {
+    uint32_t spare_share;       /* basis points that others leave unused just now (Soft) */
+    uint32_t paused;            /* not 0: start no new work on this card */
+    uint32_t active_weight;     /* sum of core_share of the busy containers on the card (Weighted) */
+    uint32_t beat;              /* counts up with each round of the node agent */
+    uint64_t unaccounted_bytes; /* what NVML says of the container beyond its own account */
+    uint8_t reserved[104];
+};
+
+struct mizar_limits {
+    char magic[8];
+    uint32_t version; /* MIZAR_REGIONS_VERSION */
+    uint32_t size;    /* MIZAR_LIMITS_SIZE */
+    uint32_t seq;     /* odd while it is being written */
+    uint32_t crc;
+    uint32_t state; /* MIZAR_STATE_*; here the CRC begins */
+    uint32_t card_count;
+    uint8_t reserved0[32];
+    char pod_namespace[64]; /* NUL-padded, all of these */
+    char pod_name[256];
+    char pod_uid[64];
+    char container[64];
+    char slot_name[64]; /* the node agent's name of the slot */
+    uint8_t reserved1[448];
+    struct mizar_limits_card cards[MIZAR_CARD_MAX];
+    uint8_t reserved2[1024]; /* here the CRC ends */
+    struct mizar_limits_live live[MIZAR_CARD_MAX];
+    uint8_t reserved3[2048];
+};
+
+#define MIZAR_LIMITS_SIZE 8192u
+#define MIZAR_LIMITS_CRC_FROM 24u
+#define MIZAR_LIMITS_CRC_TO 4096u
+
+/* ---- usage ----------------------------------------------------------------------------------- */
+
+struct mizar_gate {
+    uint64_t lo;
+    uint64_t hi;
+};
+
+struct mizar_held {
+    uint64_t bytes;
+    uint64_t seq; /* of the gate when this was true; the low 32 bits count */
+};
+
+struct mizar_usage_card {
+    struct mizar_gate gate; /* a cache line pair of its own */
+    uint8_t reserved0[112];
+    uint64_t peak_bytes; /* highest total seen at a refusal or an attach; advisory */
+    uint64_t refused;    /* requests refused for want of memory; advisory */
+    uint64_t settled;    /* dead slots whose bytes were given back; advisory */
+    uint8_t reserved1[104];
+    uint8_t compute[256]; /* the container's budget of GPU time; laid out with the compute limit */
+};
+
+/* Advisory figures of one process on one card. */
+struct mizar_slot_card {
+    uint64_t context_bytes; /* contexts, modules and driver memory, part of held.bytes */
+    uint64_t gpu_time_ns;   /* GPU time charged so far */
+    uint8_t reserved[16];
+};
+
+struct mizar_usage_slot {
+    uint32_t pid;          /* 0: never used. As the process itself sees it */
+    uint32_t state;        /* MIZAR_STATE_*: READY once pid ... comm are written */
+    uint64_t start_time;   /* field 22 of /proc/pid/stat: clock ticks since boot */
+    uint64_t generation;   /* one more for each owner of the slot */
+    uint64_t pid_ns;       /* inode number of /proc/self/ns/pid */
+    uint64_t attached_ns;  /* CLOCK_REALTIME when it attached */
+    uint32_t uid;
+    uint32_t shim_version; /* MIZAR_SHIM_VERSION: the handshake */
+    char comm[16];
+    uint8_t reserved0[64];
+    struct mizar_held held[MIZAR_CARD_MAX];
+    struct mizar_slot_card cards[MIZAR_CARD_MAX];
+    uint8_t reserved1[128];
+};
+
+struct mizar_usage {
+    char magic[8];
+    uint32_t version;
+    uint32_t size; /* MIZAR_USAGE_SIZE */
+    uint32_t card_max;
+    uint32_t slot_max;
+    uint32_t slot_high;    /* slots below this one were used at some time; only grows */
+    uint32_t attached;     /* processes that attached so far: the handshake; wraps */
+    uint32_t no_slot;      /* processes that were refused because every slot was taken */
+    uint32_t shim_version; /* of the process that attached last */
+    uint8_t reserved[4056];
+    struct mizar_usage_card cards[MIZAR_CARD_MAX];
+    struct mizar_usage_slot slots[MIZAR_SLOT_MAX];
+};
+
+#define MIZAR_USAGE_SIZE 274432u
+
+/* The byte of the usage file that process slot i locks: inside its own structure. */
+#define MIZAR_SLOT_LOCK(i) (12288u + 1024u * (uint32_t)(i))
+
+#define MIZAR_SHIM_VERSION 1u
+
+/*
+ * Every field: struct, field, offset, size. The one table behind the static asserts and behind
+ * build/shim/regions-layout.
+ */
+#define MIZAR_LAYOUT(FIELD)                                    \
+    FIELD(mizar_limits_card, uuid, 0, 64)                      \
+    FIELD(mizar_limits_card, memory_limit, 64, 8)              \
+    FIELD(mizar_limits_card, memory_physical, 72, 8)           \
+    FIELD(mizar_limits_card, memory_mode, 80, 4)               \
+    FIELD(mizar_limits_card, compute_mode, 84, 4)              \
+    FIELD(mizar_limits_card, core_share, 88, 4)                \
+    FIELD(mizar_limits_card, priority, 92, 4)                  \
+    FIELD(mizar_limits_card, context_bytes, 96, 8)             \
+    FIELD(mizar_limits_live, spare_share, 0, 4)                \
+    FIELD(mizar_limits_live, paused, 4, 4)                     \
+    FIELD(mizar_limits_live, active_weight, 8, 4)              \
+    FIELD(mizar_limits_live, beat, 12, 4)                      \
+    FIELD(mizar_limits_live, unaccounted_bytes, 16, 8)         \
+    FIELD(mizar_limits, magic, 0, 8)                           \
+    FIELD(mizar_limits, version, 8, 4)                         \
+    FIELD(mizar_limits, size, 12, 4)                           \
+    FIELD(mizar_limits, seq, 16, 4)                            \
+    FIELD(mizar_limits, crc, 20, 4)                            \
+    FIELD(mizar_limits, state, 24, 4)                          \
+    FIELD(mizar_limits, card_count, 28, 4)                     \
+    FIELD(mizar_limits, pod_namespace, 64, 64)                 \
+    FIELD(mizar_limits, pod_name, 128, 256)                    \
+    FIELD(mizar_limits, pod_uid, 384, 64)                      \
+    FIELD(mizar_limits, container, 448, 64)                    \
+    FIELD(mizar_limits, slot_name, 512, 64)                    \
+    FIELD(mizar_limits, cards, 1024, 2048)                     \
+    FIELD(mizar_limits, live, 4096, 2048)                      \
+    FIELD(mizar_gate, lo, 0, 8)                                \
+    FIELD(mizar_gate, hi, 8, 8)                                \
+    FIELD(mizar_held, bytes, 0, 8)                             \
+    FIELD(mizar_held, seq, 8, 8)                               \
+    FIELD(mizar_usage_card, gate, 0, 16)                       \
+    FIELD(mizar_usage_card, peak_bytes, 128, 8)                \
+    FIELD(mizar_usage_card, refused, 136, 8)                   \
+    FIELD(mizar_usage_card, settled, 144, 8)                   \
+    FIELD(mizar_usage_card, compute, 256, 256)                 \
+    FIELD(mizar_slot_card, context_bytes, 0, 8)                \
+    FIELD(mizar_slot_card, gpu_time_ns, 8, 8)                  \
+    FIELD(mizar_usage_slot, pid, 0, 4)                         \
+    FIELD(mizar_usage_slot, state, 4, 4)                       \
+    FIELD(mizar_usage_slot, start_time, 8, 8)                  \
+    FIELD(mizar_usage_slot, generation, 16, 8)                 \
+    FIELD(mizar_usage_slot, pid_ns, 24, 8)                     \
+    FIELD(mizar_usage_slot, attached_ns, 32, 8)                \
+    FIELD(mizar_usage_slot, uid, 40, 4)                        \
+    FIELD(mizar_usage_slot, shim_version, 44, 4)               \
+    FIELD(mizar_usage_slot, comm, 48, 16)                      \
+    FIELD(mizar_usage_slot, held, 128, 256)                    \
+    FIELD(mizar_usage_slot, cards, 384, 512)                   \
+    FIELD(mizar_usage, magic, 0, 8)                            \
+    FIELD(mizar_usage, version, 8, 4)                          \
+    FIELD(mizar_usage, size, 12, 4)                            \
+    FIELD(mizar_usage, card_max, 16, 4)                        \
+    FIELD(mizar_usage, slot_max, 20, 4)                        \
+    FIELD(mizar_usage, slot_high, 24, 4)                       \
+    FIELD(mizar_usage, attached, 28, 4)                        \
+    FIELD(mizar_usage, no_slot, 32, 4)                         \
+    FIELD(mizar_usage, shim_version, 36, 4)                    \
+    FIELD(mizar_usage, cards, 4096, 8192)                      \
+    FIELD(mizar_usage, slots, 12288, 262144)
+
+#define MIZAR_LAYOUT_SIZES(STRUCT)         \
+    STRUCT(mizar_limits_card, 128)         \
+    STRUCT(mizar_limits_live, 128)         \
+    STRUCT(mizar_limits, MIZAR_LIMITS_SIZE) \
+    STRUCT(mizar_gate, 16)                 \
+    STRUCT(mizar_held, 16)                 \
+    STRUCT(mizar_usage_card, 512)          \
+    STRUCT(mizar_slot_card, 32)            \
+    STRUCT(mizar_usage_slot, 1024)         \
+    STRUCT(mizar_usage, MIZAR_USAGE_SIZE)
+
+#define MIZAR_ASSERT_FIELD(s, f, offset, bytes)                                     \
+    _Static_assert(offsetof(struct s, f) == (offset), #s "." #f " is elsewhere");    \
+    _Static_assert(sizeof(((struct s *)0)->f) == (bytes), #s "." #f " changed size");
+#define MIZAR_ASSERT_SIZE(s, bytes) \
+    _Static_assert(sizeof(struct s) == (bytes), #s " changed size");
+
+MIZAR_LAYOUT(MIZAR_ASSERT_FIELD)
+MIZAR_LAYOUT_SIZES(MIZAR_ASSERT_SIZE)
+_Static_assert(offsetof(struct mizar_limits, state) == MIZAR_LIMITS_CRC_FROM, "CRC begins at state");
+_Static_assert(offsetof(struct mizar_limits, live) == MIZAR_LIMITS_CRC_TO, "CRC ends before live");
+_Static_assert(offsetof(struct mizar_usage, slots[3]) == MIZAR_SLOT_LOCK(3), "lock inside its slot");
+
+#endif
