@@ -1,0 +1,212 @@
+"""A local copy of the objects of one kind, kept up to date by list and watch.
+
+Only what `trim` keeps of each object stays in memory. The copy survives what API servers do: ends
+of watches, restarts, forgotten versions, objects deleted while nobody watched.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, TypedDict, TypeVar
+
+from mizar_kube.backoff import Backoff
+from mizar_kube.client import PAGE_SIZE, WATCH_TIMEOUT_S, KubeClient, WatchEvent
+from mizar_kube.errors import Gone, KubeError
+from mizar_kube.kinds import Kind, Object
+from mizar_kube.store import Key, OnChange, Store, Trim, is_newer, key_of
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# API servers send a bookmark about once a minute, so silence of this length is no peace.
+STALE_AFTER_S = 180.0
+# A watch that ends sooner than this without a word is a failure, or it would be a busy loop.
+SHORT_WATCH_S = 1.0
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Which objects an informer follows; the API server evaluates the selectors."""
+
+    kind: Kind
+    namespace: str | None = None
+    label_selector: str = ""
+    field_selector: str = ""
+
+    @property
+    def selectors(self) -> "Selectors":
+        """The keyword arguments of KubeClient's list and watch."""
+        return {"label_selector": self.label_selector, "field_selector": self.field_selector}
+
+
+class Selectors(TypedDict):
+    """Which objects KubeClient lists or watches."""
+
+    label_selector: str
+    field_selector: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Clock (monotonic seconds), sleep, chance and patience of an informer; tests bring theirs."""
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    random: Callable[[], float] = random.random
+    watch_seconds: int = WATCH_TIMEOUT_S
+    page_size: int = PAGE_SIZE
+    max_delay: float = 30.0
+
+
+class Informer(Generic[T]):
+    """The copy. `run()` keeps it current until cancelled; `synced` is set after the first list.
+
+    Listeners (`on_change`) are called from `run` in the order of changes; they should only put a
+    key into a queue. All of it belongs to one event loop.
+    """
+
+    def __init__(
+        self, client: KubeClient, watched: Watched, trim: Trim[T], timing: Timing | None = None
+    ) -> None:
+        self.synced = asyncio.Event()
+        self._client = client
+        self._watched = watched
+        self._timing = timing or Timing()
+        self._backoff = Backoff(most=self._timing.max_delay, random=self._timing.random)
+        self._store = Store(trim)
+        self._version = ""
+        self._page_size = self._timing.page_size
+        self._heard_at = self._timing.clock()
+
+    def on_change(self, listener: OnChange[T]) -> None:
+        """Call `listener(old, new)` on every change from now on; objects already known are told
+        to it at once as (None, value)."""
+        for value in self._store.values():
+            listener(None, value)
+        self._store.listen(listener)
+
+    def get(self, name: str, namespace: str = "") -> T | None:
+        """What is kept of one object, or None."""
+        return self._store.get((namespace, name))
+
+    def values(self) -> list[T]:
+        """All that is kept, in no particular order; the list is the caller's."""
+        return self._store.values()
+
+    def items(self) -> list[tuple[Key, T]]:
+        """((namespace, name), value) of all objects; the list is the caller's."""
+        return self._store.items()
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._store
+
+    def age(self) -> float:
+        """Seconds since the API server was last heard of (event, bookmark, list, end of watch)."""
+        return self._timing.clock() - self._heard_at
+
+    def problem(self, stale_after: float = STALE_AFTER_S) -> str | None:
+        """Why a health probe should fail, or None: never listed, or nothing heard for too long."""
+        what = self._watched.kind.plural
+        if not self.synced.is_set():
+            return f"{what}: not listed yet"
+        if (age := self.age()) > stale_after:
+            return f"{what}: nothing heard of the API server for {age:.0f} s"
+        return None
+
+    def observe(self, obj: Object) -> None:
+        """Take in the answer to a write of our own before the watch brings it.
+
+        Ignored when the watch is already past it: the object may have been deleted since.
+        """
+        version = str(obj["metadata"].get("resourceVersion", ""))
+        if self.synced.is_set() and is_newer(version, self._version):
+            self._store.put(obj)
+
+    async def run(self) -> None:
+        """List, then watch, for ever. Errors of the API server are logged and tried again."""
+        listed = False
+        while True:
+            try:
+                if not listed:
+                    await self._list()
+                    listed = True
+                await self._watch()
+            except Gone as gone:
+                log.info("%s; listing again", gone)
+                # Pages that took too long to read: all in one the next time.
+                self._page_size = self._timing.page_size if listed else 0
+                await self._pause(gone)
+                listed = False
+            except KubeError as error:
+                log.warning("%s", error)
+                await self._pause(error)
+
+    async def _list(self) -> None:
+        watched, keys, version = self._watched, set[Key](), ""
+        pages = self._client.list_pages(
+            watched.kind, watched.namespace, page_size=self._page_size, **watched.selectors
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                keys.update(self._put_page(page.items))
+                version = page.resource_version
+        self._store.keep_only(keys)
+        self._version = version
+        self._heard_at = self._timing.clock()
+        self.synced.set()
+
+    def _put_page(self, items: list[Object]) -> Iterable[Key]:
+        self._heard_at = self._timing.clock()
+        for obj in items:
+            # Versions may have gone back: a restored etcd starts from an older one.
+            self._store.put(obj, even_older=True)
+        return map(key_of, items)
+
+    async def _watch(self) -> None:
+        watched, started, events = self._watched, self._timing.clock(), 0
+        seconds = int(self._timing.watch_seconds * (1 + self._timing.random()))
+        stream = self._client.watch(
+            watched.kind,
+            watched.namespace,
+            resource_version=self._version,
+            timeout_seconds=seconds,
+            **watched.selectors,
+        )
+        async with aclosing(stream):
+            async for event in stream:
+                events += 1
+                self._take(event)
+        if not events and self._timing.clock() - started < SHORT_WATCH_S:
+            raise KubeError(f"the watch of {watched.kind.plural} ended at once")
+        self._heard()
+
+    def _take(self, event: WatchEvent) -> None:
+        version = str(event.object["metadata"]["resourceVersion"])
+        if event.type in ("ADDED", "MODIFIED"):
+            self._store.put(event.object)
+        elif event.type == "DELETED":
+            self._store.drop(key_of(event.object), version)
+        self._version = version
+        self._heard()
+
+    def _heard(self) -> None:
+        self._heard_at = self._timing.clock()
+        self._backoff.reset()
+
+    async def _pause(self, error: KubeError) -> None:
+        await self._timing.sleep(max(self._backoff.next(), error.retry_after or 0.0))
+
+
+async def wait_synced(informers: Iterable[Informer[object]], timeout: float) -> None:
+    """Wait until all informers have listed once. Raises TimeoutError after `timeout` seconds."""
+    async with asyncio.timeout(timeout):
+        for informer in informers:
+            await informer.synced.wait()

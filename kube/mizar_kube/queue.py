@@ -1,0 +1,150 @@
+"""A queue of keys to work on: each key once, one worker per key, failures tried again later."""
+
+import asyncio
+import heapq
+import itertools
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from functools import partial
+from typing import Generic, TypeVar
+
+from mizar_kube.backoff import Backoff
+from mizar_kube.errors import KubeError
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+
+class WorkQueue(Generic[K]):
+    """Keys wait here until a worker takes them. `get` gives a key to one worker at a time:
+
+    a key added while it is being worked on comes again after `done`; a key added twice comes once.
+    `retry` brings it back after that key's own back-off, which `forget` (a success) resets.
+    Clock and chance are for tests; everything belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        first_delay: float = 0.1,
+        max_delay: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self._clock = clock
+        self._new_backoff = partial(Backoff, first_delay, max_delay, random)
+        self._ready: dict[K, float] = {}
+        self._later: list[tuple[float, int, K]] = []
+        self._due: dict[K, float] = {}
+        self._working: dict[K, float] = {}
+        self._again: set[K] = set()
+        self._backoffs: dict[K, Backoff] = {}
+        self._order = itertools.count()
+        self._wake = asyncio.Event()
+
+    def add(self, key: K, after: float = 0.0) -> None:
+        """Work on the key in `after` seconds, or when it is due already, whichever is sooner."""
+        if after > 0:
+            self._add_later(key, self._clock() + after)
+        elif key in self._working:
+            self._again.add(key)
+        else:
+            self._due.pop(key, None)
+            self._ready.setdefault(key, self._clock())
+        self._wake.set()
+
+    def resync(self, keys: Iterable[K], over: float, random: Callable[[], float]) -> None:
+        """Work on all keys, spread over the next `over` seconds."""
+        for key in keys:
+            self.add(key, after=over * random())
+
+    def _add_later(self, key: K, due: float) -> None:
+        if key in self._ready or due >= self._due.get(key, float("inf")):
+            return
+        self._due[key] = due
+        heapq.heappush(self._later, (due, next(self._order), key))
+
+    async def get(self) -> K:
+        """The next key, the longest waiting first. Call `done` for it when the work has ended."""
+        while True:
+            self._move_due()
+            if self._ready:
+                key = next(iter(self._ready))
+                del self._ready[key]
+                self._working[key] = self._clock()
+                return key
+            await self._wait()
+
+    def done(self, key: K) -> None:
+        """The work on a key that `get` gave has ended; it may be given out again."""
+        del self._working[key]
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+
+    def retry(self, key: K, at_least: float = 0.0) -> float:
+        """Work on the key again after its back-off, `at_least` seconds; returns the delay."""
+        backoff = self._backoffs.setdefault(key, self._new_backoff())
+        delay = max(backoff.next(), at_least)
+        self.add(key, after=delay)
+        return delay
+
+    def forget(self, key: K) -> None:
+        """The work succeeded: the next failure starts from the first delay again."""
+        self._backoffs.pop(key, None)
+
+    def failures(self, key: K) -> int:
+        """How often in a row the work on the key has failed."""
+        return self._backoffs[key].failures if key in self._backoffs else 0
+
+    def oldest(self) -> float:
+        """Seconds that the longest waiting or worked-on key has been so; 0 when there is none.
+        A health probe should fail when this grows beyond any sensible duration."""
+        since = itertools.chain(self._ready.values(), self._working.values())
+        return self._clock() - min(since, default=self._clock())
+
+    def __len__(self) -> int:
+        """Keys that could be worked on now."""
+        self._move_due()
+        return len(self._ready)
+
+    def _move_due(self) -> None:
+        """Make the keys ready whose time has come; what was moved forward leaves an old entry."""
+        now = self._clock()
+        while self._later and self._later[0][0] <= now:
+            due, _, key = heapq.heappop(self._later)
+            if self._due.get(key) == due:
+                del self._due[key]
+                self.add(key)
+
+    async def _wait(self) -> None:
+        self._wake.clear()
+        timeout = self._later[0][0] - self._clock() if self._later else None
+        try:
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+
+async def work(queue: WorkQueue[K], handle: Callable[[K], Awaitable[object]]) -> None:
+    """Take keys and handle them, for ever; a key whose handling raises comes again later.
+
+    Several of these may share a queue. What goes wrong is logged, never raised.
+    """
+    while True:
+        key = await queue.get()
+        try:
+            await handle(key)
+        except KubeError as error:
+            delay = queue.retry(key, at_least=error.retry_after or 0.0)
+            log.warning("%s: %s; again in %.1f s", key, error, delay)
+        except Exception:
+            delay = queue.retry(key)
+            log.exception("%s: failed; again in %.1f s", key, delay)
+        else:
+            queue.forget(key)
+        finally:
+            queue.done(key)

@@ -1,0 +1,133 @@
+"""The objects that an informer knows, and what changed between two of their states."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from mizar_kube.kinds import Object
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace of a cluster-wide object is the empty string."""
+
+Trim = Callable[[Object], T | None]
+"""What to keep of an object; None when it is of no interest."""
+
+OnChange = Callable[[T | None, T | None], None]
+"""Called with (old, new): old is None for a new object, new is None for a deleted one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[T]):
+    uid: str
+    version: str
+    value: T
+
+
+def key_of(obj: Object) -> Key:
+    """The key of an object as the API server sent it."""
+    meta = obj["metadata"]
+    return meta.get("namespace") or "", meta["name"]
+
+
+def is_newer(version: str, than: str) -> bool:
+    """Whether a resource version certainly comes after another; those that are no numbers can't
+    be compared."""
+    return version.isdigit() and than.isdigit() and int(version) > int(than)
+
+
+class Store(Generic[T]):
+    """Trimmed objects by key. Listeners hear of a change once, and only if what is kept differs.
+
+    An object deleted and made again under its name is a deletion and a creation to them.
+    """
+
+    def __init__(self, trim: Trim[T]) -> None:
+        self._trim = trim
+        self._entries: dict[Key, _Entry[T]] = {}
+        self._listeners: list[OnChange[T]] = []
+
+    def listen(self, listener: OnChange[T]) -> None:
+        """Call `listener` on every change from now on. It must be quick and must not fail: its
+        exceptions are logged, and the change counts as told."""
+        self._listeners.append(listener)
+
+    def get(self, key: Key) -> T | None:
+        """What is kept of the object, or None."""
+        entry = self._entries.get(key)
+        return entry.value if entry else None
+
+    def values(self) -> list[T]:
+        """All that is kept, in no particular order; the list is the caller's."""
+        return [entry.value for entry in self._entries.values()]
+
+    def items(self) -> list[tuple[Key, T]]:
+        """Keys and what is kept; the list is the caller's."""
+        return [(key, entry.value) for key, entry in self._entries.items()]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def put(self, obj: Object, even_older: bool = False) -> None:
+        """The object is now like this, unless a newer version of it is known (`even_older` takes
+        it all the same)."""
+        key, version = key_of(obj), str(obj["metadata"].get("resourceVersion", ""))
+        if self._knows_newer(key, version) and not even_older:
+            return
+        entry = self._entry(obj, version)
+        if entry is None or self._replaced(key, entry.uid):
+            self.drop(key)
+        if entry is not None:
+            self._set(key, entry)
+
+    def drop(self, key: Key, version: str = "") -> None:
+        """The object is gone; its deletion has this version, if that is known."""
+        if self._knows_newer(key, version):
+            return
+        if (entry := self._entries.pop(key, None)) is not None:
+            self._tell(entry.value, None)
+
+    def keep_only(self, keys: Iterable[Key]) -> None:
+        """All other objects are gone."""
+        for key in set(self._entries) - set(keys):
+            self.drop(key)
+
+    def _knows_newer(self, key: Key, version: str) -> bool:
+        old = self._entries.get(key)
+        return old is not None and is_newer(old.version, version)
+
+    def _replaced(self, key: Key, uid: str) -> bool:
+        old = self._entries.get(key)
+        return old is not None and old.uid != uid
+
+    def _set(self, key: Key, entry: _Entry[T]) -> None:
+        old = self._entries.get(key)
+        self._entries[key] = entry
+        if old is None:
+            self._tell(None, entry.value)
+        elif old.value != entry.value:
+            self._tell(old.value, entry.value)
+
+    def _entry(self, obj: Object, version: str) -> _Entry[T] | None:
+        try:
+            value = self._trim(obj)
+        except Exception:
+            # One object that nobody understands must not stop the copy of all others.
+            log.exception("cannot read %s %s/%s", obj.get("kind"), *key_of(obj))
+            return None
+        uid = str(obj["metadata"].get("uid", ""))
+        return None if value is None else _Entry(uid, version, value)
+
+    def _tell(self, old: T | None, new: T | None) -> None:
+        for listener in self._listeners:
+            try:
+                listener(old, new)
+            except Exception:
+                log.exception("a listener failed")
