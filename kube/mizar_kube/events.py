@@ -1,0 +1,160 @@
+"""Events for people to read with `kubectl describe`: told at once, written in the background."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError, NotFound, Unavailable
+from mizar_kube.event_series import EventLog, Happening, Regarding, Series, regarding
+from mizar_kube.kinds import EVENT, Object, Ref
+
+log = logging.getLogger(__name__)
+
+NOTE_MAX = 1024
+ACTION_DEFAULT = "Reconcile"
+FLUSH_EVERY_S = 5.0
+# Without a bound, an API server that is away for long would cost all our memory.
+MOST_WAITING = 2000
+
+
+class EventRecorder:
+    """Emits events.k8s.io/v1 Events as `controller` (`mizar-operator`), from `instance` (the pod).
+
+    `emit` never waits and never fails; `run` writes, for ever. An event that cannot be written is
+    dropped: nothing may depend on events.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        controller: str,
+        instance: str,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._controller = controller
+        self._instance = instance[:128]
+        self._clock = clock
+        self._now = now
+        self._log = EventLog()
+        self._wake = asyncio.Event()
+
+    @property
+    def dropped(self) -> int:
+        """Events that were not written: too many of one object, or refused by the API server."""
+        return self._log.dropped
+
+    def emit(
+        self,
+        about: Regarding | Object,
+        reason: str,
+        note: str,
+        *,
+        warning: bool = False,
+        action: str = ACTION_DEFAULT,
+    ) -> None:
+        """Tell that something happened to an object. `reason` is CamelCase, `note` a sentence.
+
+        The same thing again within ten minutes raises the event's count.
+        """
+        if len(self._log) >= MOST_WAITING:
+            self._log.dropped += 1
+            return
+        target = about if isinstance(about, Regarding) else regarding(about)
+        happening = Happening(target, str(reason), note[:NOTE_MAX], warning, action)
+        # Event names are at most 253 characters long.
+        name = f"{target.name[:230]}.{secrets.token_hex(8)}"
+        self._log.record(happening, name, self._clock(), self._now())
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write events as they happen, and counts now and then, until cancelled."""
+        while True:
+            self._wake.clear()
+            await self.flush()
+            try:
+                async with asyncio.timeout(FLUSH_EVERY_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def flush(self) -> None:
+        """Write what is due. Stops at the first sign of an API server that is away."""
+        for series in self._log.due(self._clock()):
+            try:
+                await self._write(series)
+            except Unavailable as error:
+                log.info("events wait: %s", error)
+                # Woken by every event, or the loop would knock without a pause.
+                await asyncio.sleep(error.retry_after or 1.0)
+                break
+            except KubeError as error:
+                log.info("event %s dropped: %s", series.happening.reason, error)
+                self._log.discard(series)
+        self._log.tidy(self._clock())
+
+    async def _write(self, series: Series) -> None:
+        count = series.count
+        if not series.written_count:
+            await self._client.create(self._event(series))
+        else:
+            await self._write_count(series)
+        self._log.written(series, count, self._clock())
+
+    async def _write_count(self, series: Series) -> None:
+        ref = Ref(EVENT, series.name, event_namespace(series.happening.regarding))
+        try:
+            await self._client.patch_merge(ref, {"series": _series(series)})
+        except NotFound:
+            # Somebody deleted it, or its time was up.
+            await self._client.create(self._event(series))
+
+    def _event(self, series: Series) -> Object:
+        happening = series.happening
+        about = happening.regarding
+        event: Object = {
+            "apiVersion": EVENT.api_version,
+            "kind": EVENT.name,
+            "metadata": {"name": series.name, "namespace": event_namespace(about)},
+            "regarding": _reference(about),
+            "reason": happening.reason,
+            "note": happening.note,
+            "type": "Warning" if happening.warning else "Normal",
+            "action": happening.action,
+            "eventTime": micro_time(series.first),
+            "reportingController": self._controller,
+            "reportingInstance": self._instance,
+        }
+        if series.count > 1:
+            event["series"] = _series(series)
+        return event
+
+
+def event_namespace(about: Regarding) -> str:
+    """Where the event lives: the API server wants those of cluster-wide objects in `default`."""
+    return about.namespace or "default"
+
+
+def micro_time(at: datetime) -> str:
+    """`2026-01-31T12:00:00.000000Z`: Kubernetes' MicroTime of a time in UTC."""
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _series(series: Series) -> Object:
+    return {"count": max(2, series.count), "lastObservedTime": micro_time(series.last)}
+
+
+def _reference(about: Regarding) -> Object:
+    given = {
+        "apiVersion": about.kind.api_version,
+        "kind": about.kind.name,
+        "name": about.name,
+        "namespace": about.namespace,
+        "uid": about.uid,
+    }
+    return {key: value for key, value in given.items() if value}
