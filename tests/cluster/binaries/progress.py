@@ -1,9 +1,9 @@
 """Says what is being done and for how long: plain lines, fit for a terminal and a log alike.
 
-    building Kubernetes 1.36.3 from its Go modules ...
-      10 s
-      20 s: k8s.io/api/core/v1
-    building Kubernetes 1.36.3 from its Go modules ... failed after 23 s
+building Kubernetes 1.36.3 from its Go modules ...
+  10 s
+  20 s: k8s.io/api/core/v1
+building Kubernetes 1.36.3 from its Go modules ... failed after 23 s
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def duration(seconds: float) -> str:
 
 @dataclass
 class Step:
-    """A piece of work under way; `note` sets the detail that the next line of elapsed time shows."""
+    """A piece of work under way; `note` sets what the next line of elapsed time shows."""
 
     text: str
     started: float

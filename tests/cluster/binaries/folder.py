@@ -1,0 +1,55 @@
+"""A folder of programs that the user names, checked before it is used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from cluster.binaries.components import Component
+from cluster.binaries.errors import SourceRefused
+from cluster.binaries.progress import Progress
+
+ANSWER_LIMIT = 20.0  # seconds for a program to say its version
+
+
+def named(component: Component) -> Path | None:
+    """The folder that the user's environment names for this component."""
+    value = os.environ.get(component.folder_variable)
+    return Path(value).expanduser().absolute() if value else None
+
+
+def check(component: Component, folder: Path, progress: Progress) -> None:
+    """SourceRefused unless `folder` holds every program, fit to be run on this machine.
+
+    Another version than the project's is the user's good right, and said.
+    """
+    lacking = [name for name in component.programs if not _executable(folder / name)]
+    if lacking:
+        raise SourceRefused(
+            f"{component.folder_variable}={folder} lacks {', '.join(lacking)} (as executable"
+            f" files): put them there, or unset {component.folder_variable}"
+        )
+    program = folder / component.asked
+    said = _version(component, program)
+    if component.version not in said:
+        progress.say(f"note: {program} is {said}, not {component.version}")
+
+
+def _executable(program: Path) -> bool:
+    return program.is_file() and os.access(program, os.X_OK)
+
+
+def _version(component: Component, program: Path) -> str:
+    try:
+        done = subprocess.run(
+            [str(program), *component.version_words],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_LIMIT,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SourceRefused(f"{program} does not run here ({error}): replace it") from error
+    if done.returncode != 0:
+        raise SourceRefused(f"{program} ends with status {done.returncode}: replace it")
+    return (done.stdout.strip().splitlines() or ["silent about its version"])[0]
