@@ -19,6 +19,8 @@ VERSION: Final = "v1alpha1"
 ApiVersion = Literal["mizar.share/v1alpha1"]
 API_VERSION: ApiVersion = "mizar.share/v1alpha1"
 
+PLURALS: Final = {"GPUPool": "gpupools", "GPUQuota": "gpuquotas", "ShadowPod": "shadowpods"}
+
 DEFAULT_PREFIX: Final = "mizar.share"
 PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
 SPOT_RESOURCE: Final = "mizar.spot/gpu"

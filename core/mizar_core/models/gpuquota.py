@@ -1,0 +1,146 @@
+"""GPUQuota: what a namespace may take of a pool."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from mizar_core.base import Model
+from mizar_core.conditions import Condition
+from mizar_core.fields import Count, Devices, LabelName, Seconds
+from mizar_core.models.isolation import Isolation, IsolationOverride
+from mizar_core.models.meta import ObjectMeta
+from mizar_core.models.pool import GPUPoolSpec
+from mizar_core.names import API_VERSION, ApiVersion
+from mizar_core.schema import SHORT_NAME, immutable, list_map, rule, rules
+
+ShadowCount = Annotated[int, Field(strict=True, ge=0, le=1000)]
+
+_ORDERED = rule(
+    "self.min <= self.max",
+    "min must not be more than max: lower min or raise max",
+    saying="'min ' + string(self.min) + ' is more than max ' + string(self.max)"
+    " + ': lower min or raise max'",
+)
+_POOL = immutable("pool", "make another GPUQuota for the other pool and delete this one")
+
+
+class ProfileQuota(Model):
+    """How many shadow pods of one profile the namespace may have."""
+
+    model_config = ConfigDict(json_schema_extra=rules(_ORDERED))
+
+    devices: Devices
+    """The profile, by its number of devices; the pool must have it."""
+
+    min: ShadowCount = 0
+    """Shadow pods that are kept warm, used or not."""
+
+    max: ShadowCount
+    """Shadow pods that there may be at most."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ProfileQuota:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}")
+        return self
+
+
+class GPUQuotaSpec(Model):
+    """What the namespace may take of the pool."""
+
+    pool: Annotated[LabelName, Field(json_schema_extra=rules(_POOL))]
+    """The GPUPool's name."""
+
+    profiles: Annotated[
+        tuple[ProfileQuota, ...],
+        Field(min_length=1, max_length=16, json_schema_extra=list_map("devices")),
+    ]
+    """The profiles that the namespace may use, and how many shadow pods of each."""
+
+    max_cards: Count | None = None
+    """Cards that all shadow pods together may hold; no ceiling by default."""
+
+    isolation: IsolationOverride | None = None
+    """What differs from the pool's isolation."""
+
+    idle_timeout_seconds: Seconds | None = None
+    """Seconds after which an idle shadow pod gives its cards back; as in the pool by default."""
+
+    def profile(self, devices: int) -> ProfileQuota | None:
+        """The quota of the profile of that many devices."""
+        return next((one for one in self.profiles if one.devices == devices), None)
+
+
+class ProfileStatus(Model):
+    """Devices of one profile."""
+
+    devices: Devices
+    ready: Annotated[int, Field(strict=True)] = 0
+    """Free devices minus those that share pods wait for; may be negative."""
+
+    pipelining: Count = 0
+    """Devices of shadow pods that are on their way."""
+
+    in_use: Count = 0
+    """Devices that containers hold."""
+
+    waiting: Count = 0
+    """Devices that share pods wait for."""
+
+    shadow_pods: Count = 0
+    """Shadow pods of the profile."""
+
+
+class GPUQuotaStatus(Model):
+    """What the namespace has, over all profiles, in devices."""
+
+    profiles: Annotated[
+        tuple[ProfileStatus, ...], Field(max_length=16, json_schema_extra=list_map("devices"))
+    ] = ()
+    ready: Annotated[int, Field(strict=True)] = 0
+    """Free devices minus those that share pods wait for; may be negative."""
+
+    pipelining: Count = 0
+    """Devices of shadow pods that are on their way."""
+
+    in_use: Count = 0
+    """Devices that containers hold."""
+
+    waiting: Count = 0
+    """Devices that share pods wait for."""
+
+    cards: Count = 0
+    """Cards that the shadow pods hold or wait for."""
+
+    next_sequence: Annotated[int, Field(strict=True, ge=0)] = 0
+    """The number that names the next shadow pod."""
+
+    observed_generation: Count | None = None
+    conditions: Annotated[
+        tuple[Condition, ...], Field(max_length=16, json_schema_extra=list_map("type"))
+    ] = ()
+
+
+class GPUQuota(Model):
+    """A namespace's right to shadow pods of a pool."""
+
+    model_config = ConfigDict(json_schema_extra=rules(SHORT_NAME))
+
+    api_version: ApiVersion = API_VERSION
+    kind: Literal["GPUQuota"] = "GPUQuota"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: GPUQuotaSpec
+    status: GPUQuotaStatus = GPUQuotaStatus()
+
+
+def isolation_of(pool: GPUPoolSpec, quota: GPUQuotaSpec) -> Isolation:
+    """The isolation that holds for a quota's containers."""
+    return pool.isolation.overridden_by(quota.isolation)
+
+
+def idle_timeout_of(pool: GPUPoolSpec, quota: GPUQuotaSpec) -> int:
+    """Seconds after which a quota's idle shadow pod is reaped."""
+    own = quota.idle_timeout_seconds
+    return pool.idle_timeout_seconds if own is None else own

@@ -1,0 +1,63 @@
+"""How containers on one card are kept apart."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict
+
+from mizar_core.base import Model
+from mizar_core.schema import rule, rules
+
+MemoryMode = Literal["Hard", "Oversubscribe"]
+ComputeMode = Literal["None", "Hard", "Soft", "Weighted"]
+Backend = Literal["Auto", "Shim", "MPS", "None"]
+
+NOTHING_ENFORCES = (
+    "backend None enforces nothing: let compute be None, or backend be Auto, Shim or MPS"
+)
+
+
+class Isolation(Model):
+    """How containers on one card are kept apart."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("self.backend != 'None' || self.compute == 'None'", NOTHING_ENFORCES)
+        )
+    )
+
+    memory: MemoryMode = "Hard"
+    """Hard: a container never has more memory than its share. Oversubscribe: shares may add up
+    to more than the card; what does not fit goes to the node's memory."""
+
+    compute: ComputeMode = "None"
+    """None: kernels of all containers take turns. Hard: never above the share. Soft: above it
+    while others are idle. Weighted: in proportion to the shares of those who are busy."""
+
+    backend: Backend = "Auto"
+    """What enforces it. None: nothing does, containers are trusted."""
+
+    def overridden_by(self, override: IsolationOverride | None) -> Isolation:
+        """This isolation, with what a quota says differently."""
+        if override is None:
+            return self
+        return self.changed(**override.model_dump(exclude_none=True))
+
+    @property
+    def contradiction(self) -> str | None:
+        """Why this isolation cannot be had, for a person; None if it can."""
+        return NOTHING_ENFORCES if self.backend == "None" and self.compute != "None" else None
+
+
+class IsolationOverride(Model):
+    """What a quota changes of its pool's isolation; what is left out stays as in the pool."""
+
+    memory: MemoryMode | None = None
+    """As in the pool."""
+
+    compute: ComputeMode | None = None
+    """As in the pool."""
+
+    backend: Backend | None = None
+    """As in the pool."""

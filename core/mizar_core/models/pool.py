@@ -1,0 +1,209 @@
+"""GPUPool: which cards are shared, and how."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, computed_field, model_validator
+
+from mizar_core.base import Model
+from mizar_core.conditions import Condition
+from mizar_core.fields import (
+    Cards,
+    Count,
+    Devices,
+    LabelMap,
+    Name,
+    Prefix,
+    Quantity,
+    ResourceName,
+    Scaling,
+    Seconds,
+    Text,
+)
+from mizar_core.models.isolation import Isolation
+from mizar_core.models.meta import ObjectMeta
+from mizar_core.names import API_VERSION, DEFAULT_PREFIX, PHYSICAL_RESOURCE, ApiVersion
+from mizar_core.quantities import parse_bytes
+from mizar_core.schema import (
+    LIST_ATOMIC,
+    LIST_SET,
+    SHORT_NAME,
+    immutable,
+    list_map,
+    rule,
+    rules,
+)
+
+Tenancy = Literal["PerNamespace", "Shared"]
+
+DIVIDES = rule(
+    "self.cards < 1 || self.devices % self.cards == 0",
+    "devices must be a multiple of cards: every card carries the same number of devices",
+    saying="string(self.devices) + ' devices cannot be spread evenly over ' + string(self.cards)"
+    " + ' cards: make devices a multiple of cards'",
+)
+_SAME_SHAPE = rule(
+    "self.cards == oldSelf.cards",
+    "cards of a profile cannot be changed while shadow pods of the old shape may run:"
+    " add a profile with another number of devices and move quotas to it",
+)
+_TENANCY = immutable("tenancy", "make another GPUPool and move quotas to it")
+
+
+class Profile(Model):
+    """A shape of shadow pods: `devices` virtual devices over `cards` cards."""
+
+    model_config = ConfigDict(json_schema_extra=rules(DIVIDES, _SAME_SHAPE))
+
+    devices: Devices
+    """Virtual devices per shadow pod; share pods ask for {resourcePrefix}/gpu.{devices}."""
+
+    cards: Cards
+    """Cards per shadow pod; every card carries devices / cards virtual devices."""
+
+    memory: Quantity | None = None
+    """Card memory per virtual device, such as 8Gi. By default, and at most, an even share."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Profile:
+        if self.devices % self.cards:
+            raise ValueError(f"{self.cards} cards do not divide {self.devices} devices")
+        return self
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes of card memory per device; None for an even share of the card."""
+        return None if self.memory is None else parse_bytes(self.memory)
+
+
+BUILT_IN_PROFILES = tuple(Profile(devices=n, cards=n // 2) for n in (2, 4, 8, 16))
+
+
+class Toleration(Model):
+    """A taint that the pool's shadow pods tolerate, as in a pod's spec."""
+
+    key: Text | None = None
+    operator: Literal["Exists", "Equal"] | None = None
+    value: Text | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: Annotated[int, Field(strict=True)] | None = None
+
+
+class LowPower(Model):
+    """When a card whose owner declared itself low-power counts as idle and may be lent."""
+
+    idle_after_seconds: Seconds = 60
+    """Seconds that the owner must have been idle."""
+
+    max_utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] = 5
+    """The owner is idle while the card is used no more than this."""
+
+
+class GPUPoolSpec(Model):
+    """Which cards are shared, and how."""
+
+    node_selector: LabelMap = Field(default_factory=dict)
+    """Labels of the nodes whose cards are shared; all nodes by default."""
+
+    card_models: Annotated[tuple[Name, ...], Field(max_length=32, json_schema_extra=LIST_SET)] = ()
+    """Patterns such as NVIDIA-A100-*, matched with the node's label nvidia.com/gpu.product and
+    the name that NVML gives; all models by default."""
+
+    profiles: Annotated[
+        tuple[Profile, ...],
+        Field(min_length=1, max_length=16, json_schema_extra=list_map("devices")),
+    ] = BUILT_IN_PROFILES
+    """The shapes of shadow pods that quotas may name."""
+
+    resource_prefix: Prefix = DEFAULT_PREFIX
+    """The DNS name before the slash of the resources that share pods ask for."""
+
+    tenancy: Annotated[Tenancy, Field(json_schema_extra=rules(_TENANCY))] = "PerNamespace"
+    """PerNamespace: a shadow pod's devices go to its own namespace only. Shared: to any."""
+
+    isolation: Isolation = Isolation()
+    """How containers on one card are kept apart; a quota may say otherwise."""
+
+    idle_timeout_seconds: Seconds = 300
+    """Seconds after which a shadow pod that nobody uses gives its cards back."""
+
+    memory_scaling: Scaling = "1"
+    """Memory handed out, as a multiple of the card's. Above 1, not all of it may fit at once."""
+
+    core_scaling: Scaling = "1"
+    """Compute handed out, as a multiple of the card's."""
+
+    tolerations: Annotated[
+        tuple[Toleration, ...], Field(max_length=32, json_schema_extra=LIST_ATOMIC)
+    ] = ()
+    """Taints that the shadow pods tolerate."""
+
+    runtime_class_name: Name | None = None
+    """The runtime class of shadow pods."""
+
+    physical_resource: ResourceName = PHYSICAL_RESOURCE
+    """The resource by which the stock device plugin hands out whole cards."""
+
+    low_power: LowPower | None = None
+    """Lend whole cards whose owners declared themselves low-power; by default, never."""
+
+    def profile(self, devices: int) -> Profile | None:
+        """The pool's profile of that many devices."""
+        return next((one for one in self.profiles if one.devices == devices), None)
+
+
+class CardCounts(Model):
+    """Cards of the pool."""
+
+    total: Count = 0
+    """On all nodes of the pool."""
+
+    held: Count = 0
+    """By shadow pods."""
+
+    healthy: Count = 0
+    """Fit for use."""
+
+    lent: Count = 0
+    """To spot pods."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def usage(self) -> str:
+        """Held of total, such as 1/2, for people."""
+        return f"{self.held}/{self.total}"
+
+
+class ModelCounts(Model):
+    """Cards of one model."""
+
+    model: Name
+    total: Count = 0
+    held: Count = 0
+    healthy: Count = 0
+
+
+class GPUPoolStatus(Model):
+    """What the pool's cards are doing."""
+
+    cards: CardCounts = CardCounts()
+    models: Annotated[
+        tuple[ModelCounts, ...], Field(max_length=64, json_schema_extra=list_map("model"))
+    ] = ()
+    observed_generation: Count | None = None
+    conditions: Annotated[
+        tuple[Condition, ...], Field(max_length=16, json_schema_extra=list_map("type"))
+    ] = ()
+
+
+class GPUPool(Model):
+    """Cards of a cluster that are shared, and the rules for sharing them."""
+
+    model_config = ConfigDict(json_schema_extra=rules(SHORT_NAME))
+
+    api_version: ApiVersion = API_VERSION
+    kind: Literal["GPUPool"] = "GPUPool"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: GPUPoolSpec = GPUPoolSpec()
+    status: GPUPoolStatus = GPUPoolStatus()

@@ -1,0 +1,116 @@
+"""ShadowPod: a pod that holds whole cards, and who has which part of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, computed_field, model_validator
+
+from mizar_core.base import Model, Time
+from mizar_core.conditions import Condition
+from mizar_core.fields import CARDS_MAX, DEVICES_MAX, Cards, Devices, LabelName, Name, Text
+from mizar_core.models.meta import ObjectMeta
+from mizar_core.models.pool import DIVIDES
+from mizar_core.names import API_VERSION, ApiVersion
+from mizar_core.schema import SHORT_NAME, immutable, list_map, rules
+
+Phase = Literal["Pending", "Ready", "Draining", "Lost"]
+Health = Literal["Healthy", "Unhealthy"]
+
+_SPEC = immutable("spec", "delete this ShadowPod; the operator makes those that are needed")
+
+
+class ShadowPodSpec(Model):
+    """What the shadow pod was made for; never changes."""
+
+    model_config = ConfigDict(json_schema_extra=rules(DIVIDES, _SPEC))
+
+    pool: LabelName
+    """The GPUPool that the cards belong to."""
+
+    quota: LabelName
+    """The GPUQuota, of the same namespace, that it counts against."""
+
+    devices: Devices
+    """Virtual devices that it is carved into."""
+
+    cards: Cards
+    """Cards that it holds."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> ShadowPodSpec:
+        if self.devices % self.cards:
+            raise ValueError(f"{self.cards} cards do not divide {self.devices} devices")
+        return self
+
+
+class CardStatus(Model):
+    """A card that the shadow pod holds."""
+
+    uuid: Name
+    model: Text = ""
+    memory_mib: Annotated[int, Field(alias="memoryMiB", strict=True, ge=0)] = 0
+    index: Annotated[int, Field(strict=True, ge=0, le=CARDS_MAX - 1)] = 0
+    """Its place among the shadow pod's cards; device i lies on card i / (devices / cards)."""
+
+
+class Holder(Model):
+    """The container that holds a virtual device."""
+
+    namespace: Name
+    name: Name
+    container: Name
+
+
+class DeviceStatus(Model):
+    """A virtual device."""
+
+    id: Annotated[str, Field(strict=True, min_length=1, max_length=384)]
+    """As the kubelet knows it: {namespace}/{shadow pod}-{index}."""
+
+    card: Text = ""
+    """The UUID of the card that it lies on."""
+
+    health: Health = "Healthy"
+    holder: Holder | None = None
+    """The container that has it; none while it is free."""
+
+
+class ShadowPodStatus(Model):
+    """The operator writes `phase` and the condition Scheduled, the node agent all the rest."""
+
+    phase: Phase | None = None
+    node: Text | None = None
+    cards: Annotated[
+        tuple[CardStatus, ...],
+        Field(max_length=CARDS_MAX, json_schema_extra=list_map("uuid")),
+    ] = ()
+    devices: Annotated[
+        tuple[DeviceStatus, ...],
+        Field(max_length=DEVICES_MAX, json_schema_extra=list_map("id")),
+    ] = ()
+    idle_since: Time | None = None
+    """Since when none of the devices is held."""
+
+    conditions: Annotated[
+        tuple[Condition, ...], Field(max_length=16, json_schema_extra=list_map("type"))
+    ] = ()
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def usage(self) -> str | None:
+        """Devices held of devices there are, such as 1/2, for people."""
+        held = sum(one.holder is not None for one in self.devices)
+        return f"{held}/{len(self.devices)}" if self.devices else None
+
+
+class ShadowPod(Model):
+    """A pod that holds whole cards, so that share pods can have parts of them."""
+
+    model_config = ConfigDict(json_schema_extra=rules(SHORT_NAME))
+
+    api_version: ApiVersion = API_VERSION
+    kind: Literal["ShadowPod"] = "ShadowPod"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ShadowPodSpec
+    status: ShadowPodStatus = ShadowPodStatus()

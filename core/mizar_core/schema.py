@@ -1,0 +1,45 @@
+"""What the CRDs say beyond JSON Schema: CEL rules, list keys, int-or-string.
+
+The models carry these in `json_schema_extra`; `hack/gen_crds.py` writes them out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic.config import JsonDict
+
+Rule = JsonDict
+
+
+def rule(cel: str, message: str, *, saying: str | None = None) -> Rule:
+    """A CEL rule with the sentence for those who break it.
+
+    `saying` is a CEL expression of a better sentence, with the values in it.
+    """
+    plain: Rule = {"rule": cel, "message": message}
+    return plain if saying is None else {**plain, "messageExpression": saying}
+
+
+def rules(*each: Rule, **more: Any) -> JsonDict:
+    """`json_schema_extra` with these rules."""
+    return {"x-kubernetes-validations": list(each), **more}
+
+
+def immutable(name: str, instead: str) -> Rule:
+    """A field that never changes; `instead`: what to do instead of changing it."""
+    return rule("self == oldSelf", f"{name} cannot be changed: {instead}")
+
+
+def list_map(*keys: str) -> JsonDict:
+    """A list whose items are told apart by these keys."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
+
+LIST_SET: Final[JsonDict] = {"x-kubernetes-list-type": "set"}
+LIST_ATOMIC: Final[JsonDict] = {"x-kubernetes-list-type": "atomic"}
+
+SHORT_NAME: Final = rule(
+    "self.metadata.name.size() <= 63 && !self.metadata.name.contains('.')",
+    "metadata.name must have at most 63 characters and no dot, since labels and pods carry it",
+)
