@@ -168,7 +168,7 @@ class CardCounts(Model):
     lent: Count = 0
     """To spot pods."""
 
-    @computed_field  # type: ignore[prop-decorator]
+    @computed_field(json_schema_extra={"maxLength": 32})  # type: ignore[prop-decorator]
     @property
     def usage(self) -> str:
         """Held of total, such as 1/2, for people."""

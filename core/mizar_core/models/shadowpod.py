@@ -96,7 +96,7 @@ class ShadowPodStatus(Model):
         tuple[Condition, ...], Field(max_length=16, json_schema_extra=list_map("type"))
     ] = ()
 
-    @computed_field  # type: ignore[prop-decorator]
+    @computed_field(json_schema_extra={"maxLength": 32})  # type: ignore[prop-decorator]
     @property
     def usage(self) -> str | None:
         """Devices held of devices there are, such as 1/2, for people."""
