@@ -6,7 +6,7 @@
  *
  * One slot directory on the node holds both, for one container. The node agent creates both
  * files before the container starts: `limits` MIZAR_LIMITS_SIZE zero bytes ("empty": CUDA fails
- * closed until it is written), `usage` MIZAR_USAGE_SIZE zero bytes with the header filled in
+ * closed until it is written), `usage` MIZAR_USAGE_SIZE zero bytes (sparse) with the header filled in
  * (magic, version, size, card_max, slot_max). Everything else in `usage` starts as zero, and zero
  * means unused. All numbers are little-endian. Files are never replaced or resized once mounted.
  *
@@ -35,8 +35,8 @@
  * pid and start_time are as the container sees them; they tell people who it is.
  *
  * Bytes per card: `gate` is one 128-bit word, changed by compare-and-swap only:
- *     lo = seq (32 bits, lowest) | slot (8 bits) | high 24 bits of slot_bytes
- *     hi = low 20 bits of slot_bytes | total (44 bits, highest)
+ *     lo = seq (32 bits, lowest) | slot (10 bits) | high 22 bits of slot_bytes
+ *     hi = low 21 bits of slot_bytes (lowest) | total (43 bits)
  * It says: `total` bytes are taken in the container on this card, and by the last change process
  * slot `slot` holds `slot_bytes` of them. slots[slot].held[card] is brought up to date (bytes and
  * seq) before another slot's change replaces that statement. Hence at every instant, also when
@@ -45,7 +45,7 @@
  *     gate.total      = sum over all slots i of bytes of slot i
  * A reader that wants both halves of one instant reads lo, hi, lo until lo is the same twice.
  * A dead slot's bytes stay in `total` until another process of the container settles them (it does
- * so before refusing memory): the node agent should sum over living slots.
+ * so before refusing memory): the node agent should sum over living slots, of 0 .. slot_high - 1.
  */
 #ifndef MIZAR_REGIONS_H
 #define MIZAR_REGIONS_H
@@ -59,7 +59,7 @@
 #define MIZAR_USAGE_MAGIC "MIZARUSE"
 
 #define MIZAR_CARD_MAX 16u
-#define MIZAR_SLOT_MAX 256u
+#define MIZAR_SLOT_MAX 1024u
 #define MIZAR_UUID_SIZE 64u
 
 #define MIZAR_STATE_EMPTY 0u
@@ -75,8 +75,8 @@
 
 #define MIZAR_SHARE_FULL 10000u /* basis points: the whole card */
 
-/* Bytes that one card can be limited to: what the gate's 44 bits hold (16 TiB less one byte). */
-#define MIZAR_BYTES_MAX ((UINT64_C(1) << 44) - 1)
+/* Bytes that one card can be limited to: what the gate's 43 bits hold (8 TiB less one byte). */
+#define MIZAR_BYTES_MAX ((UINT64_C(1) << 43) - 1)
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
@@ -187,7 +187,7 @@ struct mizar_usage {
     struct mizar_usage_slot slots[MIZAR_SLOT_MAX];
 };
 
-#define MIZAR_USAGE_SIZE 274432u
+#define MIZAR_USAGE_SIZE 1060864u
 
 /* The byte of the usage file that process slot i locks: inside its own structure. */
 #define MIZAR_SLOT_LOCK(i) (12288u + 1024u * (uint32_t)(i))
@@ -258,7 +258,7 @@ struct mizar_usage {
     FIELD(mizar_usage, no_slot, 32, 4)                         \
     FIELD(mizar_usage, shim_version, 36, 4)                    \
     FIELD(mizar_usage, cards, 4096, 8192)                      \
-    FIELD(mizar_usage, slots, 12288, 262144)
+    FIELD(mizar_usage, slots, 12288, 1048576)
 
 #define MIZAR_LAYOUT_SIZES(STRUCT)         \
     STRUCT(mizar_limits_card, 128)         \
