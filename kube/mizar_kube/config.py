@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from ssl import CERT_NONE, SSLContext, create_default_context
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_REFRESH_S = 60.0
@@ -24,7 +24,7 @@ class Access:
     """The address of an API server and what is needed to talk to it."""
 
     server: str
-    ssl: ssl.SSLContext | bool = True
+    ssl: SSLContext | bool = True
     tokens: Tokens = field(default=lambda fresh: None)
     proxy: str | None = None
     server_hostname: str | None = None
@@ -57,7 +57,7 @@ def in_cluster(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_A
     if not token.is_file():
         raise ConfigError(f"{token} is missing: does the pod mount its service account's token?")
     host = f"[{host}]" if ":" in host else host
-    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    context = create_default_context(cafile=str(folder / "ca.crt"))
     return Access(f"https://{host}:{port}", context, TokenFile(token))
 
 
@@ -98,12 +98,12 @@ async def find(kubeconfig: str | Path | None = None) -> Access:
     raise ConfigError("no API server known: set KUBECONFIG, or run inside a cluster")
 
 
-def _ssl(found: object) -> ssl.SSLContext:
+def _ssl(found: object) -> SSLContext:
     """A TLS context from kubernetes_asyncio's Configuration."""
-    context = ssl.create_default_context(cafile=getattr(found, "ssl_ca_cert", None))
+    context = create_default_context(cafile=getattr(found, "ssl_ca_cert", None))
     if cert := getattr(found, "cert_file", None):
         context.load_cert_chain(cert, getattr(found, "key_file", None))
     if not getattr(found, "verify_ssl", True):
         context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+        context.verify_mode = CERT_NONE
     return context

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 NOTE_MAX = 1024
 ACTION_DEFAULT = "Reconcile"
 FLUSH_EVERY_S = 5.0
+RETRY_AFTER_S = 2.0
 # Without a bound, an API server that is away for long would cost all our memory.
 MOST_WAITING = 2000
 
@@ -76,7 +77,12 @@ class EventRecorder:
         """Write events as they happen, and counts now and then, until cancelled."""
         while True:
             self._wake.clear()
-            await self.flush()
+            try:
+                await self.flush()
+            except Unavailable as error:
+                log.info("events wait: %s", error)
+                await asyncio.sleep(max(RETRY_AFTER_S, error.retry_after or 0.0))
+                continue
             try:
                 async with asyncio.timeout(FLUSH_EVERY_S):
                     await self._wake.wait()
@@ -84,15 +90,12 @@ class EventRecorder:
                 pass
 
     async def flush(self) -> None:
-        """Write what is due. Stops at the first sign of an API server that is away."""
+        """Write what is due. Raises Unavailable, with the rest unwritten, when nobody answers."""
         for series in self._log.due(self._clock()):
             try:
                 await self._write(series)
-            except Unavailable as error:
-                log.info("events wait: %s", error)
-                # Woken by every event, or the loop would knock without a pause.
-                await asyncio.sleep(error.retry_after or 1.0)
-                break
+            except Unavailable:
+                raise
             except KubeError as error:
                 log.info("event %s dropped: %s", series.happening.reason, error)
                 self._log.discard(series)

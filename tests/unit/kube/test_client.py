@@ -1,0 +1,211 @@
+"""The client: what it sends, and which error each refusal becomes."""
+
+import asyncio
+
+import pytest
+from unit.kube.fake_api import (
+    GONE_EVENT,
+    Answer,
+    Asked,
+    FakeApi,
+    Stream,
+    bookmark,
+    event,
+    listing,
+    pod,
+    serving,
+    status,
+)
+
+from mizar_kube.client import KubeClient
+from mizar_kube.config import Access
+from mizar_kube.errors import (
+    AlreadyExists,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeError,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+)
+from mizar_kube.kinds import GPU_POOL, NODE, POD, SHADOW_POD, Ref
+
+REF = Ref(POD, "p", "ns")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "error", "retryable"),
+    [
+        (400, "BadRequest", BadRequest, False),
+        (401, "Unauthorized", Unauthorized, False),
+        (403, "Forbidden", Forbidden, False),
+        (404, "NotFound", NotFound, False),
+        (409, "Conflict", Conflict, False),
+        (409, "AlreadyExists", AlreadyExists, False),
+        (410, "Expired", Gone, False),
+        (410, "Gone", Gone, False),
+        (422, "Invalid", Invalid, False),
+        (429, "TooManyRequests", Unavailable, True),
+        (500, "InternalError", Unavailable, True),
+        (503, "ServiceUnavailable", Unavailable, True),
+        (418, "", KubeError, False),
+    ],
+)
+async def test_refusals_are_typed(
+    code: int, reason: str, error: type[KubeError], retryable: bool
+) -> None:
+    api = FakeApi(others=lambda asked: Answer(status(code, reason, "no, since"), code))
+    async with serving(api) as client:
+        with pytest.raises(error, match=r"GET /api/v1/namespaces/ns/pods/p: no, since") as caught:
+            await client.get(REF)
+    assert type(caught.value) is error
+    assert (caught.value.status, caught.value.reason) == (code, reason)
+    assert caught.value.retryable is retryable
+
+
+async def test_says_how_long_to_wait() -> None:
+    api = FakeApi(others=lambda asked: Answer(status(429, ""), 429, {"Retry-After": "7"}))
+    async with serving(api) as client:
+        with pytest.raises(Unavailable) as caught:
+            await client.get(REF)
+    assert caught.value.retry_after == 7
+
+
+async def test_error_pages_that_are_no_status_are_errors_too() -> None:
+    api = FakeApi(others=lambda asked: Answer("a proxy's page", 502))
+    async with serving(api) as client:
+        with pytest.raises(Unavailable, match="HTTP 502"):
+            await client.get(REF)
+
+
+async def test_nobody_listens() -> None:
+    async with KubeClient(Access("http://127.0.0.1:1")) as client:
+        with pytest.raises(Unavailable, match="no answer"):
+            await client.get(REF)
+
+
+async def test_every_call_times_out() -> None:
+    api = FakeApi(others=lambda asked: Stream())
+    async with serving(api) as client:
+        with pytest.raises(Unavailable, match="timed out"):
+            await client.get(REF, timeout=0.05)
+
+
+async def test_a_refused_token_is_read_again_once() -> None:
+    def reply(asked: Asked) -> Answer:
+        known = asked.headers["Authorization"] == "Bearer new"
+        return Answer(pod("p", 1)) if known else Answer(status(401, "Unauthorized"), 401)
+
+    api = FakeApi(others=reply)
+    async with serving(api) as plain:
+        server = plain._transport._access.server
+        tokens = lambda fresh: "Bearer new" if fresh else "Bearer old"  # noqa: E731
+        async with KubeClient(Access(server, tokens=tokens)) as client:
+            assert (await client.get(REF))["metadata"]["name"] == "p"
+        async with KubeClient(Access(server, tokens=lambda fresh: "Bearer old")) as client:
+            with pytest.raises(Unauthorized):
+                await client.get(REF)
+    assert len(api.asked) == 4
+
+
+async def test_verbs() -> None:
+    api = FakeApi()
+    shadow = {
+        "apiVersion": "mizar.share/v1alpha1",
+        "kind": "ShadowPod",
+        "metadata": {"name": "s", "namespace": "ns"},
+    }
+    async with serving(api) as client:
+        await client.create(pod("p", 1), field_manager="m")
+        await client.replace(shadow, subresource="status")
+        await client.patch_merge(Ref(NODE, "n"), {"a": 1}, subresource="status")
+        await client.patch_json(Ref(GPU_POOL, "g"), [{"op": "test", "path": "/a", "value": 1}])
+        await client.apply(shadow, field_manager="m", subresource="status")
+        await client.delete(Ref(SHADOW_POD, "s", "ns"), uid="u", grace_seconds=0)
+    sent = [(one.method, one.path, one.query) for one in api.asked]
+    crds = "/apis/mizar.share/v1alpha1"
+    assert sent == [
+        ("POST", "/api/v1/namespaces/ns/pods", {"fieldManager": "m"}),
+        ("PUT", f"{crds}/namespaces/ns/shadowpods/s/status", {}),
+        ("PATCH", "/api/v1/nodes/n/status", {}),
+        ("PATCH", f"{crds}/gpupools/g", {}),
+        (
+            "PATCH",
+            f"{crds}/namespaces/ns/shadowpods/s/status",
+            {"fieldManager": "m", "force": "true"},
+        ),
+        ("DELETE", f"{crds}/namespaces/ns/shadowpods/s", {}),
+    ]
+    assert [one.headers["Content-Type"] for one in api.asked if one.method == "PATCH"] == [
+        "application/merge-patch+json",
+        "application/json-patch+json",
+        "application/apply-patch+yaml",
+    ]
+    assert api.asked[-1].body == {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 0}
+    assert {one.headers["Authorization"] for one in api.asked} == {"Bearer t"}
+
+
+async def test_lists_all_pages_and_names_the_items() -> None:
+    api = FakeApi()
+    api.lists.extend([listing(7, pod("a", 1), more="next"), listing(7, pod("b", 2))])
+    async with serving(api) as client:
+        found = await client.list(POD, label_selector="x=y", field_selector="spec.nodeName=n")
+    assert [one["metadata"]["name"] for one in found.items] == ["a", "b"]
+    assert {(one["apiVersion"], one["kind"]) for one in found.items} == {("v1", "Pod")}
+    assert found.resource_version == "7"
+    wanted = {"labelSelector": "x=y", "fieldSelector": "spec.nodeName=n", "limit": "500"}
+    assert [one.query for one in api.asked] == [wanted, wanted | {"continue": "next"}]
+
+
+async def test_watch_gives_whole_lines_only() -> None:
+    two = b'{"type":"MODIFIED","object":{"metadata":{"name":"b"}}}\n{"type":"DEL'
+    steps = (event("ADDED", pod("a", 2)), two)
+    api = FakeApi()
+    api.watches.append(Stream(steps, end="cut"))
+    seen = []
+    async with serving(api) as client:
+        with pytest.raises(Unavailable):
+            async for one in client.watch(POD, "ns", resource_version="1"):
+                seen.append((one.type, one.object["metadata"]["name"]))
+    assert seen == [("ADDED", "a"), ("MODIFIED", "b")]
+    assert api.asked[0].query["resourceVersion"] == "1"
+    assert api.asked[0].query["allowWatchBookmarks"] == "true"
+
+
+async def test_watch_ends_quietly_when_the_server_ends_it() -> None:
+    api = FakeApi()
+    api.watches.append(Stream((bookmark(9),), end="close"))
+    async with serving(api) as client:
+        seen = [one async for one in client.watch(POD, resource_version="1")]
+    assert [one.type for one in seen] == ["BOOKMARK"]
+
+
+async def test_watch_from_a_forgotten_version() -> None:
+    api = FakeApi()
+    api.watches.extend([Stream((GONE_EVENT,)), Answer(status(410, "Gone"), 410)])
+    async with serving(api) as client:
+        for _ in range(2):
+            with pytest.raises(Gone):
+                await anext(client.watch(POD, resource_version="1"))
+
+
+async def test_watch_line_that_is_no_json() -> None:
+    api = FakeApi()
+    api.watches.append(Stream((b"not json\n",)))
+    async with serving(api) as client:
+        with pytest.raises(Unavailable, match="no JSON"):
+            await anext(client.watch(POD, resource_version="1"))
+
+
+async def test_closing_ends_watches() -> None:
+    api = FakeApi()
+    async with serving(api) as client:
+        waiting = asyncio.create_task(anext(client.watch(POD, resource_version="1")))
+        while not api.asked:
+            await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(Unavailable):
+            await waiting
