@@ -45,15 +45,12 @@ def _prefix(value: str) -> None:
 _QUANTITY_RULE = rule(
     "type(self) == int ? self > 0"
     " : isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
-    "must be an amount of memory above zero, such as 8Gi or 500Mi",
-    saying="string(self) + ' is no amount of memory: write one above zero, such as 8Gi or 500Mi'",
+    "is no amount of memory: write one above zero, such as 8Gi or 500Mi",
 )
 _SCALING_RULE = rule(
     r"string(self).matches('^[0-9]{1,2}([.][0-9]{1,4})?$')"
     f" && double(string(self)) > 0.0 && double(string(self)) <= {MAX_SCALING}.0",
-    f"must be a number above 0 and at most {MAX_SCALING}, such as '1' or '1.5'",
-    saying="string(self) + ' is no scaling: write a number above 0 and at most"
-    f' {MAX_SCALING}, in quotes, such as "1" or "1.5"\'',
+    f'is no scaling: write a number above 0 and at most {MAX_SCALING}, such as "1" or "1.5"',
 )
 _RESOURCE_RULE = rule(
     "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')"

@@ -12,13 +12,21 @@ from pydantic.config import JsonDict
 Rule = JsonDict
 
 
-def rule(cel: str, message: str, *, saying: str | None = None) -> Rule:
+def rule(cel: str, message: str) -> Rule:
     """A CEL rule with the sentence for those who break it.
 
-    `saying` is a CEL expression of a better sentence, with the values in it.
+    The API server prints the offending value before the sentence if it is a string or number.
     """
-    plain: Rule = {"rule": cel, "message": message}
-    return plain if saying is None else {**plain, "messageExpression": saying}
+    return {"rule": cel, "message": message}
+
+
+def rule_about(cel: str, sentence: str, *numbers: str) -> Rule:
+    """A rule on an object, with numbers (CEL expressions) for each %d in its sentence.
+
+    `format` it is, since CEL cannot bound the length of `string(number)` joined with +.
+    """
+    plain = sentence.replace("%d ", "").replace(" %d", "")
+    return rule(cel, plain) | {"messageExpression": f"'{sentence}'.format([{', '.join(numbers)}])"}
 
 
 def rules(*each: Rule, **more: Any) -> JsonDict:

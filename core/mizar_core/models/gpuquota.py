@@ -13,15 +13,15 @@ from mizar_core.models.isolation import Isolation, IsolationOverride
 from mizar_core.models.meta import ObjectMeta
 from mizar_core.models.pool import GPUPoolSpec
 from mizar_core.names import API_VERSION, ApiVersion
-from mizar_core.schema import SHORT_NAME, immutable, list_map, rule, rules
+from mizar_core.schema import SHORT_NAME, immutable, list_map, rule_about, rules
 
 ShadowCount = Annotated[int, Field(strict=True, ge=0, le=1000)]
 
-_ORDERED = rule(
+_ORDERED = rule_about(
     "self.min <= self.max",
-    "min must not be more than max: lower min or raise max",
-    saying="'min ' + string(self.min) + ' is more than max ' + string(self.max)"
-    " + ': lower min or raise max'",
+    "min %d is more than max %d: lower min or raise max",
+    "self.min",
+    "self.max",
 )
 _POOL = immutable("pool", "make another GPUQuota for the other pool and delete this one")
 

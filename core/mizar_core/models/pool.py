@@ -32,16 +32,17 @@ from mizar_core.schema import (
     immutable,
     list_map,
     rule,
+    rule_about,
     rules,
 )
 
 Tenancy = Literal["PerNamespace", "Shared"]
 
-DIVIDES = rule(
+DIVIDES = rule_about(
     "self.cards < 1 || self.devices % self.cards == 0",
-    "devices must be a multiple of cards: every card carries the same number of devices",
-    saying="string(self.devices) + ' devices cannot be spread evenly over ' + string(self.cards)"
-    " + ' cards: make devices a multiple of cards'",
+    "%d devices cannot be spread evenly over %d cards: make devices a multiple of cards",
+    "self.devices",
+    "self.cards",
 )
 _SAME_SHAPE = rule(
     "self.cards == oldSelf.cards",
