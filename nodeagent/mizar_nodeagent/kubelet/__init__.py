@@ -1,0 +1,1 @@
+"""What the agent asks of the kubelet and reads of its files."""

@@ -1,0 +1,70 @@
+"""The kubelet's own record of allocated devices: what podresources leaves out.
+
+kubelet_internal_checkpoint names init containers, pods' UIDs, and what Allocate answered, from
+which the slot follows. It is internal to the kubelet: all that is read from it is either missing
+or right, never needed in the common case.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from mizar_core.names import parse_resource
+from mizar_nodeagent.errors import KubeletAway
+from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+
+FILE = "kubelet_internal_checkpoint"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A container of a pod (by UID) was given devices; `mounts`: the host paths in the answer."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+    mounts: frozenset[str]
+
+
+def read(plugin_dir: Path) -> tuple[Entry, ...]:
+    """The entries of virtual devices. Raises KubeletAway when there is no file, or an odd one."""
+    path = plugin_dir / FILE
+    try:
+        body = json.loads(path.read_bytes())
+        entries = body["Data"]["PodDeviceEntries"] or ()
+        return tuple(_entry(one) for one in entries if parse_resource(one["ResourceName"]))
+    except (OSError, ValueError, LookupError, TypeError, DecodeError) as error:
+        raise KubeletAway(f"the kubelet's record {path} cannot be read: {error}") from error
+
+
+def _entry(body: Any) -> Entry:
+    return Entry(
+        pod_uid=str(body["PodUID"]),
+        container=str(body["ContainerName"]),
+        resource=str(body["ResourceName"]),
+        ids=frozenset(_ids(body["DeviceIDs"])),
+        mounts=frozenset(_mounts(body.get("AllocResp") or "")),
+    )
+
+
+def _ids(body: Any) -> Iterable[str]:
+    """IDs by NUMA node; before Kubernetes 1.20 a plain list."""
+    lists = body.values() if isinstance(body, dict) else [body]
+    return (str(one) for ids in lists for one in ids)
+
+
+def _mounts(encoded: str) -> Iterable[str]:
+    try:
+        raw = base64.b64decode(encoded, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"AllocResp is not base64: {error}") from error
+    return (mount.host_path for mount in pb.ContainerAllocateResponse.FromString(raw).mounts)

@@ -1,0 +1,88 @@
+"""Which container holds which devices, as the kubelet tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mizar_core.device_ids import DeviceID
+from mizar_core.errors import DeviceIDRefused
+from mizar_core.models import Holder
+from mizar_core.names import parse_resource
+from mizar_nodeagent.proto import podresources_pb2 as pb
+
+Numa = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A container holds devices of a resource; `numa`: the NUMA nodes of each device, if told."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+    numa: Mapping[str, Numa] = field(default_factory=dict, compare=False)
+
+    @property
+    def holder(self) -> Holder:
+        return Holder(namespace=self.namespace, name=self.pod, container=self.container)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the devices are virtual ones."""
+        return parse_resource(self.resource) is not None
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All claims of the node; `asked_at`: when the question was sent (monotonic seconds)."""
+
+    all: tuple[Claim, ...] = ()
+    asked_at: float = float("-inf")
+
+    def of_pod(self, namespace: str, pod: str, resource: str) -> tuple[Claim, ...]:
+        """The claims of one pod on one resource."""
+        return tuple(
+            one
+            for one in self.all
+            if (one.namespace, one.pod, one.resource) == (namespace, pod, resource)
+        )
+
+    def exactly(self, resource: str, ids: Iterable[str]) -> tuple[Claim, ...]:
+        """The containers that hold these devices, all of them and no other of the resource."""
+        wanted = frozenset(ids)
+        return tuple(one for one in self.all if one.resource == resource and one.ids == wanted)
+
+    def share(self) -> Iterable[tuple[DeviceID, Claim]]:
+        """Each held virtual device; strings that are none of ours are skipped."""
+        for claim in self.all:
+            if claim.is_share:
+                for text in claim.ids:
+                    try:
+                        yield DeviceID.parse(text), claim
+                    except DeviceIDRefused:
+                        continue
+
+
+def from_list(answer: pb.ListPodResourcesResponse, asked_at: float) -> Claims:
+    """The claims in the kubelet's answer, which names every device apart."""
+    return Claims(
+        tuple(
+            claim
+            for pod in answer.pod_resources
+            for container in pod.containers
+            for claim in _of_container(pod, container)
+        ),
+        asked_at,
+    )
+
+
+def _of_container(pod: pb.PodResources, container: pb.ContainerResources) -> Iterable[Claim]:
+    devices: dict[str, dict[str, Numa]] = {}
+    for entry in container.devices:
+        numa = tuple(node.ID for node in entry.topology.nodes)
+        devices.setdefault(entry.resource_name, {}).update(dict.fromkeys(entry.device_ids, numa))
+    for resource, ids in devices.items():
+        yield Claim(pod.namespace, pod.name, container.name, resource, frozenset(ids), ids)

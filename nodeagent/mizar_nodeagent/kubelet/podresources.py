@@ -1,0 +1,106 @@
+"""The kubelet's podresources API over its Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+
+from mizar_nodeagent.errors import KubeletAway
+from mizar_nodeagent.kubelet.claims import Claims, from_list
+from mizar_nodeagent.proto import podresources_pb2 as pb
+from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 2.0
+# The kubelet answers 100 calls a second to all callers together; most of them are left to others.
+CALLS_PER_SECOND = 50.0
+BURST = 10.0
+# Nodes have at most some hundred pods, but each may hold thousands of devices.
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 16 << 20),
+    ("grpc.initial_reconnect_backoff_ms", 20),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.min_reconnect_backoff_ms", 20),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class Pace:
+    """A bucket of calls that fills at a steady rate. Clock and sleep are for tests."""
+
+    def __init__(
+        self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rate, self._burst, self._clock = rate, burst, clock
+        self._full_at = clock()
+
+    def delay(self) -> float:
+        """Take one call; the seconds to wait before it may be made."""
+        now = self._clock()
+        self._full_at = max(self._full_at, now) + 1 / self._rate
+        return max(0.0, self._full_at - now - self._burst / self._rate)
+
+
+class PodResources:
+    """A client that survives the kubelet's restarts: a broken channel is replaced by a new one."""
+
+    def __init__(self, socket: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._socket = socket
+        self._clock = clock
+        self._pace = Pace(CALLS_PER_SECOND, BURST, clock)
+        self._channel: grpc.aio.Channel | None = None
+        self._inode = 0
+
+    async def list(self) -> Claims:
+        """Who holds what now. Raises KubeletAway."""
+        asked_at = self._clock()
+        answer = await self._call("List", pb.ListPodResourcesRequest())
+        return from_list(answer, asked_at)
+
+    async def allocatable(self) -> dict[str, frozenset[str]]:
+        """Per resource, the devices that the kubelet takes for healthy. Raises KubeletAway."""
+        answer = await self._call("GetAllocatableResources", pb.AllocatableResourcesRequest())
+        found: dict[str, set[str]] = {}
+        for entry in answer.devices:
+            found.setdefault(entry.resource_name, set()).update(entry.device_ids)
+        return {resource: frozenset(ids) for resource, ids in found.items()}
+
+    async def close(self) -> None:
+        """End the connection; a later call makes a new one."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def _call(self, method: str, request: object) -> object:
+        if delay := self._pace.delay():
+            await asyncio.sleep(delay)
+        stub = await self._stub()
+        try:
+            return await getattr(stub, method)(request, timeout=TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                await self.close()
+            raise KubeletAway(
+                f"the kubelet does not answer {method} on {self._socket}: {error.details()}"
+            ) from error
+
+    async def _stub(self) -> rpc.PodResourcesListerStub:
+        """A stub on the socket as it is now: a restarted kubelet makes a new one."""
+        inode = self._socket_inode()
+        if self._channel is None or inode != self._inode:
+            await self.close()
+            self._inode = inode
+            self._channel = grpc.aio.insecure_channel(f"unix://{self._socket}", options=_OPTIONS)
+        return rpc.PodResourcesListerStub(self._channel)
+
+    def _socket_inode(self) -> int:
+        try:
+            return self._socket.stat().st_ino
+        except OSError as error:
+            raise KubeletAway(f"the kubelet's socket {self._socket} is not there") from error

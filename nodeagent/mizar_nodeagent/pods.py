@@ -1,0 +1,118 @@
+"""The pods of this node, cut down to what the agent needs, and who of them waits for devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from mizar_core.carve import Carve
+from mizar_core.errors import CarveRefused
+from mizar_core.names import (
+    ANNOTATION_CARVE,
+    ANNOTATION_DRAIN,
+    LABEL_SHADOW_POD,
+    parse_resource,
+)
+from mizar_kube.client import KubeClient
+from mizar_kube.informer import Informer, Watched
+from mizar_kube.kinds import POD, Object
+
+Key = tuple[str, str]
+"""(namespace, name) of a pod."""
+
+_STATIC_UID = "kubernetes.io/config.hash"
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod of this node that is a shadow pod or asks for devices of ours.
+
+    `requests`: per container (init containers too), how many devices of which resource.
+    `admitted`: the kubelet has let it in, so what it asks for has been allocated.
+    `ended`: Succeeded or Failed. `going`: somebody deleted it; it may still run.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    shadow: bool = False
+    carve_json: str = ""
+    drain: str = ""
+    owner_uid: str = ""
+    admitted: bool = False
+    ended: bool = False
+    going: bool = False
+    static_uid: str = ""
+    requests: tuple[tuple[str, str, int], ...] = ()
+    init_containers: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def key(self) -> Key:
+        return self.namespace, self.name
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """The UIDs under which the kubelet may know the pod."""
+        return frozenset(filter(None, (self.uid, self.static_uid)))
+
+    @cached_property
+    def carve(self) -> Carve:
+        """How the shadow pod's cards are cut. Raises CarveRefused if the annotation is damaged."""
+        if not self.carve_json:
+            raise CarveRefused(f"the shadow pod has no annotation {ANNOTATION_CARVE}")
+        return Carve.from_json(self.carve_json)
+
+    def asks(self, resource: str) -> int:
+        """How many devices of the resource all of its containers ask for."""
+        return sum(count for _, wanted, count in self.requests if wanted == resource)
+
+
+def trim(obj: Object) -> Pod | None:
+    """What to keep of a Pod as the API server has it; None if it is of no interest."""
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
+    shadow = labels.get(LABEL_SHADOW_POD) == "true"
+    requests = tuple(_requests(spec))
+    if not shadow and not requests:
+        return None
+    phase = status.get("phase")
+    return Pod(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=str(meta.get("uid", "")),
+        shadow=shadow,
+        carve_json=notes.get(ANNOTATION_CARVE, "") if shadow else "",
+        drain=notes.get(ANNOTATION_DRAIN, "") if shadow else "",
+        owner_uid=_owner_uid(meta) if shadow else "",
+        # The kubelet allocates before it writes the first status.
+        admitted=bool(status.get("startTime")) or phase == "Running",
+        ended=phase in ("Succeeded", "Failed"),
+        going=bool(meta.get("deletionTimestamp")),
+        static_uid=notes.get(_STATIC_UID, ""),
+        requests=requests,
+        init_containers=frozenset(one["name"] for one in spec.get("initContainers") or ()),
+    )
+
+
+def _owner_uid(meta: Any) -> str:
+    owners = meta.get("ownerReferences") or ()
+    return next((one["uid"] for one in owners if one["kind"] == "ShadowPod"), "")
+
+
+def _requests(spec: Any) -> Iterable[tuple[str, str, int]]:
+    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+        limits = (container.get("resources") or {}).get("limits") or {}
+        for resource, count in limits.items():
+            parsed = parse_resource(resource)
+            if parsed is not None and parsed.form == "slashed" and str(count).isdigit():
+                yield container["name"], resource, int(count)
+
+
+Listener = Callable[[Pod | None, Pod | None], None]
+
+
+def informer(client: KubeClient, node: str) -> Informer[Pod]:
+    """Follows the pods of this node alone: the API server filters."""
+    return Informer(client, Watched(POD, field_selector=f"spec.nodeName={node}"), trim)

@@ -1,0 +1,147 @@
+"""The layout of a slot's two files, as shim/include/mizar_regions.h has it.
+
+A test compares every field with what build/shim/regions-layout prints; the header says how the
+files are read and written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_char, c_uint8, c_uint32, c_uint64
+from typing import Final
+
+VERSION: Final = 1
+LIMITS_MAGIC: Final = b"MIZARLIM"
+USAGE_MAGIC: Final = b"MIZARUSE"
+
+CARD_MAX: Final = 16
+SLOT_MAX: Final = 256
+
+STATE_EMPTY: Final = 0
+STATE_READY: Final = 1
+
+MEMORY_MODES: Final = {"Hard": 0, "Oversubscribe": 1}
+COMPUTE_MODES: Final = {"None": 0, "Hard": 1, "Soft": 2, "Weighted": 3}
+
+BYTES_MAX: Final = (1 << 44) - 1
+
+LIMITS_SIZE: Final = 8192
+CRC_FROM: Final = 24
+CRC_TO: Final = 4096
+USAGE_SIZE: Final = 274432
+
+
+def slot_lock(index: int) -> int:
+    """The byte of the usage file that the process in slot `index` keeps locked."""
+    return 12288 + 1024 * index
+
+
+class LimitsCard(ctypes.LittleEndianStructure):
+    _fields_ = (
+        ("uuid", c_char * 64),
+        ("memory_limit", c_uint64),
+        ("memory_physical", c_uint64),
+        ("memory_mode", c_uint32),
+        ("compute_mode", c_uint32),
+        ("core_share", c_uint32),
+        ("priority", c_uint32),
+        ("context_bytes", c_uint64),
+        ("reserved", c_uint8 * 24),
+    )
+
+
+class LimitsLive(ctypes.LittleEndianStructure):
+    _fields_ = (
+        ("spare_share", c_uint32),
+        ("paused", c_uint32),
+        ("active_weight", c_uint32),
+        ("beat", c_uint32),
+        ("unaccounted_bytes", c_uint64),
+        ("reserved", c_uint8 * 104),
+    )
+
+
+class Limits(ctypes.LittleEndianStructure):
+    _fields_ = (
+        ("magic", c_char * 8),
+        ("version", c_uint32),
+        ("size", c_uint32),
+        ("seq", c_uint32),
+        ("crc", c_uint32),
+        ("state", c_uint32),
+        ("card_count", c_uint32),
+        ("reserved0", c_uint8 * 32),
+        ("pod_namespace", c_char * 64),
+        ("pod_name", c_char * 256),
+        ("pod_uid", c_char * 64),
+        ("container", c_char * 64),
+        ("slot_name", c_char * 64),
+        ("reserved1", c_uint8 * 448),
+        ("cards", LimitsCard * CARD_MAX),
+        ("reserved2", c_uint8 * 1024),
+        ("live", LimitsLive * CARD_MAX),
+        ("reserved3", c_uint8 * 2048),
+    )
+
+
+class Gate(ctypes.LittleEndianStructure):
+    _fields_ = (("lo", c_uint64), ("hi", c_uint64))
+
+
+class Held(ctypes.LittleEndianStructure):
+    _fields_ = (("bytes", c_uint64), ("seq", c_uint64))
+
+
+class UsageCard(ctypes.LittleEndianStructure):
+    _fields_ = (
+        ("gate", Gate),
+        ("reserved0", c_uint8 * 112),
+        ("peak_bytes", c_uint64),
+        ("refused", c_uint64),
+        ("settled", c_uint64),
+        ("reserved1", c_uint8 * 104),
+        ("compute", c_uint8 * 256),
+    )
+
+
+class SlotCard(ctypes.LittleEndianStructure):
+    _fields_ = (
+        ("context_bytes", c_uint64),
+        ("gpu_time_ns", c_uint64),
+        ("reserved", c_uint8 * 16),
+    )
+
+
+class UsageSlot(ctypes.LittleEndianStructure):
+    _fields_ = (
+        ("pid", c_uint32),
+        ("state", c_uint32),
+        ("start_time", c_uint64),
+        ("generation", c_uint64),
+        ("pid_ns", c_uint64),
+        ("attached_ns", c_uint64),
+        ("uid", c_uint32),
+        ("shim_version", c_uint32),
+        ("comm", c_char * 16),
+        ("reserved0", c_uint8 * 64),
+        ("held", Held * CARD_MAX),
+        ("cards", SlotCard * CARD_MAX),
+        ("reserved1", c_uint8 * 128),
+    )
+
+
+class Usage(ctypes.LittleEndianStructure):
+    _fields_ = (
+        ("magic", c_char * 8),
+        ("version", c_uint32),
+        ("size", c_uint32),
+        ("card_max", c_uint32),
+        ("slot_max", c_uint32),
+        ("slot_high", c_uint32),
+        ("attached", c_uint32),
+        ("no_slot", c_uint32),
+        ("shim_version", c_uint32),
+        ("reserved", c_uint8 * 4056),
+        ("cards", UsageCard * CARD_MAX),
+        ("slots", UsageSlot * SLOT_MAX),
+    )

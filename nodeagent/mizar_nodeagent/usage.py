@@ -1,0 +1,150 @@
+"""Reading what the processes of a container hold of each card, from its usage file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from ctypes import sizeof
+from dataclasses import dataclass
+from pathlib import Path
+
+from mizar_nodeagent import regions
+from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.regions import Usage, UsageCard
+
+# struct flock on 64-bit Linux: type, whence, start, length, pid.
+_FLOCK = struct.Struct("hhxxxxqqixxxx")
+_SEQ_BITS = 32
+_SLOT_BITS = 8
+_LOW_BITS = 24
+_HIGH_BITS = 20
+
+_GATES = slice(Usage.cards.offset, Usage.slots.offset)
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True)
+class CardUse:
+    """What living processes hold of one card (bytes), and how often memory was refused."""
+
+    bytes: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The 128-bit word of a card taken apart; see the header."""
+
+    slot: int
+    slot_bytes: int
+    total: int
+
+
+def initialise(path: Path) -> None:
+    """Create the file, zero but for its header; every user of the container may write to it."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        os.fchmod(descriptor, 0o666)  # whatever the umask is
+        os.ftruncate(descriptor, regions.USAGE_SIZE)
+        _put_header(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def heal(path: Path) -> None:
+    """Before a container starts: put the header right if a tenant has damaged it.
+
+    Accounts are left alone: the shim settles what dead processes left.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_size != regions.USAGE_SIZE:
+            os.ftruncate(descriptor, regions.USAGE_SIZE)
+        if not _header_is_good(os.pread(descriptor, 24, 0)):
+            _put_header(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path, cards: int) -> tuple[CardUse, ...]:
+    """What living processes hold of the first `cards` cards. Raises RegionDamaged, OSError.
+
+    The file is the tenant's to write and to cut short: it is read, never mapped (a cut would kill
+    us), and nothing in it is trusted beyond its own figures.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        usage = _of_one_instant(descriptor, path)
+        living = _living(usage, descriptor)
+    finally:
+        os.close(descriptor)
+    return tuple(_use(usage, card, living) for card in range(cards))
+
+
+def is_alive(descriptor: int, slot: int) -> bool:
+    """Whether a process lives in the slot: the kernel drops its lock when it dies."""
+    ask = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, regions.slot_lock(slot), 1, 0)
+    kind = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, ask))[0]
+    return bool(kind != fcntl.F_UNLCK)
+
+
+def take_apart(lo: int, hi: int) -> Gate:
+    """The statement of a gate's two words."""
+    low = lo >> (_SEQ_BITS + _SLOT_BITS)
+    return Gate(
+        slot=(lo >> _SEQ_BITS) & ((1 << _SLOT_BITS) - 1),
+        slot_bytes=(low << _HIGH_BITS) | (hi & ((1 << _HIGH_BITS) - 1)),
+        total=hi >> _HIGH_BITS,
+    )
+
+
+def _of_one_instant(descriptor: int, path: Path) -> Usage:
+    """The file while no gate moved; after some attempts, as good as it gets."""
+    for _ in range(_ATTEMPTS):
+        raw = os.pread(descriptor, regions.USAGE_SIZE + 1, 0)
+        if len(raw) != regions.USAGE_SIZE or not _header_is_good(raw[:24]):
+            raise RegionDamaged(f"{path} is no usage file of version {regions.VERSION}")
+        after = os.pread(descriptor, _GATES.stop, 0)[_GATES]
+        if raw[_GATES] == after:
+            break
+    return Usage.from_buffer_copy(raw)
+
+
+def _living(usage: Usage, descriptor: int) -> list[int]:
+    used = range(min(usage.slot_high, regions.SLOT_MAX))
+    return [slot for slot in used if usage.slots[slot].pid and is_alive(descriptor, slot)]
+
+
+def _use(usage: Usage, index: int, living: list[int]) -> CardUse:
+    card: UsageCard = usage.cards[index]
+    gate = take_apart(card.gate.lo, card.gate.hi)
+    held = sum(
+        gate.slot_bytes if slot == gate.slot else usage.slots[slot].held[index].bytes
+        for slot in living
+    )
+    return CardUse(min(held, regions.BYTES_MAX), card.refused)
+
+
+def _put_header(descriptor: int) -> None:
+    header = struct.pack(
+        "<8sIIII",
+        regions.USAGE_MAGIC,
+        regions.VERSION,
+        regions.USAGE_SIZE,
+        regions.CARD_MAX,
+        regions.SLOT_MAX,
+    )
+    os.pwrite(descriptor, header, 0)
+
+
+def _header_is_good(raw: bytes) -> bool:
+    magic, version, size, cards, slots = struct.unpack("<8sIIII", raw)
+    return bool(
+        magic == regions.USAGE_MAGIC
+        and (version, size) == (regions.VERSION, regions.USAGE_SIZE)
+        and (cards, slots) == (regions.CARD_MAX, regions.SLOT_MAX)
+    )
+
+
+assert sizeof(Usage) == regions.USAGE_SIZE
