@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from ssl import CERT_NONE, SSLContext, create_default_context
+from typing import Any
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_REFRESH_S = 60.0
@@ -72,6 +73,11 @@ async def from_kubeconfig(path: str | Path) -> Access:
         await load_kube_config(config_file=str(path), client_configuration=found)
     except ConfigException as error:
         raise ConfigError(f"kubeconfig {path}: {error}") from error
+    return access_from(found)
+
+
+def access_from(found: Any) -> Access:
+    """Access as a Configuration of kubernetes_asyncio describes it."""
     header = found.api_key.get("BearerToken")
     return Access(
         server=str(found.host).rstrip("/"),
@@ -98,12 +104,11 @@ async def find(kubeconfig: str | Path | None = None) -> Access:
     raise ConfigError("no API server known: set KUBECONFIG, or run inside a cluster")
 
 
-def _ssl(found: object) -> SSLContext:
-    """A TLS context from kubernetes_asyncio's Configuration."""
-    context = create_default_context(cafile=getattr(found, "ssl_ca_cert", None))
-    if cert := getattr(found, "cert_file", None):
-        context.load_cert_chain(cert, getattr(found, "key_file", None))
-    if not getattr(found, "verify_ssl", True):
+def _ssl(found: Any) -> SSLContext:
+    context = create_default_context(cafile=found.ssl_ca_cert)
+    if found.cert_file:
+        context.load_cert_chain(found.cert_file, found.key_file)
+    if not found.verify_ssl:
         context.check_hostname = False
         context.verify_mode = CERT_NONE
     return context

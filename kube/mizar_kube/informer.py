@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 from mizar_kube.backoff import Backoff
 from mizar_kube.client import PAGE_SIZE, WATCH_TIMEOUT_S, KubeClient, WatchEvent
@@ -205,7 +205,7 @@ class Informer(Generic[T]):
         await self._timing.sleep(max(self._backoff.next(), error.retry_after or 0.0))
 
 
-async def wait_synced(informers: Iterable[Informer[object]], timeout: float) -> None:
+async def wait_synced(informers: Iterable[Informer[Any]], timeout: float) -> None:
     """Wait until all informers have listed once. Raises TimeoutError after `timeout` seconds."""
     async with asyncio.timeout(timeout):
         for informer in informers:

@@ -47,7 +47,7 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Close all connections; streams that run end with Unavailable."""
+        """Close all connections. Who reads `lines` meanwhile isn't told: end those tasks first."""
         await self._session.close()
 
     async def object(self, call: Call, timeout: float | None = None) -> Object:

@@ -110,6 +110,13 @@ async def serving(api: FakeApi) -> AsyncIterator[KubeClient]:
         api.closing.set()
 
 
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until it is true, five seconds at most."""
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
 def pod(name: str, version: int, uid: str = "", **labels: str) -> Object:
     """A pod as small as can be."""
     return {

@@ -1,21 +1,6 @@
 """The client: what it sends, and which error each refusal becomes."""
 
-import asyncio
-
 import pytest
-from unit.kube.fake_api import (
-    GONE_EVENT,
-    Answer,
-    Asked,
-    FakeApi,
-    Stream,
-    bookmark,
-    event,
-    listing,
-    pod,
-    serving,
-    status,
-)
 
 from mizar_kube.client import KubeClient
 from mizar_kube.config import Access
@@ -32,6 +17,19 @@ from mizar_kube.errors import (
     Unavailable,
 )
 from mizar_kube.kinds import GPU_POOL, NODE, POD, SHADOW_POD, Ref
+from unit.kube.fake_api import (
+    GONE_EVENT,
+    Answer,
+    Asked,
+    FakeApi,
+    Stream,
+    bookmark,
+    event,
+    listing,
+    pod,
+    serving,
+    status,
+)
 
 REF = Ref(POD, "p", "ns")
 
@@ -198,14 +196,3 @@ async def test_watch_line_that_is_no_json() -> None:
     async with serving(api) as client:
         with pytest.raises(Unavailable, match="no JSON"):
             await anext(client.watch(POD, resource_version="1"))
-
-
-async def test_closing_ends_watches() -> None:
-    api = FakeApi()
-    async with serving(api) as client:
-        waiting = asyncio.create_task(anext(client.watch(POD, resource_version="1")))
-        while not api.asked:
-            await asyncio.sleep(0)
-        await client.close()
-        with pytest.raises(Unavailable):
-            await waiting

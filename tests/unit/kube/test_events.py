@@ -1,0 +1,181 @@
+"""Events reach the API server once, count repeats, and never stop anybody."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mizar_kube.errors import Unavailable
+from mizar_kube.event_series import Regarding
+from mizar_kube.events import EventRecorder
+from mizar_kube.kinds import NODE, POD
+from unit.kube.fake_api import Answer, Asked, FakeApi, pod, serving, status, until
+
+START = datetime(2026, 1, 31, 12, tzinfo=UTC)
+ABOUT = Regarding(POD, "p", "ns", "uid-p")
+
+
+class Fixture:
+    def __init__(self, recorder: EventRecorder) -> None:
+        self.recorder, self.now = recorder, 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def wall(self) -> datetime:
+        return START + timedelta(seconds=self.now)
+
+
+@asynccontextmanager
+async def recording(api: FakeApi) -> AsyncIterator[Fixture]:
+    async with serving(api) as client:
+        one = Fixture.__new__(Fixture)
+        one.now = 0.0
+        one.recorder = EventRecorder(client, "mizar-operator", "pod-1", one.clock, one.wall)
+        yield one
+
+
+async def test_an_event_says_who_what_and_when() -> None:
+    api = FakeApi()
+    async with recording(api) as one:
+        one.recorder.emit(pod("p", 1), "QuotaExceeded", "No more.", warning=True)
+        await one.recorder.flush()
+    (asked,) = api.asked
+    assert (asked.method, asked.path) == ("POST", "/apis/events.k8s.io/v1/namespaces/ns/events")
+    name = asked.body.pop("metadata")["name"]
+    assert name.startswith("p.") and len(name) == 18
+    assert asked.body == {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": "p",
+            "namespace": "ns",
+            "uid": "uid-p",
+        },
+        "reason": "QuotaExceeded",
+        "note": "No more.",
+        "type": "Warning",
+        "action": "Reconcile",
+        "eventTime": "2026-01-31T12:00:00.000000Z",
+        "reportingController": "mizar-operator",
+        "reportingInstance": "pod-1",
+    }
+
+
+async def test_events_of_cluster_wide_objects_live_in_default() -> None:
+    api = FakeApi()
+    async with recording(api) as one:
+        one.recorder.emit(Regarding(NODE, "n"), "A", "b")
+        await one.recorder.flush()
+    assert api.asked[0].path == "/apis/events.k8s.io/v1/namespaces/default/events"
+    assert "namespace" not in api.asked[0].body["regarding"]
+
+
+async def test_repeats_are_counted_and_written_now_and_then() -> None:
+    api = FakeApi()
+    async with recording(api) as one:
+        for _ in range(5):
+            one.recorder.emit(ABOUT, "A", "b")
+            await one.recorder.flush()
+        assert len(api.asked) == 1
+        one.now = 31
+        await one.recorder.flush()
+        await one.recorder.flush()
+    assert [asked.method for asked in api.asked] == ["POST", "PATCH"]
+    assert api.asked[1].body == {
+        "series": {"count": 5, "lastObservedTime": "2026-01-31T12:00:00.000000Z"}
+    }
+    assert api.asked[1].path.endswith(api.asked[0].body["metadata"]["name"])
+
+
+async def test_a_repeat_much_later_is_a_new_event() -> None:
+    api = FakeApi()
+    async with recording(api) as one:
+        one.recorder.emit(ABOUT, "A", "b")
+        await one.recorder.flush()
+        one.now = 601
+        one.recorder.emit(ABOUT, "A", "b")
+        await one.recorder.flush()
+    assert [asked.method for asked in api.asked] == ["POST", "POST"]
+
+
+async def test_an_event_that_somebody_deleted_is_written_again() -> None:
+    def reply(asked: Asked) -> Answer:
+        return Answer(status(404, "NotFound"), 404) if asked.method == "PATCH" else Answer({})
+
+    api = FakeApi(others=reply)
+    async with recording(api) as one:
+        one.recorder.emit(ABOUT, "A", "b")
+        await one.recorder.flush()
+        one.recorder.emit(ABOUT, "A", "b")
+        one.now = 31
+        await one.recorder.flush()
+    assert [asked.method for asked in api.asked] == ["POST", "PATCH", "POST"]
+    assert api.asked[2].body["series"]["count"] == 2
+
+
+async def test_one_object_cannot_flood_the_log() -> None:
+    api = FakeApi()
+    async with recording(api) as one:
+        for number in range(15):
+            one.recorder.emit(ABOUT, "A", f"note {number}")
+        await one.recorder.flush()
+        assert (len(api.asked), one.recorder.dropped) == (10, 5)
+        one.now = 61
+        one.recorder.emit(ABOUT, "A", "a minute later")
+        one.recorder.emit(Regarding(POD, "other", "ns"), "A", "b")
+        await one.recorder.flush()
+    assert len(api.asked) == 12
+
+
+async def test_refused_events_are_dropped_and_the_rest_goes_on() -> None:
+    def reply(asked: Asked) -> Answer:
+        refused = asked.body["reason"] == "Bad"
+        return Answer(status(403, "Forbidden"), 403) if refused else Answer({})
+
+    api = FakeApi(others=reply)
+    async with recording(api) as one:
+        one.recorder.emit(ABOUT, "Bad", "b")
+        one.recorder.emit(ABOUT, "Good", "b")
+        await one.recorder.flush()
+        await one.recorder.flush()
+        assert one.recorder.dropped == 1
+    assert [asked.body["reason"] for asked in api.asked] == ["Bad", "Good"]
+
+
+async def test_events_wait_for_an_api_server_that_is_away() -> None:
+    answers = iter([Answer(status(503, ""), 503), Answer({})])
+    api = FakeApi(others=lambda asked: next(answers))
+    async with recording(api) as one:
+        one.recorder.emit(ABOUT, "A", "b")
+        with pytest.raises(Unavailable):
+            await one.recorder.flush()
+        await one.recorder.flush()
+    assert len(api.asked) == 2
+
+
+async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mizar_kube.events.MOST_WAITING", 3)
+    api = FakeApi()
+    async with recording(api) as one:
+        for number in range(5):
+            one.recorder.emit(Regarding(POD, f"p{number}", "ns"), "A", "b")
+        assert one.recorder.dropped == 2
+        await one.recorder.flush()
+        one.now = 10_000
+        await one.recorder.flush()
+        one.recorder.emit(ABOUT, "A", "b")
+        assert one.recorder.dropped == 2
+
+
+async def test_run_writes_at_once() -> None:
+    api = FakeApi()
+    async with recording(api) as one:
+        task = asyncio.create_task(one.recorder.run())
+        one.recorder.emit(ABOUT, "A", "b")
+        await until(lambda: bool(api.asked))
+        task.cancel()
