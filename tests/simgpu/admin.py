@@ -1,0 +1,90 @@
+"""The state file through libsimgpu-admin.so, so that its layout is known in C only."""
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+from simgpu.build import ADMIN, compiled
+
+MACHINE = -1  # the "card" whose fields are the machine's
+
+
+class StateError(OSError):
+    """The state file cannot be made or used."""
+
+
+class _Usage(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("total", "free", "used", "reserved")]
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(compiled() / ADMIN), use_errno=True)
+    library.simadmin_open.restype = ctypes.c_void_p
+    return library
+
+
+def create_state(path: Path, cards: int) -> None:
+    """A new state file with `cards` empty cards. StateError: it exists, or cannot be written."""
+    if error := _library().simadmin_create(os.fsencode(path), ctypes.c_uint(cards)):
+        raise StateError(error, os.strerror(error), str(path))
+
+
+class Admin:
+    """An open state file. Close it, or use it as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._c = _library()
+        handle = self._c.simadmin_open(os.fsencode(path))
+        if not handle:
+            error = ctypes.get_errno()
+            raise StateError(error, os.strerror(error), str(path))
+        self._handle: ctypes.c_void_p | None = ctypes.c_void_p(handle)
+
+    def close(self) -> None:
+        if self._handle:
+            self._c.simadmin_close(self._handle)
+        self._handle = None
+
+    def _do(self, function: str, *arguments: object) -> None:
+        if error := getattr(self._c, f"simadmin_{function}")(self._handle, *arguments):
+            raise StateError(error, f"simadmin_{function}{arguments[:2]}")
+
+    def number(self, card: int, field: str) -> int:
+        value = ctypes.c_uint64()
+        self._do("get", card, field.encode(), ctypes.byref(value))
+        return value.value
+
+    def set_number(self, card: int, field: str, value: int) -> None:
+        self._do("set", card, field.encode(), ctypes.c_uint64(value))
+
+    def text(self, card: int, field: str) -> str:
+        buffer = ctypes.create_string_buffer(256)
+        self._do("get_text", card, field.encode(), buffer, ctypes.c_size_t(256))
+        return buffer.value.decode()
+
+    def set_text(self, card: int, field: str, text: str) -> None:
+        self._do("set_text", card, field.encode(), text.encode())
+
+    def card_count(self) -> int:
+        return self.number(MACHINE, "card_count")
+
+    def raise_xid(self, card: int, xid: int) -> None:
+        self._do("raise_xid", ctypes.c_uint(card), ctypes.c_uint64(xid))
+
+    def usage(self, card: int) -> tuple[int, int, int]:
+        """Total, free and used bytes, dead processes left out."""
+        usage = _Usage()
+        self._c.simadmin_usage(self._handle, ctypes.c_uint(card), ctypes.byref(usage))
+        return usage.total, usage.free, usage.used
+
+    def slots(self) -> int:
+        """How many process slots were ever used."""
+        return int(self._c.simadmin_slots(self._handle))
+
+    def process(self, slot: int, card: int) -> list[int] | None:
+        """PID, bytes, managed bytes and contexts of a living slot on a card."""
+        figures = (ctypes.c_uint64 * 4)()
+        alive = self._c.simadmin_process(self._handle, slot, ctypes.c_uint(card), figures)
+        return list(figures) if alive else None

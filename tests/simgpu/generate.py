@@ -1,0 +1,69 @@
+"""C tables and stubs, made from the plain lists of names in src/."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Where the made files are."""
+
+    folder: Path
+    driver_stubs: Path
+    nvml_stubs: Path
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One driver entry: `symbol` answers to `base` from CUDA version `since` on."""
+
+    symbol: str
+    base: str
+    since: int
+    per_thread: bool
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Lines `symbol base since flavour`; flavour is -, ptsz or ptds."""
+    rows = (line.split() for line in path.read_text().splitlines() if line and line[0] != "#")
+    entries = [Entry(symbol, base, int(since), kind != "-") for symbol, base, since, kind in rows]
+    return sorted(entries, key=lambda entry: (entry.base, entry.since, entry.symbol))
+
+
+def _entry_table(entries: list[Entry]) -> str:
+    rows = "".join(
+        f'    {{"{e.base}", {e.since}, {str(e.per_thread).lower()}, {e.symbol}}},\n'
+        for e in entries
+    )
+    return (
+        f'#include "entries.h"\nconst struct entry entries[] = {{\n{rows}}};\n'
+        f"const int entry_count = {len(entries)};\n"
+    )
+
+
+def _stubs(names: list[str], answer: str) -> str:
+    """Weak definitions: whatever is simulated for real takes their place."""
+    mark = '__attribute__((weak, visibility("default")))'
+    return "".join(
+        f"{mark} int {name}(void);\nint {name}(void) {{ {answer} }}\n" for name in names
+    )
+
+
+def _error_table(path: Path) -> str:
+    rows = (line.split() for line in path.read_text().splitlines())
+    return "".join(f'    {{{code}, "{name}"}},\n' for code, name in rows)
+
+
+def generate(sources: Path, folder: Path) -> Generated:
+    """Write the tables and stubs of the lists in `sources` into `folder`."""
+    folder.mkdir(parents=True)
+    entries = read_entries(sources / "driver_symbols.txt")
+    symbols = sorted({entry.symbol for entry in entries})
+    nvml = (sources / "nvml_symbols.txt").read_text().split()
+    (folder / "driver_errors.inc").write_text(_error_table(sources / "driver_errors.txt"))
+    made = Generated(folder, folder / "driver_stubs.c", folder / "nvml_stubs.c")
+    made.driver_stubs.write_text(
+        _stubs(symbols, "return 801; /* not supported */") + _entry_table(entries)
+    )
+    made.nvml_stubs.write_text(_stubs(nvml, "return 3; /* not supported */"))
+    return made

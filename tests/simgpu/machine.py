@@ -1,0 +1,201 @@
+"""A machine with simulated cards: made once, then looked at and broken by tests and tools."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from simgpu.admin import MACHINE, Admin, create_state
+from simgpu.build import build
+
+MIB = 1 << 20
+DEFAULT_MODEL = "NVIDIA A100-SXM4-40GB"
+CONTROL_NODES = ("nvidiactl", "nvidia-uvm")
+_NAMESPACE = uuid.UUID("6f1d6a6e-9f0e-5a53-8e0b-2f7f5b1d7a10")
+
+# What an A100 says of itself; any of it can be given to create() by name.
+CARD_DEFAULTS = {
+    "context_bytes": 300 * MIB,
+    "reserved_bytes": 0,
+    "sm_count": 108,
+    "compute_major": 8,
+    "compute_minor": 0,
+    "clock_mhz": 1410,
+    "memory_clock_mhz": 1215,
+    "bus_bits": 5120,
+    "power_milliwatts": 60_000,
+    "temperature_celsius": 35,
+}
+
+
+@dataclass(frozen=True)
+class Process:
+    """A living process on a card. Sizes are bytes; pid is 0 where this one may not see it."""
+
+    pid: int
+    memory: int
+    managed: int
+    contexts: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card as it is now. Sizes are bytes."""
+
+    index: int
+    uuid: str
+    name: str
+    minor: int
+    total: int
+    used: int
+    lost: bool
+    xid: int  # the last critical error, 0 for none since the last heal
+    processes: tuple[Process, ...]
+
+    @property
+    def healthy(self) -> bool:
+        return not self.lost and not self.xid
+
+
+def card_uuid(seed: str, index: int) -> str:
+    """The UUID of a card: the same for the same seed and index."""
+    return f"GPU-{uuid.uuid5(_NAMESPACE, f'{seed}/{index}')}"
+
+
+def create(
+    directory: Path | str,
+    cards: int = 2,
+    memory_mib: int = 16384,
+    model: str = DEFAULT_MODEL,
+    seed: str = "simgpu",
+    *,
+    cuda_version: int = 13000,
+    driver_version: str = "580.65.06",
+    **figures: int,
+) -> "Machine":
+    """Lay out a machine under `directory`: state, dev/nvidia*, driver/lib64/lib*.so.1.
+
+    `figures` override CARD_DEFAULTS. Raises StateError where there is a machine already, KeyError
+    for an unknown figure."""
+    directory = Path(directory)
+    if unknown := set(figures) - set(CARD_DEFAULTS):
+        raise KeyError(f"unknown card figures {sorted(unknown)}; there are {sorted(CARD_DEFAULTS)}")
+    build(directory / "driver" / "lib64")
+    _make_nodes(directory / "dev", cards)
+    draft = directory / ".state.new"
+    draft.unlink(missing_ok=True)
+    create_state(draft, cards)
+    with Machine(directory, state=draft) as machine:
+        machine.admin.set_number(MACHINE, "cuda_version", cuda_version)
+        machine.admin.set_text(MACHINE, "driver_version", driver_version)
+        for index in range(cards):
+            machine._describe(index, seed, model, memory_mib * MIB, CARD_DEFAULTS | figures)
+    try:
+        os.link(draft, directory / "state")  # whole or not at all, and never over another
+    finally:
+        draft.unlink()
+    return Machine(directory)
+
+
+def _make_nodes(folder: Path, cards: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (*CONTROL_NODES, *(f"nvidia{minor}" for minor in range(cards))):
+        _make_node(folder / name)
+
+
+def _make_node(path: Path) -> None:
+    """A device node like /dev/null where this process may make one, else a plain file."""
+    if path.exists():
+        return
+    try:
+        os.mknod(path, 0o666 | 0o020000, os.makedev(1, 3))
+        path.chmod(0o666)
+    except PermissionError:
+        path.touch(0o666)
+
+
+def environment(directory: Path | str) -> dict[str, str]:
+    """Variables with which a program outside any container finds the machine in `directory`."""
+    directory = Path(directory)
+    return {
+        "LD_LIBRARY_PATH": str(directory / "driver" / "lib64"),
+        "SIMGPU_STATE": str(directory / "state"),
+        "SIMGPU_DEV": str(directory / "dev"),
+    }
+
+
+class Machine:
+    """The machine in a directory made by create(). Raises StateError where there is none."""
+
+    def __init__(self, directory: Path | str, *, state: Path | None = None) -> None:
+        self.directory = Path(directory)
+        self.admin = Admin(state or self.directory / "state")
+
+    def close(self) -> None:
+        self.admin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def cards(self) -> list[Card]:
+        """Every card, lost ones too."""
+        return [self._card(index) for index in range(self.admin.card_count())]
+
+    def card(self, uuid: str) -> Card:
+        """The card of that UUID, KeyError if there is none."""
+        for card in self.cards:
+            if card.uuid == uuid:
+                return card
+        raise KeyError(f"no card {uuid}; there are {[card.uuid for card in self.cards]}")
+
+    def set_health(self, uuid: str, xid: int) -> None:
+        """Raise a critical error (an XID event), or with 0 call the card healthy again."""
+        index = self.card(uuid).index
+        self.admin.set_number(index, "last_xid", xid)
+        if xid:
+            self.admin.raise_xid(index, xid)
+
+    def remove(self, uuid: str) -> None:
+        """The card falls off the bus: NVML_ERROR_GPU_IS_LOST."""
+        self.admin.set_number(self.card(uuid).index, "lost", 1)
+
+    def restore(self, uuid: str) -> None:
+        """A removed card comes back, healthy."""
+        index = self.card(uuid).index
+        self.admin.set_number(index, "last_xid", 0)
+        self.admin.set_number(index, "lost", 0)
+
+    def _card(self, index: int) -> Card:
+        admin = self.admin
+        total, _, used = admin.usage(index)
+        return Card(
+            index=index,
+            uuid=admin.text(index, "uuid"),
+            name=admin.text(index, "name"),
+            minor=admin.number(index, "minor"),
+            total=total,
+            used=used,
+            lost=bool(admin.number(index, "lost")),
+            xid=admin.number(index, "last_xid"),
+            processes=tuple(self._processes(index)),
+        )
+
+    def _processes(self, card: int) -> Iterator[Process]:
+        for slot in range(self.admin.slots()):
+            figures = self.admin.process(slot, card)
+            if figures and any(figures[1:]):
+                yield Process(*figures)
+
+    def _describe(
+        self, index: int, seed: str, model: str, memory: int, figures: dict[str, int]
+    ) -> None:
+        self.admin.set_text(index, "uuid", card_uuid(seed, index))
+        self.admin.set_text(index, "name", model)
+        for field, value in (figures | {"minor": index, "memory_bytes": memory}).items():
+            self.admin.set_number(index, field, value)

@@ -1,0 +1,97 @@
+/* Small allocations share a page of the card, as the real driver packs them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+
+enum { UNIT = 512, UNITS = (2 << 20) / UNIT };
+
+struct chunk {
+    struct region region; /* must come first */
+    unsigned card, used, hint;
+    struct allocation *units[UNITS];
+    struct chunk *next, **link;
+};
+
+static struct chunk *chunks[SIM_MAX_CARDS];
+
+static struct chunk *new_chunk(unsigned card) {
+    struct chunk *chunk = calloc(1, sizeof *chunk);
+    if (!chunk) return NULL;
+    chunk->region.kind = REGION_CHUNK;
+    chunk->card = card;
+    if (!sim_take(&driver.sim, card, PAGE_BYTES)) {
+        free(chunk);
+        return NULL;
+    }
+    if (!address_take(&chunk->region, PAGE_BYTES, PAGE_BYTES) ||
+        !address_back(chunk->region.base, PAGE_BYTES)) {
+        sim_give(&driver.sim, card, PAGE_BYTES);
+        free(chunk);
+        return NULL;
+    }
+    chunk->next = chunks[card];
+    chunk->link = &chunks[card];
+    if (chunk->next) chunk->next->link = &chunk->next;
+    chunks[card] = chunk;
+    return chunk;
+}
+
+static void drop_chunk(struct chunk *chunk) {
+    *chunk->link = chunk->next;
+    if (chunk->next) chunk->next->link = chunk->link;
+    address_give(&chunk->region);
+    sim_give(&driver.sim, chunk->card, PAGE_BYTES);
+    free(chunk);
+}
+
+static unsigned units_of(const struct allocation *allocation) {
+    return (unsigned)(round_up(allocation->bytes, UNIT) / UNIT);
+}
+
+/* First unit of a free run from `from` on, or UNITS. */
+static unsigned find_units(const struct chunk *chunk, unsigned from, unsigned need) {
+    for (unsigned start = from; start + need <= UNITS;) {
+        unsigned length = 0;
+        while (length < need && !chunk->units[start + length]) length++;
+        if (length == need) return start;
+        start += length + 1;
+    }
+    return UNITS;
+}
+
+static bool place_in(struct chunk *chunk, struct allocation *allocation) {
+    unsigned need = units_of(allocation);
+    if (UNITS - chunk->used < need) return false;
+    unsigned start = find_units(chunk, chunk->hint, need);
+    if (start == UNITS) start = find_units(chunk, 0, need);
+    if (start == UNITS) return false;
+    for (unsigned i = 0; i < need; i++) chunk->units[start + i] = allocation;
+    chunk->used += need;
+    chunk->hint = start + need;
+    allocation->chunk = chunk;
+    allocation->base = chunk->region.base + (uint64_t)start * UNIT;
+    return true;
+}
+
+CUresult chunk_place(struct allocation *allocation) {
+    for (struct chunk *chunk = chunks[allocation->card]; chunk; chunk = chunk->next)
+        if (place_in(chunk, allocation)) return CUDA_SUCCESS;
+    struct chunk *chunk = new_chunk(allocation->card);
+    return chunk && place_in(chunk, allocation) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void chunk_remove(struct allocation *allocation) {
+    struct chunk *chunk = allocation->chunk;
+    unsigned start = (unsigned)((allocation->base - chunk->region.base) / UNIT);
+    unsigned need = units_of(allocation);
+    for (unsigned i = 0; i < need; i++) chunk->units[start + i] = NULL;
+    chunk->used -= need;
+    if (start < chunk->hint) chunk->hint = start;
+    if (!chunk->used) drop_chunk(chunk);
+}
+
+struct allocation *chunk_find(struct region *region, uint64_t address) {
+    struct chunk *chunk = (struct chunk *)region;
+    return chunk->units[(address - region->base) / UNIT];
+}

@@ -1,0 +1,263 @@
+/* Contexts: each costs memory on its card; a thread has a stack of them. */
+#include "context.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { MAGIC = 0x43545821, STACK = 64 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static CUcontext primaries[SIM_MAX_CARDS];
+static unsigned primary_flags[SIM_MAX_CARDS];
+static uint64_t last_id;
+
+static __thread CUcontext stack[STACK];
+static __thread int depth;
+
+static CUresult open_context(CUdevice device, unsigned flags, unsigned version, CUcontext *made) {
+    unsigned card = driver.card[device];
+    uint64_t cost = driver.sim.state->cards[card].context_bytes;
+    if (sim_card_lost(&driver.sim, card)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    CUcontext context = calloc(1, sizeof *context);
+    if (!context) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!sim_take(&driver.sim, card, cost)) {
+        free(context);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    context->magic = MAGIC;
+    context->device = device;
+    context->card = card;
+    context->flags = flags;
+    context->version = version;
+    context->id = ++last_id;
+    context->charged = cost;
+    context->alive = true;
+    driver.sim.state->processes[driver.sim.slot].contexts[card]++;
+    *made = context;
+    return CUDA_SUCCESS;
+}
+
+/* The handle itself is kept: other threads may still have it on their stacks. */
+static void close_context(CUcontext context) {
+    context->alive = false;
+    memory_end_context(context);
+    driver.sim.state->processes[driver.sim.slot].contexts[context->card]--;
+    sim_give(&driver.sim, context->card, context->charged);
+}
+
+CUresult context_check(CUcontext context) {
+    TRY(driver_ready());
+    if (!context || context->magic != MAGIC) return CUDA_ERROR_INVALID_CONTEXT;
+    return context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult context_current(CUcontext *context) {
+    TRY(driver_ready());
+    if (!depth || !stack[depth - 1]) return CUDA_ERROR_INVALID_CONTEXT;
+    *context = stack[depth - 1];
+    if (!(*context)->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return sim_card_lost(&driver.sim, (*context)->card) ? CUDA_ERROR_DEVICE_UNAVAILABLE
+                                                         : CUDA_SUCCESS;
+}
+
+CUresult context_device(CUdevice *device) {
+    CUcontext context;
+    TRY(context_current(&context));
+    *device = context->device;
+    return CUDA_SUCCESS;
+}
+
+CUcontext context_primary(CUdevice device) {
+    return primaries[device];
+}
+
+static CUresult push(CUcontext context) {
+    if (depth == STACK) return CUDA_ERROR_OUT_OF_MEMORY;
+    stack[depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+/* ---- cuCtxCreate, every version ------------------------------------------------------------- */
+
+static CUresult create(CUcontext *made, unsigned flags, CUdevice device, unsigned version) {
+    TRY(driver_device(device));
+    if (!made || flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    CUresult result = open_context(device, flags, version, made);
+    pthread_mutex_unlock(&lock);
+    return result ? result : push(*made);
+}
+
+API CUresult cuCtxCreate(CUcontext *made, unsigned flags, CUdevice device);
+CUresult cuCtxCreate(CUcontext *made, unsigned flags, CUdevice device) {
+    return create(made, flags, device, 3010);
+}
+
+API CUresult cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device);
+CUresult cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device) {
+    return create(made, flags, device, 3020);
+}
+
+API CUresult cuCtxCreate_v3(CUcontext *made, void *affinities, int count, unsigned flags,
+                            CUdevice device);
+CUresult cuCtxCreate_v3(CUcontext *made, void *affinities, int count, unsigned flags,
+                        CUdevice device) {
+    (void)affinities;
+    if (count < 0) return CUDA_ERROR_INVALID_VALUE;
+    return create(made, flags, device, 3030);
+}
+
+API CUresult cuCtxCreate_v4(CUcontext *made, void *parameters, unsigned flags, CUdevice device);
+CUresult cuCtxCreate_v4(CUcontext *made, void *parameters, unsigned flags, CUdevice device) {
+    (void)parameters;
+    return create(made, flags, device, 3040);
+}
+
+API CUresult cuCtxDestroy_v2(CUcontext context);
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    TRY(context_check(context));
+    if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    pthread_mutex_lock(&lock);
+    close_context(context);
+    pthread_mutex_unlock(&lock);
+    if (depth && stack[depth - 1] == context) depth--;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxDestroy(CUcontext context);
+CUresult cuCtxDestroy(CUcontext context) {
+    return cuCtxDestroy_v2(context);
+}
+
+/* ---- the thread's stack --------------------------------------------------------------------- */
+
+API CUresult cuCtxPushCurrent_v2(CUcontext context);
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    TRY(context_check(context));
+    return push(context);
+}
+
+API CUresult cuCtxPushCurrent(CUcontext context);
+CUresult cuCtxPushCurrent(CUcontext context) {
+    return cuCtxPushCurrent_v2(context);
+}
+
+API CUresult cuCtxPopCurrent_v2(CUcontext *context);
+CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+    TRY(driver_ready());
+    if (!depth) return CUDA_ERROR_INVALID_CONTEXT;
+    depth--;
+    if (context) *context = stack[depth];
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxPopCurrent(CUcontext *context);
+CUresult cuCtxPopCurrent(CUcontext *context) {
+    return cuCtxPopCurrent_v2(context);
+}
+
+API CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuCtxSetCurrent(CUcontext context) {
+    TRY(driver_ready());
+    if (context) TRY(context_check(context));
+    if (!depth) return context ? push(context) : CUDA_SUCCESS;
+    if (context) stack[depth - 1] = context;
+    else depth--;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxGetCurrent(CUcontext *context) {
+    TRY(driver_ready());
+    if (!context) return CUDA_ERROR_INVALID_VALUE;
+    *context = depth ? stack[depth - 1] : NULL;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxGetDevice(CUdevice *device);
+CUresult cuCtxGetDevice(CUdevice *device) {
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
+    return context_device(device);
+}
+
+/* ---- primary contexts ----------------------------------------------------------------------- */
+
+static CUresult retain(CUcontext *context, CUdevice device) {
+    CUcontext primary = primaries[device];
+    if (!primary || !primary->alive) {
+        TRY(open_context(device, primary_flags[device], 3020, &primary));
+        primary->primary = true;
+        primaries[device] = primary;
+    }
+    primary->users++;
+    *context = primary;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    TRY(driver_device(device));
+    if (!context) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    CUresult result = retain(context, device);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+static CUresult let_go(CUdevice device, bool all) {
+    CUcontext primary = primaries[device];
+    if (!primary || !primary->alive) return all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    if (!all && --primary->users) return CUDA_SUCCESS;
+    primary->users = 0;
+    close_context(primary);
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUdevice device, bool all) {
+    TRY(driver_device(device));
+    pthread_mutex_lock(&lock);
+    CUresult result = let_go(device, all);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    return release(device, false);
+}
+
+API CUresult cuDevicePrimaryCtxRelease(CUdevice device);
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    return release(device, false);
+}
+
+API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    return release(device, true);
+}
+
+API CUresult cuDevicePrimaryCtxReset(CUdevice device);
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    return release(device, true);
+}
+
+API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags);
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
+    TRY(driver_device(device));
+    if (flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
+    primary_flags[device] = flags;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags);
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
+    return cuDevicePrimaryCtxSetFlags_v2(device, flags);
+}
+
+API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active);
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+    TRY(driver_device(device));
+    if (flags) *flags = primary_flags[device];
+    if (active) *active = primaries[device] && primaries[device]->alive;
+    return CUDA_SUCCESS;
+}

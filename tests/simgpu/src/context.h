@@ -1,0 +1,33 @@
+/* Contexts, and which one a thread works in. */
+#ifndef SIM_CONTEXT_H
+#define SIM_CONTEXT_H
+
+#include "driver.h"
+
+struct CUctx_st {
+    uint32_t magic;
+    CUdevice device;
+    unsigned card;
+    unsigned flags;
+    unsigned version; /* of the cuCtxCreate that made it; what cuCtxGetApiVersion says */
+    bool primary;
+    unsigned users; /* of a primary context: retains minus releases */
+    uint64_t id;
+    uint64_t charged;
+    uint64_t limits[16];
+    int cache_config, shared_config;
+    _Atomic bool alive;
+};
+
+/* The calling thread's context, alive and on a card that is there. */
+CUresult context_current(CUcontext *context);
+/* The device of the current context. */
+CUresult context_device(CUdevice *device);
+/* The primary context as it is, or NULL. */
+CUcontext context_primary(CUdevice device);
+CUresult context_check(CUcontext context);
+
+/* What other parts do when a context ends. */
+void memory_end_context(CUcontext context);
+
+#endif

@@ -1,0 +1,149 @@
+/* Devices and what they say of themselves. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+
+API CUresult cuDriverGetVersion(int *version);
+API CUresult cuDeviceGetCount(int *count);
+API CUresult cuDeviceGet(CUdevice *device, int ordinal);
+API CUresult cuDeviceGetName(char *name, int length, CUdevice device);
+API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
+API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
+API CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device);
+API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
+API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device);
+API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
+API CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device);
+API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id);
+API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
+
+static const struct sim_card *card_of(CUdevice device) {
+    return &driver.sim.state->cards[driver.card[device]];
+}
+
+CUresult cuDriverGetVersion(int *version) {
+    struct sim look;
+    if (!version) return CUDA_ERROR_INVALID_VALUE;
+    if (!driver_ready()) {
+        *version = (int)driver.sim.state->cuda_version;
+        return CUDA_SUCCESS;
+    }
+    if (sim_open(&look, sim_path())) return CUDA_ERROR_NO_DEVICE;
+    *version = (int)look.state->cuda_version;
+    sim_close(&look);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int *count) {
+    TRY(driver_ready());
+    if (!count) return CUDA_ERROR_INVALID_VALUE;
+    *count = driver.count;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    TRY(driver_device(ordinal));
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+    TRY(driver_device(device));
+    if (!name || length < 1) return CUDA_ERROR_INVALID_VALUE;
+    snprintf(name, (size_t)length, "%s", card_of(device)->name);
+    return CUDA_SUCCESS;
+}
+
+/* "GPU-xxxxxxxx-xxxx-..." to its 16 bytes. */
+static void parse_uuid(const char *text, char bytes[16]) {
+    char digits[3] = {0};
+    text += 4;
+    for (int i = 0; i < 16; i++) {
+        while (*text == '-') text++;
+        memcpy(digits, text, 2);
+        bytes[i] = (char)strtoul(digits, NULL, 16);
+        text += 2;
+    }
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
+    TRY(driver_device(device));
+    if (!uuid) return CUDA_ERROR_INVALID_VALUE;
+    parse_uuid(card_of(device)->uuid, uuid->bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+    return cuDeviceGetUuid(uuid, device);
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    TRY(driver_device(device));
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    *bytes = card_of(device)->memory_bytes;
+    return CUDA_SUCCESS;
+}
+
+/* The 32-bit entries of CUDA 2 saturate. */
+CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
+    size_t all;
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    TRY(cuDeviceTotalMem_v2(&all, device));
+    *bytes = all > UINT32_MAX ? UINT32_MAX : (unsigned)all;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) {
+    TRY(driver_device(device));
+    *major = (int)card_of(device)->compute_major;
+    *minor = (int)card_of(device)->compute_minor;
+    return CUDA_SUCCESS;
+}
+
+/* Attributes that programs ask for, by their public numbers; the others are 0. */
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+    TRY(driver_device(device));
+    if (!value || attribute < 1) return CUDA_ERROR_INVALID_VALUE;
+    const struct sim_card *card = card_of(device);
+    switch (attribute) {
+#define ATTRIBUTE(number, name, worth) \
+    case number:                       \
+        *value = (int)(worth);         \
+        break;
+#include "attributes.h"
+#undef ATTRIBUTE
+    default:
+        *value = 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device) {
+    TRY(driver_device(device));
+    if (!id || length < 13) return CUDA_ERROR_INVALID_VALUE;
+    snprintf(id, (size_t)length, "0000:%02X:00.0", (unsigned)card_of(device)->minor + 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
+    char own[16];
+    TRY(driver_ready());
+    if (!device || !id) return CUDA_ERROR_INVALID_VALUE;
+    for (CUdevice i = 0; i < driver.count; i++) {
+        cuDeviceGetPCIBusId(own, sizeof own, i);
+        if (strcmp(own, id) != 0) continue;
+        *device = i;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+    TRY(driver_device(device));
+    TRY(driver_device(peer));
+    *can = device != peer;
+    return CUDA_SUCCESS;
+}

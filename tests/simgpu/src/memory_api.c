@@ -1,0 +1,110 @@
+/* The entries that take and give back device memory at once. */
+#include "memory.h"
+
+API CUresult cuMemAlloc(unsigned *pointer, unsigned bytes);
+API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
+API CUresult cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height,
+                             unsigned element);
+API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                                unsigned element);
+API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags);
+API CUresult cuMemFree(unsigned pointer);
+API CUresult cuMemFree_v2(CUdeviceptr pointer);
+API CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total);
+API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
+API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
+
+static CUresult allocate(CUdeviceptr *pointer, enum memory_kind kind, uint64_t bytes) {
+    CUcontext context;
+    struct allocation *made;
+    TRY(context_current(&context));
+    if (!pointer || !bytes) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&memory_lock);
+    CUresult result = memory_new(context, kind, bytes, &made);
+    if (!result) *pointer = made->base;
+    pthread_mutex_unlock(&memory_lock);
+    return result;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+    return allocate(pointer, MEMORY_DEVICE, bytes);
+}
+
+/* Rows start at multiples of 512 bytes, as on every card since Kepler. */
+CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                            unsigned element) {
+    TRY(driver_ready());
+    if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
+    if (!pitch || !width || !height) return CUDA_ERROR_INVALID_VALUE;
+    size_t row = round_up(width, 512), bytes;
+    if (row < width || __builtin_mul_overflow(row, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    TRY(allocate(pointer, MEMORY_DEVICE, bytes));
+    *pitch = row;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
+    TRY(driver_ready());
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)
+        return CUDA_ERROR_INVALID_VALUE;
+    return allocate(pointer, MEMORY_MANAGED, bytes);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    TRY(driver_ready());
+    if (!pointer) return CUDA_SUCCESS;
+    pthread_mutex_lock(&memory_lock);
+    struct allocation *found = memory_find(pointer);
+    bool right = found && found->base == pointer && found->kind != MEMORY_IMPORTED;
+    if (right) memory_free(found);
+    pthread_mutex_unlock(&memory_lock);
+    return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    CUcontext context;
+    TRY(context_current(&context));
+    struct sim_usage usage = sim_card_usage(&driver.sim, context->card);
+    if (free_bytes) *free_bytes = usage.free;
+    if (total) *total = usage.total;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {
+    TRY(driver_ready());
+    pthread_mutex_lock(&memory_lock);
+    struct allocation *found = memory_find(pointer);
+    if (found && base) *base = found->base;
+    if (found && bytes) *bytes = found->bytes;
+    pthread_mutex_unlock(&memory_lock);
+    return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+/* ---- the 32-bit entries of CUDA 2: they work where their answers fit ------------------------- */
+
+CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) {
+    (void)pointer, (void)bytes;
+    return CUDA_ERROR_NOT_SUPPORTED; /* no device address here fits in 32 bits */
+}
+
+CUresult cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height,
+                         unsigned element) {
+    (void)pointer, (void)pitch, (void)width, (void)height, (void)element;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemFree(unsigned pointer) {
+    return cuMemFree_v2(pointer);
+}
+
+static unsigned saturated(size_t bytes) {
+    return bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes;
+}
+
+CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
+    size_t left, all;
+    TRY(cuMemGetInfo_v2(&left, &all));
+    if (free_bytes) *free_bytes = saturated(left);
+    if (total) *total = saturated(all);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,41 @@
+/* The simulated NVML: its types as NVIDIA documents them, and what its parts share. */
+#ifndef SIM_NVML_H
+#define SIM_NVML_H
+
+#include "state.h"
+
+#define API __attribute__((visibility("default")))
+
+typedef int nvmlReturn_t;
+enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_UNINITIALIZED = 1,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_TIMEOUT = 10,
+    NVML_ERROR_GPU_IS_LOST = 15,
+    NVML_ERROR_MEMORY = 20,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+    NVML_ERROR_UNKNOWN = 999,
+};
+
+typedef struct nvmlDevice_st *nvmlDevice_t; /* a card's place in the state file */
+
+#define TRY(expression)                       \
+    do {                                      \
+        nvmlReturn_t result_ = (expression);  \
+        if (result_) return result_;          \
+    } while (0)
+
+/* The machine, while a session is open. */
+nvmlReturn_t nvml_sim(struct sim **sim);
+/* The card behind a handle: NVML_ERROR_GPU_IS_LOST when it fell off the bus. */
+nvmlReturn_t nvml_card(nvmlDevice_t device, struct sim_card **card);
+/* Its number, also when it is lost. */
+nvmlReturn_t nvml_card_number(nvmlDevice_t device, unsigned *number);
+nvmlDevice_t nvml_handle(unsigned card);
+
+#endif

@@ -1,0 +1,100 @@
+/* Who works on a card: PIDs as the asking process's PID namespace knows them. */
+
+#include "nvml.h"
+
+typedef struct {
+    unsigned pid;
+    uint64_t usedGpuMemory;
+} nvmlProcessInfo_v1_t;
+typedef struct {
+    unsigned pid;
+    uint64_t usedGpuMemory;
+    unsigned gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_v2_t;
+
+enum { NO_INSTANCE = -1 };
+
+struct worker {
+    unsigned pid;
+    uint64_t bytes;
+};
+
+/* The living processes with a context on the card that this process may see. */
+static unsigned list_workers(struct sim *sim, unsigned card, struct worker *workers) {
+    unsigned count = 0;
+    sim_reap(sim);
+    for (int slot = 0; slot < (int)sim->state->slots_touched; slot++) {
+        const struct sim_process *process = &sim->state->processes[slot];
+        if (process->state != SIM_SLOT_LIVE || !process->contexts[card]) continue;
+        pid_t pid = sim_owner(sim, slot);
+        if (!pid) continue;
+        workers[count++] = (struct worker){
+            (unsigned)pid, process->memory[card] + process->managed[card]};
+    }
+    return count;
+}
+
+/* NVML's habit: too little room is answered with the room that is needed. */
+static nvmlReturn_t find_workers(nvmlDevice_t device, unsigned *count, const void *room,
+                                 struct worker *workers) {
+    struct sim *sim;
+    struct sim_card *card;
+    TRY(nvml_sim(&sim));
+    TRY(nvml_card(device, &card));
+    if (!count || (*count && !room)) return NVML_ERROR_INVALID_ARGUMENT;
+    unsigned offered = *count;
+    *count = list_workers(sim, (unsigned)(card - sim->state->cards), workers);
+    return *count > offered ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
+                                                      nvmlProcessInfo_v1_t *infos);
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
+                                                  nvmlProcessInfo_v1_t *infos) {
+    struct worker workers[SIM_MAX_PROCESSES];
+    TRY(find_workers(device, count, infos, workers));
+    for (unsigned i = 0; i < *count; i++)
+        infos[i] = (nvmlProcessInfo_v1_t){workers[i].pid, workers[i].bytes};
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+                                                         nvmlProcessInfo_v2_t *infos);
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+                                                     nvmlProcessInfo_v2_t *infos) {
+    struct worker workers[SIM_MAX_PROCESSES];
+    TRY(find_workers(device, count, infos, workers));
+    for (unsigned i = 0; i < *count; i++)
+        infos[i] = (nvmlProcessInfo_v2_t){workers[i].pid, workers[i].bytes, (unsigned)NO_INSTANCE,
+                                          (unsigned)NO_INSTANCE};
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                         nvmlProcessInfo_v2_t *infos);
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                     nvmlProcessInfo_v2_t *infos) {
+    return nvmlDeviceGetComputeRunningProcesses_v2(device, count, infos);
+}
+
+/* Nobody draws on a simulated card. */
+static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count) {
+    struct sim_card *card;
+    TRY(nvml_card(device, &card));
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+#define NOBODY(name)                                                         \
+    API nvmlReturn_t name(nvmlDevice_t device, unsigned *count, void *infos); \
+    nvmlReturn_t name(nvmlDevice_t device, unsigned *count, void *infos) {   \
+        (void)infos;                                                         \
+        return nobody(device, count);                                        \
+    }
+NOBODY(nvmlDeviceGetGraphicsRunningProcesses)
+NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v2)
+NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v3)
+NOBODY(nvmlDeviceGetMPSComputeRunningProcesses)
+NOBODY(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+NOBODY(nvmlDeviceGetMPSComputeRunningProcesses_v3)

@@ -1,0 +1,67 @@
+/* cuGetProcAddress: a name, a CUDA version and a default-stream flavour lead to one entry. */
+#include <string.h>
+
+#include "driver.h"
+#include "entries.h"
+
+API CUresult cuGetProcAddress(const char *name, void **entry, int version, uint64_t flags);
+API CUresult cuGetProcAddress_v2(const char *name, void **entry, int version, uint64_t flags,
+                                 int *status);
+API CUresult cuGetExportTable(const void **table, const CUuuid *id);
+
+static int first_of(const char *base) {
+    int low = 0, high = entry_count;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (strcmp(entries[middle].base, base) < 0) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+/* The newest entry not newer than `version`; a per-thread one wins where that is asked for. */
+static const struct entry *best(const char *base, int version, bool per_thread, bool *known) {
+    const struct entry *chosen = NULL;
+    *known = false;
+    for (int i = first_of(base); i < entry_count && strcmp(entries[i].base, base) == 0; i++) {
+        *known = true;
+        if (entries[i].since > version || (entries[i].per_thread && !per_thread)) continue;
+        if (chosen && chosen->per_thread && !entries[i].per_thread) continue;
+        chosen = &entries[i];
+    }
+    return chosen;
+}
+
+static int driver_version(void) {
+    return driver_ready() ? 13000 : (int)driver.sim.state->cuda_version;
+}
+
+CUresult cuGetProcAddress_v2(const char *name, void **entry, int version, uint64_t flags,
+                             int *status) {
+    bool known;
+    int ignored;
+    if (!name || !entry || flags > 2) return CUDA_ERROR_INVALID_VALUE;
+    if (!status) status = &ignored;
+    int limit = version < driver_version() ? version : driver_version();
+    bool per_thread = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    const struct entry *found = best(name, limit, per_thread, &known);
+    *entry = NULL;
+    if (found) memcpy(entry, &found->address, sizeof *entry);
+    *status = found   ? CU_GET_PROC_ADDRESS_SUCCESS
+              : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                      : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    return CUDA_SUCCESS; /* since CUDA 12 the status tells, not the result */
+}
+
+CUresult cuGetProcAddress(const char *name, void **entry, int version, uint64_t flags) {
+    int status;
+    TRY(cuGetProcAddress_v2(name, entry, version, flags, &status));
+    return status == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+/* The driver's private tables are not simulated; libcudart carries on without most of them. */
+CUresult cuGetExportTable(const void **table, const CUuuid *id) {
+    (void)id;
+    if (table) *table = NULL;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}

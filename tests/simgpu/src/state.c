@@ -1,0 +1,159 @@
+/* Mapping, process slots, locks. */
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Lock bytes lie beyond any file's end, where nothing reads or writes. */
+static const off_t slot_locks = (off_t)1 << 40;
+static const off_t card_locks = (off_t)1 << 41;
+
+/* File locks of one description do not keep a process's own threads apart. */
+static pthread_mutex_t card_mutexes[SIM_MAX_CARDS] = {
+    [0 ... SIM_MAX_CARDS - 1] = PTHREAD_MUTEX_INITIALIZER};
+
+const char *sim_path(void) {
+    const char *path = getenv("SIMGPU_STATE");
+    return path && *path ? path : "/run/simgpu/state";
+}
+
+static bool layout_ok(const struct sim_state *state) {
+    return memcmp(state->magic, SIM_MAGIC, sizeof state->magic) == 0 &&
+           state->layout == SIM_LAYOUT && state->bytes == sizeof *state &&
+           state->card_count <= SIM_MAX_CARDS;
+}
+
+int sim_open(struct sim *sim, const char *path) {
+    struct stat info;
+    *sim = (struct sim){.fd = open(path, O_RDWR | O_CLOEXEC), .slot = -1};
+    if (sim->fd < 0) return -1;
+    errno = EPROTO;
+    if (fstat(sim->fd, &info) || info.st_size < (off_t)sizeof *sim->state) goto fail;
+    void *map = mmap(NULL, sizeof *sim->state, PROT_READ | PROT_WRITE, MAP_SHARED, sim->fd, 0);
+    if (map == MAP_FAILED) goto fail;
+    sim->state = map;
+    if (layout_ok(sim->state)) return 0;
+    munmap(map, sizeof *sim->state);
+    errno = EPROTO;
+fail:;
+    int why = errno;
+    close(sim->fd);
+    *sim = (struct sim){.fd = -1, .slot = -1};
+    errno = why;
+    return -1;
+}
+
+/* Closing any descriptor of the file drops the process's slot lock: a library that shares its
+ * process with libcuda must never call this. */
+void sim_close(struct sim *sim) {
+    munmap(sim->state, sizeof *sim->state);
+    close(sim->fd);
+    *sim = (struct sim){.fd = -1, .slot = -1};
+}
+
+void sim_abandon(struct sim *sim) {
+    if (sim->fd >= 0) close(sim->fd);
+    sim->fd = -1;
+    sim->slot = -1;
+}
+
+static bool lock_byte(int fd, int command, short type, off_t at) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+    int rc;
+    do rc = fcntl(fd, command, &lock);
+    while (rc && errno == EINTR);
+    return rc == 0;
+}
+
+/* The process-owned lock comes before the state, so a LIVE slot without a lock is a dead one's. */
+static bool claim_slot(struct sim *sim, int slot) {
+    struct sim_process *process = &sim->state->processes[slot];
+    uint32_t expected = SIM_SLOT_FREE;
+    if (process->state != SIM_SLOT_FREE) return false;
+    if (!lock_byte(sim->fd, F_SETLK, F_WRLCK, slot_locks + slot)) return false;
+    if (!atomic_compare_exchange_strong(&process->state, &expected, SIM_SLOT_LIVE)) return false;
+    process->pid = (uint32_t)getpid();
+    sim->slot = slot;
+    uint32_t touched = sim->state->slots_touched;
+    while (touched <= (uint32_t)slot &&
+           !atomic_compare_exchange_weak(&sim->state->slots_touched, &touched, (uint32_t)slot + 1))
+        ;
+    return true;
+}
+
+int sim_claim(struct sim *sim) {
+    for (int attempt = 0; attempt < 2; attempt++) {
+        for (int slot = 0; slot < SIM_MAX_PROCESSES; slot++)
+            if (claim_slot(sim, slot)) return 0;
+        sim_reap(sim);
+    }
+    return -1;
+}
+
+static void empty_slot(struct sim_process *process) {
+    for (int card = 0; card < SIM_MAX_CARDS; card++) {
+        process->memory[card] = 0;
+        process->managed[card] = 0;
+        process->contexts[card] = 0;
+    }
+}
+
+/* A description-owned lock conflicts with every process-owned one, this process's included, so it
+ * succeeds only on a dead owner's slot; whoever dies in here leaves the slot LIVE for the next. */
+static void reap_slot(struct sim *sim, int slot) {
+    struct sim_process *process = &sim->state->processes[slot];
+    if (process->state != SIM_SLOT_LIVE) return;
+    if (!lock_byte(sim->fd, F_OFD_SETLK, F_WRLCK, slot_locks + slot)) return;
+    if (process->state == SIM_SLOT_LIVE) {
+        empty_slot(process);
+        process->state = SIM_SLOT_FREE;
+    }
+    lock_byte(sim->fd, F_OFD_SETLK, F_UNLCK, slot_locks + slot);
+}
+
+void sim_reap(struct sim *sim) {
+    static pthread_mutex_t one_reaper = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&one_reaper);
+    for (int slot = 0; slot < (int)sim->state->slots_touched; slot++) reap_slot(sim, slot);
+    pthread_mutex_unlock(&one_reaper);
+}
+
+pid_t sim_owner(const struct sim *sim, int slot) {
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot_locks + slot, .l_len = 1};
+    const struct sim_process *process = &sim->state->processes[slot];
+    if (process->state != SIM_SLOT_LIVE || fcntl(sim->fd, F_GETLK, &lock)) return 0;
+    /* A process's own lock does not conflict with itself. */
+    if (lock.l_type == F_UNLCK) return process->pid == (uint32_t)getpid() ? getpid() : 0;
+    return lock.l_pid > 0 ? lock.l_pid : 0;
+}
+
+void sim_lock_card(struct sim *sim, unsigned card) {
+    pthread_mutex_lock(&card_mutexes[card]);
+    lock_byte(sim->fd, F_OFD_SETLKW, F_WRLCK, card_locks + card);
+}
+
+void sim_unlock_card(struct sim *sim, unsigned card) {
+    lock_byte(sim->fd, F_OFD_SETLK, F_UNLCK, card_locks + card);
+    pthread_mutex_unlock(&card_mutexes[card]);
+}
+
+bool sim_card_visible(const struct sim *sim, unsigned card) {
+    const char *dev = getenv("SIMGPU_DEV");
+    char path[512];
+    snprintf(path, sizeof path, "%s/nvidia%llu", dev && *dev ? dev : "/dev",
+             (unsigned long long)sim->state->cards[card].minor);
+    return access(path, F_OK) == 0;
+}
+
+bool sim_card_lost(const struct sim *sim, unsigned card) {
+    return sim->state->cards[card].lost != 0;
+}

@@ -1,0 +1,53 @@
+/* Who holds how much of a card's memory. */
+#include "state.h"
+
+struct held {
+    uint64_t fixed, movable;
+};
+
+static struct held held_on(const struct sim_state *state, unsigned card) {
+    struct held held = {0};
+    for (uint32_t slot = 0; slot < state->slots_touched; slot++) {
+        const struct sim_process *process = &state->processes[slot];
+        held.fixed += process->memory[card];
+        held.movable += process->managed[card];
+    }
+    return held;
+}
+
+static uint64_t at_most(uint64_t value, uint64_t limit) {
+    return value < limit ? value : limit;
+}
+
+struct sim_usage sim_card_usage(struct sim *sim, unsigned card) {
+    const struct sim_card *info = &sim->state->cards[card];
+    sim_reap(sim);
+    struct held held = held_on(sim->state, card);
+    struct sim_usage usage = {.total = info->memory_bytes, .reserved = info->reserved_bytes};
+    usage.used = at_most(held.fixed + held.movable, usage.total - usage.reserved);
+    usage.free = usage.total - usage.reserved - usage.used;
+    return usage;
+}
+
+static bool fits(const struct sim *sim, unsigned card, uint64_t bytes) {
+    const struct sim_card *info = &sim->state->cards[card];
+    uint64_t room = info->memory_bytes - info->reserved_bytes;
+    uint64_t held = held_on(sim->state, card).fixed;
+    return held <= room && bytes <= room - held;
+}
+
+bool sim_take(struct sim *sim, unsigned card, uint64_t bytes) {
+    sim_lock_card(sim, card);
+    bool ok = fits(sim, card, bytes);
+    if (!ok) {
+        sim_reap(sim);
+        ok = fits(sim, card, bytes);
+    }
+    if (ok) sim->state->processes[sim->slot].memory[card] += bytes;
+    sim_unlock_card(sim, card);
+    return ok;
+}
+
+void sim_give(struct sim *sim, unsigned card, uint64_t bytes) {
+    sim->state->processes[sim->slot].memory[card] -= bytes;
+}
