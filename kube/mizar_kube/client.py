@@ -59,7 +59,7 @@ class KubeClient:
         return cls(await config.find(kubeconfig), timeout)
 
     async def close(self) -> None:
-        """Close all connections. End the tasks that call or watch first: they would wait for ever."""
+        """Close all connections. End the tasks that watch first: they are not told."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:

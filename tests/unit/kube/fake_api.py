@@ -113,7 +113,7 @@ async def serving(api: FakeApi) -> AsyncIterator[KubeClient]:
 async def until(true: Callable[[], bool]) -> None:
     """Wait until it is true, five seconds at most."""
     async with asyncio.timeout(5):
-        while not true():
+        while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
