@@ -102,3 +102,12 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def keep_latest(folder: Path, pattern: str, used: Path, count: int) -> None:
+    """Mark the entry `used` as used now; of those that match, keep the `count` used last."""
+    os.utime(used)
+    entries = [path for path in folder.glob(pattern) if not path.name.startswith(".")]
+    entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in entries[count:]:
+        remove(old)
