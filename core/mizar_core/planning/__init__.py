@@ -1,0 +1,8 @@
+"""The planner: `plan(snapshot, now)` says what the operator has to do."""
+
+from mizar_core.planning.actions import Action, Plan
+from mizar_core.planning.plan import plan
+from mizar_core.planning.project import apply_plan
+from mizar_core.planning.snapshot import Snapshot
+
+__all__ = ["Action", "Plan", "Snapshot", "apply_plan", "plan"]

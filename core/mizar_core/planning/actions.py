@@ -1,0 +1,137 @@
+"""What a plan may ask for. Each action can be repeated without harm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from mizar_core.conditions import Condition
+from mizar_core.models import GPUPoolStatus, GPUQuotaStatus, Phase
+from mizar_core.names import EventReason
+from mizar_core.planning.snapshot import Key, Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class CreateShadow:
+    """Create the ShadowPod and its pod. `selector`: the whole node selector of the pod."""
+
+    shadow: Key
+    pool: str
+    quota: str
+    quota_uid: str
+    resource: str
+    devices: int
+    cards: int
+    sequence: int
+    selector: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePod:
+    """Create the pod of a ShadowPod that has none yet."""
+
+    shadow: Key
+    selector: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Ask the node agent to take the devices out of use; `at`: when this was asked."""
+
+    shadow: Key
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CancelDrain:
+    """Ask the node agent to offer the devices again."""
+
+    shadow: Key
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteShadow:
+    """Delete the pod, then the ShadowPod, once the API server says live that nobody uses it."""
+
+    shadow: Key
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFinalizer:
+    """Let a ShadowPod go whose pod is gone."""
+
+    shadow: Key
+
+
+@dataclass(frozen=True, slots=True)
+class WriteShadowStatus:
+    """The operator's part of a ShadowPod's status."""
+
+    shadow: Key
+    phase: Phase
+    scheduled: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class WriteQuotaStatus:
+    """The whole status of a GPUQuota."""
+
+    quota: Key
+    status: GPUQuotaStatus
+
+
+@dataclass(frozen=True, slots=True)
+class WritePoolStatus:
+    """The whole status of a GPUPool."""
+
+    pool: str
+    status: GPUPoolStatus
+
+
+@dataclass(frozen=True, slots=True)
+class EmitEvent:
+    """An event on an object. `uid` and `reason` are the key by which repeats are left out."""
+
+    kind: Literal["Pod", "ShadowPod", "GPUQuota"]
+    about: Key
+    uid: str
+    type: Literal["Normal", "Warning"]
+    reason: EventReason
+    message: str
+
+
+Action = (
+    CreateShadow
+    | CreatePod
+    | Drain
+    | CancelDrain
+    | DeleteShadow
+    | RemoveFinalizer
+    | WriteShadowStatus
+    | WriteQuotaStatus
+    | WritePoolStatus
+    | EmitEvent
+)
+"""To be applied in the order of the plan; a failure makes the actions after it void."""
+
+ShadowAction = (
+    CreateShadow
+    | CreatePod
+    | Drain
+    | CancelDrain
+    | DeleteShadow
+    | RemoveFinalizer
+    | WriteShadowStatus
+)
+"""An action that changes one ShadowPod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Actions in order, when to plan again without being asked, and the figures of all quotas."""
+
+    actions: tuple[Action, ...]
+    due: datetime | None = None
+    quotas: Mapping[Key, GPUQuotaStatus] = field(default_factory=dict)

@@ -1,0 +1,182 @@
+"""A plan in the making: the snapshot as it will be, and the actions that make it so."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from mizar_core.names import shadow_name
+from mizar_core.planning.actions import Action, CreateShadow, EmitEvent, ShadowAction
+from mizar_core.planning.offers import Offer, Offers
+from mizar_core.planning.project import project
+from mizar_core.planning.snapshot import Key, Pairs, ShadowView, ShareView, Snapshot, quota_key
+from mizar_core.planning.stages import LIVE, Stage, stage_of
+from mizar_core.planning.usage import Usage
+
+
+class Draft:
+    """Every action is taken into account at once, so that the next decision sees its effect."""
+
+    def __init__(self, snapshot: Snapshot, now: datetime) -> None:
+        self.now = now
+        self.actions: list[Action] = []
+        self.announced = snapshot.announced
+        self.pools = {one.metadata.name: one for one in snapshot.pools}
+        self.quotas = {quota_key(one): one for one in snapshot.quotas}
+        self.standing = {
+            key: one for key, one in self.quotas.items() if not one.metadata.deletion_timestamp
+        }
+        self.offers = Offers(self.pools.values(), self.standing.values())
+        self.nodes = {one.name: one for one in snapshot.nodes}
+        self.shares = snapshot.shares
+        self.shadows: dict[Key, ShadowView] = {}
+        self.stages: dict[Key, Stage] = {}
+        self.usage = Usage()
+        self._of_resource: defaultdict[str, set[Key]] = defaultdict(set)
+        self._of_quota: defaultdict[Key, set[Key]] = defaultdict(set)
+        self._sequences: dict[Key, int] = {}
+        self._promised: dict[Pairs, Pairs] = {}
+        for shadow in snapshot.shadows:
+            self._put(shadow)
+        self.bound = _bound(snapshot.shares)
+        self._waiting = _waiting(snapshot.shares)
+        self._on_node: defaultdict[tuple[str, str], list[ShadowView]] = defaultdict(list)
+        for shadow in snapshot.shadows:
+            self._on_node[shadow.place or "", shadow.resource].append(shadow)
+
+    def do(self, action: ShadowAction) -> None:
+        """Plan the action and see its effect."""
+        self.actions.append(action)
+        before = self.shadows.get(action.shadow)
+        if before is not None:
+            self._drop(before)
+        after = project(before, action)
+        if after is not None:
+            self._put(after)
+
+    def say(self, event: EmitEvent) -> None:
+        """Plan an event, unless it was posted before."""
+        if not event.uid or (event.uid, str(event.reason)) not in self.announced:
+            self.actions.append(event)
+
+    def of_resource(self, resource: str) -> list[ShadowView]:
+        """The shadow pods that offer a resource, by name."""
+        return [self.shadows[key] for key in sorted(self._of_resource[resource])]
+
+    def resources(self) -> list[str]:
+        """All resources that are offered, allowed or asked for."""
+        offered = (offer.resource for offer in self.offers)
+        held = (name for name, keys in self._of_resource.items() if keys)
+        return sorted({*offered, *held, *self._waiting})
+
+    def of_quota(self, quota: Key) -> list[ShadowView]:
+        """The shadow pods of a quota, by name."""
+        return [self.shadows[key] for key in sorted(self._of_quota[quota])]
+
+    def waiting(self, resource: str) -> list[ShareView]:
+        """The share pods that ask for the resource and have no node."""
+        return self._waiting.get(resource, [])
+
+    def is_wanted(self, shadow: ShadowView) -> bool:
+        """Whether anybody stands for it (its quota, its pool), nobody deleted it, and its cards
+        have not all failed."""
+        quota = self.standing.get(shadow.quota_key)
+        if quota is None or shadow.pool not in self.pools or shadow.deleting:
+            return False
+        if shadow.broken and shadow.healthy == 0:
+            return False
+        return not shadow.quota_uid or shadow.quota_uid == quota.metadata.uid
+
+    def is_live(self, shadow: ShadowView) -> bool:
+        """Whether share pods can count on it, now or soon, for as long as they like."""
+        return self.stages[shadow.key] in LIVE and self.is_wanted(shadow)
+
+    def beside(self, shadow: ShadowView) -> list[ShadowView]:
+        """The shadow pods of the same resource on the same node, itself included."""
+        return self._on_node[shadow.place or "", shadow.resource]
+
+    def in_order(self) -> Iterator[tuple[ShadowView, Stage]]:
+        """All shadow pods as they are now, by name."""
+        for key in sorted(self.shadows):
+            yield self.shadows[key], self.stages[key]
+
+    def create(self, offer: Offer, more: Pairs = frozenset()) -> CreateShadow:
+        """Plan one more shadow pod at the quota's cost; `more`: labels that its node must have."""
+        sequence, name = self._next(offer)
+        action = CreateShadow(
+            shadow=(offer.key[0], name),
+            pool=offer.pool.metadata.name,
+            quota=offer.key[1],
+            quota_uid=offer.quota.metadata.uid or "",
+            resource=offer.resource,
+            devices=offer.profile.devices,
+            cards=offer.profile.cards,
+            sequence=sequence,
+            selector=offer.selector | more,
+        )
+        self.do(action)
+        return action
+
+    def promised(self, selector: Pairs) -> Pairs:
+        """The labels that a pod's node will certainly have: those selected, and those that all
+        nodes with cards share which the selector leaves."""
+        if selector not in self._promised:
+            nodes = [one for one in self.nodes.values() if one.cards and selector <= one.labels]
+            common = frozenset.intersection(*(one.labels for one in nodes)) if nodes else selector
+            self._promised[selector] = selector | common
+        return self._promised[selector]
+
+    def next_sequence(self, quota: Key) -> int:
+        """The first number that no shadow pod of the quota ever had."""
+        if not self._sequences:
+            self._count_sequences()
+        return self._sequences.get(quota, 0)
+
+    def _next(self, offer: Offer) -> tuple[int, str]:
+        sequence = self.next_sequence(offer.key)
+        while True:
+            name = shadow_name(offer.quota.metadata.uid or "", offer.profile.devices, sequence)
+            self._sequences[offer.key] = sequence + 1
+            if (offer.key[0], name) not in self.shadows:
+                return sequence, name
+            sequence += 1
+
+    def _count_sequences(self) -> None:
+        for key, quota in self.quotas.items():
+            self._sequences[key] = quota.status.next_sequence
+        for one in self.shadows.values():
+            known = self._sequences.get(one.quota_key, 0)
+            self._sequences[one.quota_key] = max(known, one.sequence + 1)
+
+    def _put(self, shadow: ShadowView) -> None:
+        stage = stage_of(shadow, self.nodes)
+        self.shadows[shadow.key], self.stages[shadow.key] = shadow, stage
+        self._of_resource[shadow.resource].add(shadow.key)
+        self._of_quota[shadow.quota_key].add(shadow.key)
+        self.usage.add(shadow, stage, live=self.is_live(shadow))
+
+    def _drop(self, shadow: ShadowView) -> None:
+        stage = self.stages[shadow.key]
+        self.usage.add(shadow, stage, live=self.is_live(shadow), by=-1)
+        self._of_resource[shadow.resource].discard(shadow.key)
+        self._of_quota[shadow.quota_key].discard(shadow.key)
+        del self.shadows[shadow.key], self.stages[shadow.key]
+
+
+def _bound(shares: Iterable[ShareView]) -> dict[tuple[str, str], list[ShareView]]:
+    """Share pods that have a node, by (node, resource)."""
+    found: defaultdict[tuple[str, str], list[ShareView]] = defaultdict(list)
+    for one in shares:
+        if one.node is not None:
+            found[one.node, one.resource].append(one)
+    return dict(found)
+
+
+def _waiting(shares: Iterable[ShareView]) -> dict[str, list[ShareView]]:
+    """Share pods that have no node, by resource."""
+    found: defaultdict[str, list[ShareView]] = defaultdict(list)
+    for one in shares:
+        if one.node is None:
+            found[one.resource].append(one)
+    return dict(found)

@@ -1,0 +1,71 @@
+"""Steps that follow from a shadow pod's own state: finish, clean up, repair, drain what nobody
+wants."""
+
+from __future__ import annotations
+
+from mizar_core.planning.actions import (
+    CancelDrain,
+    CreatePod,
+    DeleteShadow,
+    Drain,
+    RemoveFinalizer,
+)
+from mizar_core.planning.draft import Draft
+from mizar_core.planning.snapshot import ShadowView
+from mizar_core.planning.stages import UNPLACED, Stage
+from mizar_core.planning.users import may_be_used
+
+
+def settle(draft: Draft) -> None:
+    """Whatever has to be done with each shadow pod whether or not there is demand."""
+    for shadow, stage in list(draft.in_order()):
+        if stage in (Stage.FINISHED, Stage.LOST):
+            _clean_up(draft, shadow, stage)
+        elif stage is Stage.DRAINING and shadow.held:
+            draft.do(CancelDrain(shadow.key))
+        elif not draft.is_wanted(shadow):
+            retire(draft, shadow)
+        elif stage is Stage.UNBORN:
+            draft.do(CreatePod(shadow.key, _selector(draft, shadow)))
+
+
+def retire(draft: Draft, shadow: ShadowView) -> bool:
+    """The next step towards the end of a shadow pod that nobody uses; False if there is none."""
+    stage = draft.stages[shadow.key]
+    if stage in UNPLACED and not shadow.contested:
+        draft.do(DeleteShadow(shadow.key))
+    elif stage in (Stage.STARTING, Stage.READY) and not shadow.held and not shadow.draining:
+        draft.do(Drain(shadow.key, draft.now))
+    else:
+        return False
+    return True
+
+
+def finish_drains(draft: Draft) -> None:
+    """Delete what the node agent has taken out of use."""
+    for shadow, stage in list(draft.in_order()):
+        if stage is Stage.DRAINING and shadow.drained and not shadow.held and not shadow.contested:
+            draft.do(DeleteShadow(shadow.key))
+
+
+def _clean_up(draft: Draft, shadow: ShadowView, stage: Stage) -> None:
+    pod = shadow.pod
+    if shadow.contested or used_by(draft, shadow) or (pod is not None and pod.deleting):
+        return
+    if stage is Stage.FINISHED:
+        draft.do(RemoveFinalizer(shadow.key))
+    else:
+        draft.do(DeleteShadow(shadow.key))
+
+
+def used_by(draft: Draft, shadow: ShadowView) -> str | None:
+    """Who uses a shadow pod without a pod, as far as the snapshot knows; None for nobody."""
+    place = shadow.place
+    if place not in draft.nodes or (shadow.drained and not shadow.held):
+        return None
+    others = [one for one in draft.beside(shadow) if one.key != shadow.key]
+    return may_be_used(shadow, others, draft.bound.get((place, shadow.resource), []))
+
+
+def _selector(draft: Draft, shadow: ShadowView) -> frozenset[tuple[str, str]]:
+    return frozenset(draft.pools[shadow.pool].spec.node_selector.items())

@@ -1,0 +1,76 @@
+"""Who may pay for a shadow pod of which resource: quotas matched with their pools' profiles."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mizar_core.errors import NameRefused
+from mizar_core.models import GPUPool, GPUPoolSpec, GPUQuota, Profile, ProfileQuota
+from mizar_core.names import resource_name, tenant_resource_name
+from mizar_core.planning.snapshot import Key, Pairs, quota_key
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A quota's right to shadow pods of one profile of its pool."""
+
+    quota: GPUQuota
+    pool: GPUPool
+    profile: Profile
+    limits: ProfileQuota
+    resource: str
+
+    @property
+    def key(self) -> Key:
+        """The quota's (namespace, name)."""
+        return quota_key(self.quota)
+
+    @property
+    def selector(self) -> Pairs:
+        """The pool's node selector."""
+        return frozenset(self.pool.spec.node_selector.items())
+
+
+class Offers:
+    """All offers, found by quota and profile, or by who asks for what."""
+
+    def __init__(self, pools: Iterable[GPUPool], quotas: Iterable[GPUQuota]) -> None:
+        self._by_quota: dict[tuple[Key, int], Offer] = {}
+        self._by_demand: defaultdict[tuple[str, str], list[Offer]] = defaultdict(list)
+        known = {pool.metadata.name: pool for pool in pools}
+        for quota in sorted(quotas, key=quota_key):
+            if (pool := known.get(quota.spec.pool)) is not None:
+                self._add_all(quota, pool)
+
+    def __iter__(self) -> Iterator[Offer]:
+        return iter(self._by_quota.values())
+
+    def of(self, quota: Key, devices: int) -> Offer | None:
+        """The quota's offer of that profile."""
+        return self._by_quota.get((quota, devices))
+
+    def to(self, namespace: str, resource: str) -> list[Offer]:
+        """Who may pay for the resource when a pod of the namespace asks for it, in order."""
+        return self._by_demand.get((namespace, resource), [])
+
+    def _add_all(self, quota: GPUQuota, pool: GPUPool) -> None:
+        for limits in sorted(quota.spec.profiles, key=lambda one: one.devices):
+            profile = pool.spec.profile(limits.devices)
+            resource = resource_of(pool.spec, quota.metadata.namespace or "", limits.devices)
+            if profile is None or resource is None:
+                continue
+            offer = Offer(quota, pool, profile, limits, resource)
+            self._by_quota[offer.key, limits.devices] = offer
+            self._by_demand[offer.key[0], resource].append(offer)
+
+
+def resource_of(pool: GPUPoolSpec, namespace: str, devices: int) -> str | None:
+    """The resource that a namespace's share pods ask for; None if it can have none."""
+    if pool.tenancy == "Shared":
+        return resource_name(pool.resource_prefix, devices)
+    try:
+        return tenant_resource_name(namespace, pool.resource_prefix, devices)
+    except NameRefused:
+        return None

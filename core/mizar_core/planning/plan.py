@@ -1,0 +1,134 @@
+"""From what is there to what has to be done. Pure: no I/O, no clock, no chance."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from mizar_core.names import EventReason
+from mizar_core.planning.actions import (
+    Action,
+    CreateShadow,
+    DeleteShadow,
+    Drain,
+    EmitEvent,
+    Plan,
+)
+from mizar_core.planning.demand import Outcome, keep_warm, meet
+from mizar_core.planning.draft import Draft
+from mizar_core.planning.figures import quota_figures
+from mizar_core.planning.lifecycle import finish_drains, settle
+from mizar_core.planning.reap import idle_until, reap, retire_surplus
+from mizar_core.planning.snapshot import ShadowView, Snapshot
+from mizar_core.planning.stages import Stage, stage_of
+from mizar_core.planning.statuses import (
+    lost_event,
+    shadow_event,
+    write_pools,
+    write_quotas,
+    write_shadows,
+)
+from mizar_core.planning.verdicts import AGENT_SILENT_AFTER, is_silent, silence
+from mizar_core.planning.waiting import REFUSED_FOR, explain
+
+ROUNDS_MAX = 10
+
+
+def plan(snapshot: Snapshot, now: datetime) -> Plan:
+    """What to do now. The same for any order of the snapshot's parts; empty once applied."""
+    draft = Draft(snapshot, now)
+    outcomes = _decide(draft)
+    _tell(draft, snapshot)
+    for resource, outcome in outcomes.items():
+        for event in explain(draft, resource, outcome):
+            draft.say(event)
+    write_shadows(draft)
+    quotas = write_quotas(draft, quota_figures(draft, outcomes), outcomes)
+    write_pools(draft)
+    return Plan(tuple(draft.actions), _due(draft), quotas)
+
+
+def _decide(draft: Draft) -> dict[str, Outcome]:
+    """Round after round until one adds nothing, so that planning again would add nothing.
+
+    A second round finds work only where a drain makes room in a quota for cancelling another.
+    """
+    for _ in range(ROUNDS_MAX):
+        planned = len(draft.actions)
+        outcomes = _round(draft)
+        if len(draft.actions) == planned:
+            break
+    return outcomes
+
+
+def _round(draft: Draft) -> dict[str, Outcome]:
+    settle(draft)
+    retire_surplus(draft)
+    keep_warm(draft)
+    outcomes = {resource: meet(draft, resource) for resource in draft.resources()}
+    finish_drains(draft)
+    for resource, outcome in outcomes.items():
+        reap(draft, resource, outcome)
+    return outcomes
+
+
+def _tell(draft: Draft, snapshot: Snapshot) -> None:
+    """Events on what was decided."""
+    before = {one.key: one for one in snapshot.shadows}
+    for action in list(draft.actions):
+        event = _event(draft, before, action)
+        if event is not None:
+            draft.say(event)
+    for shadow, stage in draft.in_order():
+        if stage is Stage.STARTING and is_silent(draft, shadow):
+            draft.say(
+                shadow_event(shadow, EventReason.NODE_AGENT_SILENT, silence(shadow), warning=True)
+            )
+
+
+def _event(
+    draft: Draft, before: dict[tuple[str, str], ShadowView], action: Action
+) -> EmitEvent | None:
+    match action:
+        case CreateShadow():
+            return _created(draft, action)
+        case Drain():
+            return shadow_event(
+                before[action.shadow], EventReason.SHADOW_DRAINING, "its devices go out of use"
+            )
+        case DeleteShadow():
+            return _deleted(draft, before[action.shadow])
+        case _:
+            return None
+
+
+def _deleted(draft: Draft, shadow: ShadowView) -> EmitEvent | None:
+    stage = stage_of(shadow, draft.nodes)
+    if stage is Stage.LOST:
+        return lost_event(draft, shadow) if shadow.phase != "Lost" else None
+    return shadow_event(shadow, EventReason.SHADOW_REAPED, "nobody uses it; its cards go back")
+
+
+def _created(draft: Draft, action: CreateShadow) -> EmitEvent:
+    cards = "1 card" if action.cards == 1 else f"{action.cards} cards"
+    return EmitEvent(
+        kind="GPUQuota",
+        about=(action.shadow[0], action.quota),
+        uid=f"{action.quota_uid}/{action.shadow[1]}",
+        type="Normal",
+        reason=EventReason.SHADOW_CREATED,
+        message=f"shadow pod {action.shadow[1]} for {action.devices} devices on {cards}",
+    )
+
+
+def _due(draft: Draft) -> datetime | None:
+    """The next moment at which time alone changes the plan."""
+    times = []
+    for shadow, stage in draft.in_order():
+        if stage is Stage.READY:
+            times.append(idle_until(draft, shadow))
+        elif stage is Stage.STARTING and shadow.pod is not None and shadow.pod.bound_at:
+            times.append(shadow.pod.bound_at + AGENT_SILENT_AFTER)
+    for share in draft.shares:
+        if share.node is None and share.unschedulable_since is not None:
+            times.append(share.unschedulable_since + REFUSED_FOR)
+    return min((time for time in times if time is not None and time > draft.now), default=None)

@@ -1,0 +1,204 @@
+"""A pot: all devices of one resource, since the scheduler can't tell whose shadow pods they are
+from. How many are free on which node, and which share pod would find room where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from mizar_core.names import parse_resource, tenant_of
+from mizar_core.planning.bins import Bins
+from mizar_core.planning.draft import Draft
+from mizar_core.planning.snapshot import Key, ShadowView, ShareView
+from mizar_core.planning.stages import UNPLACED, Stage
+
+
+class Spot(Enum):
+    """Where a waiting share pod finds its devices."""
+
+    NOW = auto()
+    """They are free on a node."""
+    COMING = auto()
+    """They are on their way."""
+    STUCK = auto()
+    """They would be, if the scheduler found cards for the shadow pod."""
+    NOWHERE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A spot, and the shadow pod it depends on where that has no node yet."""
+
+    spot: Spot
+    shadow: Key | None = None
+
+
+@dataclass(slots=True)
+class Room:
+    """Devices of one node: offered now, offered soon as well, and asked for by bound pods."""
+
+    offered: int = 0
+    coming: int = 0
+    bound: int = 0
+
+    @property
+    def free(self) -> int:
+        """As the scheduler counts: offered minus requests, whoever holds what."""
+        return max(0, self.offered - self.bound)
+
+    @property
+    def soon(self) -> int:
+        """Free once those on their way are there."""
+        return max(0, self.offered + self.coming - self.bound)
+
+
+@dataclass
+class Placement:
+    """Who finds room where. `left_now` and `left_soon`: devices that nobody needs, per node."""
+
+    places: dict[str, Place] = field(default_factory=dict)
+    left_now: Counter[str] = field(default_factory=Counter)
+    left_soon: Counter[str] = field(default_factory=Counter)
+    relied_on: set[Key] = field(default_factory=set)
+
+
+def demand(draft: Draft, resource: str) -> list[ShareView]:
+    """The waiting share pods that a shadow pod of the resource could serve, hardest first."""
+    parsed = parse_resource(resource)
+    assert parsed is not None
+    found = [
+        one
+        for one in draft.waiting(resource)
+        if one.count <= parsed.profile and is_admitted(draft, one)
+    ]
+    return sorted(found, key=_hardest_first)
+
+
+def is_admitted(draft: Draft, share: ShareView) -> bool:
+    """Whether the pod asks for what its namespace may ask for at all."""
+    parsed = parse_resource(share.resource)
+    if parsed is None:
+        return False
+    for pool in draft.pools.values():
+        if pool.spec.tenancy == "Shared" and parsed.prefix == pool.spec.resource_prefix:
+            return True
+        if tenant_of(parsed.prefix, pool.spec.resource_prefix) == share.namespace:
+            return True
+    return False
+
+
+def rooms(draft: Draft, resource: str) -> dict[str, Room]:
+    """The devices of the pot on each node that the scheduler may use, by the node's name."""
+    found: dict[str, Room] = {}
+    for shadow in draft.of_resource(resource):
+        node = draft.nodes.get(shadow.place or "")
+        if node is None or not node.available:
+            continue
+        stage = draft.stages[shadow.key]
+        if stage is Stage.READY:
+            found.setdefault(node.name, Room()).offered += shadow.healthy
+        elif stage is Stage.STARTING:
+            found.setdefault(node.name, Room()).coming += shadow.devices
+    for name, room in found.items():
+        room.bound = sum(one.count for one in draft.bound.get((name, resource), []))
+    return {name: found[name] for name in sorted(found)}
+
+
+def place(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> Placement:
+    """Simulate the scheduler: free devices first, then those on their way, then those stuck.
+
+    A pod's devices must all be on one node.
+    """
+    placement, pot = Placement(), rooms(draft, resource)
+    rest = _onto_free(draft, pot, list(waiting), placement)
+    rest = _onto_coming(draft, resource, pot, rest, placement)
+    rest = _onto_stuck(draft, resource, rest, placement)
+    for share in rest:
+        placement.places[share.uid] = Place(Spot.NOWHERE)
+    return placement
+
+
+def _onto_free(
+    draft: Draft, pot: dict[str, Room], waiting: list[ShareView], placement: Placement
+) -> list[ShareView]:
+    bins, names = Bins(), list(pot)
+    for name in names:
+        bins.add(pot[name].free, draft.nodes[name].labels)
+    rest = []
+    for share in waiting:
+        if bins.put(share.count, share.selector) is None:
+            rest.append(share)
+        else:
+            placement.places[share.uid] = Place(Spot.NOW)
+    for number, name in enumerate(names):
+        placement.left_now[name] = bins.left(number)
+    return rest
+
+
+def _onto_coming(
+    draft: Draft,
+    resource: str,
+    pot: dict[str, Room],
+    waiting: list[ShareView],
+    placement: Placement,
+) -> list[ShareView]:
+    bins, names = Bins(), list(pot)
+    for name in names:
+        taken = pot[name].free - placement.left_now[name]
+        bins.add(max(0, pot[name].soon - taken), draft.nodes[name].labels)
+    shadows = _unplaced(draft, resource, stuck=False)
+    rest = _onto_shadows(draft, bins, shadows, waiting, placement, Spot.COMING)
+    for number, name in enumerate(names):
+        placement.left_soon[name] = bins.left(number)
+    return rest
+
+
+def _onto_stuck(
+    draft: Draft, resource: str, waiting: list[ShareView], placement: Placement
+) -> list[ShareView]:
+    shadows = _unplaced(draft, resource, stuck=True)
+    return _onto_shadows(draft, Bins(), shadows, waiting, placement, Spot.STUCK)
+
+
+def _onto_shadows(
+    draft: Draft,
+    bins: Bins,
+    shadows: list[ShadowView],
+    waiting: list[ShareView],
+    placement: Placement,
+    spot: Spot,
+) -> list[ShareView]:
+    owners: dict[int, Key] = {}
+    for shadow in shadows:
+        selector = shadow.pod.selector if shadow.pod else frozenset()
+        owners[bins.add(shadow.devices, draft.promised(selector))] = shadow.key
+    rest = []
+    for share in waiting:
+        number = bins.put(share.count, share.selector)
+        if number is None:
+            rest.append(share)
+            continue
+        owner = owners.get(number)
+        placement.places[share.uid] = Place(spot, owner)
+        if owner is not None:
+            placement.relied_on.add(owner)
+    return rest
+
+
+def _unplaced(draft: Draft, resource: str, *, stuck: bool) -> list[ShadowView]:
+    """Shadow pods without a node, those that the scheduler refused or the others, oldest first."""
+    found = [
+        one
+        for one in draft.of_resource(resource)
+        if draft.stages[one.key] in UNPLACED
+        and not one.deleting
+        and (one.unschedulable is not None) == stuck
+    ]
+    return sorted(found, key=lambda one: (one.quota_key, one.sequence, one.name))
+
+
+def _hardest_first(share: ShareView) -> tuple[object, ...]:
+    selector = tuple(sorted(share.selector)) if share.selector else ()
+    return -len(selector), selector, -share.count, share.created, share.namespace, share.name

@@ -1,0 +1,100 @@
+"""What a snapshot becomes when a plan is applied and nothing else happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from mizar_core.planning.actions import (
+    Action,
+    CancelDrain,
+    CreatePod,
+    CreateShadow,
+    DeleteShadow,
+    Drain,
+    EmitEvent,
+    Plan,
+    RemoveFinalizer,
+    ShadowAction,
+    WritePoolStatus,
+    WriteQuotaStatus,
+    WriteShadowStatus,
+)
+from mizar_core.planning.snapshot import PodView, ShadowView, Snapshot, quota_key
+
+
+def apply_plan(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The snapshot right after the plan. Pods that are deleted are still there, deleting."""
+    for_shadows = [one for one in plan.actions if isinstance(one, ShadowAction)]
+    others = [one for one in plan.actions if not isinstance(one, ShadowAction)]
+    shadows = {one.key: one for one in snapshot.shadows}
+    for action in for_shadows:
+        after = project(shadows.pop(action.shadow, None), action)
+        if after is not None:
+            shadows[after.key] = after
+    return _apply_others(replace(snapshot, shadows=tuple(shadows.values())), others)
+
+
+def project(shadow: ShadowView | None, action: ShadowAction) -> ShadowView | None:
+    """The shadow pod right after the action; None if there is none then."""
+    if isinstance(action, CreateShadow):
+        return _created(action)
+    if shadow is None:
+        return None
+    match action:
+        case CreatePod():
+            return replace(shadow, pod=PodView(selector=action.selector))
+        case Drain():
+            return _with_pod(shadow, drain_asked=action.at)
+        case CancelDrain():
+            return _with_pod(shadow, drain_asked=None)
+        case DeleteShadow():
+            return _with_pod(replace(shadow, deleting=True), deleting=True) if shadow.pod else None
+        case RemoveFinalizer():
+            return None
+        case WriteShadowStatus():
+            return replace(shadow, phase=action.phase, scheduled=action.scheduled)
+        case _:
+            assert_never(action)
+
+
+def _created(action: CreateShadow) -> ShadowView:
+    namespace, name = action.shadow
+    return ShadowView(
+        namespace=namespace,
+        name=name,
+        uid="",
+        pool=action.pool,
+        quota=action.quota,
+        quota_uid=action.quota_uid,
+        resource=action.resource,
+        devices=action.devices,
+        cards=action.cards,
+        sequence=action.sequence,
+        pod=PodView(selector=action.selector),
+    )
+
+
+def _with_pod(shadow: ShadowView, **changes: object) -> ShadowView:
+    if shadow.pod is None:
+        return shadow
+    return replace(shadow, pod=replace(shadow.pod, **changes))  # type: ignore[arg-type]
+
+
+def _apply_others(snapshot: Snapshot, actions: Sequence[Action]) -> Snapshot:
+    quotas = {one.quota: one.status for one in actions if isinstance(one, WriteQuotaStatus)}
+    pools = {one.pool: one.status for one in actions if isinstance(one, WritePoolStatus)}
+    events = {(one.uid, str(one.reason)) for one in actions if isinstance(one, EmitEvent)}
+    return replace(
+        snapshot,
+        quotas=tuple(
+            one.model_copy(update={"status": quotas.get(quota_key(one), one.status)})
+            for one in snapshot.quotas
+        ),
+        pools=tuple(
+            one.model_copy(update={"status": pools.get(one.metadata.name, one.status)})
+            for one in snapshot.pools
+        ),
+        announced=snapshot.announced | events,
+    )

@@ -1,0 +1,96 @@
+"""Shadow pods that are too many, or idle for too long: the oldest idle first, never what somebody
+needs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from mizar_core.models import idle_timeout_of
+from mizar_core.planning.actions import DeleteShadow, Drain
+from mizar_core.planning.demand import Outcome
+from mizar_core.planning.draft import Draft
+from mizar_core.planning.lifecycle import retire
+from mizar_core.planning.pots import Placement
+from mizar_core.planning.snapshot import Key, ShadowView
+from mizar_core.planning.stages import UNPLACED, Stage
+
+
+def retire_surplus(draft: Draft) -> None:
+    """Drain what no quota allows any more, as far as it is idle; what is in use stays."""
+    for shadow in _by_idleness(draft, draft.shadows.values()):
+        if not draft.is_live(shadow):
+            continue
+        if _over_max(draft, shadow) or _over_cards(draft, shadow):
+            retire(draft, shadow)
+
+
+def _over_max(draft: Draft, shadow: ShadowView) -> bool:
+    offer = draft.standing[shadow.quota_key].spec.profiles
+    limit = next((one.max for one in offer if one.devices == shadow.devices), 0)
+    return draft.usage.live.shadows[shadow.quota_key, shadow.devices] > limit
+
+
+def _over_cards(draft: Draft, shadow: ShadowView) -> bool:
+    ceiling = draft.standing[shadow.quota_key].spec.max_cards
+    return ceiling is not None and draft.usage.live.cards[shadow.quota_key] > ceiling
+
+
+def reap(draft: Draft, resource: str, outcome: Outcome) -> None:
+    """Drain what has been idle for too long, and drop what waits for cards that nobody needs."""
+    for shadow in _by_idleness(draft, draft.of_resource(resource)):
+        stage = draft.stages[shadow.key]
+        if not draft.is_live(shadow) or not _above_min(draft, shadow):
+            continue
+        if stage in UNPLACED:
+            _drop_unneeded(draft, shadow, outcome.placement)
+        elif stage is Stage.READY and is_overdue(draft, shadow):
+            _drain_unneeded(draft, shadow, outcome.placement)
+
+
+def idle_until(draft: Draft, shadow: ShadowView) -> datetime | None:
+    """When an idle shadow pod will have been idle for too long; None while it is held."""
+    quota, pool = draft.standing.get(shadow.quota_key), draft.pools.get(shadow.pool)
+    if shadow.held or shadow.idle_since is None or quota is None or pool is None:
+        return None
+    return shadow.idle_since + timedelta(seconds=idle_timeout_of(pool.spec, quota.spec))
+
+
+def is_overdue(draft: Draft, shadow: ShadowView) -> bool:
+    """Whether it has been idle for too long."""
+    until = idle_until(draft, shadow)
+    return until is not None and until <= draft.now
+
+
+def _above_min(draft: Draft, shadow: ShadowView) -> bool:
+    offer = draft.offers.of(shadow.quota_key, shadow.devices)
+    least = offer.limits.min if offer else 0
+    return draft.usage.live.shadows[shadow.quota_key, shadow.devices] > least
+
+
+def _drop_unneeded(draft: Draft, shadow: ShadowView, placement: Placement) -> None:
+    if shadow.unschedulable is not None and shadow.key not in placement.relied_on:
+        draft.do(DeleteShadow(shadow.key))
+
+
+def _drain_unneeded(draft: Draft, shadow: ShadowView, placement: Placement) -> None:
+    node = draft.nodes.get(shadow.place or "")
+    if node is not None and node.available:
+        spare = min(placement.left_now[node.name], placement.left_soon[node.name])
+        if spare < shadow.healthy:
+            return
+        placement.left_now[node.name] -= shadow.healthy
+        placement.left_soon[node.name] -= shadow.healthy
+    draft.do(Drain(shadow.key, draft.now))
+
+
+def _by_idleness(draft: Draft, shadows: Iterable[ShadowView]) -> list[ShadowView]:
+    """Those without a node first (the youngest first: it waits behind the others), then the
+    longest idle."""
+
+    def key(shadow: ShadowView) -> tuple[bool, int, datetime, Key]:
+        unplaced = draft.stages[shadow.key] in UNPLACED
+        since = shadow.idle_since or draft.now
+        return not unplaced, -shadow.sequence if unplaced else 0, since, shadow.key
+
+    return sorted(shadows, key=key)

@@ -1,0 +1,169 @@
+"""What the planner sees: one moment of the cluster, trimmed to what sharing cards depends on.
+
+A snapshot covers all pools of one resource prefix, since their share pods ask for the same
+resources. Nothing in it depends on the order of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from mizar_core.conditions import Condition
+from mizar_core.models import GPUPool, GPUQuota, Phase
+
+Key = tuple[str, str]
+"""(namespace, name)."""
+
+Pairs = frozenset[tuple[str, str]]
+"""Labels of a node, or a node selector."""
+
+
+def quota_key(quota: GPUQuota) -> Key:
+    """(namespace, name) of a quota."""
+    return quota.metadata.namespace or "", quota.metadata.name
+
+
+PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """The pod of a shadow pod. `unschedulable`: the scheduler's message, if it found no place."""
+
+    uid: str = ""
+    phase: PodPhase = "Pending"
+    node: str | None = None
+    bound_at: datetime | None = None
+    deleting: bool = False
+    drain_asked: datetime | None = None
+    unschedulable: str | None = None
+    selector: Pairs = frozenset()
+
+    @property
+    def ended(self) -> bool:
+        """Whether its containers will never run again."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowView:
+    """A ShadowPod and its pod.
+
+    `holders` names the share pod of each held device, so a pod may occur several times.
+    `contested`: the API server, asked live, said a moment ago that somebody uses it.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    pool: str
+    quota: str
+    quota_uid: str
+    resource: str
+    devices: int
+    cards: int
+    sequence: int = 0
+    deleting: bool = False
+    finalizer: bool = True
+    phase: Phase | None = None
+    scheduled: Condition | None = None
+    node: str | None = None
+    ready: bool = False
+    broken: bool = False
+    draining: bool = False
+    drained: bool = False
+    healthy: int = 0
+    holders: tuple[Key, ...] = ()
+    in_use: bool = False
+    idle_since: datetime | None = None
+    pod: PodView | None = None
+    contested: bool = False
+
+    @property
+    def key(self) -> Key:
+        """(namespace, name)."""
+        return self.namespace, self.name
+
+    @property
+    def quota_key(self) -> Key:
+        """The quota that pays for it."""
+        return self.namespace, self.quota
+
+    @property
+    def held(self) -> bool:
+        """Whether the node agent reports a holder."""
+        return self.in_use or bool(self.holders)
+
+    @property
+    def place(self) -> str | None:
+        """The node that it is on."""
+        return (self.pod.node if self.pod else None) or self.node
+
+    @property
+    def unschedulable(self) -> str | None:
+        """The scheduler's message while it finds no place for the pod."""
+        if self.pod is None or self.pod.node is not None:
+            return None
+        return self.pod.unschedulable
+
+
+@dataclass(frozen=True, slots=True)
+class ShareView:
+    """A share pod's demand for one resource: waiting while `node` is None, else bound.
+
+    Pods that have ended, that are being deleted before they got a node, or that somebody else's
+    scheduling gate holds back are not in a snapshot.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    resource: str
+    count: int
+    created: datetime
+    node: str | None = None
+    selector: Pairs = frozenset()
+    unschedulable: str | None = None
+    unschedulable_since: datetime | None = None
+
+    @property
+    def key(self) -> Key:
+        """(namespace, name)."""
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class CardsOnNode:
+    """Cards of one physical resource: the node's capacity, and what of it is allocatable."""
+
+    total: int
+    healthy: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node. `available`: the scheduler may place pods there (ready and not cordoned)."""
+
+    name: str
+    labels: Pairs = frozenset()
+    available: bool = True
+    cards: Mapping[str, CardsOnNode] = field(default_factory=dict)
+
+    def label(self, key: str) -> str | None:
+        """The value of a label."""
+        return next((value for name, value in self.labels if name == key), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything a plan is made from. `announced`: (uid, reason) of events already posted."""
+
+    pools: tuple[GPUPool, ...] = ()
+    quotas: tuple[GPUQuota, ...] = ()
+    shadows: tuple[ShadowView, ...] = ()
+    shares: tuple[ShareView, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+    announced: frozenset[tuple[str, str]] = frozenset()

@@ -1,0 +1,81 @@
+"""Where in its life a shadow pod is."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from enum import Enum, auto
+
+from mizar_core.models import Phase
+from mizar_core.planning.snapshot import ShadowView
+
+
+class Stage(Enum):
+    """From the first to the last."""
+
+    UNBORN = auto()
+    """The ShadowPod is there, its pod not yet."""
+    UNBOUND = auto()
+    """The pod waits for the scheduler."""
+    STARTING = auto()
+    """The pod has a node; the node agent does not offer its devices (any more)."""
+    READY = auto()
+    """Devices are offered."""
+    DRAINING = auto()
+    """The node agent was asked to take the devices out of use."""
+    LEAVING = auto()
+    """The pod is being deleted because we want it."""
+    LOST = auto()
+    """The pod ended, was deleted by somebody else, or its node is gone."""
+    FINISHED = auto()
+    """The pod is gone, and so may be the ShadowPod."""
+    GONE = auto()
+    """Nothing of ours keeps the ShadowPod any more."""
+
+
+ON_ITS_WAY = frozenset({Stage.UNBORN, Stage.UNBOUND, Stage.STARTING})
+LIVE = ON_ITS_WAY | {Stage.READY}
+UNPLACED = frozenset({Stage.UNBORN, Stage.UNBOUND})
+
+
+def stage_of(shadow: ShadowView, nodes: Container[str]) -> Stage:
+    """The stage; `nodes` are the names of those that exist."""
+    if shadow.pod is None:
+        return _without_pod(shadow)
+    if shadow.pod.deleting and shadow.deleting:
+        return Stage.LEAVING
+    if _lost(shadow, nodes):
+        return Stage.LOST
+    return _alive(shadow)
+
+
+def _without_pod(shadow: ShadowView) -> Stage:
+    if shadow.deleting:
+        return Stage.FINISHED if shadow.finalizer else Stage.GONE
+    # A phase or a node is only ever written once there was a pod.
+    return Stage.UNBORN if shadow.phase is None and shadow.node is None else Stage.LOST
+
+
+def _lost(shadow: ShadowView, nodes: Container[str]) -> bool:
+    pod = shadow.pod
+    assert pod is not None
+    return pod.ended or pod.deleting or (pod.node is not None and pod.node not in nodes)
+
+
+def _alive(shadow: ShadowView) -> Stage:
+    pod = shadow.pod
+    assert pod is not None
+    if pod.node is None:
+        return Stage.UNBOUND
+    if pod.drain_asked is not None:
+        return Stage.DRAINING
+    # After a cancelled drain the devices come back when the node agent has seen it.
+    return Stage.READY if shadow.ready and not shadow.draining else Stage.STARTING
+
+
+def phase_of(shadow: ShadowView, stage: Stage) -> Phase:
+    """The phase that people see."""
+    if stage is Stage.LOST or (shadow.pod is not None and shadow.pod.ended):
+        return "Lost"
+    if shadow.deleting or stage in (Stage.DRAINING, Stage.LEAVING, Stage.FINISHED, Stage.GONE):
+        return "Draining"
+    return "Ready" if stage is Stage.READY else "Pending"

@@ -1,0 +1,52 @@
+"""How much of each quota is used, and what it still allows."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mizar_core.planning.offers import Offer
+from mizar_core.planning.snapshot import Key, ShadowView
+from mizar_core.planning.stages import Stage
+
+
+class Tally:
+    """Shadow pods per (quota, profile), and cards per quota."""
+
+    def __init__(self) -> None:
+        self.shadows: Counter[tuple[Key, int]] = Counter()
+        self.cards: Counter[Key] = Counter()
+
+    def add(self, shadow: ShadowView, by: int) -> None:
+        """Count a shadow pod in (by=1) or out (by=-1)."""
+        self.shadows[shadow.quota_key, shadow.devices] += by
+        self.cards[shadow.quota_key] += by * shadow.cards
+
+    def refusal(self, offer: Offer) -> str | None:
+        """Why the quota does not allow one more of these; None if it does."""
+        limits, ceiling = offer.limits, offer.quota.spec.max_cards
+        if self.shadows[offer.key, limits.devices] >= limits.max:
+            return (
+                f"quota {offer.key[1]} allows {limits.max} shadow pods of profile {limits.devices}"
+            )
+        if ceiling is not None and self.cards[offer.key] + offer.profile.cards > ceiling:
+            return f"quota {offer.key[1]} allows {ceiling} cards"
+        return None
+
+
+class Usage:
+    """`existing` counts every shadow pod there is; `live` those that are to stay.
+
+    New ones must fit beside all that exist. A drain may be cancelled, and `min` is met, by what
+    is live.
+    """
+
+    def __init__(self) -> None:
+        self.existing = Tally()
+        self.live = Tally()
+
+    def add(self, shadow: ShadowView, stage: Stage, *, live: bool, by: int = 1) -> None:
+        """Count a shadow pod in or out."""
+        if stage is not Stage.GONE:
+            self.existing.add(shadow, by)
+        if live:
+            self.live.add(shadow, by)

@@ -1,0 +1,35 @@
+"""Whether anybody uses a shadow pod's devices, or could be about to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from mizar_core.planning.snapshot import Key, ShadowView, ShareView
+
+
+def without_devices(others: Iterable[ShadowView], bound: Iterable[ShareView]) -> list[Key]:
+    """The bound share pods whose devices are not all accounted for by `others`.
+
+    `others` are the other shadow pods of the same resource on the same node; a pod that is named
+    here may hold, or be about to get, a device of the shadow pod in question.
+    """
+    held: Counter[Key] = Counter()
+    for shadow in others:
+        held.update(shadow.holders)
+    asked: Counter[Key] = Counter()
+    for share in bound:
+        asked[share.key] += share.count
+    return sorted(key for key, count in asked.items() if held[key] < count)
+
+
+def may_be_used(
+    shadow: ShadowView, others: Iterable[ShadowView], bound: Iterable[ShareView]
+) -> str | None:
+    """Who uses the shadow pod, or may be about to; None when certainly nobody does."""
+    if shadow.held:
+        return " ".join(sorted({"/".join(key) for key in shadow.holders})) or "a share pod"
+    if shadow.place is None:
+        return None
+    unsure = without_devices(others, bound)
+    return "/".join(unsure[0]) if unsure else None

@@ -1,0 +1,169 @@
+"""The conditions of a quota: what holds, since one sentence says it better than five figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from mizar_core.models import GPUQuota
+from mizar_core.planning.demand import Outcome
+from mizar_core.planning.draft import Draft
+from mizar_core.planning.pots import Spot
+from mizar_core.planning.snapshot import ShadowView, ShareView, quota_key
+from mizar_core.planning.stages import Stage
+
+# A node agent answers within a second or two; a minute means that it isn't there.
+AGENT_SILENT_AFTER = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A condition without its time."""
+
+    status: bool
+    reason: str
+    message: str
+
+
+def satisfied(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Verdict:
+    """Whether nobody waits and `min` is warm, else the first reason why not."""
+    for verdict in (
+        _unknown(draft, quota),
+        _refused(draft, quota, outcomes),
+        _stuck(draft, quota),
+        _silent(draft, quota),
+        _coming(draft, quota, outcomes),
+        _short(draft, quota),
+    ):
+        if verdict is not None:
+            return verdict
+    return Verdict(True, "Satisfied", "nobody waits, and the minimum is warm")
+
+
+def exhausted(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Verdict:
+    """Whether share pods wait because the quota allows no more, or it is overdrawn."""
+    if refusals := sorted({refusal for _, refusal in _refusals(draft, quota, outcomes)}):
+        return Verdict(True, "QuotaExceeded", f"share pods wait: {'; '.join(refusals)}")
+    if over := _overdrawn(draft, quota):
+        return Verdict(True, "Overdrawn", over)
+    return Verdict(False, "WithinLimits", "nobody waits for a larger quota")
+
+
+def _unknown(draft: Draft, quota: GPUQuota) -> Verdict | None:
+    pool = draft.pools.get(quota.spec.pool)
+    if pool is None:
+        return Verdict(False, "PoolNotFound", f"there is no GPUPool {quota.spec.pool}: create it")
+    missing = [one.devices for one in quota.spec.profiles if pool.spec.profile(one.devices) is None]
+    if not missing:
+        return None
+    known = ", ".join(str(one.devices) for one in pool.spec.profiles)
+    return Verdict(
+        False,
+        "UnknownProfile",
+        f"pool {quota.spec.pool} has no profile {missing[0]}: it has {known}",
+    )
+
+
+def _refused(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Verdict | None:
+    refused = [share for share, _ in _refusals(draft, quota, outcomes)]
+    if not refused:
+        return None
+    devices = sum(share.count for share in refused)
+    return Verdict(
+        False, "QuotaExceeded", f"{len(refused)} share pods wait for {devices} devices in vain"
+    )
+
+
+def _stuck(draft: Draft, quota: GPUQuota) -> Verdict | None:
+    stuck = [one for one in _own(draft, quota) if one.unschedulable is not None]
+    if not stuck:
+        return None
+    return Verdict(
+        False,
+        "NoCardFree",
+        f"{len(stuck)} shadow pods wait for free cards: {stuck[0].unschedulable}",
+    )
+
+
+def _silent(draft: Draft, quota: GPUQuota) -> Verdict | None:
+    for shadow in _own(draft, quota):
+        if draft.stages[shadow.key] is Stage.STARTING and is_silent(draft, shadow):
+            return Verdict(False, "NodeAgentSilent", silence(shadow))
+    return None
+
+
+def is_silent(draft: Draft, shadow: ShadowView) -> bool:
+    """Whether the node agent should have offered the devices long ago."""
+    pod = shadow.pod
+    if pod is None or pod.bound_at is None or shadow.ready:
+        return False
+    return draft.now - pod.bound_at >= AGENT_SILENT_AFTER
+
+
+def silence(shadow: ShadowView) -> str:
+    """What to look at when the node agent does not answer."""
+    return (
+        f"shadow pod {shadow.name} is on node {shadow.place} and its devices are not offered: "
+        "does mizar-nodeagent run there, and does the pod's container?"
+    )
+
+
+def _coming(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Verdict | None:
+    key, waits = quota_key(quota), False
+    for resource, outcome in outcomes.items():
+        for share in outcome.waiting:
+            offers = draft.offers.to(share.namespace, resource)
+            if offers and offers[0].key == key:
+                waits = waits or outcome.placement.places[share.uid].spot is Spot.COMING
+    if not waits:
+        return None
+    return Verdict(False, "Creating", "devices for the share pods that wait are on their way")
+
+
+def _short(draft: Draft, quota: GPUQuota) -> Verdict | None:
+    own = _own(draft, quota)
+    for one in quota.spec.profiles:
+        found = [s for s in own if s.devices == one.devices and draft.is_live(s)]
+        if len(found) < one.min:
+            return Verdict(
+                False,
+                "MinimumNotWarm",
+                f"{len(found)} of at least {one.min} shadow pods of profile {one.devices} are "
+                "kept: the quota's other limits leave no room",
+            )
+        ready = sum(draft.stages[s.key] is Stage.READY for s in found)
+        if ready < one.min:
+            return Verdict(False, "Creating", "the shadow pods to keep warm are on their way")
+    return None
+
+
+def _refusals(
+    draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]
+) -> Iterator[tuple[ShareView, str]]:
+    key = quota_key(quota)
+    for resource, outcome in sorted(outcomes.items()):
+        for share in outcome.waiting:
+            if refusal := outcome.refusals.get(share.uid):
+                offers = draft.offers.to(share.namespace, resource)
+                if offers and offers[0].key == key:
+                    yield share, refusal
+
+
+def _overdrawn(draft: Draft, quota: GPUQuota) -> str | None:
+    key, limits = quota_key(quota), {one.devices: one.max for one in quota.spec.profiles}
+    for (owner, devices), count in sorted(draft.usage.live.shadows.items()):
+        limit = limits.get(devices, 0)
+        if owner == key and count > limit:
+            return (
+                f"{count} shadow pods of profile {devices} exist where {limit} are allowed: "
+                "those in use stay until their share pods end"
+            )
+    cards, ceiling = draft.usage.live.cards[key], quota.spec.max_cards
+    if ceiling is not None and cards > ceiling:
+        return f"{cards} cards are held where {ceiling} are allowed: those in use stay"
+    return None
+
+
+def _own(draft: Draft, quota: GPUQuota) -> list[ShadowView]:
+    return draft.of_quota(quota_key(quota))

@@ -1,0 +1,128 @@
+"""Why each share pod waits, as an event tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from mizar_core.names import EventReason, parse_resource, tenant_of
+from mizar_core.planning.actions import EmitEvent
+from mizar_core.planning.demand import Outcome
+from mizar_core.planning.draft import Draft
+from mizar_core.planning.pots import Place, Spot, is_admitted
+from mizar_core.planning.snapshot import ShareView
+
+# Until then the scheduler's refusal may be about devices that were not offered yet.
+REFUSED_FOR = timedelta(seconds=15)
+
+Why = tuple[EventReason, str]
+
+
+def explain(draft: Draft, resource: str, outcome: Outcome) -> Iterator[EmitEvent]:
+    """One event per waiting share pod that somebody should know about."""
+    for share in sorted(draft.waiting(resource), key=lambda one: one.key):
+        why = _why(draft, share, outcome)
+        if why is not None:
+            yield _event(share, *why)
+
+
+def _why(draft: Draft, share: ShareView, outcome: Outcome) -> Why | None:
+    if not is_admitted(draft, share):
+        return _not_admitted(draft, share)
+    place = outcome.placement.places.get(share.uid)
+    if place is None:
+        return _too_many(share)
+    if place.spot is Spot.NOW:
+        return _refused_by_scheduler(draft, share)
+    if place.spot is Spot.COMING:
+        return _coming(draft, place)
+    if place.spot is Spot.STUCK:
+        return _stuck(draft, place)
+    return _nowhere(draft, share, outcome)
+
+
+def _not_admitted(draft: Draft, share: ShareView) -> Why:
+    parsed = parse_resource(share.resource)
+    prefix = parsed.prefix if parsed else ""
+    tenant = next(
+        (t for pool in draft.pools.values() if (t := tenant_of(prefix, pool.spec.resource_prefix))),
+        None,
+    )
+    if tenant is not None:
+        return (
+            EventReason.NOT_ADMITTED,
+            f"{share.resource} belongs to namespace {tenant}: ask for the resource without a "
+            f"namespace, as in the examples",
+        )
+    return (
+        EventReason.NOT_ADMITTED,
+        f"{share.resource} was not rewritten at admission and no node will ever offer it: "
+        "see that mizar-webhook runs, then create the pod again",
+    )
+
+
+def _too_many(share: ShareView) -> Why:
+    parsed = parse_resource(share.resource)
+    most = parsed.profile if parsed else 0
+    return (
+        EventReason.TOO_MANY_DEVICES,
+        f"asks for {share.count} devices, and a shadow pod of profile {most} has {most}: ask for "
+        f"{most} at most, or for a larger profile",
+    )
+
+
+def _refused_by_scheduler(draft: Draft, share: ShareView) -> Why | None:
+    since = share.unschedulable_since
+    if share.unschedulable is None or since is None or draft.now - since < REFUSED_FOR:
+        return None
+    return (
+        EventReason.WAITING_FOR_SHADOW,
+        f"devices are free, but the scheduler finds no node: {share.unschedulable}",
+    )
+
+
+def _coming(draft: Draft, place: Place) -> Why:
+    if place.shadow is None:
+        return EventReason.WAITING_FOR_SHADOW, "a shadow pod with free devices is starting"
+    return EventReason.WAITING_FOR_SHADOW, f"shadow pod {place.shadow[1]} is being created"
+
+
+def _stuck(draft: Draft, place: Place) -> Why:
+    assert place.shadow is not None
+    message = draft.shadows[place.shadow].unschedulable
+    return (
+        EventReason.NO_CARD_FREE,
+        f"no card is free for shadow pod {place.shadow[1]}: {message}",
+    )
+
+
+def _nowhere(draft: Draft, share: ShareView, outcome: Outcome) -> Why:
+    refusal = outcome.refusals.get(share.uid)
+    if refusal:
+        return EventReason.QUOTA_EXCEEDED, f"no devices are free, and {refusal}"
+    parsed = parse_resource(share.resource)
+    profile = parsed.profile if parsed else 0
+    own = sorted(key[1] for key in draft.standing if key[0] == share.namespace)
+    if own:
+        return (
+            EventReason.UNKNOWN_PROFILE,
+            f"no quota of namespace {share.namespace} ({', '.join(own)}) has profile {profile} "
+            "of a pool that offers it: add it to the quota, or ask for another profile",
+        )
+    return (
+        EventReason.NO_QUOTA,
+        f"namespace {share.namespace} has no GPUQuota: ask an administrator for one with "
+        f"profile {profile}",
+    )
+
+
+def _event(share: ShareView, reason: EventReason, message: str) -> EmitEvent:
+    normal = reason is EventReason.WAITING_FOR_SHADOW
+    return EmitEvent(
+        kind="Pod",
+        about=share.key,
+        uid=share.uid,
+        type="Normal" if normal else "Warning",
+        reason=reason,
+        message=message,
+    )
