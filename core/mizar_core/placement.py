@@ -1,0 +1,126 @@
+"""Which devices a container should get: the answer to the kubelet's GetPreferredAllocation.
+
+One shadow pod rather than several, one card rather than several, and what is partly used before
+what is idle, so that idle shadow pods stay idle and can give their cards back.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mizar_core.device_ids import DeviceID, Shape, card_of
+from mizar_core.errors import PlacementRefused
+
+Shadow = tuple[str, str]
+"""Namespace and name of a shadow pod."""
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+def preferred(
+    available: Iterable[DeviceID],
+    must_include: Collection[DeviceID],
+    size: int,
+    shapes: Mapping[Shadow, Shape],
+    held: Collection[DeviceID] = (),
+) -> tuple[DeviceID, ...]:
+    """`size` devices among `available`, all of `must_include` among them, sorted.
+
+    `shapes` tells which device lies on which card; devices of an unknown shadow pod count as on
+    one card. `held` are the devices that containers have now. The order of the input makes no
+    difference. PlacementRefused if there are too few devices or the request contradicts itself.
+    """
+    free, fixed = set(available), set(must_include)
+    _check(free, fixed, size)
+    choice = _Choice(free - fixed, fixed, set(held), shapes)
+    return tuple(sorted(fixed | choice.over_shadows(size - len(fixed))))
+
+
+def _check(free: set[DeviceID], fixed: set[DeviceID], size: int) -> None:
+    if not fixed <= free:
+        raise PlacementRefused("a device that must be included is not available")
+    if not len(fixed) <= size <= len(free):
+        raise PlacementRefused(
+            f"{size} devices were asked for, {len(free)} are available, {len(fixed)} are fixed"
+        )
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What there is to choose from, and what bears on the choice."""
+
+    free: set[DeviceID]
+    fixed: set[DeviceID]
+    held: set[DeviceID]
+    shapes: Mapping[Shadow, Shape]
+
+    def over_shadows(self, need: int) -> set[DeviceID]:
+        """`need` devices from the fewest shadow pods."""
+        groups = _grouped(self.free, _shadow)
+
+        def cards(shadow: Shadow, some: int) -> int:
+            return len({self._card(one) for one in self.over_cards(groups[shadow], some)})
+
+        counts = _share_out(groups, need, self._keys(_shadow), cards)
+        chosen = (self.over_cards(groups[shadow], some) for shadow, some in counts.items())
+        return set().union(*chosen)
+
+    def over_cards(self, devices: list[DeviceID], need: int) -> set[DeviceID]:
+        """`need` of one shadow pod's devices from the fewest cards, the lowest indices first."""
+        groups = _grouped(devices, self._card)
+        counts = _share_out(groups, need, self._keys(self._card), lambda _card, _some: 1)
+        return {one for card, some in counts.items() for one in groups[card][:some]}
+
+    def _card(self, device: DeviceID) -> tuple[Shadow, int]:
+        shape = self.shapes.get(_shadow(device))
+        known = shape is not None and device.index < shape.devices
+        return _shadow(device), card_of(device.index, shape) if shape and known else 0
+
+    def _keys(self, key: Callable[[DeviceID], _K]) -> tuple[set[_K], set[_K]]:
+        """The groups that the container is in anyway, and those that anybody is in."""
+        return {key(one) for one in self.fixed}, {key(one) for one in self.held}
+
+
+def _shadow(device: DeviceID) -> Shadow:
+    return (device.namespace, device.shadow)
+
+
+def _grouped(
+    devices: Iterable[DeviceID], key: Callable[[DeviceID], _K]
+) -> dict[_K, list[DeviceID]]:
+    """The devices by their key, the lowest first."""
+    groups: dict[_K, list[DeviceID]] = defaultdict(list)
+    for one in sorted(devices):
+        groups[key(one)].append(one)
+    return dict(groups)
+
+
+def _share_out(
+    groups: Mapping[_K, list[DeviceID]],
+    need: int,
+    known: tuple[set[_K], set[_K]],
+    cards: Callable[[_K, int], int],
+) -> dict[_K, int]:
+    """How many devices to take of each group, so that the container is in the fewest groups.
+
+    Groups that it is in anyway come first. Then, as long as no group has enough, the largest;
+    then, of those that have enough: the fewest cards, one in use before an idle one, the
+    tightest fit.
+    """
+    started, used = known
+    rest = {key: len(devices) for key, devices in groups.items()}
+    taken: dict[_K, int] = {}
+
+    def rank(key: _K) -> tuple[Any, ...]:
+        free = rest[key]
+        fit = (0, cards(key, need), key not in used) if free >= need else (1, -free, False)
+        return (key not in started, *fit, free, key)
+
+    while need:
+        key = min(rest, key=rank)
+        taken[key] = min(rest.pop(key), need)
+        need -= taken[key]
+    return taken

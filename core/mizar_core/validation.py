@@ -1,0 +1,125 @@
+"""What only several objects together can get wrong; the webhook and the operator both ask here.
+
+What one object can get wrong alone is refused by the API server itself (see `schema`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mizar_core.models import GPUPool, GPUQuota, ProfileQuota, isolation_of
+from mizar_core.names import tenant_of, tenant_problem
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with which field, in a sentence that says what to do."""
+
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+def check_quota_against_pool(quota: GPUQuota, pool: GPUPool) -> list[Problem]:
+    """What the quota asks that its pool cannot give; empty if all is well."""
+    return [
+        *_check_namespace(quota, pool),
+        *_check_profiles(quota, pool),
+        *_check_ceiling(quota, pool),
+        *_check_isolation(quota, pool),
+    ]
+
+
+def check_quota_among(quota: GPUQuota, others: Iterable[GPUQuota]) -> list[Problem]:
+    """Profiles that another quota of the same namespace and pool covers already."""
+    rivals = [other for other in others if _rivals(quota, other)]
+    return [
+        Problem(
+            f"spec.profiles[{at}].devices",
+            f"the quota '{other.metadata.name}' of this namespace covers gpu.{wanted.devices}"
+            f" of pool '{quota.spec.pool}' already: change that one instead",
+        )
+        for at, wanted in enumerate(quota.spec.profiles)
+        for other in rivals
+        if other.spec.profile(wanted.devices)
+    ]
+
+
+def check_pool_among(pool: GPUPool, others: Iterable[GPUPool]) -> list[Problem]:
+    """Pools whose resources would bear the same names as this pool's."""
+    return [
+        Problem(
+            "spec.resourcePrefix",
+            f"'{pool.spec.resource_prefix}' would be mixed up with '{other.spec.resource_prefix}'"
+            f" of pool '{other.metadata.name}': give each pool a resourcePrefix of its own",
+        )
+        for other in sorted(others, key=lambda one: one.metadata.name)
+        if other.metadata.name != pool.metadata.name and _same_names(pool, other)
+    ]
+
+
+def _rivals(quota: GPUQuota, other: GPUQuota) -> bool:
+    mine, theirs = quota.metadata, other.metadata
+    same_place = mine.namespace == theirs.namespace and quota.spec.pool == other.spec.pool
+    return same_place and mine.name != theirs.name
+
+
+def _same_names(pool: GPUPool, other: GPUPool) -> bool:
+    mine, theirs = pool.spec.resource_prefix, other.spec.resource_prefix
+    return mine == theirs or bool(tenant_of(mine, theirs) or tenant_of(theirs, mine))
+
+
+def _check_namespace(quota: GPUQuota, pool: GPUPool) -> list[Problem]:
+    if pool.spec.tenancy == "Shared":
+        return []
+    problem = tenant_problem(quota.metadata.namespace or "")
+    return [Problem("metadata.namespace", problem)] if problem else []
+
+
+def _check_profiles(quota: GPUQuota, pool: GPUPool) -> list[Problem]:
+    known = ", ".join(str(one.devices) for one in pool.spec.profiles)
+    return [
+        Problem(
+            f"spec.profiles[{at}].devices",
+            f"pool '{pool.metadata.name}' has no profile of {wanted.devices} devices:"
+            f" choose among {known}, or add the profile to the pool",
+        )
+        for at, wanted in enumerate(quota.spec.profiles)
+        if pool.spec.profile(wanted.devices) is None
+    ]
+
+
+def _check_ceiling(quota: GPUQuota, pool: GPUPool) -> list[Problem]:
+    ceiling = quota.spec.max_cards
+    if ceiling is None:
+        return []
+    warm = sum(one.min * _cards(one, pool) for one in quota.spec.profiles)
+    if warm > ceiling:
+        sentence = f"the profiles' min keep {warm} cards, more than maxCards {ceiling}"
+        return [Problem("spec.maxCards", f"{sentence}: lower min or raise maxCards")]
+    return [
+        Problem(
+            "spec.maxCards",
+            f"{ceiling} cards are too few for a shadow pod of {one.devices} devices, which holds"
+            f" {_cards(one, pool)}: raise maxCards or leave the profile out",
+        )
+        for one in quota.spec.profiles
+        if one.max > 0 and _cards(one, pool) > ceiling
+    ]
+
+
+def _cards(wanted: ProfileQuota, pool: GPUPool) -> int:
+    profile = pool.spec.profile(wanted.devices)
+    return profile.cards if profile else 0
+
+
+def _check_isolation(quota: GPUQuota, pool: GPUPool) -> list[Problem]:
+    contradiction = isolation_of(pool.spec, quota.spec).contradiction
+    if contradiction is None:
+        return []
+    return [
+        Problem("spec.isolation", f"with what pool '{pool.metadata.name}' says, {contradiction}")
+    ]

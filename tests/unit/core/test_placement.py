@@ -1,0 +1,56 @@
+"""Which devices are preferred, example by example."""
+
+import pytest
+
+from mizar_core.device_ids import DeviceID, device_ids
+from mizar_core.errors import PlacementRefused
+from mizar_core.models import Profile
+from mizar_core.placement import preferred
+
+A, B = device_ids("team-a", "shadow-a", 4), device_ids("team-a", "shadow-b", 4)
+SHAPE = Profile(devices=4, cards=2)
+SHAPES = {("team-a", "shadow-a"): SHAPE, ("team-a", "shadow-b"): SHAPE}
+
+
+def _ask(
+    free: list[DeviceID], size: int, *fixed: DeviceID, held: tuple[DeviceID, ...] = ()
+) -> tuple[DeviceID, ...]:
+    return preferred(free, fixed, size, SHAPES, held)
+
+
+def test_one_shadow_pod_and_one_card() -> None:
+    assert _ask([*A, *B], 2) == (A[0], A[1])
+
+
+def test_a_partly_used_shadow_pod_goes_first() -> None:
+    assert _ask([*A, *B[1:]], 1, held=(B[0],)) == (B[1],)
+
+
+def test_a_partly_used_card_goes_first() -> None:
+    assert _ask(list(A[:3]), 1, held=(A[3],)) == (A[2],)
+
+
+def test_one_card_is_worth_waking_an_idle_shadow_pod() -> None:
+    assert _ask([*A, B[0], B[2]], 2, held=(B[1], B[3])) == (A[0], A[1])
+
+
+def test_what_must_be_included_is_and_draws_the_rest_to_it() -> None:
+    assert _ask([*A, *B], 2, B[2]) == (B[2], B[3])
+
+
+def test_two_shadow_pods_when_one_is_too_small() -> None:
+    assert _ask([*A, *B], 6) == (*A, B[0], B[1])
+
+
+def test_devices_of_an_unknown_shadow_pod_are_taken_too() -> None:
+    stray = DeviceID("team-a", "stray", 7)
+    assert preferred([stray], [], 1, {}) == (stray,)
+
+
+def test_contradictions_are_refused() -> None:
+    with pytest.raises(PlacementRefused, match="5 devices were asked for, 4 are available"):
+        _ask(list(A), 5)
+    with pytest.raises(PlacementRefused, match="must be included is not available"):
+        _ask(list(A), 2, B[0])
+    with pytest.raises(PlacementRefused, match="2 are fixed"):
+        _ask(list(A), 1, A[0], A[1])

@@ -1,0 +1,86 @@
+"""What a quota and its pool can get wrong together."""
+
+from typing import Any
+
+import pytest
+
+from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.validation import check_pool_among, check_quota_against_pool, check_quota_among
+
+
+def _pool(name: str = "default", **spec: Any) -> GPUPool:
+    return GPUPool.from_dict({"metadata": {"name": name}, "spec": spec})
+
+
+def _quota(name: str = "quota", namespace: str = "team-a", **spec: Any) -> GPUQuota:
+    body = {"pool": "default", "profiles": [{"devices": 2, "max": 1}]} | spec
+    return GPUQuota.from_dict({"metadata": {"name": name, "namespace": namespace}, "spec": body})
+
+
+def test_a_quota_that_fits_its_pool_has_no_problem() -> None:
+    assert check_quota_against_pool(_quota(), _pool()) == []
+
+
+@pytest.mark.parametrize(
+    ("quota", "pool", "field", "sentence"),
+    [
+        (
+            _quota(profiles=[{"devices": 2, "max": 1}, {"devices": 3, "max": 1}]),
+            _pool(),
+            "spec.profiles[1].devices",
+            "pool 'default' has no profile of 3 devices: choose among 2, 4, 8, 16",
+        ),
+        (
+            _quota(profiles=[{"devices": 4, "min": 2, "max": 2}], maxCards=3),
+            _pool(),
+            "spec.maxCards",
+            "the profiles' min keep 4 cards, more than maxCards 3",
+        ),
+        (
+            _quota(profiles=[{"devices": 8, "max": 1}], maxCards=3),
+            _pool(),
+            "spec.maxCards",
+            "3 cards are too few for a shadow pod of 8 devices, which holds 4",
+        ),
+        (
+            _quota(isolation={"compute": "Hard"}),
+            _pool(isolation={"backend": "None"}),
+            "spec.isolation",
+            "with what pool 'default' says, backend None enforces nothing",
+        ),
+        (
+            _quota(namespace="requests"),
+            _pool(),
+            "metadata.namespace",
+            "the namespace 'requests' cannot have shared GPUs of its own",
+        ),
+    ],
+)
+def test_a_quota_that_does_not_fit(
+    quota: GPUQuota, pool: GPUPool, field: str, sentence: str
+) -> None:
+    (problem,) = check_quota_against_pool(quota, pool)
+    assert problem.field == field
+    assert sentence in problem.message
+    assert str(problem).startswith(f"{field}: ")
+
+
+def test_any_namespace_may_use_a_shared_pool() -> None:
+    assert check_quota_against_pool(_quota(namespace="requests"), _pool(tenancy="Shared")) == []
+
+
+def test_two_quotas_of_a_namespace_do_not_cover_the_same_profile() -> None:
+    rivals = [_quota("other"), _quota("elsewhere", pool="p2"), _quota("foreign", "team-b")]
+    (problem,) = check_quota_among(_quota(), [*rivals, _quota()])
+    assert "the quota 'other' of this namespace covers gpu.2" in problem.message
+
+
+def test_two_pools_do_not_share_a_prefix() -> None:
+    others = [
+        _pool("same"),
+        _pool("tenant-like", resourcePrefix="team-a.mizar.share"),
+        _pool("own", resourcePrefix="h100.example.com"),
+    ]
+    problems = check_pool_among(_pool(), [*others, _pool()])
+    assert [one.field for one in problems] == ["spec.resourcePrefix"] * 2
+    assert "pool 'same'" in problems[0].message and "'tenant-like'" in problems[1].message
