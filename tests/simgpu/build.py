@@ -74,7 +74,14 @@ def _compile_into(folder: Path, extra: tuple[str, ...]) -> None:
         inputs = [str(SOURCES / source) for source in sources]
         if stub := stubs[name]:
             inputs.append(str(stub))
-        flags = [*CFLAGS, *extra, *LDFLAGS, f"-Wl,-soname,{name}", f"-I{SOURCES}", f"-I{generated.folder}"]
+        flags = [
+            *CFLAGS,
+            *extra,
+            *LDFLAGS,
+            f"-Wl,-soname,{name}",
+            f"-I{SOURCES}",
+            f"-I{generated.folder}",
+        ]
         compile_c([*flags, *inputs, "-o", str(folder / name), "-pthread"])
     shutil.rmtree(generated.folder)
 

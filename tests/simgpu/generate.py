@@ -44,9 +44,7 @@ def _entry_table(entries: list[Entry]) -> str:
 def _stubs(names: list[str], answer: str) -> str:
     """Weak definitions: whatever is simulated for real takes their place."""
     mark = '__attribute__((weak, visibility("default")))'
-    return "".join(
-        f"{mark} int {name}(void);\nint {name}(void) {{ {answer} }}\n" for name in names
-    )
+    return "".join(f"{mark} int {name}(void);\nint {name}(void) {{ {answer} }}\n" for name in names)
 
 
 def _error_table(path: Path) -> str:

@@ -59,6 +59,15 @@ class Card:
         return not self.lost and not self.xid
 
 
+@dataclass(frozen=True)
+class Health:
+    """What a device plugin asks about a card."""
+
+    uuid: str
+    minor: int
+    healthy: bool
+
+
 def card_uuid(seed: str, index: int) -> str:
     """The UUID of a card: the same for the same seed and index."""
     return f"GPU-{uuid.uuid5(_NAMESPACE, f'{seed}/{index}')}"
@@ -146,6 +155,18 @@ class Machine:
     def cards(self) -> list[Card]:
         """Every card, lost ones too."""
         return [self._card(index) for index in range(self.admin.card_count())]
+
+    def health(self) -> list[Health]:
+        """Every card's health, without looking at its memory."""
+        admin = self.admin
+        return [
+            Health(
+                uuid=admin.text(index, "uuid"),
+                minor=admin.number(index, "minor"),
+                healthy=not admin.number(index, "lost") and not admin.number(index, "last_xid"),
+            )
+            for index in range(admin.card_count())
+        ]
 
     def card(self, uuid: str) -> Card:
         """The card of that UUID, KeyError if there is none."""

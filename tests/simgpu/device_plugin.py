@@ -1,0 +1,226 @@
+"""A stand-in for the NVIDIA device plugin: nvidia.com/gpu from the simulated cards, by UUID.
+
+    python -m simgpu.device_plugin --simgpu-dir /run/simgpu
+
+It registers again when the kubelet restarts or ends the stream, each time on a socket of a new
+name, and lists a failed or removed card as Unhealthy."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import grpc
+
+from mizar_nodeagent.proto import deviceplugin_pb2 as api
+from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
+from simgpu.admin import StateError
+from simgpu.machine import CONTROL_NODES, Machine
+
+RESOURCE = "nvidia.com/gpu"
+API_VERSION = "v1beta1"
+LOOK_SECONDS = 0.1  # how often the cards and the kubelet's socket are looked at
+REGISTER_SECONDS = 5.0
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[api.AllocateRequest, api.AllocateResponse]"
+
+log = logging.getLogger("simgpu.device_plugin")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One card as the kubelet is told of it."""
+
+    uuid: str
+    minor: int
+    healthy: bool
+
+
+class Cards(Protocol):
+    """Where the cards come from."""
+
+    def devices(self) -> tuple[Device, ...]: ...
+
+
+class MachineCards:
+    """The cards of a simulated machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(
+            Device(health.uuid, health.minor, health.healthy) for health in self._machine.health()
+        )
+
+
+def list_response(devices: Iterable[Device]) -> api.ListAndWatchResponse:
+    return api.ListAndWatchResponse(
+        devices=[
+            api.Device(ID=device.uuid, health="Healthy" if device.healthy else "Unhealthy")
+            for device in devices
+        ]
+    )
+
+
+def container_response(
+    directory: Path, devices: Iterable[Device], uuids: list[str]
+) -> api.ContainerAllocateResponse:
+    """Nodes, mounts and environment of a container that holds the cards `uuids`.
+
+    KeyError: a UUID that no card has."""
+    minors = {device.uuid: device.minor for device in devices}
+    nodes = [f"nvidia{minors[uuid]}" for uuid in uuids] + list(CONTROL_NODES)
+    return api.ContainerAllocateResponse(
+        envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)},
+        devices=[
+            api.DeviceSpec(
+                container_path=f"/dev/{node}",
+                host_path=str(directory / "dev" / node),
+                permissions="rw",
+            )
+            for node in nodes
+        ],
+        mounts=[
+            _mount("/usr/local/nvidia", directory / "driver", read_only=True),
+            _mount("/run/simgpu/state", directory / "state", read_only=False),
+        ],
+    )
+
+
+def _mount(inside: str, outside: Path, *, read_only: bool) -> api.Mount:
+    return api.Mount(container_path=inside, host_path=str(outside), read_only=read_only)
+
+
+class Session(rpc.DevicePluginServicer):
+    """One registration: a server on a socket of its own, until the kubelet lets go of it."""
+
+    def __init__(self, directory: Path, plugin_dir: Path, cards: Cards) -> None:
+        self._directory = directory
+        self._plugin_dir = plugin_dir
+        self._cards = cards
+        self._socket = plugin_dir / f"simgpu-{uuid.uuid4().hex[:12]}.sock"
+        self._server = grpc.aio.server()
+        self.ended = asyncio.Event()
+
+    async def __aenter__(self) -> "Session":
+        rpc.add_DevicePluginServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        self._server.add_insecure_port(f"unix:{self._socket}")
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop(0)
+        self._socket.unlink(missing_ok=True)
+
+    async def register(self) -> None:
+        """Tell the kubelet; grpc.RpcError when it does not listen or refuses."""
+        async with grpc.aio.insecure_channel(
+            f"unix:{self._plugin_dir / 'kubelet.sock'}"
+        ) as channel:
+            request = api.RegisterRequest(
+                version=API_VERSION, endpoint=self._socket.name, resource_name=RESOURCE
+            )
+            kubelet = rpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+            await kubelet.Register(request, timeout=REGISTER_SECONDS)
+        log.info("registered %s on %s", RESOURCE, self._socket.name)
+
+    async def GetDevicePluginOptions(self, request: object, context: object) -> object:
+        return api.DevicePluginOptions()
+
+    async def ListAndWatch(
+        self, request: object, context: object
+    ) -> AsyncIterator[api.ListAndWatchResponse]:
+        told = None
+        try:
+            while True:
+                if (devices := self._cards.devices()) != told:
+                    told = devices
+                    yield list_response(devices)
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self.ended.set()
+
+    async def Allocate(
+        self, request: api.AllocateRequest, context: _Context
+    ) -> api.AllocateResponse:
+        devices = self._cards.devices()
+        try:
+            answers = [
+                container_response(self._directory, devices, list(container.devices_ids))
+                for container in request.container_requests
+            ]
+        except KeyError as unknown:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no such card: {unknown}")
+        return api.AllocateResponse(container_responses=answers)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Tells one file from the next of the same name; None: there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
+async def _until_over(session: Session, kubelet: Path, known: tuple[int, int]) -> None:
+    """Return when the stream ended or the kubelet's socket is another one."""
+    while _identity(kubelet) == known:
+        with contextlib.suppress(TimeoutError):
+            # not wait_for, which can swallow a cancellation that meets the event (until 3.12)
+            async with asyncio.timeout(LOOK_SECONDS):
+                await session.ended.wait()
+            log.info("the kubelet ended the stream")
+            return
+    log.info("the kubelet's socket is gone or new")
+
+
+async def run(directory: Path, plugin_dir: Path, cards: Cards) -> None:
+    """Keep the resource registered for ever; cancel it to end."""
+    kubelet = plugin_dir / "kubelet.sock"
+    while True:
+        known = _identity(kubelet)
+        if known:
+            async with Session(directory, plugin_dir, cards) as session:
+                try:
+                    await session.register()
+                    await _until_over(session, kubelet, known)
+                except grpc.RpcError as error:
+                    log.info("the kubelet does not answer yet: %s", error.code())
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _main(directory: Path, plugin_dir: Path) -> None:
+    with Machine(directory) as machine:
+        work = asyncio.create_task(run(directory, plugin_dir, MachineCards(machine)))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 after SIGTERM; 1 when there is no machine in the directory."""
+    parser = argparse.ArgumentParser(prog="simgpu.device_plugin", description=__doc__)
+    parser.add_argument("--simgpu-dir", type=Path, default=Path("/run/simgpu"))
+    parser.add_argument("--plugin-dir", type=Path, default=Path("/var/lib/kubelet/device-plugins"))
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    try:
+        asyncio.run(_main(arguments.simgpu_dir, arguments.plugin_dir))
+    except StateError as problem:
+        print(f"simgpu.device_plugin: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
