@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -55,7 +56,8 @@ class PodResources:
         self._clock = clock
         self._pace = Pace(CALLS_PER_SECOND, BURST, clock)
         self._channel: grpc.aio.Channel | None = None
-        self._inode = 0
+        self._seen = (0, 0)
+        self._closing: set[asyncio.Future[None]] = set()
 
     async def list(self) -> Claims:
         """Who holds what now. Raises KubeletAway."""
@@ -75,32 +77,40 @@ class PodResources:
         """End the connection; a later call makes a new one."""
         channel, self._channel = self._channel, None
         if channel is not None:
-            await channel.close()
+            await channel.close(None)
 
-    async def _call(self, method: str, request: object) -> object:
+    async def _call(self, method: str, request: object) -> Any:
         if delay := self._pace.delay():
             await asyncio.sleep(delay)
-        stub = await self._stub()
+        ask = getattr(rpc.PodResourcesListerStub(self._connected()), method)  # type: ignore[no-untyped-call]
         try:
-            return await getattr(stub, method)(request, timeout=TIMEOUT_S)
+            return await ask(request, timeout=TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            if error.code() == grpc.StatusCode.UNAVAILABLE:
-                await self.close()
             raise KubeletAway(
                 f"the kubelet does not answer {method} on {self._socket}: {error.details()}"
             ) from error
 
-    async def _stub(self) -> rpc.PodResourcesListerStub:
-        """A stub on the socket as it is now: a restarted kubelet makes a new one."""
-        inode = self._socket_inode()
-        if self._channel is None or inode != self._inode:
-            await self.close()
-            self._inode = inode
+    def _connected(self) -> grpc.aio.Channel:
+        """A channel to the socket as it is now: a restarted kubelet makes a new one."""
+        socket = self._identity()
+        if self._channel is None or socket != self._seen:
+            self._abandon()
+            self._seen = socket
             self._channel = grpc.aio.insecure_channel(f"unix://{self._socket}", options=_OPTIONS)
-        return rpc.PodResourcesListerStub(self._channel)
+        return self._channel
 
-    def _socket_inode(self) -> int:
+    def _abandon(self) -> None:
+        """Close the old channel behind the backs of its callers: closing it at once would look to
+        them as if they had been cancelled."""
+        if (channel := self._channel) is not None:
+            closing = asyncio.ensure_future(channel.close(TIMEOUT_S))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def _identity(self) -> tuple[int, int]:
         try:
-            return self._socket.stat().st_ino
+            found = self._socket.stat()
         except OSError as error:
             raise KubeletAway(f"the kubelet's socket {self._socket} is not there") from error
+        # An inode's number alone may be used again at once.
+        return found.st_ino, found.st_ctime_ns

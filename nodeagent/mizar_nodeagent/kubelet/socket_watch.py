@@ -1,0 +1,61 @@
+"""Noticing that the kubelet was restarted: it deletes every plugin's socket and makes its own anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+SOCKET = "kubelet.sock"
+# A glance costs some microseconds; a pod that starts before we are back gets no device.
+EVERY_S = 0.05
+
+Identity = tuple[int, int]
+"""Inode and time of change: an inode's number alone may be used again at once."""
+
+
+def identity(socket: Path) -> Identity | None:
+    """Which socket it is, or None while there is none."""
+    try:
+        found = socket.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+class KubeletSocket:
+    """The kubelet's registration socket. `run` follows it until cancelled."""
+
+    def __init__(
+        self, plugin_dir: Path, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    ) -> None:
+        self.path = plugin_dir / SOCKET
+        self._sleep = sleep
+        self._seen = identity(self.path)
+        self._changed = asyncio.Event()
+
+    @property
+    def seen(self) -> Identity | None:
+        """The socket as it was at the last glance."""
+        return self._seen
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            now = identity(self.path)
+            if now != self._seen:
+                self._seen = now
+                self._changed.set()
+                self._changed = asyncio.Event()
+            await self._sleep(EVERY_S)
+
+    async def changed_from(self, before: Identity | None) -> None:
+        """Wait until the socket is there and another than `before`."""
+        while self._seen is None or self._seen == before:
+            await self._changed.wait()
+
+    async def there(self) -> Identity:
+        """Wait until there is a socket."""
+        await self.changed_from(None)
+        assert self._seen is not None
+        return self._seen

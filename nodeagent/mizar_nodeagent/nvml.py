@@ -1,0 +1,137 @@
+"""The cards as NVML tells of them. Its calls may block for long: they run in a thread of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pynvml
+
+from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.errors import CardsUnknown
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+WAIT_MS = 500
+RETRY_S = 5.0
+
+
+class Nvml:
+    """A CardSource over libnvidia-ml.so.1. Nothing is called before the first `read`.
+
+    One thread makes all calls, so that NVML is never shut down under a call that waits.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
+        self._known: frozenset[str] = frozenset()
+        self._ready = False
+        self._life = 0
+        self._started = asyncio.Event()
+
+    async def read(self) -> Mapping[str, CardFacts]:
+        """The cards that answer now. Raises CardsUnknown; the next call starts afresh."""
+        try:
+            cards = await self._run(self._read)
+        except pynvml.NVMLError as error:
+            self._ready = False
+            raise CardsUnknown(f"NVML: {error}; is the driver installed on this node?") from error
+        self._started.set()
+        return cards
+
+    async def faults(self, tell: Callable[[str, int], None]) -> None:
+        """Tell each XID event, for ever; registers anew when NVML was started anew."""
+        while True:
+            await self._started.wait()
+            try:
+                await self._follow(tell)
+            except pynvml.NVMLError as error:
+                log.info("NVML tells no events: %s; asking again in %.0f s", error, RETRY_S)
+                await asyncio.sleep(RETRY_S)
+
+    def close(self) -> None:
+        """Let the thread end; one that waits inside NVML does so in half a second."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _follow(self, tell: Callable[[str, int], None]) -> None:
+        life, events = await self._run(self._register)
+        while life == self._life:
+            found = await self._run(lambda: self._wait(life, events))
+            if found is not None:
+                tell(*found)
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def _read(self) -> dict[str, CardFacts]:
+        if not self._ready:
+            self._start()
+        cards = {card.uuid: card for card in _all_cards()}
+        if self._known - cards.keys():
+            # NVML keeps the list of cards that it made when it was started.
+            pynvml.nvmlShutdown()
+            self._start()
+            cards = {card.uuid: card for card in _all_cards()}
+        self._known = frozenset(cards)
+        return cards
+
+    def _start(self) -> None:
+        self._ready = False
+        pynvml.nvmlInit()
+        self._ready = True
+        self._life += 1
+
+    def _register(self) -> tuple[int, Any]:
+        return self._life, _register()
+
+    def _wait(self, life: int, events: Any) -> tuple[str, int] | None:
+        # The set died with the NVML that it was made in.
+        return _wait(events) if life == self._life else None
+
+
+def _all_cards() -> list[CardFacts]:
+    found = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            found.append(_card(pynvml.nvmlDeviceGetHandleByIndex(index)))
+        except pynvml.NVMLError as error:
+            log.warning("card %d does not answer: %s", index, error)
+    return found
+
+
+def _card(handle: Any) -> CardFacts:
+    return CardFacts(
+        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
+    )
+
+
+def _register() -> Any:
+    """An event set with the XIDs of every card that can tell them."""
+    events = pynvml.nvmlEventSetCreate()
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+        except pynvml.NVMLError as error:
+            log.warning("card %d tells no faults: %s", index, error)
+    return events
+
+
+def _wait(events: Any) -> tuple[str, int] | None:
+    try:
+        event = pynvml.nvmlEventSetWait_v2(events, WAIT_MS)
+    except pynvml.NVMLError_Timeout:
+        return None
+    return _text(pynvml.nvmlDeviceGetUUID(event.device)), int(event.eventData)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

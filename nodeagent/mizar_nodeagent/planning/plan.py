@@ -1,0 +1,105 @@
+"""One step of the agent's mind: what it remembered and what it sees → what it should say now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mizar_nodeagent.planning import reports
+from mizar_nodeagent.planning.adopt import Pending, adopt
+from mizar_nodeagent.planning.carving import Carving, Stage
+from mizar_nodeagent.planning.devices import Lists, counts, lists
+from mizar_nodeagent.planning.reports import Report
+from mizar_nodeagent.planning.stages import facts_of, step
+from mizar_nodeagent.planning.view import Counts, View
+from mizar_nodeagent.pods import Key
+
+Memory = Mapping[Key, Carving]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`memory` is for the next step; `lists` go to the kubelet, `counts` to the node's status.
+
+    `insist`: resources whose counts must be written again and again, because the kubelet may
+    overwrite them. `restless`: something waits for the kubelet's word, so it should be asked soon;
+    `cardless`: shadow pods whose cards the kubelet has not told yet.
+    """
+
+    memory: dict[Key, Carving]
+    lists: Lists
+    counts: dict[str, Counts]
+    reports: tuple[Report, ...]
+    insist: frozenset[str] = frozenset()
+    restless: bool = False
+    cardless: frozenset[Key] = field(default_factory=frozenset)
+
+
+def plan(memory: Memory, view: View) -> Plan:
+    """Pure: the same memory and view give the same plan."""
+    known = _stepped(memory, view)
+    pending: dict[Key, Pending] = {}
+    for pod in sorted((view.pods or {}).values(), key=lambda pod: pod.key):
+        if not pod.shadow or pod.ended or pod.going or _is_carved(known, pod.key, pod.uid):
+            continue
+        found = adopt(pod, view, known)
+        if isinstance(found, Pending):
+            pending[pod.key] = found
+        else:
+            known[pod.key] = found
+    return _said(known, pending, view)
+
+
+def _stepped(memory: Memory, view: View) -> dict[Key, Carving]:
+    holders = view.holders()
+    steps = {
+        key: step(carving, facts_of(carving, view, holders), view)
+        for key, carving in memory.items()
+    }
+    return {key: carving for key, carving in steps.items() if carving is not None}
+
+
+def _is_carved(known: Memory, key: Key, uid: str) -> bool:
+    return key in known and known[key].pod_uid == uid
+
+
+def _said(known: dict[Key, Carving], pending: Mapping[Key, Pending], view: View) -> Plan:
+    listed = lists(known.values(), view)
+    wanted = counts(listed, known.values(), view)
+    return Plan(
+        memory=known,
+        lists=listed,
+        counts=wanted,
+        reports=tuple(_reports(known, pending, listed, wanted, view)),
+        insist=frozenset(one.resource for one in known.values() if one.stage is Stage.LOWERED),
+        restless=_is_restless(known, listed, view),
+        cardless=frozenset(key for key, one in pending.items() if one.reason == "CardsUnknown"),
+    )
+
+
+def _reports(
+    known: Memory,
+    pending: Mapping[Key, Pending],
+    listed: Lists,
+    wanted: Mapping[str, Counts],
+    view: View,
+) -> list[Report]:
+    pods, holders = view.pods or {}, view.holders()
+    by_id = {one.id: one for devices in listed.values() for one in devices}
+    found = [reports.of_pending(pods[key], one) for key, one in pending.items()]
+    for key, carving in sorted(known.items()):
+        # A pod that is gone took its ShadowPod with it, or has a successor that reports.
+        if key in pods and pods[key].uid == carving.pod_uid:
+            resource = wanted.get(carving.resource)
+            found.append(reports.of_carving(carving, by_id, resource, holders, view))
+    return found
+
+
+def _is_restless(known: Memory, listed: Lists, view: View) -> bool:
+    if any(one.stage in (Stage.LOWERED, Stage.BLOCKED, Stage.LEAVING) for one in known.values()):
+        return True
+    healthy = {one.id for devices in listed.values() for one in devices if one.healthy}
+    kubelet = {
+        one for resource in listed for one in (view.kubelet or {}).get(resource, frozenset())
+    }
+    return healthy != kubelet

@@ -1,0 +1,178 @@
+"""What the status of a ShadowPod should say, as far as the node agent knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from mizar_core.conditions import Condition, Status, set_condition
+from mizar_core.device_ids import DeviceID
+from mizar_core.models import CardStatus, DeviceStatus, Holder, ShadowPodStatus
+from mizar_core.names import ConditionType
+from mizar_nodeagent.planning.adopt import Pending
+from mizar_nodeagent.planning.carving import Carving, Stage
+from mizar_nodeagent.planning.devices import Device, card_problem
+from mizar_nodeagent.planning.view import Counts, View
+from mizar_nodeagent.pods import Key, Pod
+
+
+@dataclass(frozen=True)
+class Said:
+    """A condition without its time."""
+
+    type: ConditionType
+    status: Status
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The agent's part of a ShadowPod's status; `uid`: of the ShadowPod, empty if not known."""
+
+    key: Key
+    uid: str
+    conditions: tuple[Said, ...]
+    cards: tuple[CardStatus, ...] = ()
+    devices: tuple[DeviceStatus, ...] = ()
+    idle_since: datetime | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.conditions[0].status == "True"
+
+    def status(self, node: str, before: tuple[Condition, ...], now: datetime) -> ShadowPodStatus:
+        """The status with the times of conditions that haven't changed since `before`."""
+        conditions: tuple[Condition, ...] = tuple(
+            one for one in before if one.type in {said.type for said in self.conditions}
+        )
+        for said in self.conditions:
+            conditions = set_condition(
+                conditions, said.type, said.status, said.reason, said.message, now
+            )
+        return ShadowPodStatus(
+            node=node,
+            cards=self.cards,
+            devices=self.devices,
+            idle_since=self.idle_since,
+            conditions=conditions,
+        )
+
+
+def of_pending(pod: Pod, pending: Pending) -> Report:
+    """The report on a shadow pod whose devices are not offered yet."""
+    return Report(
+        key=pod.key,
+        uid=pod.owner_uid,
+        conditions=(
+            Said(ConditionType.READY, "False", pending.reason, pending.message),
+            Said(ConditionType.POD_IN_USING, "False", "NoDevices", "there is no device yet"),
+            Said(ConditionType.HEALTHY, "Unknown", pending.reason, pending.message),
+            Said(ConditionType.DRAINING, *_draining_pending(pod, pending)),
+        ),
+    )
+
+
+def of_carving(
+    carving: Carving,
+    listed: Mapping[str, Device],
+    wanted: Counts | None,
+    holders: Mapping[DeviceID, Holder],
+    view: View,
+) -> Report:
+    """The report on a shadow pod. `listed`: its resource's list by ID, as the kubelet gets it;
+    `wanted`: what the node's status should say of the resource."""
+    held = {one: holders[one] for one in carving.ids if one in holders}
+    return Report(
+        key=carving.key,
+        uid=carving.owner_uid,
+        cards=tuple(
+            CardStatus(
+                uuid=card.uuid, model=card.model, memory_mib=card.memory_bytes >> 20, index=index
+            )
+            for index, card in enumerate(carving.cards)
+        ),
+        devices=tuple(
+            DeviceStatus(
+                id=str(one),
+                card=carving.card(one).uuid,
+                health="Healthy" if listed[str(one)].healthy else "Unhealthy",
+                holder=held.get(one),
+            )
+            for one in carving.ids
+        ),
+        idle_since=carving.idle_since,
+        conditions=(
+            Said(ConditionType.READY, *_ready(carving, listed, wanted, view)),
+            Said(ConditionType.POD_IN_USING, *_in_using(carving, held, view)),
+            Said(ConditionType.HEALTHY, *_healthy(carving, view)),
+            Said(ConditionType.DRAINING, *_draining(carving)),
+        ),
+    )
+
+
+_Words = tuple[Status, str, str]
+
+
+def _ready(
+    carving: Carving, listed: Mapping[str, Device], wanted: Counts | None, view: View
+) -> _Words:
+    if not carving.stage.offered:
+        return "False", carving.stage.value, _STAGE_WORDS[carving.stage]
+    own = [str(one) for one in carving.ids if listed[str(one)].healthy]
+    if not own:
+        return "False", "Unhealthy", "no device of it can be used"
+    if view.kubelet is None:
+        return "Unknown", "KubeletAway", "the kubelet does not say which devices it has"
+    kubelet = view.kubelet.get(carving.resource, frozenset())
+    if not all(one in kubelet for one in own):
+        return "False", "NotAdvertised", "the kubelet does not have the devices yet"
+    if view.node.get(carving.resource) != wanted:
+        return "False", "NotAdvertised", "the node's status does not show the devices yet"
+    return "True", "Serving", f"{len(own)} devices of {carving.resource} are offered"
+
+
+def _in_using(carving: Carving, held: Mapping[DeviceID, Holder], view: View) -> _Words:
+    if held:
+        pods = sorted({f"{one.namespace}/{one.name}" for one in held.values()})
+        return "True", "Held", f"{len(held)} of {len(carving.ids)} devices: {', '.join(pods)}"
+    if any(one in view.allocating for one in carving.ids):
+        return "True", "Allocating", "a container is being given a device"
+    return "False", "Idle", "nobody holds a device"
+
+
+def _healthy(carving: Carving, view: View) -> _Words:
+    problems = [
+        f"{card.uuid}: {problem}" for card in carving.cards if (problem := card_problem(card, view))
+    ]
+    if problems:
+        return "False", "CardFailed", "; ".join(problems)
+    return "True", "CardsWell", "all cards answer"
+
+
+def _draining(carving: Carving) -> _Words:
+    match carving.stage:
+        case Stage.DRAINED:
+            return "True", "Drained", "nobody holds a device, and nobody will get one"
+        case Stage.IN_USE:
+            return "False", "InUse", "somebody holds a device: it is offered again"
+        case Stage.LOWERED | Stage.BLOCKED:
+            return "Unknown", "InProgress", _STAGE_WORDS[carving.stage]
+    return "False", "NotAsked", ""
+
+
+def _draining_pending(pod: Pod, pending: Pending) -> _Words:
+    if not pod.drain:
+        return "False", "NotAsked", ""
+    if pending.reason == "DevicesInUse":
+        return "False", "InUse", pending.message
+    return "True", "Drained", "it never offered a device, and will not while it is drained"
+
+
+_STAGE_WORDS = {
+    Stage.LOWERED: "the scheduler is told that its devices are not there any more",
+    Stage.BLOCKED: "the kubelet gives its devices out no more; is one held already?",
+    Stage.DRAINED: "drained: nobody gets its devices",
+    Stage.LEAVING: "the shadow pod is going or gone",
+}

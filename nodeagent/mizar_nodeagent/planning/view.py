@@ -1,0 +1,79 @@
+"""The snapshot that a plan is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from mizar_core.device_ids import DeviceID
+from mizar_core.models import Holder
+from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.kubelet.claims import Claim, Claims
+from mizar_nodeagent.pods import Key, Pod
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A resource in the node's status."""
+
+    capacity: int
+    allocatable: int
+
+
+@dataclass(frozen=True)
+class View:
+    """One moment of the node. Times are monotonic seconds, but for `time`.
+
+    `pods`: None until the API server has listed them. `seen_at`: when a pod (by UID) was first
+    seen; `gone_at`: when a pod was seen to be gone. `claims`: the kubelet's last answer.
+    `kubelet`: the healthy devices per resource by the kubelet's last answer, None if it does not
+    answer; `kubelet_at`: when it was asked. `allocating`: devices that Allocate gave out and that
+    no claim shows yet. `node`: what was last written to the node's status; `node_at`: when the API
+    server last confirmed it.
+    """
+
+    now: float
+    time: datetime = datetime(2000, 1, 1, tzinfo=UTC)
+    pods: Mapping[Key, Pod] | None = None
+    seen_at: Mapping[str, float] = field(default_factory=dict)
+    gone_at: Mapping[Key, float] = field(default_factory=dict)
+    claims: Claims = field(default_factory=Claims)
+    cards: Mapping[str, CardFacts] = field(default_factory=dict)
+    cards_problem: str | None = None
+    kubelet: Mapping[str, frozenset[str]] | None = None
+    kubelet_at: float = float("-inf")
+    allocating: frozenset[DeviceID] = frozenset()
+    node: Mapping[str, Counts] = field(default_factory=dict)
+    node_at: Mapping[str, float] = field(default_factory=dict)
+
+    def live_claims(self) -> Iterable[Claim]:
+        """The claims of pods that still are: no more those that ended or went after the answer."""
+        for claim in self.claims.all:
+            key = claim.namespace, claim.pod
+            if self.gone_at.get(key, float("-inf")) >= self.claims.asked_at:
+                continue
+            pod = (self.pods or {}).get(key)
+            if pod is None or not pod.ended:
+                yield claim
+
+    def holders(self) -> dict[DeviceID, Holder]:
+        """Who holds each virtual device."""
+        live = Claims(tuple(self.live_claims()))
+        return {device: claim.holder for device, claim in live.share()}
+
+    def claims_of(self, pod: Pod, resource: str) -> tuple[Claim, ...]:
+        """The pod's claims, if the kubelet was asked after this very pod had been seen."""
+        if self.claims.asked_at < self.seen_at.get(pod.uid, float("inf")):
+            return ()
+        return self.claims.of_pod(pod.namespace, pod.name, resource)
+
+    def waits(self, resource: str) -> tuple[Pod, ...]:
+        """Pods bound to this node that ask for the resource and have got nothing yet."""
+        return tuple(
+            pod
+            for pod in (self.pods or {}).values()
+            if pod.asks(resource)
+            and not (pod.ended or pod.admitted)
+            and not self.claims_of(pod, resource)
+        )

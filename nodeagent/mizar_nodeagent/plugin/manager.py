@@ -1,0 +1,83 @@
+"""The plugins of all resources of the node: started with their first device, retired when empty."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mizar_nodeagent.planning.devices import Device
+from mizar_nodeagent.plugin.resource import ResourcePlugin
+
+log = logging.getLogger(__name__)
+
+# The kubelet forgets a resource five minutes after its plugin went; no hurry to go.
+RETIRE_AFTER_S = 300.0
+
+
+@dataclass
+class _Running:
+    plugin: ResourcePlugin
+    task: asyncio.Task[None]
+    empty_since: float | None = None
+
+
+class Plugins:
+    """`apply` makes the lists of a plan what the kubelet sees. Clock (monotonic) is for tests."""
+
+    def __init__(
+        self,
+        make: Callable[[str], ResourcePlugin],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make = make
+        self._clock = clock
+        self._running: dict[str, _Running] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def apply(self, lists: Mapping[str, tuple[Device, ...]]) -> None:
+        """Show these lists; resources that are not among them have no devices any more."""
+        for resource, devices in lists.items():
+            self._of(resource).plugin.update(devices)
+        for resource, running in list(self._running.items()):
+            self._tend(resource, running, bool(lists.get(resource)))
+
+    def connected(self) -> dict[str, bool]:
+        """Whether the kubelet follows each resource's list."""
+        return {resource: one.plugin.connected for resource, one in self._running.items()}
+
+    async def close(self) -> None:
+        """End all plugins, letting calls that run end."""
+        for running in self._running.values():
+            self._end(running)
+        self._running.clear()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _of(self, resource: str) -> _Running:
+        if resource not in self._running:
+            plugin = self._make(resource)
+            task = asyncio.create_task(plugin.run(), name=f"plugin {resource}")
+            self._running[resource] = _Running(plugin, task)
+        return self._running[resource]
+
+    def _tend(self, resource: str, running: _Running, has_devices: bool) -> None:
+        if running.task.done() and not running.task.cancelled():
+            # A bug must cost one registration, not the resource.
+            log.error("the plugin of %s failed", resource, exc_info=running.task.exception())
+            running.task = asyncio.create_task(running.plugin.run(), name=f"plugin {resource}")
+        if has_devices:
+            running.empty_since = None
+            return
+        running.plugin.update(())
+        running.empty_since = running.empty_since or self._clock()
+        if self._clock() - running.empty_since > RETIRE_AFTER_S:
+            log.info("%s has had no device for long: retired", resource)
+            del self._running[resource]
+            self._end(running)
+
+    def _end(self, running: _Running) -> None:
+        running.task.cancel()
+        self._ending.add(running.task)
+        running.task.add_done_callback(self._ending.discard)

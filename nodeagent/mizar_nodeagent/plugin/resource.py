@@ -1,0 +1,128 @@
+"""One resource's plugin: keeps exactly one stream to the kubelet, whatever the kubelet does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+
+from mizar_kube.backoff import Backoff
+from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
+from mizar_nodeagent.planning.devices import Device
+from mizar_nodeagent.plugin.server import Answers, Server, Servicer, Timed, register
+from mizar_nodeagent.plugin.streams import Streams
+
+log = logging.getLogger(__name__)
+
+STREAM_TIMEOUT_S = 5.0
+END_TIMEOUT_S = 2.0
+# The kubelet handles the end of a stream on its own time; a registration that overtakes it is
+# undone by it.
+SETTLE_S = 0.05
+# A stream that lives this long was no failure.
+STABLE_S = 10.0
+
+
+class ResourcePlugin:
+    """Serves one resource and stays registered. `run` goes on until cancelled."""
+
+    def __init__(
+        self,
+        resource: str,
+        plugin_dir: Path,
+        kubelet: KubeletSocket,
+        answers: Answers,
+        timed: Timed,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.resource = resource
+        self.streams = Streams()
+        self._plugin_dir = plugin_dir
+        self._kubelet = kubelet
+        self._servicer = Servicer(resource, self.streams, answers, timed)
+        self._sleep = sleep
+        self._server: Server | None = None
+        self._backoff = Backoff(first=SETTLE_S, most=5.0)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the kubelet follows the list."""
+        return self.streams.open == 1
+
+    def update(self, devices: tuple[Device, ...]) -> None:
+        """The list as it is now."""
+        self.streams.update(devices)
+
+    async def run(self) -> None:
+        """Serve, register, and do both again whenever the kubelet has lost us."""
+        try:
+            while True:
+                await self._one_life()
+        finally:
+            await self._stop()
+
+    async def _one_life(self) -> None:
+        kubelet = await self._kubelet.there()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if await self._connect():
+            await self._until_lost(kubelet)
+        if loop.time() - began > STABLE_S:
+            self._backoff.reset()
+        await self._end_streams()
+        # Nothing to be gentle with when it is another kubelet.
+        if self._kubelet.seen == kubelet:
+            await self._sleep(self._backoff.next())
+
+    async def _connect(self) -> bool:
+        """Whether the kubelet has opened its stream."""
+        server = await self._reachable_server()
+        try:
+            await register(self._kubelet.path, server.socket, self.resource)
+        except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
+            log.warning("cannot register %s with the kubelet: %s", self.resource, _words(error))
+            return False
+        if not await self.streams.until_open(1, STREAM_TIMEOUT_S):
+            log.warning("the kubelet does not ask for the devices of %s", self.resource)
+            return False
+        log.info("%s is registered", self.resource)
+        return True
+
+    async def _until_lost(self, kubelet: tuple[int, int]) -> None:
+        other_kubelet = asyncio.ensure_future(self._kubelet.changed_from(kubelet))
+        other_streams = asyncio.ensure_future(self.streams.until_other_than(1))
+        waiting = {other_kubelet, other_streams}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        log.info("%s: the kubelet is gone or has %d streams", self.resource, self.streams.open)
+
+    async def _reachable_server(self) -> Server:
+        if self._server is not None and not self._server.reachable:
+            await self._stop()
+        if self._server is None:
+            self._server = await Server.start(self._plugin_dir, self.resource, self._servicer)
+        return self._server
+
+    async def _end_streams(self) -> None:
+        self.streams.end_all()
+        if not await self.streams.until_open(0, END_TIMEOUT_S):
+            await self._stop()
+
+    async def _stop(self) -> None:
+        server, self._server = self._server, None
+        self.streams.end_all()
+        if server is not None:
+            await server.stop()
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return str(error.details())
+    return str(error) or type(error).__name__

@@ -1,0 +1,179 @@
+"""The gRPC server of one resource, and its registration with the kubelet."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc
+
+from mizar_core.errors import MizarError
+from mizar_nodeagent.errors import NotYet, StartRefused
+from mizar_nodeagent.kubelet.socket_watch import identity
+from mizar_nodeagent.plugin.streams import Streams
+from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = "v1beta1"
+REGISTER_TIMEOUT_S = 5.0
+# Calls that run when a server stops have this long to end.
+GRACE_S = 0.5
+
+OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+T = TypeVar("T")
+
+
+class Answers(Protocol):
+    """What the servers of all resources ask; each method raises MizarError to refuse."""
+
+    def preferred(
+        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> Sequence[str]: ...
+
+    def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse: ...
+
+    async def prestart(self, resource: str, ids: Sequence[str]) -> None: ...
+
+
+Timed = Callable[[str, float], None]
+"""Told the name of each answered call and the seconds that it took."""
+
+
+class Servicer(rpc.DevicePluginServicer):
+    """The kubelet's calls for one resource, passed on."""
+
+    def __init__(self, resource: str, streams: Streams, answers: Answers, timed: Timed) -> None:
+        self._resource = resource
+        self._streams = streams
+        self._answers = answers
+        self._timed = timed
+
+    async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
+        return OPTIONS
+
+    async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        async for message in self._streams.stream():
+            yield message
+
+    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:
+        async def ask() -> pb.PreferredAllocationResponse:
+            return pb.PreferredAllocationResponse(
+                container_responses=[
+                    pb.ContainerPreferredAllocationResponse(
+                        deviceIDs=self._answers.preferred(
+                            self._resource,
+                            one.available_deviceIDs,
+                            one.must_include_deviceIDs,
+                            one.allocation_size,
+                        )
+                    )
+                    for one in request.container_requests
+                ]
+            )
+
+        return await self._answer("preferred", ask, context)
+
+    async def Allocate(self, request: Any, context: Any) -> Any:
+        async def ask() -> pb.AllocateResponse:
+            return pb.AllocateResponse(
+                container_responses=[
+                    self._answers.allocate(self._resource, one.devices_ids)
+                    for one in request.container_requests
+                ]
+            )
+
+        return await self._answer("allocate", ask, context)
+
+    async def PreStartContainer(self, request: Any, context: Any) -> Any:
+        async def ask() -> pb.PreStartContainerResponse:
+            await self._answers.prestart(self._resource, request.devices_ids)
+            return pb.PreStartContainerResponse()
+
+        return await self._answer("prestart", ask, context)
+
+    async def _answer(self, name: str, ask: Callable[[], Awaitable[T]], context: Any) -> T:
+        began = time.perf_counter()
+        try:
+            answer = await ask()
+        except MizarError as error:
+            log.warning("%s of %s: %s", name, self._resource, error)
+            await context.abort(_code(error), str(error))
+            raise
+        self._timed(name, time.perf_counter() - began)
+        return answer
+
+
+def _code(error: MizarError) -> grpc.StatusCode:
+    if isinstance(error, NotYet):
+        return grpc.StatusCode.UNAVAILABLE
+    if isinstance(error, StartRefused):
+        return grpc.StatusCode.PERMISSION_DENIED
+    return grpc.StatusCode.INVALID_ARGUMENT
+
+
+class Server:
+    """A running server on a socket whose name nobody had before.
+
+    (A dying server unlinks its socket's path, which must not be its successor's.)
+    """
+
+    def __init__(self, server: grpc.aio.Server, socket: Path) -> None:
+        self.socket = socket
+        self._server = server
+        self._identity = identity(socket)
+
+    @classmethod
+    async def start(cls, plugin_dir: Path, resource: str, servicer: Servicer) -> Server:
+        """Serve on a new socket in the kubelet's folder."""
+        socket = plugin_dir / _socket_name(resource)
+        server = grpc.aio.server()
+        rpc.add_DevicePluginServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+        server.add_insecure_port(f"unix://{socket}")
+        await server.start()
+        return cls(server, socket)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the socket is still there: a kubelet that starts deletes all of them."""
+        return identity(self.socket) == self._identity
+
+    async def stop(self) -> None:
+        """Let running calls end, then go."""
+        await self._server.stop(GRACE_S)
+        with suppress(OSError):
+            self.socket.unlink()
+
+
+def _socket_name(resource: str) -> str:
+    """Short: a socket's whole path must fit in 107 bytes."""
+    digest = hashlib.sha256(resource.encode()).hexdigest()[:8]
+    return f"mizar-{digest}-{secrets.token_hex(4)}.sock"
+
+
+def remove_old_sockets(plugin_dir: Path) -> None:
+    """Sockets that a killed agent left behind."""
+    for socket in plugin_dir.glob("mizar-*.sock"):
+        with suppress(OSError):
+            socket.unlink()
+
+
+async def register(kubelet_socket: Path, endpoint: Path, resource: str) -> None:
+    """Tell the kubelet of a server that already answers. Raises grpc.aio.AioRpcError."""
+    request = pb.RegisterRequest(
+        version=VERSION, endpoint=endpoint.name, resource_name=resource, options=OPTIONS
+    )
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    async with grpc.aio.insecure_channel(f"unix://{kubelet_socket}", options=options) as channel:
+        stub = rpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+        async with asyncio.timeout(REGISTER_TIMEOUT_S + 1):
+            await stub.Register(request, timeout=REGISTER_TIMEOUT_S)
