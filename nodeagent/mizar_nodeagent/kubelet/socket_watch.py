@@ -1,4 +1,4 @@
-"""Noticing that the kubelet was restarted: it deletes every plugin's socket and makes its own anew."""
+"""Noticing that the kubelet was restarted: it deletes all plugins' sockets, then makes its own."""
 
 from __future__ import annotations
 

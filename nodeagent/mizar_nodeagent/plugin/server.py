@@ -7,7 +7,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -61,9 +61,8 @@ class Servicer(rpc.DevicePluginServicer):
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
         return OPTIONS
 
-    async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        async for message in self._streams.stream():
-            yield message
+    async def ListAndWatch(self, request: Any, context: Any) -> None:
+        await self._streams.follow(context.write)
 
     async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:
         async def ask() -> pb.PreferredAllocationResponse:

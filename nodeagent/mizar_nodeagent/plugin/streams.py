@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mizar_nodeagent.planning.devices import Device
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+
+Send = Callable[[pb.ListAndWatchResponse], Awaitable[None]]
 
 HEALTH: Final = {True: "Healthy", False: "Unhealthy"}
 
@@ -71,18 +73,18 @@ class Streams:
         while self._open == count:
             await self._moved.wait()
 
-    async def stream(self) -> AsyncIterator[pb.ListAndWatchResponse]:
-        """The messages of one stream, from the list as it is now on."""
+    async def follow(self, send: Send) -> None:
+        """Be one stream: send the list as it is now and each time it changes, until ended."""
         self._open += 1
         self._move()
         sent, ending = -1, self._ending
         try:
             while ending == self._ending:
-                if sent != self._version:
-                    sent = self._version
-                    yield answer(self.devices)
+                if sent == self._version:
+                    await self._moved.wait()
                     continue
-                await self._moved.wait()
+                sent = self._version
+                await send(answer(self.devices))
         finally:
             self._open -= 1
             self._move()
