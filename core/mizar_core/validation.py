@@ -5,10 +5,10 @@ What one object can get wrong alone is refused by the API server itself (see `sc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mizar_core.models import GPUPool, GPUQuota, ProfileQuota, isolation_of
+from mizar_core.models import GPUPool, GPUPoolSpec, GPUQuota, ProfileQuota, isolation_of
 from mizar_core.names import tenant_of, tenant_problem
 
 
@@ -33,23 +33,28 @@ def check_quota_against_pool(quota: GPUQuota, pool: GPUPool) -> list[Problem]:
     ]
 
 
-def check_quota_among(quota: GPUQuota, others: Iterable[GPUQuota]) -> list[Problem]:
-    """Profiles that another quota of the same namespace and pool covers already."""
-    rivals = [other for other in others if _rivals(quota, other)]
+def check_quota_among(
+    quota: GPUQuota, others: Iterable[GPUQuota], pools: Mapping[str, GPUPool]
+) -> list[Problem]:
+    """Profiles whose resource another quota of the same namespace hands out already."""
+    rivals = [other for other in others if _same_resources(quota, other, pools)]
     return [
         Problem(
             f"spec.profiles[{at}].devices",
-            f"the quota '{other.metadata.name}' of this namespace covers gpu.{wanted.devices}"
-            f" of pool '{quota.spec.pool}' already: change that one instead",
+            f"the quota '{other.metadata.name}' of this namespace hands out gpu.{wanted.devices}"
+            f" of pool '{other.spec.pool}' already: change that one instead",
         )
         for at, wanted in enumerate(quota.spec.profiles)
-        for other in rivals
+        for other in sorted(rivals, key=lambda one: one.metadata.name)
         if other.spec.profile(wanted.devices)
     ]
 
 
 def check_pool_among(pool: GPUPool, others: Iterable[GPUPool]) -> list[Problem]:
-    """Pools whose resources would bear the same names as this pool's."""
+    """Pools by whose resources a pod could get this pool's devices, or the other way round.
+
+    Two PerNamespace pools may have one prefix: `check_quota_among` keeps them apart.
+    """
     return [
         Problem(
             "spec.resourcePrefix",
@@ -57,19 +62,26 @@ def check_pool_among(pool: GPUPool, others: Iterable[GPUPool]) -> list[Problem]:
             f" of pool '{other.metadata.name}': give each pool a resourcePrefix of its own",
         )
         for other in sorted(others, key=lambda one: one.metadata.name)
-        if other.metadata.name != pool.metadata.name and _same_names(pool, other)
+        if other.metadata.name != pool.metadata.name and _same_names(pool.spec, other.spec)
     ]
 
 
-def _rivals(quota: GPUQuota, other: GPUQuota) -> bool:
+def _same_resources(quota: GPUQuota, other: GPUQuota, pools: Mapping[str, GPUPool]) -> bool:
     mine, theirs = quota.metadata, other.metadata
-    same_place = mine.namespace == theirs.namespace and quota.spec.pool == other.spec.pool
-    return same_place and mine.name != theirs.name
+    if mine.namespace != theirs.namespace or mine.name == theirs.name:
+        return False
+    prefixes = [
+        pools[name].spec.resource_prefix if name in pools else name
+        for name in (quota.spec.pool, other.spec.pool)
+    ]
+    return prefixes[0] == prefixes[1]
 
 
-def _same_names(pool: GPUPool, other: GPUPool) -> bool:
-    mine, theirs = pool.spec.resource_prefix, other.spec.resource_prefix
-    return mine == theirs or bool(tenant_of(mine, theirs) or tenant_of(theirs, mine))
+def _same_names(one: GPUPoolSpec, other: GPUPoolSpec) -> bool:
+    if one.tenancy == other.tenancy:
+        return one.tenancy == "Shared" and one.resource_prefix == other.resource_prefix
+    shared, own = (one, other) if one.tenancy == "Shared" else (other, one)
+    return tenant_of(shared.resource_prefix, own.resource_prefix) is not None
 
 
 def _check_namespace(quota: GPUQuota, pool: GPUPool) -> list[Problem]:

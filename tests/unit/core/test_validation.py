@@ -69,18 +69,33 @@ def test_any_namespace_may_use_a_shared_pool() -> None:
     assert check_quota_against_pool(_quota(namespace="requests"), _pool(tenancy="Shared")) == []
 
 
-def test_two_quotas_of_a_namespace_do_not_cover_the_same_profile() -> None:
-    rivals = [_quota("other"), _quota("elsewhere", pool="p2"), _quota("foreign", "team-b")]
-    (problem,) = check_quota_among(_quota(), [*rivals, _quota()])
-    assert "the quota 'other' of this namespace covers gpu.2" in problem.message
-
-
-def test_two_pools_do_not_share_a_prefix() -> None:
+def test_two_quotas_of_a_namespace_do_not_hand_out_the_same_resource() -> None:
+    pools = {name: _pool(name) for name in ("default", "twin")}
+    pools["apart"] = _pool("apart", resourcePrefix="h100.example.com")
     others = [
-        _pool("same"),
-        _pool("tenant-like", resourcePrefix="team-a.mizar.share"),
-        _pool("own", resourcePrefix="h100.example.com"),
+        _quota("same"),
+        _quota("twin", pool="twin"),
+        _quota("apart", pool="apart"),
+        _quota("foreign", "team-b"),
+        _quota("larger", profiles=[{"devices": 4, "max": 1}]),
+        _quota(),
     ]
-    problems = check_pool_among(_pool(), [*others, _pool()])
-    assert [one.field for one in problems] == ["spec.resourcePrefix"] * 2
-    assert "pool 'same'" in problems[0].message and "'tenant-like'" in problems[1].message
+    problems = check_quota_among(_quota(), others, pools)
+    assert [one.field for one in problems] == ["spec.profiles[0].devices"] * 2
+    assert "the quota 'same' of this namespace hands out gpu.2" in problems[0].message
+    assert "of pool 'twin' already" in problems[1].message
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "mixed"),
+    [
+        (_pool("a"), _pool("b"), False),
+        (_pool("a", tenancy="Shared"), _pool("b", tenancy="Shared"), True),
+        (_pool("a", tenancy="Shared"), _pool("b"), False),
+        (_pool("a", tenancy="Shared", resourcePrefix="team-a.mizar.share"), _pool("b"), True),
+        (_pool("a", tenancy="Shared"), _pool("a", tenancy="Shared"), False),
+    ],
+)
+def test_pools_whose_resources_would_be_mixed_up(one: GPUPool, other: GPUPool, mixed: bool) -> None:
+    for problems in (check_pool_among(one, [other]), check_pool_among(other, [one])):
+        assert [problem.field for problem in problems] == ["spec.resourcePrefix"] * mixed
