@@ -1,0 +1,3 @@
+from cluster.cli import app
+
+app(prog_name="python -m cluster")

@@ -1,0 +1,57 @@
+"""A small client of the API server, for waiting: quicker than starting kubectl each time."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.credentials import Credentials
+
+TIMEOUT = 5.0
+
+
+@dataclass
+class Api:
+    """The API server behind 127.0.0.1:`port`, as the administrator."""
+
+    port: int
+    credentials: Credentials
+    _context: ssl.SSLContext = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._context = ssl.create_default_context(cafile=str(self.credentials.ca.cert))
+        admin = self.credentials.admin
+        self._context.load_cert_chain(admin.cert, admin.key)
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body; OSError when it cannot be reached."""
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", self.port, timeout=TIMEOUT, context=self._context
+        )
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"the API server's answer makes no sense: {error!r}") from error
+        finally:
+            connection.close()
+
+    def ready(self) -> bool:
+        """Whether the API server says that it is ready."""
+        status, body = self.get("/readyz")
+        return status == 200 and body == "ok"
+
+    def object(self, path: str) -> dict[str, Any] | None:
+        """The object at this path, or None if there is none."""
+        status, body = self.get(path)
+        return json.loads(body) if status == 200 else None
+
+    def node_ready(self, name: str) -> bool:
+        """Whether the node is registered and Ready."""
+        node = self.object(f"/api/v1/nodes/{name}") or {}
+        conditions = node.get("status", {}).get("conditions", [])
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

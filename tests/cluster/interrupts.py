@@ -1,0 +1,41 @@
+"""Ctrl-C and its likes: the first one stops the work, the rest wait until all is cleaned up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody asked to stop."""
+
+
+@contextmanager
+def interruptible_once() -> Iterator[None]:
+    """Inside, the first SIGINT, SIGTERM or SIGHUP raises Interrupted; later ones do nothing.
+
+    So a second Ctrl-C cannot break off the cleaning up after the first one. Outside the main
+    thread, which alone gets signals, it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen = False
+
+    def once(number: int, _frame: FrameType | None) -> None:
+        nonlocal seen
+        if not seen:
+            seen = True
+            raise Interrupted(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, once) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

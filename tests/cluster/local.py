@@ -1,0 +1,76 @@
+"""Clusters on this machine, as root, without Docker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cluster import cleanup, state
+from cluster.binaries import ensure
+from cluster.binaries.progress import Progress
+from cluster.errors import AlreadyUp, ClusterError, NotUp
+from cluster.images import PAUSE, ensure_images, prepared_store
+from cluster.interrupts import interruptible_once
+from cluster.layout import ROOT, Layout
+from cluster.local_cluster import LocalCluster
+from cluster.spec import ClusterSpec
+from cluster.startup import Startup
+
+
+class LocalProvider:
+    """Makes clusters out of namespaces on this machine."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._root = root
+
+    def up(self, spec: ClusterSpec, progress: Progress) -> LocalCluster:
+        """Make a cluster; if anything goes wrong on the way, nothing of it is left.
+
+        Raises AlreadyUp when there is one of that name. Remains of one that was killed are
+        removed first.
+        """
+        require_root()
+        layout = Layout(spec.name, self._root)
+        with state.locked(layout), interruptible_once():
+            if state.is_up(layout):
+                raise AlreadyUp(
+                    f"cluster {spec.name} is up already: use it, choose another name, "
+                    f"or run `python -m cluster down --name {spec.name}`"
+                )
+            cleanup.remove(layout, progress)
+            binaries = ensure(progress)
+            archives = ensure_images(progress, None if spec.mizar else [PAUSE])
+            store = prepared_store(archives.values(), binaries, progress)
+            try:
+                Startup(layout, spec, binaries, store, progress).run()
+            except BaseException:
+                cleanup.remove(layout, progress)
+                raise
+        return self.get(spec.name)
+
+    def get(self, name: str) -> LocalCluster:
+        """The cluster of that name that is up; NotUp if there is none."""
+        layout = Layout(name, self._root)
+        known = state.read(layout)
+        if known is None or not state.is_up(layout):
+            raise NotUp(f"there is no cluster {name} up: run `python -m cluster up --name {name}`")
+        return LocalCluster(layout, known.spec, known.binaries)
+
+    def down(self, name: str, progress: Progress) -> bool:
+        """Remove all there is of a cluster, in whatever state; False if there was nothing."""
+        require_root()
+        layout = Layout(name, self._root)
+        with state.locked(layout):
+            return cleanup.remove(layout, progress)
+
+    def names(self) -> list[str]:
+        """The clusters that have left anything on this machine."""
+        return state.names(self._root)
+
+
+def require_root() -> None:
+    """Raise ClusterError unless run by root."""
+    if os.geteuid() != 0:
+        raise ClusterError(
+            "a local cluster makes namespaces, mounts and cgroups: run this as root (with sudo)"
+        )

@@ -1,0 +1,94 @@
+"""A cluster on this machine: all that any cluster can do, and work on its nodes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cluster import cleanup, state
+from cluster.binaries.progress import Progress
+from cluster.cluster import COMMAND_LIMIT, Cluster, Done, Node
+from cluster.errors import ClusterError
+from cluster.layout import Layout
+from cluster.node import LocalNode
+from cluster.spec import ClusterSpec
+
+
+class LocalCluster(Cluster):
+    """A cluster made by LocalProvider. One is good as long as the cluster is up."""
+
+    def __init__(self, layout: Layout, spec: ClusterSpec, binaries: Path) -> None:
+        tools = {name: binaries / name for name in ("kubectl", "helm")}
+        super().__init__(spec.name, layout.kubeconfig, tools)
+        self.spec = spec
+        self._layout = layout
+        self._nodes = {
+            name: LocalNode(layout, spec, number, binaries)
+            for number, name in enumerate(spec.node_names(), start=1)
+        }
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [node.public() for node in self._nodes.values()]
+
+    @property
+    def logs_dir(self) -> Path:
+        return self._layout.logs
+
+    def environment(self) -> dict[str, str]:
+        cache = self._layout.client_cache
+        helm = {f"HELM_{what}_HOME": str(cache / "helm") for what in ("CACHE", "CONFIG", "DATA")}
+        return {**super().environment(), **helm, "KUBECACHEDIR": str(cache / "kube")}
+
+    def load_image(self, archive: Path, node: str | None = None) -> None:
+        chosen = [self._node(node)] if node else list(self._nodes.values())
+        load_images(chosen, [archive])
+
+    def exec_on_node(
+        self,
+        node: str,
+        argv: Sequence[str],
+        input: str | None = None,
+        check: bool = True,
+        timeout: float = COMMAND_LIMIT,
+    ) -> Done:
+        return self._node(node).run(argv, input, check, timeout)
+
+    def entering(self, node: str, argv: Sequence[str]) -> list[str]:
+        """The command that runs `argv` on a node."""
+        return self._node(node).entering(argv)
+
+    def restart_kubelet(self, node: str) -> None:
+        self._node(node).end_kubelet(signal.SIGTERM)
+        self.start_kubelet(node)
+
+    def kill_kubelet(self, node: str) -> None:
+        self._node(node).end_kubelet(signal.SIGKILL)
+
+    def start_kubelet(self, node: str) -> None:
+        self._node(node).start_kubelet()
+        self._node(node).wait_for_kubelet()
+
+    def down(self) -> None:
+        with state.locked(self._layout):
+            cleanup.remove(self._layout, Progress.silent())
+
+    def _node(self, name: str) -> LocalNode:
+        if name not in self._nodes:
+            known = ", ".join(self._nodes)
+            raise ClusterError(f"cluster {self.name} has no node {name}; it has {known}")
+        return self._nodes[name]
+
+
+def load_images(nodes: Sequence[LocalNode], archives: Sequence[Path]) -> None:
+    """Import archives into nodes, all nodes at once, and each node's one after the other."""
+
+    def load(node: LocalNode) -> None:
+        for archive in archives:
+            node.load_image(archive)
+
+    with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
+        for result in [pool.submit(load, node) for node in nodes]:
+            result.result()

@@ -1,0 +1,206 @@
+"""One local node: its namespaces, the programs in it, and the images its containerd knows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from cluster import cgroups, mounts, network, node_config
+from cluster.addresses import node_ip, pod_subnet
+from cluster.cluster import COMMAND_LIMIT, Done, Node, command
+from cluster.credentials import Credentials
+from cluster.errors import ClusterError, CommandFailed
+from cluster.layout import Layout, NodeLayout
+from cluster.node_config import Machine
+from cluster.processes import PATH, Process, Processes
+from cluster.spec import ClusterSpec
+from cluster.state import holder_name
+from cluster.waiting import wait_until
+
+CAP_SYS_RESOURCE = 24
+KUBELET_HEALTH = "http://127.0.0.1:10248/healthz"
+TESTS = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class LocalNode:
+    """The node with this number (from 1) of a local cluster."""
+
+    layout: Layout
+    spec: ClusterSpec
+    number: int
+    binaries: Path
+
+    @property
+    def name(self) -> str:
+        return self.spec.node_names()[self.number - 1]
+
+    @property
+    def files(self) -> NodeLayout:
+        return self.layout.node(self.name)
+
+    @property
+    def processes(self) -> Processes:
+        return Processes(self.layout)
+
+    @property
+    def holder(self) -> Process:
+        """The node's first process, which its namespaces live and die with."""
+        holder = self.processes.get(holder_name(self.name))
+        if holder is None or not holder.alive():
+            raise ClusterError(f"{self.name} of cluster {self.layout.name} does not exist any more")
+        return holder
+
+    def public(self) -> Node:
+        """The node as users of the cluster see it."""
+        root = Path(f"/proc/{self.holder.pid}/root")
+        return Node(self.name, node_ip(self.number), root, self.files.simgpu)
+
+    def process(self, program: str) -> str:
+        """The name of one of the node's processes."""
+        return f"{self.name}-{program}"
+
+    def start(self, program: str, argv: Sequence[str]) -> None:
+        """Start a program on the node."""
+        env = {"PATH": self._path(), "TMPDIR": "/var/tmp", "HOME": "/root"}
+        self.processes.run(self.process(program), argv, self.holder, env)
+
+    def _path(self) -> str:
+        return f"{self.binaries}:{PATH}"
+
+    def make(self) -> None:
+        """Make the node's folders and namespaces."""
+        self.files.make()
+        mounts.prepare(self.files)
+        plan = mounts.plan(self.files, visible(self.layout, self.binaries))
+        self.processes.hold(holder_name(self.name), self.name, plan)
+
+    def configure(self, credentials: Credentials, machine: Machine) -> None:
+        """Write the configuration of the node's programs."""
+        config = self.files.config
+        resolv_conf = config / "resolv.conf"
+        resolv_conf.touch()
+        root = cgroups.node_root(self.layout.name, self.name)
+        kubelet = node_config.kubelet(credentials, self.name, root, resolv_conf)
+        kubelet |= node_config.oom_score(machine)
+        (config / "kubelet.yaml").write_text(yaml.safe_dump(kubelet))
+        proxy = node_config.kube_proxy(credentials, self.name, machine)
+        (config / "kube-proxy.yaml").write_text(yaml.safe_dump(proxy))
+        cni = config / "cni"
+        cni.mkdir()
+        network_list = json.dumps(node_config.cni(pod_subnet(self.number)), indent=2)
+        (cni / "10-pods.conflist").write_text(network_list)
+        containerd = node_config.containerd(self.binaries, cni, machine)
+        (config / "containerd.toml").write_text(containerd)
+
+    def start_containerd(self) -> None:
+        config = self.files.config / "containerd.toml"
+        self.start("containerd", [str(self.binaries / "containerd"), f"--config={config}"])
+
+    def wait_for_containerd(self) -> None:
+        """Wait until containerd takes calls."""
+        name = self.process("containerd")
+        wait_until(f"{name} taking calls", self._containerd_answers, self.processes, [name])
+
+    def _containerd_answers(self) -> bool:
+        path = self.files.run / node_config.CONTAINERD_SOCKET.removeprefix("/run/")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+        return True
+
+    def start_kube_proxy(self) -> None:
+        config = self.files.config / "kube-proxy.yaml"
+        self.start("kube-proxy", [str(self.binaries / "kube-proxy"), f"--config={config}"])
+
+    def start_kubelet(self) -> None:
+        labels = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": self.spec.card_model}
+        kubeconfig = self.layout.pki / f"{self.name}.kubeconfig"
+        argv = [
+            str(self.binaries / "kubelet"),
+            f"--config={self.files.config / 'kubelet.yaml'}",
+            f"--kubeconfig={kubeconfig}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={node_ip(self.number)}",
+            f"--node-labels={','.join(f'{key}={value}' for key, value in labels.items())}",
+        ]
+        self.start("kubelet", argv)
+
+    def wait_for_kubelet(self) -> None:
+        """Wait until the kubelet says that it is healthy."""
+        name = self.process("kubelet")
+        wait_until(f"{name} being healthy", self._kubelet_healthy, self.processes, [name])
+
+    def _kubelet_healthy(self) -> bool:
+        script = f"import urllib.request as r; r.urlopen('{KUBELET_HEALTH}', timeout=5)"
+        return self.run([sys.executable, "-I", "-S", "-c", script], check=False).returncode == 0
+
+    def end_kubelet(self, number: signal.Signals) -> None:
+        """End the kubelet by this signal; it is gone on return."""
+        name = self.process("kubelet")
+        process = self.processes.get(name)
+        if process is not None:
+            process.signal(number)
+            self.processes.stop(name, grace=30)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        input: str | None = None,
+        check: bool = True,
+        timeout: float = COMMAND_LIMIT,
+    ) -> Done:
+        """Run a command on the node and wait for it."""
+        return command(self.entering(argv), input, check, timeout)
+
+    def load_image(self, archive: Path) -> None:
+        """Import a docker archive into the node's containerd."""
+        ctr = str(self.binaries / "ctr")
+        argv = self.entering([ctr, "--namespace=k8s.io", "images", "import", "-"])
+        with archive.open("rb") as file:
+            done = subprocess.run(
+                argv,
+                stdin=file,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_LIMIT,
+                check=False,
+            )
+        if done.returncode != 0:
+            raise CommandFailed(argv, done.returncode, done.stdout, done.stderr)
+
+    def entering(self, argv: Sequence[str]) -> list[str]:
+        """The command that runs `argv` in the node's namespaces, with its programs at hand."""
+        target = ["nsenter", "--target", str(self.holder.pid), "--wd=/"]
+        namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
+        return [*target, *namespaces, "--", "env", f"PATH={self._path()}", *argv]
+
+
+def visible(layout: Layout, binaries: Path) -> list[Path]:
+    """The host's folders that programs on a node use at their own path."""
+    programs = {program.resolve().parent for program in binaries.iterdir()}
+    python = [Path(sys.prefix), Path(sys.base_prefix)]
+    return [layout.dir, binaries, *programs, *python, TESTS.parent]
+
+
+def machine() -> Machine:
+    """What the nodes' configuration must heed of this machine."""
+    return Machine(
+        cgroup_v1=cgroups.uses_v1(cgroups.hierarchies()),
+        may_lower_oom_score=bool(_effective_capabilities() >> CAP_SYS_RESOURCE & 1),
+        bridge_filter=network.has_bridge_filter(),
+    )
+
+
+def _effective_capabilities() -> int:
+    status = Path(f"/proc/{os.getpid()}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("CapEff:"))
+    return int(line.split()[1], 16)

@@ -1,0 +1,148 @@
+"""The configuration of a node's programs: kubelet, containerd, kube-proxy and the CNI plugins.
+
+Paths are those inside the node, and the usual ones: what a user knows of a node holds here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.addresses import CLUSTER_DOMAIN, POD_NET, dns_ip
+from cluster.credentials import Credentials
+
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+PAUSE_IMAGE = "localhost/mizar/pause:dev"
+_KUBELET = "kubelet.config.k8s.io/v1beta1"
+_PROXY = "kubeproxy.config.k8s.io/v1alpha1"
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the configuration must heed of the machine.
+
+    `cgroup_v1`: controllers are in cgroup v1. `may_lower_oom_score`: root has CAP_SYS_RESOURCE.
+    `bridge_filter`: the kernel shows bridged packets to the firewall.
+    """
+
+    cgroup_v1: bool
+    may_lower_oom_score: bool
+    bridge_filter: bool
+
+
+def kubelet(credentials: Credentials, node: str, cgroup_root: str, resolv_conf: Path) -> Config:
+    """KubeletConfiguration; nothing is evicted because the developer's disk is full."""
+    pair = credentials.node(node)
+    return {
+        "apiVersion": _KUBELET,
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(credentials.ca.cert)},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(pair.cert),
+        "tlsPrivateKeyFile": str(pair.key),
+        "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroup_root,
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "makeIPTablesUtilChains": False,
+        "clusterDomain": CLUSTER_DOMAIN,
+        "clusterDNS": [dns_ip()],
+        "resolvConf": str(resolv_conf),
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "0%",
+            "nodefs.inodesFree": "0%",
+            "imagefs.available": "0%",
+        },
+    }
+
+
+def oom_score(machine: Machine) -> Config:
+    """What is added to the kubelet's and kube-proxy's configuration for this machine."""
+    return {} if machine.may_lower_oom_score else {"oomScoreAdj": 0}
+
+
+def kube_proxy(credentials: Credentials, node: str, machine: Machine) -> Config:
+    """KubeProxyConfiguration.
+
+    Where the kernel hides bridged packets from the firewall, a pod's answer to another pod on its
+    own node would not be translated back; so Services then show their clients as the node.
+    """
+    return {
+        "apiVersion": _PROXY,
+        "kind": "KubeProxyConfiguration",
+        "mode": "nftables",
+        "clientConnection": {"kubeconfig": str(credentials.kubeconfig("kube-proxy"))},
+        "clusterCIDR": str(POD_NET),
+        "hostnameOverride": node,
+        "nftables": {"masqueradeAll": not machine.bridge_filter},
+        # Those are limits of the whole machine.
+        "conntrack": {"maxPerCore": 0, "min": 0},
+        **oom_score(machine),
+    }
+
+
+def containerd(cni_bin: Path, cni_conf: Path, machine: Machine) -> str:
+    """containerd's config.toml; NRI and CDI are on, as containerd 2 has them."""
+    restrict = "false" if machine.may_lower_oom_score else "true"
+    return f"""\
+version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.blockfile",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.erofs",
+  "io.containerd.snapshotter.v1.zfs",
+]
+
+[grpc]
+address = "{CONTAINERD_SOCKET}"
+
+[plugins."io.containerd.internal.v1.opt"]
+path = "/var/lib/containerd/opt"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{PAUSE_IMAGE}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+disable_apparmor = true
+restrict_oom_score_adj = {restrict}
+enable_cdi = true
+
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["{cni_bin}"]
+conf_dir = "{cni_conf}"
+
+[plugins."io.containerd.nri.v1.nri"]
+disable = false
+"""
+
+
+def cni(pod_subnet: str) -> Config:
+    """The pod network's configuration list."""
+    ipam = {
+        "type": "host-local",
+        "ranges": [[{"subnet": pod_subnet}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    bridge = {
+        "type": "bridge",
+        "bridge": "cni0",
+        "isGateway": True,
+        "hairpinMode": True,
+        "ipam": ipam,
+    }
+    port_map = {"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": True}}
+    return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge, port_map]}

@@ -1,0 +1,43 @@
+"""What a cluster should be like."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cluster.errors import SpecError
+
+MAX_NODES = 64
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """A cluster: its name, its nodes, and the simulated cards on each node.
+
+    `card_memory_mib` is in MiB. `card_model` becomes the node label nvidia.com/gpu.product;
+    `mizar` says whether Mizar is installed into it. Raises SpecError when it cannot be built.
+    """
+
+    name: str = "mizar"
+    nodes: int = 1
+    cards: int = 2
+    card_memory_mib: int = 16384
+    card_model: str = "NVIDIA-A100-SXM4-40GB"
+    mizar: bool = True
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise SpecError(
+                f"cluster name {self.name!r}: use at most 30 lower-case letters, digits and -"
+            )
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise SpecError(f"{self.nodes} nodes: a cluster has 1 to {MAX_NODES}")
+        if not 0 <= self.cards <= 64:
+            raise SpecError(f"{self.cards} cards: a node has 0 to 64")
+        if self.card_memory_mib < 64:
+            raise SpecError(f"{self.card_memory_mib} MiB of card memory: at least 64")
+
+    def node_names(self) -> list[str]:
+        """node-1, node-2, ...; the first one also runs the control plane."""
+        return [f"node-{number}" for number in range(1, self.nodes + 1)]

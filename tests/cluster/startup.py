@@ -1,0 +1,133 @@
+"""The way from nothing to a cluster whose nodes are ready, in order."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster import cgroups, control_plane, credentials, network, state
+from cluster.addresses import API_PORT, node_ip
+from cluster.api import Api
+from cluster.binaries import Binaries
+from cluster.binaries.progress import Progress
+from cluster.images import clone_store
+from cluster.layout import Layout
+from cluster.node import LocalNode, machine
+from cluster.processes import Processes
+from cluster.spec import ClusterSpec
+from cluster.waiting import wait_until
+
+FORWARDER = Path(__file__).with_name("forwarder.py")
+
+
+class Startup:
+    """Starts one cluster. Whatever it raises, the caller removes what is there by then.
+
+    `store` is a containerd store that has the images which each node knows from the start.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        spec: ClusterSpec,
+        binaries: Binaries,
+        store: Path,
+        progress: Progress,
+    ) -> None:
+        self._layout = layout
+        self._spec = spec
+        self._binaries = binaries.dir
+        self._store = store
+        self._progress = progress
+        self._processes = Processes(layout)
+        self._nodes = [
+            LocalNode(layout, spec, number, binaries.dir) for number in range(1, spec.nodes + 1)
+        ]
+
+    def run(self) -> None:
+        """Do it all; the cluster is usable on return."""
+        with self._progress.step("making namespaces, network and certificates"):
+            self._prepare()
+        with self._progress.step("starting etcd, API server and containerd"):
+            api = self._start_api_server()
+        with self._progress.step(f"starting {self._count('node')}"):
+            self._start_rest(api)
+        state.write(self._layout, self._state(ready=True))
+
+    def _state(self, ready: bool) -> state.State:
+        return state.State(self._spec, state.current_boot(), self._binaries, ready)
+
+    def _count(self, what: str) -> str:
+        number = self._spec.nodes
+        return f"{number} {what}{'' if number == 1 else 's'}"
+
+    def _prepare(self) -> None:
+        self._layout.make()
+        state.write(self._layout, self._state(ready=False))
+        self._credentials = credentials.make(self._layout, self._spec.node_names())
+        cgroups.create(self._layout.name, self._spec.node_names())
+        this_machine = machine()
+        for node in self._nodes:
+            node.make()
+            node.configure(self._credentials, this_machine)
+        network.connect([node.holder for node in self._nodes])
+
+    def _start_api_server(self) -> Api:
+        self._start("etcd", control_plane.etcd(self._layout.etcd))
+        self._start("kube-apiserver", control_plane.api_server(self._credentials))
+        for node in self._nodes:
+            clone_store(self._store, node.files.containerd)
+            node.start_containerd()
+        api = Api(self._forward(), self._credentials)
+        names = ["etcd", "kube-apiserver", "forwarder"]
+        wait_until("the API server being ready", api.ready, self._processes, names)
+        for node in self._nodes:
+            node.wait_for_containerd()
+        return api
+
+    def _start(self, program: str, arguments: Sequence[str]) -> None:
+        """Start a part of the control plane, on the first node."""
+        argv = [str(self._binaries / program), *arguments]
+        self._processes.run(program, argv, self._nodes[0].holder)
+
+    def _forward(self) -> int:
+        """Start the forwarder and write the kubeconfig; the host's port."""
+        port_file = self._layout.dir / "port"
+        target = [str(self._nodes[0].holder.pid), node_ip(1), str(API_PORT)]
+        argv = [sys.executable, "-I", "-S", str(FORWARDER), str(port_file), *target]
+        self._processes.run("forwarder", argv)
+        wait_until("the forwarder listening", port_file.exists, self._processes, ["forwarder"])
+        port = int(port_file.read_text())
+        credentials.write_kubeconfig(
+            self._layout.kubeconfig,
+            self._layout.name,
+            f"https://127.0.0.1:{port}",
+            self._credentials.ca.cert,
+            self._credentials.admin,
+        )
+        return port
+
+    def _start_rest(self, api: Api) -> None:
+        self._start("kube-controller-manager", control_plane.controller_manager(self._credentials))
+        self._start("kube-scheduler", control_plane.scheduler(self._credentials))
+        for node in self._nodes:
+            node.start_kube_proxy()
+            node.start_kubelet()
+        for node in self._nodes:
+            self._wait_for_node(api, node)
+        wait_until(
+            "the default service account",
+            lambda: api.object("/api/v1/namespaces/default/serviceaccounts/default"),
+            self._processes,
+            control_plane.NAMES,
+        )
+
+    def _wait_for_node(self, api: Api, node: LocalNode) -> None:
+        names = [node.process(one) for one in ("kubelet", "containerd", "kube-proxy")]
+        wait_until(
+            f"{node.name} being ready",
+            lambda: api.node_ready(node.name),
+            self._processes,
+            [*control_plane.NAMES, *names],
+        )
