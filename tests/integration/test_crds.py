@@ -1,0 +1,334 @@
+"""The custom resources on a real API server: what it refuses, fills in and shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster import Cluster
+from mizar_core.models import BUILT_IN_PROFILES, GPUPool, parse_kind
+from support.kube import Kube, Object
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = "crds"
+
+
+@pytest.fixture(scope="module")
+def kube(cluster: Cluster) -> Iterator[Kube]:
+    """An API server that knows the custom resources, and a namespace for them."""
+    kube = Kube(cluster)
+    kube.apply(ROOT / "crds", {"apiVersion": "v1", "kind": "Namespace", **_meta(NAMESPACE, None)})
+    kube.run("wait", "--for=condition=Established", "--timeout=60s", f"--filename={ROOT / 'crds'}")
+    yield kube
+    kube.run("delete", "gpupools", "--all")
+    kube.run("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+def _meta(name: str, namespace: str | None = NAMESPACE) -> Object:
+    return {"metadata": {"name": name} | ({"namespace": namespace} if namespace else {})}
+
+
+def _object(kind: str, name: str, spec: Object, namespace: str | None = NAMESPACE) -> Object:
+    head = {"apiVersion": "mizar.share/v1alpha1", "kind": kind}
+    return {**head, **_meta(name, namespace), "spec": spec}
+
+
+def _pool(spec: Object | None = None, name: str = "pool") -> Object:
+    return _object("GPUPool", name, spec or {}, None)
+
+
+def _quota(spec: Object | None = None, name: str = "quota") -> Object:
+    profiles = [{"devices": 2, "max": 1}]
+    return _object("GPUQuota", name, {"pool": "pool", "profiles": profiles, **(spec or {})})
+
+
+def _shadow(spec: Object | None = None, name: str = "shadow-2-abcde") -> Object:
+    base = {"pool": "pool", "quota": "quota", "devices": 2, "cards": 1}
+    return _object("ShadowPod", name, {**base, **(spec or {})})
+
+
+def _profiles(*each: tuple[int, int]) -> Object:
+    return {"profiles": [{"devices": devices, "cards": cards} for devices, cards in each]}
+
+
+def _memory(amount: Any) -> Object:
+    return {"profiles": [{"devices": 2, "cards": 1, "memory": amount}]}
+
+
+def _numbers(**numbers: int) -> Object:
+    return {"profiles": [{"devices": 2, **numbers}]}
+
+
+NO_SCALING = 'is no scaling: write a number above 0 and at most 16, such as "1" or "1.5"'
+NO_MEMORY = "is no amount of memory: write one above zero, such as 8Gi or 500Mi"
+A_DNS_NAME = "resourcePrefix must be a DNS name with a dot, in lower case, such as mizar.share"
+NOT_THEIRS = "must not contain kubernetes.io nor begin with requests., which belong to Kubernetes"
+A_RESOURCE = "must be an extended resource with one slash, such as nvidia.com/gpu"
+SHORT = "metadata.name must have at most 63 characters and no dot"
+
+REFUSED = {
+    "cards that do not divide": (
+        _pool(_profiles((10, 3))),
+        "10 devices cannot be spread evenly over 3 cards: make devices a multiple of cards",
+    ),
+    "more cards than devices": (
+        _pool(_profiles((1, 2))),
+        "1 devices cannot be spread evenly over 2 cards",
+    ),
+    "no cards": (_pool(_profiles((2, 0))), "cards in body should be greater than or equal to 1"),
+    "a profile twice": (_pool(_profiles((2, 1), (2, 2))), 'Duplicate value: {"devices":2}'),
+    "no profiles": (_pool({"profiles": []}), "should have at least 1 items"),
+    "scaling zero": (_pool({"memoryScaling": "0"}), f'"0": {NO_SCALING}'),
+    "scaling negative": (_pool({"memoryScaling": "-1"}), f'"-1": {NO_SCALING}'),
+    "scaling a negative number": (_pool({"coreScaling": -1}), f"-1: {NO_SCALING}"),
+    "scaling beyond 16": (_pool({"coreScaling": "16.5"}), f'"16.5": {NO_SCALING}'),
+    "scaling no number": (_pool({"coreScaling": "double"}), f'"double": {NO_SCALING}'),
+    "memory misspelt": (_pool(_memory("8GiB")), f'"8GiB": {NO_MEMORY}'),
+    "memory negative": (_pool(_memory("-8Gi")), f'"-8Gi": {NO_MEMORY}'),
+    "memory zero": (_pool(_memory(0)), f"0: {NO_MEMORY}"),
+    "compute mode unknown": (
+        _pool({"isolation": {"compute": "Fair"}}),
+        'Unsupported value: "Fair": supported values: "None", "Hard", "Soft", "Weighted"',
+    ),
+    "a backend that enforces nothing": (
+        _pool({"isolation": {"compute": "Hard", "backend": "None"}}),
+        "backend None enforces nothing: let compute be None, or backend be Auto, Shim or MPS",
+    ),
+    "prefix no DNS name": (_pool({"resourcePrefix": "Mizar_Share.x"}), A_DNS_NAME),
+    "prefix without a dot": (_pool({"resourcePrefix": "mizar"}), A_DNS_NAME),
+    "prefix with a slash": (_pool({"resourcePrefix": "mizar.share/gpu"}), A_DNS_NAME),
+    "prefix of Kubernetes": (_pool({"resourcePrefix": "gpu.kubernetes.io"}), NOT_THEIRS),
+    "prefix of quotas": (_pool({"resourcePrefix": "requests.example.com"}), NOT_THEIRS),
+    "prefix too long": (
+        _pool({"resourcePrefix": "gpu." + "a" * 180}),
+        "may not be more than 180 bytes",
+    ),
+    "physical resource dotted": (_pool({"physicalResource": "nvidia.com.gpu"}), A_RESOURCE),
+    "pool's name too long": (_pool(name="p" * 64), SHORT),
+    "pool's name with a dot": (_pool(name="p.q"), SHORT),
+    "a field that does not exist": (
+        _pool({"idleTimeout": 3}),
+        'unknown field "spec.idleTimeout"',
+    ),
+    "max below min": (
+        _quota(_numbers(min=2, max=1)),
+        "min 2 is more than max 1: lower min or raise max",
+    ),
+    "max negative": (_quota(_numbers(max=-1)), "max in body should be greater than or equal to 0"),
+    "max left out": (_quota(_numbers(min=0)), "spec.profiles[0].max: Required value"),
+    "profile out of range": (
+        _quota({"profiles": [{"devices": 300, "max": 1}]}),
+        "devices in body should be less than or equal to 256",
+    ),
+    "quota's name too long": (_quota(name="q" * 64), SHORT),
+    "quota's compute mode unknown": (
+        _quota({"isolation": {"compute": "Fair"}}),
+        'Unsupported value: "Fair"',
+    ),
+    "maxCards negative": (_quota({"maxCards": -1}), "maxCards in body should be greater than or"),
+    "shadow pod that does not divide": (
+        _shadow({"devices": 3, "cards": 2}),
+        "3 devices cannot be spread evenly over 2 cards",
+    ),
+}
+
+ACCEPTED = {
+    "a pool with nothing said": _pool(),
+    "ten over one": _pool(_profiles((10, 1))),
+    "memory per device": _pool(_memory("3Gi")),
+    "memory in bytes": _pool(_memory(3221225472)),
+    "scalings": _pool({"memoryScaling": "1.5", "coreScaling": 2}),
+    "isolation in part": _pool({"isolation": {"compute": "Weighted"}}),
+    "a quota": _quota(),
+    "a quota with all there is": _quota(
+        {"maxCards": 4, "isolation": {"memory": "Oversubscribe"}, "idleTimeoutSeconds": 0}
+    ),
+    "a shadow pod": _shadow(),
+}
+
+FOREVER = {
+    "prefix": (
+        _pool(name="forever"),
+        {"resourcePrefix": "other.share"},
+        "resourcePrefix cannot be changed: make another GPUPool with the new prefix",
+    ),
+    "tenancy": (
+        _pool(name="forever"),
+        {"tenancy": "Shared"},
+        "tenancy cannot be changed: make another GPUPool and move quotas to it",
+    ),
+    "a profile's cards": (
+        _pool(_profiles((4, 2)), name="forever"),
+        _profiles((4, 1)),
+        "cards of a profile cannot be changed while shadow pods of the old shape may run",
+    ),
+    "a quota's pool": (
+        _quota(name="forever"),
+        {"pool": "another"},
+        "pool cannot be changed: make another GPUQuota for the other pool",
+    ),
+    "a shadow pod's cards": (
+        _shadow(name="forever"),
+        {"cards": 2},
+        "spec cannot be changed: delete this ShadowPod",
+    ),
+}
+
+
+def _create(kube: Kube, body: Object, *flags: str) -> tuple[int, str]:
+    return kube.attempt("create", "--filename=-", *flags, input=yaml.safe_dump(body))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wrong_manifest_is_refused_with_a_sentence(kube: Kube, case: str) -> None:
+    body, sentence = REFUSED[case]
+    status, answer = _create(kube, body, "--dry-run=server")
+    assert status != 0 and sentence in answer
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_a_good_manifest_is_accepted(kube: Kube, case: str) -> None:
+    status, answer = _create(kube, ACCEPTED[case], "--dry-run=server", "--output=json")
+    assert status == 0, answer
+    parse_kind(yaml.safe_load(answer))
+
+
+@pytest.mark.parametrize("case", FOREVER)
+def test_what_must_not_change_cannot(kube: Kube, case: str) -> None:
+    body, change, sentence = FOREVER[case]
+    kube.apply(body)
+    changed = {**body, "spec": {**body["spec"], **change}}
+    status, answer = kube.attempt("apply", "--filename=-", input=yaml.safe_dump(changed))
+    kube.run("delete", "--filename=-", input=yaml.safe_dump(body))
+    assert status != 0 and sentence in answer
+
+
+def test_a_profile_may_come_and_go_and_its_memory_change(kube: Kube) -> None:
+    kube.apply(_pool(_profiles((2, 1), (4, 2)), name="changing"))
+    kube.apply(_pool(_profiles((2, 1), (10, 1)), name="changing"))
+    kube.apply(_pool(_memory("2Gi"), name="changing"))
+    assert (kube.get("gpupool", "changing") or {})["spec"]["profiles"] == [
+        {"devices": 2, "cards": 1, "memory": "2Gi"}
+    ]
+
+
+@pytest.mark.parametrize("said", [{}, {"spec": {}}, {"spec": {"isolation": {}}}])
+def test_defaults_are_those_of_the_models(kube: Kube, said: Object) -> None:
+    body = {"apiVersion": "mizar.share/v1alpha1", "kind": "GPUPool", **_meta("bare", None), **said}
+    status, answer = _create(kube, body, "--dry-run=server", "--output=json")
+    assert status == 0, answer
+    pool = GPUPool.from_dict(yaml.safe_load(answer))
+    assert pool.spec == GPUPool().spec and pool.spec.profiles == BUILT_IN_PROFILES
+    written = yaml.safe_load(answer)["spec"]
+    assert written["resourcePrefix"] == "mizar.share" and written["memoryScaling"] == "1"
+
+
+def test_status_is_written_on_its_own(kube: Kube) -> None:
+    kube.apply({**_quota(name="status"), "status": {"ready": 7}})
+    assert "status" not in (kube.get("gpuquota", "status", NAMESPACE) or {})
+    _patch_status(kube, "gpuquota", "status", {"ready": -3})
+    assert (kube.get("gpuquota", "status", NAMESPACE) or {})["status"] == {"ready": -3}
+
+
+def _patch_status(kube: Kube, kind: str, name: str, status: Object) -> None:
+    patch = f"--patch={yaml.safe_dump({'status': status})}"
+    where = ["--subresource=status", "--type=merge", f"--namespace={NAMESPACE}"]
+    kube.run("patch", kind, name, *where, patch)
+
+
+def _condition(type: str, status: str) -> Object:
+    return {
+        "type": type,
+        "status": status,
+        "reason": "Told",
+        "lastTransitionTime": "2025-01-31T12:00:00Z",
+    }
+
+
+def _table(kube: Kube, *what: str) -> dict[str, str]:
+    """The one row that kubectl prints, by column (columns are two spaces or more apart)."""
+    head, row = kube.run("get", *what, f"--namespace={NAMESPACE}").splitlines()
+    names = re.split(r"\s{2,}", head.strip())
+    starts = [head.index(name) for name in names]
+    ends = [*starts[1:], None]
+    return {name: row[at:end].strip() for name, at, end in zip(names, starts, ends, strict=True)}
+
+
+def test_columns_of_a_pool(kube: Kube) -> None:
+    kube.apply(_pool(name="columns"))
+    cards = GPUPool().status.cards.changed(total=4, held=1, healthy=3).to_dict()
+    _patch_status(kube, "gpupool", "columns", {"cards": cards})
+    row = _table(kube, "gpool", "columns")
+    age = row.pop("AGE")
+    assert row == {"NAME": "columns", "CARDS": "1/4", "HEALTHY": "3", "IDLE-TIMEOUT": "300"}
+    assert re.fullmatch(r"\d+s", age)
+
+
+def test_columns_of_a_quota(kube: Kube) -> None:
+    kube.apply(_quota(name="columns"))
+    figures = {"ready": -1, "inUse": 2, "waiting": 1, "cards": 1}
+    conditions = [_condition("Exhausted", "True"), _condition("Satisfied", "False")]
+    _patch_status(kube, "gpuquota", "columns", {**figures, "conditions": conditions})
+    row = _table(kube, "gquota", "columns")
+    row.pop("AGE")
+    assert row == {
+        "NAME": "columns",
+        "POOL": "pool",
+        "READY": "-1",
+        "IN-USE": "2",
+        "WAITING": "1",
+        "CARDS": "1",
+        "SATISFIED": "False",
+    }
+
+
+def test_columns_of_a_shadow_pod(kube: Kube) -> None:
+    kube.apply(_shadow())
+    name = "shadow-2-abcde"
+    told = {"phase": "Ready", "node": "node-1", "usage": "0/2", "idleSince": "2025-01-31T12:00:00Z"}
+    _patch_status(kube, "shadowpod", name, told)
+    row = _table(kube, "shadow", name)
+    row.pop("AGE")
+    idle = row.pop("IDLE-SINCE")
+    assert row == {
+        "NAME": name,
+        "PHASE": "Ready",
+        "NODE": "node-1",
+        "PROFILE": "2",
+        "IN-USE": "0/2",
+    }
+    assert re.fullmatch(r"[0-9ydh]+", idle)
+
+
+def test_one_word_lists_all_of_mizar(kube: Kube) -> None:
+    kube.apply(_pool(name="listed"), _quota(name="listed"), _shadow(name="listed"))
+    listed = kube.run("get", "mizar", f"--namespace={NAMESPACE}", "--output=name").split()
+    assert {
+        "gpupool.mizar.share/listed",
+        "gpuquota.mizar.share/listed",
+        "shadowpod.mizar.share/listed",
+    } <= set(listed)
+
+
+def test_two_managers_share_a_status_without_conflict(kube: Kube) -> None:
+    """Operator and node agent apply parts of one ShadowPod's status; neither wipes the other's."""
+    name = "two-managers"
+    kube.apply(_shadow(name=name))
+    head = {key: value for key, value in _shadow(name=name).items() if key != "spec"}
+    for manager, status in (
+        ("mizar-operator", {"phase": "Ready", "conditions": [_condition("Scheduled", "True")]}),
+        ("mizar-nodeagent", {"node": "node-1", "conditions": [_condition("Ready", "True")]}),
+        ("mizar-operator", {"phase": "Draining", "conditions": [_condition("Scheduled", "True")]}),
+    ):
+        flags = ["--server-side", "--subresource=status", f"--field-manager={manager}"]
+        kube.run("apply", *flags, "--filename=-", input=yaml.safe_dump({**head, "status": status}))
+    status = (kube.get("shadowpod", name, NAMESPACE) or {})["status"]
+    assert (status["phase"], status["node"]) == ("Draining", "node-1")
+    assert sorted(one["type"] for one in status["conditions"]) == ["Ready", "Scheduled"]
