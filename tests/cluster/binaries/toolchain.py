@@ -87,7 +87,7 @@ def _download(progress: Progress, bootstrap: Path | None) -> Path:
 
 
 def _debian_go(progress: Progress) -> Path:
-    debian.ensure(["golang-go"], progress)
+    debian.ensure(["golang-go", "ca-certificates"], progress)
     found = _candidates()
     if not found:
         raise SetupError("Debian's golang-go is installed, but there is no program `go`")

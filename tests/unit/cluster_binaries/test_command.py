@@ -1,0 +1,81 @@
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.binaries import command
+from cluster.binaries.errors import CommandFailed
+from cluster.binaries.progress import Progress, Step
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def shell(script: str, log: Path, limit: float = 20, step: Step | None = None) -> None:
+    command.run(["sh", "-c", script], what="the build", log=log, limit=limit, step=step)
+
+
+def test_output_goes_to_the_log(log: Path) -> None:
+    shell("echo out; echo err >&2", log)
+    assert log.read_text().splitlines()[-2:] == ["out", "err"]
+
+
+def test_a_failure_shows_the_last_lines(log: Path) -> None:
+    with pytest.raises(CommandFailed) as caught:
+        shell("seq 1000; exit 3", log)
+    said = str(caught.value).splitlines()
+    assert said[0] == f"the build ended with exit status 3; the last lines of {log}:"
+    assert said[1:] == [str(number) for number in range(976, 1001)]
+
+
+def test_a_command_that_says_nothing(log: Path) -> None:
+    with pytest.raises(CommandFailed, match=r"it printed nothing"):
+        shell("exit 1", log)
+
+
+def test_too_long_ends_all_of_it(log: Path) -> None:
+    with pytest.raises(CommandFailed, match="took longer than 0 s"):
+        shell("sleep 60 & echo $!; wait", log, limit=0.4)
+    assert ends(log.read_text().split()[-1])
+
+
+def test_children_that_outlive_the_command_are_ended(log: Path) -> None:
+    shell("sleep 60 & echo $!", log)
+    assert ends(log.read_text().split()[-1])
+
+
+def ends(pid: str) -> bool:
+    """Whether the process, which is not our child, is soon gone or a zombie."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        os.sched_yield()
+    return False
+
+
+def test_an_interrupt_ends_it(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(process: subprocess.Popen[bytes], *_: object) -> bool:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_watch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        shell("sleep 60", log)
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_a_step_is_shown_the_last_line(log: Path) -> None:
+    with Progress.silent().step("x") as step:
+        shell("echo compiling k8s.io/api; sleep 0.3", log, step=step)
+    assert step.detail == "compiling k8s.io/api"
