@@ -11,6 +11,7 @@ from typing import Any
 from cluster.credentials import Credentials
 
 TIMEOUT = 5.0
+PHYSICAL_RESOURCE = "nvidia.com/gpu"
 
 
 @dataclass
@@ -50,8 +51,10 @@ class Api:
         status, body = self.get(path)
         return json.loads(body) if status == 200 else None
 
-    def node_ready(self, name: str) -> bool:
-        """Whether the node is registered and Ready."""
-        node = self.object(f"/api/v1/nodes/{name}") or {}
-        conditions = node.get("status", {}).get("conditions", [])
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    def node_ready(self, name: str, cards: int) -> bool:
+        """Whether the node is registered and Ready, and has this many nvidia.com/gpu."""
+        status = (self.object(f"/api/v1/nodes/{name}") or {}).get("status", {})
+        has = int(status.get("allocatable", {}).get(PHYSICAL_RESOURCE, 0))
+        conditions = status.get("conditions", [])
+        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        return ready and has >= cards

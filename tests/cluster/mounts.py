@@ -44,7 +44,8 @@ def plan(node: NodeLayout, visible: Iterable[Path]) -> list[Mount]:
 
     Makes the folders that it mounts on; all of them are the node's own.
     """
-    own = {Path("/var"): node.var, Path("/run"): node.run}
+    # /var last: with it, the paths of our sources lead to a copy of the tree without mounts in it.
+    own = {Path("/run"): node.run, Path("/var"): node.var}
     return [
         ("none", "/", "", MS_PRIVATE | MS_REC, ""),
         ("proc", "/proc", "proc", 0, ""),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+import simgpu
 from cluster import cgroups, mounts, network, node_config
 from cluster.addresses import node_ip, pod_subnet
 from cluster.cluster import COMMAND_LIMIT, Done, Node, command
@@ -101,6 +102,18 @@ class LocalNode:
         (cni / "10-pods.conflist").write_text(network_list)
         containerd = node_config.containerd(self.binaries, cni, machine)
         (config / "containerd.toml").write_text(containerd)
+
+    def make_cards(self) -> None:
+        """Make the node's simulated cards; their UUIDs follow from its and the cluster's name."""
+        spec = self.spec
+        seed = f"{spec.name}/{self.name}"
+        simgpu.create(
+            self.files.simgpu, spec.cards, spec.card_memory_mib, spec.card_name, seed
+        ).close()
+
+    def start_device_plugin(self) -> None:
+        """Start the stand-in for NVIDIA's device plugin; it waits for the kubelet."""
+        self.start("device-plugin", [sys.executable, "-m", "simgpu.device_plugin"])
 
     def start_containerd(self) -> None:
         config = self.files.config / "containerd.toml"

@@ -10,13 +10,16 @@ from cluster.errors import SpecError
 MAX_NODES = 64
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
 
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+
 
 @dataclass(frozen=True)
 class ClusterSpec:
     """A cluster: its name, its nodes, and the simulated cards on each node.
 
-    `card_memory_mib` is in MiB. `card_model` becomes the node label nvidia.com/gpu.product;
-    `mizar` says whether Mizar is installed into it. Raises SpecError when it cannot be built.
+    `card_memory_mib` is in MiB. `card_model` is what becomes the node label
+    nvidia.com/gpu.product: the card's name with dashes for blanks. `mizar` says whether Mizar
+    is installed into it. Raises SpecError when it cannot be built.
     """
 
     name: str = "mizar"
@@ -35,8 +38,15 @@ class ClusterSpec:
             raise SpecError(f"{self.nodes} nodes: a cluster has 1 to {MAX_NODES}")
         if not 0 <= self.cards <= 64:
             raise SpecError(f"{self.cards} cards: a node has 0 to 64")
+        if not _LABEL.fullmatch(self.card_model):
+            raise SpecError(f"card model {self.card_model!r}: it must be fit for a node label")
         if self.card_memory_mib < 64:
             raise SpecError(f"{self.card_memory_mib} MiB of card memory: at least 64")
+
+    @property
+    def card_name(self) -> str:
+        """The cards' name as NVML tells it."""
+        return self.card_model.replace("NVIDIA-", "NVIDIA ", 1)
 
     def node_names(self) -> list[str]:
         """node-1, node-2, ...; the first one also runs the control plane."""

@@ -79,6 +79,9 @@ class Startup:
         for node in self._nodes:
             clone_store(self._store, node.files.containerd)
             node.start_containerd()
+            if self._spec.cards:
+                node.make_cards()
+                node.start_device_plugin()
         api = Api(self._forward(), self._credentials)
         names = ["etcd", "kube-apiserver", "forwarder"]
         wait_until("the API server being ready", api.ready, self._processes, names)
@@ -125,9 +128,11 @@ class Startup:
 
     def _wait_for_node(self, api: Api, node: LocalNode) -> None:
         names = [node.process(one) for one in ("kubelet", "containerd", "kube-proxy")]
+        if self._spec.cards:
+            names.append(node.process("device-plugin"))
         wait_until(
             f"{node.name} being ready",
-            lambda: api.node_ready(node.name),
+            lambda: api.node_ready(node.name, self._spec.cards),
             self._processes,
             [*control_plane.NAMES, *names],
         )
