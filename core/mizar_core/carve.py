@@ -20,7 +20,7 @@ from mizar_core.device_ids import card_of
 from mizar_core.errors import CarveRefused
 from mizar_core.fields import Cards, Devices, Name, Scaling
 from mizar_core.models import ComputeMode, Isolation, MemoryMode, Tenancy
-from mizar_core.names import PHYSICAL_RESOURCE
+from mizar_core.names import PHYSICAL_RESOURCE, parse_resource
 from mizar_core.quantities import parse_scaling
 
 WHOLE_CARD: Final = 10_000
@@ -56,6 +56,19 @@ class Carve(Model):
         if carve.devices % carve.cards:
             raise CarveRefused(f"{carve.cards} cards do not divide {carve.devices} devices")
         return carve
+
+    def check_tenant(self, namespace: str) -> None:
+        """CarveRefused unless a shadow pod of the namespace may offer the carve's resource.
+
+        Whoever may create pods can write annotations: without this check, a forged carve would
+        offer a card under the name of another tenant's resource. In a Shared pool any will do.
+        """
+        parsed = parse_resource(self.resource)
+        own = parsed is not None and parsed.prefix.startswith(f"{namespace}.")
+        if parsed is None or parsed.profile != self.devices:
+            raise CarveRefused(f"'{self.resource}' is no resource of {self.devices} devices")
+        if self.tenancy == "PerNamespace" and not own:
+            raise CarveRefused(f"{self.resource} does not belong to the namespace {namespace}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,3 +77,13 @@ def test_cards_that_do_not_divide_are_refused() -> None:
     text = _carve().to_json().replace('"cards":2', '"cards":3')
     with pytest.raises(CarveRefused, match="3 cards do not divide 4 devices"):
         Carve.from_json(text)
+
+
+def test_a_carve_offers_no_foreign_resource() -> None:
+    _carve().check_tenant("team-a")
+    _carve(resource="mizar.share/gpu.4", tenancy="Shared").check_tenant("team-a")
+    with pytest.raises(CarveRefused, match="does not belong to the namespace team-b"):
+        _carve().check_tenant("team-b")
+    for resource in ("team-a.mizar.share/gpu.2", "nvidia.com/gpu"):
+        with pytest.raises(CarveRefused, match="is no resource of 4 devices"):
+            _carve(resource=resource).check_tenant("team-a")
