@@ -1,0 +1,148 @@
+"""Answers to GetPreferredAllocation and Allocate: quick, and refusing only what is misuse.
+
+An error in Allocate fails the pod for good; whether the container may start is decided later, in
+PreStartContainer, whose errors are tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mizar_core.device_ids import DeviceID, devices_from_value
+from mizar_core.errors import DeviceIDRefused, MizarError
+from mizar_core.names import container_devices_from
+from mizar_core.placement import preferred
+from mizar_nodeagent.config import CardAccess
+from mizar_nodeagent.container import access
+from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONTAINER, Shim
+from mizar_nodeagent.container.slots import Slot, Slots
+from mizar_nodeagent.errors import AllocationRefused
+from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.planning.carving import Carving, HeldCard, Stage
+from mizar_nodeagent.planning.devices import card_problem
+from mizar_nodeagent.planning.isolation import wants_shim
+from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+from mizar_nodeagent.regions import CARD_MAX
+
+LIMITS_IN_CONTAINER = "/run/mizar/limits"
+USAGE_IN_CONTAINER = "/run/mizar/usage"
+
+
+class Allocator:
+    """`clock`: monotonic seconds; `now`: seconds since the epoch; `allocated`: called afterwards."""
+
+    def __init__(
+        self,
+        mind: Mind,
+        slots: Slots,
+        shim: Shim,
+        cards: CardAccess,
+        clock: Callable[[], float],
+        now: Callable[[], float],
+        allocated: Callable[[], None],
+    ) -> None:
+        self._mind = mind
+        self._slots = slots
+        self._shim = shim
+        self._access = cards
+        self._clock = clock
+        self._now = now
+        self._allocated = allocated
+
+    def preferred(
+        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> list[str]:
+        """The devices that a container should get; nothing when there is no good answer, since an
+        error would fail the pod."""
+        try:
+            free, fixed = _parsed(available), _parsed(must)
+            return [str(one) for one in self._preferred(free, fixed, size)]
+        except MizarError:
+            return []
+
+    def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
+        """A new slot and the answer that mounts it. Raises AllocationRefused."""
+        devices = _parsed(ids)
+        carvings = [self._carving(resource, device) for device in devices]
+        cards = _cards(carvings, devices)
+        try:
+            slot = self._slots.create(resource, ids, self._now())
+        except OSError as error:
+            raise AllocationRefused(f"no slot can be made on this node: {error}") from error
+        self._mind.begin_allocation(devices, self._clock())
+        self._allocated()
+        return self._answer(devices, carvings, cards, slot)
+
+    def _preferred(
+        self, free: Sequence[DeviceID], fixed: Sequence[DeviceID], size: int
+    ) -> tuple[DeviceID, ...]:
+        shapes = {key: one.carve for key, one in self._mind.memory.items()}
+        held = self._mind.view.holders().keys() | self._mind.allocating
+        steady = [one for one in free if one in fixed or self._is_offered(one)]
+        # Devices that are being drained are the last resort.
+        return preferred(steady if len(steady) >= size else free, fixed, size, shapes, held)
+
+    def _is_offered(self, device: DeviceID) -> bool:
+        carving = self._mind.carving_of(device)
+        return carving is not None and carving.stage.offered
+
+    def _carving(self, resource: str, device: DeviceID) -> Carving:
+        carving = self._mind.carving_of(device)
+        if carving is None or carving.resource != resource:
+            raise AllocationRefused(f"{device} is no device of {resource} on this node")
+        if carving.stage in (Stage.DRAINED, Stage.LEAVING):
+            raise AllocationRefused(f"{device} is being given back: its shadow pod goes")
+        if problem := card_problem(carving.card(device), self._mind.view):
+            raise AllocationRefused(f"{device} cannot be used: {problem}")
+        return carving
+
+    def _answer(
+        self,
+        devices: Sequence[DeviceID],
+        carvings: Sequence[Carving],
+        cards: Sequence[HeldCard],
+        slot: Slot,
+    ) -> pb.ContainerAllocateResponse:
+        answer = pb.ContainerAllocateResponse()
+        answer.annotations[container_devices_from()] = devices_from_value(devices)
+        access.give(answer, cards, self._access)
+        if any(wants_shim(one.carve.isolation) for one in carvings):
+            _mount_shim(answer, self._shim, slot)
+        return answer
+
+
+def _parsed(ids: Sequence[str]) -> list[DeviceID]:
+    try:
+        devices = [DeviceID.parse(one) for one in ids]
+    except DeviceIDRefused as error:
+        raise AllocationRefused(str(error)) from error
+    if len(set(devices)) != len(devices):
+        raise AllocationRefused(f"a device is named twice in {', '.join(ids)}")
+    return sorted(devices)
+
+
+def _cards(carvings: Sequence[Carving], devices: Sequence[DeviceID]) -> list[HeldCard]:
+    """The cards of the devices, each once."""
+    if not devices:
+        raise AllocationRefused("no device was named")
+    found = {
+        card.uuid: card
+        for carving, device in zip(carvings, devices, strict=True)
+        for card in [carving.card(device)]
+    }
+    if len(found) > CARD_MAX:
+        raise AllocationRefused(
+            f"the devices lie on {len(found)} cards: a container can use {CARD_MAX}"
+        )
+    return list(found.values())
+
+
+def _mount_shim(answer: pb.ContainerAllocateResponse, shim: Shim, slot: Slot) -> None:
+    """Files, not folders: what is beside them on the node stays out of the container."""
+    for inside, outside, read_only in (
+        (IN_CONTAINER, shim.library, True),
+        (LIMITS_IN_CONTAINER, slot.limits, True),
+        (USAGE_IN_CONTAINER, slot.usage, False),
+        (PRELOAD_IN_CONTAINER, shim.preload, True),
+    ):
+        answer.mounts.add(container_path=inside, host_path=str(outside), read_only=read_only)

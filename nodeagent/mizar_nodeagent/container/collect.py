@@ -1,0 +1,58 @@
+"""Which slots nobody will use again, and which are missing or have forgotten what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mizar_nodeagent.container.slots import Slot, is_slot_path
+from mizar_nodeagent.kubelet.checkpoint_file import Entry
+from mizar_nodeagent.kubelet.claims import Claim
+from mizar_nodeagent.pods import Pod
+
+# Longer than anything between an Allocate and the kubelet's record of it.
+GRACE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A slot that the kubelet's record names, for a pod that still is."""
+
+    name: str
+    entry: Entry
+
+
+def recorded(entries: Iterable[Entry], pods: Iterable[Pod], root: Path) -> dict[str, Recorded]:
+    """By slot name: what the kubelet's record says of pods that have not ended."""
+    living = {uid for pod in pods if not pod.ended for uid in pod.uids}
+    return {
+        name: Recorded(name, entry)
+        for entry in entries
+        if entry.pod_uid in living
+        for path in entry.mounts
+        if (name := is_slot_path(root, path)) is not None
+    }
+
+
+def useless(
+    slots: Iterable[Slot], known: Mapping[str, Recorded], claims: Iterable[Claim], now: float
+) -> list[Slot]:
+    """Slots that neither the kubelet's record nor any claim speaks for."""
+    held = {(claim.resource, one): claim for claim in claims if claim.is_share for one in claim.ids}
+    return [
+        slot
+        for slot in slots
+        if now - slot.created > GRACE_S
+        and slot.name not in known
+        and not any(_speaks_for(held.get((slot.resource, one)), slot) for one in slot.ids)
+    ]
+
+
+def _speaks_for(claim: Claim | None, slot: Slot) -> bool:
+    """Whether the slot may be the claiming pod's (any of its containers: init ones hold nothing
+    in claims)."""
+    if claim is None:
+        return False
+    owner = slot.owner
+    return owner is None or (owner.namespace, owner.pod) == (claim.namespace, claim.pod)

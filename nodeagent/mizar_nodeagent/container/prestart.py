@@ -1,0 +1,214 @@
+"""Before a container starts: whose devices these are, whether it may run, and its limits.
+
+Here the kubelet already shows which pod and container hold the devices. An error is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from mizar_core.carve import CardLimit, limits_for
+from mizar_core.device_ids import DeviceID
+from mizar_core.errors import CarveRefused
+from mizar_core.names import EventReason
+from mizar_nodeagent import limits, usage
+from mizar_nodeagent.container.collect import recorded
+from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.errors import KubeletAway, NotYet, StartRefused
+from mizar_nodeagent.kubelet.checkpoint_file import Entry
+from mizar_nodeagent.kubelet.claims import Claims
+from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.planning.carving import Carving, Stage
+from mizar_nodeagent.planning.isolation import unenforced
+from mizar_nodeagent.pods import Pod
+
+log = logging.getLogger(__name__)
+
+Ask = Callable[[], Awaitable[Claims]]
+Records = Callable[[], tuple[Entry, ...]]
+Complain = Callable[[Owner, str, str], None]
+"""Told the container, an event's reason and a sentence."""
+
+
+@dataclass(frozen=True)
+class Gatekeeper:
+    """`ask` gives who holds what now; `records`: the kubelet's own record, for what that leaves
+    out."""
+
+    mind: Mind
+    slots: Slots
+    ask: Ask
+    records: Records
+    complain: Complain
+
+    async def prestart(self, resource: str, ids: Sequence[str]) -> None:
+        """Write the limits of the container that holds the devices. Raises NotYet, StartRefused."""
+        try:
+            claims = await self.ask()
+        except KubeletAway as error:
+            raise NotYet(str(error)) from error
+        owner = self._owner(resource, ids, claims)
+        try:
+            limits, physical = self._permitted(owner, resource, ids, claims)
+        except StartRefused as error:
+            self.complain(owner, error.reason, str(error))
+            raise
+        for slot in self._slots_of(owner, resource, ids):
+            self._fill(slot, owner, limits, physical)
+
+    def _owner(self, resource: str, ids: Sequence[str], claims: Claims) -> Owner:
+        """The container, by what the kubelet tells; init containers only its record knows."""
+        found = {
+            self._known(claim.namespace, claim.pod, claim.container)
+            for claim in claims.exactly(resource, ids)
+            if not self._ended(claim.namespace, claim.pod)
+        } or set(self._recorded_owners(resource, ids))
+        if len({(one.namespace, one.pod) for one in found}) != 1:
+            raise NotYet(f"the kubelet names {len(found)} pods for {', '.join(sorted(ids))}")
+        return min(found, key=lambda one: one.container)
+
+    def _known(self, namespace: str, pod: str, container: str) -> Owner:
+        known = self._pod(namespace, pod)
+        return Owner(namespace, pod, known.uid if known else "", container)
+
+    def _ended(self, namespace: str, name: str) -> bool:
+        pod = self._pod(namespace, name)
+        return pod is not None and pod.ended
+
+    def _pod(self, namespace: str, name: str) -> Pod | None:
+        return (self.mind.view.pods or {}).get((namespace, name))
+
+    def _recorded_owners(self, resource: str, ids: Sequence[str]) -> Iterable[Owner]:
+        pods = {uid: pod for pod in self._living() for uid in pod.uids}
+        for entry in self._entries():
+            if (entry.resource, entry.ids) == (resource, frozenset(ids)) and entry.pod_uid in pods:
+                pod = pods[entry.pod_uid]
+                yield Owner(pod.namespace, pod.name, pod.uid, entry.container)
+
+    def _entries(self) -> tuple[Entry, ...]:
+        try:
+            return self.records()
+        except KubeletAway as error:
+            raise NotYet(str(error)) from error
+
+    def _living(self) -> Iterable[Pod]:
+        return (pod for pod in (self.mind.view.pods or {}).values() if not pod.ended)
+
+    def _permitted(
+        self, owner: Owner, resource: str, ids: Sequence[str], claims: Claims
+    ) -> tuple[tuple[CardLimit, ...], dict[str, int]]:
+        """The limits per card, and the cards' memory. Raises StartRefused, NotYet."""
+        _check_single(owner, resource, claims)
+        groups: dict[tuple[str, str], list[DeviceID]] = {}
+        for device in sorted(DeviceID.parse(one) for one in ids):
+            groups.setdefault((device.namespace, device.shadow), []).append(device)
+        found: list[CardLimit] = []
+        physical: dict[str, int] = {}
+        for devices in groups.values():
+            carving = self._carving(devices[0])
+            _check_tenant(owner, carving)
+            _check_isolation(carving)
+            found.extend(_limits(carving, devices))
+            physical.update({card.uuid: card.memory_bytes for card in carving.cards})
+        return tuple(found), physical
+
+    def _carving(self, device: DeviceID) -> Carving:
+        carving = self.mind.carving_of(device)
+        if carving is None:
+            raise NotYet(f"nothing is known of {device} yet")
+        if carving.stage is Stage.LEAVING and not self._shadow_still_runs(carving):
+            # Its card may be another pod's by now.
+            raise StartRefused(
+                f"the shadow pod of {device} is gone, and its card with it",
+                EventReason.SHADOW_LOST,
+            )
+        return carving
+
+    def _shadow_still_runs(self, carving: Carving) -> bool:
+        """One that is being deleted keeps its card until its container has ended."""
+        pod = self._pod(*carving.key)
+        return pod is not None and pod.uid == carving.pod_uid and not pod.ended
+
+    def _slots_of(self, owner: Owner, resource: str, ids: Sequence[str]) -> list[Slot]:
+        """The slots that the container may have mounted: those of its pod, and new ones."""
+        found = [
+            slot
+            for slot in self.slots.of(resource, ids)
+            if slot.owner is None or slot.owner.of_pod(owner)
+        ]
+        return found or self._recovered(resource, ids)
+
+    def _recovered(self, resource: str, ids: Sequence[str]) -> list[Slot]:
+        """Slots that only the kubelet still knows, made again: it will mount them."""
+        known = recorded(self._entries(), self._living(), self.slots.root)
+        here = {slot.name: slot for slot in self.slots.all()}
+        found = []
+        for name, record in known.items():
+            if (record.entry.resource, record.entry.ids) != (resource, frozenset(ids)):
+                continue
+            log.warning("slot %s was lost: made again from the kubelet's record", name)
+            if name in here:
+                found.append(self.slots.describe(here[name], resource, ids))
+            else:
+                found.append(self.slots.create(resource, ids, 0.0, name))
+        if not found:
+            raise NotYet(f"no slot is known for {', '.join(sorted(ids))}")
+        return found
+
+    def _fill(
+        self,
+        slot: Slot,
+        owner: Owner,
+        card_limits: tuple[CardLimit, ...],
+        physical: dict[str, int],
+    ) -> None:
+        owner = owner if slot.owner is None else replace(slot.owner, pod_uid=owner.pod_uid)
+        identity = limits.Identity(
+            owner.namespace, owner.pod, owner.pod_uid, owner.container, slot.name
+        )
+        try:
+            usage.heal(slot.usage)
+            limits.write(slot.limits, identity, card_limits, physical)
+            self.slots.assign(slot, owner)
+        except OSError as error:
+            raise NotYet(f"the limits of slot {slot.name} cannot be written: {error}") from error
+
+
+def _check_single(owner: Owner, resource: str, claims: Claims) -> None:
+    """A container has one slot, so its devices must be of one resource."""
+    others = {
+        claim.resource
+        for claim in claims.all
+        if (claim.namespace, claim.pod, claim.container)
+        == (owner.namespace, owner.pod, owner.container)
+        and claim.is_share
+    } - {resource}
+    if others:
+        raise StartRefused(
+            f"container {owner.container} asks for {resource} and {', '.join(sorted(others))}: "
+            "a container can have devices of one profile only",
+            EventReason.ISOLATION_NOT_ENFORCED,
+        )
+
+
+def _check_tenant(owner: Owner, carving: Carving) -> None:
+    if carving.carve.tenancy == "PerNamespace" and owner.namespace != carving.namespace:
+        raise StartRefused(
+            f"the devices of {carving.namespace}/{carving.name} are for pods of "
+            f"{carving.namespace}, not of {owner.namespace}",
+            EventReason.ISOLATION_NOT_ENFORCED,
+        )
+
+
+def _check_isolation(carving: Carving) -> None:
+    if problem := unenforced(carving.carve.isolation):
+        raise StartRefused(problem, EventReason.ISOLATION_NOT_ENFORCED)
+
+
+def _limits(carving: Carving, devices: Sequence[DeviceID]) -> tuple[CardLimit, ...]:
+    try:
+        return limits_for(carving.carve, carving.core_cards, [one.index for one in devices])
+    except CarveRefused as error:
+        raise StartRefused(str(error), EventReason.ISOLATION_NOT_ENFORCED) from error

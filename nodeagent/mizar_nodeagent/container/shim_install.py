@@ -1,0 +1,45 @@
+"""The shim on the node: one file per version, so that running containers keep theirs."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from mizar_nodeagent.errors import ConfigRefused
+from mizar_nodeagent.files import write_atomically
+
+IN_CONTAINER = "/run/mizar/libmizar.so"
+PRELOAD_IN_CONTAINER = "/etc/ld.so.preload"
+PRELOAD = f"{IN_CONTAINER}\n".encode()
+
+
+@dataclass(frozen=True)
+class Shim:
+    """Host paths of the library and of the ld.so.preload that names it."""
+
+    library: Path
+    preload: Path
+
+
+def install(source: Path, state_dir: Path) -> Shim:
+    """Copy the shim out of the agent's image. Raises ConfigRefused when it isn't there."""
+    try:
+        content = source.read_bytes()
+    except OSError as error:
+        raise ConfigRefused(
+            f"the shim cannot be read ({error}): set shimPath to libmizar.so"
+        ) from error
+    folder = state_dir / "lib"
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(content).hexdigest()[:12]
+    shim = Shim(folder / f"libmizar-{digest}.so", folder / "ld.so.preload")
+    _put(shim.library, content, 0o755)
+    _put(shim.preload, PRELOAD, 0o644)
+    return shim
+
+
+def _put(path: Path, content: bytes, mode: int) -> None:
+    """A file that is right already stays: containers have it mounted."""
+    if not path.is_file() or path.read_bytes() != content:
+        write_atomically(path, content, mode)

@@ -1,0 +1,165 @@
+"""Slots: one folder for each Allocate, with the two files that its container gets.
+
+A slot lives as long as the kubelet may start a container with it: the kubelet answers a restart
+from its cache, with the paths that Allocate returned once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mizar_nodeagent import limits, usage
+from mizar_nodeagent.files import write_atomically
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+_NAME_MAX = 63
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The container that a slot belongs to, once the kubelet has told."""
+
+    namespace: str
+    pod: str
+    pod_uid: str
+    container: str
+
+    def of_pod(self, other: Owner) -> bool:
+        """Whether both are containers of one pod, as far as its UID is known."""
+        uids = {self.pod_uid, other.pod_uid} - {""}
+        return (self.namespace, self.pod) == (other.namespace, other.pod) and len(uids) < 2
+
+
+@dataclass(frozen=True)
+class Slot:
+    """`created`: seconds since the epoch. `ids` is empty when slot.json was lost."""
+
+    name: str
+    folder: Path
+    resource: str
+    ids: frozenset[str]
+    created: float
+    owner: Owner | None = None
+
+    @property
+    def limits(self) -> Path:
+        return self.folder / "limits"
+
+    @property
+    def usage(self) -> Path:
+        return self.folder / "usage"
+
+
+class Slots:
+    """All slots of the node: a folder each, and the same in memory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._slots: dict[str, Slot] = {}
+
+    def load(self, now: float) -> None:
+        """Find what an earlier run left. `now`: age of slots that don't tell theirs."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in sorted(self.root.iterdir()):
+            if folder.is_dir():
+                self._slots[folder.name] = _read(folder, now)
+
+    def all(self) -> list[Slot]:
+        """Every slot, oldest first."""
+        return sorted(self._slots.values(), key=lambda slot: (slot.created, slot.name))
+
+    def of(self, resource: str, ids: Iterable[str]) -> list[Slot]:
+        """The slots of exactly these devices, oldest first."""
+        wanted = frozenset(ids)
+        return [one for one in self.all() if one.resource == resource and one.ids == wanted]
+
+    def create(self, resource: str, ids: Iterable[str], now: float, name: str = "") -> Slot:
+        """A new slot, its limits empty. Raises OSError.
+
+        `name`: of a slot that the kubelet still knows and that was lost from the disk.
+        """
+        ids = frozenset(ids)
+        name = name or _new_name(ids)
+        folder = self.root / name
+        folder.mkdir(mode=0o755)
+        slot = Slot(name, folder, resource, ids, now)
+        limits.create_empty(slot.limits)
+        usage.initialise(slot.usage)
+        # The kubelet waits for this: what a power cut takes is made again from its own record.
+        self._keep(slot, durable=False)
+        return slot
+
+    def describe(self, slot: Slot, resource: str, ids: Iterable[str]) -> Slot:
+        """Tell again what a slot is for whose slot.json was lost."""
+        return self._keep(replace(slot, resource=resource, ids=frozenset(ids)))
+
+    def assign(self, slot: Slot, owner: Owner) -> Slot:
+        """Remember whose slot it is."""
+        if slot.owner == owner:
+            return slot
+        return self._keep(replace(slot, owner=owner), durable=False)
+
+    def remove(self, slot: Slot) -> None:
+        """Nobody will ever use it again."""
+        self._slots.pop(slot.name, None)
+        shutil.rmtree(slot.folder, ignore_errors=True)
+
+    def _keep(self, slot: Slot, durable: bool = True) -> Slot:
+        write_atomically(slot.folder / "slot.json", _to_json(slot), durable=durable)
+        self._slots[slot.name] = slot
+        return slot
+
+
+def _new_name(ids: frozenset[str]) -> str:
+    """Readable by people: it begins with one of its devices."""
+    first = min(ids).partition("/")[2]
+    token = secrets.token_hex(6)
+    return f"{first[: _NAME_MAX - len(token) - 1]}-{token}"
+
+
+def _to_json(slot: Slot) -> bytes:
+    body = {
+        "version": VERSION,
+        "resource": slot.resource,
+        "ids": sorted(slot.ids),
+        "created": slot.created,
+        "owner": None if slot.owner is None else vars(slot.owner),
+    }
+    return json.dumps(body, indent=1).encode()
+
+
+def _read(folder: Path, now: float) -> Slot:
+    try:
+        return _parsed(folder, json.loads((folder / "slot.json").read_bytes()))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        log.warning("slot %s does not say what it is for: %s", folder.name, error)
+        return Slot(folder.name, folder, "", frozenset(), now)
+
+
+def _parsed(folder: Path, body: dict[str, Any]) -> Slot:
+    owner = body["owner"]
+    return Slot(
+        name=folder.name,
+        folder=folder,
+        resource=str(body["resource"]),
+        ids=frozenset(map(str, body["ids"])),
+        created=float(body["created"]),
+        owner=None if owner is None else Owner(**owner),
+    )
+
+
+def is_slot_path(root: Path, path: str) -> str | None:
+    """The slot's name in the host path of one of its files; None for any other path."""
+    folder, file = os.path.split(path)
+    parent, name = os.path.split(folder)
+    return name if parent == str(root) and file == "limits" else None

@@ -1,0 +1,117 @@
+"""The node's status: capacity and allocatable of our resources, as soon as the kubelet has them.
+
+The kubelet publishes the same figures itself, but only every ten seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mizar_kube.backoff import Backoff
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError
+from mizar_kube.kinds import NODE, Ref
+from mizar_nodeagent.planning.view import Counts
+
+log = logging.getLogger(__name__)
+
+# While a count is lowered, the kubelet may raise it again at any time.
+INSIST_EVERY_S = 0.4
+
+
+class NodeStatus:
+    """Writes what is wanted, the newest only. `changed` is called when the API server has it."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        node: str,
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._ref = Ref(NODE, node)
+        self._changed = changed
+        self._clock = clock
+        self._wanted: dict[str, Counts] = {}
+        self._insist: frozenset[str] = frozenset()
+        self._written: dict[str, Counts] = {}
+        self._written_at: dict[str, float] = {}
+        self._wake = asyncio.Event()
+
+    @property
+    def written(self) -> dict[str, Counts]:
+        """What the API server has taken."""
+        return dict(self._written)
+
+    @property
+    def written_at(self) -> dict[str, float]:
+        """When each resource's write was begun that the API server took last."""
+        return dict(self._written_at)
+
+    def want(self, counts: Mapping[str, Counts], insist: frozenset[str] = frozenset()) -> None:
+        """These resources should read so; others stay as they are."""
+        self._wanted = dict(counts)
+        self._insist = insist
+        if self._due():
+            self._wake.set()
+
+    def forget(self, resource: str) -> None:
+        """The kubelet may have written its own: write again."""
+        self._written.pop(resource, None)
+
+    async def run(self) -> None:
+        """Write whenever something differs, for ever."""
+        backoff = Backoff(first=0.1, most=5.0)
+        while True:
+            await self._wait()
+            due = self._due()
+            if not due:
+                continue
+            try:
+                await self._write(due)
+                backoff.reset()
+            except KubeError as error:
+                log.warning("the node's status cannot be written: %s", error)
+                await asyncio.sleep(error.retry_after or backoff.next())
+                self._wake.set()
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(INSIST_EVERY_S if self._insist else None):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    def _due(self) -> dict[str, Counts]:
+        return {
+            resource: counts
+            for resource, counts in self._wanted.items()
+            if counts != self._written.get(resource) or self._is_insisted(resource)
+        }
+
+    def _is_insisted(self, resource: str) -> bool:
+        age = self._clock() - self._written_at.get(resource, float("-inf"))
+        return resource in self._insist and age >= INSIST_EVERY_S
+
+    async def _write(self, due: dict[str, Counts]) -> None:
+        began = self._clock()
+        await self._client.patch_merge(self._ref, _patch(due), subresource="status")
+        for resource, counts in due.items():
+            self._written[resource] = counts
+            self._written_at[resource] = began
+        self._changed()
+
+
+def _patch(counts: Mapping[str, Counts]) -> dict[str, Any]:
+    return {
+        "status": {
+            "capacity": {resource: str(one.capacity) for resource, one in counts.items()},
+            "allocatable": {resource: str(one.allocatable) for resource, one in counts.items()},
+        }
+    }

@@ -1,0 +1,21 @@
+"""Which isolation is enforced today; what isn't must not run as if it were."""
+
+from __future__ import annotations
+
+from mizar_core.models import Isolation
+
+
+def wants_shim(isolation: Isolation) -> bool:
+    """Whether containers get the shim; backend None means that nobody asks for limits."""
+    return isolation.backend in ("Auto", "Shim")
+
+
+def unenforced(isolation: Isolation) -> str | None:
+    """What the quota asks for and nobody enforces yet, as a sentence; None if all is well."""
+    if isolation.compute != "None":
+        return f"isolation.compute {isolation.compute} is not enforced yet: set it to None"
+    if isolation.memory == "Oversubscribe":
+        return "isolation.memory Oversubscribe is not built yet: set it to Hard"
+    if isolation.backend == "MPS":
+        return "isolation.backend MPS is not built yet: set it to Auto or Shim"
+    return None

@@ -1,0 +1,117 @@
+"""The agent's part of ShadowPods' status, by server-side apply, when it differs and at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from mizar_core.models import ShadowPodStatus
+from mizar_core.names import API_VERSION, FIELD_MANAGER_NODEAGENT
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import Conflict, NotFound
+from mizar_kube.kinds import SHADOW_POD, Ref
+from mizar_kube.queue import WorkQueue, work
+from mizar_nodeagent.planning.reports import Report
+from mizar_nodeagent.pods import Key
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the API server has of one ShadowPod. `idle`: the idleSince that an earlier agent wrote
+    for the same idleness, and the one that would replace it."""
+
+    uid: str
+    status: ShadowPodStatus
+    idle: tuple[datetime, datetime] | None = None
+
+
+class ShadowStatuses:
+    """`want` takes the reports of a plan; `run` writes those that say something new."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        node: str,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._now = now
+        self._wanted: dict[Key, Report] = {}
+        self._known: dict[Key, _Known] = {}
+        self._queue: WorkQueue[Key] = WorkQueue(first_delay=0.1, max_delay=10.0)
+
+    def want(self, reports: Iterable[Report]) -> None:
+        """All ShadowPods of this node, as they should read."""
+        before, self._wanted = self._wanted, {report.key: report for report in reports}
+        for key, report in self._wanted.items():
+            if before.get(key) != report:
+                self._queue.add(key)
+        for key in self._known.keys() - self._wanted.keys():
+            del self._known[key]
+
+    async def run(self) -> None:
+        """Write for ever; what fails is tried again later."""
+        await work(self._queue, self._write)
+
+    async def _write(self, key: Key) -> None:
+        if key not in self._wanted:
+            return
+        try:
+            known = await self._read(key)
+            report = self._wanted.get(key)
+            if report is not None:
+                await self._apply(report, known)
+        except NotFound:
+            log.info("ShadowPod %s/%s is gone", *key)
+            self._known.pop(key, None)
+        except Conflict as error:
+            # Another ShadowPod of that name; its pod, when it comes, is reported on.
+            log.info("%s", error)
+            self._known.pop(key, None)
+
+    async def _read(self, key: Key) -> _Known:
+        """What the API server has; asked once, for the times that an earlier agent wrote."""
+        known = self._known.get(key)
+        wanted = self._wanted[key]
+        if known is not None and wanted.uid in ("", known.uid):
+            return known
+        found = await self._client.get(Ref(SHADOW_POD, key[1], key[0]))
+        status = ShadowPodStatus.from_dict(found.get("status") or {})
+        idle = None
+        if status.idle_since and wanted.idle_since and status.idle_since < wanted.idle_since:
+            idle = status.idle_since, wanted.idle_since
+        return _Known(str(found["metadata"]["uid"]), status, idle)
+
+    async def _apply(self, report: Report, known: _Known) -> None:
+        if known.idle and report.idle_since == known.idle[1]:
+            report = replace(report, idle_since=known.idle[0])
+        status = report.status(self._node, known.status.conditions, self._now())
+        if status != known.status.changed(phase=None, conditions=_own(known.status, report)):
+            await self._client.apply(
+                _body(report.key, known.uid, status),
+                field_manager=FIELD_MANAGER_NODEAGENT,
+                subresource="status",
+            )
+        self._known[report.key] = replace(known, status=status)
+
+
+def _own(status: ShadowPodStatus, report: Report) -> tuple[Any, ...]:
+    """The conditions that are the agent's."""
+    types = {said.type for said in report.conditions}
+    return tuple(one for one in status.conditions if one.type in types)
+
+
+def _body(key: Key, uid: str, status: ShadowPodStatus) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": SHADOW_POD.name,
+        # With its UID, another ShadowPod of this name is not touched.
+        "metadata": {"namespace": key[0], "name": key[1], "uid": uid},
+        "status": status.to_dict(),
+    }
