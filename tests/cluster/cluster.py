@@ -11,6 +11,7 @@ from pathlib import Path
 from cluster.errors import CommandFailed, NotSupported
 
 COMMAND_LIMIT = 300.0  # seconds
+TOOLS = ("kubectl", "helm")
 
 Done = subprocess.CompletedProcess[str]
 

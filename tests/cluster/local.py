@@ -15,6 +15,7 @@ from cluster.layout import ROOT, Layout
 from cluster.local_cluster import LocalCluster
 from cluster.spec import ClusterSpec
 from cluster.startup import Startup
+from simgpu.build import BuildError, compiled
 
 
 class LocalProvider:
@@ -41,6 +42,8 @@ class LocalProvider:
             binaries = ensure(progress)
             archives = ensure_images(progress, None if spec.mizar else [PAUSE])
             store = prepared_store(archives.values(), binaries, progress)
+            if spec.cards:
+                compile_driver(progress)
             try:
                 Startup(layout, spec, binaries, store, progress).run()
             except BaseException:
@@ -66,6 +69,15 @@ class LocalProvider:
     def names(self) -> list[str]:
         """The clusters that have left anything on this machine."""
         return state.names(self._root)
+
+
+def compile_driver(progress: Progress) -> None:
+    """Have the simulated driver's libraries in the cache."""
+    try:
+        with progress.step("compiling the simulated driver"):
+            compiled()
+    except BuildError as error:
+        raise ClusterError(f"the simulated driver cannot be compiled: {error}") from error
 
 
 def require_root() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster import cleanup, state
 from cluster.binaries.progress import Progress
-from cluster.cluster import COMMAND_LIMIT, Cluster, Done, Node
+from cluster.cluster import COMMAND_LIMIT, TOOLS, Cluster, Done, Node
 from cluster.errors import ClusterError
 from cluster.layout import Layout
 from cluster.node import LocalNode
@@ -20,7 +20,7 @@ class LocalCluster(Cluster):
     """A cluster made by LocalProvider. One is good as long as the cluster is up."""
 
     def __init__(self, layout: Layout, spec: ClusterSpec, binaries: Path) -> None:
-        tools = {name: binaries / name for name in ("kubectl", "helm")}
+        tools = {name: binaries / name for name in TOOLS}
         super().__init__(spec.name, layout.kubeconfig, tools)
         self.spec = spec
         self._layout = layout

@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 import simgpu
-from cluster import cgroups, mounts, network, node_config
+from cluster import cgroups, mounts, netns, network, node_config
 from cluster.addresses import node_ip, pod_subnet
 from cluster.cluster import COMMAND_LIMIT, Done, Node, command
 from cluster.credentials import Credentials
@@ -28,7 +28,7 @@ from cluster.state import holder_name
 from cluster.waiting import wait_until
 
 CAP_SYS_RESOURCE = 24
-KUBELET_HEALTH = "http://127.0.0.1:10248/healthz"
+KUBELET_HEALTH_PORT = 10248
 TESTS = Path(__file__).parents[1]
 
 
@@ -150,11 +150,13 @@ class LocalNode:
     def wait_for_kubelet(self) -> None:
         """Wait until the kubelet says that it is healthy."""
         name = self.process("kubelet")
-        wait_until(f"{name} being healthy", self._kubelet_healthy, self.processes, [name])
-
-    def _kubelet_healthy(self) -> bool:
-        script = f"import urllib.request as r; r.urlopen('{KUBELET_HEALTH}', timeout=5)"
-        return self.run([sys.executable, "-I", "-S", "-c", script], check=False).returncode == 0
+        holder = self.holder
+        wait_until(
+            f"{name} being healthy",
+            lambda: netns.healthy(holder, KUBELET_HEALTH_PORT),
+            self.processes,
+            [name],
+        )
 
     def end_kubelet(self, number: signal.Signals) -> None:
         """End the kubelet by this signal; it is gone on return."""
