@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -13,6 +14,8 @@ from mizar_core.schema import immutable, rule, rules
 
 DEVICES_MAX: Final = 256
 CARDS_MAX: Final = 16
+
+_RESOURCE_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 INT_OR_STRING: Final[dict[str, Any]] = {"x-kubernetes-int-or-string": True}
 
@@ -40,6 +43,14 @@ def _prefix(value: str) -> None:
         raise ValueError(f"'{value}' is no DNS name such as mizar.share")
     if "kubernetes.io" in value or value.startswith("requests."):
         raise ValueError(f"'{value}' belongs to Kubernetes: use a DNS name of your own")
+
+
+def _resource(value: str) -> None:
+    domain, _, name = value.partition("/")
+    if not is_dns_subdomain(domain) or not _RESOURCE_PART.fullmatch(name):
+        raise ValueError(f"'{value}' is no extended resource such as nvidia.com/gpu")
+    if domain.endswith("kubernetes.io"):
+        raise ValueError(f"'{value}' belongs to Kubernetes: name a device plugin's resource")
 
 
 _QUANTITY_RULE = rule(
@@ -104,5 +115,6 @@ Prefix = Annotated[
 ResourceName = Annotated[
     str,
     StringConstraints(strict=True, min_length=3, max_length=253),
+    _checked(_resource),
     Field(json_schema_extra=rules(_RESOURCE_RULE)),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from cluster import Cluster
 from mizar_core.models import BUILT_IN_PROFILES, GPUPool, parse_kind
@@ -17,7 +19,7 @@ from support.kube import Kube, Object
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMESPACE = "crds"
+NAMESPACE = f"crds-{os.getpid()}"
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +141,15 @@ REFUSED = {
     ),
 }
 
+ONLY_THE_SERVER_KNOWS = {
+    "a profile twice",
+    "a backend that enforces nothing",
+    "pool's name too long",
+    "pool's name with a dot",
+    "quota's name too long",
+    "a field that does not exist",
+}
+
 ACCEPTED = {
     "a pool with nothing said": _pool(),
     "ten over one": _pool(_profiles((10, 1))),
@@ -191,6 +202,12 @@ def test_a_wrong_manifest_is_refused_with_a_sentence(kube: Kube, case: str) -> N
     body, sentence = REFUSED[case]
     status, answer = _create(kube, body, "--dry-run=server")
     assert status != 0 and sentence in answer
+
+
+@pytest.mark.parametrize("case", sorted(REFUSED.keys() - ONLY_THE_SERVER_KNOWS))
+def test_the_models_refuse_it_too(case: str) -> None:
+    with pytest.raises(ValidationError):
+        parse_kind(REFUSED[case][0])
 
 
 @pytest.mark.parametrize("case", ACCEPTED)

@@ -130,10 +130,11 @@ class GPUPoolSpec(Model):
     """Seconds after which a shadow pod that nobody uses gives its cards back."""
 
     memory_scaling: Scaling = "1"
-    """Memory handed out, as a multiple of the card's. Above 1, not all of it may fit at once."""
+    """Memory handed out, as a multiple of the card's, such as "1.5" (in quotes). Above 1, not all
+    of it may fit at once."""
 
     core_scaling: Scaling = "1"
-    """Compute handed out, as a multiple of the card's."""
+    """Compute handed out, as a multiple of the card's, such as "1.5" (in quotes)."""
 
     tolerations: Annotated[
         tuple[Toleration, ...], Field(max_length=32, json_schema_extra=LIST_ATOMIC)
