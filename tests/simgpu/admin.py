@@ -79,12 +79,21 @@ class Admin:
         self._c.simadmin_usage(self._handle, ctypes.c_uint(card), ctypes.byref(usage))
         return usage.total, usage.free, usage.used
 
+    def tick(self, ns: int) -> None:
+        self._c.simadmin_tick(self._handle, ctypes.c_uint64(ns))
+
+    def busy(self, card: int) -> list[int]:
+        """Work done in ns, changes of context, simulated time."""
+        figures = (ctypes.c_uint64 * 3)()
+        self._c.simadmin_busy(self._handle, ctypes.c_uint(card), figures)
+        return list(figures)
+
     def slots(self) -> int:
         """How many process slots were ever used."""
         return int(self._c.simadmin_slots(self._handle))
 
     def process(self, slot: int, card: int) -> list[int] | None:
-        """PID, bytes, managed bytes and contexts of a living slot on a card."""
-        figures = (ctypes.c_uint64 * 4)()
+        """PID, bytes, managed bytes, contexts and ns of work of a living slot on a card."""
+        figures = (ctypes.c_uint64 * 5)()
         alive = self._c.simadmin_process(self._handle, slot, ctypes.c_uint(card), figures)
         return list(figures) if alive else None

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from simgpu.admin import MACHINE, Admin, create_state
 from simgpu.build import build
@@ -14,6 +14,8 @@ MIB = 1 << 20
 DEFAULT_MODEL = "NVIDIA A100-SXM4-40GB"
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm")
 _NAMESPACE = uuid.UUID("6f1d6a6e-9f0e-5a53-8e0b-2f7f5b1d7a10")
+
+CLOCKS = {"real": 0, "manual": 1, "stepped": 2}
 
 # What an A100 says of itself; any of it can be given to create() by name.
 CARD_DEFAULTS = {
@@ -27,6 +29,12 @@ CARD_DEFAULTS = {
     "bus_bits": 5120,
     "power_milliwatts": 60_000,
     "temperature_celsius": 35,
+    "slice_ns": 1_000_000,
+    "switch_ns": 50_000,
+    "period_ns": 166_666_667,
+    "kernel_ns": 5_000,
+    "link_bytes_per_us": 25_000,
+    "memory_bytes_per_us": 1_300_000,
 }
 
 
@@ -38,6 +46,7 @@ class Process:
     memory: int
     managed: int
     contexts: int
+    work_ns: int  # what the card has done for it, in simulated time
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,15 @@ class Card:
     @property
     def healthy(self) -> bool:
         return not self.lost and not self.xid
+
+
+@dataclass(frozen=True)
+class Busy:
+    """A card's time line so far, in simulated ns."""
+
+    work_ns: int
+    switches: int
+    now_ns: int
 
 
 @dataclass(frozen=True)
@@ -80,13 +98,15 @@ def create(
     model: str = DEFAULT_MODEL,
     seed: str = "simgpu",
     *,
+    clock: Literal["real", "manual", "stepped"] = "real",
     cuda_version: int = 13000,
     driver_version: str = "580.65.06",
     **figures: int,
 ) -> "Machine":
     """Lay out a machine under `directory`: state, dev/nvidia*, driver/lib64/lib*.so.1.
 
-    `figures` override CARD_DEFAULTS. Raises StateError where there is a machine already, KeyError
+    `figures` override CARD_DEFAULTS. Simulated time follows the real clock, or is moved by tick()
+    alone ("manual"), or by whoever waits for the cards ("stepped"). Raises StateError where there is a machine already, KeyError
     for an unknown figure."""
     directory = Path(directory)
     if unknown := set(figures) - set(CARD_DEFAULTS):
@@ -98,6 +118,7 @@ def create(
     create_state(draft, cards)
     with Machine(directory, state=draft) as machine:
         machine.admin.set_number(MACHINE, "cuda_version", cuda_version)
+        machine.admin.set_number(MACHINE, "clock_mode", CLOCKS[clock])
         machine.admin.set_text(MACHINE, "driver_version", driver_version)
         for index in range(cards):
             machine._describe(index, seed, model, memory_mib * MIB, CARD_DEFAULTS | figures)
@@ -191,6 +212,14 @@ class Machine:
         index = self.card(uuid).index
         self.admin.set_number(index, "last_xid", 0)
         self.admin.set_number(index, "lost", 0)
+
+    def tick(self, ns: int) -> None:
+        """Move a clock that is not real."""
+        self.admin.tick(ns)
+
+    def busy(self, uuid: str) -> Busy:
+        """What the card has done so far."""
+        return Busy(*self.admin.busy(self.card(uuid).index))
 
     def _card(self, index: int) -> Card:
         admin = self.admin

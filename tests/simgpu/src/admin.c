@@ -6,10 +6,11 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "state.h"
+#include "timeline.h"
 
 #define API __attribute__((visibility("default")))
 
@@ -22,8 +23,10 @@ API int simadmin_get_text(struct sim *sim, int card, const char *field, char *te
 API int simadmin_set_text(struct sim *sim, int card, const char *field, const char *text);
 API int simadmin_raise_xid(struct sim *sim, unsigned card, uint64_t xid);
 API void simadmin_usage(struct sim *sim, unsigned card, struct sim_usage *usage);
+API void simadmin_tick(struct sim *sim, uint64_t ns);
+API void simadmin_busy(struct sim *sim, unsigned card, uint64_t figures[3]);
 API unsigned simadmin_slots(struct sim *sim);
-API int simadmin_process(struct sim *sim, int slot, unsigned card, uint64_t figures[4]);
+API int simadmin_process(struct sim *sim, int slot, unsigned card, uint64_t figures[5]);
 
 struct field {
     const char *name;
@@ -49,6 +52,12 @@ static const struct field card_fields[] = {
     CARD_NUMBER(bus_bits),
     CARD_NUMBER(power_milliwatts),
     CARD_NUMBER(temperature_celsius),
+    CARD_NUMBER(slice_ns),
+    CARD_NUMBER(switch_ns),
+    CARD_NUMBER(period_ns),
+    CARD_NUMBER(kernel_ns),
+    CARD_NUMBER(link_bytes_per_us),
+    CARD_NUMBER(memory_bytes_per_us),
     CARD_NUMBER(lost),
     CARD_NUMBER(last_xid),
     CARD_NUMBER(xid_count),
@@ -56,6 +65,8 @@ static const struct field card_fields[] = {
 };
 static const struct field machine_fields[] = {
     {"card_count", offsetof(struct sim_state, card_count), 0},
+    {"clock_mode", offsetof(struct sim_state, clock_mode), 0},
+    {"clock_ns", offsetof(struct sim_state, clock_ns), 0},
     {"cuda_version", offsetof(struct sim_state, cuda_version), 0},
     {"driver_version", offsetof(struct sim_state, driver_version), 32},
     {NULL, 0, 0},
@@ -71,19 +82,28 @@ static char *find(struct sim *sim, int card, const char *name, size_t *room) {
     return field->name ? base + field->at : NULL;
 }
 
-/* Written under another name and then linked: nobody ever maps half a machine. */
+/* Sparse: what no card and no process uses takes no room. */
+static int lay_out(int fd, unsigned cards) {
+    size_t bytes = sizeof(struct sim_state);
+    if (fchmod(fd, 0666) || ftruncate(fd, (off_t)bytes)) return errno;
+    struct sim_state *state = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (state == MAP_FAILED) return errno;
+    memcpy(state->magic, SIM_MAGIC, sizeof state->magic);
+    state->layout = SIM_LAYOUT;
+    state->bytes = bytes;
+    state->card_count = cards;
+    state->clock_ns = 1000000000;
+    munmap(state, bytes);
+    return 0;
+}
+
+/* A new file; one that is there stays as it is. */
 int simadmin_create(const char *path, unsigned cards) {
-    struct sim_state head = {.layout = SIM_LAYOUT, .card_count = cards, .bytes = sizeof head};
-    char draft[4096];
-    if (cards > SIM_MAX_CARDS || strlen(path) > sizeof draft - 16) return EINVAL;
-    memcpy(head.magic, SIM_MAGIC, sizeof head.magic);
-    strcat(strcpy(draft, path), ".XXXXXX");
-    int fd = mkstemp(draft);
+    if (cards > SIM_MAX_CARDS) return EINVAL;
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return errno;
-    int failed = fchmod(fd, 0666) || ftruncate(fd, sizeof head) ||
-                 pwrite(fd, &head, offsetof(struct sim_state, cards), 0) < 0 || link(draft, path);
-    int why = failed ? errno : 0;
-    unlink(draft);
+    int why = lay_out(fd, cards);
+    if (why) unlink(path);
     close(fd);
     return why;
 }
@@ -152,13 +172,36 @@ unsigned simadmin_slots(struct sim *sim) {
     return sim->state->slots_touched;
 }
 
-/* pid, bytes, managed bytes, contexts; the answer is 0 for a slot without a living owner. */
-int simadmin_process(struct sim *sim, int slot, unsigned card, uint64_t figures[4]) {
+void simadmin_tick(struct sim *sim, uint64_t ns) {
+    sim_tick(sim, ns);
+}
+
+/* ns of work done, changes of context, simulated time. */
+void simadmin_busy(struct sim *sim, unsigned card, uint64_t figures[3]) {
+    sim_lock_card(sim, card);
+    const struct sim_timeline *line = sim_advance(sim, card, sim_now(sim));
+    figures[0] = line->busy;
+    figures[1] = line->switches;
+    figures[2] = line->now;
+    sim_unlock_card(sim, card);
+}
+
+static uint64_t work_of(struct sim *sim, int slot, unsigned card) {
+    sim_lock_card(sim, card);
+    uint64_t work = sim_advance(sim, card, sim_now(sim))->work[slot];
+    sim_unlock_card(sim, card);
+    return work - sim->state->processes[slot].inherited[card];
+}
+
+/* pid, bytes, managed bytes, contexts, ns of work done; the answer is 0 for a slot without a
+ * living owner. */
+int simadmin_process(struct sim *sim, int slot, unsigned card, uint64_t figures[5]) {
     const struct sim_process *process = &sim->state->processes[slot];
     if (process->state != SIM_SLOT_LIVE) return 0;
     figures[0] = (uint64_t)sim_owner(sim, slot);
     figures[1] = process->memory[card];
     figures[2] = process->managed[card];
     figures[3] = process->contexts[card];
+    figures[4] = work_of(sim, slot, card);
     return 1;
 }

@@ -73,14 +73,27 @@ static bool lock_byte(int fd, int command, short type, off_t at) {
     return rc == 0;
 }
 
-/* The process-owned lock comes before the state, so a LIVE slot without a lock is a dead one's. */
+/* What the slot's last owner had asked for and never got is not this one's. */
+static void forget_work(struct sim_state *state, int slot) {
+    struct sim_process *process = &state->processes[slot];
+    for (uint32_t i = 0; i < state->card_count; i++) {
+        const struct sim_card *card = &state->cards[i];
+        uint64_t done = card->sides[card->side].work[slot];
+        process->inherited[i] = done;
+        process->asked[i] = done;
+    }
+}
+
+/* The process-owned lock comes before the state, so a slot that is not FREE and has no lock is a dead one's. */
 static bool claim_slot(struct sim *sim, int slot) {
     struct sim_process *process = &sim->state->processes[slot];
     uint32_t expected = SIM_SLOT_FREE;
     if (process->state != SIM_SLOT_FREE) return false;
     if (!lock_byte(sim->fd, F_SETLK, F_WRLCK, slot_locks + slot)) return false;
-    if (!atomic_compare_exchange_strong(&process->state, &expected, SIM_SLOT_LIVE)) return false;
+    if (!atomic_compare_exchange_strong(&process->state, &expected, SIM_SLOT_CLAIMED)) return false;
     process->pid = (uint32_t)getpid();
+    forget_work(sim->state, slot);
+    process->state = SIM_SLOT_LIVE;
     sim->slot = slot;
     uint32_t touched = sim->state->slots_touched;
     while (touched <= (uint32_t)slot &&
@@ -107,12 +120,12 @@ static void empty_slot(struct sim_process *process) {
 }
 
 /* A description-owned lock conflicts with every process-owned one, this process's included, so it
- * succeeds only on a dead owner's slot; whoever dies in here leaves the slot LIVE for the next. */
+ * succeeds only on a dead owner's slot; whoever dies in here leaves the slot to the next. */
 static void reap_slot(struct sim *sim, int slot) {
     struct sim_process *process = &sim->state->processes[slot];
-    if (process->state != SIM_SLOT_LIVE) return;
+    if (process->state == SIM_SLOT_FREE) return;
     if (!lock_byte(sim->fd, F_OFD_SETLK, F_WRLCK, slot_locks + slot)) return;
-    if (process->state == SIM_SLOT_LIVE) {
+    if (process->state != SIM_SLOT_FREE) {
         empty_slot(process);
         process->state = SIM_SLOT_FREE;
     }
@@ -134,6 +147,13 @@ pid_t sim_owner(const struct sim *sim, int slot) {
     /* A process's own lock does not conflict with itself. */
     if (lock.l_type == F_UNLCK) return process->pid == (uint32_t)getpid() ? getpid() : 0;
     return lock.l_pid > 0 ? lock.l_pid : 0;
+}
+
+bool sim_slot_alive(const struct sim *sim, int slot) {
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot_locks + slot, .l_len = 1};
+    if (slot == sim->slot) return true;
+    return fcntl(sim->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 void sim_lock_card(struct sim *sim, unsigned card) {

@@ -22,6 +22,8 @@ enum {
     SIM_MAX_CARDS = 16,
     SIM_MAX_PROCESSES = 1024,
     SIM_MAX_XIDS = 64,
+    SIM_RUNS = 1 << 16,
+    SIM_COPY_ENGINES = 3,
     SIM_NAME_BYTES = 96,
     SIM_UUID_BYTES = 48,
 };
@@ -30,7 +32,14 @@ typedef _Atomic uint64_t sim_u64;
 typedef _Atomic uint32_t sim_u32;
 
 /* A process slot's life. */
-enum sim_slot_state { SIM_SLOT_FREE = 0, SIM_SLOT_LIVE = 1 };
+enum sim_slot_state { SIM_SLOT_FREE = 0, SIM_SLOT_CLAIMED = 1, SIM_SLOT_LIVE = 2 };
+
+/* What makes simulated time pass. */
+enum sim_clock {
+    SIM_CLOCK_REAL = 0,    /* the machine's monotonic clock */
+    SIM_CLOCK_MANUAL = 1,  /* a test moves it */
+    SIM_CLOCK_STEPPED = 2, /* whoever waits moves it to the moment that it waits for */
+};
 
 struct sim_process {
     sim_u32 state;
@@ -38,6 +47,32 @@ struct sim_process {
     sim_u64 memory[SIM_MAX_CARDS];     /* bytes that cannot be moved off the card */
     sim_u64 managed[SIM_MAX_CARDS];    /* bytes that give way: managed memory */
     sim_u32 contexts[SIM_MAX_CARDS];
+    sim_u64 asked[SIM_MAX_CARDS];    /* ns of work given to the card, ever; see timeline.h */
+    uint64_t inherited[SIM_MAX_CARDS]; /* ns of work done for the slot's earlier owners */
+};
+
+/* A stretch of time in which the card worked for one slot without a break. */
+struct sim_run {
+    uint32_t slot;
+    uint64_t start;  /* simulated time */
+    uint64_t before; /* the slot's work done before it */
+    uint64_t length;
+};
+
+/* What the card has done up to `now`. All in ns. */
+struct sim_timeline {
+    uint64_t now;
+    int32_t running, last;            /* slots, or -1 */
+    uint64_t slice_left, switch_left; /* of `running` */
+    uint64_t run_start, run_before;   /* the run that is going on, if running and run_open */
+    uint64_t run_open;
+    uint64_t runs; /* how many have ended, ever */
+    uint64_t switches;
+    uint64_t busy;
+    uint64_t period;                 /* number of the sampling period that `now` lies in */
+    uint64_t busy_before, busy_then; /* at the start of the last period, and of this one */
+    uint64_t work[SIM_MAX_PROCESSES];
+    uint64_t work_before[SIM_MAX_PROCESSES], work_then[SIM_MAX_PROCESSES];
 };
 
 struct sim_card {
@@ -51,10 +86,19 @@ struct sim_card {
     sim_u64 compute_major, compute_minor;
     sim_u64 clock_mhz, memory_clock_mhz, bus_bits;
     sim_u64 power_milliwatts, temperature_celsius;
+    sim_u64 slice_ns, switch_ns;  /* time slice of a context, and what a change of context costs */
+    sim_u64 period_ns;            /* of NVML's utilisation samples */
+    sim_u64 kernel_ns;            /* of kernels that don't say how long they take */
+    sim_u64 link_bytes_per_us;    /* copies between host and card */
+    sim_u64 memory_bytes_per_us;  /* copies within the card */
     sim_u64 lost;       /* 1: fell off the bus */
     sim_u64 last_xid;   /* 0: healthy, as far as tests say */
     sim_u64 xid_count;  /* critical errors raised so far; the newest SIM_MAX_XIDS are kept */
     sim_u64 xids[SIM_MAX_XIDS];
+    sim_u64 engine_free_at[SIM_COPY_ENGINES];
+    sim_u32 side; /* which of the two is in force; the other is written, then put in force */
+    struct sim_timeline sides[2];
+    struct sim_run runs[SIM_RUNS];
 };
 
 struct sim_state {
@@ -63,6 +107,9 @@ struct sim_state {
     sim_u64 card_count;
     sim_u64 bytes;         /* sizeof(struct sim_state) of the program that created it */
     sim_u64 cuda_version;  /* 1000 * major + 10 * minor */
+    sim_u64 clock_mode;    /* enum sim_clock */
+    sim_u64 clock_ns;      /* the time, unless the clock is real */
+    sim_u32 clock_ticks;   /* a futex: changes whenever a test moves the clock */
     char driver_version[32];
     sim_u32 slots_touched; /* slots from here on have never been used */
     struct sim_card cards[SIM_MAX_CARDS];
@@ -89,6 +136,9 @@ void sim_abandon(struct sim *sim);
 void sim_reap(struct sim *sim);
 /* PID of the slot's owner as this process's PID namespace knows it; 0: dead or not visible. */
 pid_t sim_owner(const struct sim *sim, int slot);
+
+/* Is the slot's owner alive? Right also for a slot of this very process. */
+bool sim_slot_alive(const struct sim *sim, int slot);
 
 /* One holder among all processes and threads; a dead holder lets go. */
 void sim_lock_card(struct sim *sim, unsigned card);
