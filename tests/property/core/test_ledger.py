@@ -102,6 +102,7 @@ class Bookkeeping(RuleBasedStateMachine):
 
     @invariant()
     def it_can_be_built_again(self) -> None:
+        """Invariant 5."""
         again, refused = self.ledger.settle(self.ledger.holders)
         assert not refused and again == self.ledger
 

@@ -53,6 +53,7 @@ def test_modes_come_from_the_isolation() -> None:
 
 
 def test_nobody_gets_a_limit_of_nothing() -> None:
+    """Invariant 7: a shim could not tell it from "no limit"."""
     carve = _carve(devices=256, cards=1, coreScaling="0.01")
     with pytest.raises(CarveRefused, match="raise the pool's scaling"):
         limits_for(carve, TWO_CARDS[:1], [0])

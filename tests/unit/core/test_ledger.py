@@ -89,6 +89,7 @@ def test_limits_follow_the_devices() -> None:
 
 
 def test_settling_frees_what_the_kubelet_does_not_list_and_reports_what_cannot_be() -> None:
+    """Invariant 5: what the kubelet says is enough to build the ledger again."""
     gone = DeviceID("team-a", "gone", 0)
     seen = {SECOND: TWO, gone: ONE, FIRST: STRANGER}
     ledger, refused = _ledger().grant([FIRST], ONE).settle(seen)
