@@ -1,0 +1,71 @@
+#include "account.h"
+
+#include "gate.h"
+#include "slots.h"
+
+#define UNIT (UINT64_C(512))
+#define PAGE (UINT64_C(2) << 20)
+#define SMALL (UINT64_C(1) << 20)
+
+static uint64_t round_up(uint64_t bytes, uint64_t unit) {
+    return (bytes + unit - 1) & ~(unit - 1);
+}
+
+uint64_t account_size(uint64_t bytes) {
+    if (bytes > MIZAR_BYTES_MAX) return MIZAR_BYTES_MAX + 1; /* what no gate grants */
+    return round_up(bytes, bytes > SMALL ? PAGE : UNIT);
+}
+
+static uint64_t *own_bytes(struct regions *regions, int card) {
+    return &regions->process->cards[card].bytes;
+}
+
+/*
+ * The gate decides. The process's own count is a second bound, for a shared region that somebody
+ * scribbled on: then at least no process passes the limit alone.
+ */
+static bool take(struct regions *regions, int card, uint64_t bytes, uint64_t limit) {
+    uint64_t own = __atomic_add_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    if (own <= limit && gate_take(regions->usage, (unsigned)card, regions->process->slot, bytes, limit))
+        return true;
+    __atomic_sub_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    return false;
+}
+
+static void note_refusal(struct regions *regions, int card) {
+    struct mizar_usage_card *shared = &regions->usage->cards[card];
+    uint64_t total = account_used(regions, card);
+    __atomic_fetch_add(&shared->refused, 1, __ATOMIC_RELAXED);
+    if (total > __atomic_load_n(&shared->peak_bytes, __ATOMIC_RELAXED))
+        __atomic_store_n(&shared->peak_bytes, total, __ATOMIC_RELAXED);
+}
+
+static __attribute__((noinline)) bool reserve_after_settling(struct regions *regions, int card,
+                                                             uint64_t bytes) {
+    slots_settle(regions);
+    if (take(regions, card, bytes, regions_memory_limit(regions, card))) return true;
+    note_refusal(regions, card);
+    return false;
+}
+
+bool account_reserve(struct regions *regions, int card, uint64_t bytes) {
+    if (card == CARD_NONE) return false;
+    if (take(regions, card, bytes, regions_memory_limit(regions, card))) return true;
+    return reserve_after_settling(regions, card, bytes);
+}
+
+void account_force(struct regions *regions, int card, uint64_t bytes) {
+    if (card == CARD_NONE) return;
+    __atomic_add_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    gate_take(regions->usage, (unsigned)card, regions->process->slot, bytes, GATE_NO_LIMIT);
+}
+
+void account_release(struct regions *regions, int card, uint64_t bytes) {
+    if (card == CARD_NONE || !bytes) return;
+    __atomic_sub_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    gate_give(regions->usage, (unsigned)card, regions->process->slot, bytes);
+}
+
+uint64_t account_used(struct regions *regions, int card) {
+    return gate_view(regions->usage, (unsigned)card).total;
+}

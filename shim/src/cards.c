@@ -1,0 +1,73 @@
+#include "cards.h"
+
+#include <stdio.h>
+
+#include "resolve.h"
+
+#define UNIQUE_STREAMS 2 /* handles up to this one are the default streams, not pointers */
+
+static void print_uuid(const char *prefix, const CUuuid *uuid, char *text) {
+    static const char digits[] = "0123456789abcdef";
+    char *end = text + sprintf(text, "%s-", prefix);
+    for (int i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) *end++ = '-';
+        *end++ = digits[uuid->bytes[i] >> 4];
+        *end++ = digits[uuid->bytes[i] & 15];
+    }
+    *end = 0;
+}
+
+/* The second version tells a MIG instance's UUID, the first one its card's. */
+static bool get_uuid(CUdevice device, CUuuid *uuid) {
+    return REAL(cuDeviceGetUuid_v2)(uuid, device) == CUDA_SUCCESS ||
+           REAL(cuDeviceGetUuid)(uuid, device) == CUDA_SUCCESS;
+}
+
+static int look_up(struct regions *regions, CUdevice device) {
+    char text[MIZAR_UUID_SIZE];
+    CUuuid uuid;
+    if (!get_uuid(device, &uuid)) return CARD_NONE;
+    print_uuid("GPU", &uuid, text);
+    int card = regions_card(regions, text);
+    if (card != CARD_NONE) return card;
+    print_uuid("MIG", &uuid, text);
+    return regions_card(regions, text);
+}
+
+int cards_of_device(struct regions *regions, CUdevice device) {
+    if (device < 0 || device >= DEVICES_MAX) return CARD_NONE;
+    int8_t *cached = &regions->process->device_card[device];
+    regions_fresh(regions); /* new limits void what is cached */
+    int8_t known = __atomic_load_n(cached, __ATOMIC_RELAXED);
+    if (__builtin_expect(known > 0, 1)) return known - 1;
+    if (known < 0) return CARD_NONE;
+    int card = look_up(regions, device);
+    __atomic_store_n(cached, (int8_t)(card == CARD_NONE ? -1 : card + 1), __ATOMIC_RELAXED);
+    return card;
+}
+
+CUresult cards_current(struct regions *regions, int *card) {
+    CUdevice device;
+    CUresult result = REAL(cuCtxGetDevice)(&device);
+    *card = result == CUDA_SUCCESS ? cards_of_device(regions, device) : CARD_NONE;
+    return result;
+}
+
+static CUresult card_of_context(struct regions *regions, CUcontext context, int *card) {
+    CUcontext current = NULL, popped;
+    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context)
+        return cards_current(regions, card);
+    CUresult result = REAL(cuCtxPushCurrent_v2)(context);
+    if (result != CUDA_SUCCESS) return result;
+    result = cards_current(regions, card);
+    REAL(cuCtxPopCurrent_v2)(&popped);
+    return result;
+}
+
+CUresult cards_of_stream(struct regions *regions, CUstream stream, int *card) {
+    CUcontext context;
+    if ((uintptr_t)stream <= UNIQUE_STREAMS) return cards_current(regions, card);
+    if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+        return cards_current(regions, card);
+    return card_of_context(regions, context, card);
+}

@@ -1,0 +1,47 @@
+/*
+ * One allocation's way through the shim:
+ *
+ *     struct charge charge;
+ *     CUresult result = charge_current(&charge, bytes);         // reserve
+ *     if (result == CUDA_SUCCESS) result = REAL(...)(&pointer); // allocate
+ *     return charge_settle(&charge, result, pointer, undo);     // record, or give back
+ */
+#ifndef MIZAR_CHARGE_H
+#define MIZAR_CHARGE_H
+
+#include "allocs.h"
+#include "cuda_api.h"
+#include "regions.h"
+
+struct charge {
+    struct regions *regions; /* NULL: inert, nothing is counted */
+    struct alloc alloc;
+    bool reserved;
+};
+
+/*
+ * Every wrapper that takes memory or answers for it begins with this. *regions is NULL where there
+ * is no Mizar. An error when there is, but limits cannot be kept.
+ */
+CUresult shim_enter(struct regions **regions);
+
+/* Reserves bytes on the current context's card; OUT_OF_MEMORY when the limit does not allow it. */
+CUresult charge_current(struct charge *charge, uint64_t bytes);
+CUresult charge_stream(struct charge *charge, uint64_t bytes, CUstream stream);
+
+/* The true size is known now. OUT_OF_MEMORY when the difference is not allowed. */
+CUresult charge_correct(struct charge *charge, uint64_t bytes);
+
+/*
+ * After the driver's `result`: on success remembers what the pointer costs; on failure gives the
+ * reservation back. `undo` frees the pointer if it cannot be remembered.
+ */
+CUresult charge_settle(struct charge *charge, CUresult result, CUdeviceptr pointer,
+                       CUresult (*undo)(CUdeviceptr pointer));
+
+/* Around a free: what the pointer cost, out of the table before the driver may reuse it ... */
+void charge_lift(struct charge *charge, CUdeviceptr pointer);
+/* ... and given back when the driver has freed it, or back into the table when it has not. */
+CUresult charge_finish(struct charge *charge, CUresult result, CUdeviceptr pointer);
+
+#endif

@@ -1,0 +1,75 @@
+/* Plain device memory: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and their free. */
+#include "charge.h"
+#include "resolve.h"
+
+#define PITCH_UNIT UINT64_C(512) /* what the pitch of present cards is a multiple of */
+
+static CUresult undo(CUdeviceptr pointer) {
+    return REAL(cuMemFree_v2)(pointer);
+}
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+    struct charge charge;
+    CUresult result = charge_current(&charge, bytes);
+    if (result == CUDA_SUCCESS) result = REAL(cuMemAlloc_v2)(pointer, bytes);
+    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+}
+
+EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
+    struct charge charge;
+    CUresult result = charge_current(&charge, bytes);
+    if (result == CUDA_SUCCESS) result = REAL(cuMemAlloc)(pointer, bytes);
+    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+}
+
+/* Rows of at least the pitch that every card gives; saturates instead of wrapping. */
+static uint64_t pitched(uint64_t width, uint64_t height) {
+    uint64_t row = width > MIZAR_BYTES_MAX ? MIZAR_BYTES_MAX
+                                           : (width + PITCH_UNIT - 1) / PITCH_UNIT * PITCH_UNIT;
+    return height && row > MIZAR_BYTES_MAX / height ? MIZAR_BYTES_MAX + 1 : row * height;
+}
+
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                                   unsigned element) {
+    struct charge charge;
+    CUresult result = charge_current(&charge, pitched(width, height));
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
+    if (result == CUDA_SUCCESS) {
+        result = charge_correct(&charge, (uint64_t)*pitch * height);
+        if (result != CUDA_SUCCESS) undo(*pointer);
+    }
+    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+}
+
+EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width,
+                                unsigned height, unsigned element) {
+    struct charge charge;
+    CUresult result = charge_current(&charge, pitched(width, height));
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
+    if (result == CUDA_SUCCESS) {
+        result = charge_correct(&charge, (uint64_t)*pitch * height);
+        if (result != CUDA_SUCCESS) undo(*pointer);
+    }
+    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+}
+
+EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
+    struct charge charge;
+    CUresult result = charge_current(&charge, bytes);
+    if (result == CUDA_SUCCESS) result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
+    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    struct charge charge;
+    charge_lift(&charge, pointer);
+    return charge_finish(&charge, REAL(cuMemFree_v2)(pointer), pointer);
+}
+
+EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer) {
+    struct charge charge;
+    charge_lift(&charge, pointer);
+    return charge_finish(&charge, REAL(cuMemFree)(pointer), pointer);
+}

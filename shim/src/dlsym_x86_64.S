@@ -1,0 +1,41 @@
+/*
+ * dlsym(handle, name) and dlvsym(handle, name, version). libc's own look at their return address to
+ * know who asks; so a name without a hook is a jump, not a call.
+ */
+#if defined(__x86_64__)
+    .macro entry function, real, hooked, caller, hook
+    .globl \function
+    .type \function, @function
+\function:
+    .cfi_startproc
+    endbr64
+    pushq %rdi
+    .cfi_adjust_cfa_offset 8
+    pushq %rsi
+    .cfi_adjust_cfa_offset 8
+    pushq %rdx
+    .cfi_adjust_cfa_offset 8
+    movq %rsi, %rdi
+    call mizar_hook_of
+    popq %rdx
+    .cfi_adjust_cfa_offset -8
+    popq %rsi
+    .cfi_adjust_cfa_offset -8
+    popq %rdi
+    .cfi_adjust_cfa_offset -8
+    testl %eax, %eax
+    js 1f
+    movq (%rsp), \caller
+    movl %eax, \hook
+    jmp \hooked
+1:  jmpq *\real(%rip)
+    .cfi_endproc
+    .size \function, . - \function
+    .endm
+
+    .text
+    .hidden mizar_hook_of, mizar_dlsym, mizar_dlvsym, mizar_real_dlsym, mizar_real_dlvsym
+    entry dlsym, mizar_real_dlsym, mizar_dlsym, %rdx, %ecx
+    entry dlvsym, mizar_real_dlvsym, mizar_dlvsym, %rcx, %r8d
+#endif
+    .section .note.GNU-stack, "", %progbits

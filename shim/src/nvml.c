@@ -1,0 +1,42 @@
+/* NVML's memory figures. nvidia-smi and monitors need no process slot for them. */
+#include "answers.h"
+#include "resolve.h"
+
+/* NULL with SUCCESS: inert. */
+static nvmlReturn_t enter(struct regions **regions) {
+    *regions = regions_get();
+    if (!*regions) return NVML_ERROR_NO_PERMISSION;
+    if ((*regions)->mode == REGIONS_INERT) *regions = NULL;
+    return NVML_SUCCESS;
+}
+
+static int card_of(struct regions *regions, nvmlDevice_t device) {
+    char uuid[96];
+    if (REAL(nvmlDeviceGetUUID)(device, uuid, sizeof uuid) != NVML_SUCCESS) return CARD_NONE;
+    return regions_card(regions, uuid);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    struct regions *regions;
+    nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
+    if (result != NVML_SUCCESS || (result = enter(&regions)) != NVML_SUCCESS || !regions)
+        return result;
+    struct answer answer =
+        answer_memory(regions, card_of(regions, device), memory->total, memory->free);
+    *memory = (nvmlMemory_t){.total = answer.total, .free = answer.free, .used = answer.used};
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    struct regions *regions;
+    nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
+    if (result != NVML_SUCCESS || (result = enter(&regions)) != NVML_SUCCESS || !regions)
+        return result;
+    struct answer answer =
+        answer_memory(regions, card_of(regions, device), memory->total, memory->free);
+    memory->total = answer.total;
+    memory->reserved = 0; /* the driver's own part is not taken from the limit */
+    memory->free = answer.free;
+    memory->used = answer.used;
+    return NVML_SUCCESS;
+}

@@ -1,0 +1,63 @@
+/*
+ * cuGetProcAddress: the real one is asked first, so that version, stream flag and status are the
+ * driver's own answer; then exactly that entry's wrapper takes its place.
+ */
+#include <stdbool.h>
+
+#include "regions.h"
+#include "resolve.h"
+
+/* The entry that the driver's rules give: the newest one that the asked CUDA version knows. */
+static int by_rule(int first, int version, uint64_t flags) {
+    bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    int best = HOOK_NONE;
+    for (int id = first; id != HOOK_NONE; id = hooks_next_of_base(id)) {
+        bool twin = hooks[id].stream == STREAM_PER_THREAD;
+        if (hooks[id].version > version || (twin && !per_thread)) continue;
+        if (best == HOOK_NONE || hooks[id].version > hooks[best].version ||
+            (hooks[id].version == hooks[best].version && twin))
+            best = id;
+    }
+    return best;
+}
+
+static int by_address(int first, void *found) {
+    for (int id = first; id != HOOK_NONE; id = hooks_next_of_base(id))
+        if (resolve_find(id) == found) return id;
+    return HOOK_NONE;
+}
+
+/* The address is proof, where the driver hands out its exported functions; otherwise the rule. */
+static int entry_of(int first, void *found, int version, uint64_t flags) {
+    int ruled = by_rule(first, version, flags);
+    if (ruled != HOOK_NONE && resolve_find(ruled) == found) return ruled;
+    int proven = by_address(first, found);
+    return proven != HOOK_NONE ? proven : ruled;
+}
+
+static bool inert(void) {
+    struct regions *regions = regions_get();
+    return regions && regions->mode == REGIONS_INERT;
+}
+
+static void replace(const char *name, void **function, int version, uint64_t flags) {
+    if (!name || !function || !*function || inert()) return;
+    int first = hooks_by_base(name);
+    int entry = first == HOOK_NONE ? HOOK_NONE : entry_of(first, *function, version, flags);
+    if (entry == HOOK_NONE || *function == hooks[entry].wrapper) return;
+    resolve_learn(entry, *function);
+    *function = hooks[entry].wrapper;
+}
+
+EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
+    CUresult result = REAL(cuGetProcAddress)(name, function, version, flags);
+    if (result == CUDA_SUCCESS) replace(name, function, version, flags);
+    return result;
+}
+
+EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
+                                    int *status) {
+    CUresult result = REAL(cuGetProcAddress_v2)(name, function, version, flags, status);
+    if (result == CUDA_SUCCESS) replace(name, function, version, flags);
+    return result;
+}

@@ -1,0 +1,27 @@
+#include "process.h"
+
+#include <time.h>
+
+#include "sys.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+void process_lock(uint32_t *lock) {
+    const struct timespec moment = {0, 50000};
+    while (!process_try_lock(lock)) SYS(SYS_nanosleep, &moment, NULL);
+}
+
+struct process *process_new(void) {
+    void *memory = sys_map(sizeof(struct process), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    if (!memory) return NULL;
+    if (SYS(SYS_madvise, memory, sizeof(struct process), MADV_WIPEONFORK) == 0) return memory;
+    process_drop(memory);
+    return NULL;
+}
+
+void process_drop(struct process *process) {
+    sys_unmap(process, sizeof *process);
+}

@@ -1,0 +1,56 @@
+/*
+ * What belongs to this process alone. It lives in a mapping that a forked child finds zeroed
+ * (MADV_WIPEONFORK, so no matter how the child was made): all zero means "not attached, nothing
+ * known, nothing allocated, no lock taken".
+ */
+#ifndef MIZAR_PROCESS_H
+#define MIZAR_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "mizar_regions.h"
+
+#define DEVICES_MAX 64
+#define SEGMENTS_MAX 8
+
+struct segment; /* allocs.c */
+
+/* One per card, on a cache line of its own. */
+struct process_card {
+    uint64_t bytes; /* what this process holds, whatever the shared region says */
+    uint64_t limit; /* from the last good reading of the limits */
+    uint32_t oversubscribe;
+    uint32_t reserved[11];
+};
+
+struct process {
+    uint32_t attached; /* set last: slot is ours */
+    uint32_t slot;
+    uint32_t attach_lock;
+    uint32_t refresh_lock;
+    uint32_t limits_known; /* a good reading was made */
+    uint32_t limits_seq;   /* its seq */
+    uint32_t card_count;
+    uint32_t settled_at; /* coarse milliseconds of the last look for dead slots */
+    uint32_t reserved0[8];
+    struct process_card cards[MIZAR_CARD_MAX];
+    int8_t device_card[DEVICES_MAX]; /* by CUDA ordinal: card + 1, -1 for none, 0 not asked yet */
+    struct segment *segments[SEGMENTS_MAX];
+};
+
+/* A lock that may be waited for; held for microseconds, never over a call that may not return. */
+static inline bool process_try_lock(uint32_t *lock) {
+    return !__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE);
+}
+void process_lock(uint32_t *lock);
+
+static inline void process_unlock(uint32_t *lock) {
+    __atomic_store_n(lock, 0, __ATOMIC_RELEASE);
+}
+
+/* A new one in its own mapping, or NULL. */
+struct process *process_new(void);
+void process_drop(struct process *process);
+
+#endif

@@ -1,0 +1,166 @@
+#include "regions.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "limits.h"
+#include "message.h"
+#include "sys.h"
+
+#define DIRECTORY "/run/mizar"
+#define START_ATTEMPTS 100 /* milliseconds that a start waits for a writer to finish */
+
+struct regions *regions_current;
+
+static struct regions inert = {.mode = REGIONS_INERT};
+static int told;
+
+static const char *directory(void) {
+#ifdef MIZAR_TESTING
+    const char *other = getenv("MIZAR_DIR");
+    if (other) return other;
+#endif
+    return DIRECTORY;
+}
+
+static int open_file(const char *name, int flags) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", directory(), name);
+    return sys_open(path, flags);
+}
+
+int regions_open_usage(void) {
+    return open_file("usage", O_RDWR);
+}
+
+/* Maps the whole file, or says what is wrong with it. */
+static const char *map_file(const char *name, int flags, size_t bytes, void **mapped) {
+    int protection = flags == O_RDWR ? PROT_READ | PROT_WRITE : PROT_READ;
+    int fd = open_file(name, flags);
+    if (fd < 0) return "cannot be opened";
+    long size = sys_size(fd);
+    *mapped = size == (long)bytes ? sys_map(bytes, protection, MAP_SHARED, fd) : NULL;
+    sys_close(fd);
+    if (size == 0) return "is empty: the node agent has not written it yet";
+    if (size != (long)bytes) return "has the wrong size";
+    return *mapped ? NULL : "cannot be mapped";
+}
+
+static const char *check_usage(const struct mizar_usage *usage) {
+    if (memcmp(usage->magic, MIZAR_USAGE_MAGIC, sizeof usage->magic)) return "is not a usage file";
+    if (usage->version != MIZAR_REGIONS_VERSION) return "has another version than this shim";
+    if (usage->size != MIZAR_USAGE_SIZE || usage->card_max != MIZAR_CARD_MAX ||
+        usage->slot_max != MIZAR_SLOT_MAX)
+        return "has another shape than this shim's";
+    return NULL;
+}
+
+static void store_limits(struct process *process, const struct limits_copy *copy) {
+    for (unsigned i = 0; i < MIZAR_CARD_MAX; i++) {
+        uint64_t limit = i < copy->card_count ? copy->cards[i].memory_limit : 0;
+        if (limit > MIZAR_BYTES_MAX) limit = MIZAR_BYTES_MAX;
+        __atomic_store_n(&process->cards[i].limit, limit, __ATOMIC_RELAXED);
+        __atomic_store_n(&process->cards[i].oversubscribe,
+                         copy->cards[i].memory_mode == MIZAR_MEMORY_OVERSUBSCRIBE,
+                         __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(&process->card_count, copy->card_count, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < DEVICES_MAX; i++)
+        __atomic_store_n(&process->device_card[i], 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&process->limits_seq, copy->seq, __ATOMIC_RELEASE);
+    __atomic_store_n(&process->limits_known, 1, __ATOMIC_RELEASE);
+}
+
+static const char *read_limits(const struct mizar_limits *limits, struct process *process) {
+    struct limits_copy copy;
+    const char *wrong = limits_read(limits, &copy);
+    if (!wrong) store_limits(process, &copy);
+    return wrong;
+}
+
+static const char *read_limits_patiently(const struct mizar_limits *limits,
+                                         struct process *process) {
+    const struct timespec moment = {0, 1000000};
+    const char *wrong = limits_busy;
+    for (int i = 0; i < START_ATTEMPTS && wrong == limits_busy; i++) {
+        if (i) SYS(SYS_nanosleep, &moment, NULL);
+        wrong = read_limits(limits, process);
+    }
+    return wrong;
+}
+
+bool regions_refresh(struct regions *regions) {
+    struct process *process = regions->process;
+    const char *wrong = NULL;
+    if (__atomic_load_n(&process->limits_known, __ATOMIC_ACQUIRE)) {
+        /* Whoever finds another thread at it, or a writer, goes on with what is known. */
+        if (!process_try_lock(&process->refresh_lock)) return true;
+        read_limits(regions->limits, process);
+    } else {
+        process_lock(&process->refresh_lock);
+        if (!process->limits_known) wrong = read_limits_patiently(regions->limits, process);
+    }
+    process_unlock(&process->refresh_lock);
+    if (wrong) message_once(&told, "CUDA is refused: %s/limits %s", directory(), wrong);
+    return !wrong;
+}
+
+int regions_card(struct regions *regions, const char *uuid) {
+    struct limits_copy copy;
+    if (limits_read(regions->limits, &copy)) return CARD_NONE;
+    for (unsigned i = 0; i < copy.card_count; i++)
+        if (!strcasecmp(copy.cards[i].uuid, uuid)) return (int)i;
+    return CARD_NONE;
+}
+
+static void drop(struct regions *made) {
+    if (made->limits) sys_unmap((void *)made->limits, MIZAR_LIMITS_SIZE);
+    if (made->usage) sys_unmap(made->usage, MIZAR_USAGE_SIZE);
+    if (made->process) process_drop(made->process);
+    free(made);
+}
+
+/* Fills `made`; on failure names the file and what is wrong with it. */
+static const char *fill(struct regions *made, const char **file) {
+    void *mapped = NULL;
+    *file = "limits";
+    const char *wrong = map_file("limits", O_RDONLY, MIZAR_LIMITS_SIZE, &mapped);
+    if (wrong) return wrong;
+    made->limits = mapped;
+    *file = "usage";
+    wrong = map_file("usage", O_RDWR, MIZAR_USAGE_SIZE, &mapped);
+    if (wrong) return wrong;
+    made->usage = mapped;
+    wrong = check_usage(made->usage);
+    if (wrong) return wrong;
+    *file = "limits";
+    made->process = process_new();
+    return made->process ? read_limits_patiently(made->limits, made->process)
+                         : "cannot be kept: no memory, or a kernel older than 4.14";
+}
+
+/* Another thread may have been faster; then its regions are the ones. */
+static struct regions *publish(struct regions *made) {
+    struct regions *first = NULL;
+    if (__atomic_compare_exchange_n(&regions_current, &first, made, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE))
+        return made;
+    if (made != &inert) drop(made);
+    return first;
+}
+
+struct regions *regions_open(void) {
+    const char *file;
+    if (SYS(SYS_faccessat, AT_FDCWD, directory(), F_OK) == -ENOENT) return publish(&inert);
+    struct regions *made = calloc(1, sizeof *made);
+    const char *wrong = made ? fill(made, &file) : "no memory";
+    if (!wrong) {
+        made->mode = REGIONS_ACTIVE;
+        return publish(made);
+    }
+    message_once(&told, "CUDA is refused: %s/%s %s", directory(), made ? file : "", wrong);
+    if (made) drop(made);
+    return NULL;
+}

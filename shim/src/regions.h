@@ -1,0 +1,64 @@
+/* The two mapped files, the limits as last read, and whether the shim has anything to do here. */
+#ifndef MIZAR_REGIONS_PRIVATE_H
+#define MIZAR_REGIONS_PRIVATE_H
+
+#include <stdbool.h>
+
+#include "mizar_regions.h"
+#include "process.h"
+
+#define CARD_NONE (-1)
+
+enum regions_mode {
+    REGIONS_INERT = 1, /* no Mizar here: the shim stands aside */
+    REGIONS_ACTIVE,    /* limits and usage are mapped and sound */
+};
+
+struct regions {
+    enum regions_mode mode;
+    const struct mizar_limits *limits;
+    struct mizar_usage *usage;
+    struct process *process;
+};
+
+extern struct regions *regions_current; /* NULL until the files were opened once */
+
+struct regions *regions_open(void);
+
+/*
+ * NULL when Mizar is here but something is wrong: no CUDA then (every call tries again: the cause
+ * may go away). Otherwise inert or active.
+ */
+static inline struct regions *regions_get(void) {
+    struct regions *regions = __atomic_load_n(&regions_current, __ATOMIC_ACQUIRE);
+    return __builtin_expect(regions != NULL, 1) ? regions : regions_open();
+}
+
+/* Opens `usage` afresh, for a lock of one's own. -errno on failure. */
+int regions_open_usage(void);
+
+/* Reads the limits again if they changed. False when there was never a good reading. */
+bool regions_refresh(struct regions *regions);
+
+static inline bool regions_fresh(struct regions *regions) {
+    struct process *process = regions->process;
+    uint32_t seq = __atomic_load_n(&regions->limits->seq, __ATOMIC_ACQUIRE);
+    bool known = __atomic_load_n(&process->limits_known, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(known && seq == __atomic_load_n(&process->limits_seq, __ATOMIC_RELAXED), 1))
+        return true;
+    return regions_refresh(regions);
+}
+
+/* The card with that UUID, or CARD_NONE. */
+int regions_card(struct regions *regions, const char *uuid);
+
+/* Bytes this container may hold on the card now. */
+static inline uint64_t regions_memory_limit(struct regions *regions, int card) {
+    if (card == CARD_NONE || !regions_fresh(regions)) return 0;
+    uint64_t limit = __atomic_load_n(&regions->process->cards[card].limit, __ATOMIC_RELAXED);
+    uint64_t outside =
+        __atomic_load_n(&regions->limits->live[card].unaccounted_bytes, __ATOMIC_RELAXED);
+    return limit > outside ? limit - outside : 0;
+}
+
+#endif

@@ -1,0 +1,18 @@
+/* Process slots of the usage region: claiming one, and settling what the dead left. */
+#ifndef MIZAR_SLOTS_H
+#define MIZAR_SLOTS_H
+
+#include <stdbool.h>
+
+#include "regions.h"
+
+/* Makes sure that this process has a slot. False: none is free, or the region cannot be locked. */
+bool slots_attach(struct regions *regions);
+
+/* Gives back the bytes of every dead process of the container. */
+void slots_settle(struct regions *regions);
+
+/* The same, but at most every 100 ms: for answers that should not count the dead. */
+void slots_settle_sometimes(struct regions *regions);
+
+#endif

@@ -1,0 +1,94 @@
+#include "symbols.h"
+
+#include <link.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+struct object {
+    uintptr_t base;
+    const ElfW(Sym) * symbols;
+    const char *strings;
+    const uint32_t *hash;
+};
+
+struct search {
+    const char *name;
+    uintptr_t self; /* an address in the shim */
+    bool passed;    /* the shim's object was seen */
+    void *found;
+};
+
+static bool covers(const struct dl_phdr_info *info, uintptr_t address) {
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        uintptr_t start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+        if (info->dlpi_phdr[i].p_type == PT_LOAD && address - start < info->dlpi_phdr[i].p_memsz)
+            return true;
+    }
+    return false;
+}
+
+static const ElfW(Dyn) * dynamic_of(const struct dl_phdr_info *info) {
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            return (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    return NULL;
+}
+
+/* ld.so has put the base into these pointers already, except where the section is read-only. */
+static const void *at(const struct dl_phdr_info *info, uintptr_t pointer) {
+    return (const void *)(pointer < info->dlpi_addr ? pointer + info->dlpi_addr : pointer);
+}
+
+static bool read_object(const struct dl_phdr_info *info, struct object *object) {
+    const ElfW(Dyn) *entry = dynamic_of(info);
+    memset(object, 0, sizeof *object);
+    object->base = info->dlpi_addr;
+    for (; entry && entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_SYMTAB) object->symbols = at(info, entry->d_un.d_ptr);
+        if (entry->d_tag == DT_STRTAB) object->strings = at(info, entry->d_un.d_ptr);
+        if (entry->d_tag == DT_GNU_HASH) object->hash = at(info, entry->d_un.d_ptr);
+    }
+    return object->symbols && object->strings && object->hash;
+}
+
+static uint32_t hash_of(const char *name) {
+    uint32_t hash = 5381;
+    for (; *name; name++) hash = hash * 33 + (unsigned char)*name;
+    return hash;
+}
+
+/* The GNU hash section: 4 words of header, a Bloom filter, buckets, chains. */
+static void *look_up(const struct object *object, const char *name) {
+    uint32_t buckets = object->hash[0], first = object->hash[1], bloom = object->hash[2];
+    const uint32_t *bucket = object->hash + 4 + bloom * (sizeof(uintptr_t) / sizeof(uint32_t));
+    const uint32_t *chain = bucket + buckets;
+    uint32_t hash = hash_of(name);
+    if (!buckets) return NULL;
+    for (uint32_t i = bucket[hash % buckets]; i >= first && i; i++) {
+        const ElfW(Sym) *symbol = &object->symbols[i];
+        if ((chain[i - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
+            !strcmp(object->strings + symbol->st_name, name))
+            return (void *)(object->base + symbol->st_value);
+        if (chain[i - first] & 1) break;
+    }
+    return NULL;
+}
+
+static int visit(struct dl_phdr_info *info, size_t size, void *data) {
+    struct search *search = data;
+    struct object object;
+    (void)size;
+    if (!search->passed) {
+        search->passed = covers(info, search->self);
+        return 0;
+    }
+    if (read_object(info, &object)) search->found = look_up(&object, search->name);
+    return search->found != NULL;
+}
+
+void *symbols_next(const char *name) {
+    struct search search = {.name = name, .self = (uintptr_t)&symbols_next};
+    dl_iterate_phdr(visit, &search);
+    return search.found;
+}

@@ -1,0 +1,49 @@
+/*
+ * The few system calls the shim makes, straight to the kernel: what the program (or another
+ * preloaded library) has put in front of libc's functions stays out of it. Returns -errno.
+ */
+#ifndef MIZAR_SYS_H
+#define MIZAR_SYS_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static inline long sys_result(long value, int saved) {
+    long result = value == -1 ? -errno : value;
+    errno = saved;
+    return result;
+}
+
+#define SYS(...) ({ int saved_ = errno; sys_result(syscall(__VA_ARGS__), saved_); })
+
+static inline int sys_open(const char *path, int flags) {
+    return (int)SYS(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0);
+}
+
+static inline void sys_close(int fd) {
+    SYS(SYS_close, fd);
+}
+
+static inline long sys_read(int fd, void *buffer, size_t bytes) {
+    return SYS(SYS_read, fd, buffer, bytes);
+}
+
+static inline long sys_size(int fd) {
+    return SYS(SYS_lseek, fd, 0, SEEK_END);
+}
+
+/* NULL on failure. */
+static inline void *sys_map(size_t bytes, int protection, int flags, int fd) {
+    long address = SYS(SYS_mmap, 0, bytes, protection, flags, fd, 0);
+    return address < 0 && address > -4096 ? NULL : (void *)address;
+}
+
+static inline void sys_unmap(void *address, size_t bytes) {
+    SYS(SYS_munmap, address, bytes);
+}
+
+#endif

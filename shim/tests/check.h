@@ -1,0 +1,25 @@
+/* CHECK(condition): says what failed and ends the program with 1. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CHECK(condition)                                                              \
+    do {                                                                              \
+        if (!(condition)) {                                                           \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);   \
+            exit(1);                                                                  \
+        }                                                                             \
+    } while (0)
+
+#define CHECK_IS(value, expected)                                                          \
+    do {                                                                                   \
+        unsigned long long is_ = (unsigned long long)(value), be_ = (unsigned long long)(expected); \
+        if (is_ != be_) {                                                                  \
+            fprintf(stderr, "%s:%d: %s is %llu, expected %llu\n", __FILE__, __LINE__, #value, is_, be_); \
+            exit(1);                                                                       \
+        }                                                                                  \
+    } while (0)
+
+#endif

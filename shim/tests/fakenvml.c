@@ -1,0 +1,44 @@
+/* NVML beside the fake driver: device k is card k, whatever CUDA's order. */
+#include <stdio.h>
+
+#include "cuda_api.h"
+#include "fakecuda.h"
+
+#define MIB ((unsigned long long)1 << 20)
+#define FAKE_TOTAL (16384 * MIB)
+
+uint64_t fake_nvml_calls __attribute__((visibility("default")));
+
+static struct nvmlDevice_st {
+    int card;
+} devices[FAKE_DEVICES];
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device);
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device) {
+    devices[index].card = (int)index;
+    *device = &devices[index];
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length) {
+    snprintf(uuid, length, "GPU-ab000000-0000-0000-0000-0000000000%02x", device->card);
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    fake_nvml_calls++;
+    (void)device;
+    *memory = (nvmlMemory_t){FAKE_TOTAL, FAKE_TOTAL, 0};
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    fake_nvml_calls++;
+    (void)device;
+    memory->total = FAKE_TOTAL;
+    memory->reserved = 512 * MIB;
+    memory->used = 0;
+    memory->free = FAKE_TOTAL;
+    return NVML_SUCCESS;
+}

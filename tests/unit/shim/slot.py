@@ -1,0 +1,146 @@
+"""A slot directory for tests: the limits and usage files, written by the layout the header prints.
+
+Deliberately not the node agent's mirror: what is right here is right by the header alone.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+ROOT = Path(__file__).resolve().parents[3]
+BUILD = ROOT / "build" / "shim"
+
+
+def card_uuid(number: int) -> str:
+    """The UUID of the fake driver's card `number`."""
+    return f"GPU-ab000000-0000-0000-0000-0000000000{number:02x}"
+
+
+def load_layout() -> dict[str, Any]:
+    """What build/shim/regions-layout prints."""
+    printed = subprocess.run([BUILD / "regions-layout"], check=True, capture_output=True)
+    layout: dict[str, Any] = json.loads(printed.stdout)
+    return layout
+
+
+@dataclass
+class Card:
+    """One card of the limits; memory in bytes, share in basis points."""
+
+    uuid: str
+    memory: int
+    memory_mode: int = 0
+    compute_mode: int = 0
+    core_share: int = 10000
+    priority: int = 0
+
+
+@dataclass
+class Slot:
+    """One container's pair of files."""
+
+    path: Path
+    layout: dict[str, Any]
+    seq: int = 0
+    cards: list[Card] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.limits.write_bytes(bytes(self.constant("MIZAR_LIMITS_SIZE")))
+        with self.usage.open("wb") as file:
+            file.truncate(self.constant("MIZAR_USAGE_SIZE"))
+            file.write(
+                struct.pack(
+                    "<8sIIII",
+                    b"MIZARUSE",
+                    self.constant("MIZAR_REGIONS_VERSION"),
+                    self.constant("MIZAR_USAGE_SIZE"),
+                    self.constant("MIZAR_CARD_MAX"),
+                    self.constant("MIZAR_SLOT_MAX"),
+                )
+            )
+
+    @property
+    def limits(self) -> Path:
+        return self.path / "limits"
+
+    @property
+    def usage(self) -> Path:
+        return self.path / "usage"
+
+    def constant(self, name: str) -> int:
+        return int(self.layout["constants"][name])
+
+    def offset(self, name: str) -> int:
+        return int(self.layout["fields"][name][0])
+
+    def set_limits(self, *cards: Card) -> None:
+        """Writes the limits in place, under the seqlock, as the node agent does."""
+        self.cards = list(cards)
+        body = bytearray(self.limits.read_bytes())
+        self._put(body, "mizar_limits.magic", b"MIZARLIM")
+        self._put(body, "mizar_limits.version", self._u32(self.constant("MIZAR_REGIONS_VERSION")))
+        self._put(body, "mizar_limits.size", self._u32(len(body)))
+        self._put(body, "mizar_limits.state", self._u32(self.constant("MIZAR_STATE_READY")))
+        self._put(body, "mizar_limits.card_count", self._u32(len(cards)))
+        for index, card in enumerate(cards):
+            self._put_card(body, index, card)
+        self._put(body, "mizar_limits.crc", self._u32(self.crc(body)))
+        self._write(body)
+
+    def crc(self, body: bytes | bytearray) -> int:
+        first, end = self.constant("MIZAR_LIMITS_CRC_FROM"), self.constant("MIZAR_LIMITS_CRC_TO")
+        return zlib.crc32(bytes(body[first:end]))
+
+    def set_live(self, card: int, name: str, value: int, size: int = 4) -> None:
+        """Sets one word of the live part."""
+        at = self.offset("mizar_limits.live") + card * self.layout["sizes"]["mizar_limits_live"]
+        with self.limits.open("r+b") as file:
+            file.seek(at + self.offset(f"mizar_limits_live.{name}"))
+            file.write(value.to_bytes(size, "little"))
+
+    def used(self, card: int) -> int:
+        """Bytes that the gate says are taken on the card."""
+        at = self.offset("mizar_usage.cards") + card * self.layout["sizes"]["mizar_usage_card"]
+        return int.from_bytes(self.usage.read_bytes()[at + 8 : at + 16], "little") >> 21
+
+    def _write(self, body: bytearray) -> None:
+        at = self.offset("mizar_limits.seq")
+        self.seq += 2
+        with self.limits.open("r+b", buffering=0) as file:
+            file.seek(at)
+            file.write(self._u32(self.seq - 1))
+            body[at : at + 4] = self._u32(self.seq - 1)
+            file.seek(0)
+            file.write(body)
+            file.seek(at)
+            file.write(self._u32(self.seq))
+
+    def _put_card(self, body: bytearray, index: int, card: Card) -> None:
+        base = self.offset("mizar_limits.cards") + index * self.layout["sizes"]["mizar_limits_card"]
+        uuid_size = self.constant("MIZAR_UUID_SIZE")
+        body[base : base + uuid_size] = card.uuid.encode().ljust(uuid_size, b"\0")
+        for name, value, size in (
+            ("memory_limit", card.memory, 8),
+            ("memory_mode", card.memory_mode, 4),
+            ("compute_mode", card.compute_mode, 4),
+            ("core_share", card.core_share, 4),
+            ("priority", card.priority, 4),
+        ):
+            at = base + self.offset(f"mizar_limits_card.{name}")
+            body[at : at + size] = value.to_bytes(size, "little")
+
+    def _put(self, body: bytearray, name: str, value: bytes) -> None:
+        at = self.offset(name)
+        body[at : at + len(value)] = value
+
+    @staticmethod
+    def _u32(value: int) -> bytes:
+        return struct.pack("<I", value)

@@ -1,0 +1,56 @@
+"""Every hook, through every way in which a program can get hold of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import run, shim_env
+from .slot import Slot
+
+HOOKS = [
+    "cuInit",
+    "cuMemAlloc",
+    "cuMemAlloc_v2",
+    "cuMemAllocPitch",
+    "cuMemAllocPitch_v2",
+    "cuMemAllocManaged",
+    "cuMemAllocAsync",
+    "cuMemAllocAsync_ptsz",
+    "cuMemAllocFromPoolAsync",
+    "cuMemAllocFromPoolAsync_ptsz",
+    "cuMemFree",
+    "cuMemFree_v2",
+    "cuMemFreeAsync",
+    "cuMemFreeAsync_ptsz",
+    "cuMemGetInfo",
+    "cuMemGetInfo_v2",
+    "cuDeviceTotalMem",
+    "cuDeviceTotalMem_v2",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMemoryInfo_v2",
+]
+MORE = ["pitch", "foreign_card", "many"]
+WAYS = ["link", "dlsym", "default", "next", "found_dlsym", "proc", "proc_v1"]
+
+
+def test_every_snippet_is_run(env: dict[str, str]) -> None:
+    assert run("snippets", env=env).stdout.split() == [*HOOKS[1:14], HOOKS[0], *MORE[:1]] + [
+        *HOOKS[14:],
+        *MORE[1:],
+    ]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("hook", HOOKS)
+def test_hook(hook: str, way: str, env: dict[str, str]) -> None:
+    run("snippets", hook, way, env=env)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_dlvsym(hook: str, slot: Slot) -> None:
+    run("snippets", hook, "dlvsym", env=shim_env(slot.path, driver="versioned"))
+
+
+@pytest.mark.parametrize("snippet", MORE)
+def test_more(snippet: str, env: dict[str, str]) -> None:
+    run("snippets", snippet, "dlsym", env=env)
