@@ -15,7 +15,11 @@ from mizar_core.planning.snapshot import Key, Pairs
 
 @dataclass(frozen=True, slots=True)
 class CreateShadow:
-    """Create the ShadowPod and its pod. `selector`: the whole node selector of the pod."""
+    """Create the ShadowPod and its pod.
+
+    `selector`: the whole node selector of the pod. `models`: the card models that its node may
+    have, out of those there are; None for any.
+    """
 
     shadow: Key
     pool: str
@@ -26,6 +30,7 @@ class CreateShadow:
     cards: int
     sequence: int
     selector: Pairs
+    models: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class CreatePod:
 
     shadow: Key
     selector: Pairs
+    models: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

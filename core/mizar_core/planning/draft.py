@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from mizar_core.models import GPUQuota
 from mizar_core.names import shadow_name
 from mizar_core.planning.actions import Action, CreateShadow, EmitEvent, ShadowAction
+from mizar_core.planning.membership import models_of
 from mizar_core.planning.offers import Offer, Offers
 from mizar_core.planning.project import project
 from mizar_core.planning.snapshot import Key, Pairs, ShadowView, ShareView, Snapshot, quota_key
@@ -27,6 +29,9 @@ class Draft:
         self.standing = {
             key: one for key, one in self.quotas.items() if not one.metadata.deletion_timestamp
         }
+        self.neighbours: defaultdict[str, list[GPUQuota]] = defaultdict(list)
+        for (namespace, _), quota in self.quotas.items():
+            self.neighbours[namespace].append(quota)
         self.offers = Offers(self.pools.values(), self.standing.values())
         self.nodes = {one.name: one for one in snapshot.nodes}
         self.shares = snapshot.shares
@@ -36,6 +41,7 @@ class Draft:
         self._of_resource: defaultdict[str, set[Key]] = defaultdict(set)
         self._of_quota: defaultdict[Key, set[Key]] = defaultdict(set)
         self._sequences: dict[Key, int] = {}
+        self._models: dict[str, tuple[str, ...] | None] = {}
         self._promised: dict[Pairs, Pairs] = {}
         for shadow in snapshot.shadows:
             self._put(shadow)
@@ -114,9 +120,16 @@ class Draft:
             cards=offer.profile.cards,
             sequence=sequence,
             selector=offer.selector | more,
+            models=self.models(offer.pool.metadata.name),
         )
         self.do(action)
         return action
+
+    def models(self, pool: str) -> tuple[str, ...] | None:
+        """The card models that the pool's shadow pods may go to; None for any."""
+        if pool not in self._models:
+            self._models[pool] = models_of(self.pools[pool], self.nodes.values())
+        return self._models[pool]
 
     def promised(self, selector: Pairs) -> Pairs:
         """The labels that a pod's node will certainly have: those selected, and those that all

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from mizar_core.models import (
     CardCounts,
@@ -16,8 +15,9 @@ from mizar_core.models import (
 from mizar_core.names import NODE_LABEL_CARD_MODEL
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.membership import in_pool
 from mizar_core.planning.pots import rooms
-from mizar_core.planning.snapshot import Key, NodeView, ShadowView
+from mizar_core.planning.snapshot import Key, ShadowView
 from mizar_core.planning.stages import UNPLACED, Stage
 
 MODELS_MAX = 64
@@ -86,21 +86,6 @@ def _split(stage: Stage, free: int, used: int) -> Share:
 
 def _takes_first(draft: Draft, shadow: ShadowView) -> tuple[bool, int, Key]:
     return draft.stages[shadow.key] is not Stage.READY, -len(shadow.holders), shadow.key
-
-
-def in_pool(node: NodeView, pool: GPUPool) -> bool:
-    """Whether the pool's shadow pods may go there: selector, and models if it names any."""
-    if not frozenset(pool.spec.node_selector.items()) <= node.labels:
-        return False
-    if pool.spec.physical_resource not in node.cards:
-        return False
-    model = node.label(NODE_LABEL_CARD_MODEL) or ""
-    return not pool.spec.card_models or matches(model, pool.spec.card_models)
-
-
-def matches(model: str, globs: Iterable[str]) -> bool:
-    """Whether one of the globs fits the model as a node's label has it (`-` instead of blanks)."""
-    return any(fnmatchcase(model, glob.replace(" ", "-")) for glob in globs)
 
 
 def pool_figures(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCounts, ...]]:

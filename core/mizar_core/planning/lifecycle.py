@@ -26,7 +26,10 @@ def settle(draft: Draft) -> None:
         elif not draft.is_wanted(shadow):
             retire(draft, shadow)
         elif stage is Stage.UNBORN:
-            draft.do(CreatePod(shadow.key, _selector(draft, shadow)))
+            selector = draft.pools[shadow.pool].spec.node_selector.items()
+            draft.do(CreatePod(shadow.key, frozenset(selector), draft.models(shadow.pool)))
+        elif stage is Stage.UNBOUND and _is_outdated(draft, shadow):
+            retire(draft, shadow)
 
 
 def retire(draft: Draft, shadow: ShadowView) -> bool:
@@ -67,5 +70,9 @@ def used_by(draft: Draft, shadow: ShadowView) -> str | None:
     return may_be_used(shadow, others, draft.bound.get((place, shadow.resource), []))
 
 
-def _selector(draft: Draft, shadow: ShadowView) -> frozenset[tuple[str, str]]:
-    return frozenset(draft.pools[shadow.pool].spec.node_selector.items())
+def _is_outdated(draft: Draft, shadow: ShadowView) -> bool:
+    """Whether it waits for card models that are not those of the pool any more."""
+    pod = shadow.pod
+    if pod is None or pod.unschedulable is None or pod.models is None:
+        return False
+    return pod.models != draft.models(shadow.pool)

@@ -44,7 +44,7 @@ def project(shadow: ShadowView | None, action: ShadowAction) -> ShadowView | Non
         return None
     match action:
         case CreatePod():
-            return replace(shadow, pod=PodView(selector=action.selector))
+            return replace(shadow, pod=PodView(selector=action.selector, models=action.models))
         case Drain():
             return _with_pod(shadow, drain_asked=action.at)
         case CancelDrain():
@@ -72,7 +72,7 @@ def _created(action: CreateShadow) -> ShadowView:
         devices=action.devices,
         cards=action.cards,
         sequence=action.sequence,
-        pod=PodView(selector=action.selector),
+        pod=PodView(selector=action.selector, models=action.models),
     )
 
 

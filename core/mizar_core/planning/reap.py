@@ -69,7 +69,8 @@ def _above_min(draft: Draft, shadow: ShadowView) -> bool:
 
 
 def _drop_unneeded(draft: Draft, shadow: ShadowView, placement: Placement) -> None:
-    if shadow.unschedulable is not None and shadow.key not in placement.relied_on:
+    needed = shadow.key in placement.relied_on or shadow.contested
+    if shadow.unschedulable is not None and not needed:
         draft.do(DeleteShadow(shadow.key))
 
 

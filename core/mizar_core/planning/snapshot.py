@@ -31,7 +31,11 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """The pod of a shadow pod. `unschedulable`: the scheduler's message, if it found no place."""
+    """The pod of a shadow pod. `unschedulable`: the scheduler's message, if it found no place.
+
+    `selector` and `models`: the labels that its node must have, and the card models that it may
+    have, as the pod's spec says; None for any model.
+    """
 
     uid: str = ""
     phase: PodPhase = "Pending"
@@ -41,6 +45,7 @@ class PodView:
     drain_asked: datetime | None = None
     unschedulable: str | None = None
     selector: Pairs = frozenset()
+    models: tuple[str, ...] | None = None
 
     @property
     def ended(self) -> bool:

@@ -19,7 +19,7 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.figures import pool_figures
 from mizar_core.planning.snapshot import Key, ShadowView, quota_key
 from mizar_core.planning.stages import Stage, phase_of
-from mizar_core.planning.verdicts import exhausted, satisfied
+from mizar_core.planning.verdicts import exhausted, pool_ready, satisfied
 
 UNSCHEDULABLE = "Unschedulable"
 
@@ -27,7 +27,8 @@ UNSCHEDULABLE = "Unschedulable"
 def write_shadows(draft: Draft) -> None:
     """Phase and condition Scheduled of every shadow pod, where they changed."""
     for shadow, stage in list(draft.in_order()):
-        if stage is Stage.GONE:
+        # A phase says that there was a pod: see stage_of.
+        if stage in (Stage.UNBORN, Stage.GONE):
             continue
         phase, scheduled = phase_of(shadow, stage), _scheduled(shadow, draft.now)
         if (phase, scheduled) != (shadow.phase, shadow.scheduled):
@@ -144,19 +145,17 @@ def write_pools(draft: Draft) -> None:
 
 def _pool_status(draft: Draft, pool: GPUPool) -> GPUPoolStatus:
     cards, models = pool_figures(draft, pool)
-    if cards.total:
-        verdict = (True, "CardsFound", f"{cards.total} cards, {cards.healthy} of them healthy")
-    else:
-        resource = pool.spec.physical_resource
-        verdict = (
-            False,
-            "NoCards",
-            f"no node that nodeSelector and cardModels allow offers {resource}: check them, and "
-            "that the device plugin of the cards runs",
-        )
+    verdict = pool_ready(draft, pool, cards)
     return GPUPoolStatus(
         cards=cards,
         models=models,
         observed_generation=pool.metadata.generation,
-        conditions=set_condition(pool.status.conditions, ConditionType.READY, *verdict, draft.now),
+        conditions=set_condition(
+            pool.status.conditions,
+            ConditionType.READY,
+            verdict.status,
+            verdict.reason,
+            verdict.message,
+            draft.now,
+        ),
     )

@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from mizar_core.models import GPUQuota
+from mizar_core.models import CardCounts, GPUPool, GPUQuota
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.pots import Spot
 from mizar_core.planning.snapshot import ShadowView, ShareView, quota_key
 from mizar_core.planning.stages import Stage
+from mizar_core.validation import (
+    check_pool_among,
+    check_quota_against_pool,
+    check_quota_among,
+)
 
 # A node agent answers within a second or two; a minute means that it isn't there.
 AGENT_SILENT_AFTER = timedelta(seconds=60)
@@ -29,7 +34,7 @@ class Verdict:
 def satisfied(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Verdict:
     """Whether nobody waits and `min` is warm, else the first reason why not."""
     for verdict in (
-        _unknown(draft, quota),
+        _unsound(draft, quota),
         _refused(draft, quota, outcomes),
         _stuck(draft, quota),
         _silent(draft, quota),
@@ -50,19 +55,30 @@ def exhausted(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Ve
     return Verdict(False, "WithinLimits", "nobody waits for a larger quota")
 
 
-def _unknown(draft: Draft, quota: GPUQuota) -> Verdict | None:
+def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> Verdict:
+    """Whether a pool has cards to share, under a name of its own."""
+    if problems := check_pool_among(pool, draft.pools.values()):
+        return Verdict(False, "BadPool", str(problems[0]))
+    if cards.total:
+        return Verdict(True, "CardsFound", f"{cards.total} cards, {cards.healthy} of them healthy")
+    return Verdict(
+        False,
+        "NoCards",
+        f"no node that nodeSelector and cardModels allow offers {pool.spec.physical_resource}: "
+        "check them, and that the device plugin of the cards runs",
+    )
+
+
+def _unsound(draft: Draft, quota: GPUQuota) -> Verdict | None:
+    """What is wrong with the quota itself, whatever the cluster is like."""
     pool = draft.pools.get(quota.spec.pool)
     if pool is None:
         return Verdict(False, "PoolNotFound", f"there is no GPUPool {quota.spec.pool}: create it")
-    missing = [one.devices for one in quota.spec.profiles if pool.spec.profile(one.devices) is None]
-    if not missing:
-        return None
-    known = ", ".join(str(one.devices) for one in pool.spec.profiles)
-    return Verdict(
-        False,
-        "UnknownProfile",
-        f"pool {quota.spec.pool} has no profile {missing[0]}: it has {known}",
-    )
+    problems = [
+        *check_quota_against_pool(quota, pool),
+        *check_quota_among(quota, draft.neighbours[quota_key(quota)[0]], draft.pools),
+    ]
+    return Verdict(False, "BadQuota", str(problems[0])) if problems else None
 
 
 def _refused(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Verdict | None:

@@ -1,0 +1,261 @@
+"""Snapshots as hypothesis draws them: every state that objects can be in, likely or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import strategies as st
+
+from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.names import shadow_name
+from mizar_core.planning.offers import resource_of
+from mizar_core.planning.snapshot import (
+    CardsOnNode,
+    NodeView,
+    PodView,
+    ShadowView,
+    ShareView,
+    Snapshot,
+)
+
+NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+NAMESPACES = ("team-a", "team-b")
+SIZES = (2, 4)
+ZONES = ("east", "west")
+PROFILES = [
+    {"devices": 2, "cards": 1},
+    {"devices": 4, "cards": 2},
+]
+
+
+def at(seconds: float) -> datetime:
+    """So many seconds before NOW."""
+    return NOW - timedelta(seconds=seconds)
+
+
+def pool(name: str = "pool", **spec: object) -> GPUPool:
+    """A pool of two profiles; further fields of its spec in camelCase."""
+    return GPUPool.from_dict(
+        {
+            "apiVersion": "mizar.share/v1alpha1",
+            "kind": "GPUPool",
+            "metadata": {"name": name, "uid": f"uid-{name}", "generation": 1},
+            "spec": {"profiles": PROFILES, **spec},
+        }
+    )
+
+
+def quota(namespace: str, name: str = "quota", pool: str = "pool", **spec: object) -> GPUQuota:
+    """A quota for at most two shadow pods of profile 2, unless `spec` says otherwise."""
+    return GPUQuota.from_dict(
+        {
+            "apiVersion": "mizar.share/v1alpha1",
+            "kind": "GPUQuota",
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": f"uid-{namespace}-{name}",
+                "generation": 1,
+            },
+            "spec": {"pool": pool, "profiles": [{"devices": 2, "max": 2}], **spec},
+        }
+    )
+
+
+def node(name: str, zone: str = "east", cards: int = 4, available: bool = True) -> NodeView:
+    """A node with cards."""
+    labels = frozenset({("zone", zone), ("arch", "amd64")})
+    return NodeView(name, labels, available, {"nvidia.com/gpu": CardsOnNode(cards, cards)})
+
+
+def waiting(
+    name: str,
+    count: int = 1,
+    resource: str = "team-a.mizar.share/gpu.2",
+    namespace: str = "team-a",
+    **fields: object,
+) -> ShareView:
+    """A share pod without a node."""
+    share = ShareView(namespace, name, f"uid-{namespace}-{name}", resource, count, at(1))
+    return replace(share, **fields)  # type: ignore[arg-type]
+
+
+def shadow(
+    name: str = "shadow-2-aaaaa",
+    devices: int = 2,
+    namespace: str = "team-a",
+    pod: PodView | None = None,
+    **fields: object,
+) -> ShadowView:
+    """A shadow pod that waits for the scheduler, unless `pod` or `fields` say otherwise."""
+    made = ShadowView(
+        namespace=namespace,
+        name=name,
+        uid=f"uid-{namespace}-{name}",
+        pool="pool",
+        quota="quota",
+        quota_uid=f"uid-{namespace}-quota",
+        resource=f"{namespace}.mizar.share/gpu.{devices}",
+        devices=devices,
+        cards=devices // 2,
+        phase="Pending",
+        pod=pod or PodView(),
+    )
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+def ready(name: str = "shadow-2-aaaaa", node: str = "n1", **fields: object) -> ShadowView:
+    """A shadow pod whose devices are all offered and free, idle for ten seconds."""
+    made = shadow(name, **fields)  # type: ignore[arg-type]
+    defaults = {
+        "pod": PodView(phase="Running", node=node, bound_at=at(60)),
+        "node": node,
+        "ready": True,
+        "healthy": made.devices,
+        "phase": "Ready",
+        "idle_since": at(10),
+    }
+    return replace(made, **{**defaults, **fields})  # type: ignore[arg-type]
+
+
+_pools = st.fixed_dictionaries(
+    {"tenancy": st.sampled_from(["PerNamespace", "PerNamespace", "Shared"])},
+    optional={
+        "nodeSelector": st.sampled_from([{}, {"zone": "east"}]),
+        "idleTimeoutSeconds": st.sampled_from([0, 60, 300]),
+        "profiles": st.just([{"devices": 2, "cards": 1}]),
+    },
+)
+
+
+@st.composite
+def _limits(draw: st.DrawFn) -> list[dict[str, int]]:
+    found = []
+    for devices in draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=2, unique=True)):
+        most = draw(st.integers(0, 4))
+        found.append({"devices": devices, "max": most, "min": draw(st.integers(0, min(2, most)))})
+    return found
+
+
+@st.composite
+def quotas(draw: st.DrawFn, namespace: str, name: str, pools: list[str]) -> GPUQuota:
+    """A quota of any limits, now and then of a pool that does not exist."""
+    spec: dict[str, object] = {"profiles": draw(_limits())}
+    if draw(st.booleans()):
+        spec["maxCards"] = draw(st.integers(0, 5))
+    made = quota(namespace, name, draw(st.sampled_from([*pools, pools[0]])), **spec)
+    if draw(st.integers(0, 9)) == 0:
+        meta = made.metadata.changed(deletion_timestamp=NOW)
+        made = made.model_copy(update={"metadata": meta})
+    return made
+
+
+@st.composite
+def pods(draw: st.DrawFn, nodes: list[str]) -> PodView | None:
+    """A shadow pod's pod in any state; None for one that is missing."""
+    kind = draw(st.sampled_from(["none", "unbound", "stuck", "bound", "bound", "bound", "ended"]))
+    if kind == "none":
+        return None
+    deleting = draw(st.integers(0, 7)) == 0
+    if kind in ("unbound", "stuck"):
+        message = "0/2 nodes are available" if kind == "stuck" else None
+        return PodView(unschedulable=message, deleting=deleting)
+    return PodView(
+        phase="Failed" if kind == "ended" else "Running",
+        node=draw(st.sampled_from([*nodes, *nodes, *nodes, "gone"])),
+        bound_at=at(draw(st.sampled_from([1, 100]))),
+        deleting=deleting,
+        drain_asked=draw(st.none() | st.just(at(5))),
+    )
+
+
+@st.composite
+def shadows(
+    draw: st.DrawFn, of: GPUQuota, pool: GPUPool, sequence: int, nodes: list[str]
+) -> ShadowView:
+    """A shadow pod of a quota in any state, also in ones that contradict themselves."""
+    devices, pod = draw(st.sampled_from(SIZES)), draw(pods(nodes))
+    namespace = of.metadata.namespace or ""
+    is_ready = pod is not None and pod.node is not None and draw(st.booleans())
+    healthy = draw(st.sampled_from([devices, devices, devices, devices - 1, 0])) if is_ready else 0
+    drained = draw(st.booleans())
+    holder_names = draw(st.lists(st.sampled_from(["p0", "p1", "p2"]), max_size=healthy))
+    holders = tuple((namespace, one) for one in holder_names)
+    uid = of.metadata.uid or ""
+    return ShadowView(
+        namespace=namespace,
+        name=shadow_name(uid, devices, sequence),
+        uid=f"uid-{namespace}-{of.metadata.name}-{sequence}",
+        pool=of.spec.pool,
+        quota=of.metadata.name,
+        quota_uid=uid,
+        resource=resource_of(pool.spec, namespace, devices) or "",
+        devices=devices,
+        cards=devices // 2,
+        sequence=sequence,
+        deleting=draw(st.integers(0, 5)) == 0,
+        finalizer=draw(st.integers(0, 5)) > 0,
+        phase=draw(st.sampled_from([None, "Pending", "Ready", "Draining", "Lost"])),
+        node=pod.node if pod and draw(st.booleans()) else None,
+        ready=is_ready,
+        broken=draw(st.integers(0, 7)) == 0,
+        draining=drained or draw(st.integers(0, 5)) == 0,
+        drained=drained and draw(st.booleans()),
+        healthy=healthy,
+        holders=holders,
+        in_use=bool(holders) and draw(st.booleans()),
+        idle_since=None if holders else at(draw(st.sampled_from([1, 100, 1000]))),
+        pod=pod,
+        contested=draw(st.integers(0, 9)) == 0,
+    )
+
+
+@st.composite
+def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) -> ShareView:
+    """A share pod of either namespace, of either profile, bound or waiting."""
+    namespace, devices = draw(st.sampled_from(NAMESPACES)), draw(st.sampled_from(SIZES))
+    asked_of = draw(st.sampled_from(pools))
+    tenant = draw(st.sampled_from([namespace, namespace, namespace, *NAMESPACES]))
+    stuck = draw(st.booleans())
+    return ShareView(
+        namespace=namespace,
+        name=f"p{index}",
+        uid=f"uid-share-{index}",
+        resource=resource_of(asked_of.spec, tenant, devices) or "",
+        count=draw(st.sampled_from([1, 1, 1, 2, 3, 4, 5])),
+        created=at(draw(st.integers(0, 50))),
+        node=draw(st.none() | st.sampled_from(nodes)),
+        selector=draw(
+            st.sampled_from([frozenset(), frozenset(), frozenset({("zone", "east")})])
+            | st.just(frozenset({("zone", "west"), ("arch", "amd64")}))
+        ),
+        unschedulable="Insufficient devices" if stuck else None,
+        unschedulable_since=at(20) if stuck else None,
+    )
+
+
+@st.composite
+def snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
+    """One or two pools of a prefix, up to four quotas, three nodes, whatever else."""
+    names = ["pool", "pool-2"][: draw(st.sampled_from([1, 1, 2]))]
+    pools = [pool(name, **draw(_pools)) for name in names]
+    known = {one.metadata.name: one for one in pools}
+    node_names = ["n1", "n2", "n3"][: draw(st.integers(1, 3))]
+    nodes = [
+        node(name, draw(st.sampled_from(ZONES)), available=draw(st.integers(0, 7)) > 0)
+        for name in node_names
+    ]
+    owners = [
+        draw(quotas(namespace, name, [*names, "missing"]))
+        for namespace in NAMESPACES
+        for name in ["quota", "spare"][: draw(st.sampled_from([0, 1, 1, 1, 2]))]
+    ]
+    shadow_pods = [
+        draw(shadows(owner, known.get(owner.spec.pool, pools[0]), sequence, node_names))
+        for owner in owners
+        for sequence in range(draw(st.integers(0, 3)))
+    ]
+    asking = [draw(shares(pools, i, node_names)) for i in range(draw(st.integers(0, shares_max)))]
+    standing = [one for one in owners if draw(st.integers(0, 9)) > 0]
+    return Snapshot(tuple(pools), tuple(standing), tuple(shadow_pods), tuple(asking), tuple(nodes))

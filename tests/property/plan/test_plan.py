@@ -1,0 +1,207 @@
+"""What holds of every plan, whatever the snapshot (INVARIANTS.md, 3 and 6)."""
+
+from collections import Counter
+from dataclasses import replace
+from math import ceil
+from random import Random
+from typing import TypeVar
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mizar_core.models import GPUQuota
+from mizar_core.planning import Snapshot, apply_plan, plan
+from mizar_core.planning.actions import (
+    CreateShadow,
+    DeleteShadow,
+    Drain,
+    RemoveFinalizer,
+    WriteQuotaStatus,
+)
+from mizar_core.planning.snapshot import Key, quota_key
+from mizar_core.planning.stages import LIVE, stage_of
+from property.plan.effort import effort
+from property.plan.snapshots import NOW, node, pool, quota, shadow, snapshots, waiting
+
+T = TypeVar("T")
+
+
+def _tallies(snapshot: Snapshot) -> tuple[Counter[tuple[Key, int]], Counter[Key]]:
+    shadows, cards = Counter[tuple[Key, int]](), Counter[Key]()
+    for one in snapshot.shadows:
+        shadows[one.quota_key, one.devices] += 1
+        cards[one.quota_key] += one.cards
+    return shadows, cards
+
+
+@effort(60)
+@given(snapshots())
+def test_planning_again_plans_nothing(snapshot: Snapshot) -> None:
+    """Invariant 6: idempotent."""
+    first = plan(snapshot, NOW)
+    again = plan(apply_plan(snapshot, first), NOW)
+    assert not again.actions, f"first {first.actions}\nagain {again.actions}"
+
+
+@effort(60)
+@given(snapshots(), st.randoms(use_true_random=False))
+def test_order_does_not_matter(snapshot: Snapshot, random: Random) -> None:
+    """Invariant 6: deterministic, indifferent to the order of its input."""
+
+    def shuffled(part: tuple[T, ...]) -> tuple[T, ...]:
+        return tuple(random.sample(part, len(part)))
+
+    other = replace(
+        snapshot,
+        pools=shuffled(snapshot.pools),
+        quotas=shuffled(snapshot.quotas),
+        shadows=shuffled(snapshot.shadows),
+        shares=shuffled(snapshot.shares),
+        nodes=shuffled(snapshot.nodes),
+    )
+    assert plan(other, NOW) == plan(snapshot, NOW)
+
+
+@effort(60)
+@given(snapshots())
+def test_creates_nothing_beyond_a_quota(snapshot: Snapshot) -> None:
+    before, cards_before = _tallies(snapshot)
+    after, cards = _tallies(apply_plan(snapshot, plan(snapshot, NOW)))
+    for one in snapshot.quotas:
+        key, ceiling = quota_key(one), one.spec.max_cards
+        for limits in one.spec.profiles:
+            profile = key, limits.devices
+            assert after[profile] <= max(limits.max, before[profile])
+        if ceiling is not None:
+            assert cards[key] <= max(ceiling, cards_before[key])
+
+
+@effort(60)
+@given(snapshots())
+def test_takes_nothing_from_a_holder(snapshot: Snapshot) -> None:
+    """Invariant 3: nobody's device is drained, deleted or forgotten while it is held."""
+    known = {one.key: one for one in snapshot.shadows}
+    nodes = {one.name for one in snapshot.nodes}
+    for action in plan(snapshot, NOW).actions:
+        if isinstance(action, Drain | DeleteShadow | RemoveFinalizer):
+            victim = known[action.shadow]
+            assert not victim.held or victim.place not in nodes or victim.place is None
+
+
+@effort(60)
+@given(snapshots())
+def test_deletes_only_what_is_drained_lost_or_was_never_bound(snapshot: Snapshot) -> None:
+    """Invariant 3: stop advertising, then nobody holds, then delete."""
+    known = {one.key: one for one in snapshot.shadows}
+    nodes = {one.name for one in snapshot.nodes}
+    for action in plan(snapshot, NOW).actions:
+        if isinstance(action, DeleteShadow):
+            victim = known[action.shadow]
+            pod = victim.pod
+            assert not victim.contested
+            assert (
+                pod is None
+                or pod.ended
+                or pod.node is None
+                or pod.node not in nodes
+                or (pod.drain_asked is not None and victim.drained)
+            )
+
+
+@effort(60)
+@given(snapshots())
+def test_idleness_costs_nobody_the_minimum(snapshot: Snapshot) -> None:
+    sound = [one for one in snapshot.quotas if _is_sound(one, snapshot)]
+    planned = plan(snapshot, NOW)
+    drained = {one.shadow for one in planned.actions if isinstance(one, Drain)}
+    after = apply_plan(snapshot, planned)
+    nodes = {one.name for one in after.nodes}
+    warm = Counter(
+        (one.quota_key, one.devices) for one in after.shadows if stage_of(one, nodes) in LIVE
+    )
+    for victim in snapshot.shadows:
+        if victim.key not in drained or victim.deleting or victim.broken:
+            continue
+        for one in sound:
+            if quota_key(one) == victim.quota_key:
+                least = {limits.devices: limits.min for limits in one.spec.profiles}
+                key = victim.quota_key, victim.devices
+                assert warm[key] >= least.get(victim.devices, 0)
+
+
+def _is_sound(quota: GPUQuota, snapshot: Snapshot) -> bool:
+    """Whether nothing but `min` and `max` limits the quota."""
+    pools = {one.metadata.name: one for one in snapshot.pools}
+    pool = pools.get(quota.spec.pool)
+    if quota.metadata.deletion_timestamp or quota.spec.max_cards is not None or pool is None:
+        return False
+    return all(pool.spec.profile(one.devices) for one in quota.spec.profiles)
+
+
+@effort(60)
+@given(snapshots())
+def test_the_worst_is_over_after_the_world_has_moved(snapshot: Snapshot) -> None:
+    """Converges: when every deletion comes through, plan after plan ends in an empty one."""
+    for _ in range(12):
+        planned = plan(snapshot, NOW)
+        snapshot = _move(apply_plan(snapshot, planned))
+        if not planned.actions:
+            return
+    raise AssertionError(f"still planning: {planned.actions}")
+
+
+def _move(snapshot: Snapshot) -> Snapshot:
+    """Kubelet and node agents do what they were asked for."""
+    moved = []
+    for one in snapshot.shadows:
+        if one.pod is not None and one.pod.deleting:
+            one = replace(one, pod=None)
+        if one.pod is not None and one.pod.drain_asked is not None:
+            one = replace(one, drained=not one.held, draining=not one.held, ready=one.held)
+        elif one.draining:
+            one = replace(one, draining=False, drained=False)
+        if not (one.deleting and not one.finalizer and one.pod is None):
+            moved.append(replace(one, contested=False))
+    return replace(snapshot, shadows=tuple(moved))
+
+
+@effort(60)
+@given(
+    counts=st.lists(st.integers(1, 2), max_size=20),
+    starting=st.integers(0, 5),
+)
+def test_creates_as_many_as_the_design_says(counts: list[int], starting: int) -> None:
+    """ceil(-(ready + pipelining) / N) where nothing is fragmented; never fewer."""
+    shares = [waiting(f"p{i}", count) for i, count in enumerate(counts)]
+    snapshot = Snapshot(
+        pools=(pool(),),
+        quotas=(quota("team-a", profiles=[{"devices": 2, "max": 100}]),),
+        shadows=tuple(shadow(f"shadow-2-{i}", sequence=i) for i in range(starting)),
+        shares=tuple(shares),
+        nodes=(node("n1"),),
+    )
+    planned = plan(snapshot, NOW)
+    made = sum(isinstance(one, CreateShadow) for one in planned.actions)
+    lacking = sum(counts) - 2 * starting
+    assert made >= max(0, ceil(lacking / 2))
+    if all(count == 1 for count in counts):
+        assert made == max(0, ceil(lacking / 2))
+
+
+@effort(60)
+@given(snapshots())
+def test_negative_means_created_or_refused(snapshot: Snapshot) -> None:
+    """A quota that lacks devices after the plan says so, and why."""
+    for action in plan(snapshot, NOW).actions:
+        if isinstance(action, WriteQuotaStatus):
+            status = action.status
+            satisfied = next(one for one in status.conditions if one.type == "Satisfied")
+            if status.ready + status.pipelining < 0:
+                assert satisfied.status == "False", status
+
+
+@effort(60)
+@given(snapshots())
+def test_only_time_makes_a_plan_due(snapshot: Snapshot) -> None:
+    due = plan(snapshot, NOW).due
+    assert due is None or due > NOW
