@@ -1,0 +1,79 @@
+{{- /* Names: mizar-operator, mizar-webhook, mizar-nodeagent in a release called mizar. */ -}}
+{{- define "mizar.name" -}}
+{{- default .Release.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- /* Call these three with (dict "root" $ "part" "operator"). */ -}}
+{{- define "mizar.selector" -}}
+app.kubernetes.io/name: mizar
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .part }}
+{{- end -}}
+
+{{- define "mizar.labels" -}}
+{{ include "mizar.selector" . }}
+app.kubernetes.io/part-of: mizar
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "mizar.meta" -}}
+name: {{ include "mizar.name" .root }}-{{ .part }}
+labels:
+  {{- include "mizar.labels" . | nindent 2 }}
+{{- end -}}
+
+{{- /* metadata of an object in the release's namespace */ -}}
+{{- define "mizar.namespacedMeta" -}}
+{{ include "mizar.meta" . }}
+namespace: {{ .root.Release.Namespace }}
+{{- end -}}
+
+{{- /* Call with (dict "root" $ "image" "operator"). */ -}}
+{{- define "mizar.image" -}}
+{{ .root.Values.image.registry }}/{{ .image }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+
+{{- /* What the pods of a section of the values share. Call with (dict "root" $ "section" ...). */ -}}
+{{- define "mizar.podSpec" -}}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .section.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .section.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .section.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .section.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "mizar.podEnv" -}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: MIZAR_LOG_LEVEL
+  value: {{ .Values.logLevel }}
+{{- end -}}
+
+{{- define "mizar.restricted" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* The user name of a component's service account. */ -}}
+{{- define "mizar.userName" -}}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "mizar.name" .root }}-{{ .part }}
+{{- end -}}
