@@ -6,6 +6,7 @@ the same devices before any of these answers, and remembers what it promised (a 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mizar_nodeagent.files import write_atomically
-from mizar_nodeagent.planning.carving import Carving
+from mizar_nodeagent.planning.carving import Carving, Stage
 from mizar_nodeagent.planning.plan import Memory
 from mizar_nodeagent.pods import Key
 
@@ -27,11 +28,6 @@ def to_bytes(memory: Memory) -> bytes:
     carvings = [memory[key].to_dict() for key in sorted(memory)]
     body = {"version": VERSION, "checksum": _checksum(carvings), "carvings": carvings}
     return json.dumps(body, indent=1, sort_keys=True).encode()
-
-
-def save(path: Path, content: bytes) -> None:
-    """Write it durably. Raises OSError."""
-    write_atomically(path, content)
 
 
 def load(path: Path, now: float) -> dict[Key, Carving]:
@@ -62,3 +58,44 @@ def _parsed(body: dict[str, Any], now: float) -> dict[Key, Carving]:
 
 def _checksum(carvings: Any) -> str:
     return hashlib.sha256(json.dumps(carvings, sort_keys=True).encode()).hexdigest()
+
+
+class CheckpointFile:
+    """Writes the memory when it has changed, in the background, the newest only."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._wanted = self._saved = b""
+        self._promises: frozenset[Key] = frozenset()
+        self._writing = asyncio.Lock()
+        self._wake = asyncio.Event()
+
+    async def keep(self, memory: Memory) -> None:
+        """Returns at once, unless a drain has been completed: that is told to others, who act on
+        it, so it must be on the disk before."""
+        self._wanted = to_bytes(memory)
+        promises = frozenset(key for key, one in memory.items() if one.stage is Stage.DRAINED)
+        is_new, self._promises = bool(promises - self._promises), promises
+        if is_new:
+            await self.write()
+        elif self._wanted != self._saved:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Write for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self.write()
+
+    async def write(self) -> None:
+        """Write now; what goes wrong is logged, for everything can be found out anew."""
+        async with self._writing:
+            content = self._wanted
+            if content == self._saved:
+                return
+            try:
+                await asyncio.to_thread(write_atomically, self._path, content)
+                self._saved = content
+            except OSError as error:
+                log.error("the checkpoint cannot be written: %s", error)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from mizar_core.conditions import find_condition
 from mizar_core.models import ShadowPodStatus
-from mizar_core.names import API_VERSION, FIELD_MANAGER_NODEAGENT
+from mizar_core.names import API_VERSION, FIELD_MANAGER_NODEAGENT, ConditionType
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound
 from mizar_kube.kinds import SHADOW_POD, Ref
@@ -18,6 +20,12 @@ from mizar_nodeagent.planning.reports import Report
 from mizar_nodeagent.pods import Key
 
 log = logging.getLogger(__name__)
+
+
+# While kubelet or agent start again, devices are missing for a moment; who counts on them should
+# not be told.
+PATIENCE_S = 3.0
+_PASSING = frozenset({"NotAdvertised", "KubeletAway"})
 
 
 @dataclass(frozen=True)
@@ -38,10 +46,13 @@ class ShadowStatuses:
         client: KubeClient,
         node: str,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._node = node
         self._now = now
+        self._clock = clock
+        self._missing_since: dict[Key, float] = {}
         self._wanted: dict[Key, Report] = {}
         self._known: dict[Key, _Known] = {}
         self._queue: WorkQueue[Key] = WorkQueue(first_delay=0.1, max_delay=10.0)
@@ -54,6 +65,7 @@ class ShadowStatuses:
                 self._queue.add(key)
         for key in self._known.keys() - self._wanted.keys():
             del self._known[key]
+            self._missing_since.pop(key, None)
 
     async def run(self) -> None:
         """Write for ever; what fails is tried again later."""
@@ -91,6 +103,7 @@ class ShadowStatuses:
     async def _apply(self, report: Report, known: _Known) -> None:
         if known.idle and report.idle_since == known.idle[1]:
             report = replace(report, idle_since=known.idle[0])
+        report = self._patient(report, known.status)
         status = report.status(self._node, known.status.conditions, self._now())
         if status != known.status.changed(phase=None, conditions=_own(known.status, report)):
             await self._client.apply(
@@ -99,6 +112,20 @@ class ShadowStatuses:
                 subresource="status",
             )
         self._known[report.key] = replace(known, status=status)
+
+    def _patient(self, report: Report, status: ShadowPodStatus) -> Report:
+        """The report, but what was ready stays so for a moment after its devices went missing."""
+        ready, *others = report.conditions
+        was = find_condition(status.conditions, ConditionType.READY)
+        if ready.reason not in _PASSING or was is None or was.status != "True":
+            self._missing_since.pop(report.key, None)
+            return report
+        missing = self._clock() - self._missing_since.setdefault(report.key, self._clock())
+        if missing >= PATIENCE_S:
+            return report
+        self._queue.add(report.key, after=PATIENCE_S - missing)
+        as_before = replace(ready, status=was.status, reason=was.reason, message=was.message)
+        return replace(report, conditions=(as_before, *others))
 
 
 def _own(status: ShadowPodStatus, report: Report) -> tuple[Any, ...]:

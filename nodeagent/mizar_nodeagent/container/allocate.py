@@ -29,7 +29,7 @@ USAGE_IN_CONTAINER = "/run/mizar/usage"
 
 
 class Allocator:
-    """`clock`: monotonic seconds; `now`: seconds since the epoch; `allocated`: called afterwards."""
+    """`clock`: monotonic; `now`: seconds since the epoch; `allocated`: called afterwards."""
 
     def __init__(
         self,

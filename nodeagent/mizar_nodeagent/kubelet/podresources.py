@@ -59,14 +59,16 @@ class PodResources:
         self._seen = (0, 0)
         self._closing: set[asyncio.Future[None]] = set()
 
-    async def list(self) -> Claims:
-        """Who holds what now. Raises KubeletAway."""
+    async def list(self, urgent: bool = False) -> Claims:
+        """Who holds what now; an urgent question doesn't wait for its turn. Raises KubeletAway."""
+        await self._turn(urgent)
         asked_at = self._clock()
         answer = await self._call("List", pb.ListPodResourcesRequest())
         return from_list(answer, asked_at)
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
         """Per resource, the devices that the kubelet takes for healthy. Raises KubeletAway."""
+        await self._turn(urgent=False)
         answer = await self._call("GetAllocatableResources", pb.AllocatableResourcesRequest())
         found: dict[str, set[str]] = {}
         for entry in answer.devices:
@@ -79,9 +81,12 @@ class PodResources:
         if channel is not None:
             await channel.close(None)
 
-    async def _call(self, method: str, request: object) -> Any:
-        if delay := self._pace.delay():
+    async def _turn(self, urgent: bool) -> None:
+        delay = self._pace.delay()
+        if delay and not urgent:
             await asyncio.sleep(delay)
+
+    async def _call(self, method: str, request: object) -> Any:
         ask = getattr(rpc.PodResourcesListerStub(self._connected()), method)  # type: ignore[no-untyped-call]
         try:
             return await ask(request, timeout=TIMEOUT_S)

@@ -45,16 +45,18 @@ def card_problem(card: HeldCard, view: View) -> str:
 def counts(lists: Lists, carvings: Iterable[Carving], view: View) -> dict[str, Counts]:
     """What the node's status should say: never more than the kubelet has of what it was sent.
 
-    Left out are resources of whose devices the kubelet has none yet.
+    Left out are resources of whose devices the kubelet has none yet. Resources that are no more
+    read zero.
     """
     if view.kubelet is None:
         return {}
+    gone = {resource: Counts(0, 0) for resource in view.node.keys() - lists.keys()}
     lowered = {str(one) for carving in carvings if not carving.stage.offered for one in carving.ids}
     found = {
         resource: _counts(devices, view.kubelet.get(resource, frozenset()), lowered)
         for resource, devices in lists.items()
     }
-    return {resource: one for resource, one in found.items() if one is not None}
+    return gone | {resource: one for resource, one in found.items() if one is not None}
 
 
 def _counts(

@@ -1,0 +1,151 @@
+"""All parts of the node agent put together, in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from mizar_core.names import FIELD_MANAGER_NODEAGENT
+from mizar_kube.client import KubeClient
+from mizar_kube.events import EventRecorder
+from mizar_kube.informer import Informer
+from mizar_nodeagent import checkpoint, pods, web
+from mizar_nodeagent.agent import Agent, Hands
+from mizar_nodeagent.asking import Asking
+from mizar_nodeagent.cards import CardSource
+from mizar_nodeagent.checkpoint import CheckpointFile
+from mizar_nodeagent.config import Config
+from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container.allocate import Allocator
+from mizar_nodeagent.container.housekeeping import Housekeeping
+from mizar_nodeagent.container.prestart import Gatekeeper
+from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.kubelet import checkpoint_file
+from mizar_nodeagent.kubelet.podresources import PodResources
+from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
+from mizar_nodeagent.metrics import Figures, Latencies
+from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.node_status import NodeStatus
+from mizar_nodeagent.plugin.answers import Answers
+from mizar_nodeagent.plugin.manager import Plugins
+from mizar_nodeagent.plugin.resource import ResourcePlugin
+from mizar_nodeagent.plugin.server import remove_old_sockets
+from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.shadow_status import ShadowStatuses
+
+log = logging.getLogger(__name__)
+
+STATUS_WRITERS = 4
+CLAIMS_STALE_S = 120.0
+THOUGHTS_STALE_S = 60.0
+# The kubelet records an allocation some milliseconds after our answer.
+RECORDED_AFTER_S = 0.02
+
+
+@dataclass(frozen=True)
+class App:
+    """The agent's parts; each of `loops` goes on for ever."""
+
+    config: Config
+    agent: Agent
+    pods: Informer[Pod]
+    asking: Asking
+    plugins: Plugins
+    registry: CollectorRegistry
+    loops: tuple[Callable[[], Coroutine[None, None, None]], ...]
+
+    def problems(self) -> Iterable[str]:
+        """Why a probe should fail."""
+        if found := self.pods.problem():
+            yield found
+        if self.asking.age > CLAIMS_STALE_S:
+            yield f"podresources: no answer for {self.asking.age:.0f} s"
+        if self.agent.idle_for > THOUGHTS_STALE_S:
+            yield f"nothing planned for {self.agent.idle_for:.0f} s"
+
+    async def run(self) -> None:
+        """Everything, until cancelled or until a loop fails."""
+        async with (
+            web.serving(web.application(self.registry, self.problems), self.config.metrics_port),
+            asyncio.TaskGroup() as group,
+        ):
+            for loop in self.loops:
+                group.create_task(loop())
+            self.agent.wake()
+
+
+@asynccontextmanager
+async def assembled(config: Config, client: KubeClient, cards: CardSource) -> AsyncIterator[App]:
+    """Put the parts together, from what an earlier run left. Raises ConfigRefused, OSError."""
+    config.state_dir.mkdir(parents=True, exist_ok=True)
+    shim = shim_install.install(config.shim_path, config.state_dir)
+    slots = Slots(config.state_dir / "slots")
+    slots.load(time.time())
+    remove_old_sockets(config.plugin_dir)
+    path = config.state_dir / "checkpoint.json"
+    mind = Mind(checkpoint.load(path, time.monotonic()))
+    kept = CheckpointFile(path)
+    registry = CollectorRegistry()
+
+    agent = Agent(mind, cards, kept)
+    podresources = PodResources(config.podresources_socket)
+    asking = Asking(podresources, agent.wake)
+    kubelet = KubeletSocket(config.plugin_dir)
+
+    def allocated() -> None:
+        asyncio.get_running_loop().call_later(RECORDED_AFTER_S, asking.poke)
+        agent.wake()
+
+    allocator = Allocator(
+        mind, slots, shim, config.card_access, time.monotonic, time.time, allocated
+    )
+    records = partial(checkpoint_file.read, config.plugin_dir)
+    gatekeeper = Gatekeeper(mind, slots, asking.ask, records, agent.complain)
+    answers = Answers(allocator, gatekeeper)
+    latencies = Latencies(registry)
+
+    def make_plugin(resource: str) -> ResourcePlugin:
+        return ResourcePlugin(resource, config.plugin_dir, kubelet, answers, latencies)
+
+    plugins = Plugins(make_plugin)
+    node = NodeStatus(client, config.node_name, agent.wake)
+    statuses = ShadowStatuses(client, config.node_name)
+    events = EventRecorder(client, FIELD_MANAGER_NODEAGENT, os.uname().nodename)
+    informer = pods.informer(client, config.node_name)
+    housekeeping = Housekeeping(mind, slots, config.plugin_dir)
+    registry.register(Figures(config.node_name, mind, slots, plugins.connected))
+    agent.attach(informer, asking, Hands(plugins, node, statuses, events))
+
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(podresources.close)
+        stack.push_async_callback(kept.write)
+        stack.push_async_callback(plugins.close)
+        yield App(
+            config=config,
+            agent=agent,
+            pods=informer,
+            asking=asking,
+            plugins=plugins,
+            registry=registry,
+            loops=(
+                informer.run,
+                kubelet.run,
+                asking.run,
+                agent.read_cards,
+                agent.follow_faults,
+                agent.run,
+                kept.run,
+                node.run,
+                *[statuses.run] * STATUS_WRITERS,
+                events.run,
+                housekeeping.run,
+            ),
+        )

@@ -1,0 +1,98 @@
+"""The node agent's entry point: `mizar-nodeagent --config /etc/mizar/nodeagent.yaml`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mizar_kube.client import KubeClient
+from mizar_kube.config import ConfigError
+from mizar_nodeagent import config
+from mizar_nodeagent.app import assembled
+from mizar_nodeagent.errors import ConfigRefused
+from mizar_nodeagent.nvml import Nvml
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run until SIGTERM or SIGINT. Exits with 2 when the configuration cannot be used."""
+    args = _arguments(argv)
+    try:
+        settings = config.load(args.config)
+        logging.basicConfig(
+            level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        asyncio.run(_until_told(settings, args.kubeconfig))
+    except (ConfigRefused, ConfigError) as error:
+        print(f"mizar-nodeagent: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="mizar-nodeagent", description=__doc__)
+    parser.add_argument("--config", type=Path, default=Path("/etc/mizar/nodeagent.yaml"))
+    parser.add_argument("--kubeconfig", help="instead of the pod's own service account")
+    return parser.parse_args(argv)
+
+
+async def _until_told(settings: config.Config, kubeconfig: str | None) -> None:
+    """Run, and end cleanly on a signal: running calls are answered, sockets removed."""
+    task = asyncio.current_task()
+    assert task is not None
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    running = asyncio.create_task(_run(settings, kubeconfig))
+    waiting = asyncio.create_task(told.wait())
+    await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not running.done():
+        log.info("told to end")
+        running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+async def _run(settings: config.Config, kubeconfig: str | None) -> None:
+    lock = await _only_one(settings.state_dir)
+    cards = Nvml()
+    try:
+        async with (
+            await KubeClient.connect(kubeconfig) as client,
+            assembled(settings, client, cards) as app,
+        ):
+            log.info("node agent of %s runs", settings.node_name)
+            await app.run()
+    finally:
+        cards.close()
+        os.close(lock)
+
+
+async def _only_one(state_dir: Path) -> int:
+    """Wait until no other agent runs on this node: during an upgrade, the old one ends first."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(state_dir / "agent.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    told = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if not told:
+                log.warning("another node agent runs on this node: waiting for its end")
+                told = True
+            await asyncio.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

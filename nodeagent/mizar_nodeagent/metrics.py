@@ -1,0 +1,127 @@
+"""Figures for Prometheus: what containers may and do take of cards, and how quick answers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mizar_nodeagent import limits, usage
+from mizar_nodeagent.container.slots import Slot, Slots
+from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.planning.view import View
+
+LABELS = ("node", "namespace", "pod", "container", "device_uuid")
+BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 30.0)
+
+
+class Latencies:
+    """How long the kubelet waited for each kind of answer."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "mizar_deviceplugin_answer_seconds",
+            "Time that the device plugin took for an answer to the kubelet",
+            ("call",),
+            buckets=BUCKETS,
+            registry=registry,
+        )
+
+    def __call__(self, call: str, seconds: float) -> None:
+        self._seconds.labels(call).observe(seconds)
+
+
+class Figures(Collector):
+    """Read anew at each scrape, in the scrape's own thread."""
+
+    def __init__(
+        self, node: str, mind: Mind, slots: Slots, connected: Callable[[], dict[str, bool]]
+    ) -> None:
+        self._node = node
+        self._mind = mind
+        self._slots = slots
+        self._connected = connected
+
+    def collect(self) -> Iterator[Metric]:
+        yield _build_info()
+        yield self._devices()
+        yield self._plugins()
+        yield from self._memory()
+
+    def _devices(self) -> Metric:
+        family = GaugeMetricFamily(
+            "mizar_devices", "Virtual devices in the kubelet's list", labels=("resource", "health")
+        )
+        plan = self._mind.last
+        for resource, devices in (plan.lists if plan else {}).items():
+            healthy = sum(one.healthy for one in devices)
+            family.add_metric((resource, "Healthy"), healthy)
+            family.add_metric((resource, "Unhealthy"), len(devices) - healthy)
+        return family
+
+    def _plugins(self) -> Metric:
+        family = GaugeMetricFamily(
+            "mizar_deviceplugin_connected",
+            "1 if the kubelet follows the list",
+            labels=("resource",),
+        )
+        for resource, connected in self._connected().items():
+            family.add_metric((resource,), connected)
+        return family
+
+    def _memory(self) -> Iterable[Metric]:
+        limit = GaugeMetricFamily(
+            "mizar_device_memory_limit_bytes", "Memory a container may take", labels=LABELS
+        )
+        used = GaugeMetricFamily(
+            "mizar_device_memory_used_bytes", "Memory a container's processes hold", labels=LABELS
+        )
+        refused = GaugeMetricFamily(
+            "mizar_device_memory_refused", "Requests refused for want of memory", labels=LABELS
+        )
+        for slot in living(self._slots.all(), self._mind.view):
+            # A file that is gone or damaged says nothing; its container fails closed.
+            with suppress(OSError, RegionDamaged):
+                self._add(slot, limit, used, refused)
+        return limit, used, refused
+
+    def _add(self, slot: Slot, limit: Metric, used: Metric, refused: Metric) -> None:
+        assert slot.owner is not None
+        region = limits.read(slot.limits)
+        cards = region.cards[: region.card_count]
+        uses = usage.read(slot.usage, len(cards))
+        for card, use in zip(cards, uses, strict=True):
+            owner = slot.owner
+            labels = (self._node, owner.namespace, owner.pod, owner.container, card.uuid.decode())
+            for family, value in (
+                (limit, card.memory_limit),
+                (used, use.bytes),
+                (refused, use.refused),
+            ):
+                family.add_metric(labels, value)  # type: ignore[attr-defined]
+
+
+def living(slots: Iterable[Slot], view: View) -> list[Slot]:
+    """The newest slot of each container that holds devices now."""
+    holding = {
+        (claim.namespace, claim.pod, claim.container, claim.ids) for claim in view.live_claims()
+    }
+    newest = {
+        (slot.owner.namespace, slot.owner.pod, slot.owner.container, slot.ids): slot
+        for slot in slots
+        if slot.owner is not None
+    }
+    return [slot for key, slot in newest.items() if key in holding]
+
+
+def _build_info() -> Metric:
+    family = GaugeMetricFamily(
+        "mizar_build_info", "Always 1; the labels tell the version", labels=("component", "version")
+    )
+    family.add_metric(("nodeagent", version("mizar")), 1)
+    return family
