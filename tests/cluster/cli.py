@@ -14,8 +14,11 @@ from cluster import cleanup, state
 from cluster.binaries import SetupError
 from cluster.binaries.progress import Progress
 from cluster.errors import ClusterError
+from cluster.interrupts import interruptible_once
 from cluster.layout import Layout
 from cluster.local import LocalProvider
+from cluster.local_cluster import LocalCluster
+from cluster.mizar import install
 from cluster.processes import Processes
 from cluster.spec import ClusterSpec
 
@@ -41,10 +44,20 @@ def up(
     mizar: Annotated[bool, typer.Option(help="Install Mizar into it.")] = True,
 ) -> None:
     """Make a cluster and say how to use it."""
-    with _told():
+    with _told(), interruptible_once():
         spec = ClusterSpec(name, nodes, cards, card_memory, card_model, mizar)
         cluster = LocalProvider().up(spec, Progress())
+        if mizar:
+            _install(cluster)
         print(f"export KUBECONFIG={cluster.kubeconfig}")
+
+
+def _install(cluster: LocalCluster) -> None:
+    try:
+        install(cluster, Progress())
+    except BaseException:
+        cluster.down()
+        raise
 
 
 @app.command()

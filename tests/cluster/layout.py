@@ -28,6 +28,11 @@ class Layout:
         return self.dir / "kubeconfig"
 
     @property
+    def loaded(self) -> Path:
+        """Says which images the nodes have."""
+        return self.dir / "loaded.json"
+
+    @property
     def pki(self) -> Path:
         return self.dir / "pki"
 

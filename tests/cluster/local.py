@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from cluster import cleanup, state
-from cluster.binaries import ensure
+from cluster.binaries import Binaries, ensure
 from cluster.binaries.progress import Progress
 from cluster.errors import AlreadyUp, ClusterError, NotUp
 from cluster.images import PAUSE, ensure_images, prepared_store
@@ -14,7 +14,7 @@ from cluster.interrupts import interruptible_once
 from cluster.layout import ROOT, Layout
 from cluster.local_cluster import LocalCluster
 from cluster.spec import ClusterSpec
-from cluster.startup import Startup
+from cluster.startup import Images, Startup
 from simgpu.build import BuildError, compiled
 
 
@@ -40,12 +40,11 @@ class LocalProvider:
                 )
             cleanup.remove(layout, progress)
             binaries = ensure(progress)
-            archives = ensure_images(progress, None if spec.mizar else [PAUSE])
-            store = prepared_store(archives.values(), binaries, progress)
+            images = first_images(spec, binaries, progress)
             if spec.cards:
                 compile_driver(progress)
             try:
-                Startup(layout, spec, binaries, store, progress).run()
+                Startup(layout, spec, binaries, images, progress).run()
             except BaseException:
                 cleanup.remove(layout, progress)
                 raise
@@ -69,6 +68,12 @@ class LocalProvider:
     def names(self) -> list[str]:
         """The clusters that have left anything on this machine."""
         return state.names(self._root)
+
+
+def first_images(spec: ClusterSpec, binaries: Binaries, progress: Progress) -> Images:
+    """The images that nodes have from the start: Mizar's too, if it is to be installed."""
+    archives = list(ensure_images(progress, None if spec.mizar else [PAUSE]).values())
+    return Images(archives, prepared_store(archives, binaries, progress))
 
 
 def compile_driver(progress: Progress) -> None:

@@ -12,6 +12,7 @@ from cluster.binaries.progress import Progress
 from cluster.cluster import COMMAND_LIMIT, TOOLS, Cluster, Done, Node
 from cluster.errors import ClusterError
 from cluster.layout import Layout
+from cluster.loaded import Loaded
 from cluster.node import LocalNode
 from cluster.spec import ClusterSpec
 
@@ -43,8 +44,16 @@ class LocalCluster(Cluster):
         return {**super().environment(), **helm, "KUBECACHEDIR": str(cache / "kube")}
 
     def load_image(self, archive: Path, node: str | None = None) -> None:
+        loaded = Loaded(self._layout.loaded)
+        if loaded.has(archive):
+            return
+        loaded.forget(archive)
         chosen = [self._node(node)] if node else list(self._nodes.values())
-        load_images(chosen, [archive])
+        with ThreadPoolExecutor(max_workers=len(chosen)) as pool:
+            for result in [pool.submit(one.load_image, archive) for one in chosen]:
+                result.result()
+        if len(chosen) == len(self._nodes):
+            loaded.add([archive])
 
     def exec_on_node(
         self,
@@ -80,15 +89,3 @@ class LocalCluster(Cluster):
             known = ", ".join(self._nodes)
             raise ClusterError(f"cluster {self.name} has no node {name}; it has {known}")
         return self._nodes[name]
-
-
-def load_images(nodes: Sequence[LocalNode], archives: Sequence[Path]) -> None:
-    """Import archives into nodes, all nodes at once, and each node's one after the other."""
-
-    def load(node: LocalNode) -> None:
-        for archive in archives:
-            node.load_image(archive)
-
-    with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
-        for result in [pool.submit(load, node) for node in nodes]:
-            result.result()

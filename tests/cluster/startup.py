@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import cgroups, control_plane, credentials, network, state
@@ -13,6 +14,7 @@ from cluster.binaries import Binaries
 from cluster.binaries.progress import Progress
 from cluster.images import clone_store
 from cluster.layout import Layout
+from cluster.loaded import Loaded
 from cluster.node import LocalNode, machine
 from cluster.processes import Processes
 from cluster.spec import ClusterSpec
@@ -21,24 +23,29 @@ from cluster.waiting import wait_until
 FORWARDER = Path(__file__).with_name("forwarder.py")
 
 
-class Startup:
-    """Starts one cluster. Whatever it raises, the caller removes what is there by then.
+@dataclass(frozen=True)
+class Images:
+    """What each node knows from the start: `archives`, imported into a containerd store."""
 
-    `store` is a containerd store that has the images which each node knows from the start.
-    """
+    archives: Sequence[Path]
+    store: Path
+
+
+class Startup:
+    """Starts one cluster. Whatever it raises, the caller removes what is there by then."""
 
     def __init__(
         self,
         layout: Layout,
         spec: ClusterSpec,
         binaries: Binaries,
-        store: Path,
+        images: Images,
         progress: Progress,
     ) -> None:
         self._layout = layout
         self._spec = spec
         self._binaries = binaries.dir
-        self._store = store
+        self._images = images
         self._progress = progress
         self._processes = Processes(layout)
         self._nodes = [
@@ -64,6 +71,7 @@ class Startup:
 
     def _prepare(self) -> None:
         self._layout.make()
+        Loaded(self._layout.loaded).add(self._images.archives)
         state.write(self._layout, self._state(ready=False))
         self._credentials = credentials.make(self._layout, self._spec.node_names())
         cgroups.create(self._layout.name, self._spec.node_names())
@@ -77,7 +85,7 @@ class Startup:
         self._start("etcd", control_plane.etcd(self._layout.etcd))
         self._start("kube-apiserver", control_plane.api_server(self._credentials))
         for node in self._nodes:
-            clone_store(self._store, node.files.containerd)
+            clone_store(self._images.store, node.files.containerd)
             node.start_containerd()
             if self._spec.cards:
                 node.make_cards()
