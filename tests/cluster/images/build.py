@@ -60,7 +60,7 @@ def _build(inputs: context.Context, archive: Path, progress: Progress) -> None:
     base_name, base_archive = base.ensure(progress)
     with cache.locked(cache.root() / ".buildah.lock", progress):
         buildah = open_store(progress)
-        buildah.clean()
+        buildah.tidy()
         buildah.load(base_name, base_archive)
         with tempfile.TemporaryDirectory(prefix="mizar-context-") as folder:
             inputs.write(Path(folder))

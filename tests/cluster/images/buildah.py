@@ -15,6 +15,7 @@ from cluster.images import settings
 PACKAGES = ("buildah", "util-linux", "ca-certificates")
 LIMIT = 1800.0  # seconds for one build
 QUICK = 300.0  # seconds for anything else
+ENOUGH = {"overlay": 6_000, "vfs": 20_000}  # MB of finished layers, kept for the next builds
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,16 @@ class Buildah:
         """Write the image to a docker-archive."""
         self._run("push", name, f"docker-archive:{archive}:{name}", what=f"the export of {name}")
 
-    def clean(self) -> None:
-        """Remove what interrupted and superseded builds have left in the store."""
-        self._run("rm", "--all", what="the removal of old containers")
-        self._run("rmi", "--prune", what="the removal of old images")
+    def tidy(self) -> None:
+        """Remove what interrupted builds have left, and everything once it is too much.
+
+        Single layers cannot be pruned: those of a stage that others copy from look unused.
+        """
+        store = self.home / self.driver
+        if _megabytes(store) > ENOUGH[self.driver]:
+            cache.remove(store)
+        elif store.exists():
+            self._run("rm", "--all", what="the removal of interrupted builds")
 
     def _volumes(self) -> list[str]:
         pip_cache = cache.root() / "pip"
@@ -99,3 +106,8 @@ def overlay_works(folder: Path) -> bool:
         mount = ["mount", "-t", "overlay", "overlay", "-o", options, f"{trial}/merged"]
         done = subprocess.run(["unshare", "--mount", *mount], capture_output=True, timeout=30)
         return done.returncode == 0
+
+
+def _megabytes(folder: Path) -> int:
+    done = subprocess.run(["du", "-sxm", str(folder)], capture_output=True, timeout=QUICK)
+    return int(done.stdout.split()[0]) if done.stdout else 0
