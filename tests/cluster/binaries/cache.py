@@ -40,18 +40,21 @@ def logs() -> Path:
 def entry(
     folder: Path, name: str, fill: Callable[[Path], None], progress: Progress | None = None
 ) -> Path:
-    """`folder/name`, made by `fill(empty temporary folder)` if it is not there yet."""
+    """`folder/name`, made by `fill(empty temporary folder)` if it is not there yet.
+
+    A name is `thing-version`; only one version of a thing is made at a time.
+    """
     wanted = folder / name
     if wanted.exists():
         return wanted
-    with locked(folder / f".{name}.lock", progress or Progress.silent()):
+    thing = name.rpartition("-")[0] or name
+    with locked(folder / f".{thing}.lock", progress or Progress.silent()):
         if not wanted.exists():  # another run may have made it meanwhile
-            _fill(wanted, fill)
+            _fill(wanted, folder / f".{thing}.tmp", fill)
     return wanted
 
 
-def _fill(wanted: Path, fill: Callable[[Path], None]) -> None:
-    temporary = wanted.parent / f".{wanted.name}.tmp"
+def _fill(wanted: Path, temporary: Path, fill: Callable[[Path], None]) -> None:
     remove(temporary)  # of a run that was killed: we hold the lock
     temporary.mkdir()
     try:

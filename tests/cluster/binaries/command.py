@@ -111,7 +111,7 @@ def _last_line(log: Path, width: int = 100) -> str:
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
         lines = file.read().decode(errors="replace").replace("\r", "\n").split("\n")
-    full = [line.strip() for line in lines if line.strip()]
+    full = [line.strip() for line in lines if line.strip() and not line.startswith("$ ")]
     return full[-1][:width] if full else ""
 
 

@@ -59,7 +59,8 @@ class Build:
 
     def digest(self) -> str:
         """The hash of everything that decides what comes out."""
-        digest = hashlib.sha256(f"{GO} {ARCH} {self}".encode())
+        decisive = (GO, ARCH, self.package, self.ldflags, self.tags, self.links)
+        digest = hashlib.sha256(repr(decisive).encode())
         for file in sorted((SOURCES / self.module).iterdir()):
             digest.update(file.name.encode() + b"\0" + file.read_bytes())
         return digest.hexdigest()[:12]

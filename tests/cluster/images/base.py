@@ -71,6 +71,7 @@ def _make(name: str, into: Path, progress: Progress) -> None:
             log=cache.logs() / "build-base.log",
             limit=LIMIT,
             step=step,
+            env={"TMPDIR": str(into)},  # where a killed run leaves nothing for good
             isolated=True,
         )
     config = {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]}

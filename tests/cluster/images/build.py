@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from cluster.binaries import cache
@@ -62,10 +61,10 @@ def _build(inputs: context.Context, archive: Path, progress: Progress) -> None:
         buildah = open_store(progress)
         buildah.tidy()
         buildah.load(base_name, base_archive)
-        with tempfile.TemporaryDirectory(prefix="mizar-context-") as folder:
-            inputs.write(Path(folder))
+        with buildah.context() as folder:
+            inputs.write(folder)
             with progress.step("running the Dockerfile") as step:
-                buildah.build(inputs.image.name, inputs.image.target, Path(folder), base_name, step)
+                buildah.build(inputs.image.name, inputs.image.target, folder, base_name, step)
         buildah.export(inputs.image.name, archive)
 
 

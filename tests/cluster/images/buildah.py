@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +59,15 @@ class Buildah:
             cache.remove(store)
         elif store.exists():
             self._run("rm", "--all", what="the removal of interrupted builds")
+
+    @contextmanager
+    def context(self) -> Iterator[Path]:
+        """An empty folder to build from."""
+        folder = self.home / "context"
+        cache.remove(folder)  # of a run that was killed
+        folder.mkdir()
+        yield folder
+        cache.remove(folder)
 
     def _volumes(self) -> list[str]:
         pip_cache = cache.root() / "pip"

@@ -1,10 +1,13 @@
 #!/bin/sh
-# Imports images into a new containerd store: fill_store.sh PROGRAMS ROOT STATE ARCHIVE...
-# Runs in namespaces of its own: whatever it starts ends with it.
+# Imports images into a new containerd store: fill_store.sh PROGRAMS ROOT ARCHIVE...
+# Runs in mount and process namespaces of its own: whatever it starts or mounts ends with it.
 set -eu
-programs=$1 root=$2 state=$3
-shift 3
+programs=$1 root=$2
+shift 2
 mount --make-rprivate /
+mount -t tmpfs tmpfs /run
+state=/run/mizar-store
+mkdir "$state"
 cat >"$state/config.toml" <<CONFIG
 version = 3
 root = "$root"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -44,12 +43,9 @@ def prepared_store(archives: Iterable[Path], binaries: Binaries, progress: Progr
 
 
 def _import(archives: list[str], binaries: Binaries, into: Path, progress: Progress) -> None:
-    with (
-        progress.step(f"importing {len(archives)} images into a store for all nodes") as step,
-        tempfile.TemporaryDirectory(prefix="mizar-store-") as state,
-    ):
+    with progress.step(f"importing {len(archives)} images into a store for all nodes") as step:
         command.run(
-            [str(SCRIPT), str(binaries.dir), str(into), state, *archives],
+            [str(SCRIPT), str(binaries.dir), str(into), *archives],
             what="the import of the images",
             log=cache.logs() / "fill-store.log",
             limit=LIMIT,

@@ -22,8 +22,8 @@ def never(into: Path) -> None:
 
 
 def test_an_entry_is_made_once(tmp_path: Path) -> None:
-    made = cache.entry(tmp_path, "thing", fill)
-    assert cache.entry(tmp_path, "thing", never) == made
+    made = cache.entry(tmp_path, "thing-1", fill)
+    assert cache.entry(tmp_path, "thing-1", never) == made
     assert (made / "program").read_text() == "made"
 
 
@@ -33,7 +33,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        cache.entry(tmp_path, "thing", break_off)
+        cache.entry(tmp_path, "thing-1", break_off)
     assert [path.name for path in tmp_path.iterdir()] == [".thing.lock"]
 
 
@@ -43,7 +43,7 @@ def _fill_and_hang(folder: Path, started: Event) -> None:
         started.set()
         signal.pause()
 
-    cache.entry(folder, "thing", hang)
+    cache.entry(folder, "thing-1", hang)
 
 
 def test_a_kill_in_the_middle_leaves_no_broken_entry_and_no_lock(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_a_kill_in_the_middle_leaves_no_broken_entry_and_no_lock(tmp_path: Path)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join(10)
-    assert not (tmp_path / "thing").exists()
-    made = cache.entry(tmp_path, "thing", fill)
+    assert not (tmp_path / "thing-1").exists()
+    made = cache.entry(tmp_path, "thing-1", fill)
     assert [path.name for path in made.iterdir()] == ["program"]
 
 
@@ -69,7 +69,7 @@ def _count(folder: Path, barrier: object, made: Path) -> None:
         fill(into)
 
     barrier.wait(10)  # type: ignore[attr-defined]
-    cache.entry(folder, "thing", counted)
+    cache.entry(folder, "thing-1", counted)
 
 
 def test_two_at_once_make_it_once(tmp_path: Path) -> None:
@@ -82,6 +82,12 @@ def test_two_at_once_make_it_once(tmp_path: Path) -> None:
         process.join(10)
         assert process.exitcode == 0
     assert made.read_text() == "x"
+
+
+def test_what_a_killed_run_left_goes_with_the_next_version(tmp_path: Path) -> None:
+    (tmp_path / ".thing.tmp").mkdir()
+    cache.entry(tmp_path, "thing-2", fill)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".thing.lock", "thing-2"]
 
 
 def test_the_latest_used_are_kept(tmp_path: Path) -> None:
