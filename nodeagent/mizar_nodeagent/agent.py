@@ -22,7 +22,7 @@ from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.node_status import NodeStatus
 from mizar_nodeagent.planning.plan import Plan
-from mizar_nodeagent.planning.view import View
+from mizar_nodeagent.planning.view import Patience, View
 from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_status import ShadowStatuses
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 READ_CARDS_S = 2.0
 # However quiet it is: a wake-up that went missing must not be for ever.
 THINK_S = 5.0
+PATIENCE = Patience()
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Agent:
         checkpoint: CheckpointFile,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        patience: Patience = PATIENCE,
     ) -> None:
         self.mind = mind
         self.book = CardBook()
@@ -61,6 +63,7 @@ class Agent:
         self._checkpoint = checkpoint
         self._clock = clock
         self._now = now
+        self._patience = patience
         self._seen_at: dict[str, float] = {}
         self._gone_at: dict[Key, float] = {}
         self._wake = asyncio.Event()
@@ -143,6 +146,7 @@ class Agent:
             kubelet_at=asking.kubelet_at,
             node=node.written,
             node_at=node.written_at,
+            patience=self._patience,
         )
 
     def _apply(self, before: Plan | None, plan: Plan) -> None:

@@ -18,7 +18,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
 from mizar_nodeagent import checkpoint, pods, web
-from mizar_nodeagent.agent import Agent, Hands
+from mizar_nodeagent.agent import PATIENCE, Agent, Hands
 from mizar_nodeagent.asking import Asking
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
@@ -34,6 +34,7 @@ from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.metrics import Figures, Latencies
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.node_status import NodeStatus
+from mizar_nodeagent.planning.view import Patience
 from mizar_nodeagent.plugin.answers import Answers
 from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.plugin.resource import ResourcePlugin
@@ -44,7 +45,8 @@ from mizar_nodeagent.shadow_status import ShadowStatuses
 log = logging.getLogger(__name__)
 
 STATUS_WRITERS = 4
-CLAIMS_STALE_S = 120.0
+STANDS_STILL_S = 600.0
+CLAIMS_STALE_S = 30.0
 THOUGHTS_STALE_S = 60.0
 # The kubelet records an allocation some milliseconds after our answer.
 RECORDED_AFTER_S = 0.02
@@ -62,19 +64,34 @@ class App:
     registry: CollectorRegistry
     loops: tuple[Callable[[], Coroutine[None, None, None]], ...]
 
-    def problems(self) -> Iterable[str]:
-        """Why a probe should fail."""
+    def unwell(self) -> Iterable[str]:
+        """Why the agent should be started anew: a loop that stands still.
+
+        Patient with others: an API server or kubelet that is away comes back to an agent that
+        runs, and starting anew takes the devices away from the kubelet for a moment.
+        """
+        if self.pods.age() > STANDS_STILL_S:
+            yield f"pods: nothing heard of the API server for {self.pods.age():.0f} s"
+        if min(self.asking.age, self.asking.tried_ago) > STANDS_STILL_S:
+            yield f"podresources: not asked for {self.asking.tried_ago:.0f} s"
+        if self.agent.idle_for > THOUGHTS_STALE_S:
+            yield f"nothing planned for {self.agent.idle_for:.0f} s"
+
+    def unready(self) -> Iterable[str]:
+        """Why it cannot do its work now."""
         if found := self.pods.problem():
             yield found
         if self.asking.age > CLAIMS_STALE_S:
             yield f"podresources: no answer for {self.asking.age:.0f} s"
-        if self.agent.idle_for > THOUGHTS_STALE_S:
-            yield f"nothing planned for {self.agent.idle_for:.0f} s"
+        if self.agent.book.problem:
+            yield self.agent.book.problem
 
     async def run(self) -> None:
         """Everything, until cancelled or until a loop fails."""
         async with (
-            web.serving(web.application(self.registry, self.problems), self.config.metrics_port),
+            web.serving(
+                web.application(self.registry, self.unwell, self.unready), self.config.metrics_port
+            ),
             asyncio.TaskGroup() as group,
         ):
             for loop in self.loops:
@@ -83,7 +100,9 @@ class App:
 
 
 @asynccontextmanager
-async def assembled(config: Config, client: KubeClient, cards: CardSource) -> AsyncIterator[App]:
+async def assembled(
+    config: Config, client: KubeClient, cards: CardSource, patience: Patience = PATIENCE
+) -> AsyncIterator[App]:
     """Put the parts together, from what an earlier run left. Raises ConfigRefused, OSError."""
     config.state_dir.mkdir(parents=True, exist_ok=True)
     shim = shim_install.install(config.shim_path, config.state_dir)
@@ -95,7 +114,7 @@ async def assembled(config: Config, client: KubeClient, cards: CardSource) -> As
     kept = CheckpointFile(path)
     registry = CollectorRegistry()
 
-    agent = Agent(mind, cards, kept)
+    agent = Agent(mind, cards, kept, patience=patience)
     podresources = PodResources(config.podresources_socket)
     asking = Asking(podresources, agent.wake)
     kubelet = KubeletSocket(config.plugin_dir)
@@ -118,7 +137,9 @@ async def assembled(config: Config, client: KubeClient, cards: CardSource) -> As
     plugins = Plugins(make_plugin)
     node = NodeStatus(client, config.node_name, agent.wake)
     statuses = ShadowStatuses(client, config.node_name)
-    events = EventRecorder(client, FIELD_MANAGER_NODEAGENT, os.uname().nodename)
+    events = EventRecorder(
+        client, FIELD_MANAGER_NODEAGENT, os.environ.get("POD_NAME") or os.uname().nodename
+    )
     informer = pods.informer(client, config.node_name)
     housekeeping = Housekeeping(mind, slots, config.plugin_dir)
     registry.register(Figures(config.node_name, mind, slots, plugins.connected))

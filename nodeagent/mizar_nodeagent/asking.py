@@ -56,6 +56,7 @@ class Asking:
         self._waiting_for: object = None
         self._waiting_since: float | None = None
         self._failed = False
+        self._tried_at = clock()
 
     def poke(self) -> None:
         """Something happened that the kubelet will have an answer to: ask now."""
@@ -81,6 +82,11 @@ class Asking:
         """Seconds since the question that was answered last."""
         return self._clock() - self.claims.asked_at
 
+    @property
+    def tried_ago(self) -> float:
+        """Seconds since the last question, answered or not."""
+        return self._clock() - self._tried_at
+
     async def run(self) -> None:
         """Ask for ever."""
         while True:
@@ -89,7 +95,7 @@ class Asking:
             await self._pause()
 
     async def _round(self) -> None:
-        began = self._clock()
+        began = self._tried_at = self._clock()
         try:
             claims, healthy = await asyncio.gather(
                 self._podresources.list(), self._podresources.allocatable()

@@ -64,17 +64,14 @@ class Config(_Section):
 
     node_name: Annotated[str, Field(min_length=1)]
     kubelet_dir: HostPath = Path("/var/lib/kubelet")
+    # The kubelet looks here whatever its --root-dir says.
+    plugin_dir: HostPath = Path("/var/lib/kubelet/device-plugins")
     state_dir: HostPath = Path("/var/lib/mizar")
     shim_path: HostPath = Path("/usr/lib/mizar/libmizar.so")
     metrics_port: Port = 9465
     probe_port: Port | None = None
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     card_access: CardAccess = CardAccess()
-
-    @property
-    def plugin_dir(self) -> Path:
-        """Where device plugins and the kubelet meet."""
-        return self.kubelet_dir / "device-plugins"
 
     @property
     def podresources_socket(self) -> Path:

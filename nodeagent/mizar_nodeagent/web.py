@@ -1,4 +1,4 @@
-"""HTTP for machines: /metrics for Prometheus, /healthz for the kubelet's probe."""
+"""HTTP for machines: /metrics for Prometheus, /healthz and /readyz for the kubelet's probes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,33 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 Problems = Callable[[], Iterable[str]]
-"""Why the agent is not well; nothing when it is."""
+"""What is wrong; nothing when all is well."""
 
 
-def application(registry: CollectorRegistry, problems: Problems) -> web.Application:
-    """The two pages."""
+def application(
+    registry: CollectorRegistry, unwell: Problems, unready: Problems
+) -> web.Application:
+    """/healthz fails with `unwell`, /readyz with `unready` as well."""
 
     async def metrics(request: web.Request) -> web.Response:
         body = await asyncio.to_thread(generate_latest, registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(request: web.Request) -> web.Response:
-        found = list(problems())
-        return web.Response(text="\n".join(found) or "ok", status=503 if found else 200)
+        return _told([*unwell()])
+
+    async def readyz(request: web.Request) -> web.Response:
+        return _told([*unwell(), *unready()])
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
     return app
+
+
+def _told(problems: list[str]) -> web.Response:
+    return web.Response(text="\n".join(problems) or "ok", status=503 if problems else 200)
 
 
 @asynccontextmanager

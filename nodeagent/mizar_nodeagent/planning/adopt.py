@@ -24,6 +24,7 @@ def adopt(pod: Pod, view: View, known: Mapping[Key, Carving]) -> Carving | Pendi
     """The carving of a shadow pod that has none yet, or why there is none."""
     try:
         carve = pod.carve
+        carve.check_tenant(pod.namespace)
     except CarveRefused as error:
         return Pending("CarveDamaged", str(error))
     claims = view.claims_of(pod, carve.physical_resource)

@@ -11,13 +11,6 @@ from mizar_nodeagent.planning.carving import Carving, Stage
 from mizar_nodeagent.planning.view import View
 from mizar_nodeagent.pods import Pod
 
-# A scheduler that counted on a device when the node's status was lowered has bound by then.
-LOWERED_FOR_S = 1.0
-# Longer than any Allocate that the kubelet may have begun with an older list.
-BLOCKED_FOR_S = 1.0
-# IDs leave the list for good only after this: doing so too soon crashes the kubelet.
-LEAVING_FOR_S = 10.0
-
 
 @dataclass(frozen=True)
 class Facts:
@@ -50,10 +43,10 @@ def step(carving: Carving, facts: Facts, view: View) -> Carving | None:
     """The carving as it is now; None when it can be forgotten."""
     carving = _with_idle(_with_quiet(carving, facts, view.now), facts, view)
     if view.pods is not None and _is_leaving(facts.pod):
-        return _leave(carving, facts, view.now)
+        return _leave(carving, facts, view)
     if facts.pod is None:
         return carving
-    return _drain(carving, facts.pod.drain, facts, view.now)
+    return _drain(carving, facts.pod.drain, facts, view)
 
 
 def _own_pod(carving: Carving, view: View) -> Pod | None:
@@ -83,15 +76,16 @@ def _quiet_for(carving: Carving, facts: Facts, seconds: float, now: float) -> bo
     return start is not None and min(now, facts.sure_at) - start >= seconds
 
 
-def _leave(carving: Carving, facts: Facts, now: float) -> Carving | None:
+def _leave(carving: Carving, facts: Facts, view: View) -> Carving | None:
     if carving.stage is not Stage.LEAVING:
-        return _enter(carving, Stage.LEAVING, now)
-    if facts.pod is None and _quiet_for(carving, facts, LEAVING_FOR_S, now):
+        return _enter(carving, Stage.LEAVING, view.now)
+    if facts.pod is None and _quiet_for(carving, facts, view.patience.leaving, view.now):
         return None
     return carving
 
 
-def _drain(carving: Carving, asked: str, facts: Facts, now: float) -> Carving:
+def _drain(carving: Carving, asked: str, facts: Facts, view: View) -> Carving:
+    now = view.now
     if asked != carving.drain:
         carving = replace(carving, drain=asked)
         if not asked:
@@ -101,15 +95,15 @@ def _drain(carving: Carving, asked: str, facts: Facts, now: float) -> Carving:
             return _enter(carving, Stage.IN_USE if facts.held else Stage.LOWERED, now)
     if carving.drain and facts.held and carving.stage is not Stage.IN_USE:
         return _enter(carving, Stage.IN_USE, now)
-    if carving.stage is Stage.LOWERED and _may_block(carving, facts, now):
+    if carving.stage is Stage.LOWERED and _may_block(carving, facts, view):
         return _enter(carving, Stage.BLOCKED, now)
-    if carving.stage is Stage.BLOCKED and _quiet_for(carving, facts, BLOCKED_FOR_S, now):
+    if carving.stage is Stage.BLOCKED and _quiet_for(carving, facts, view.patience.blocked, now):
         return _enter(carving, Stage.DRAINED, now)
     return carving
 
 
-def _may_block(carving: Carving, facts: Facts, now: float) -> bool:
-    settled = min(now, facts.sure_at) - carving.since >= LOWERED_FOR_S
+def _may_block(carving: Carving, facts: Facts, view: View) -> bool:
+    settled = min(view.now, facts.sure_at) - carving.since >= view.patience.lowered
     return settled and facts.lowered and not facts.waited_for
 
 

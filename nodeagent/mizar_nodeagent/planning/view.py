@@ -22,6 +22,20 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Patience:
+    """Seconds after which silence counts as an answer.
+
+    `lowered`: a scheduler that had counted on a device has bound its pod by then. `blocked`:
+    longer than any Allocate that the kubelet may have begun with an older list. `leaving`: IDs
+    leave the list for good only after this, since doing so too soon crashes the kubelet.
+    """
+
+    lowered: float = 1.0
+    blocked: float = 1.0
+    leaving: float = 10.0
+
+
+@dataclass(frozen=True)
 class View:
     """One moment of the node. Times are monotonic seconds, but for `time`.
 
@@ -46,6 +60,7 @@ class View:
     allocating: frozenset[DeviceID] = frozenset()
     node: Mapping[str, Counts] = field(default_factory=dict)
     node_at: Mapping[str, float] = field(default_factory=dict)
+    patience: Patience = Patience()
 
     def live_claims(self) -> Iterable[Claim]:
         """The claims of pods that still are: no more those that ended or went after the answer."""

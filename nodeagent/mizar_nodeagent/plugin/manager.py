@@ -71,7 +71,8 @@ class Plugins:
             running.empty_since = None
             return
         running.plugin.update(())
-        running.empty_since = running.empty_since or self._clock()
+        if running.empty_since is None:
+            running.empty_since = self._clock()
         if self._clock() - running.empty_since > RETIRE_AFTER_S:
             log.info("%s has had no device for long: retired", resource)
             del self._running[resource]

@@ -1,0 +1,136 @@
+"""An API server for the node agent: pods of one node, ShadowPods' and the node's status, events."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from mizar_kube.client import KubeClient
+from mizar_kube.config import Access
+
+Object = dict[str, Any]
+
+
+class FakeApi:
+    """Keeps objects in memory; `down` makes every call fail."""
+
+    def __init__(self) -> None:
+        self.pods: dict[tuple[str, str], Object] = {}
+        self.shadows: dict[tuple[str, str], Object] = {}
+        self.node: Object = {"status": {"capacity": {}, "allocatable": {}}}
+        self.events: list[Object] = []
+        self.writes: list[tuple[str, Any]] = []
+        self.down = False
+        self._version = 1
+        self._watchers: set[asyncio.Queue[Object | None]] = set()
+
+    # ---- what a test does ----
+
+    def put_pod(self, pod: Object) -> None:
+        """Create or change a pod."""
+        key = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        kind = "MODIFIED" if key in self.pods else "ADDED"
+        self._version += 1
+        pod["metadata"]["resourceVersion"] = str(self._version)
+        self.pods[key] = pod
+        self._tell(kind, pod)
+
+    def delete_pod(self, namespace: str, name: str) -> None:
+        pod = self.pods.pop((namespace, name))
+        self._version += 1
+        pod["metadata"]["resourceVersion"] = str(self._version)
+        self._tell("DELETED", pod)
+
+    def put_shadow(self, namespace: str, name: str, uid: str) -> None:
+        self.shadows[namespace, name] = {
+            "apiVersion": "mizar.share/v1alpha1",
+            "kind": "ShadowPod",
+            "metadata": {"namespace": namespace, "name": name, "uid": uid},
+            "status": {},
+        }
+
+    def status(self, namespace: str, name: str) -> Object:
+        found: Object = self.shadows[namespace, name]["status"]
+        return found
+
+    def condition(self, namespace: str, name: str, type: str) -> tuple[str, str]:
+        """(status, reason); empty strings when there is none yet."""
+        for one in self.status(namespace, name).get("conditions", ()):
+            if one["type"] == type:
+                return one["status"], one["reason"]
+        return "", ""
+
+    def _tell(self, kind: str, pod: Object) -> None:
+        for watcher in self._watchers:
+            watcher.put_nowait({"type": kind, "object": json.loads(json.dumps(pod))})
+
+    # ---- what the agent asks ----
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if self.down:
+            return web.json_response({"message": "down"}, status=503)
+        path = request.path.removesuffix("/status").split("/")
+        if request.path == "/api/v1/pods":
+            assert request.query["fieldSelector"] == "spec.nodeName=node-1"
+            return await self._watch(request) if "watch" in request.query else self._list()
+        if request.method != "GET":
+            self.writes.append((request.path, json.loads(await request.text())))
+        if path[3] == "nodes":
+            return self._patch_node(self.writes[-1][1])
+        if path[-2] == "shadowpods":
+            return self._shadow((path[-3], path[-1]), request.method)
+        if path[-1] == "events":
+            self.events.append(self.writes[-1][1])
+            return web.json_response(self.writes[-1][1], status=201)
+        return web.json_response({"message": f"what is {request.path}?"}, status=404)
+
+    def _list(self) -> web.Response:
+        meta = {"resourceVersion": str(self._version)}
+        return web.json_response({"items": list(self.pods.values()), "metadata": meta})
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        queue: asyncio.Queue[Object | None] = asyncio.Queue()
+        self._watchers.add(queue)
+        try:
+            while (event := await queue.get()) is not None:
+                await response.write(json.dumps(event).encode() + b"\n")
+        finally:
+            self._watchers.discard(queue)
+        return response
+
+    def _patch_node(self, patch: Any) -> web.Response:
+        for field, numbers in patch["status"].items():
+            self.node["status"][field].update(numbers)
+        return web.json_response(self.node)
+
+    def _shadow(self, key: tuple[str, str], method: str) -> web.Response:
+        if key not in self.shadows:
+            return web.json_response({"reason": "NotFound"}, status=404)
+        shadow = self.shadows[key]
+        if method == "PATCH":
+            body = self.writes[-1][1]
+            if body["metadata"].get("uid") != shadow["metadata"]["uid"]:
+                return web.json_response({"reason": "Conflict"}, status=409)
+            shadow["status"] = body["status"]
+        return web.json_response(shadow)
+
+    def end_watches(self) -> None:
+        for watcher in self._watchers:
+            watcher.put_nowait(None)
+
+
+@asynccontextmanager
+async def serving(api: FakeApi) -> AsyncIterator[KubeClient]:
+    """A client of the fake server, over real HTTP."""
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", api.handle)
+    async with TestServer(app) as server:
+        async with KubeClient(Access(str(server.make_url("")).rstrip("/"), ssl=False)) as client:
+            yield client
+        api.end_watches()

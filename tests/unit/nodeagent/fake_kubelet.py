@@ -1,0 +1,298 @@
+"""A kubelet's device manager over real gRPC, with its quirks (pkg/kubelet/cm/devicemanager, 1.36).
+
+It calls GetDevicePluginOptions inside Register; the end of any stream of a resource disconnects
+whichever client of it is the newest; allocations live in a file across restarts; sockets in its
+folder are deleted at start; an ID that leaves the list while it is being allocated is a crash.
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import grpc
+
+from mizar_nodeagent.kubelet.checkpoint_file import FILE
+from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
+from mizar_nodeagent.proto import podresources_pb2 as pr
+from mizar_nodeagent.proto import podresources_pb2_grpc as pr_rpc
+
+
+class Admission(Exception):
+    """The pod fails for good: UnexpectedAdmissionError."""
+
+
+@dataclass
+class KubePod:
+    """A pod as the kubelet knows it."""
+
+    namespace: str
+    name: str
+    uid: str
+    init: frozenset[str] = frozenset()
+
+
+@dataclass
+class Client:
+    """The kubelet's side of one registration."""
+
+    resource: str
+    channel: grpc.aio.Channel
+    stub: Any
+    options: pb.DevicePluginOptions = field(default_factory=pb.DevicePluginOptions)
+    stopped: bool = False
+    task: "asyncio.Task[None] | None" = None
+    call: Any = None
+
+
+@dataclass
+class Allocated:
+    """What a container holds of a resource."""
+
+    ids: list[str]
+    answer: pb.ContainerAllocateResponse
+
+
+Key = tuple[str, str, str]
+"""Pod's UID, container, resource."""
+
+
+class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
+    """Lives in a folder like /var/lib/kubelet."""
+
+    def __init__(self, folder: Path, seed: int = 0) -> None:
+        self.plugin_dir = folder / "device-plugins"
+        self.podresources_dir = folder / "pod-resources"
+        self.random = Random(seed)
+        self.pods: dict[str, KubePod] = {}
+        self.physical: dict[str, dict[str, list[str]]] = {}
+        self.allocated: dict[Key, Allocated] = {}
+        self.devices: dict[str, dict[str, bool]] = {}
+        self.being_allocated: dict[str, set[str]] = {}
+        self.registrations: list[str] = []
+        self.crashed = ""
+        self.refuse_registration = False
+        self._clients: dict[str, Client] = {}
+        self._endpoints: dict[str, Client] = {}
+        self._servers: list[grpc.aio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.plugin_dir.mkdir(parents=True, exist_ok=True)
+        self.podresources_dir.mkdir(parents=True, exist_ok=True)
+
+    # ---- its life ----
+
+    async def start(self) -> None:
+        """Delete every socket, read what was allocated, serve."""
+        for path in self.plugin_dir.iterdir():
+            if path.is_socket():
+                path.unlink()
+        for resource in self.devices:
+            self.devices[resource] = {}
+        await self._serve(self.plugin_dir, rpc.add_RegistrationServicer_to_server)
+        with suppress(FileNotFoundError):
+            (self.podresources_dir / "kubelet.sock").unlink()
+        await self._serve(self.podresources_dir, pr_rpc.add_PodResourcesListerServicer_to_server)
+
+    async def stop(self) -> None:
+        """Die."""
+        for client in [*self._clients.values(), *self._endpoints.values()]:
+            await client.channel.close(None)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(server.stop(None) for server in self._servers))
+        self._servers.clear()
+        self._clients.clear()
+        self._endpoints.clear()
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    async def _serve(self, folder: Path, add: Any) -> None:
+        server = grpc.aio.server()
+        add(self, server)
+        server.add_insecure_port(f"unix://{folder / 'kubelet.sock'}")
+        await server.start()
+        self._servers.append(server)
+
+    # ---- registration and streams ----
+
+    async def Register(self, request: Any, context: Any) -> Any:
+        self.registrations.append(request.resource_name)
+        if self.refuse_registration:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        await self.connect(request.resource_name, self.plugin_dir / request.endpoint)
+        return pb.Empty()
+
+    async def connect(self, resource: str, socket: Path) -> None:
+        """What Register does; a test may do it twice."""
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        channel = grpc.aio.insecure_channel(f"unix://{socket}", options=options)
+        client = Client(resource, channel, rpc.DevicePluginStub(channel))
+        self._clients[resource] = client
+        client.options = await client.stub.GetDevicePluginOptions(pb.Empty(), timeout=5)
+        self._endpoints[resource] = client
+        client.task = asyncio.create_task(self._run(client))
+        self._tasks.add(client.task)
+        client.task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, client: Client) -> None:
+        client.call = client.stub.ListAndWatch(pb.Empty())
+        with suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+            async for answer in client.call:
+                self._receive(client.resource, answer)
+        # Here the kubelet takes whichever client is the newest.
+        newest = self._clients.pop(client.resource, None)
+        if newest is not None:
+            await newest.channel.close(None)
+            self.devices[client.resource] = dict.fromkeys(
+                self.devices.get(client.resource, {}), False
+            )
+            self._endpoints[client.resource].stopped = True
+
+    def _receive(self, resource: str, answer: pb.ListAndWatchResponse) -> None:
+        devices = {one.ID: one.health == "Healthy" for one in answer.devices}
+        for one in self.being_allocated.get(resource, set()) - devices.keys():
+            self.crashed = f"{one} left the list while it was being allocated"
+        self.devices[resource] = devices
+
+    async def drop_stream(self, resource: str) -> None:
+        """The connection of the newest client breaks."""
+        self._clients[resource].call.cancel()
+
+    def is_serving(self, resource: str) -> bool:
+        """Whether the kubelet could allocate."""
+        endpoint = self._endpoints.get(resource)
+        return endpoint is not None and not endpoint.stopped and bool(self.healthy(resource))
+
+    def healthy(self, resource: str) -> set[str]:
+        return {one for one, healthy in self.devices.get(resource, {}).items() if healthy}
+
+    # ---- pods ----
+
+    def add_pod(self, pod: KubePod, **physical: Iterable[str]) -> None:
+        """A pod that was admitted; `physical` cards by container (of nvidia.com/gpu)."""
+        self.pods[pod.uid] = pod
+        self.physical[pod.uid] = {name: list(cards) for name, cards in physical.items()}
+
+    def remove_pod(self, uid: str) -> None:
+        """It has ended; what it held is freed when somebody asks."""
+        self.pods.pop(uid, None)
+        self.physical.pop(uid, None)
+
+    async def allocate(
+        self, pod: KubePod, container: str, resource: str, count: int, reuse: Iterable[str] = ()
+    ) -> Allocated:
+        """Admission of one container. Raises Admission."""
+        self.pods.setdefault(pod.uid, pod)
+        self._free_the_dead()
+        chosen = await self._choose(pod, resource, count, list(reuse))
+        endpoint = self._endpoints[resource]
+        self.being_allocated.setdefault(resource, set()).update(chosen)
+        try:
+            answer = await endpoint.stub.Allocate(
+                pb.AllocateRequest(container_requests=[{"devices_ids": chosen}])
+            )
+        except grpc.aio.AioRpcError as error:
+            self.pods.pop(pod.uid, None)
+            raise Admission(error.details()) from error
+        finally:
+            self.being_allocated[resource] -= set(chosen)
+        held = Allocated(chosen, answer.container_responses[0])
+        self.allocated[pod.uid, container, resource] = held
+        self._write_checkpoint()
+        return held
+
+    async def _choose(self, pod: KubePod, resource: str, count: int, reuse: list[str]) -> list[str]:
+        endpoint = self._endpoints.get(resource)
+        if endpoint is None or endpoint.stopped:
+            raise Admission(f"endpoint of {resource} is stopped")
+        if reuse:
+            return reuse[:count]
+        used = {
+            one for key, held in self.allocated.items() if key[2] == resource for one in held.ids
+        }
+        available = sorted(self.healthy(resource) - used)
+        if len(available) < count:
+            raise Admission(f"{resource}: {count} wanted, {len(available)} available")
+        self.random.shuffle(available)
+        preferred = await endpoint.stub.GetPreferredAllocation(
+            pb.PreferredAllocationRequest(
+                container_requests=[{"available_deviceIDs": available, "allocation_size": count}]
+            )
+        )
+        named = [one for one in preferred.container_responses[0].deviceIDs if one in available]
+        rest = [one for one in available if one not in named]
+        return (named + rest)[:count]
+
+    async def start_container(self, pod: KubePod, container: str, resource: str) -> Allocated:
+        """PreStartContainer, then what the runtime would get. Raises grpc.aio.AioRpcError."""
+        held = self.allocated[pod.uid, container, resource]
+        endpoint = self._endpoints.get(resource)
+        if endpoint is not None and not endpoint.stopped:
+            await endpoint.stub.PreStartContainer(
+                pb.PreStartContainerRequest(devices_ids=held.ids), timeout=30
+            )
+        return held
+
+    def _free_the_dead(self) -> None:
+        self.allocated = {key: held for key, held in self.allocated.items() if key[0] in self.pods}
+
+    def _write_checkpoint(self) -> None:
+        entries = [
+            {
+                "PodUID": uid,
+                "ContainerName": container,
+                "ResourceName": resource,
+                "DeviceIDs": {"-1": held.ids},
+                "AllocResp": base64.b64encode(held.answer.SerializeToString()).decode(),
+            }
+            for (uid, container, resource), held in self.allocated.items()
+        ]
+        body = {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}
+        (self.plugin_dir / FILE).write_text(json.dumps(body))
+
+    # ---- podresources ----
+
+    async def List(self, request: Any, context: Any) -> Any:
+        self._free_the_dead()
+        return pr.ListPodResourcesResponse(
+            pod_resources=[self._resources(pod) for pod in self.pods.values()]
+        )
+
+    async def GetAllocatableResources(self, request: Any, context: Any) -> Any:
+        return pr.AllocatableResourcesResponse(
+            devices=[
+                pr.ContainerDevices(resource_name=resource, device_ids=[one])
+                for resource in self.devices
+                for one in self.healthy(resource)
+            ]
+        )
+
+    def _resources(self, pod: KubePod) -> pr.PodResources:
+        found: dict[str, list[pr.ContainerDevices]] = {}
+        for container, cards in self.physical.get(pod.uid, {}).items():
+            found.setdefault(container, []).extend(
+                pr.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=[card])
+                for card in cards
+            )
+        for (uid, container, resource), held in self.allocated.items():
+            if uid == pod.uid and container not in pod.init:
+                found.setdefault(container, []).extend(
+                    pr.ContainerDevices(resource_name=resource, device_ids=[one])
+                    for one in held.ids
+                )
+        return pr.PodResources(
+            name=pod.name,
+            namespace=pod.namespace,
+            containers=[
+                pr.ContainerResources(name=name, devices=devices) for name, devices in found.items()
+            ],
+        )

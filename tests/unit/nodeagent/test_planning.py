@@ -1,0 +1,391 @@
+"""From what is seen to what is said: adoption, health, drains, leaving."""
+
+from dataclasses import replace
+
+import pytest
+
+from mizar_core.models import Holder
+from mizar_nodeagent.planning.carving import Carving, Stage
+from mizar_nodeagent.planning.plan import Plan, plan
+from mizar_nodeagent.planning.reports import Report
+from mizar_nodeagent.planning.view import Counts, View
+from mizar_nodeagent.pods import Key
+from unit.nodeagent.makers import (
+    CARD,
+    GIB,
+    RESOURCE,
+    SHADOW,
+    card,
+    card_claim,
+    cards,
+    carve,
+    device,
+    shadow,
+    share,
+    share_claim,
+    view,
+)
+
+D0, D1 = device(0), device(1)
+BOTH = {RESOURCE: {D0, D1}}
+NONE: dict[str, set[str]] = {RESOURCE: set()}
+
+
+def listed(found: Plan, resource: str = RESOURCE) -> dict[str, bool]:
+    return {one.id: one.healthy for one in found.lists.get(resource, ())}
+
+
+def said(found: Plan, type: str, key: Key = SHADOW) -> tuple[str, str]:
+    (report,) = (one for one in found.reports if one.key == key)
+    return next((one.status, one.reason) for one in report.conditions if one.type == type)
+
+
+def report(found: Plan) -> Report:
+    (one,) = found.reports
+    return one
+
+
+def served(at: float = 1.0) -> Plan:
+    """A shadow pod that is served and ready."""
+    seen = view(at, [shadow()], [card_claim()], BOTH, node={RESOURCE: Counts(2, 2)})
+    return plan(plan({}, seen).memory, seen)
+
+
+class TestAdoption:
+    def test_a_shadow_pod_with_cards_is_carved(self) -> None:
+        found = plan({}, view(1, [shadow()], [card_claim()]))
+        assert listed(found) == {D0: True, D1: True}
+        assert found.counts == {}
+        assert said(found, "Ready") == ("False", "NotAdvertised")
+        assert found.restless
+
+    def test_counts_follow_what_the_kubelet_has(self) -> None:
+        found = plan({}, view(1, [shadow()], [card_claim()], {RESOURCE: {D0}}))
+        assert found.counts == {RESOURCE: Counts(1, 1)}
+        found = plan({}, view(1, [shadow()], [card_claim()], BOTH))
+        assert found.counts == {RESOURCE: Counts(2, 2)}
+        assert said(found, "Ready") == ("False", "NotAdvertised")
+
+    def test_ready_when_the_node_shows_it(self) -> None:
+        found = served()
+        assert said(found, "Ready") == ("True", "Serving")
+        assert not found.restless
+        status = report(found)
+        assert [(one.uuid, one.memory_mib, one.index) for one in status.cards] == [
+            (CARD, 16 * GIB >> 20, 0)
+        ]
+        assert [(one.id, one.card, one.health) for one in status.devices] == [
+            (D0, CARD, "Healthy"),
+            (D1, CARD, "Healthy"),
+        ]
+
+    def test_without_cards_it_waits(self) -> None:
+        found = plan({}, view(1, [shadow()]))
+        assert found.lists == {} and found.cardless == {SHADOW}
+        assert said(found, "Ready") == ("False", "CardsUnknown")
+
+    def test_an_answer_older_than_the_pod_is_not_about_it(self) -> None:
+        """A pod of the same name may have held other cards before."""
+        seen = view(5, [shadow()], [card_claim()], seen_at={"uid-shadow-2-aaaaa": 6.0})
+        assert plan({}, seen).cardless == {SHADOW}
+
+    def test_cards_that_nvml_does_not_know_wait(self) -> None:
+        seen = view(1, [shadow()], [card_claim()], cards={}, cards_problem="no driver")
+        assert said(plan({}, seen), "Ready") == ("False", "CardFactsUnknown")
+
+    def test_too_few_cards_wait(self) -> None:
+        pod = shadow(carve=carve(devices=4, cards=2, resource="team-a.mizar.share/gpu.4"))
+        assert said(plan({}, view(1, [pod], [card_claim()])), "Ready")[0] == "False"
+
+    def test_a_damaged_carve_is_told(self) -> None:
+        pod = replace(shadow(), carve_json="{}")
+        found = plan({}, view(1, [pod], [card_claim()]))
+        assert said(found, "Ready") == ("False", "CarveDamaged")
+
+    def test_a_foreign_resource_is_not_served(self) -> None:
+        pod = shadow(carve=carve(resource="team-b.mizar.share/gpu.2"))
+        found = plan({}, view(1, [pod], [card_claim()]))
+        assert found.lists == {}
+        assert said(found, "Ready") == ("False", "CarveDamaged")
+
+    @pytest.mark.parametrize("change", [{"ended": True}, {"going": True}])
+    def test_pods_on_their_way_out_are_not_carved(self, change: dict[str, bool]) -> None:
+        found = plan({}, view(1, [shadow(**change)], [card_claim()]))
+        assert found.lists == {} and found.reports == ()
+
+    def test_several_shadows_of_one_resource_are_one_list(self) -> None:
+        other = shadow("shadow-2-bbbbb")
+        claims = [card_claim(), card_claim(other.name, card(2).uuid)]
+        found = plan({}, view(1, [other, shadow()], claims))
+        assert [*listed(found)] == [D0, D1, device(0, other.key), device(1, other.key)]
+
+    def test_a_time_sliced_card_is_its_card(self) -> None:
+        found = plan({}, view(1, [shadow()], [card_claim(SHADOW[1], f"{CARD}::3")]))
+        assert found.memory[SHADOW].cards[0].uuid == CARD
+
+    def test_a_card_still_in_use_is_not_carved_again(self) -> None:
+        other = shadow("shadow-2-bbbbb")
+        memory = served().memory
+        claims = [card_claim(other.name), share_claim(D0)]
+        found = plan(memory, view(9, [other, share()], claims, BOTH))
+        assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
+        assert listed(found) == {D0: False, D1: False}
+
+
+class TestHolders:
+    def test_a_holder_is_reported_and_ends_idleness(self) -> None:
+        memory = served().memory
+        found = plan(memory, view(2, [shadow(), share()], [card_claim(), share_claim(D1)], BOTH))
+        status = report(found)
+        assert status.idle_since is None
+        assert status.devices[0].holder is None
+        assert status.devices[1].holder == Holder(
+            namespace="team-a", name="share", container="main"
+        )
+        assert said(found, "PodInUsing") == ("True", "Held")
+
+    def test_a_deleted_pod_holds_nothing_at_once(self) -> None:
+        """Also before the kubelet has been asked again."""
+        memory = served().memory
+        claims = [card_claim(), share_claim(D1)]
+        seen = view(2, [shadow()], claims, BOTH, gone_at={("team-a", "share"): 2.5})
+        assert said(plan(memory, seen), "PodInUsing") == ("False", "Idle")
+
+    def test_an_ended_pod_holds_nothing(self) -> None:
+        claims = [card_claim(), share_claim(D1)]
+        seen = view(2, [shadow(), share(ended=True)], claims, BOTH)
+        assert said(plan(served().memory, seen), "PodInUsing") == ("False", "Idle")
+
+    def test_idleness_keeps_its_beginning(self) -> None:
+        first = served(1)
+        later = view(50, [shadow()], [card_claim()], BOTH)
+        later = replace(later, time=later.time.replace(hour=5))
+        assert report(plan(first.memory, later)).idle_since == report(first).idle_since
+
+    def test_a_device_being_allocated_is_in_use(self) -> None:
+        found = served()
+        allocating = frozenset([found.memory[SHADOW].ids[0]])
+        seen = view(2, [shadow()], [card_claim()], BOTH, allocating=allocating)
+        assert said(plan(found.memory, seen), "PodInUsing") == ("True", "Allocating")
+
+    def test_a_held_device_of_an_unknown_shadow_is_listed_unhealthy(self) -> None:
+        """After a restart without a checkpoint the kubelet may hold what nobody remembers."""
+        found = plan({}, view(1, [share()], [share_claim(D0)]))
+        assert listed(found) == {D0: False}
+
+
+class TestHealth:
+    def test_a_broken_card_makes_its_devices_unhealthy(self) -> None:
+        memory = served().memory
+        broken = {CARD: card(1, "the card reported XID 79")}
+        found = plan(memory, view(2, [shadow()], [card_claim()], BOTH, cards=broken))
+        assert listed(found) == {D0: False, D1: False}
+        assert said(found, "Healthy") == ("False", "CardFailed")
+        assert said(found, "Ready") == ("False", "Unhealthy")
+        assert found.counts == {RESOURCE: Counts(2, 0)}
+
+    def test_only_the_broken_cards_devices_are(self) -> None:
+        four = carve(devices=4, cards=2, resource="team-a.mizar.share/gpu.4")
+        pod = shadow(carve=four)
+        facts = cards() | {card(2).uuid: card(2, "gone")}
+        claims = [card_claim(SHADOW[1], CARD, card(2).uuid)]
+        found = plan({}, view(1, [pod], claims, cards=facts))
+        assert listed(found, four.resource) == {
+            device(0): True,
+            device(1): True,
+            device(2): False,
+            device(3): False,
+        }
+
+
+class Drain:
+    """A shadow pod that is being drained, step by step."""
+
+    def __init__(self) -> None:
+        self.memory: dict[Key, Carving] = dict(served(0).memory)
+        self.last = served(0)
+
+    def at(
+        self,
+        now: float,
+        *,
+        kubelet: dict[str, set[str]] | None = None,
+        held: bool = False,
+        drain: str = "t1",
+        **changes: object,
+    ) -> Stage:
+        claims = [card_claim(), *([share_claim(D0)] if held else [])]
+        given = {"node": {RESOURCE: Counts(2, 0)}, "node_at": {RESOURCE: now}, **changes}
+        pods = [shadow(drain=drain), *([share()] if held else [])]
+        seen = view(now, [*pods, *given.pop("more", [])], claims, kubelet or BOTH, **given)  # type: ignore[misc]
+        self.last = plan(self.memory, seen)
+        self.memory = self.last.memory
+        return self.memory[SHADOW].stage
+
+
+class TestDrain:
+    def test_goes_its_way(self) -> None:
+        drain = Drain()
+        assert drain.at(1.0) is Stage.LOWERED
+        assert listed(drain.last) == {D0: True, D1: True}
+        assert drain.last.counts == {RESOURCE: Counts(2, 0)}
+        assert drain.last.insist == {RESOURCE}
+        assert said(drain.last, "Draining") == ("Unknown", "InProgress")
+        assert drain.at(1.5) is Stage.LOWERED
+        assert drain.at(2.1) is Stage.BLOCKED
+        assert listed(drain.last) == {D0: False, D1: False}
+        assert drain.at(2.2) is Stage.BLOCKED
+        assert drain.at(2.3, kubelet=NONE) is Stage.BLOCKED
+        assert drain.at(3.2, kubelet=NONE) is Stage.BLOCKED
+        assert drain.at(3.4, kubelet=NONE) is Stage.DRAINED
+        assert said(drain.last, "Draining") == ("True", "Drained")
+        assert said(drain.last, "Ready") == ("False", "Drained")
+        assert drain.at(99, kubelet=NONE) is Stage.DRAINED
+
+    def test_a_holder_calls_it_off(self) -> None:
+        drain = Drain()
+        assert drain.at(1.0, held=True) is Stage.IN_USE
+        assert listed(drain.last) == {D0: True, D1: True}
+        assert drain.last.counts == {RESOURCE: Counts(2, 2)}
+        assert said(drain.last, "Draining") == ("False", "InUse")
+        # It stays so until the operator asks anew.
+        assert drain.at(2.0) is Stage.IN_USE
+        assert drain.at(3.0, drain="t2") is Stage.LOWERED
+
+    @pytest.mark.parametrize("moment", [1.5, 2.1, 2.3])
+    def test_somebody_who_gets_in_calls_it_off(self, moment: float) -> None:
+        drain = Drain()
+        drain.at(1.0)
+        if moment > 2.0:
+            assert drain.at(2.05) is Stage.BLOCKED
+        assert drain.at(moment, held=True) is Stage.IN_USE
+        assert listed(drain.last) == {D0: True, D1: True}
+
+    def test_an_allocation_on_its_way_calls_it_off(self) -> None:
+        drain = Drain()
+        drain.at(1.0)
+        drain.at(2.1)
+        ids = frozenset(drain.memory[SHADOW].ids[:1])
+        assert drain.at(2.5, kubelet=NONE, allocating=ids) is Stage.IN_USE
+
+    def test_waits_for_bound_pods_that_have_no_device_yet(self) -> None:
+        drain = Drain()
+        waiting = {"more": [share(admitted=False)]}
+        drain.at(1.0)
+        assert drain.at(5.0, **waiting) is Stage.LOWERED
+        assert drain.at(9.0, **waiting) is Stage.LOWERED
+        assert drain.at(9.5) is Stage.BLOCKED
+
+    def test_waits_for_the_api_server_to_show_the_lower_count(self) -> None:
+        drain = Drain()
+        drain.at(1.0, node_at={})
+        assert drain.at(5.0, node_at={RESOURCE: 0.5}) is Stage.LOWERED
+        assert drain.at(6.0, node_at={RESOURCE: 5.5}) is Stage.BLOCKED
+
+    def test_an_old_answer_of_the_kubelet_proves_nothing(self) -> None:
+        drain = Drain()
+        drain.at(1.0)
+        drain.at(2.1)
+        stale = {"kubelet": NONE, "kubelet_at": 2.0}
+        assert drain.at(4.0, **stale) is Stage.BLOCKED  # type: ignore[arg-type]
+        assert drain.memory[SHADOW].quiet_since is None
+
+    def test_a_kubelet_that_is_away_proves_nothing(self) -> None:
+        drain = Drain()
+        drain.at(1.0)
+        drain.at(2.1)
+        seen = view(9, [shadow(drain="t1")], [card_claim()], kubelet_at=9.0)
+        seen = replace(seen, kubelet=None)
+        assert plan(drain.memory, seen).memory[SHADOW].stage is Stage.BLOCKED
+
+    @pytest.mark.parametrize("until", [1.0, 2.1, 9.0])
+    def test_called_off_it_is_served_again(self, until: float) -> None:
+        drain = Drain()
+        for moment in (1.0, 2.1, 2.3, 9.0):
+            if moment <= until:
+                drain.at(moment, kubelet=BOTH if moment < 2.2 else NONE)
+        assert drain.at(10.0, drain="") is Stage.SERVING
+        assert listed(drain.last) == {D0: True, D1: True}
+        assert said(drain.last, "Draining") == ("False", "NotAsked")
+
+    def test_found_in_a_drain_it_is_never_offered(self) -> None:
+        """An agent without memory doesn't know what its predecessor has promised."""
+        found = plan({}, view(1, [shadow(drain="t1")], [card_claim()]))
+        assert found.memory[SHADOW].stage is Stage.BLOCKED
+        assert listed(found) == {D0: False, D1: False}
+
+    def test_the_stage_survives_a_restart(self) -> None:
+        drain = Drain()
+        drain.at(1.0)
+        drain.at(2.1)
+        drain.at(2.2, kubelet=NONE)
+        drain.at(4.0, kubelet=NONE)
+        saved = drain.memory[SHADOW].to_dict()
+        loaded = Carving.from_dict(saved, now=0.0)
+        found = plan({SHADOW: loaded}, view(0.1, [shadow(drain="t1")]))
+        assert found.memory[SHADOW].stage is Stage.DRAINED
+        assert listed(found) == {D0: False, D1: False}
+
+
+class TestLeaving:
+    def gone(self, now: float, memory: dict[Key, Carving], **changes: object) -> Plan:
+        return plan(memory, view(now, **{"pods": [], "kubelet": NONE, **changes}))  # type: ignore[arg-type]
+
+    def test_ids_stay_unhealthy_for_a_safe_while(self) -> None:
+        found = self.gone(1, served(0).memory)
+        assert listed(found) == {D0: False, D1: False}
+        assert found.memory[SHADOW].stage is Stage.LEAVING
+        assert found.reports == ()
+        found = self.gone(2, found.memory)
+        found = self.gone(11.9, found.memory)
+        assert listed(found) == {D0: False, D1: False}
+        found = self.gone(12.1, found.memory)
+        assert found.lists == {} and found.memory == {}
+
+    def test_held_ids_stay_however_long(self) -> None:
+        memory = served(0).memory
+        for now in (1, 2, 20, 200):
+            found = self.gone(now, memory, pods=[share()], claims=[share_claim(D0)])
+            memory = found.memory
+            assert listed(found) == {D0: False, D1: False}
+        for now in (201, 210):
+            memory = self.gone(now, memory).memory
+            assert memory
+        assert self.gone(212, memory).memory == {}
+
+    def test_ids_that_the_kubelet_takes_for_healthy_stay(self) -> None:
+        memory = served(0).memory
+        for now in (1, 2, 20):
+            memory = self.gone(now, memory, kubelet=BOTH).memory
+            assert memory[SHADOW].quiet_since is None
+
+    def test_nothing_is_forgotten_while_the_api_server_is_silent(self) -> None:
+        memory = served(0).memory
+        found = plan(memory, view(100, None, kubelet=NONE))
+        assert listed(found) == {D0: True, D1: True}
+
+    def test_a_pod_that_is_being_deleted_offers_nothing(self) -> None:
+        found = plan(served(0).memory, view(1, [shadow(going=True)], [card_claim()], BOTH))
+        assert listed(found) == {D0: False, D1: False}
+        assert said(found, "Ready") == ("False", "Leaving")
+        assert found.counts == {RESOURCE: Counts(2, 0)}
+
+    def test_a_new_pod_of_the_same_name_waits_for_the_old_ones_devices(self) -> None:
+        new = shadow(uid="uid-new")
+        memory = served(0).memory
+        pods, claims = [new, share()], [card_claim(), share_claim(D0)]
+        found = plan(memory, view(1, pods, claims, NONE, seen_at={"uid-new": 0.5}))
+        assert listed(found) == {D0: False, D1: False}
+        assert said(found, "Ready") == ("False", "DevicesInUse")
+
+    def test_the_node_shows_nothing_of_what_is_gone(self) -> None:
+        found = plan({}, view(1, [], node={RESOURCE: Counts(2, 0)}))
+        assert found.counts == {RESOURCE: Counts(0, 0)}
+
+
+def test_a_plan_is_the_same_in_any_order() -> None:
+    first, second = shadow(), shadow("shadow-2-bbbbb")
+    claims = [card_claim(), card_claim(second.name, card(2).uuid), share_claim(D0)]
+    one = view(1, [first, second, share()], claims, BOTH)
+    other: View = view(1, [share(), second, first], claims[::-1], BOTH)
+    assert plan({}, one) == plan({}, other)

@@ -1,0 +1,197 @@
+"""The device plugin against a kubelet that behaves like the real one."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from mizar_nodeagent.errors import AllocationRefused
+from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
+from mizar_nodeagent.planning.devices import Device
+from mizar_nodeagent.plugin.manager import Plugins
+from mizar_nodeagent.plugin.resource import ResourcePlugin
+from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+from unit.nodeagent.fake_kubelet import Admission, FakeKubelet, KubePod
+
+R = "team-a.mizar.share/gpu.2"
+ONE = Device("team-a/shadow-a-0", True)
+TWO = Device("team-a/shadow-a-1", True, (1,))
+POD = KubePod("team-a", "share", "u1")
+
+
+class Answers:
+    """Allows everything but the ID that ends with `-13`."""
+
+    def __init__(self) -> None:
+        self.started: list[Sequence[str]] = []
+
+    def preferred(
+        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> Sequence[str]:
+        return sorted(available)[:size]
+
+    def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
+        if any(one.endswith("-13") for one in ids):
+            raise AllocationRefused("no 13 here")
+        return pb.ContainerAllocateResponse(envs={"IDS": ",".join(ids)})
+
+    async def prestart(self, resource: str, ids: Sequence[str]) -> None:
+        self.started.append(ids)
+
+
+async def until(what: Callable[[], object], seconds: float = 5.0) -> None:
+    """Wait until it is so, looking often."""
+    async with asyncio.timeout(seconds):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def plugins(
+    kubelet: FakeKubelet,
+    answers: Answers | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> AsyncIterator[Plugins]:
+    socket = KubeletSocket(kubelet.plugin_dir)
+    watching = asyncio.create_task(socket.run())
+    given = answers or Answers()
+    made = Plugins(
+        lambda resource: ResourcePlugin(
+            resource, kubelet.plugin_dir, socket, given, lambda call, seconds: None
+        ),
+        clock,
+    )
+    try:
+        yield made
+    finally:
+        await made.close()
+        watching.cancel()
+        await kubelet.stop()
+
+
+@pytest.fixture
+async def kubelet(tmp_path_factory: pytest.TempPathFactory) -> FakeKubelet:
+    # A socket's path must be short.
+    return FakeKubelet(Path(os.path.relpath(tmp_path_factory.mktemp("k"))).absolute())
+
+
+async def test_the_kubelet_gets_the_list_and_its_changes(kubelet: FakeKubelet) -> None:
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE, TWO)})
+        await until(lambda: kubelet.devices.get(R) == {ONE.id: True, TWO.id: True})
+        made.apply({R: (ONE, Device(TWO.id, False))})
+        await until(lambda: kubelet.devices[R] == {ONE.id: True, TWO.id: False})
+        assert kubelet.registrations == [R]
+
+
+async def test_allocation_goes_through(kubelet: FakeKubelet) -> None:
+    await kubelet.start()
+    answers = Answers()
+    async with plugins(kubelet, answers) as made:
+        made.apply({R: (ONE, TWO)})
+        await until(lambda: kubelet.is_serving(R))
+        held = await kubelet.allocate(POD, "main", R, 1)
+        assert held.answer.envs["IDS"] == ONE.id
+        await kubelet.start_container(POD, "main", R)
+        assert answers.started == [[ONE.id]]
+
+
+async def test_a_refusal_reaches_the_kubelet_with_its_sentence(kubelet: FakeKubelet) -> None:
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (Device("team-a/shadow-a-13", True),)})
+        await until(lambda: kubelet.is_serving(R))
+        with pytest.raises(Admission, match="no 13 here"):
+            await kubelet.allocate(POD, "main", R, 1)
+
+
+async def test_registers_when_the_kubelet_comes_late(kubelet: FakeKubelet) -> None:
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await asyncio.sleep(0.02)
+        await kubelet.start()
+        await until(lambda: kubelet.is_serving(R))
+
+
+async def test_registers_again_when_the_kubelet_restarts(kubelet: FakeKubelet) -> None:
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R))
+        before = {path.name for path in kubelet.plugin_dir.glob("mizar-*")}
+        for _ in range(2):
+            await kubelet.restart()
+            began = time.monotonic()
+            await until(lambda: kubelet.is_serving(R))
+            assert time.monotonic() - began < 1.0
+        after = {path.name for path in kubelet.plugin_dir.glob("mizar-*")}
+        assert len(after) == 1 and not before & after
+
+
+async def test_registers_again_when_the_stream_ends(kubelet: FakeKubelet) -> None:
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R))
+        await kubelet.drop_stream(R)
+        await until(lambda: not kubelet.is_serving(R))
+        await until(lambda: kubelet.is_serving(R))
+
+
+async def test_two_streams_end_as_one(kubelet: FakeKubelet) -> None:
+    """The kubelet connected twice: the end of the old stream would undo the new one."""
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R))
+        (socket,) = kubelet.plugin_dir.glob("mizar-*.sock")
+        await kubelet.connect(R, socket)
+        await until(lambda: made.connected()[R] is False)
+        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+        made.apply({R: (ONE, TWO)})
+        await until(lambda: len(kubelet.healthy(R)) == 2)
+
+
+async def test_a_refused_registration_is_tried_again(kubelet: FakeKubelet) -> None:
+    await kubelet.start()
+    kubelet.refuse_registration = True
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: len(kubelet.registrations) >= 2)
+        kubelet.refuse_registration = False
+        await until(lambda: kubelet.is_serving(R))
+
+
+async def test_a_resource_without_devices_is_emptied_first_and_retired_later(
+    kubelet: FakeKubelet,
+) -> None:
+    await kubelet.start()
+    now = 0.0
+    async with plugins(kubelet, clock=lambda: now) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R))
+        made.apply({})
+        await until(lambda: kubelet.devices[R] == {})
+        assert made.connected() == {R: True}
+        now = 301.0
+        made.apply({})
+        assert made.connected() == {}
+        made.apply({R: (TWO,)})
+        await until(lambda: kubelet.healthy(R) == {TWO.id})
+
+
+async def test_a_removed_socket_is_made_anew(kubelet: FakeKubelet) -> None:
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R))
+        (socket,) = kubelet.plugin_dir.glob("mizar-*.sock")
+        socket.unlink()
+        await kubelet.drop_stream(R)
+        await until(lambda: not kubelet.is_serving(R))
+        await until(lambda: kubelet.is_serving(R))

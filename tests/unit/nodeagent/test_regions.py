@@ -1,0 +1,184 @@
+"""The mirror of the regions' layout, and what is written into and read from them."""
+
+import ctypes
+import fcntl
+import json
+import os
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mizar_core.carve import CardLimit
+from mizar_nodeagent import limits, regions, usage
+from mizar_nodeagent.errors import RegionDamaged
+
+ROOT = Path(__file__).resolve().parents[3]
+PRINTER = ROOT / "build" / "shim" / "regions-layout"
+GIB = 1 << 30
+WHO = limits.Identity("team-a", "share", "uid-1", "main", "shadow-2-aaaaa-0-0123")
+LIMIT = CardLimit("GPU-1", 8 * GIB, 5000, "Hard", "None")
+
+MIRRORS: dict[str, type[ctypes.LittleEndianStructure]] = {
+    "mizar_limits_card": regions.LimitsCard,
+    "mizar_limits_live": regions.LimitsLive,
+    "mizar_limits": regions.Limits,
+    "mizar_gate": regions.Gate,
+    "mizar_held": regions.Held,
+    "mizar_usage_card": regions.UsageCard,
+    "mizar_slot_card": regions.SlotCard,
+    "mizar_usage_slot": regions.UsageSlot,
+    "mizar_usage": regions.Usage,
+}
+
+
+@pytest.mark.skipif(not PRINTER.exists(), reason="the shim is not built: run `make shim`")
+def test_the_mirror_is_the_headers_layout() -> None:
+    printed = json.loads(subprocess.run([PRINTER], check=True, capture_output=True).stdout)
+    for name, size in printed["sizes"].items():
+        assert ctypes.sizeof(MIRRORS[name]) == size, name
+    for name, (offset, size) in printed["fields"].items():
+        struct_name, field = name.split(".")
+        mirrored = getattr(MIRRORS[struct_name], field)
+        assert (mirrored.offset, mirrored.size) == (offset, size), name
+    constants = printed["constants"]
+    assert constants["MIZAR_REGIONS_VERSION"] == regions.VERSION
+    assert constants["MIZAR_LIMITS_CRC_FROM"] == regions.CRC_FROM
+    assert constants["MIZAR_LIMITS_CRC_TO"] == regions.CRC_TO
+    assert constants["MIZAR_BYTES_MAX"] == regions.BYTES_MAX
+    assert constants["MIZAR_SLOT_LOCK(1)"] == regions.slot_lock(1)
+    assert printed["magic"] == {
+        "limits": regions.LIMITS_MAGIC.decode(),
+        "usage": regions.USAGE_MAGIC.decode(),
+    }
+
+
+def test_new_limits_are_empty_and_no_shim_would_take_them(tmp_path: Path) -> None:
+    limits.create_empty(tmp_path / "limits")
+    assert (tmp_path / "limits").stat().st_size == regions.LIMITS_SIZE
+    with pytest.raises(RegionDamaged):
+        limits.read(tmp_path / "limits")
+
+
+def test_limits_are_read_as_written(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    limits.create_empty(path)
+    limits.write(path, WHO, [LIMIT], {"GPU-1": 16 * GIB})
+    found = limits.read(path)
+    assert (found.pod_namespace, found.pod_name, found.container) == (b"team-a", b"share", b"main")
+    assert found.card_count == 1
+    card = found.cards[0]
+    assert (card.uuid, card.memory_limit, card.memory_physical) == (b"GPU-1", 8 * GIB, 16 * GIB)
+    assert (card.memory_mode, card.compute_mode, card.core_share) == (0, 0, 5000)
+
+
+def test_writing_moves_the_sequence_by_two_and_only_when_something_changes(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    limits.create_empty(path)
+    seen = []
+    for who in (WHO, WHO, limits.Identity("team-a", "share", "uid-1", "init", "s")):
+        limits.write(path, who, [LIMIT], {})
+        seen.append(limits.read(path).seq)
+    assert seen == [2, 2, 4]
+
+
+def test_a_writer_that_died_half_way_is_cured(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    limits.create_empty(path)
+    limits.write(path, WHO, [LIMIT], {})
+    with path.open("r+b") as file:
+        file.seek(16)
+        file.write((3).to_bytes(4, "little"))
+    with pytest.raises(RegionDamaged):
+        limits.read(path)
+    limits.write(path, WHO, [LIMIT], {})
+    assert limits.read(path).seq == 4
+
+
+def test_a_flipped_bit_is_noticed_and_mended(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    limits.create_empty(path)
+    limits.write(path, WHO, [LIMIT], {})
+    raw = bytearray(path.read_bytes())
+    raw[1024 + 64 + 5] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(RegionDamaged):
+        limits.read(path)
+    limits.write(path, WHO, [LIMIT], {})
+    assert limits.read(path).cards[0].memory_limit == 8 * GIB
+
+
+def test_limits_of_another_size_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "limits").write_bytes(b"short")
+    with pytest.raises(RegionDamaged, match="5 bytes"):
+        limits.write(tmp_path / "limits", WHO, [LIMIT], {})
+
+
+def gate(seq: int, slot: int, slot_bytes: int, total: int) -> tuple[int, int]:
+    """The two words of a gate, as the header lays them out."""
+    lo = seq | slot << 32 | (slot_bytes >> 20) << 40
+    return lo, slot_bytes & 0xFFFFF | total << 20
+
+
+def put_usage(path: Path, card: int, words: tuple[int, int], held: dict[int, int]) -> None:
+    with path.open("r+b") as file:
+        file.seek(4096 + 512 * card)
+        file.write(struct.pack("<QQ", *words))
+        file.seek(32 - 8)
+        file.write(struct.pack("<I", max(held) + 1))
+        for slot, size in held.items():
+            file.seek(12288 + 1024 * slot)
+            file.write(struct.pack("<I", 100 + slot))
+            file.seek(12288 + 1024 * slot + 128 + 16 * card)
+            file.write(struct.pack("<Q", size))
+
+
+def lock(path: Path, slot: int) -> int:
+    """Live in a slot: the lock goes when the descriptor is closed."""
+    descriptor = os.open(path, os.O_RDWR)
+    ask = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, 0, 12288 + 1024 * slot, 1, 0)
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, ask)
+    return descriptor
+
+
+def test_use_counts_living_processes_and_the_gates_statement(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    usage.initialise(path)
+    assert path.stat().st_mode & 0o777 == 0o666
+    assert usage.read(path, 1) == (usage.CardUse(0, 0),)
+    # Slot 2's own record is behind the gate; slot 5 is dead.
+    put_usage(path, 0, gate(7, 2, 5 * GIB + 3, 9 * GIB), {1: GIB, 2: 1, 5: 3 * GIB})
+    living = [lock(path, 1), lock(path, 2)]
+    assert usage.read(path, 1)[0].bytes == GIB + 5 * GIB + 3
+    os.close(living.pop())
+    assert usage.read(path, 1)[0].bytes == GIB
+    os.close(living.pop())
+    assert usage.read(path, 1)[0].bytes == 0
+
+
+def test_a_gate_is_taken_apart_as_the_header_says() -> None:
+    big = (1 << 44) - 5
+    assert usage.take_apart(*gate(1, 255, big, big - 1)) == usage.Gate(255, big, big - 1)
+
+
+def test_a_usage_file_cut_short_by_its_tenant_is_noticed_and_mended(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    usage.initialise(path)
+    os.truncate(path, 100)
+    with pytest.raises(RegionDamaged):
+        usage.read(path, 1)
+    usage.heal(path)
+    assert usage.read(path, 1)[0].bytes == 0
+
+
+def test_healing_keeps_the_accounts(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    usage.initialise(path)
+    put_usage(path, 0, gate(1, 1, GIB, GIB), {1: GIB})
+    with path.open("r+b") as file:
+        file.write(b"NONSENSE")
+    usage.heal(path)
+    living = lock(path, 1)
+    assert usage.read(path, 1)[0].bytes == GIB
+    os.close(living)
