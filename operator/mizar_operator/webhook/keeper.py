@@ -1,0 +1,146 @@
+"""Keeps the webhook's certificate, and API servers' trust in it, in order."""
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from mizar_kube.informer import Informer, Watched
+from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Kind, Object, Ref
+from mizar_operator.webhook.certificates import Bundle, from_secret, renewed
+from mizar_operator.webhook.tls import ServingTLS
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY_S = 60.0
+RETRY_S = 1.0
+CONFIGURATIONS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+
+
+class Keeper:
+    """Makes and renews the bundle in a Secret, serves with it, and writes its authorities into
+    both webhook configurations. All replicas do so; the Secret's version decides who was first.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        secret: Ref,
+        dns_name: str,
+        configuration: str,
+        tls: ServingTLS,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._secret = secret
+        self._dns_name = dns_name
+        self._configuration = configuration
+        self._tls = tls
+        self._now = now
+        self._changed = asyncio.Event()
+        self._bundle: Bundle | None = None
+        self._trusted = False
+
+    def problem(self) -> str | None:
+        """Why API servers can't talk to us, or None."""
+        if self._bundle is None:
+            return "no certificate yet"
+        return None if self._trusted else "the webhook configurations don't trust us yet"
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """What must run: watches that notice changes, and the keeping itself."""
+        kinds = [(SECRET, self._secret.namespace, self._secret.name)]
+        kinds += [(kind, None, self._configuration) for kind in CONFIGURATIONS]
+        return [self.run(), *(self._watch(*one) for one in kinds)]
+
+    async def _watch(self, kind: Kind, namespace: str | None, name: str) -> None:
+        watched = Watched(kind, namespace, field_selector=f"metadata.name={name}")
+        informer: Informer[str] = Informer(self._client, watched, _version)
+        informer.on_change(lambda old, new: self._changed.set())
+        await informer.run()
+
+    async def run(self) -> None:
+        """Put things in order whenever something changes, and now and then, for ever."""
+        while True:
+            self._changed.clear()
+            delay = CHECK_EVERY_S
+            try:
+                await self.keep()
+            except Conflict as conflict:
+                log.info("%s; looking again", conflict)
+                continue
+            except KubeError as error:
+                log.warning("the certificate must wait: %s", error)
+                delay = RETRY_S
+            try:
+                async with asyncio.timeout(delay):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def keep(self) -> None:
+        """Renew what is due, serve with what there is, and have it trusted. Raises KubeError."""
+        self._bundle = await self._current()
+        if self._tls.show(self._bundle.certificate_pem, self._bundle.key_pem):
+            log.info("serving with a certificate that ends %s", self._tls.expires)
+        for kind in CONFIGURATIONS:
+            await self._trust(Ref(kind, self._configuration), self._bundle)
+        self._trusted = True
+
+    async def _current(self) -> Bundle:
+        try:
+            found = await self._client.get(self._secret)
+        except NotFound:
+            found = None
+        bundle = from_secret((found or {}).get("data") or {})
+        new = renewed(bundle, self._dns_name, self._now())
+        if new is None:
+            assert bundle is not None, "what is missing is made anew"
+            return bundle
+        await self._write(found, new)
+        log.info("renewed the certificate in %s", self._secret)
+        return new
+
+    async def _write(self, found: Object | None, bundle: Bundle) -> None:
+        """Raises Conflict when another replica was faster: its bundle counts."""
+        if found is not None:
+            await self._client.replace(found | {"data": bundle.to_secret()})
+            return
+        secret = {
+            "apiVersion": SECRET.api_version,
+            "kind": SECRET.name,
+            "metadata": {"name": self._secret.name, "namespace": self._secret.namespace},
+            "data": bundle.to_secret(),
+        }
+        try:
+            await self._client.create(secret)
+        except AlreadyExists as error:
+            raise Conflict(str(error), status=error.status) from error
+
+    async def _trust(self, ref: Ref, bundle: Bundle) -> None:
+        found = await self._client.get(ref)
+        if patch := trust_patch(found, bundle.ca_pem):
+            await self._client.patch_json(ref, patch)
+            log.info("%s trusts the certificate now", ref)
+
+
+def trust_patch(configuration: Object, ca_pem: bytes) -> list[Object]:
+    """The JSON patch that makes all webhooks of a configuration trust the authorities; empty if
+    they do. It fails when the configuration has changed since it was read."""
+    wanted = base64.b64encode(ca_pem).decode()
+    changes = [
+        {"op": "add", "path": f"/webhooks/{at}/clientConfig/caBundle", "value": wanted}
+        for at, webhook in enumerate(configuration.get("webhooks") or [])
+        if webhook["clientConfig"].get("caBundle") != wanted
+    ]
+    version = configuration["metadata"]["resourceVersion"]
+    test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+    return [test, *changes] if changes else []
+
+
+def _version(obj: Object) -> str:
+    return str(obj["metadata"]["resourceVersion"])

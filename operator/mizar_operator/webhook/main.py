@@ -1,0 +1,156 @@
+"""mizar-webhook: puts the parts together and runs them until it is told to end."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from mizar_kube.client import KubeClient
+from mizar_kube.kinds import SECRET, Ref
+from mizar_kube.version import version
+from mizar_operator.webhook.folder import Folder
+from mizar_operator.webhook.keeper import Keeper
+from mizar_operator.webhook.knowledge import Knowledge
+from mizar_operator.webhook.metrics import Metrics
+from mizar_operator.webhook.reviewer import Reviewer
+from mizar_operator.webhook.server import probe_app, review_app
+from mizar_operator.webhook.tls import ServingTLS
+
+log = logging.getLogger(__name__)
+
+# Readiness fails when the copies are this old. Much later so does liveness: a start from nothing
+# rarely helps against an API server that is away.
+STALE_S = 180.0
+STUCK_S = 900.0
+# Longer than API servers keep idle connections, so that it is them who close.
+KEEPALIVE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The command line."""
+
+    namespace: str
+    service: str
+    secret: str
+    configuration: str
+    certificate_dir: Path | None
+    port: int
+    probe_port: int
+    drain_seconds: float
+    kubeconfig: str | None
+
+    @property
+    def dns_name(self) -> str:
+        """What API servers call the webhook."""
+        return f"{self.service}.{self.namespace}.svc"
+
+
+def parse(arguments: Sequence[str] | None = None) -> Settings:
+    """The settings; ends the process with a usage message when they are wrong."""
+    parser = argparse.ArgumentParser("mizar-webhook", description=__doc__)
+    parser.add_argument("--namespace", default=os.environ.get("POD_NAMESPACE", "mizar-system"))
+    parser.add_argument("--service", default="mizar-webhook", help="the Service in front of it")
+    parser.add_argument("--secret", default="mizar-webhook", help="where its certificate is kept")
+    parser.add_argument(
+        "--configuration", default="mizar-webhook", help="both webhook configurations' name"
+    )
+    parser.add_argument(
+        "--certificate-dir", type=Path, help="tls.crt and tls.key that somebody else renews"
+    )
+    parser.add_argument("--port", type=int, default=9443)
+    parser.add_argument("--probe-port", type=int, default=9464, help="probes and metrics")
+    parser.add_argument("--drain-seconds", type=float, default=5.0)
+    parser.add_argument("--kubeconfig", help="outside of a cluster")
+    return Settings(**vars(parser.parse_args(arguments)))
+
+
+class Webhook:
+    """The running process."""
+
+    def __init__(self, settings: Settings, client: KubeClient) -> None:
+        self._settings = settings
+        self._tls = ServingTLS()
+        self._metrics = Metrics()
+        self._metrics.expiry.set_function(self._expiry)
+        self._knowledge = Knowledge(client)
+        self._certificate = _certificate(settings, client, self._tls)
+        self._draining = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then finish what has begun."""
+        reviews = review_app(Reviewer(self._knowledge), self._metrics)
+        probes = probe_app(self._metrics, self._stuck, self._unready)
+        runners = [_runner(reviews), _runner(probes)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(one)
+                for one in (*self._knowledge.tasks(), *self._certificate.tasks())
+            ]
+            await self._serve(*runners)
+            await stop.wait()
+            self._draining = True
+            await asyncio.sleep(self._settings.drain_seconds)
+            for runner in runners:
+                await runner.cleanup()
+            for task in tasks:
+                task.cancel()
+
+    async def _serve(self, reviews: web.AppRunner, probes: web.AppRunner) -> None:
+        await reviews.setup()
+        await probes.setup()
+        await web.TCPSite(probes, port=self._settings.probe_port).start()
+        await web.TCPSite(reviews, port=self._settings.port, ssl_context=self._tls.context).start()
+
+    def _unready(self) -> str | None:
+        if self._draining:
+            return "ending"
+        return self._certificate.problem() or self._stale(STALE_S)
+
+    def _stuck(self) -> str | None:
+        return self._stale(STUCK_S) if self._knowledge.synced else None
+
+    def _stale(self, after: float) -> str | None:
+        problems = (one.problem(after) for one in self._knowledge.informers)
+        return next((one for one in problems if one), None)
+
+    def _expiry(self) -> float:
+        return self._tls.expires.timestamp() if self._tls.expires else 0.0
+
+
+def _certificate(settings: Settings, client: KubeClient, tls: ServingTLS) -> Keeper | Folder:
+    if settings.certificate_dir:
+        return Folder(settings.certificate_dir, tls)
+    secret = Ref(SECRET, settings.secret, settings.namespace)
+    return Keeper(client, secret, settings.dns_name, settings.configuration, tls)
+
+
+def _runner(app: web.Application) -> web.AppRunner:
+    return web.AppRunner(app, access_log=None, keepalive_timeout=KEEPALIVE_S, shutdown_timeout=5)
+
+
+async def run(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with await KubeClient.connect(settings.kubeconfig) as client:
+        await Webhook(settings, client).run(stop)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script."""
+    settings = parse(arguments)
+    logging.basicConfig(
+        level=os.environ.get("MIZAR_LOG_LEVEL", "INFO"),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    log.info("mizar-webhook %s serves %s", version(), settings.dns_name)
+    asyncio.run(run(settings))
+    return 0

@@ -1,0 +1,50 @@
+"""Prometheus metrics of the webhook."""
+
+from prometheus_client import (
+    GC_COLLECTOR,
+    PLATFORM_COLLECTOR,
+    PROCESS_COLLECTOR,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+)
+
+from mizar_kube.version import version
+
+# Most reviews take less than a millisecond; some read from the API server.
+BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
+
+
+class Metrics:
+    """The metrics and their registry; one per process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+            self.registry.register(collector)
+        self.reviews = Counter(
+            "mizar_admission_reviews_total",
+            "Reviewed objects; outcome is allowed, patched, refused or failed.",
+            ["resource", "operation", "outcome"],
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "mizar_admission_review_seconds",
+            "Time to review an object.",
+            ["resource"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self.expiry = Gauge(
+            "mizar_webhook_certificate_expiry_timestamp_seconds",
+            "When the serving certificate ends, in seconds since 1970.",
+            registry=self.registry,
+        )
+        built = Gauge(
+            "mizar_build_info",
+            "Always 1; which Mizar this is.",
+            ["version", "component"],
+            registry=self.registry,
+        )
+        built.labels(version(), "webhook").set(1)

@@ -1,0 +1,69 @@
+"""The review of one pod spec: the patch that translates it, or why it is refused. Pure."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mizar_operator.webhook import rules
+from mizar_operator.webhook.judged import Judged, PodSpec, judge, superseded
+from mizar_operator.webhook.pools import Pools
+
+Patch = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to answer: a patch, or refusals; sentences name the container and say what to do."""
+
+    patch: Patch = field(default_factory=list)
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    doubtful: bool = False
+    """Whether newer knowledge of the pools could change it."""
+
+
+def review(pod: PodSpec, pools: Pools) -> Decision:
+    """Translate what the pod asks for, or refuse it. An update that asks for nothing new passes.
+
+    A template that no pool can satisfy now passes with a warning: the pool may come later.
+    """
+    if pod.asks_nothing_new:
+        return Decision()
+    everything = judge(pod, pools)
+    doubtful = any(one.verdict.doubt or not one.verdict.pool for one in everything)
+    ours = [one for one in everything if one.verdict.is_ours]
+    dropped = superseded(ours, pod.old_asks)
+    kept = [one for one in ours if one not in dropped]
+    refusals = distinct(
+        [
+            *rules.refused(kept),
+            *rules.twice(kept),
+            *rules.uneven(kept),
+            *rules.mixed(kept, pod.spec),
+        ]
+    )
+    doubts = distinct(rules.doubted(kept))
+    if refusals or (doubts and not pod.template):
+        return Decision(refusals=(*refusals, *doubts), doubtful=True)
+    return Decision(_patch(kept, dropped, pod.pointer), warnings=doubts, doubtful=doubtful)
+
+
+def _patch(kept: Iterable[Judged], dropped: Collection[Judged], pointer: str) -> Patch:
+    moved = [one for one in kept if one.moves]
+    gone = [*(one for one in moved), *dropped]
+    return [
+        *({"op": "remove", "path": _pointer(pointer, one, one.ask.key)} for one in gone),
+        *(
+            {"op": "add", "path": _pointer(pointer, one, one.target), "value": one.ask.amount}
+            for one in moved
+        ),
+    ]
+
+
+def _pointer(base: str, one: Judged, key: str) -> str:
+    return "/".join((base, *one.ask.path, key.replace("~", "~0").replace("/", "~1")))
+
+
+def distinct(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Each sentence once, in order."""
+    return tuple(dict.fromkeys(sentences))

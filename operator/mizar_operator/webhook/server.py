@@ -1,0 +1,99 @@
+"""HTTP: the API server's reviews over TLS, probes and metrics in plain text."""
+
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import ValidationError
+
+from mizar_kube.errors import KubeError
+from mizar_operator.webhook.answers import Answer
+from mizar_operator.webhook.metrics import Metrics
+from mizar_operator.webhook.reviewer import NotReady, Request, Reviewer
+
+log = logging.getLogger(__name__)
+
+# An update brings the object twice, and the API server takes objects of up to 3 MiB.
+MAX_REVIEW_BYTES = 16 << 20
+
+Review = Callable[[Request], Awaitable[Answer]]
+Problem = Callable[[], str | None]
+"""Why a probe should fail, or None."""
+
+
+def review_app(reviewer: Reviewer, metrics: Metrics) -> web.Application:
+    """Serves /mutate and /validate."""
+    app = web.Application(client_max_size=MAX_REVIEW_BYTES)
+    app.router.add_post("/mutate", _handler(reviewer.mutate, metrics))
+    app.router.add_post("/validate", _handler(reviewer.validate, metrics))
+    return app
+
+
+def probe_app(metrics: Metrics, alive: Problem, ready: Problem) -> web.Application:
+    """Serves /healthz, /readyz and /metrics."""
+
+    def probe(problem: Problem) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(_: web.Request) -> web.Response:
+            found = problem()
+            return web.Response(text=found or "ok", status=503 if found else 200)
+
+        return answer
+
+    async def export(_: web.Request) -> web.Response:
+        body = generate_latest(metrics.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/healthz", probe(alive))
+    app.router.add_get("/readyz", probe(ready))
+    app.router.add_get("/metrics", export)
+    return app
+
+
+def _handler(review: Review, metrics: Metrics) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def answer(http: web.Request) -> web.Response:
+        started = time.perf_counter()
+        request = _request(await http.text())
+        resource, operation = request["resource"]["resource"], request["operation"]
+        try:
+            found = await _reviewed(review, request)
+        except web.HTTPException:
+            metrics.reviews.labels(resource, operation, "failed").inc()
+            raise
+        metrics.reviews.labels(resource, operation, _outcome(found)).inc()
+        metrics.seconds.labels(resource).observe(time.perf_counter() - started)
+        return web.json_response(found)
+
+    return answer
+
+
+def _request(body: str) -> dict[str, Any]:
+    try:
+        request = json.loads(body)["request"]
+        _ = request["uid"], request["operation"], request["resource"]["resource"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise web.HTTPBadRequest(
+            text=f"no AdmissionReview of admission.k8s.io/v1: {error!r}"
+        ) from error
+    return dict(request)
+
+
+async def _reviewed(review: Review, request: Request) -> Answer:
+    """The answer. What goes wrong is an HTTP error: failurePolicy decides on the object."""
+    try:
+        return await review(request)
+    except (NotReady, KubeError) as error:
+        log.warning("cannot review %s: %s", request["resource"]["resource"], error)
+        raise web.HTTPServiceUnavailable(text=str(error)) from error
+    except ValidationError as error:
+        raise web.HTTPInternalServerError(text=str(error)) from error
+
+
+def _outcome(answer: Answer) -> str:
+    if not answer["response"]["allowed"]:
+        return "refused"
+    return "patched" if "patch" in answer["response"] else "allowed"
