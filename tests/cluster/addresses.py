@@ -27,7 +27,7 @@ def api_service_ip() -> str:
 
 
 def dns_ip() -> str:
-    """Where pods look for a name server; nobody answers there, at once."""
+    """The cluster IP at which pods look for a name server."""
     return str(SERVICE_NET[10])
 
 

@@ -29,11 +29,19 @@ class Api:
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and body; OSError when it cannot be reached."""
+        return self._ask("GET", path)
+
+    def create(self, path: str, obj: dict[str, Any]) -> bool:
+        """Create an object in this collection; whether it is there now."""
+        status, _ = self._ask("POST", path, json.dumps(obj))
+        return status in (http.HTTPStatus.CREATED, http.HTTPStatus.CONFLICT)
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
         connection = http.client.HTTPSConnection(
             "127.0.0.1", self.port, timeout=TIMEOUT, context=self._context
         )
         try:
-            connection.request("GET", path)
+            connection.request(method, path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         except http.client.HTTPException as error:

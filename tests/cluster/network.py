@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 
-from cluster.addresses import NODE_NET, dns_ip, node_ip, pod_subnet
+from cluster.addresses import NODE_NET, node_ip, pod_subnet
 from cluster.errors import ClusterError
 from cluster.processes import Process
 
@@ -25,7 +25,7 @@ def first_node(nodes: int) -> list[str]:
         f"link set {BRIDGE} up",
         # A cluster IP is only rewritten for who finds a route to it.
         f"route add default dev {BRIDGE}",
-        *_common_routes(1, nodes),
+        *_pod_routes(1, nodes),
     ]
 
 
@@ -45,17 +45,13 @@ def other_node(number: int, nodes: int) -> list[str]:
         f"addr add {node_ip(number)}/{NODE_NET.prefixlen} dev {UPLINK}",
         f"link set {UPLINK} up",
         f"route add default via {node_ip(1)}",
-        *_common_routes(number, nodes),
+        *_pod_routes(number, nodes),
     ]
 
 
-def _common_routes(number: int, nodes: int) -> list[str]:
+def _pod_routes(number: int, nodes: int) -> list[str]:
     others = [other for other in range(1, nodes + 1) if other != number]
-    return [
-        # No name server runs: say so at once instead of letting resolvers wait.
-        f"route add unreachable {dns_ip()}",
-        *(f"route add {pod_subnet(other)} via {node_ip(other)}" for other in others),
-    ]
+    return [f"route add {pod_subnet(other)} via {node_ip(other)}" for other in others]
 
 
 SYSCTLS = """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import cgroups, control_plane, credentials, network, state
-from cluster.addresses import API_PORT, node_ip
+from cluster.addresses import API_PORT, dns_ip, node_ip
 from cluster.api import Api
 from cluster.binaries import Binaries
 from cluster.binaries.progress import Progress
@@ -20,6 +20,21 @@ from cluster.processes import Processes
 from cluster.spec import ClusterSpec
 from cluster.waiting import wait_until
 
+# Where pods ask for names. No name server runs: they are told so at once, and not after a while;
+# with CoreDNS deployed as usual, it is found here.
+NAME_SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "kube-dns", "namespace": "kube-system"},
+    "spec": {
+        "clusterIP": dns_ip(),
+        "selector": {"k8s-app": "kube-dns"},
+        "ports": [
+            {"name": "dns", "port": 53, "protocol": "UDP"},
+            {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
+        ],
+    },
+}
 FORWARDER = Path(__file__).with_name("forwarder.py")
 
 
@@ -92,10 +107,13 @@ class Startup:
                 node.start_device_plugin()
         api = Api(self._forward(), self._credentials)
         names = ["etcd", "kube-apiserver", "forwarder"]
-        wait_until("the API server being ready", api.ready, self._processes, names)
+        self._wait_for("the API server being ready", api.ready, names)
         for node in self._nodes:
             node.wait_for_containerd()
         return api
+
+    def _wait_for(self, what: str, probe: Callable[[], object], names: Sequence[str]) -> None:
+        wait_until(what, probe, self._processes, names)
 
     def _start(self, program: str, arguments: Sequence[str]) -> None:
         """Start a part of the control plane, on the first node."""
@@ -108,7 +126,7 @@ class Startup:
         target = [str(self._nodes[0].holder.pid), node_ip(1), str(API_PORT)]
         argv = [sys.executable, "-I", "-S", str(FORWARDER), str(port_file), *target]
         self._processes.run("forwarder", argv)
-        wait_until("the forwarder listening", port_file.exists, self._processes, ["forwarder"])
+        self._wait_for("the forwarder listening", port_file.exists, ["forwarder"])
         port = int(port_file.read_text())
         credentials.write_kubeconfig(
             self._layout.kubeconfig,
@@ -120,6 +138,11 @@ class Startup:
         return port
 
     def _start_rest(self, api: Api) -> None:
+        self._wait_for(
+            "the name server's Service",
+            lambda: api.create("/api/v1/namespaces/kube-system/services", NAME_SERVICE),
+            ["kube-apiserver"],
+        )
         self._start("kube-controller-manager", control_plane.controller_manager(self._credentials))
         self._start("kube-scheduler", control_plane.scheduler(self._credentials))
         for node in self._nodes:
@@ -127,10 +150,9 @@ class Startup:
             node.start_kubelet()
         for node in self._nodes:
             self._wait_for_node(api, node)
-        wait_until(
+        self._wait_for(
             "the default service account",
             lambda: api.object("/api/v1/namespaces/default/serviceaccounts/default"),
-            self._processes,
             control_plane.NAMES,
         )
 
@@ -138,9 +160,8 @@ class Startup:
         names = [node.process(one) for one in ("kubelet", "containerd", "kube-proxy")]
         if self._spec.cards:
             names.append(node.process("device-plugin"))
-        wait_until(
+        self._wait_for(
             f"{node.name} being ready",
             lambda: api.node_ready(node.name, self._spec.cards),
-            self._processes,
             [*control_plane.NAMES, *names],
         )
