@@ -1,0 +1,301 @@
+"""The last of three steps: from a plan to calls of the API server. One small function per action;
+each can be repeated without harm."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from mizar_core.base import format_time
+from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.names import ANNOTATION_DRAIN, FIELD_MANAGER_OPERATOR, FINALIZER_DRAIN
+from mizar_core.planning.actions import (
+    Action,
+    CancelDrain,
+    CreatePod,
+    CreateShadow,
+    DeleteShadow,
+    Drain,
+    EmitEvent,
+    RemoveFinalizer,
+    WritePoolStatus,
+    WriteQuotaStatus,
+    WriteShadowStatus,
+)
+from mizar_core.planning.snapshot import Key, Pairs, ShadowView, Snapshot, quota_key
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from mizar_kube.event_series import Regarding
+from mizar_kube.events import EventRecorder
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
+from mizar_operator import manifests, views
+from mizar_operator.caches import Caches
+from mizar_operator.live import StillUsed, nobody_uses
+
+log = logging.getLogger(__name__)
+
+Observe = Callable[[Object], None]
+
+KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_QUOTA}
+
+
+@dataclass
+class Result:
+    """What came of a plan. `used`: UIDs of shadow pods that turned out to be in use."""
+
+    errors: list[KubeError] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    announced: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the plan is done."""
+        return not self.errors and not self.used
+
+
+class Applier:
+    """Applies plans. What the API server answers goes into the caches at once, so that the next
+    plan does not depend on how fast the watches are."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        caches: Caches,
+        events: EventRecorder,
+        pause_image: str,
+        at_once: int = 16,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._events = events
+        self._pause_image = pause_image
+        self._limit = asyncio.Semaphore(at_once)
+
+    async def apply(self, snapshot: Snapshot, actions: Iterable[Action]) -> Result:
+        """All actions in order, those of one type at the same time.
+
+        A failure voids what the plan has for the same namespace after it, and nothing else: one
+        tenant's trouble must not hold up the others.
+        """
+        world, result, failed = World(snapshot), Result(), set[str]()
+        for _, group in groupby(actions, key=type):
+            todo = [one for one in group if _namespace(one) not in failed]
+            outcomes = await asyncio.gather(*(self._one(world, one, result) for one in todo))
+            failed |= {
+                _namespace(one) for one, good in zip(todo, outcomes, strict=True) if not good
+            }
+        return result
+
+    async def _one(self, world: World, action: Action, result: Result) -> bool:
+        try:
+            async with self._limit:
+                await self._do(world, action)
+        except StillUsed as used:
+            log.info("%s", used)
+            result.used.add(used.uid)
+            return False
+        except KubeError as error:
+            log.info("%s: %s", type(action).__name__, error)
+            result.errors.append(error)
+            return False
+        if isinstance(action, EmitEvent):
+            result.announced.add((action.uid, str(action.reason)))
+        return True
+
+    async def _do(self, world: World, action: Action) -> None:
+        match action:
+            case CreateShadow():
+                await self._create(world, action)
+            case CreatePod():
+                shadow = world.shadows[action.shadow]
+                await self._create_pod(world, shadow, action.selector, action.models)
+            case Drain():
+                await self._annotate(world, action.shadow, format_time(action.at))
+            case CancelDrain():
+                await self._annotate(world, action.shadow, None)
+            case DeleteShadow():
+                await self._delete(world.shadows[action.shadow])
+            case RemoveFinalizer():
+                await self._release(world.shadows[action.shadow])
+            case WriteShadowStatus():
+                await self._write_shadow(action)
+            case WriteQuotaStatus():
+                await self._write_status(GPU_QUOTA, action.quota, action.status.to_dict())
+            case WritePoolStatus():
+                await self._write_status(GPU_POOL, ("", action.pool), action.status.to_dict())
+            case EmitEvent():
+                self._tell(world, action)
+
+    async def _create(self, world: World, action: CreateShadow) -> None:
+        wanted = manifests.shadow_pod(action)
+        try:
+            made = await self._client.create(wanted, field_manager=FIELD_MANAGER_OPERATOR)
+        except AlreadyExists:
+            made = await self._client.get(Ref(SHADOW_POD, action.shadow[1], action.shadow[0]))
+            _check_ours(made, wanted)
+        self._caches.shadows.observe(made)
+        shadow = world.take(views.shadow_view(made), action.resource)
+        await self._create_pod(world, shadow, action.selector, action.models)
+
+    async def _create_pod(
+        self,
+        world: World,
+        shadow: ShadowView,
+        selector: Pairs,
+        models: tuple[str, ...] | None,
+    ) -> None:
+        wanted = manifests.pod(
+            shadow,
+            world.pools[shadow.pool],
+            world.quotas[shadow.quota_key],
+            self._pause_image,
+            selector,
+            models,
+        )
+        try:
+            made = await self._client.create(wanted, field_manager=FIELD_MANAGER_OPERATOR)
+        except AlreadyExists:
+            made = await self._client.get(Ref(POD, shadow.name, shadow.namespace))
+            _check_ours(made, wanted)
+        self._caches.pods.observe(made)
+
+    async def _annotate(self, world: World, key: Key, asked: str | None) -> None:
+        pod = world.shadows[key].pod
+        meta: Object = {"annotations": {ANNOTATION_DRAIN: asked}}
+        if pod is not None and pod.uid:
+            # Never another pod that has come to have this name.
+            meta["uid"] = pod.uid
+        ref = Ref(POD, key[1], key[0])
+        self._caches.pods.observe(await self._client.patch_merge(ref, {"metadata": meta}))
+
+    async def _delete(self, known: ShadowView) -> None:
+        """The pod first: as long as the ShadowPod is there, somebody looks after the cards."""
+        certain = await nobody_uses(self._client, self._caches, known)
+        if certain.pod is not None:
+            await self._delete_one(self._caches.pods.observe, POD, certain.pod)
+        if certain.shadow is None:
+            return
+        if "deletionTimestamp" not in certain.shadow["metadata"]:
+            await self._delete_one(self._caches.shadows.observe, SHADOW_POD, certain.shadow)
+        if certain.pod is None:
+            await self._release(known)
+
+    async def _delete_one(self, observe: Observe, kind: Kind, obj: Object) -> None:
+        meta = obj["metadata"]
+        try:
+            gone = await self._client.delete(
+                Ref(kind, meta["name"], meta["namespace"]),
+                uid=meta["uid"],
+                # A pod that has no node yet must not get one in between.
+                resource_version=meta["resourceVersion"] if _is_unbound(kind, obj) else "",
+                propagation="Background",
+            )
+        except NotFound:
+            return
+        if "deletionTimestamp" in gone.get("metadata", {}):
+            observe(gone)
+
+    async def _release(self, known: ShadowView) -> None:
+        """Take our finalizer off a ShadowPod whose pod is gone and that nobody uses."""
+        certain = await nobody_uses(self._client, self._caches, known)
+        if certain.pod is not None:
+            raise StillUsed(known, "its pod is still there")
+        if certain.shadow is None:
+            return
+        meta = certain.shadow["metadata"]
+        left = [one for one in meta.get("finalizers") or () if one != FINALIZER_DRAIN]
+        change = {"resourceVersion": meta["resourceVersion"], "finalizers": left}
+        ref = Ref(SHADOW_POD, known.name, known.namespace)
+        try:
+            self._caches.shadows.observe(await self._client.patch_merge(ref, {"metadata": change}))
+        except NotFound:
+            return
+
+    async def _write_shadow(self, action: WriteShadowStatus) -> None:
+        condition = action.scheduled.to_dict()
+        status = {"phase": action.phase, "conditions": [condition]}
+        await self._write_status(SHADOW_POD, action.shadow, status)
+
+    async def _write_status(self, kind: Kind, key: Key, status: Object) -> None:
+        """The operator's fields by server-side apply; those of the node agent stay its own."""
+        namespace, name = key
+        meta = {"name": name, "namespace": namespace} if namespace else {"name": name}
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.name,
+            "metadata": meta,
+            "status": status,
+        }
+        try:
+            written = await self._client.apply(
+                body, field_manager=FIELD_MANAGER_OPERATOR, subresource="status"
+            )
+        except NotFound:
+            return
+        self._observe(kind, written)
+
+    def _observe(self, kind: Kind, written: Object) -> None:
+        if kind == GPU_POOL:
+            self._caches.pools.observe(written)
+        elif kind == GPU_QUOTA:
+            self._caches.quotas.observe(written)
+        else:
+            self._caches.shadows.observe(written)
+
+    def _tell(self, world: World, event: EmitEvent) -> None:
+        namespace, name = event.about
+        uid = world.uid_of(event)
+        self._events.emit(
+            Regarding(KINDS[event.kind], name, namespace, uid),
+            str(event.reason),
+            event.message,
+            warning=event.type == "Warning",
+        )
+
+
+class World:
+    """The snapshot that the plan was made from, by name."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.shadows = {one.key: one for one in snapshot.shadows}
+        self.pools: dict[str, GPUPool] = {one.metadata.name: one for one in snapshot.pools}
+        self.quotas: dict[Key, GPUQuota] = {quota_key(one): one for one in snapshot.quotas}
+
+    def take(self, made: ShadowView, resource: str) -> ShadowView:
+        """A shadow pod that has just been created."""
+        self.shadows[made.key] = replace(made, resource=resource)
+        return self.shadows[made.key]
+
+    def uid_of(self, event: EmitEvent) -> str:
+        """The UID of what the event is about."""
+        if event.kind != "GPUQuota":
+            return event.uid
+        quota = self.quotas.get(event.about)
+        return (quota.metadata.uid or "") if quota else ""
+
+
+def _namespace(action: Action) -> str:
+    match action:
+        case WriteQuotaStatus():
+            return action.quota[0]
+        case WritePoolStatus():
+            return ""
+        case EmitEvent():
+            return action.about[0]
+        case _:
+            return action.shadow[0]
+
+
+def _check_ours(found: Object, wanted: Object) -> None:
+    """An object of the name that we want is there: from an earlier try of ours, or not?"""
+    owners = [one["uid"] for one in found["metadata"].get("ownerReferences") or ()]
+    if wanted["metadata"]["ownerReferences"][0]["uid"] not in owners:
+        name = f"{found['metadata']['namespace']}/{found['metadata']['name']}"
+        raise Conflict(f"{found['kind']} {name} is in the way, and it is not of our making")
+
+
+def _is_unbound(kind: Kind, obj: Object) -> bool:
+    return kind == POD and not obj["spec"].get("nodeName")

@@ -1,0 +1,135 @@
+"""One replica leads: a Lease says which, as Kubernetes' own controllers have it.
+
+https://kubernetes.io/docs/concepts/architecture/leases/#leader-election. Clocks of different
+machines are never compared: a holder counts as gone when its Lease has not changed for the whole
+duration on our own clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from mizar_kube.kinds import LEASE, Object, Ref
+
+log = logging.getLogger(__name__)
+
+
+class LeadershipLost(Exception):
+    """Another replica may lead now: this process must do nothing more."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds: a Lease is good for `duration`; we renew it every `retry`, which also bounds each
+    call, and stop leading when that has failed for `deadline`: before anybody else can start."""
+
+    duration: float = 15.0
+    deadline: float = 10.0
+    retry: float = 2.0
+
+
+class Leader:
+    """Holds the Lease `name` as `identity`. `clock` counts seconds, `now` is the time of day."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: str,
+        name: str,
+        identity: str,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._ref = Ref(LEASE, name, namespace)
+        self._identity = identity
+        self._pace = pace or Pace()
+        self._clock = clock
+        self._sleep = sleep
+        self._now = now
+        self._seen: tuple[str, float] = ("", clock())
+
+    async def acquire(self) -> None:
+        """Wait until we lead."""
+        waited = False
+        while not await self._try():
+            if not waited:
+                log.info("another replica leads; waiting for lease %s", self._ref.name)
+                waited = True
+            await self._sleep(self._pace.retry)
+        log.info("%s leads", self._identity)
+
+    async def keep(self) -> None:
+        """Renew for ever. Raises LeadershipLost."""
+        renewed = self._clock()
+        while True:
+            await self._sleep(self._pace.retry)
+            if await self._try():
+                renewed = self._clock()
+            elif self._clock() - renewed >= self._pace.deadline:
+                raise LeadershipLost(f"lease {self._ref.name} could not be renewed")
+
+    async def release(self) -> None:
+        """Let the next one lead at once."""
+        try:
+            lease = await self._client.get(self._ref)
+            if lease["spec"].get("holderIdentity") == self._identity:
+                lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+                await self._client.replace(lease)
+        except KubeError as error:
+            log.info("the lease was not released: %s", error)
+
+    async def _try(self) -> bool:
+        """Take or renew the Lease; whether that succeeded."""
+        try:
+            try:
+                lease = await self._client.get(self._ref, timeout=self._pace.retry)
+            except NotFound:
+                await self._client.create(self._written(None), timeout=self._pace.retry)
+                return True
+            if not self._may_take(lease):
+                return False
+            await self._client.replace(self._written(lease), timeout=self._pace.retry)
+            return True
+        except (AlreadyExists, Conflict):
+            return False
+        except KubeError as error:
+            log.warning("%s", error)
+            return False
+
+    def _may_take(self, lease: Object) -> bool:
+        spec, version = lease["spec"], lease["metadata"]["resourceVersion"]
+        if version != self._seen[0]:
+            self._seen = (version, self._clock())
+        if spec.get("holderIdentity", "") in ("", self._identity):
+            return True
+        good_for = float(spec.get("leaseDurationSeconds") or self._pace.duration)
+        return self._clock() - self._seen[1] >= good_for
+
+    def _written(self, lease: Object | None) -> Object:
+        time = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = dict(lease["spec"]) if lease else {}
+        if spec.get("holderIdentity") != self._identity:
+            changes = int(spec.get("leaseTransitions") or 0) + (1 if lease else 0)
+            spec |= {"acquireTime": time, "leaseTransitions": changes}
+        spec |= {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(self._pace.duration),
+            "renewTime": time,
+        }
+        meta = lease["metadata"] if lease else {}
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.name,
+            "metadata": {**meta, "name": self._ref.name, "namespace": self._ref.namespace},
+            "spec": spec,
+        }

@@ -1,0 +1,107 @@
+"""Invariant 3: before a shadow pod goes, the API server is asked live whether anybody uses it.
+
+Caches may be behind; what is read here is what counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mizar_core.planning.snapshot import ShadowView, ShareView
+from mizar_core.planning.users import may_be_used
+from mizar_kube.client import KubeClient
+from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object, Ref
+from mizar_operator import views
+from mizar_operator.caches import Caches
+from mizar_operator.gather import find
+from mizar_operator.views import HolderPod, SharePod
+
+
+class StillUsed(Exception):
+    """Somebody uses the shadow pod, or may be about to. Not a failure: ask again later."""
+
+    def __init__(self, shadow: ShadowView, why: str) -> None:
+        super().__init__(f"shadow pod {shadow.namespace}/{shadow.name} stays: {why}")
+        self.uid = shadow.uid
+
+
+@dataclass(frozen=True)
+class Certain:
+    """A shadow pod that certainly nobody uses: ShadowPod and pod as the API server has them, each
+    None if it is gone."""
+
+    shadow: Object | None
+    pod: Object | None
+
+
+async def nobody_uses(client: KubeClient, caches: Caches, known: ShadowView) -> Certain:
+    """Both objects, if nobody uses the shadow pod now. Raises StillUsed, and KubeError."""
+    shadow, pod = await _read(client, known)
+    if shadow is None and pod is None:
+        return Certain(None, None)
+    view = _view(shadow, pod, known)
+    if view.place is None or await find(client, Ref(NODE, view.place)) is None:
+        return Certain(shadow, pod)
+    if not _is_out_of_use(view):
+        raise StillUsed(known, "it has not been drained")
+    others = [await _reread(client, one) for one in _beside(caches, view)]
+    user = may_be_used(view, others, await _bound(client, view))
+    if user is not None:
+        raise StillUsed(known, f"{user} uses it or may be about to")
+    return Certain(shadow, pod)
+
+
+async def _read(client: KubeClient, known: ShadowView) -> tuple[Object | None, Object | None]:
+    """The ShadowPod and its pod; objects of another UID under their names don't count."""
+    shadow = await find(client, Ref(SHADOW_POD, known.name, known.namespace))
+    if shadow is not None and shadow["metadata"]["uid"] != known.uid:
+        shadow = None
+    pod = await find(client, Ref(POD, known.name, known.namespace))
+    holder = views.pod_view(pod) if pod is not None else None
+    own = isinstance(holder, HolderPod) and holder.owner_uid == known.uid
+    return shadow, pod if own else None
+
+
+def _view(shadow: Object | None, pod: Object | None, known: ShadowView) -> ShadowView:
+    holder = views.pod_view(pod) if pod is not None else None
+    view = views.shadow_view(shadow) if shadow is not None else known
+    return replace(
+        view,
+        resource=known.resource,
+        pod=holder.view if isinstance(holder, HolderPod) else None,
+    )
+
+
+def _is_out_of_use(view: ShadowView) -> bool:
+    """Whether its devices can't be given to anybody any more, as far as one can ask for that."""
+    pod = view.pod
+    if pod is None or pod.ended or pod.deleting:
+        return True
+    return pod.drain_asked is not None and view.drained
+
+
+def _beside(caches: Caches, view: ShadowView) -> list[ShadowView]:
+    """The other shadow pods on the node that may offer the same resource. One that the cache
+    does not know yet can only make the answer more careful."""
+    return [
+        one
+        for one in caches.shadows.values()
+        if one.uid != view.uid and one.node == view.place and one.devices == view.devices
+    ]
+
+
+async def _reread(client: KubeClient, shadow: ShadowView) -> ShadowView:
+    found = await find(client, Ref(SHADOW_POD, shadow.name, shadow.namespace))
+    return views.shadow_view(found) if found is not None else replace(shadow, holders=())
+
+
+async def _bound(client: KubeClient, view: ShadowView) -> list[ShareView]:
+    listing = await client.list(POD, field_selector=f"spec.nodeName={view.place}")
+    pods = [views.pod_view(obj) for obj in listing.items]
+    return [
+        share
+        for pod in pods
+        if isinstance(pod, SharePod)
+        for _, share in pod.demands
+        if share.resource == view.resource
+    ]

@@ -1,0 +1,86 @@
+"""Gather, plan, apply: for one key at a time, until there is nothing left to do."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from mizar_core.planning import Plan, Snapshot, plan
+from mizar_kube.queue import WorkQueue
+from mizar_operator.apply import Applier, Result
+from mizar_operator.gather import Gatherer, Memory
+from mizar_operator.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+# Long enough for a node agent to have said who got the device.
+CONTESTED_FOR_S = 2.0
+# Clocks of the API server and of nodes write whole seconds.
+DUE_SLACK_S = 0.1
+
+
+class Reconciler:
+    """Handles keys of the queue. `now` is the time of day, `clock` counts seconds."""
+
+    def __init__(
+        self,
+        gatherer: Gatherer,
+        applier: Applier,
+        queue: WorkQueue[str],
+        metrics: Metrics,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._gatherer = gatherer
+        self._applier = applier
+        self._queue = queue
+        self._metrics = metrics
+        self._now = now
+        self._clock = clock
+
+    async def reconcile(self, key: str) -> None:
+        """One round. Raises the first KubeError that the round met, when all else is done."""
+        memory = self._gatherer.memory(key)
+        with self._timed("gather"):
+            snapshot = await self._gatherer.gather(key)
+        with self._timed("plan"):
+            planned = plan(snapshot, self._now())
+        self._show(key, snapshot, planned)
+        with self._timed("apply"):
+            result = await self._applier.apply(snapshot, planned.actions)
+        memory.announced |= result.announced
+        self._come_back(key, memory, planned, result)
+        if result.errors:
+            self._metrics.failures.inc()
+            raise result.errors[0]
+
+    def _come_back(self, key: str, memory: Memory, planned: Plan, result: Result) -> None:
+        until = self._clock() + CONTESTED_FOR_S
+        memory.contested |= dict.fromkeys(result.used, until)
+        if result.used:
+            self._queue.add(key)
+        if memory.contested:
+            self._queue.add(key, after=CONTESTED_FOR_S + DUE_SLACK_S)
+        if planned.due is not None:
+            wait = (planned.due - self._now()).total_seconds()
+            self._queue.add(key, after=max(DUE_SLACK_S, wait + DUE_SLACK_S))
+
+    def _show(self, key: str, snapshot: Snapshot, planned: Plan) -> None:
+        self._metrics.planned(key, planned)
+        for pool in snapshot.pools:
+            self._metrics.pool(pool)
+        if planned.actions:
+            kinds = [type(one).__name__ for one in planned.actions]
+            counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+            log.info("%s: %s", key or "(no pool)", counts)
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._metrics.reconcile.labels(step).observe(self._clock() - start)

@@ -1,0 +1,244 @@
+"""From objects of the API server to the planner's views; everything else of them is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from mizar_core.base import parse_time
+from mizar_core.carve import Carve
+from mizar_core.conditions import find_condition
+from mizar_core.errors import CarveRefused
+from mizar_core.models import GPUPool, GPUQuota, ShadowPod
+from mizar_core.names import (
+    ANNOTATION_CARVE,
+    ANNOTATION_DRAIN,
+    ANNOTATION_SEQUENCE,
+    FINALIZER_DRAIN,
+    LABEL_POOL,
+    LABEL_SHADOW_POD,
+    NODE_LABEL_CARD_MODEL,
+    ConditionType,
+    parse_resource,
+)
+from mizar_core.planning.snapshot import (
+    CardsOnNode,
+    NodeView,
+    Pairs,
+    PodView,
+    ShadowView,
+    ShareView,
+)
+from mizar_kube.kinds import Object
+from mizar_operator.manifests import NO_MODEL
+from mizar_operator.requests import devices_asked
+
+Json = Mapping[str, Any]
+EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True)
+class HolderPod:
+    """The pod of a shadow pod. `owner_uid`: the ShadowPod's; `resource`: what it is carved into."""
+
+    pool: str
+    owner_uid: str
+    resource: str
+    view: PodView
+
+
+@dataclass(frozen=True)
+class SharePod:
+    """A pod that asks for devices: one view per resource, with the resource's prefix."""
+
+    demands: tuple[tuple[str, ShareView], ...]
+
+
+def pool_view(obj: Object) -> GPUPool:
+    """A GPUPool; pydantic.ValidationError if it is none."""
+    return GPUPool.from_dict(obj)
+
+
+def quota_view(obj: Object) -> GPUQuota:
+    """A GPUQuota; pydantic.ValidationError if it is none."""
+    return GPUQuota.from_dict(obj)
+
+
+def shadow_view(obj: Object) -> ShadowView:
+    """A ShadowPod, as yet without its pod and its resource."""
+    shadow = ShadowPod.from_dict(obj)
+    meta, spec, status = shadow.metadata, shadow.spec, shadow.status
+    ready = find_condition(status.conditions, ConditionType.READY)
+    healthy = find_condition(status.conditions, ConditionType.HEALTHY)
+    in_use = find_condition(status.conditions, ConditionType.POD_IN_USING)
+    draining = find_condition(status.conditions, ConditionType.DRAINING)
+    holders = [one.holder for one in status.devices if one.holder is not None]
+    sequence = meta.annotations.get(ANNOTATION_SEQUENCE, "")
+    return ShadowView(
+        namespace=meta.namespace or "",
+        name=meta.name,
+        uid=meta.uid or "",
+        pool=spec.pool,
+        quota=spec.quota,
+        quota_uid=next((o.uid for o in meta.owner_references if o.kind == "GPUQuota"), ""),
+        resource="",
+        devices=spec.devices,
+        cards=spec.cards,
+        sequence=int(sequence) if sequence.isdigit() else 0,
+        deleting=meta.deletion_timestamp is not None,
+        finalizer=FINALIZER_DRAIN in meta.finalizers,
+        phase=status.phase,
+        scheduled=find_condition(status.conditions, ConditionType.SCHEDULED),
+        node=status.node or None,
+        ready=ready is not None and ready.status == "True",
+        broken=healthy is not None and healthy.status == "False",
+        # While the agent is at it the condition is Unknown: neither offered nor drained.
+        draining=draining is not None and draining.status != "False",
+        drained=draining is not None and (draining.status, draining.reason) == ("True", "Drained"),
+        healthy=sum(one.health == "Healthy" for one in status.devices),
+        holders=tuple(sorted((one.namespace, one.name) for one in holders)),
+        in_use=in_use is not None and in_use.status == "True",
+        idle_since=status.idle_since,
+    )
+
+
+def pod_view(obj: Object) -> HolderPod | SharePod | None:
+    """A shadow pod's pod, or a share pod that counts; None for all others."""
+    labels = obj["metadata"].get("labels") or {}
+    if labels.get(LABEL_SHADOW_POD) == "true":
+        return _holder_pod(obj)
+    return share_view(obj)
+
+
+def _holder_pod(obj: Object) -> HolderPod:
+    meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    notes, scheduled = meta.get("annotations") or {}, _condition(status, "PodScheduled")
+    return HolderPod(
+        pool=(meta.get("labels") or {}).get(LABEL_POOL, ""),
+        owner_uid=next(
+            (one["uid"] for one in meta.get("ownerReferences") or () if one["kind"] == "ShadowPod"),
+            "",
+        ),
+        resource=_carved_resource(notes.get(ANNOTATION_CARVE, "")),
+        view=PodView(
+            uid=meta.get("uid", ""),
+            phase=status.get("phase", "Pending"),
+            node=spec.get("nodeName") or None,
+            bound_at=_time(scheduled.get("lastTransitionTime")) if spec.get("nodeName") else None,
+            deleting="deletionTimestamp" in meta,
+            drain_asked=_time(notes.get(ANNOTATION_DRAIN)),
+            unschedulable=_unschedulable(scheduled),
+            selector=_pairs(spec.get("nodeSelector")),
+            models=_models(spec),
+        ),
+    )
+
+
+def share_view(obj: Object) -> SharePod | None:
+    """A pod that asks for devices and either waits for the scheduler or has a node."""
+    meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    asked = devices_asked(spec)
+    if not asked or status.get("phase") in ("Succeeded", "Failed"):
+        return None
+    node = spec.get("nodeName") or None
+    if node is None and ("deletionTimestamp" in meta or spec.get("schedulingGates")):
+        return None
+    scheduled = _condition(status, "PodScheduled") if node is None else {}
+    unschedulable = _unschedulable(scheduled)
+    views = (
+        ShareView(
+            namespace=meta["namespace"],
+            name=meta["name"],
+            uid=meta.get("uid", ""),
+            resource=resource,
+            count=count,
+            created=_time(meta.get("creationTimestamp")) or EPOCH,
+            node=node,
+            selector=_pairs(spec.get("nodeSelector")),
+            unschedulable=unschedulable,
+            unschedulable_since=_time(scheduled.get("lastTransitionTime"))
+            if unschedulable
+            else None,
+        )
+        for resource, count in asked.items()
+    )
+    return SharePod(tuple((_prefix(one.resource), one) for one in views))
+
+
+def node_view(obj: Object) -> NodeView:
+    """A node, with the cards of whatever resources a pool could name."""
+    meta, status = obj["metadata"], obj.get("status") or {}
+    ready = _condition(status, "Ready").get("status") == "True"
+    return NodeView(
+        name=meta["name"],
+        labels=_pairs(meta.get("labels")),
+        available=ready and not obj.get("spec", {}).get("unschedulable", False),
+        cards=_cards(status),
+    )
+
+
+def _cards(status: Json) -> dict[str, CardsOnNode]:
+    """The node's extended resources that are whole cards: not ours, and not none."""
+    allocatable = status.get("allocatable") or {}
+    return {
+        name: CardsOnNode(int(count), int(allocatable.get(name, 0)))
+        for name, count in sorted((status.get("capacity") or {}).items())
+        if _is_card(name) and str(count).isdigit() and int(count) > 0
+    }
+
+
+def _is_card(resource: str) -> bool:
+    ours = parse_resource(resource) is not None
+    return "/" in resource and not ours and not resource.startswith("attachable-volumes")
+
+
+def _prefix(resource: str) -> str:
+    parsed = parse_resource(resource)
+    return parsed.prefix if parsed else ""
+
+
+def _carved_resource(text: str) -> str:
+    try:
+        return Carve.from_json(text).resource
+    except CarveRefused:
+        return ""
+
+
+def _condition(status: Json, type: str) -> Json:
+    found: Iterable[Json] = status.get("conditions") or ()
+    return next((one for one in found if one["type"] == type), {})
+
+
+def _unschedulable(scheduled: Json) -> str | None:
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return str(scheduled.get("message") or "the scheduler finds no node")
+    return None
+
+
+def _models(spec: Json) -> tuple[str, ...] | None:
+    """The card models that the pod's node affinity names; see `manifests`."""
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    for term in affinity.get("nodeSelectorTerms") or ():
+        for expression in term.get("matchExpressions") or ():
+            if expression["key"] == NODE_LABEL_CARD_MODEL:
+                values = tuple(expression.get("values") or ())
+                return () if values == NO_MODEL else values
+    return None
+
+
+def _pairs(labels: Mapping[str, str] | None) -> Pairs:
+    return frozenset((labels or {}).items())
+
+
+def _time(text: str | None) -> datetime | None:
+    if not text:
+        return None
+    try:
+        return parse_time(text)
+    except ValueError:
+        # Somebody's hand in an annotation: it was asked for, whenever.
+        return EPOCH
