@@ -18,7 +18,7 @@ from cluster.binaries import Binaries, cache, command
 from cluster.binaries.errors import SetupError
 from cluster.binaries.progress import Progress
 
-KEPT = 2
+KEPT = 3
 LIMIT = 600.0  # seconds
 SCRIPT = Path(__file__).with_name("fill_store.sh")
 
