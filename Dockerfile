@@ -31,14 +31,14 @@ RUN apt-get update \
 
 FROM pip AS operator-packages
 COPY requirements/operator.lock /tmp/
-RUN python3 -m pip --python /opt/mizar/bin/python install --quiet --no-deps --no-compile \
+RUN /usr/bin/python3 -m pip --python /opt/mizar/bin/python install --quiet --no-deps --no-compile \
         --only-binary :all: --require-hashes --requirement /tmp/operator.lock \
     && find /opt/mizar -type d -name tests -prune -exec rm -rf {} + \
     && /opt/mizar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/mizar/lib
 
 FROM pip AS nodeagent-packages
 COPY requirements/nodeagent.lock /tmp/
-RUN python3 -m pip --python /opt/mizar/bin/python install --quiet --no-deps --no-compile \
+RUN /usr/bin/python3 -m pip --python /opt/mizar/bin/python install --quiet --no-deps --no-compile \
         --only-binary :all: --require-hashes --requirement /tmp/nodeagent.lock \
     && find /opt/mizar -type d -name tests -prune -exec rm -rf {} + \
     && /opt/mizar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/mizar/lib
