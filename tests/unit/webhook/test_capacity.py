@@ -1,0 +1,57 @@
+"""Quotas that don't fit their pool, and pools that would no longer fit their quotas."""
+
+from mizar_operator.webhook.capacity import Findings, review_pool, review_quota
+from unit.webhook.builders import pool, quota
+
+UNKNOWN = [{"devices": 3, "max": 1}]
+
+
+def test_a_quota_that_fits() -> None:
+    assert review_quota(quota(), [pool()], []) == Findings()
+
+
+def test_a_quota_of_a_profile_that_the_pool_has_not() -> None:
+    (problem,) = review_quota(quota(profiles=UNKNOWN), [pool()], []).problems
+    assert problem.startswith("spec.profiles[0].devices: pool 'default' has no profile of 3")
+
+
+def test_a_quota_before_its_pool_is_only_warned_about() -> None:
+    findings = review_quota(quota(pool="later"), [pool()], [])
+    assert findings == Findings(
+        warnings=("GPUPool 'later' doesn't exist yet: nothing happens until it does",)
+    )
+
+
+def test_two_quotas_for_the_same_devices() -> None:
+    (problem,) = review_quota(quota(), [pool()], [quota(name="other"), quota()]).problems
+    assert "the quota 'other' of this namespace" in problem
+    assert review_quota(quota(), [pool()], [quota(namespace="team-b", name="other")]) == Findings()
+
+
+def test_a_profile_that_quotas_use_stays() -> None:
+    new = pool(profiles=[{"devices": 4, "cards": 2}])
+    quotas = [quota("team-b"), quota("team-a"), quota("team-c", pool="other")]
+    problems = review_pool(new, pool(), [pool()], quotas).problems
+    assert [problem.split(" (")[0] for problem in problems] == [
+        "GPUQuota team-a/gpus would not fit any more",
+        "GPUQuota team-b/gpus would not fit any more",
+    ]
+    assert all(problem.endswith("change that quota first") for problem in problems)
+
+
+def test_a_profile_that_nobody_uses_may_go() -> None:
+    new = pool(profiles=[{"devices": 2, "cards": 1}])
+    assert review_pool(new, pool(), [pool()], [quota()]) == Findings()
+
+
+def test_what_was_wrong_before_does_not_hold_up_the_pool() -> None:
+    quotas = [quota(profiles=UNKNOWN)]
+    changed = pool(idleTimeoutSeconds=1)
+    assert review_pool(changed, pool(), [pool()], quotas) == Findings()
+    assert review_pool(pool(), None, [], quotas) == Findings()
+
+
+def test_pools_that_could_be_mixed_up() -> None:
+    shared = pool("a", tenancy="Shared")
+    findings = review_pool(pool("b", tenancy="Shared"), None, [shared], [])
+    assert "give each pool a resourcePrefix of its own" in findings.problems[0]

@@ -1,0 +1,161 @@
+"""Replicas agree on one certificate, and the webhook configurations always trust it."""
+
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import Conflict
+from mizar_kube.kinds import SECRET, Ref
+from mizar_operator.webhook.certificates import CA_LIFE, SERVING_LIFE, from_secret
+from mizar_operator.webhook.keeper import Keeper, trust_patch
+from mizar_operator.webhook.tls import ServingTLS
+from unit.kube.fake_api import FakeApi, serving
+from unit.webhook.objects_api import Object, Objects
+
+SECRET_PATH = "/api/v1/namespaces/mizar-system/secrets/w"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+CONFIGURATIONS = [
+    f"{ADMISSION}/mutatingwebhookconfigurations/w",
+    f"{ADMISSION}/validatingwebhookconfigurations/w",
+]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Replica:
+    """A keeper with a clock and a TLS context of its own."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.now = START
+        self.tls = ServingTLS()
+        ref = Ref(SECRET, "w", "mizar-system")
+        dns_name = "w.mizar-system.svc"
+        self.keeper = Keeper(client, ref, dns_name, "w", self.tls, lambda: self.now)
+
+
+def installed() -> Objects:
+    """What the chart leaves behind: a Secret without data and configurations without trust."""
+    objects = Objects()
+    objects.put(SECRET_PATH, {"apiVersion": "v1", "kind": "Secret", "metadata": named("w")})
+    for path in CONFIGURATIONS:
+        webhooks = [{"name": one, "clientConfig": {"service": {}}} for one in "ab"]
+        objects.put(path, {"metadata": {"name": "w"}, "webhooks": webhooks})
+    return objects
+
+
+def named(name: str) -> Object:
+    return {"name": name, "namespace": "mizar-system"}
+
+
+@asynccontextmanager
+async def replicas(objects: Objects) -> AsyncIterator[tuple[Replica, Replica]]:
+    async with serving(FakeApi(others=objects)) as client:
+        yield Replica(client), Replica(client)
+
+
+def trusted(objects: Objects) -> set[bytes]:
+    return {
+        base64.b64decode(webhook["clientConfig"].get("caBundle", ""))
+        for path in CONFIGURATIONS
+        for webhook in objects.stored[path]["webhooks"]
+    }
+
+
+async def test_the_first_makes_everything() -> None:
+    objects = installed()
+    async with replicas(objects) as (one, _):
+        assert one.keeper.problem() == "no certificate yet"
+        await one.keeper.keep()
+        assert one.keeper.problem() is None
+        bundle = from_secret(objects.stored[SECRET_PATH]["data"])
+        assert bundle is not None
+        assert trusted(objects) == {bundle.ca_pem}
+        assert one.tls.expires == START + SERVING_LIFE
+
+
+async def test_the_second_uses_what_the_first_has_made() -> None:
+    objects = installed()
+    async with replicas(objects) as (one, two):
+        await one.keeper.keep()
+        objects.writes.clear()
+        await two.keeper.keep()
+        await one.keeper.keep()
+        assert objects.writes == []
+        assert two.tls.expires == one.tls.expires
+
+
+async def test_of_two_at_the_same_time_one_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = installed()
+    async with replicas(objects) as (one, two):
+        read = await one.keeper._client.get(one.keeper._secret)
+        await two.keeper.keep()
+        made = objects.stored[SECRET_PATH]["data"]
+
+        async def stale(ref: Ref) -> Object:
+            return read
+
+        with monkeypatch.context() as patched:
+            patched.setattr(one.keeper._client, "get", stale)
+            with pytest.raises(Conflict):
+                await one.keeper.keep()
+        await one.keeper.keep()
+        assert objects.stored[SECRET_PATH]["data"] == made
+
+
+async def test_without_a_secret_one_is_made() -> None:
+    objects = installed()
+    del objects.stored[SECRET_PATH]
+    async with replicas(objects) as (one, _):
+        await one.keeper.keep()
+    assert from_secret(objects.stored[SECRET_PATH]["data"])
+
+
+async def test_a_secret_that_somebody_broke_is_mended() -> None:
+    objects = installed()
+    async with replicas(objects) as (one, _):
+        await one.keeper.keep()
+        broken = objects.stored[SECRET_PATH]
+        objects.put(SECRET_PATH, broken | {"data": broken["data"] | {"tls.key": "AAAA"}})
+        await one.keeper.keep()
+        bundle = from_secret(objects.stored[SECRET_PATH]["data"])
+        assert bundle is not None
+        assert trusted(objects) == {bundle.ca_pem}
+
+
+async def test_a_configuration_that_lost_its_trust_gets_it_back() -> None:
+    objects = installed()
+    async with replicas(objects) as (one, _):
+        await one.keeper.keep()
+        right = trusted(objects)
+        objects.put(CONFIGURATIONS[0], installed().stored[CONFIGURATIONS[0]])
+        assert trusted(objects) != right
+        await one.keeper.keep()
+        assert trusted(objects) == right
+
+
+async def test_a_new_authority_is_trusted_before_it_signs() -> None:
+    objects = installed()
+    async with replicas(objects) as (one, _):
+        await one.keeper.keep()
+        one.now = START + CA_LIFE * 0.7
+        await one.keeper.keep()
+        bundle = from_secret(objects.stored[SECRET_PATH]["data"])
+        assert bundle is not None
+        assert len(bundle.authorities) == 2
+        assert trusted(objects) == {bundle.ca_pem}
+
+
+def test_the_patch_changes_only_what_is_wrong_and_only_what_was_read() -> None:
+    right = base64.b64encode(b"ca").decode()
+    webhooks = [{"clientConfig": {"caBundle": bundle}} for bundle in (right, "wrong")]
+    configuration = {"metadata": {"resourceVersion": "7"}, "webhooks": webhooks}
+    assert trust_patch(configuration, b"ca") == [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
+        {"op": "add", "path": "/webhooks/1/clientConfig/caBundle", "value": right},
+    ]
+    webhooks.pop()
+    assert trust_patch(configuration, b"ca") == []
+    assert trust_patch({"metadata": {"resourceVersion": "7"}}, b"ca") == []

@@ -1,0 +1,211 @@
+"""What a share pod becomes on its way in, and what keeps it out."""
+
+import pytest
+
+from mizar_operator.webhook.rewrite import Decision
+from unit.webhook.builders import (
+    Object,
+    asking,
+    container,
+    decide,
+    limits,
+    patched,
+    pool,
+    spec,
+)
+
+SHARED = pool(tenancy="Shared")
+MINE = "team-a.mizar.share/gpu.2"
+
+
+@pytest.mark.parametrize("written", ["mizar.share.gpu.2", "mizar.share/gpu.2", MINE])
+def test_a_pod_gets_its_tenants_resource(written: str) -> None:
+    before = asking(written)
+    assert limits(patched(before, decide(before))) == {MINE: "1", "cpu": "1"}
+
+
+@pytest.mark.parametrize("written", ["mizar.share.gpu.2", "mizar.share/gpu.2"])
+def test_in_a_shared_pool_only_the_spelling_changes(written: str) -> None:
+    before = asking(written)
+    assert limits(patched(before, decide(before, SHARED))) == {"mizar.share/gpu.2": "1", "cpu": "1"}
+
+
+@pytest.mark.parametrize("written", ["mizar.share.gpu.2", "mizar.share/gpu.2"])
+def test_in_a_template_only_the_spelling_changes(written: str) -> None:
+    before = asking(written)
+    after = patched(before, decide(before, template=True))
+    assert limits(after) == {"mizar.share/gpu.2": "1", "cpu": "1"}
+
+
+def test_the_tenants_own_name_may_be_dotted_too() -> None:
+    before = asking("team-a.mizar.share.gpu.2")
+    assert limits(patched(before, decide(before))) == {MINE: "1", "cpu": "1"}
+
+
+def test_all_containers_are_translated() -> None:
+    before = spec(
+        container({"mizar.share.gpu.2": "1"}, name="one"),
+        container({"cpu": "1"}, name="two"),
+        container({"mizar.share/gpu.4": "2"}, name="three"),
+        init=[container({"mizar.share.gpu.2": "1"}, name="init")],
+    )
+    after = patched(before, decide(before))
+    assert limits(after, 0) == {MINE: "1"}
+    assert after["containers"][1] == before["containers"][1]
+    assert limits(after, 2) == {"team-a.mizar.share/gpu.4": "2"}
+    assert after["initContainers"][0]["resources"]["limits"] == {MINE: "1"}
+
+
+def test_another_prefix() -> None:
+    before = asking("gpus.example.com.gpu.2")
+    decision = decide(before, pool(resourcePrefix="gpus.example.com"))
+    assert limits(patched(before, decision)) == {"team-a.gpus.example.com/gpu.2": "1", "cpu": "1"}
+
+
+@pytest.mark.parametrize(
+    "key", ["nvidia.com/gpu", "amd.com/gpu.2", "example.com.gpu.2", "cpu", "mizar.spot/gpu"]
+)
+def test_what_is_not_ours_is_left_alone(key: str) -> None:
+    assert decide(spec(container({key: "2"}, {key: "1"}))).patch == []
+
+
+def test_what_nobody_offers_may_be_a_pool_that_we_have_not_heard_of() -> None:
+    assert decide(asking("amd.com/gpu.2")).doubtful
+    assert not decide(asking("mizar.share/gpu.2")).doubtful
+
+
+@pytest.mark.parametrize(
+    ("pod", "sentence"),
+    [
+        (
+            asking("team-b.mizar.share/gpu.2"),
+            "container 'main', team-b.mizar.share/gpu.2: it belongs to namespace 'team-b': ask for"
+            " mizar.share/gpu.2, which gives you devices of your own namespace",
+        ),
+        (
+            asking("mizar.share.gpu.3"),
+            "container 'main', mizar.share.gpu.3: pool 'default' has no profile of 3 devices: ask"
+            " for one of mizar.share/gpu.2, mizar.share/gpu.4, mizar.share/gpu.8,"
+            " mizar.share/gpu.16",
+        ),
+        (
+            spec(container({"mizar.share/gpu.2": "2"}, {"mizar.share/gpu.2": "1"})),
+            f"container 'main', {MINE}: requests 1 and limits 2 differ: give limits alone",
+        ),
+        (
+            spec(container({}, {"mizar.share/gpu.2": "1"})),
+            f"container 'main', {MINE}: it is in requests alone: put it into limits",
+        ),
+        (
+            spec(container({"mizar.share/gpu.2": "1", "mizar.share.gpu.2": "1"})),
+            f"container 'main', {MINE}: mizar.share.gpu.2 and mizar.share/gpu.2 are the same:"
+            " keep one of them",
+        ),
+        (
+            spec(container({"mizar.share/gpu.2": "1", "mizar.share/gpu.4": "1"})),
+            "container 'main' asks for team-a.mizar.share/gpu.2 and team-a.mizar.share/gpu.4:"
+            " it can have devices of one of them only",
+        ),
+        (
+            spec(container({"mizar.share/gpu.2": "1", "nvidia.com/gpu": "1"})),
+            f"container 'main' asks for nvidia.com/gpu and {MINE}: it can have whole cards or"
+            " shares; use two containers",
+        ),
+    ],
+)
+def test_refusals_say_what_to_do(pod: Object, sentence: str) -> None:
+    assert decide(pod).refusals == (sentence,)
+
+
+def test_without_any_pool_a_pod_would_wait_for_ever() -> None:
+    sentence = "no GPUPool offers mizar.share/gpu.2: create one, then the pod again"
+    other = pool("other", resourcePrefix="example.com")
+    assert decide(asking("mizar.share.gpu.2"), other).refusals == (
+        f"container 'main', mizar.share.gpu.2: {sentence}",
+    )
+    template = decide(asking("mizar.share.gpu.2"), other, template=True)
+    assert template.warnings == (f"container 'main', mizar.share.gpu.2: {sentence}",)
+    assert "mizar.share/gpu.2" in limits(patched(asking("mizar.share.gpu.2"), template))
+
+
+def test_a_template_with_an_unknown_profile_gets_a_warning() -> None:
+    decision = decide(asking("mizar.share.gpu.3"), template=True)
+    assert decision.refusals == ()
+    assert "has no profile of 3 devices" in decision.warnings[0]
+
+
+def test_a_template_with_a_foreign_resource_is_refused() -> None:
+    assert decide(asking("team-b.mizar.share/gpu.2"), template=True).refusals
+
+
+def test_a_tenants_name_in_a_shared_pool() -> None:
+    (sentence,) = decide(asking(MINE), SHARED).refusals
+    assert sentence.endswith("is the same for all namespaces: ask for mizar.share/gpu.2")
+
+
+def test_a_namespace_that_can_be_no_tenant() -> None:
+    (sentence,) = decide(asking("mizar.share/gpu.2"), namespace="requests").refusals
+    assert "use another name" in sentence
+
+
+def test_the_pool_that_the_namespaces_quota_names_decides() -> None:
+    small = pool("small", profiles=[{"devices": 3, "cards": 1}])
+    assert decide(asking("mizar.share/gpu.3"), pool("big"), small).refusals == ()
+    assert decide(asking("mizar.share/gpu.3"), pool("big"), small, own=("big",)).refusals
+    shared = pool("shared", tenancy="Shared")
+    before = asking("mizar.share/gpu.2")
+    assert decide(before, pool("apart"), shared, own=("shared",)).patch == []
+    assert decide(before, pool("apart"), shared, own=("apart",)).patch != []
+
+
+def test_a_pool_called_like_a_tenants_resource_takes_nothing_from_the_tenant() -> None:
+    odd = pool("odd", resourcePrefix="team-a.mizar.share")
+    assert decide(asking(MINE), pool(), odd) == Decision()
+
+
+class TestUpdates:
+    """`kubectl apply` of the same manifest again sends the user's spelling beside ours."""
+
+    @pytest.mark.parametrize("template", [False, True])
+    def test_the_same_manifest_again_changes_nothing(self, template: bool) -> None:
+        made = patched(asking("mizar.share.gpu.2"), decide(asking("mizar.share.gpu.2")))
+        if template:
+            made = patched(asking("mizar.share.gpu.2"), decide_template("mizar.share.gpu.2"))
+        again = with_also(made, "mizar.share.gpu.2", "1")
+        assert patched(again, decide(again, old=made, template=template)) == made
+
+    def test_another_amount(self) -> None:
+        made = asking("mizar.share/gpu.2")
+        again = with_also(made, "mizar.share.gpu.2", "2")
+        after = patched(again, decide(again, old=made, template=True))
+        assert limits(after) == {"mizar.share/gpu.2": "2", "cpu": "1"}
+
+    def test_another_profile(self) -> None:
+        made = asking("mizar.share/gpu.2")
+        again = with_also(made, "mizar.share.gpu.4", "1")
+        after = patched(again, decide(again, old=made, template=True))
+        assert limits(after) == {"mizar.share/gpu.4": "1", "cpu": "1"}
+
+    @pytest.mark.parametrize("key", ["team-b.mizar.share/gpu.2", "mizar.share/gpu.99"])
+    def test_what_is_wrong_already_may_stay(self, key: str) -> None:
+        """Or its finalizers and labels could never change again."""
+        assert decide(asking(key), old=asking(key)) == Decision()
+
+    def test_new_wrongs_are_refused(self) -> None:
+        before, after = asking("mizar.share/gpu.2"), asking("team-b.mizar.share/gpu.2")
+        assert decide(after, old=before, template=True).refusals
+
+
+def decide_template(key: str) -> Decision:
+    return decide(asking(key), template=True)
+
+
+def with_also(made: Object, key: str, amount: str) -> Object:
+    (one,) = made["containers"]
+    both = {**one["resources"]["limits"], key: amount}
+    return spec(container(both))
+
+
+def test_a_spec_with_nothing_in_it() -> None:
+    for empty in ({}, {"containers": None}, {"containers": [{"name": "x", "resources": None}]}):
+        assert decide(empty) == Decision()

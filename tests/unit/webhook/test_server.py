@@ -1,0 +1,277 @@
+"""The webhook over HTTP, as the API server and the kubelet see it."""
+
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+from aiohttp import ClientSession
+from aiohttp.test_utils import TestClient, TestServer
+
+from mizar_operator.webhook.certificates import Bundle, fresh
+from mizar_operator.webhook.folder import Folder
+from mizar_operator.webhook.knowledge import Knowledge
+from mizar_operator.webhook.main import parse
+from mizar_operator.webhook.metrics import Metrics
+from mizar_operator.webhook.reviewer import Reviewer
+from mizar_operator.webhook.server import probe_app, review_app
+from mizar_operator.webhook.tls import ServingTLS
+from unit.kube.fake_api import Answer, Asked, FakeApi, serving, status
+from unit.webhook.builders import asking, pool_object, quota_object
+from unit.webhook.objects_api import Objects
+
+POOLS = "/apis/mizar.share/v1alpha1/gpupools"
+QUOTAS = "/apis/mizar.share/v1alpha1/namespaces/team-a/gpuquotas"
+Json = dict[str, Any]
+
+
+def request(obj: Json, resource: tuple[str, str] = ("", "pods"), old: Json | None = None) -> Json:
+    """An AdmissionReview."""
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u",
+            "operation": "UPDATE" if old else "CREATE",
+            "namespace": "team-a",
+            "resource": {"group": resource[0], "version": "v1", "resource": resource[1]},
+            "object": obj,
+            "oldObject": old,
+        },
+    }
+
+
+class Webhook:
+    """The reviewing side of the webhook with an API server behind it."""
+
+    def __init__(self, objects: Objects, knowledge: Knowledge, http: TestClient[Any, Any]) -> None:
+        self.objects, self.knowledge, self.http = objects, knowledge, http
+
+    async def ask(self, path: str, review: Json) -> Json:
+        answer = await self.http.post(path, json=review)
+        assert answer.status == 200, await answer.text()
+        return dict((await answer.json())["response"])
+
+
+@asynccontextmanager
+async def running(objects: Objects, synced: bool = True) -> AsyncIterator[Webhook]:
+    async with serving(FakeApi(others=objects)) as client:
+        knowledge = Knowledge(client)
+        if synced:
+            for informer in knowledge.informers:
+                await informer._list()
+        app = review_app(Reviewer(knowledge), Metrics())
+        async with TestClient(TestServer(app)) as http:
+            yield Webhook(objects, knowledge, http)
+
+
+def cluster() -> Objects:
+    objects = Objects()
+    objects.put(f"{POOLS}/default", pool_object())
+    return objects
+
+
+def patch(response: Json) -> Any:
+    return json.loads(base64.b64decode(response["patch"]))
+
+
+async def test_a_pod_is_patched() -> None:
+    async with running(cluster()) as webhook:
+        response = await webhook.ask("/mutate", request({"spec": asking("mizar.share.gpu.2")}))
+    assert (response["uid"], response["allowed"], response["patchType"]) == ("u", True, "JSONPatch")
+    base = "/spec/containers/0/resources"
+    assert patch(response) == [
+        {"op": "remove", "path": f"{base}/limits/mizar.share.gpu.2"},
+        {"op": "remove", "path": f"{base}/requests/mizar.share.gpu.2"},
+        {"op": "add", "path": f"{base}/limits/team-a.mizar.share~1gpu.2", "value": "1"},
+        {"op": "add", "path": f"{base}/requests/team-a.mizar.share~1gpu.2", "value": "1"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("resource", "wrap"),
+    [
+        (("apps", "deployments"), lambda spec: {"spec": {"template": {"spec": spec}}}),
+        (("apps", "statefulsets"), lambda spec: {"spec": {"template": {"spec": spec}}}),
+        (("apps", "daemonsets"), lambda spec: {"spec": {"template": {"spec": spec}}}),
+        (("apps", "replicasets"), lambda spec: {"spec": {"template": {"spec": spec}}}),
+        (("", "replicationcontrollers"), lambda spec: {"spec": {"template": {"spec": spec}}}),
+        (("batch", "jobs"), lambda spec: {"spec": {"template": {"spec": spec}}}),
+        (
+            ("batch", "cronjobs"),
+            lambda spec: {"spec": {"jobTemplate": {"spec": {"template": {"spec": spec}}}}},
+        ),
+        (("", "podtemplates"), lambda spec: {"template": {"spec": spec}}),
+    ],
+)
+async def test_templates_are_patched_where_they_are(resource: Any, wrap: Any) -> None:
+    async with running(cluster()) as webhook:
+        before = wrap(asking("mizar.share.gpu.2"))
+        response = await webhook.ask("/mutate", request(before, resource))
+    assert jsonpatch.apply_patch(before, patch(response)) == wrap(asking("mizar.share/gpu.2"))
+
+
+async def test_refusals_reach_the_user() -> None:
+    async with running(cluster()) as webhook:
+        review = request({"spec": asking("team-b.mizar.share/gpu.2")})
+        response = await webhook.ask("/mutate", review)
+    assert not response["allowed"]
+    assert response["status"]["code"] == 422
+    assert "belongs to namespace 'team-b'" in response["status"]["message"]
+
+
+async def test_warnings_reach_the_user() -> None:
+    async with running(Objects()) as webhook:
+        template = {"spec": {"template": {"spec": asking("mizar.share/gpu.2")}}}
+        response = await webhook.ask("/mutate", request(template, ("apps", "deployments")))
+    assert response["allowed"]
+    assert "create one" in response["warnings"][0]
+
+
+async def test_kinds_without_pods_and_unknown_ones_pass() -> None:
+    async with running(cluster()) as webhook:
+        for path in ("/mutate", "/validate"):
+            response = await webhook.ask(path, request({}, ("", "configmaps")))
+            assert response == {"uid": "u", "allowed": True}
+
+
+async def test_a_pod_made_right_after_its_pool_is_not_refused() -> None:
+    async with running(Objects()) as webhook:
+        webhook.objects.put(f"{POOLS}/default", pool_object())
+        response = await webhook.ask("/mutate", request({"spec": asking("mizar.share/gpu.2")}))
+        assert response["allowed"]
+
+
+async def test_doubts_are_looked_into_once_for_many() -> None:
+    async with running(Objects()) as webhook:
+        asked_at = webhook.knowledge.now()
+        await webhook.knowledge.refresh(asked_at)
+        read = webhook.knowledge._read_at
+        await webhook.knowledge.refresh(asked_at)
+        assert webhook.knowledge._read_at == read
+        await webhook.knowledge.refresh(webhook.knowledge.now())
+        assert webhook.knowledge._read_at > read
+
+
+async def test_before_it_knows_anything_the_failure_policy_decides() -> None:
+    async with running(cluster(), synced=False) as webhook:
+        answer = await webhook.http.post("/mutate", json=request({"spec": {}}))
+        assert answer.status == 503
+
+
+async def test_when_the_api_server_is_away_the_failure_policy_decides() -> None:
+    async with running(cluster()) as webhook:
+        webhook.objects.__class__ = Broken
+        review = request(quota_object(), ("mizar.share", "gpuquotas"))
+        answer = await webhook.http.post("/validate", json=review)
+        assert answer.status == 503
+
+
+class Broken(Objects):
+    def __call__(self, asked: Asked) -> Answer:
+        return Answer(status(503, ""), 503)
+
+
+@pytest.mark.parametrize("body", ["", "[]", "{}", '{"request": {"uid": "u"}}'])
+async def test_nonsense_is_a_bad_request(body: str) -> None:
+    async with running(cluster()) as webhook:
+        assert (await webhook.http.post("/mutate", data=body)).status == 400
+
+
+async def test_a_quota_is_checked_against_its_pool_as_it_is_now() -> None:
+    async with running(Objects()) as webhook:
+        webhook.objects.put(f"{POOLS}/default", pool_object(profiles=[{"devices": 4, "cards": 1}]))
+        review = request(quota_object(), ("mizar.share", "gpuquotas"))
+        response = await webhook.ask("/validate", review)
+        assert not response["allowed"]
+        review = request(quota_object(pool="later"), ("mizar.share", "gpuquotas"))
+        assert (await webhook.ask("/validate", review))["warnings"]
+
+
+async def test_a_pool_is_checked_against_its_quotas() -> None:
+    objects = cluster()
+    objects.put(
+        "/apis/mizar.share/v1alpha1/gpuquotas/x", quota_object()
+    )  # as a list of all namespaces has it
+    async with running(objects) as webhook:
+        new = pool_object(profiles=[{"devices": 4, "cards": 1}])
+        review = request(new, ("mizar.share", "gpupools"), old=pool_object())
+        response = await webhook.ask("/validate", review)
+    assert "GPUQuota team-a/gpus would not fit" in response["status"]["message"]
+
+
+async def test_probes_and_metrics() -> None:
+    problems: dict[str, str | None] = {"ready": "not yet", "alive": None}
+    app = probe_app(Metrics(), lambda: problems["alive"], lambda: problems["ready"])
+    async with TestClient(TestServer(app)) as http:
+        assert (await http.get("/healthz")).status == 200
+        answer = await http.get("/readyz")
+        assert (answer.status, await answer.text()) == (503, "not yet")
+        problems["ready"] = None
+        assert (await http.get("/readyz")).status == 200
+        text = await (await http.get("/metrics")).text()
+    assert 'mizar_build_info{component="webhook"' in text
+
+
+async def test_metrics_count_reviews() -> None:
+    objects, metrics = cluster(), Metrics()
+    async with serving(FakeApi(others=objects)) as client:
+        knowledge = Knowledge(client)
+        for informer in knowledge.informers:
+            await informer._list()
+        async with TestClient(TestServer(review_app(Reviewer(knowledge), metrics))) as http:
+            for key in ("mizar.share.gpu.2", "team-b.mizar.share/gpu.2", "cpu"):
+                await http.post("/mutate", json=request({"spec": asking(key)}))
+    for outcome in ("patched", "refused", "allowed"):
+        labels = {"resource": "pods", "operation": "CREATE", "outcome": outcome}
+        assert metrics.registry.get_sample_value("mizar_admission_reviews_total", labels) == 1
+
+
+NAME = "localhost"
+
+
+async def test_the_certificate_changes_while_it_serves(tmp_path: Path) -> None:
+    tls, first, second = ServingTLS(), *(fresh(NAME, datetime.now(UTC)) for _ in range(2))
+    app = probe_app(Metrics(), lambda: None, lambda: None)
+    folder = Folder(tmp_path, tls)
+    folder.look()
+    assert folder.problem()
+    write(tmp_path, first)
+    folder.look()
+    assert folder.problem() is None
+    server = TestServer(app, scheme="https", host="localhost")
+    await server.start_server(ssl=tls.context)
+    assert await reaches(server, first)
+    write(tmp_path, second)
+    folder.look()
+    assert await reaches(server, second)
+    assert not await reaches(server, first)
+    await server.close()
+
+
+def write(folder: Path, bundle: Bundle) -> None:
+    (folder / "tls.crt").write_bytes(bundle.certificate_pem)
+    (folder / "tls.key").write_bytes(bundle.key_pem)
+
+
+async def reaches(server: TestServer, trusted: Bundle) -> bool:
+    context = ssl.create_default_context(cadata=trusted.ca_pem.decode())
+    async with ClientSession() as session:
+        try:
+            async with session.get(server.make_url("/healthz"), ssl=context) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+
+def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAMESPACE", "ns")
+    settings = parse(["--service=w", "--drain-seconds=1"])
+    assert settings.dns_name == "w.ns.svc"
+    assert (settings.port, settings.probe_port, settings.certificate_dir) == (9443, 9464, None)
