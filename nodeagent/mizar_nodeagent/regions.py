@@ -15,7 +15,7 @@ LIMITS_MAGIC: Final = b"MIZARLIM"
 USAGE_MAGIC: Final = b"MIZARUSE"
 
 CARD_MAX: Final = 16
-SLOT_MAX: Final = 256
+SLOT_MAX: Final = 1024
 
 STATE_EMPTY: Final = 0
 STATE_READY: Final = 1
@@ -23,12 +23,12 @@ STATE_READY: Final = 1
 MEMORY_MODES: Final = {"Hard": 0, "Oversubscribe": 1}
 COMPUTE_MODES: Final = {"None": 0, "Hard": 1, "Soft": 2, "Weighted": 3}
 
-BYTES_MAX: Final = (1 << 44) - 1
+BYTES_MAX: Final = (1 << 43) - 1
 
 LIMITS_SIZE: Final = 8192
 CRC_FROM: Final = 24
 CRC_TO: Final = 4096
-USAGE_SIZE: Final = 274432
+USAGE_SIZE: Final = 1060864
 
 
 def slot_lock(index: int) -> int:
@@ -130,18 +130,26 @@ class UsageSlot(ctypes.LittleEndianStructure):
     )
 
 
+_USAGE_HEAD = (
+    ("magic", c_char * 8),
+    ("version", c_uint32),
+    ("size", c_uint32),
+    ("card_max", c_uint32),
+    ("slot_max", c_uint32),
+    ("slot_high", c_uint32),
+    ("attached", c_uint32),
+    ("no_slot", c_uint32),
+    ("shim_version", c_uint32),
+    ("reserved", c_uint8 * 4056),
+    ("cards", UsageCard * CARD_MAX),
+)
+
+
+class UsageHead(ctypes.LittleEndianStructure):
+    """All of the usage file but its process slots, most of which are never used."""
+
+    _fields_ = _USAGE_HEAD
+
+
 class Usage(ctypes.LittleEndianStructure):
-    _fields_ = (
-        ("magic", c_char * 8),
-        ("version", c_uint32),
-        ("size", c_uint32),
-        ("card_max", c_uint32),
-        ("slot_max", c_uint32),
-        ("slot_high", c_uint32),
-        ("attached", c_uint32),
-        ("no_slot", c_uint32),
-        ("shim_version", c_uint32),
-        ("reserved", c_uint8 * 4056),
-        ("cards", UsageCard * CARD_MAX),
-        ("slots", UsageSlot * SLOT_MAX),
-    )
+    _fields_ = (*_USAGE_HEAD, ("slots", UsageSlot * SLOT_MAX))

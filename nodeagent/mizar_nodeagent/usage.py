@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import struct
@@ -11,17 +12,19 @@ from pathlib import Path
 
 from mizar_nodeagent import regions
 from mizar_nodeagent.errors import RegionDamaged
-from mizar_nodeagent.regions import Usage, UsageCard
+from mizar_nodeagent.regions import Usage, UsageCard, UsageHead, UsageSlot
 
 # struct flock on 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhxxxxqqixxxx")
 _SEQ_BITS = 32
-_SLOT_BITS = 8
-_LOW_BITS = 24
-_HIGH_BITS = 20
+_SLOT_BITS = 10
+_LOW_BITS = 21
 
-_GATES = slice(Usage.cards.offset, Usage.slots.offset)
+_HEAD_SIZE = sizeof(UsageHead)
+_GATES = slice(UsageHead.cards.offset, _HEAD_SIZE)
 _ATTEMPTS = 4
+
+Slots = ctypes.Array[UsageSlot]
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class CardUse:
 
 @dataclass(frozen=True)
 class Gate:
-    """The 128-bit word of a card taken apart; see the header."""
+    """A card's 128-bit word taken apart; see the header."""
 
     slot: int
     slot_bytes: int
@@ -75,11 +78,13 @@ def read(path: Path, cards: int) -> tuple[CardUse, ...]:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        usage = _of_one_instant(descriptor, path)
-        living = _living(usage, descriptor)
+        head, slots = _of_one_instant(descriptor, path)
+        living = [
+            index for index, slot in enumerate(slots) if slot.pid and is_alive(descriptor, index)
+        ]
     finally:
         os.close(descriptor)
-    return tuple(_use(usage, card, living) for card in range(cards))
+    return tuple(_use(head, slots, card, living) for card in range(cards))
 
 
 def is_alive(descriptor: int, slot: int) -> bool:
@@ -91,37 +96,39 @@ def is_alive(descriptor: int, slot: int) -> bool:
 
 def take_apart(lo: int, hi: int) -> Gate:
     """The statement of a gate's two words."""
-    low = lo >> (_SEQ_BITS + _SLOT_BITS)
+    high = lo >> (_SEQ_BITS + _SLOT_BITS)
     return Gate(
         slot=(lo >> _SEQ_BITS) & ((1 << _SLOT_BITS) - 1),
-        slot_bytes=(low << _HIGH_BITS) | (hi & ((1 << _HIGH_BITS) - 1)),
-        total=hi >> _HIGH_BITS,
+        slot_bytes=(high << _LOW_BITS) | (hi & ((1 << _LOW_BITS) - 1)),
+        total=hi >> _LOW_BITS,
     )
 
 
-def _of_one_instant(descriptor: int, path: Path) -> Usage:
-    """The file while no gate moved; after some attempts, as good as it gets."""
+def _of_one_instant(descriptor: int, path: Path) -> tuple[UsageHead, Slots]:
+    """Head and used slots while no gate moved; after some attempts, as good as it gets."""
     for _ in range(_ATTEMPTS):
-        raw = os.pread(descriptor, regions.USAGE_SIZE + 1, 0)
-        if len(raw) != regions.USAGE_SIZE or not _header_is_good(raw[:24]):
-            raise RegionDamaged(f"{path} is no usage file of version {regions.VERSION}")
-        after = os.pread(descriptor, _GATES.stop, 0)[_GATES]
-        if raw[_GATES] == after:
+        head = _head(descriptor, path)
+        used = min(head.slot_high, regions.SLOT_MAX)
+        raw = os.pread(descriptor, used * sizeof(UsageSlot), _HEAD_SIZE)
+        slots = (UsageSlot * (len(raw) // sizeof(UsageSlot))).from_buffer_copy(raw)
+        if bytes(head)[_GATES] == bytes(_head(descriptor, path))[_GATES]:
             break
-    return Usage.from_buffer_copy(raw)
+    return head, slots
 
 
-def _living(usage: Usage, descriptor: int) -> list[int]:
-    used = range(min(usage.slot_high, regions.SLOT_MAX))
-    return [slot for slot in used if usage.slots[slot].pid and is_alive(descriptor, slot)]
+def _head(descriptor: int, path: Path) -> UsageHead:
+    raw = os.pread(descriptor, _HEAD_SIZE, 0)
+    whole = os.fstat(descriptor).st_size == regions.USAGE_SIZE and len(raw) == _HEAD_SIZE
+    if not whole or not _header_is_good(raw[:24]):
+        raise RegionDamaged(f"{path} is no usage file of version {regions.VERSION}")
+    return UsageHead.from_buffer_copy(raw)
 
 
-def _use(usage: Usage, index: int, living: list[int]) -> CardUse:
-    card: UsageCard = usage.cards[index]
+def _use(head: UsageHead, slots: Slots, index: int, living: list[int]) -> CardUse:
+    card: UsageCard = head.cards[index]
     gate = take_apart(card.gate.lo, card.gate.hi)
     held = sum(
-        gate.slot_bytes if slot == gate.slot else usage.slots[slot].held[index].bytes
-        for slot in living
+        gate.slot_bytes if slot == gate.slot else slots[slot].held[index].bytes for slot in living
     )
     return CardUse(min(held, regions.BYTES_MAX), card.refused)
 

@@ -18,8 +18,8 @@ from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONT
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import AllocationRefused
 from mizar_nodeagent.mind import Mind
-from mizar_nodeagent.planning.carving import Carving, HeldCard, Stage
-from mizar_nodeagent.planning.devices import card_problem
+from mizar_nodeagent.planning.carving import Carving, HeldCard
+from mizar_nodeagent.planning.devices import not_to_be_given
 from mizar_nodeagent.planning.isolation import wants_shim
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.regions import CARD_MAX
@@ -90,10 +90,8 @@ class Allocator:
         carving = self._mind.carving_of(device)
         if carving is None or carving.resource != resource:
             raise AllocationRefused(f"{device} is no device of {resource} on this node")
-        if carving.stage in (Stage.DRAINED, Stage.LEAVING):
-            raise AllocationRefused(f"{device} is being given back: its shadow pod goes")
-        if problem := card_problem(carving.card(device), self._mind.view):
-            raise AllocationRefused(f"{device} cannot be used: {problem}")
+        if problem := not_to_be_given(carving, device, self._mind.view):
+            raise AllocationRefused(f"{device} {problem}")
         return carving
 
     def _answer(

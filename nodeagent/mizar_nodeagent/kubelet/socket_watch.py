@@ -34,11 +34,6 @@ class KubeletSocket:
         self._seen = identity(self.path)
         self._changed = asyncio.Event()
 
-    @property
-    def seen(self) -> Identity | None:
-        """The socket as it was at the last glance."""
-        return self._seen
-
     async def run(self) -> None:
         """Look again and again."""
         while True:
@@ -49,13 +44,12 @@ class KubeletSocket:
                 self._changed = asyncio.Event()
             await self._sleep(EVERY_S)
 
-    async def changed_from(self, before: Identity | None) -> None:
-        """Wait until the socket is there and another than `before`."""
-        while self._seen is None or self._seen == before:
+    async def changed_from(self, before: Identity | None) -> Identity:
+        """Wait until the socket is there and another than `before`; which it is then."""
+        while (now := identity(self.path)) is None or now == before:
             await self._changed.wait()
+        return now
 
     async def there(self) -> Identity:
-        """Wait until there is a socket."""
-        await self.changed_from(None)
-        assert self._seen is not None
-        return self._seen
+        """Wait until there is a socket; which it is."""
+        return await self.changed_from(None)

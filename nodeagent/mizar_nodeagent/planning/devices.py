@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mizar_core.device_ids import DeviceID
 from mizar_nodeagent.kubelet.claims import Claims
-from mizar_nodeagent.planning.carving import Carving, HeldCard
+from mizar_nodeagent.planning.carving import Carving, HeldCard, Stage
 from mizar_nodeagent.planning.view import Counts, View
 
 
@@ -40,6 +40,19 @@ def card_problem(card: HeldCard, view: View) -> str:
     """Why nobody should use the card; empty if it is well, as far as is known."""
     facts = view.cards.get(card.uuid)
     return facts.problem if facts else ""
+
+
+def not_to_be_given(carving: Carving, device: DeviceID, view: View) -> str | None:
+    """Why nobody may get the device, as the rest of a sentence; None if somebody may.
+
+    One that is about to be drained may be given: whoever comes now ends the drain. Of one that is
+    drained others have been told that nobody gets it.
+    """
+    if carving.stage in (Stage.DRAINED, Stage.LEAVING):
+        return "is being given back: its shadow pod goes"
+    if problem := card_problem(carving.card(device), view):
+        return f"cannot be used: {problem}"
+    return None
 
 
 def counts(lists: Lists, carvings: Iterable[Carving], view: View) -> dict[str, Counts]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
 
 from mizar_kube.backoff import Backoff
-from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
+from mizar_nodeagent.kubelet.socket_watch import Identity, KubeletSocket
 from mizar_nodeagent.planning.devices import Device
 from mizar_nodeagent.plugin.server import Answers, Server, Servicer, Timed, register
 from mizar_nodeagent.plugin.streams import Streams
@@ -36,14 +35,12 @@ class ResourcePlugin:
         kubelet: KubeletSocket,
         answers: Answers,
         timed: Timed,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.resource = resource
         self.streams = Streams()
         self._plugin_dir = plugin_dir
         self._kubelet = kubelet
         self._servicer = Servicer(resource, self.streams, answers, timed)
-        self._sleep = sleep
         self._server: Server | None = None
         self._backoff = Backoff(first=SETTLE_S, most=5.0)
 
@@ -73,9 +70,16 @@ class ResourcePlugin:
         if loop.time() - began > STABLE_S:
             self._backoff.reset()
         await self._end_streams()
-        # Nothing to be gentle with when it is another kubelet.
-        if self._kubelet.seen == kubelet:
-            await self._sleep(self._backoff.next())
+        await self._rest(kubelet)
+
+    async def _rest(self, kubelet: Identity) -> None:
+        """Wait before the next attempt, but not when there is another kubelet."""
+        try:
+            async with asyncio.timeout(self._backoff.next()):
+                await self._kubelet.changed_from(kubelet)
+        except TimeoutError:
+            return
+        self._backoff.reset()
 
     async def _connect(self) -> bool:
         """Whether the kubelet has opened its stream."""
@@ -91,7 +95,7 @@ class ResourcePlugin:
         log.info("%s is registered", self.resource)
         return True
 
-    async def _until_lost(self, kubelet: tuple[int, int]) -> None:
+    async def _until_lost(self, kubelet: Identity) -> None:
         other_kubelet = asyncio.ensure_future(self._kubelet.changed_from(kubelet))
         other_streams = asyncio.ensure_future(self.streams.until_other_than(1))
         waiting = {other_kubelet, other_streams}

@@ -43,6 +43,9 @@ def test_the_mirror_is_the_headers_layout() -> None:
         mirrored = getattr(MIRRORS[struct_name], field)
         assert (mirrored.offset, mirrored.size) == (offset, size), name
     constants = printed["constants"]
+    assert constants["MIZAR_SLOT_MAX"] == regions.SLOT_MAX
+    assert constants["MIZAR_USAGE_SIZE"] == regions.USAGE_SIZE
+    assert constants["MIZAR_LIMITS_SIZE"] == regions.LIMITS_SIZE
     assert constants["MIZAR_REGIONS_VERSION"] == regions.VERSION
     assert constants["MIZAR_LIMITS_CRC_FROM"] == regions.CRC_FROM
     assert constants["MIZAR_LIMITS_CRC_TO"] == regions.CRC_TO
@@ -117,8 +120,8 @@ def test_limits_of_another_size_are_left_alone(tmp_path: Path) -> None:
 
 def gate(seq: int, slot: int, slot_bytes: int, total: int) -> tuple[int, int]:
     """The two words of a gate, as the header lays them out."""
-    lo = seq | slot << 32 | (slot_bytes >> 20) << 40
-    return lo, slot_bytes & 0xFFFFF | total << 20
+    lo = seq | slot << 32 | (slot_bytes >> 21) << 42
+    return lo, slot_bytes & 0x1FFFFF | total << 21
 
 
 def put_usage(path: Path, card: int, words: tuple[int, int], held: dict[int, int]) -> None:
@@ -158,8 +161,8 @@ def test_use_counts_living_processes_and_the_gates_statement(tmp_path: Path) -> 
 
 
 def test_a_gate_is_taken_apart_as_the_header_says() -> None:
-    big = (1 << 44) - 5
-    assert usage.take_apart(*gate(1, 255, big, big - 1)) == usage.Gate(255, big, big - 1)
+    big = (1 << 43) - 5
+    assert usage.take_apart(*gate(1, 1023, big, big - 1)) == usage.Gate(1023, big, big - 1)
 
 
 def test_a_usage_file_cut_short_by_its_tenant_is_noticed_and_mended(tmp_path: Path) -> None:

@@ -1,0 +1,462 @@
+"""The whole agent between a kubelet, an API server and cards that behave like the real ones."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+from aiohttp.test_utils import TestServer
+
+from mizar_core.models import Isolation
+from mizar_nodeagent import limits, web
+from mizar_nodeagent.app import App, assembled
+from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.config import Config
+from mizar_nodeagent.planning.view import Patience
+from mizar_nodeagent.regions import STATE_READY
+from unit.nodeagent.fake_api import FakeApi, serving
+from unit.nodeagent.fake_kubelet import Admission, Allocated, FakeKubelet, KubePod
+from unit.nodeagent.makers import (
+    CARD,
+    GIB,
+    RESOURCE,
+    SHADOW,
+    card,
+    cards,
+    device,
+    shadow_object,
+    share_object,
+)
+
+SHADOW_POD = KubePod("team-a", SHADOW[1], f"uid-{SHADOW[1]}")
+SHARE = KubePod("team-a", "share", "uid-share")
+QUICK = Patience(lowered=0.05, blocked=0.05, leaving=0.2)
+
+
+class Cards:
+    """Four cards; `tell` reports a fault."""
+
+    def __init__(self) -> None:
+        self.present = cards()
+        self.tell: Callable[[str, int], None] = lambda uuid, xid: None
+
+    async def read(self) -> dict[str, CardFacts]:
+        return dict(self.present)
+
+    async def faults(self, tell: Callable[[str, int], None]) -> None:
+        self.tell = tell
+        await asyncio.Event().wait()
+
+
+async def until(what: Callable[[], Any], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+class World:
+    """A node with everything on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.api = FakeApi()
+        self.kubelet = FakeKubelet(folder / "kubelet")
+        self.cards = Cards()
+        self.app: App | None = None
+        (folder / "libmizar.so").write_bytes(b"shim")
+        self._running: asyncio.Task[None] | None = None
+        self._stack = AsyncExitStack()
+
+    @property
+    def config(self) -> Config:
+        return Config(
+            node_name="node-1",
+            kubelet_dir=self.folder / "kubelet",
+            plugin_dir=self.folder / "kubelet" / "device-plugins",
+            state_dir=self.folder / "state",
+            shim_path=self.folder / "libmizar.so",
+            metrics_port=0,
+        )
+
+    async def start_agent(self) -> None:
+        client = await self._stack.enter_async_context(serving(self.api))
+        started = asyncio.Event()
+
+        async def run() -> None:
+            async with assembled(self.config, client, self.cards, QUICK) as app:
+                self.app = app
+                started.set()
+                await app.run()
+
+        self._running = asyncio.create_task(run())
+        await started.wait()
+
+    async def stop_agent(self) -> None:
+        assert self._running is not None
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        await self._stack.aclose()
+
+    def add_shadow(self, **carving: Any) -> None:
+        """A shadow pod bound to the node, which the kubelet has given a card."""
+        self.api.put_shadow(*SHADOW, f"owner-{SHADOW[1]}")
+        self.api.put_pod(shadow_object(**carving))
+        self.kubelet.add_pod(SHADOW_POD, pause=[CARD])
+
+    async def serve_shadow(self, **carving: Any) -> None:
+        self.add_shadow(**carving)
+        await until(lambda: self.ready() == ("True", "Serving"))
+
+    def ready(self) -> tuple[str, str]:
+        return self.api.condition(*SHADOW, "Ready")
+
+    def draining(self) -> tuple[str, str]:
+        return self.api.condition(*SHADOW, "Draining")
+
+    def holders(self) -> list[str]:
+        """Names of the pods that hold a device, by ShadowPod.status."""
+        devices = self.api.status(*SHADOW).get("devices", ())
+        return [one["holder"]["name"] for one in devices if "holder" in one]
+
+    def node(self, resource: str = RESOURCE) -> tuple[str | None, str | None]:
+        """(capacity, allocatable) in the node's status."""
+        status = self.api.node["status"]
+        return status["capacity"].get(resource), status["allocatable"].get(resource)
+
+    def event_reasons(self) -> list[str]:
+        return [event["reason"] for event in self.api.events]
+
+    async def start_share(self, pod: KubePod = SHARE, count: int = 1) -> Allocated:
+        """The scheduler binds a share pod, the kubelet admits and starts it."""
+        self.api.put_pod(share_object(pod.name, pod.namespace, count=count))
+        await self.kubelet.allocate(pod, "main", RESOURCE, count)
+        return await self.kubelet.start_container(pod, "main", RESOURCE)
+
+
+def mounted(held: Allocated) -> dict[str, tuple[str, bool]]:
+    return {one.container_path: (one.host_path, one.read_only) for one in held.answer.mounts}
+
+
+def limits_of(held: Allocated) -> Path:
+    return Path(mounted(held)["/run/mizar/limits"][0])
+
+
+@pytest.fixture
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    made = World(tmp_path_factory.mktemp("w"))
+    await made.kubelet.start()
+    await made.start_agent()
+    try:
+        yield made
+    finally:
+        await made.stop_agent()
+        await made.kubelet.stop()
+        assert not made.kubelet.crashed
+
+
+async def test_a_shadow_pod_becomes_devices(world: World) -> None:
+    await world.serve_shadow()
+    assert world.kubelet.healthy(RESOURCE) == {device(0), device(1)}
+    assert world.node() == ("2", "2")
+    status = world.api.status(*SHADOW)
+    assert status["node"] == "node-1" and status["usage"] == "0/2"
+    assert status["cards"] == [
+        {"uuid": CARD, "model": "NVIDIA A100-SXM4-40GB", "memoryMiB": 16384, "index": 0}
+    ]
+    assert status["idleSince"]
+    assert "phase" not in status
+    await until(lambda: world.event_reasons() == ["ShadowReady"])
+
+
+async def test_cards_that_the_kubelet_tells_late_are_served_quickly(world: World) -> None:
+    world.api.put_shadow(*SHADOW, f"owner-{SHADOW[1]}")
+    world.api.put_pod(shadow_object())
+    await until(lambda: world.ready() == ("False", "CardsUnknown"))
+    world.kubelet.add_pod(SHADOW_POD, pause=[CARD])
+    await until(lambda: world.ready() == ("True", "Serving"), 1.0)
+
+
+async def test_a_share_pod_gets_card_slot_and_limits(world: World) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    (given,) = held.ids
+    index = given.rpartition("-")[2]
+    key = "mizar.k8s.io/container-devices-from.main"
+    assert json.loads(held.answer.annotations[key]) == {
+        f"_/{SHADOW[1]}/main": {"*": [f"{SHADOW[1]}-{index}"]}
+    }
+    assert held.answer.envs["NVIDIA_VISIBLE_DEVICES"] == CARD
+    mounts = mounted(held)
+    assert {path: read_only for path, (_, read_only) in mounts.items()} == {
+        "/run/mizar/libmizar.so": True,
+        "/run/mizar/limits": True,
+        "/run/mizar/usage": False,
+        "/etc/ld.so.preload": True,
+    }
+    assert Path(mounts["/etc/ld.so.preload"][0]).read_text() == "/run/mizar/libmizar.so\n"
+    assert Path(mounts["/run/mizar/libmizar.so"][0]).read_bytes() == b"shim"
+    region = limits.read(limits_of(held))
+    assert (region.pod_namespace, region.pod_name) == (b"team-a", b"share")
+    assert (region.pod_uid, region.container) == (b"uid-share", b"main")
+    assert region.cards[0].memory_limit == 8 * GIB
+    await until(lambda: world.holders() == ["share"])
+    assert world.api.condition(*SHADOW, "PodInUsing") == ("True", "Held")
+    assert "idleSince" not in world.api.status(*SHADOW)
+
+
+async def test_a_container_restart_keeps_its_slot(world: World) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    before = limits.read(limits_of(held)).seq
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert limits.read(limits_of(held)).seq == before
+
+
+async def test_devices_of_a_deleted_pod_are_free_at_once_and_used_again(world: World) -> None:
+    await world.serve_shadow()
+    await world.start_share(count=2)
+    await until(lambda: world.holders() == ["share", "share"])
+    world.kubelet.remove_pod("uid-share")
+    world.api.delete_pod("team-a", "share")
+    await until(lambda: world.holders() == [], 1.0)
+    assert world.api.status(*SHADOW)["idleSince"]
+    held = await world.start_share(KubePod("team-a", "next", "uid-next"), count=2)
+    assert limits.read(limits_of(held)).pod_name == b"next"
+
+
+async def test_an_init_containers_device_is_used_again_by_main(world: World) -> None:
+    await world.serve_shadow()
+    pod = KubePod("team-a", "share", "uid-share", init=frozenset({"prepare"}))
+    body = share_object()
+    body["spec"]["initContainers"] = [{"name": "prepare", "resources": {"limits": {RESOURCE: "1"}}}]
+    world.api.put_pod(body)
+    await until(lambda: ("team-a", "share") in world.app.pods)
+    first = await world.kubelet.allocate(pod, "prepare", RESOURCE, 1)
+    second = await world.kubelet.allocate(pod, "main", RESOURCE, 1, reuse=first.ids)
+    await world.kubelet.start_container(pod, "prepare", RESOURCE)
+    await world.kubelet.start_container(pod, "main", RESOURCE)
+    assert limits_of(first) != limits_of(second)
+    for held in (first, second):
+        assert limits.read(limits_of(held)).cards[0].memory_limit == 8 * GIB
+
+
+async def test_an_init_container_alone_is_known_by_the_kubelets_record(world: World) -> None:
+    await world.serve_shadow()
+    pod = KubePod("team-a", "share", "uid-share", init=frozenset({"prepare"}))
+    world.api.put_pod(share_object())
+    await until(lambda: ("team-a", "share") in world.app.pods)
+    held = await world.kubelet.allocate(pod, "prepare", RESOURCE, 1)
+    await world.kubelet.start_container(pod, "prepare", RESOURCE)
+    assert limits.read(limits_of(held)).container == b"prepare"
+
+
+async def test_a_foreign_pod_does_not_start(world: World) -> None:
+    await world.serve_shadow()
+    foreign = KubePod("team-b", "thief", "uid-thief")
+    with pytest.raises(grpc.aio.AioRpcError, match="are for pods of team-a, not of team-b"):
+        await world.start_share(foreign)
+    held = world.kubelet.allocated["uid-thief", "main", RESOURCE]
+    assert limits_of(held).read_bytes().strip(b"\0") == b""
+    await until(lambda: "IsolationNotEnforced" in world.event_reasons())
+
+
+@pytest.mark.parametrize(
+    "isolation",
+    [
+        Isolation(compute="Hard"),
+        Isolation(compute="Weighted"),
+        Isolation(memory="Oversubscribe"),
+        Isolation(backend="MPS"),
+    ],
+)
+async def test_what_is_not_enforced_does_not_start(world: World, isolation: Isolation) -> None:
+    await world.serve_shadow(isolation=isolation)
+    with pytest.raises(grpc.aio.AioRpcError, match="isolation"):
+        await world.start_share()
+    await until(lambda: "IsolationNotEnforced" in world.event_reasons())
+    (event,) = (one for one in world.api.events if one["reason"] == "IsolationNotEnforced")
+    assert event["regarding"]["name"] == "share"
+
+
+async def test_without_isolation_there_is_no_shim(world: World) -> None:
+    await world.serve_shadow(isolation=Isolation(backend="None"))
+    held = await world.start_share()
+    assert mounted(held) == {}
+    assert held.answer.envs["NVIDIA_VISIBLE_DEVICES"] == CARD
+
+
+async def test_an_unknown_device_fails_the_pod_with_a_sentence(world: World) -> None:
+    await world.serve_shadow()
+    world.kubelet.devices[RESOURCE]["team-a/shadow-2-zzzzz-0"] = True
+    with pytest.raises(Admission, match="shadow-2-zzzzz-0 is no device of"):
+        await world.kubelet.allocate(SHARE, "main", RESOURCE, 3)
+
+
+async def test_a_broken_card_takes_its_devices_away(world: World) -> None:
+    await world.serve_shadow()
+    world.cards.tell(CARD, 13)
+    world.cards.tell(CARD, 79)
+    await until(lambda: world.kubelet.devices[RESOURCE] == {device(0): False, device(1): False})
+    await until(lambda: world.node() == ("2", "0"))
+    await until(lambda: world.api.condition(*SHADOW, "Healthy") == ("False", "CardFailed"))
+    await until(lambda: "DeviceUnhealthy" in world.event_reasons())
+
+
+async def test_a_drain_ends_drained(world: World) -> None:
+    await world.serve_shadow()
+    world.api.put_pod(shadow_object(drain="2026-01-01T00:00:00Z"))
+    await until(lambda: world.draining() == ("True", "Drained"))
+    assert world.node() == ("2", "0")
+    assert world.kubelet.devices[RESOURCE] == {device(0): False, device(1): False}
+    world.api.put_pod(shadow_object())
+    await until(lambda: world.ready() == ("True", "Serving"))
+    assert world.node() == ("2", "2")
+
+
+async def test_a_drain_of_what_is_held_is_called_off(world: World) -> None:
+    await world.serve_shadow()
+    await world.start_share()
+    world.api.put_pod(shadow_object(drain="2026-01-01T00:00:00Z"))
+    await until(lambda: world.draining() == ("False", "InUse"))
+    await until(lambda: len(world.kubelet.healthy(RESOURCE)) == 2)
+
+
+async def test_a_reaped_shadow_pod_leaves_nothing(world: World) -> None:
+    await world.serve_shadow()
+    world.api.delete_pod(*SHADOW)
+    world.kubelet.remove_pod(SHADOW_POD.uid)
+    await until(lambda: world.kubelet.devices[RESOURCE] == {})
+    await until(lambda: world.node() == ("0", "0"))
+
+
+async def test_a_lost_shadow_pods_container_does_not_start_again(world: World) -> None:
+    await world.serve_shadow()
+    await world.start_share()
+    world.api.delete_pod(*SHADOW)
+    world.kubelet.remove_pod(SHADOW_POD.uid)
+    await until(lambda: world.kubelet.devices[RESOURCE] == {device(0): False, device(1): False})
+    with pytest.raises(grpc.aio.AioRpcError, match=r"shadow pod of .* is gone"):
+        await world.kubelet.start_container(SHARE, "main", RESOURCE)
+
+
+async def test_a_kubelet_restart_loses_nothing(world: World) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    await world.kubelet.restart()
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)}, 1.0)
+    other = await world.start_share(KubePod("team-a", "next", "uid-next"))
+    assert set(other.ids) == {device(0), device(1)} - set(held.ids)
+    await until(lambda: sorted(world.holders()) == ["next", "share"])
+    assert world.ready() == ("True", "Serving")
+
+
+async def test_an_agent_restart_loses_nothing(world: World) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    await world.stop_agent()
+    await until(lambda: not world.kubelet.is_serving(RESOURCE))
+    await world.start_agent()
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    other = await world.start_share(KubePod("team-a", "next", "uid-next"))
+    assert set(other.ids) == {device(0), device(1)} - set(held.ids)
+    await until(lambda: sorted(world.holders()) == ["next", "share"])
+
+
+async def test_an_agent_that_has_lost_its_state_finds_it_again(world: World) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    await world.stop_agent()
+    (world.folder / "state" / "checkpoint.json").write_text("{ damaged")
+    for path in limits_of(held).parent.iterdir():
+        path.unlink()
+    limits_of(held).parent.rmdir()
+    await world.start_agent()
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+    # The container starts again with the paths that the kubelet remembers.
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    region = limits.read(limits_of(held))
+    assert (region.state, region.pod_name) == (STATE_READY, b"share")
+
+
+async def test_an_agent_serves_from_its_checkpoint_while_the_api_server_is_away(
+    world: World,
+) -> None:
+    await world.serve_shadow()
+    await world.start_share()
+    await world.stop_agent()
+    world.api.down = True
+    await world.start_agent()
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+
+
+async def test_a_drain_survives_the_agent(world: World) -> None:
+    await world.serve_shadow()
+    world.api.put_pod(shadow_object(drain="2026-01-01T00:00:00Z"))
+    await until(lambda: world.draining() == ("True", "Drained"))
+    await world.stop_agent()
+    seen: list[set[str]] = []
+    receive = world.kubelet._receive
+    world.kubelet._receive = lambda resource, answer: (  # type: ignore[method-assign]
+        receive(resource, answer),
+        seen.append(world.kubelet.healthy(resource)),
+    )[0]
+    await world.start_agent()
+    await until(lambda: seen)
+    await asyncio.sleep(0.1)
+    assert not any(seen)
+
+
+async def test_nothing_is_written_twice(world: World) -> None:
+    await world.serve_shadow()
+    before = len(world.api.writes)
+    for _ in range(3):
+        world.app.agent.wake()
+        world.app.asking.poke()
+        await asyncio.sleep(0.05)
+    assert len(world.api.writes) == before
+
+
+async def test_the_kubelets_figures_are_never_exceeded(world: World) -> None:
+    await world.serve_shadow()
+    for path, body in world.api.writes:
+        if path.startswith("/api/v1/nodes/"):
+            assert body["status"]["allocatable"] == {RESOURCE: "2"}
+
+
+async def test_figures_and_probes(world: World) -> None:
+    await world.serve_shadow()
+    await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    app = world.app
+    async with (
+        TestServer(web.application(app.registry, app.unwell, app.unready)) as server,
+        aiohttp.ClientSession(server.make_url("")) as session,
+    ):
+        text = await (await session.get("/metrics")).text()
+        for probe in ("/healthz", "/readyz"):
+            assert (await session.get(probe)).status == 200
+        app.agent.book.problem = "no driver"
+        answer = await session.get("/readyz")
+        assert (answer.status, await answer.text()) == (503, "no driver")
+        assert (await session.get("/healthz")).status == 200
+    labels = f'container="main",device_uuid="{CARD}",namespace="team-a",node="node-1",pod="share"'
+    assert f"mizar_device_memory_limit_bytes{{{labels}}} 8.589934592e+09" in text
+    assert f"mizar_device_memory_used_bytes{{{labels}}} 0.0" in text
+    assert 'mizar_build_info{component="nodeagent"' in text
+    assert 'mizar_deviceplugin_answer_seconds_count{call="allocate"} 1.0' in text
+
+
+def test_short_paths() -> None:
+    assert (
+        len(os.fspath(Path("/var/lib/kubelet/device-plugins/mizar-01234567-89abcdef.sock"))) < 108
+    )
+    assert card(2).memory_mib == 16384
