@@ -86,7 +86,8 @@ static void *answer(const struct question *question, void *handle) {
     bool scope = handle == RTLD_DEFAULT || handle == RTLD_NEXT;
     void *found = scope ? ask_past_shim(question) : ask(question, handle);
     if (found == wrapper) found = ask_past_shim(question); /* the handle was the global scope */
-    if (!found || found == wrapper) return NULL;
+    if (found == wrapper) return ask(question, RTLD_NEXT); /* nothing there; leaves dlerror right */
+    if (!found) return NULL;
     return wrapper_for(question->hook, found);
 }
 

@@ -34,10 +34,7 @@ WAYS = ["link", "dlsym", "default", "next", "found_dlsym", "proc", "proc_v1"]
 
 
 def test_every_snippet_is_run(env: dict[str, str]) -> None:
-    assert run("snippets", env=env).stdout.split() == [*HOOKS[1:14], HOOKS[0], *MORE[:1]] + [
-        *HOOKS[14:],
-        *MORE[1:],
-    ]
+    assert set(run("snippets", env=env).stdout.split()) == {*HOOKS, *MORE}
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -1,0 +1,167 @@
+/*
+ * The gate and the allocation table against models, alone and under threads; built plain and with
+ * the sanitizers. `account SEED`
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "allocs.h"
+#include "check.h"
+#include "gate.h"
+
+#define SLOTS 5
+#define THREADS 4
+#define LIMIT 1000000u
+
+static struct mizar_usage *usage;
+
+static uint64_t random_next(uint64_t *state) {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* ---- the gate ---- */
+
+struct model {
+    uint64_t held[SLOTS];
+    uint64_t total;
+};
+
+static void compare(const struct model *model, unsigned card) {
+    CHECK_IS(gate_view(usage, card).total, model->total);
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        CHECK_IS(gate_slot_bytes(usage, card, slot * 200), model->held[slot]);
+}
+
+static void step(struct model *model, unsigned card, uint64_t *state) {
+    unsigned slot = (unsigned)(random_next(state) % SLOTS);
+    uint64_t bytes = random_next(state) % (LIMIT / 4);
+    if (random_next(state) % 2) {
+        bool allowed = model->total + bytes <= LIMIT;
+        CHECK_IS(gate_take(usage, card, slot * 200, bytes, LIMIT), allowed);
+        if (allowed) model->held[slot] += bytes, model->total += bytes;
+    } else {
+        if (bytes > model->held[slot]) bytes = model->held[slot]; /* never more than it holds */
+        gate_give(usage, card, slot * 200, bytes);
+        model->held[slot] -= bytes, model->total -= bytes;
+    }
+}
+
+static void gate_like_model(uint64_t seed) {
+    struct model models[2] = {0};
+    for (int i = 0; i < 20000; i++) {
+        unsigned card = (unsigned)(random_next(&seed) % 2);
+        step(&models[card], card, &seed);
+        compare(&models[card], card);
+    }
+}
+
+static void gate_at_its_ends(void) {
+    CHECK(gate_take(usage, 3, 1023, MIZAR_BYTES_MAX, GATE_NO_LIMIT));
+    CHECK(!gate_take(usage, 3, 0, 1, GATE_NO_LIMIT));
+    CHECK(!gate_take(usage, 3, 1023, UINT64_MAX, GATE_NO_LIMIT));
+    CHECK_IS(gate_view(usage, 3).total, MIZAR_BYTES_MAX);
+    CHECK_IS(gate_slot_bytes(usage, 3, 1023), MIZAR_BYTES_MAX);
+    gate_give(usage, 3, 1023, MIZAR_BYTES_MAX - 1);
+    CHECK_IS(gate_view(usage, 3).total, 1);
+    gate_give(usage, 3, 1023, 100);
+    CHECK_IS(gate_view(usage, 3).total, 0);
+}
+
+/* The sequence number runs over; a slot that was never recorded must not be mistaken for one. */
+static void gate_wraps(void) {
+    usage->cards[4].gate.lo = UINT32_MAX - 3;
+    usage->cards[4].gate.hi = 0;
+    usage->slots[0].held[4].seq = UINT32_MAX - 3;
+    for (unsigned i = 0; i < 8; i++) {
+        CHECK(gate_take(usage, 4, i, 10 + i, LIMIT));
+        CHECK(gate_take(usage, 4, i, 1, LIMIT));
+    }
+    for (unsigned i = 0; i < 8; i++) CHECK_IS(gate_slot_bytes(usage, 4, i), 11 + i);
+}
+
+static void *gate_thread(void *seed) {
+    uint64_t state = (uint64_t)(uintptr_t)seed * 7919 + 1, held = 0;
+    unsigned slot = (unsigned)(uintptr_t)seed / 2; /* two threads share each slot */
+    for (int i = 0; i < 20000; i++) {
+        uint64_t bytes = random_next(&state) % (LIMIT / 3);
+        if (held) {
+            gate_give(usage, 5, slot, held);
+            held = 0;
+        } else if (gate_take(usage, 5, slot, bytes, LIMIT)) {
+            held = bytes;
+        }
+        if (gate_view(usage, 5).total > LIMIT) abort();
+    }
+    gate_give(usage, 5, slot, held);
+    return NULL;
+}
+
+/* ---- the table ---- */
+
+static struct process *table;
+
+static void *table_thread(void *seed) {
+    enum { KEYS = 3000 };
+    uint64_t base = ((uint64_t)(uintptr_t)seed + 1) << 32;
+    for (int round = 0; round < 3; round++) {
+        for (uint64_t i = 1; i <= KEYS; i++)
+            if (!allocs_put(table, base + i * 512, (struct alloc){.bytes = i, .card = 3})) abort();
+        for (uint64_t i = KEYS; i; i--) {
+            struct alloc alloc;
+            if (!allocs_find(table, base + i * 512, &alloc) || alloc.bytes != i) abort();
+            if (!allocs_take(table, base + i * 512, &alloc) || alloc.bytes != i) abort();
+            if (allocs_take(table, base + i * 512, &alloc)) abort();
+        }
+    }
+    return NULL;
+}
+
+static uint64_t winners;
+
+/* All threads take the same keys: each key has one winner. */
+static void *rival_thread(void *unused) {
+    struct alloc alloc;
+    (void)unused;
+    for (uint64_t key = 1; key <= 5000; key++)
+        if (allocs_take(table, key << 20, &alloc)) __atomic_add_fetch(&winners, 1, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+static void run_threads(void *(*function)(void *)) {
+    pthread_t ids[THREADS];
+    for (uintptr_t i = 0; i < THREADS; i++)
+        CHECK(!pthread_create(&ids[i], NULL, function, (void *)i));
+    for (int i = 0; i < THREADS; i++) pthread_join(ids[i], NULL);
+}
+
+static void table_extremes(void) {
+    struct alloc alloc = {.bytes = MIZAR_BYTES_MAX, .card = 15, .kind = 31};
+    CHECK(allocs_put(table, UINT64_MAX - 1, alloc));
+    CHECK(allocs_take(table, UINT64_MAX - 1, &alloc));
+    CHECK_IS(alloc.bytes, MIZAR_BYTES_MAX);
+    CHECK_IS(alloc.card, 15);
+    CHECK_IS(alloc.kind, 31);
+}
+
+int main(int count, char **arguments) {
+    uint64_t seed = count > 1 ? strtoull(arguments[1], NULL, 10) : 1;
+    usage = aligned_alloc(4096, (sizeof *usage + 4095) / 4096 * 4096);
+    memset(usage, 0, sizeof *usage);
+    table = process_new();
+    gate_like_model(seed * 2654435761u + 1);
+    gate_at_its_ends();
+    gate_wraps();
+    run_threads(gate_thread);
+    CHECK_IS(gate_view(usage, 5).total, 0);
+    run_threads(table_thread);
+    for (uint64_t key = 1; key <= 5000; key++)
+        CHECK(allocs_put(table, key << 20, (struct alloc){.bytes = 1}));
+    run_threads(rival_thread);
+    CHECK_IS(winners, 5000);
+    table_extremes();
+    return 0;
+}

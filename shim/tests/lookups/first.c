@@ -1,0 +1,14 @@
+/* The first of two libraries that define who(); each can ask for the next one. */
+#include <dlfcn.h>
+
+const char *who(void);
+const char *ask_first(void);
+
+const char *who(void) {
+    return "first";
+}
+
+const char *ask_first(void) {
+    const char *(*next)(void) = (const char *(*)(void))dlsym(RTLD_NEXT, "who");
+    return next ? next() : "nobody";
+}

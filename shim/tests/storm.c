@@ -1,0 +1,168 @@
+/*
+ * Storms: `storm threads`, `storm processes`, `storm kills ROUNDS`. 64 MiB are allowed on card 0.
+ * What the program was granted is counted beside the shim, in memory that all processes share: it
+ * must never pass the limit, and after everybody is gone all of it can be had again.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "api.h"
+#include "check.h"
+
+#define LIMIT (64 * MIB)
+#define POINTERS 24
+
+static struct shared {
+    uint64_t granted;
+    uint64_t over;
+    uint64_t refused;
+    uint64_t operations;
+} *shared;
+
+static uint64_t random_next(uint64_t *state) {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* Counted after it was granted and until before it is freed: never more than what is taken. */
+static void count_granted(uint64_t bytes) {
+    uint64_t now = __atomic_add_fetch(&shared->granted, bytes, __ATOMIC_SEQ_CST);
+    if (now > LIMIT) __atomic_add_fetch(&shared->over, 1, __ATOMIC_RELAXED);
+}
+
+struct held {
+    CUdeviceptr pointer;
+    uint64_t bytes;
+};
+
+static void free_one(struct held *held) {
+    __atomic_sub_fetch(&shared->granted, held->bytes, __ATOMIC_SEQ_CST);
+    CHECK_IS(api.cuMemFree_v2(held->pointer), CUDA_SUCCESS);
+    held->bytes = 0;
+}
+
+static void take_one(struct held *held, uint64_t bytes) {
+    CUresult result = api.cuMemAlloc_v2(&held->pointer, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        __atomic_add_fetch(&shared->refused, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    CHECK_IS(result, CUDA_SUCCESS);
+    held->bytes = bytes;
+    count_granted(bytes);
+}
+
+static void operate(uint64_t seed, int operations) {
+    struct held held[POINTERS] = {0};
+    uint64_t state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    api_use(0);
+    for (int i = 0; i < operations; i++) {
+        struct held *one = &held[random_next(&state) % POINTERS];
+        uint64_t bytes = 512 * (1 + random_next(&state) % 8000);
+        if (one->bytes)
+            free_one(one);
+        else
+            take_one(one, bytes);
+        __atomic_add_fetch(&shared->operations, 1, __ATOMIC_RELAXED);
+    }
+    for (int i = 0; i < POINTERS; i++)
+        if (held[i].bytes) free_one(&held[i]);
+}
+
+static int operations_each = 20000;
+
+static void *thread(void *seed) {
+    operate((uint64_t)(uintptr_t)seed, operations_each);
+    return NULL;
+}
+
+static void threads(int count, uint64_t seed) {
+    pthread_t ids[16];
+    for (int i = 0; i < count; i++)
+        CHECK(!pthread_create(&ids[i], NULL, thread, (void *)(uintptr_t)(seed + (uint64_t)i)));
+    for (int i = 0; i < count; i++) pthread_join(ids[i], NULL);
+}
+
+/* A fresh process must be able to have everything: no byte was lost, and none is counted twice. */
+static void all_is_back(void) {
+    int status;
+    pid_t child = fork();
+    if (!child) {
+        CUdeviceptr pointer;
+        api_start();
+        CHECK_IS(api.cuMemAlloc_v2(&pointer, LIMIT), CUDA_SUCCESS);
+        CHECK_IS(api_used(0), LIMIT);
+        CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
+        CHECK_IS(api_used(0), 0);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+    CHECK_IS(shared->over, 0);
+}
+
+static void storm_of_threads(void) {
+    CHECK_IS(api.cuInit(0), CUDA_SUCCESS);
+    threads(8, 1);
+    CHECK_IS(shared->granted, 0);
+    CHECK_IS(api_used(0), 0);
+}
+
+static pid_t start(uint64_t seed, int thread_count) {
+    pid_t child = fork();
+    if (child) return child;
+    CHECK_IS(api.cuInit(0), CUDA_SUCCESS);
+    threads(thread_count, seed);
+    _exit(0);
+}
+
+static void storm_of_processes(void) {
+    int status;
+    for (uint64_t i = 0; i < 6; i++) start(i * 100, 2);
+    while (wait(&status) > 0) CHECK(status == 0);
+    CHECK_IS(shared->granted, 0);
+    all_is_back();
+}
+
+/*
+ * Kills at any instruction. What the killed held is still in shared->granted, so the bound that can
+ * be checked meanwhile is the shim's own: the gate never says more than the limit.
+ */
+static void storm_of_kills(int rounds) {
+    enum { AT_ONCE = 3 };
+    pid_t children[AT_ONCE] = {0};
+    uint64_t state = 88172645463325252u, seed = 1;
+    operations_each = 1 << 30;
+    for (int i = 0; i < rounds; i++) {
+        pid_t *one = &children[random_next(&state) % AT_ONCE];
+        struct timespec moment = {0, (long)(random_next(&state) % 1500000)};
+        if (*one) kill(*one, SIGKILL), waitpid(*one, NULL, 0);
+        *one = start(seed += 10, 2);
+        nanosleep(&moment, NULL);
+        CHECK(api_used(0) <= LIMIT);
+    }
+    for (int i = 0; i < AT_ONCE; i++)
+        if (children[i]) kill(children[i], SIGKILL), waitpid(children[i], NULL, 0);
+    shared->over = 0; /* says nothing here: the dead are counted in it */
+    all_is_back();
+}
+
+int main(int count, char **arguments) {
+    CHECK(count > 1);
+    api_load("dlsym");
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (!strcmp(arguments[1], "threads")) storm_of_threads();
+    if (!strcmp(arguments[1], "processes")) storm_of_processes();
+    if (!strcmp(arguments[1], "kills")) storm_of_kills(count > 2 ? atoi(arguments[2]) : 200);
+    CHECK_IS(shared->over, 0);
+    printf("%llu operations, %llu refused\n", (unsigned long long)shared->operations,
+           (unsigned long long)shared->refused);
+    return 0;
+}

@@ -1,0 +1,84 @@
+"""Invariant 7: where limits cannot be kept there is no CUDA, and the reason is told once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import run
+from .shell import SUCCESS, SYSTEM_NOT_READY, Shell
+from .slot import MIB, Card, Slot, card_uuid
+
+
+def flip(path: Path, offset: int) -> None:
+    """Flips one bit of the file, in place."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 4]))
+
+
+def truncate(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+WRONG: dict[str, tuple[Callable[[Slot], object], str]] = {
+    "no limits": (lambda slot: slot.limits.unlink(), "limits cannot be opened"),
+    "no usage": (lambda slot: slot.usage.unlink(), "usage cannot be opened"),
+    "zero bytes": (lambda slot: truncate(slot.limits, 0), "limits is empty"),
+    "zeroed": (lambda slot: slot.limits.write_bytes(bytes(8192)), "limits is empty"),
+    "short": (lambda slot: truncate(slot.limits, 4096), "limits has the wrong size"),
+    "magic": (lambda slot: flip(slot.limits, 0), "limits is not a limits file"),
+    "version": (lambda slot: flip(slot.limits, 8), "limits has another version"),
+    "limit": (lambda slot: flip(slot.limits, 1024 + 64 + 5), "limits is damaged"),
+    "usage magic": (lambda slot: flip(slot.usage, 0), "usage is not a usage file"),
+    "usage version": (lambda slot: flip(slot.usage, 8), "usage has another version"),
+    "usage shape": (lambda slot: flip(slot.usage, 20), "usage has another shape"),
+    "usage short": (lambda slot: truncate(slot.usage, 4096), "usage has the wrong size"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_no_cuda(wrong: str, env: dict[str, str], slot: Slot) -> None:
+    spoil, reason = WRONG[wrong]
+    spoil(slot)
+    with Shell(env, start=False) as shell:
+        assert shell("init").code == SYSTEM_NOT_READY
+        shell("use", 0)
+        assert shell.alloc(512) == SYSTEM_NOT_READY
+        shell.send("exit")
+        errors = shell.errors()
+    assert errors.count("\n") == 1
+    assert errors.startswith("mizar: CUDA is refused: ")
+    assert reason in errors
+
+
+def test_a_writer_that_died(env: dict[str, str], slot: Slot) -> None:
+    flip(slot.limits, slot.offset("mizar_limits.seq"))  # 2 -> 6: another even number is sound
+    with slot.limits.open("r+b") as file:
+        file.seek(slot.offset("mizar_limits.seq"))
+        file.write(b"\7")
+    with Shell(env, start=False) as shell:
+        assert shell("init").code == SYSTEM_NOT_READY
+        slot.seq = 8
+        slot.set_limits(*slot.cards)  # its successor writes everything again
+        assert shell("init").code == SUCCESS
+        shell.send("exit")
+        assert "being written" in shell.errors()
+
+
+def test_limits_that_come_late(env: dict[str, str], slot: Slot) -> None:
+    slot.limits.write_bytes(bytes(8192))
+    with Shell(env, start=False) as shell:
+        assert shell("init").code == SYSTEM_NOT_READY
+        slot.set_limits(Card(card_uuid(0), 64 * MIB))
+        assert shell("init").code == SUCCESS
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_damaged_regions_lift_no_limit(when: str, env: dict[str, str], slot: Slot) -> None:
+    run("fuzz", when, "150", "7", env=env)
