@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from cluster import cleanup, state
+from cluster import cleanup, preflight, state
 from cluster.binaries import Binaries, ensure
 from cluster.binaries.progress import Progress
 from cluster.errors import AlreadyUp, ClusterError, NotUp
@@ -30,7 +29,7 @@ class LocalProvider:
         Raises AlreadyUp when there is one of that name. Remains of one that was killed are
         removed first.
         """
-        require_root()
+        preflight.require_root()
         layout = Layout(spec.name, self._root)
         with state.locked(layout), interruptible_once():
             if state.is_up(layout):
@@ -39,6 +38,7 @@ class LocalProvider:
                     f"or run `python -m cluster down --name {spec.name}`"
                 )
             cleanup.remove(layout, progress)
+            preflight.check(spec.nodes)
             binaries = ensure(progress)
             images = first_images(spec, binaries, progress)
             if spec.cards:
@@ -60,7 +60,7 @@ class LocalProvider:
 
     def down(self, name: str, progress: Progress) -> bool:
         """Remove all there is of a cluster, in whatever state; False if there was nothing."""
-        require_root()
+        preflight.require_root()
         layout = Layout(name, self._root)
         with state.locked(layout):
             return cleanup.remove(layout, progress)
@@ -83,11 +83,3 @@ def compile_driver(progress: Progress) -> None:
             compiled()
     except BuildError as error:
         raise ClusterError(f"the simulated driver cannot be compiled: {error}") from error
-
-
-def require_root() -> None:
-    """Raise ClusterError unless run by root."""
-    if os.geteuid() != 0:
-        raise ClusterError(
-            "a local cluster makes namespaces, mounts and cgroups: run this as root (with sudo)"
-        )

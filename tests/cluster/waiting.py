@@ -19,13 +19,14 @@ def wait_until(
     probe: Callable[[], T | None],
     processes: Processes,
     names: Sequence[str],
-    limit: float = LIMIT,
+    limit: float | None = None,
 ) -> T:
     """Call `probe` until it gives something true, and return that.
 
     Raises ComponentFailed with the last log lines of the processes called `names` when one of
-    them ends, or after `limit` seconds. A probe's OSError means "not yet".
+    them ends, or after `limit` seconds (LIMIT by default). A probe's OSError means "not yet".
     """
+    limit = LIMIT if limit is None else limit
     deadline = time.monotonic() + limit
     reason = ""
     while True:
