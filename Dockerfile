@@ -68,7 +68,8 @@ COPY --from=operator-packages /opt/mizar /opt/mizar
 COPY --from=operator-source /opt/mizar/bin/mizar-operator /opt/mizar/bin/mizar-webhook /opt/mizar/bin/
 COPY --from=operator-source /opt/mizar/src /opt/mizar/src
 ARG VERSION=dev
-ENV MIZAR_VERSION=${VERSION}
+# Kopf asks for the user's name, and no user id that a pod may run as is in /etc/passwd.
+ENV MIZAR_VERSION=${VERSION} USER=mizar
 USER 65532:65532
 CMD ["mizar-operator"]
 
