@@ -44,7 +44,7 @@ def registry(touched: Touched, kubeconfig: str | None) -> kopf.OperatorRegistry:
     for plural in ("gpupools", "gpuquotas", "shadowpods"):
 
         @kopf.on.event(GROUP, VERSION, plural, registry=found, id=plural, param=plural)
-        async def event(*, body: kopf.Body, param: Any, **_: Any) -> None:
+        async def event(*, body: kopf.Body, param: Any = None, **_: Any) -> None:
             touched(str(param), body)
 
     return found

@@ -74,7 +74,8 @@ def _alive(shadow: ShadowView) -> Stage:
 
 def phase_of(shadow: ShadowView, stage: Stage) -> Phase:
     """The phase that people see."""
-    if stage is Stage.LOST or (shadow.pod is not None and shadow.pod.ended):
+    # While the pod goes, its containers end: that alone is no loss.
+    if stage is Stage.LOST or (stage is Stage.LEAVING and shadow.phase == "Lost"):
         return "Lost"
     if shadow.deleting or stage in (Stage.DRAINING, Stage.LEAVING, Stage.FINISHED, Stage.GONE):
         return "Draining"
