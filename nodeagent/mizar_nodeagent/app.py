@@ -149,6 +149,7 @@ async def assembled(
         stack.push_async_callback(podresources.close)
         stack.push_async_callback(kept.write)
         stack.push_async_callback(plugins.close)
+        stack.push_async_callback(node.farewell, patience.farewell)
         yield App(
             config=config,
             agent=agent,

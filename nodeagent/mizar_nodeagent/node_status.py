@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mizar_kube.backoff import Backoff
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 # While a count is lowered, the kubelet may raise it again at any time.
 INSIST_EVERY_S = 0.4
+FAREWELL_S = 3.0
 
 
 class NodeStatus:
@@ -63,6 +65,22 @@ class NodeStatus:
     def forget(self, resource: str) -> None:
         """The kubelet may have written its own: write again."""
         self._written.pop(resource, None)
+
+    async def farewell(self, patience: float) -> None:
+        """Tell the scheduler that nothing is to be had here, before the agent ends.
+
+        The kubelet loses the devices with the agent and would say so only seconds later; a pod
+        that is bound meanwhile fails for good. Pods on their way get `patience` seconds to arrive.
+        """
+        leaving = {one: replace(counts, allocatable=0) for one, counts in self._written.items()}
+        if not leaving:
+            return
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                await self._client.patch_merge(self._ref, _patch(leaving), subresource="status")
+                await asyncio.sleep(patience)
+        except (KubeError, TimeoutError) as error:
+            log.warning("the node's status could not be lowered before the end: %s", error)
 
     async def run(self) -> None:
         """Write whenever something differs, for ever."""

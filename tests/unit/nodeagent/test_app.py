@@ -36,7 +36,7 @@ from unit.nodeagent.makers import (
 
 SHADOW_POD = KubePod("team-a", SHADOW[1], f"uid-{SHADOW[1]}")
 SHARE = KubePod("team-a", "share", "uid-share")
-QUICK = Patience(lowered=0.05, blocked=0.05, leaving=0.2)
+QUICK = Patience(lowered=0.05, blocked=0.05, leaving=0.2, farewell=0.01)
 
 
 class Cards:
@@ -368,6 +368,16 @@ async def test_an_agent_restart_loses_nothing(world: World) -> None:
     other = await world.start_share(KubePod("team-a", "next", "uid-next"))
     assert set(other.ids) == {device(0), device(1)} - set(held.ids)
     await until(lambda: sorted(world.holders()) == ["next", "share"])
+
+
+async def test_an_agent_that_ends_says_so_to_the_scheduler(world: World) -> None:
+    await world.serve_shadow()
+    assert world.api.node["status"]["allocatable"][RESOURCE] == "2"
+    await world.stop_agent()
+    assert world.api.node["status"]["allocatable"][RESOURCE] == "0"
+    assert world.api.node["status"]["capacity"][RESOURCE] == "2"
+    await world.start_agent()
+    await until(lambda: world.api.node["status"]["allocatable"][RESOURCE] == "2")
 
 
 async def test_an_agent_that_has_lost_its_state_finds_it_again(world: World) -> None:
