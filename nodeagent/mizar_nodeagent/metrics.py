@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import version
@@ -15,6 +16,8 @@ from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.view import View
+
+log = logging.getLogger(__name__)
 
 LABELS = ("node", "namespace", "pod", "container", "device_uuid")
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 30.0)
@@ -34,6 +37,7 @@ class Latencies:
 
     def __call__(self, call: str, seconds: float) -> None:
         self._seconds.labels(call).observe(seconds)
+        log.info("%s answered in %.3f ms", call, seconds * 1000)
 
 
 class Figures(Collector):

@@ -25,7 +25,7 @@ CARDS_PER_NODE = 2
 def mizar_cluster() -> Iterator[Cluster]:
     """Two nodes of two simulated cards each, Mizar installed from its chart."""
     if name := os.environ.get("MIZAR_E2E_CLUSTER"):
-        yield LocalProvider().attach(name)
+        yield LocalProvider().get(name)
         return
     spec = ClusterSpec(name=f"e2e-{os.getpid()}", nodes=2, cards=CARDS_PER_NODE)
     up = LocalProvider().up(spec, Progress())

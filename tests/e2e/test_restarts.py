@@ -69,7 +69,7 @@ def test_kubelet_restart(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> 
     kube.wait_running(tenant, "a")
     before = wait_held(kube, tenant, "a")
     for node in mizar_cluster.nodes:
-        mizar_cluster.restart_kubelet(node)
+        mizar_cluster.restart_kubelet(node.name)
     kube.apply(share_pod(tenant, "b"), share_pod(tenant, "c"))
     kube.wait_running(tenant, "a", "b", "c", timeout=180)
     after = wait_held(kube, tenant, "a", "b", "c")

@@ -49,7 +49,7 @@ def test_annotation_as_the_runtime_receives_it(
     )
     (node,) = (one for one in mizar_cluster.nodes if one.name == pod["spec"]["nodeName"])
 
-    answer = container_status(str(node.containerd_socket), container_id)
+    answer = container_status(str(node.path("/run/containerd/containerd.sock")), container_id)
 
     name = shadow["metadata"]["name"]
     want = {f"_/{name}/main": {"*": [device.removeprefix(f"{tenant}/")]}}

@@ -1,0 +1,138 @@
+"""How soon a share pod runs: warm (a device is free), cold (a shadow pod is needed first), and a
+pod without any device beside them, all in one run on one cluster.
+
+A start is timed by this process, from the moment the pod's creation is asked for until a watch
+brings the pod with its container running: it includes admission, scheduling, the kubelet, the
+runtime and the status' way back. MIZAR_BENCH_RUNS sets the number of runs (at least 20).
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+
+import cluster.mizar
+from cluster.local import LocalProvider
+
+from bench.agent_log import durations_ms
+from bench.figures import Figure, Report, figure
+from cluster import Cluster, ClusterSpec
+from cluster.binaries.progress import Progress
+from mizar_kube import KubeClient
+from mizar_kube.kinds import POD, SHADOW_POD, Ref
+from support import objects
+from support.kube import Kube, Object, is_ready
+from support.waiting import wait_for
+
+RUNS = max(20, int(os.environ.get("MIZAR_BENCH_RUNS", "20")))
+START_TIMEOUT_S = 120
+WARM, COLD = "warm", "cold"
+Samples = dict[str, list[float]]
+
+
+def measure() -> Report:
+    """Bring a cluster up, time the starts on it, take it down."""
+    up = LocalProvider().up(ClusterSpec(name=f"bench-{os.getpid()}"), Progress())
+    try:
+        cluster.mizar.install(up, Progress())
+        return Report("start", _figures(*_measure_on(up)))
+    finally:
+        up.down()
+
+
+def _measure_on(up: Cluster) -> tuple[Samples, Samples]:
+    kube = Kube(up)
+    _prepare(kube)
+    starts = asyncio.run(_starts(up))
+    return starts, durations_ms(kube)
+
+
+def _prepare(kube: Kube) -> None:
+    """Two tenants: one whose shadow pod is kept warm, one whose is reaped at once."""
+    for tenant, minimum, idle in ((WARM, 1, 3600), (COLD, 0, 1)):
+        profile = {"devices": 2, "min": minimum, "max": 1}
+        kube.apply(objects.namespace(tenant), objects.pool(tenant, idleTimeoutSeconds=idle))
+        kube.apply(objects.quota(tenant, profile, pool=tenant))
+        wait_for("the service account", lambda: kube.get("serviceaccount", "default", tenant))  # noqa: B023
+
+
+async def _starts(up: Cluster) -> Samples:
+    """Seconds of RUNS starts of each kind, one of each in turn."""
+    samples: Samples = {"bare": [], WARM: [], COLD: []}
+    async with await KubeClient.connect(up.kubeconfig) as client:
+        await _until(client, WARM, lambda shadows: len(shadows) == 1 and _ready(shadows[0]))
+        for run in range(-1, RUNS):  # the first of each fills caches and is not counted
+            for kind in samples:
+                took = await _start(client, kind, f"{kind}{run}".replace("-", "w"))
+                if run >= 0:
+                    samples[kind].append(took)
+            print(f"  run {run + 1} of {RUNS}: " + ", ".join(_last(samples)), flush=True)
+    return samples
+
+
+async def _start(client: KubeClient, kind: str, name: str) -> float:
+    """Create one pod, wait until it runs, delete it and wait until its device is free."""
+    tenant = WARM if kind == "bare" else kind
+    pod = objects.plain_pod if kind == "bare" else objects.share_pod
+    took = await asyncio.wait_for(_timed(client, pod(tenant, name)), START_TIMEOUT_S)
+    await client.delete(Ref(POD, name, tenant), grace_seconds=0)
+    await _until(client, tenant, _nobody if kind != COLD else _none)
+    return took
+
+
+async def _timed(client: KubeClient, pod: Object) -> float:
+    tenant, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    version = (await client.list(POD, tenant)).resource_version
+    begun = time.perf_counter()
+    watch = client.watch(
+        POD, tenant, resource_version=version, field_selector=f"metadata.name={name}"
+    )
+    creation = asyncio.create_task(client.create(pod))
+    async with aclosing(watch):
+        async for event in watch:
+            if is_ready(event.object):
+                break
+    took = time.perf_counter() - begun
+    await creation
+    return took
+
+
+async def _until(client: KubeClient, tenant: str, true_of: Callable[[list[Object]], bool]) -> None:
+    """Wait until it is true of the tenant's ShadowPods."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not true_of((await client.list(SHADOW_POD, tenant)).items):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the shadow pods of {tenant} did not settle")
+        await asyncio.sleep(0.1)
+
+
+def _ready(shadow: Object) -> bool:
+    return shadow.get("status", {}).get("phase") == "Ready"
+
+
+def _nobody(shadows: list[Object]) -> bool:
+    devices = [one for shadow in shadows for one in shadow.get("status", {}).get("devices", [])]
+    return not any(one.get("holder") for one in devices)
+
+
+def _none(shadows: list[Object]) -> bool:
+    return not shadows
+
+
+def _last(samples: Samples) -> list[str]:
+    return [f"{kind} {taken[-1]:.2f} s" for kind, taken in samples.items() if taken]
+
+
+def _figures(starts: Samples, calls: Samples) -> list[Figure]:
+    bare, warm, cold = starts["bare"], starts[WARM], starts[COLD]
+    beside = "bare_pod_start_p50_s"
+    return [
+        figure("bare_pod_start_p50_s", bare, 50, "s"),
+        figure("share_pod_start_warm_p50_s", warm, 50, "s", "", beside),
+        figure("share_pod_start_warm_p95_s", warm, 95, "s", "<= 1 s", beside),
+        figure("share_pod_start_cold_p50_s", cold, 50, "s", "", beside),
+        figure("share_pod_start_cold_p95_s", cold, 95, "s", "<= 3 s", beside),
+        figure("allocate_p99_ms", calls["Allocate"], 99, "ms", "<= 5 ms"),
+        figure("prestart_p99_ms", calls["PreStartContainer"], 99, "ms", "<= 20 ms"),
+    ]
