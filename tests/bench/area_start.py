@@ -13,13 +13,12 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 import cluster.mizar
-from cluster.local import LocalProvider
-
 from bench.agent_log import durations_ms
 from bench.figures import Figure, Report, figure
 from cluster import Cluster, ClusterSpec
 from cluster.binaries.progress import Progress
-from mizar_kube import KubeClient
+from cluster.local import LocalProvider
+from mizar_kube.client import KubeClient
 from mizar_kube.kinds import POD, SHADOW_POD, Ref
 from support import objects
 from support.kube import Kube, Object, is_ready
@@ -108,7 +107,7 @@ async def _until(client: KubeClient, tenant: str, true_of: Callable[[list[Object
 
 
 def _ready(shadow: Object) -> bool:
-    return shadow.get("status", {}).get("phase") == "Ready"
+    return bool(shadow.get("status", {}).get("phase") == "Ready")
 
 
 def _nobody(shadows: list[Object]) -> bool:
