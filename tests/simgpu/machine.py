@@ -20,6 +20,7 @@ CLOCKS = {"real": 0, "manual": 1, "stepped": 2}
 # What an A100 says of itself; any of it can be given to create() by name.
 CARD_DEFAULTS = {
     "context_bytes": 300 * MIB,
+    "module_bytes": 2 * MIB,
     "reserved_bytes": 0,
     "sm_count": 108,
     "compute_major": 8,
@@ -106,8 +107,9 @@ def create(
     """Lay out a machine under `directory`: state, dev/nvidia*, driver/lib64/lib*.so.1.
 
     `figures` override CARD_DEFAULTS. Simulated time follows the real clock, or is moved by tick()
-    alone ("manual"), or by whoever waits for the cards ("stepped"). Raises StateError where there is a machine already, KeyError
-    for an unknown figure."""
+    alone ("manual"), or by whoever waits for the cards ("stepped").
+
+    Raises StateError where there is a machine already, KeyError for an unknown figure."""
     directory = Path(directory)
     if unknown := set(figures) - set(CARD_DEFAULTS):
         raise KeyError(f"unknown card figures {sorted(unknown)}; there are {sorted(CARD_DEFAULTS)}")

@@ -13,8 +13,8 @@ static bool open_window(void) {
     for (uint64_t bytes = (uint64_t)16 << 40; bytes >= (uint64_t)1 << 33; bytes /= 4) {
         void *space = mmap(NULL, bytes + PAGE_BYTES, PROT_NONE, FLAGS, -1, 0);
         if (space == MAP_FAILED) continue;
-        void *table = mmap(NULL, bytes / PAGE_BYTES * sizeof *owners, PROT_READ | PROT_WRITE,
-                           FLAGS, -1, 0);
+        void *table =
+            mmap(NULL, bytes / PAGE_BYTES * sizeof *owners, PROT_READ | PROT_WRITE, FLAGS, -1, 0);
         if (table == MAP_FAILED) return false;
         window = round_up((uint64_t)space, PAGE_BYTES);
         pages = bytes / PAGE_BYTES;

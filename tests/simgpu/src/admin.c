@@ -14,19 +14,6 @@
 
 #define API __attribute__((visibility("default")))
 
-API int simadmin_create(const char *path, unsigned cards);
-API struct sim *simadmin_open(const char *path);
-API void simadmin_close(struct sim *sim);
-API int simadmin_get(struct sim *sim, int card, const char *field, uint64_t *value);
-API int simadmin_set(struct sim *sim, int card, const char *field, uint64_t value);
-API int simadmin_get_text(struct sim *sim, int card, const char *field, char *text, size_t room);
-API int simadmin_set_text(struct sim *sim, int card, const char *field, const char *text);
-API int simadmin_raise_xid(struct sim *sim, unsigned card, uint64_t xid);
-API void simadmin_usage(struct sim *sim, unsigned card, struct sim_usage *usage);
-API void simadmin_tick(struct sim *sim, uint64_t ns);
-API void simadmin_busy(struct sim *sim, unsigned card, uint64_t figures[3]);
-API unsigned simadmin_slots(struct sim *sim);
-API int simadmin_process(struct sim *sim, int slot, unsigned card, uint64_t figures[5]);
 
 struct field {
     const char *name;
@@ -44,6 +31,7 @@ static const struct field card_fields[] = {
     CARD_NUMBER(memory_bytes),
     CARD_NUMBER(reserved_bytes),
     CARD_NUMBER(context_bytes),
+    CARD_NUMBER(module_bytes),
     CARD_NUMBER(sm_count),
     CARD_NUMBER(compute_major),
     CARD_NUMBER(compute_minor),
@@ -98,7 +86,7 @@ static int lay_out(int fd, unsigned cards) {
 }
 
 /* A new file; one that is there stays as it is. */
-int simadmin_create(const char *path, unsigned cards) {
+API int simadmin_create(const char *path, unsigned cards) {
     if (cards > SIM_MAX_CARDS) return EINVAL;
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return errno;
@@ -108,19 +96,19 @@ int simadmin_create(const char *path, unsigned cards) {
     return why;
 }
 
-struct sim *simadmin_open(const char *path) {
+API struct sim *simadmin_open(const char *path) {
     struct sim *sim = malloc(sizeof *sim);
     if (sim && sim_open(sim, path) == 0) return sim;
     free(sim);
     return NULL;
 }
 
-void simadmin_close(struct sim *sim) {
+API void simadmin_close(struct sim *sim) {
     sim_close(sim);
     free(sim);
 }
 
-int simadmin_get(struct sim *sim, int card, const char *field, uint64_t *value) {
+API int simadmin_get(struct sim *sim, int card, const char *field, uint64_t *value) {
     size_t room;
     char *at = find(sim, card, field, &room);
     if (!at || room) return EINVAL;
@@ -128,7 +116,7 @@ int simadmin_get(struct sim *sim, int card, const char *field, uint64_t *value) 
     return 0;
 }
 
-int simadmin_set(struct sim *sim, int card, const char *field, uint64_t value) {
+API int simadmin_set(struct sim *sim, int card, const char *field, uint64_t value) {
     size_t room;
     char *at = find(sim, card, field, &room);
     if (!at || room) return EINVAL;
@@ -136,7 +124,7 @@ int simadmin_set(struct sim *sim, int card, const char *field, uint64_t value) {
     return 0;
 }
 
-int simadmin_get_text(struct sim *sim, int card, const char *field, char *text, size_t room) {
+API int simadmin_get_text(struct sim *sim, int card, const char *field, char *text, size_t room) {
     size_t held;
     const char *at = find(sim, card, field, &held);
     if (!at || !held || room < held) return EINVAL;
@@ -144,7 +132,7 @@ int simadmin_get_text(struct sim *sim, int card, const char *field, char *text, 
     return 0;
 }
 
-int simadmin_set_text(struct sim *sim, int card, const char *field, const char *text) {
+API int simadmin_set_text(struct sim *sim, int card, const char *field, const char *text) {
     size_t room;
     char *at = find(sim, card, field, &room);
     if (!at || !room || strlen(text) >= room) return EINVAL;
@@ -153,7 +141,7 @@ int simadmin_set_text(struct sim *sim, int card, const char *field, const char *
     return 0;
 }
 
-int simadmin_raise_xid(struct sim *sim, unsigned card, uint64_t xid) {
+API int simadmin_raise_xid(struct sim *sim, unsigned card, uint64_t xid) {
     if (card >= sim->state->card_count) return EINVAL;
     struct sim_card *info = &sim->state->cards[card];
     sim_lock_card(sim, card);
@@ -163,21 +151,21 @@ int simadmin_raise_xid(struct sim *sim, unsigned card, uint64_t xid) {
     return 0;
 }
 
-void simadmin_usage(struct sim *sim, unsigned card, struct sim_usage *usage) {
+API void simadmin_usage(struct sim *sim, unsigned card, struct sim_usage *usage) {
     *usage = sim_card_usage(sim, card);
 }
 
-unsigned simadmin_slots(struct sim *sim) {
+API unsigned simadmin_slots(struct sim *sim) {
     sim_reap(sim);
     return sim->state->slots_touched;
 }
 
-void simadmin_tick(struct sim *sim, uint64_t ns) {
+API void simadmin_tick(struct sim *sim, uint64_t ns) {
     sim_tick(sim, ns);
 }
 
 /* ns of work done, changes of context, simulated time. */
-void simadmin_busy(struct sim *sim, unsigned card, uint64_t figures[3]) {
+API void simadmin_busy(struct sim *sim, unsigned card, uint64_t figures[3]) {
     sim_lock_card(sim, card);
     const struct sim_timeline *line = sim_advance(sim, card, sim_now(sim));
     figures[0] = line->busy;
@@ -195,7 +183,7 @@ static uint64_t work_of(struct sim *sim, int slot, unsigned card) {
 
 /* pid, bytes, managed bytes, contexts, ns of work done; the answer is 0 for a slot without a
  * living owner. */
-int simadmin_process(struct sim *sim, int slot, unsigned card, uint64_t figures[5]) {
+API int simadmin_process(struct sim *sim, int slot, unsigned card, uint64_t figures[5]) {
     const struct sim_process *process = &sim->state->processes[slot];
     if (process->state != SIM_SLOT_LIVE) return 0;
     figures[0] = (uint64_t)sim_owner(sim, slot);

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 static const uint64_t second = 1000000000;
-static const uint64_t moment = 100000;      /* when there is no telling how long to wait */
-static const uint64_t longest = 10000000;   /* things may have changed meanwhile: somebody died */
+static const uint64_t moment = 100000;    /* when there is no telling how long to wait */
+static const uint64_t longest = 10000000; /* things may have changed meanwhile: somebody died */
 
 static uint64_t real_now(void) {
     struct timespec now;
@@ -37,8 +37,7 @@ static void sleep_until(uint64_t when) {
 
 static void jump_to(struct sim_state *state, uint64_t when) {
     uint64_t now = state->clock_ns;
-    while (now < when && !atomic_compare_exchange_weak(&state->clock_ns, &now, when))
-        ;
+    while (now < when && !atomic_compare_exchange_weak(&state->clock_ns, &now, when));
 }
 
 static void wait_for_tick(struct sim_state *state, uint64_t when) {

@@ -39,8 +39,9 @@ static CUresult open_context(CUdevice device, unsigned flags, unsigned version, 
 
 /* The handle itself is kept: other threads may still have it on their stacks. */
 static void close_context(CUcontext context) {
-    context->alive = false;
+    stream_end_context(context);
     memory_end_context(context);
+    context->alive = false;
     driver.sim.state->processes[driver.sim.slot].contexts[context->card]--;
     sim_give(&driver.sim, context->card, context->charged);
 }
@@ -57,7 +58,7 @@ CUresult context_current(CUcontext *context) {
     *context = stack[depth - 1];
     if (!(*context)->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     return sim_card_lost(&driver.sim, (*context)->card) ? CUDA_ERROR_DEVICE_UNAVAILABLE
-                                                         : CUDA_SUCCESS;
+                                                        : CUDA_SUCCESS;
 }
 
 CUresult context_device(CUdevice *device) {
@@ -88,33 +89,27 @@ static CUresult create(CUcontext *made, unsigned flags, CUdevice device, unsigne
     return result ? result : push(*made);
 }
 
-API CUresult cuCtxCreate(CUcontext *made, unsigned flags, CUdevice device);
-CUresult cuCtxCreate(CUcontext *made, unsigned flags, CUdevice device) {
+API CUresult cuCtxCreate(CUcontext *made, unsigned flags, CUdevice device) {
     return create(made, flags, device, 3010);
 }
 
-API CUresult cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device);
-CUresult cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device) {
+API CUresult cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device) {
     return create(made, flags, device, 3020);
 }
 
 API CUresult cuCtxCreate_v3(CUcontext *made, void *affinities, int count, unsigned flags,
-                            CUdevice device);
-CUresult cuCtxCreate_v3(CUcontext *made, void *affinities, int count, unsigned flags,
-                        CUdevice device) {
+                            CUdevice device) {
     (void)affinities;
     if (count < 0) return CUDA_ERROR_INVALID_VALUE;
     return create(made, flags, device, 3030);
 }
 
-API CUresult cuCtxCreate_v4(CUcontext *made, void *parameters, unsigned flags, CUdevice device);
-CUresult cuCtxCreate_v4(CUcontext *made, void *parameters, unsigned flags, CUdevice device) {
+API CUresult cuCtxCreate_v4(CUcontext *made, void *parameters, unsigned flags, CUdevice device) {
     (void)parameters;
     return create(made, flags, device, 3040);
 }
 
-API CUresult cuCtxDestroy_v2(CUcontext context);
-CUresult cuCtxDestroy_v2(CUcontext context) {
+API CUresult cuCtxDestroy_v2(CUcontext context) {
     TRY(context_check(context));
     if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
@@ -124,26 +119,22 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
-API CUresult cuCtxDestroy(CUcontext context);
-CUresult cuCtxDestroy(CUcontext context) {
+API CUresult cuCtxDestroy(CUcontext context) {
     return cuCtxDestroy_v2(context);
 }
 
 /* ---- the thread's stack --------------------------------------------------------------------- */
 
-API CUresult cuCtxPushCurrent_v2(CUcontext context);
-CUresult cuCtxPushCurrent_v2(CUcontext context) {
+API CUresult cuCtxPushCurrent_v2(CUcontext context) {
     TRY(context_check(context));
     return push(context);
 }
 
-API CUresult cuCtxPushCurrent(CUcontext context);
-CUresult cuCtxPushCurrent(CUcontext context) {
+API CUresult cuCtxPushCurrent(CUcontext context) {
     return cuCtxPushCurrent_v2(context);
 }
 
-API CUresult cuCtxPopCurrent_v2(CUcontext *context);
-CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+API CUresult cuCtxPopCurrent_v2(CUcontext *context) {
     TRY(driver_ready());
     if (!depth) return CUDA_ERROR_INVALID_CONTEXT;
     depth--;
@@ -151,13 +142,11 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context) {
     return CUDA_SUCCESS;
 }
 
-API CUresult cuCtxPopCurrent(CUcontext *context);
-CUresult cuCtxPopCurrent(CUcontext *context) {
+API CUresult cuCtxPopCurrent(CUcontext *context) {
     return cuCtxPopCurrent_v2(context);
 }
 
-API CUresult cuCtxSetCurrent(CUcontext context);
-CUresult cuCtxSetCurrent(CUcontext context) {
+API CUresult cuCtxSetCurrent(CUcontext context) {
     TRY(driver_ready());
     if (context) TRY(context_check(context));
     if (!depth) return context ? push(context) : CUDA_SUCCESS;
@@ -166,16 +155,14 @@ CUresult cuCtxSetCurrent(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
-API CUresult cuCtxGetCurrent(CUcontext *context);
-CUresult cuCtxGetCurrent(CUcontext *context) {
+API CUresult cuCtxGetCurrent(CUcontext *context) {
     TRY(driver_ready());
     if (!context) return CUDA_ERROR_INVALID_VALUE;
     *context = depth ? stack[depth - 1] : NULL;
     return CUDA_SUCCESS;
 }
 
-API CUresult cuCtxGetDevice(CUdevice *device);
-CUresult cuCtxGetDevice(CUdevice *device) {
+API CUresult cuCtxGetDevice(CUdevice *device) {
     if (!device) return CUDA_ERROR_INVALID_VALUE;
     return context_device(device);
 }
@@ -194,8 +181,7 @@ static CUresult retain(CUcontext *context, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     TRY(driver_device(device));
     if (!context) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
@@ -221,41 +207,34 @@ static CUresult release(CUdevice device, bool all) {
     return result;
 }
 
-API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return release(device, false);
 }
 
-API CUresult cuDevicePrimaryCtxRelease(CUdevice device);
-CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+API CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
     return release(device, false);
 }
 
-API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     return release(device, true);
 }
 
-API CUresult cuDevicePrimaryCtxReset(CUdevice device);
-CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+API CUresult cuDevicePrimaryCtxReset(CUdevice device) {
     return release(device, true);
 }
 
-API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags);
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
+API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
     TRY(driver_device(device));
     if (flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
     primary_flags[device] = flags;
     return CUDA_SUCCESS;
 }
 
-API CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags);
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
+API CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
     return cuDevicePrimaryCtxSetFlags_v2(device, flags);
 }
 
-API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active);
-CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
     TRY(driver_device(device));
     if (flags) *flags = primary_flags[device];
     if (active) *active = primaries[device] && primaries[device]->alive;

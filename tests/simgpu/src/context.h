@@ -13,7 +13,7 @@ struct CUctx_st {
     bool primary;
     unsigned users; /* of a primary context: retains minus releases */
     uint64_t id;
-    uint64_t charged;
+    sim_u64 charged; /* on the card: its own cost and its modules' */
     uint64_t limits[16];
     int cache_config, shared_config;
     _Atomic bool alive;
@@ -28,6 +28,7 @@ CUcontext context_primary(CUdevice device);
 CUresult context_check(CUcontext context);
 
 /* What other parts do when a context ends. */
+void stream_end_context(CUcontext context);
 void memory_end_context(CUcontext context);
 
 #endif

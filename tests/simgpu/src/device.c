@@ -5,25 +5,11 @@
 
 #include "driver.h"
 
-API CUresult cuDriverGetVersion(int *version);
-API CUresult cuDeviceGetCount(int *count);
-API CUresult cuDeviceGet(CUdevice *device, int ordinal);
-API CUresult cuDeviceGetName(char *name, int length, CUdevice device);
-API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
-API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
-API CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device);
-API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
-API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device);
-API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
-API CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device);
-API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id);
-API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
-
 static const struct sim_card *card_of(CUdevice device) {
     return &driver.sim.state->cards[driver.card[device]];
 }
 
-CUresult cuDriverGetVersion(int *version) {
+API CUresult cuDriverGetVersion(int *version) {
     struct sim look;
     if (!version) return CUDA_ERROR_INVALID_VALUE;
     if (!driver_ready()) {
@@ -36,21 +22,21 @@ CUresult cuDriverGetVersion(int *version) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetCount(int *count) {
+API CUresult cuDeviceGetCount(int *count) {
     TRY(driver_ready());
     if (!count) return CUDA_ERROR_INVALID_VALUE;
     *count = driver.count;
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+API CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     TRY(driver_device(ordinal));
     if (!device) return CUDA_ERROR_INVALID_VALUE;
     *device = ordinal;
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+API CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
     TRY(driver_device(device));
     if (!name || length < 1) return CUDA_ERROR_INVALID_VALUE;
     snprintf(name, (size_t)length, "%s", card_of(device)->name);
@@ -69,18 +55,18 @@ static void parse_uuid(const char *text, char bytes[16]) {
     }
 }
 
-CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
+API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
     TRY(driver_device(device));
     if (!uuid) return CUDA_ERROR_INVALID_VALUE;
     parse_uuid(card_of(device)->uuid, uuid->bytes);
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
     return cuDeviceGetUuid(uuid, device);
 }
 
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     TRY(driver_device(device));
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     *bytes = card_of(device)->memory_bytes;
@@ -88,7 +74,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
 }
 
 /* The 32-bit entries of CUDA 2 saturate. */
-CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
+API CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
     size_t all;
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     TRY(cuDeviceTotalMem_v2(&all, device));
@@ -96,7 +82,7 @@ CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) {
+API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) {
     TRY(driver_device(device));
     *major = (int)card_of(device)->compute_major;
     *minor = (int)card_of(device)->compute_minor;
@@ -104,31 +90,28 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) {
 }
 
 /* Attributes that programs ask for, by their public numbers; the others are 0. */
-CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     TRY(driver_device(device));
     if (!value || attribute < 1) return CUDA_ERROR_INVALID_VALUE;
     const struct sim_card *card = card_of(device);
     switch (attribute) {
 #define ATTRIBUTE(number, name, worth) \
-    case number:                       \
-        *value = (int)(worth);         \
-        break;
+    case number: *value = (int)(worth); break;
 #include "attributes.h"
 #undef ATTRIBUTE
-    default:
-        *value = 0;
+    default: *value = 0;
     }
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device) {
+API CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device) {
     TRY(driver_device(device));
     if (!id || length < 13) return CUDA_ERROR_INVALID_VALUE;
     snprintf(id, (size_t)length, "0000:%02X:00.0", (unsigned)card_of(device)->minor + 1);
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
+API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
     char own[16];
     TRY(driver_ready());
     if (!device || !id) return CUDA_ERROR_INVALID_VALUE;
@@ -141,9 +124,33 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     TRY(driver_device(device));
     TRY(driver_device(peer));
     *can = device != peer;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice device, CUdevice peer) {
+    enum { ACCESS_SUPPORTED = 2 };
+    TRY(driver_device(device));
+    TRY(driver_device(peer));
+    if (!value || device == peer) return CUDA_ERROR_INVALID_VALUE;
+    *value = attribute == ACCESS_SUPPORTED;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGetExecAffinitySupport(int *supported, int type, CUdevice device) {
+    (void)type;
+    TRY(driver_device(device));
+    *supported = 0;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *width, int format, unsigned channels,
+                                                CUdevice device) {
+    (void)format, (void)channels;
+    TRY(driver_device(device));
+    *width = 1 << 28;
     return CUDA_SUCCESS;
 }

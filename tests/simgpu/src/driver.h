@@ -9,27 +9,25 @@
 
 #define API __attribute__((visibility("default")))
 
-#define TRY(expression)                   \
-    do {                                  \
-        CUresult result_ = (expression);  \
-        if (result_) return result_;      \
+#define TRY(expression)                  \
+    do {                                 \
+        CUresult result_ = (expression); \
+        if (result_) return result_;     \
     } while (0)
 
 /* Defines an entry and its twin for programs compiled for per-thread default streams: in the twin,
  * the stream 0 means the calling thread's own. The function's body follows the macro. */
-#define TWINS(name, suffix, parameters, arguments)       \
-    static CUresult name##_body parameters;              \
-    API CUresult name parameters;                        \
-    API CUresult name##suffix parameters;                \
-    CUresult name parameters {                           \
-        return name##_body arguments;                    \
-    }                                                    \
-    CUresult name##suffix parameters {                   \
-        per_thread_default++;                            \
-        CUresult result_ = name##_body arguments;        \
-        per_thread_default--;                            \
-        return result_;                                  \
-    }                                                    \
+#define TWINS(name, suffix, parameters, arguments) \
+    static CUresult name##_body parameters;        \
+    API CUresult name parameters {                 \
+        return name##_body arguments;              \
+    }                                              \
+    API CUresult name##suffix parameters {         \
+        per_thread_default++;                      \
+        CUresult result_ = name##_body arguments;  \
+        per_thread_default--;                      \
+        return result_;                            \
+    }                                              \
     static CUresult name##_body parameters
 
 extern __thread int per_thread_default;

@@ -4,9 +4,6 @@
 
 #include "driver.h"
 
-API CUresult cuGetErrorName(CUresult error, const char **name);
-API CUresult cuGetErrorString(CUresult error, const char **text);
-
 static const struct {
     CUresult code;
     const char *name;
@@ -21,7 +18,7 @@ static int find(CUresult error) {
     return -1;
 }
 
-CUresult cuGetErrorName(CUresult error, const char **name) {
+API CUresult cuGetErrorName(CUresult error, const char **name) {
     int at = find(error);
     if (!name) return CUDA_ERROR_INVALID_VALUE;
     *name = at < 0 ? NULL : errors[at].name;
@@ -40,7 +37,7 @@ static const char *in_words(int at) {
     return words[at];
 }
 
-CUresult cuGetErrorString(CUresult error, const char **text) {
+API CUresult cuGetErrorString(CUresult error, const char **text) {
     int at = find(error);
     if (!text) return CUDA_ERROR_INVALID_VALUE;
     *text = at < 0 ? NULL : error == CUDA_SUCCESS ? "no error" : in_words(at);

@@ -95,8 +95,7 @@ static CUresult start(void) {
     return CUDA_SUCCESS;
 }
 
-API CUresult cuInit(unsigned flags);
-CUresult cuInit(unsigned flags) {
+API CUresult cuInit(unsigned flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
     if (life == LIFE_READY) return CUDA_SUCCESS;
     if (life == LIFE_FORKED) return CUDA_ERROR_NOT_INITIALIZED;

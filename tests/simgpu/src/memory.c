@@ -36,8 +36,7 @@ static void discharge(struct allocation *allocation) {
     if (allocation->kind == MEMORY_MANAGED)
         driver.sim.state->processes[driver.sim.slot].managed[allocation->card] -=
             allocation->charged;
-    else if (allocation->charged)
-        sim_give(&driver.sim, allocation->card, allocation->charged);
+    else if (allocation->charged) sim_give(&driver.sim, allocation->card, allocation->charged);
     allocation->charged = 0;
 }
 
@@ -52,23 +51,29 @@ static CUresult place_pages(struct allocation *allocation) {
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult memory_new(CUcontext context, enum memory_kind kind, uint64_t bytes,
-                    struct allocation **made) {
+static struct allocation *new_allocation(CUcontext context, enum memory_kind kind, uint64_t bytes) {
     struct allocation *allocation = calloc(1, sizeof *allocation);
-    if (!allocation) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!allocation) return NULL;
     allocation->bytes = bytes;
     allocation->kind = kind;
     allocation->context = context;
     allocation->device = context->device;
     allocation->card = context->card;
     allocation->share_fd = -1;
+    allocation->id = ++last_id;
+    return allocation;
+}
+
+CUresult memory_new(CUcontext context, enum memory_kind kind, uint64_t bytes,
+                    struct allocation **made) {
+    struct allocation *allocation = new_allocation(context, kind, bytes);
+    if (!allocation) return CUDA_ERROR_OUT_OF_MEMORY;
     bool small = bytes < SMALL_BYTES && kind != MEMORY_MANAGED;
     CUresult result = small ? chunk_place(allocation) : place_pages(allocation);
     if (result) {
         free(allocation);
         return result;
     }
-    allocation->id = ++last_id;
     link_up(allocation);
     *made = allocation;
     return CUDA_SUCCESS;
@@ -90,11 +95,54 @@ struct allocation *memory_find(uint64_t address) {
     return (struct allocation *)region;
 }
 
+struct allocation *memory_first(void) {
+    return all;
+}
+
+bool memory_covers(uint64_t address, uint64_t bytes) {
+    struct region *region = address_owner(address);
+    if (region && region->kind == REGION_RESERVED) return vmm_covers(region, address, bytes);
+    struct allocation *found = memory_find(address);
+    if (!found || (found->kind == MEMORY_GRAPH && !found->charged)) return false;
+    return bytes <= found->bytes && address - found->base <= found->bytes - bytes;
+}
+
+/* ---- memory of graphs ------------------------------------------------------------------------ */
+
+CUresult memory_reserve(CUcontext context, uint64_t bytes, struct allocation **made) {
+    struct allocation *allocation = new_allocation(context, MEMORY_GRAPH, bytes);
+    if (!allocation) return CUDA_ERROR_OUT_OF_MEMORY;
+    allocation->idle = true;
+    allocation->base = address_take(&allocation->region, bytes, PAGE_BYTES);
+    if (!allocation->base) {
+        free(allocation);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    link_up(allocation);
+    *made = allocation;
+    return CUDA_SUCCESS;
+}
+
+CUresult memory_back(struct allocation *allocation) {
+    if (allocation->charged) return CUDA_SUCCESS;
+    if (!charge(allocation, allocation->region.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (address_back(allocation->base, allocation->region.bytes)) return CUDA_SUCCESS;
+    discharge(allocation);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void memory_unback(struct allocation *allocation) {
+    address_unback(allocation->base, allocation->region.bytes);
+    discharge(allocation);
+}
+
 void memory_end_context(CUcontext context) {
     pthread_mutex_lock(&memory_lock);
     for (struct allocation *next, *each = all; each; each = next) {
         next = each->next;
-        if (each->context == context) memory_free(each);
+        if (each->context != context) continue;
+        if (each->pool) pool_forget(each);
+        memory_free(each);
     }
     pthread_mutex_unlock(&memory_lock);
 }

@@ -7,7 +7,7 @@
 #include "address.h"
 #include "context.h"
 
-enum memory_kind { MEMORY_DEVICE, MEMORY_MANAGED, MEMORY_POOL, MEMORY_IMPORTED };
+enum memory_kind { MEMORY_DEVICE, MEMORY_MANAGED, MEMORY_POOL, MEMORY_GRAPH, MEMORY_IMPORTED };
 
 struct allocation {
     struct region region; /* of whole-page allocations; must come first */
@@ -17,11 +17,13 @@ struct allocation {
     CUdevice device;
     unsigned card;
     CUcontext context;
-    CUmemoryPool pool;
-    struct chunk *chunk; /* where a small one lies, or NULL */
+    CUmemoryPool pool;         /* MEMORY_POOL */
+    struct allocation *cached; /* freed into its pool: the next one there */
+    bool idle;                 /* freed into its pool; of a graph: not allocated now */
+    struct chunk *chunk;       /* where a small one lies, or NULL */
     uint64_t id;
-    int share_fd; /* backing that other processes may open, or -1 */
-    struct allocation *next, **link; /* in its context's list, or its pool's */
+    int share_fd;                    /* backing that other processes may open, or -1 */
+    struct allocation *next, **link; /* among all */
 };
 
 extern pthread_mutex_t memory_lock;
@@ -32,6 +34,26 @@ CUresult memory_new(CUcontext context, enum memory_kind kind, uint64_t bytes,
 void memory_free(struct allocation *allocation);
 /* The allocation that covers the address, or NULL. */
 struct allocation *memory_find(uint64_t address);
+
+/* Is all of [address, address + bytes) device memory that may be copied to and from? */
+bool memory_covers(uint64_t address, uint64_t bytes);
+/* A graph's memory: an address without memory, until a launch backs it. */
+CUresult memory_reserve(CUcontext context, uint64_t bytes, struct allocation **made);
+CUresult memory_back(struct allocation *allocation);
+void memory_unback(struct allocation *allocation);
+/* Every allocation, for those who look for some. */
+struct allocation *memory_first(void);
+
+/* Stream-ordered memory (pool.c). These take memory_lock themselves. */
+CUresult pool_take(CUcontext context, CUmemoryPool pool, uint64_t bytes, CUdeviceptr *pointer);
+void pool_take_back(CUdeviceptr pointer);
+/* The allocation goes although its pool does not; memory_lock held. */
+void pool_forget(struct allocation *allocation);
+/* After a synchronisation pools give back what exceeds their threshold. */
+void pool_trim_all(void);
+
+/* Mappings of reserved addresses (vmm.c); the caller holds memory_lock. */
+bool vmm_covers(struct region *region, uint64_t address, uint64_t bytes);
 
 /* Small ones: 512-byte units in chunks of one page, charged by the chunk. */
 #define SMALL_BYTES ((uint64_t)1 << 20)

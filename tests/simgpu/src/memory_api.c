@@ -1,18 +1,6 @@
 /* The entries that take and give back device memory at once. */
 #include "memory.h"
-
-API CUresult cuMemAlloc(unsigned *pointer, unsigned bytes);
-API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
-API CUresult cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height,
-                             unsigned element);
-API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
-                                unsigned element);
-API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags);
-API CUresult cuMemFree(unsigned pointer);
-API CUresult cuMemFree_v2(CUdeviceptr pointer);
-API CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total);
-API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
-API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
+#include "stream.h"
 
 static CUresult allocate(CUdeviceptr *pointer, enum memory_kind kind, uint64_t bytes) {
     CUcontext context;
@@ -26,13 +14,13 @@ static CUresult allocate(CUdeviceptr *pointer, enum memory_kind kind, uint64_t b
     return result;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return allocate(pointer, MEMORY_DEVICE, bytes);
 }
 
 /* Rows start at multiples of 512 bytes, as on every card since Kepler. */
-CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
-                            unsigned element) {
+API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                                unsigned element) {
     TRY(driver_ready());
     if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
     if (!pitch || !width || !height) return CUDA_ERROR_INVALID_VALUE;
@@ -43,25 +31,36 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
+API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     TRY(driver_ready());
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)
         return CUDA_ERROR_INVALID_VALUE;
     return allocate(pointer, MEMORY_MANAGED, bytes);
 }
 
-CUresult cuMemFree_v2(CUdeviceptr pointer) {
-    TRY(driver_ready());
-    if (!pointer) return CUDA_SUCCESS;
+/* The context in which the pointer was allocated, or NULL if it was not. */
+static CUcontext context_of(CUdeviceptr pointer) {
     pthread_mutex_lock(&memory_lock);
     struct allocation *found = memory_find(pointer);
-    bool right = found && found->base == pointer && found->kind != MEMORY_IMPORTED;
-    if (right) memory_free(found);
+    bool right = found && found->base == pointer && found->kind != MEMORY_IMPORTED && !found->idle;
+    CUcontext context = right ? found->context : NULL;
     pthread_mutex_unlock(&memory_lock);
-    return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return context;
 }
 
-CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+/* Like the real one, it waits for whatever may still use the memory. */
+API CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    TRY(driver_ready());
+    if (!pointer) return CUDA_SUCCESS;
+    CUcontext context = context_of(pointer);
+    if (!context) return CUDA_ERROR_INVALID_VALUE;
+    if (context->alive) TRY(engine_wait_context(context));
+    pool_take_back(pointer);
+    pool_trim_all();
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     CUcontext context;
     TRY(context_current(&context));
     struct sim_usage usage = sim_card_usage(&driver.sim, context->card);
@@ -70,7 +69,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {
+API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {
     TRY(driver_ready());
     pthread_mutex_lock(&memory_lock);
     struct allocation *found = memory_find(pointer);
@@ -82,18 +81,18 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr p
 
 /* ---- the 32-bit entries of CUDA 2: they work where their answers fit ------------------------- */
 
-CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) {
+API CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) {
     (void)pointer, (void)bytes;
     return CUDA_ERROR_NOT_SUPPORTED; /* no device address here fits in 32 bits */
 }
 
-CUresult cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height,
-                         unsigned element) {
+API CUresult cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height,
+                             unsigned element) {
     (void)pointer, (void)pitch, (void)width, (void)height, (void)element;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult cuMemFree(unsigned pointer) {
+API CUresult cuMemFree(unsigned pointer) {
     return cuMemFree_v2(pointer);
 }
 
@@ -101,7 +100,7 @@ static unsigned saturated(size_t bytes) {
     return bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes;
 }
 
-CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
+API CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
     size_t left, all;
     TRY(cuMemGetInfo_v2(&left, &all));
     if (free_bytes) *free_bytes = saturated(left);

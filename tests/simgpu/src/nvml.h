@@ -24,10 +24,10 @@ enum {
 
 typedef struct nvmlDevice_st *nvmlDevice_t; /* a card's place in the state file */
 
-#define TRY(expression)                       \
-    do {                                      \
-        nvmlReturn_t result_ = (expression);  \
-        if (result_) return result_;          \
+#define TRY(expression)                      \
+    do {                                     \
+        nvmlReturn_t result_ = (expression); \
+        if (result_) return result_;         \
     } while (0)
 
 /* The machine, while a session is open. */

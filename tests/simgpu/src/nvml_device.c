@@ -15,13 +15,11 @@ static nvmlReturn_t copy_text(nvmlDevice_t device, size_t at, char *buffer, unsi
     return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned room);
-nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned room) {
+API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned room) {
     return copy_text(device, offsetof(struct sim_card, name), name, room);
 }
 
-API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned room);
-nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned room) {
+API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned room) {
     return copy_text(device, offsetof(struct sim_card, uuid), uuid, room);
 }
 
@@ -45,8 +43,7 @@ static nvmlReturn_t usage_of(nvmlDevice_t device, struct sim_usage *usage) {
 }
 
 /* The first version counts what the driver keeps for itself as used. */
-API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory);
-nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     struct sim_usage usage;
     TRY(usage_of(device, &usage));
     if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
@@ -54,8 +51,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) 
     return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory);
-nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     struct sim_usage usage;
     TRY(usage_of(device, &usage));
     if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
@@ -79,8 +75,7 @@ typedef struct {
     unsigned domain, bus, device, pciDeviceId, pciSubSystemId, reserved[4];
 } nvmlPciInfo_v2_t;
 
-API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci);
-nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
+API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
     struct sim_card *card;
     TRY(nvml_card(device, &card));
     if (!pci) return NVML_ERROR_INVALID_ARGUMENT;
@@ -91,8 +86,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
     return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *pci);
-nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *pci) {
+API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *pci) {
     nvmlPciInfo_t whole;
     if (!pci) return NVML_ERROR_INVALID_ARGUMENT;
     TRY(nvmlDeviceGetPciInfo_v3(device, &whole));
@@ -101,21 +95,19 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
     return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v2_t *pci);
-nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v2_t *pci) {
+API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v2_t *pci) {
     return nvmlDeviceGetPciInfo_v2(device, pci);
 }
 
 /* ---- single figures ------------------------------------------------------------------------- */
 
-#define FIGURE(name, type, worth)                               \
-    API nvmlReturn_t name(nvmlDevice_t device, type *value);    \
-    nvmlReturn_t name(nvmlDevice_t device, type *value) {       \
-        struct sim_card *card;                                  \
-        TRY(nvml_card(device, &card));                          \
-        if (!value) return NVML_ERROR_INVALID_ARGUMENT;         \
-        *value = (type)(worth);                                 \
-        return NVML_SUCCESS;                                    \
+#define FIGURE(name, type, worth)                             \
+    API nvmlReturn_t name(nvmlDevice_t device, type *value) { \
+        struct sim_card *card;                                \
+        TRY(nvml_card(device, &card));                        \
+        if (!value) return NVML_ERROR_INVALID_ARGUMENT;       \
+        *value = (type)(worth);                               \
+        return NVML_SUCCESS;                                  \
     }
 
 FIGURE(nvmlDeviceGetMinorNumber, unsigned, card->minor)
@@ -133,8 +125,7 @@ FIGURE(nvmlDeviceGetDisplayMode, int, 0)
 FIGURE(nvmlDeviceGetPerformanceState, int, 0)
 FIGURE(nvmlDeviceIsMigDeviceHandle, unsigned, ((void)card, 0))
 
-API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *celsius);
-nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *celsius) {
+API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *celsius) {
     struct sim_card *card;
     TRY(nvml_card(device, &card));
     if (sensor || !celsius) return NVML_ERROR_INVALID_ARGUMENT;
@@ -142,8 +133,7 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned 
     return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor);
-nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
+API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
     struct sim_card *card;
     TRY(nvml_card(device, &card));
     if (!major || !minor) return NVML_ERROR_INVALID_ARGUMENT;
@@ -162,12 +152,10 @@ static nvmlReturn_t clock_of(nvmlDevice_t device, int type, unsigned *mhz) {
     return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz);
-nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz) {
+API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned *mhz) {
     return clock_of(device, type, mhz);
 }
 
-API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int type, unsigned *mhz);
-nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int type, unsigned *mhz) {
+API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int type, unsigned *mhz) {
     return clock_of(device, type, mhz);
 }

@@ -28,8 +28,8 @@ static unsigned list_workers(struct sim *sim, unsigned card, struct worker *work
         if (process->state != SIM_SLOT_LIVE || !process->contexts[card]) continue;
         pid_t pid = sim_owner(sim, slot);
         if (!pid) continue;
-        workers[count++] = (struct worker){
-            (unsigned)pid, process->memory[card] + process->managed[card]};
+        workers[count++] =
+            (struct worker){(unsigned)pid, process->memory[card] + process->managed[card]};
     }
     return count;
 }
@@ -48,9 +48,7 @@ static nvmlReturn_t find_workers(nvmlDevice_t device, unsigned *count, const voi
 }
 
 API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
-                                                      nvmlProcessInfo_v1_t *infos);
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
-                                                  nvmlProcessInfo_v1_t *infos) {
+                                                      nvmlProcessInfo_v1_t *infos) {
     struct worker workers[SIM_MAX_PROCESSES];
     TRY(find_workers(device, count, infos, workers));
     for (unsigned i = 0; i < *count; i++)
@@ -59,9 +57,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned 
 }
 
 API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
-                                                         nvmlProcessInfo_v2_t *infos);
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
-                                                     nvmlProcessInfo_v2_t *infos) {
+                                                         nvmlProcessInfo_v2_t *infos) {
     struct worker workers[SIM_MAX_PROCESSES];
     TRY(find_workers(device, count, infos, workers));
     for (unsigned i = 0; i < *count; i++)
@@ -71,9 +67,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsign
 }
 
 API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
-                                                         nvmlProcessInfo_v2_t *infos);
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
-                                                     nvmlProcessInfo_v2_t *infos) {
+                                                         nvmlProcessInfo_v2_t *infos) {
     return nvmlDeviceGetComputeRunningProcesses_v2(device, count, infos);
 }
 
@@ -86,11 +80,10 @@ static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count) {
     return NVML_SUCCESS;
 }
 
-#define NOBODY(name)                                                         \
-    API nvmlReturn_t name(nvmlDevice_t device, unsigned *count, void *infos); \
-    nvmlReturn_t name(nvmlDevice_t device, unsigned *count, void *infos) {   \
-        (void)infos;                                                         \
-        return nobody(device, count);                                        \
+#define NOBODY(name)                                                           \
+    API nvmlReturn_t name(nvmlDevice_t device, unsigned *count, void *infos) { \
+        (void)infos;                                                           \
+        return nobody(device, count);                                          \
     }
 NOBODY(nvmlDeviceGetGraphicsRunningProcesses)
 NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v2)

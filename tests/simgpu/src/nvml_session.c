@@ -71,24 +71,20 @@ nvmlDevice_t nvml_handle(unsigned card) {
     return &devices[card];
 }
 
-API nvmlReturn_t nvmlInit(void);
-nvmlReturn_t nvmlInit(void) {
+API nvmlReturn_t nvmlInit(void) {
     return init();
 }
 
-API nvmlReturn_t nvmlInit_v2(void);
-nvmlReturn_t nvmlInit_v2(void) {
+API nvmlReturn_t nvmlInit_v2(void) {
     return init();
 }
 
-API nvmlReturn_t nvmlInitWithFlags(unsigned flags);
-nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
+API nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     return init();
 }
 
-API nvmlReturn_t nvmlShutdown(void);
-nvmlReturn_t nvmlShutdown(void) {
+API nvmlReturn_t nvmlShutdown(void) {
     pthread_mutex_lock(&lock);
     nvmlReturn_t result = sessions ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
     if (sessions) sessions--;
@@ -96,16 +92,14 @@ nvmlReturn_t nvmlShutdown(void) {
     return result;
 }
 
-API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *devices_seen);
-nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *devices_seen) {
+API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *devices_seen) {
     TRY(nvml_sim(NULL));
     if (!devices_seen) return NVML_ERROR_INVALID_ARGUMENT;
     *devices_seen = (unsigned)count;
     return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlDeviceGetCount(unsigned *devices_seen);
-nvmlReturn_t nvmlDeviceGetCount(unsigned *devices_seen) {
+API nvmlReturn_t nvmlDeviceGetCount(unsigned *devices_seen) {
     return nvmlDeviceGetCount_v2(devices_seen);
 }
 
@@ -115,20 +109,17 @@ static nvmlReturn_t give_handle(unsigned card, nvmlDevice_t *device) {
     return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device);
-nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device) {
+API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device) {
     TRY(nvml_sim(NULL));
     if (!device || index >= (unsigned)count) return NVML_ERROR_INVALID_ARGUMENT;
     return give_handle(order[index], device);
 }
 
-API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device);
-nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device) {
+API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device) {
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device);
-nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
     TRY(nvml_sim(NULL));
     if (!uuid || !device) return NVML_ERROR_INVALID_ARGUMENT;
     for (int i = 0; i < count; i++)
@@ -152,18 +143,15 @@ static nvmlReturn_t by_bus_id(const char *id, nvmlDevice_t *device) {
     return NVML_ERROR_NOT_FOUND;
 }
 
-API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *device);
-nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *device) {
+API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *device) {
     return by_bus_id(id, device);
 }
 
-API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *device);
-nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *device) {
+API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *device) {
     return by_bus_id(id, device);
 }
 
-API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index);
-nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
+API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
     unsigned card;
     TRY(nvml_card_number(device, &card));
     for (int i = 0; i < count; i++)
@@ -178,34 +166,29 @@ static nvmlReturn_t copy_text(const char *text, char *buffer, unsigned room) {
     return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned room);
-nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned room) {
+API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned room) {
     TRY(nvml_sim(NULL));
     return copy_text(machine.state->driver_version, version, room);
 }
 
-API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned room);
-nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned room) {
+API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned room) {
     char own[48] = "13.";
     TRY(nvml_sim(NULL));
     return copy_text(strncat(own, machine.state->driver_version, 32), version, room);
 }
 
-API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version);
-nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
     TRY(nvml_sim(NULL));
     if (!version) return NVML_ERROR_INVALID_ARGUMENT;
     *version = (int)machine.state->cuda_version;
     return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version);
-nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
     return nvmlSystemGetCudaDriverVersion(version);
 }
 
-API const char *nvmlErrorString(nvmlReturn_t error);
-const char *nvmlErrorString(nvmlReturn_t error) {
+API const char *nvmlErrorString(nvmlReturn_t error) {
     switch (error) {
     case NVML_SUCCESS: return "Success";
     case NVML_ERROR_UNINITIALIZED: return "Uninitialized";

@@ -4,11 +4,6 @@
 #include "driver.h"
 #include "entries.h"
 
-API CUresult cuGetProcAddress(const char *name, void **entry, int version, uint64_t flags);
-API CUresult cuGetProcAddress_v2(const char *name, void **entry, int version, uint64_t flags,
-                                 int *status);
-API CUresult cuGetExportTable(const void **table, const CUuuid *id);
-
 static int first_of(const char *base) {
     int low = 0, high = entry_count;
     while (low < high) {
@@ -36,8 +31,8 @@ static int driver_version(void) {
     return driver_ready() ? 13000 : (int)driver.sim.state->cuda_version;
 }
 
-CUresult cuGetProcAddress_v2(const char *name, void **entry, int version, uint64_t flags,
-                             int *status) {
+API CUresult cuGetProcAddress_v2(const char *name, void **entry, int version, uint64_t flags,
+                                 int *status) {
     bool known;
     int ignored;
     if (!name || !entry || flags > 2) return CUDA_ERROR_INVALID_VALUE;
@@ -53,14 +48,14 @@ CUresult cuGetProcAddress_v2(const char *name, void **entry, int version, uint64
     return CUDA_SUCCESS; /* since CUDA 12 the status tells, not the result */
 }
 
-CUresult cuGetProcAddress(const char *name, void **entry, int version, uint64_t flags) {
+API CUresult cuGetProcAddress(const char *name, void **entry, int version, uint64_t flags) {
     int status;
     TRY(cuGetProcAddress_v2(name, entry, version, flags, &status));
     return status == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 /* The driver's private tables are not simulated; libcudart carries on without most of them. */
-CUresult cuGetExportTable(const void **table, const CUuuid *id) {
+API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
     (void)id;
     if (table) *table = NULL;
     return CUDA_ERROR_NOT_SUPPORTED;

@@ -17,8 +17,8 @@ static const off_t slot_locks = (off_t)1 << 40;
 static const off_t card_locks = (off_t)1 << 41;
 
 /* File locks of one description do not keep a process's own threads apart. */
-static pthread_mutex_t card_mutexes[SIM_MAX_CARDS] = {
-    [0 ... SIM_MAX_CARDS - 1] = PTHREAD_MUTEX_INITIALIZER};
+static pthread_mutex_t card_mutexes[SIM_MAX_CARDS] = {[0 ... SIM_MAX_CARDS - 1] =
+                                                          PTHREAD_MUTEX_INITIALIZER};
 
 const char *sim_path(void) {
     const char *path = getenv("SIMGPU_STATE");
@@ -84,7 +84,8 @@ static void forget_work(struct sim_state *state, int slot) {
     }
 }
 
-/* The process-owned lock comes before the state, so a slot that is not FREE and has no lock is a dead one's. */
+/* The process-owned lock comes before the state, so a slot that is not FREE and has no lock is a
+ * dead one's. */
 static bool claim_slot(struct sim *sim, int slot) {
     struct sim_process *process = &sim->state->processes[slot];
     uint32_t expected = SIM_SLOT_FREE;
@@ -97,8 +98,7 @@ static bool claim_slot(struct sim *sim, int slot) {
     sim->slot = slot;
     uint32_t touched = sim->state->slots_touched;
     while (touched <= (uint32_t)slot &&
-           !atomic_compare_exchange_weak(&sim->state->slots_touched, &touched, (uint32_t)slot + 1))
-        ;
+           !atomic_compare_exchange_weak(&sim->state->slots_touched, &touched, (uint32_t)slot + 1));
     return true;
 }
 

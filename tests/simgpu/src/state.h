@@ -43,11 +43,11 @@ enum sim_clock {
 
 struct sim_process {
     sim_u32 state;
-    sim_u32 pid;                       /* as its owner sees itself; for people, never for logic */
-    sim_u64 memory[SIM_MAX_CARDS];     /* bytes that cannot be moved off the card */
-    sim_u64 managed[SIM_MAX_CARDS];    /* bytes that give way: managed memory */
+    sim_u32 pid;                    /* as its owner sees itself; for people, never for logic */
+    sim_u64 memory[SIM_MAX_CARDS];  /* bytes that cannot be moved off the card */
+    sim_u64 managed[SIM_MAX_CARDS]; /* bytes that give way: managed memory */
     sim_u32 contexts[SIM_MAX_CARDS];
-    sim_u64 asked[SIM_MAX_CARDS];    /* ns of work given to the card, ever; see timeline.h */
+    sim_u64 asked[SIM_MAX_CARDS];      /* ns of work given to the card, ever; see timeline.h */
     uint64_t inherited[SIM_MAX_CARDS]; /* ns of work done for the slot's earlier owners */
 };
 
@@ -82,18 +82,19 @@ struct sim_card {
     sim_u64 memory_bytes;
     sim_u64 reserved_bytes; /* what the driver keeps for itself */
     sim_u64 context_bytes;  /* what one context costs */
+    sim_u64 module_bytes;   /* what one loaded module costs */
     sim_u64 sm_count;
     sim_u64 compute_major, compute_minor;
     sim_u64 clock_mhz, memory_clock_mhz, bus_bits;
     sim_u64 power_milliwatts, temperature_celsius;
-    sim_u64 slice_ns, switch_ns;  /* time slice of a context, and what a change of context costs */
-    sim_u64 period_ns;            /* of NVML's utilisation samples */
-    sim_u64 kernel_ns;            /* of kernels that don't say how long they take */
-    sim_u64 link_bytes_per_us;    /* copies between host and card */
-    sim_u64 memory_bytes_per_us;  /* copies within the card */
-    sim_u64 lost;       /* 1: fell off the bus */
-    sim_u64 last_xid;   /* 0: healthy, as far as tests say */
-    sim_u64 xid_count;  /* critical errors raised so far; the newest SIM_MAX_XIDS are kept */
+    sim_u64 slice_ns, switch_ns; /* time slice of a context, and what a change of context costs */
+    sim_u64 period_ns;           /* of NVML's utilisation samples */
+    sim_u64 kernel_ns;           /* of kernels that don't say how long they take */
+    sim_u64 link_bytes_per_us;   /* copies between host and card */
+    sim_u64 memory_bytes_per_us; /* copies within the card */
+    sim_u64 lost;                /* 1: fell off the bus */
+    sim_u64 last_xid;            /* 0: healthy, as far as tests say */
+    sim_u64 xid_count; /* critical errors raised so far; the newest SIM_MAX_XIDS are kept */
     sim_u64 xids[SIM_MAX_XIDS];
     sim_u64 engine_free_at[SIM_COPY_ENGINES];
     sim_u32 side; /* which of the two is in force; the other is written, then put in force */
@@ -105,11 +106,11 @@ struct sim_state {
     char magic[8];
     sim_u64 layout;
     sim_u64 card_count;
-    sim_u64 bytes;         /* sizeof(struct sim_state) of the program that created it */
-    sim_u64 cuda_version;  /* 1000 * major + 10 * minor */
-    sim_u64 clock_mode;    /* enum sim_clock */
-    sim_u64 clock_ns;      /* the time, unless the clock is real */
-    sim_u32 clock_ticks;   /* a futex: changes whenever a test moves the clock */
+    sim_u64 bytes;        /* sizeof(struct sim_state) of the program that created it */
+    sim_u64 cuda_version; /* 1000 * major + 10 * minor */
+    sim_u64 clock_mode;   /* enum sim_clock */
+    sim_u64 clock_ns;     /* the time, unless the clock is real */
+    sim_u32 clock_ticks;  /* a futex: changes whenever a test moves the clock */
     char driver_version[32];
     sim_u32 slots_touched; /* slots from here on have never been used */
     struct sim_card cards[SIM_MAX_CARDS];

@@ -1,0 +1,165 @@
+#include "array.h"
+
+#include <stdlib.h>
+
+enum { MAGIC = 0x41525221, MIP_MAGIC = 0x4d495021, LEVELS = 16, ROW = 512 };
+
+struct CUmipmappedArray_st {
+    uint32_t magic;
+    struct allocation *memory;
+    unsigned levels;
+    struct CUarray_st level[LEVELS];
+};
+
+CUresult array_check(CUarray array) {
+    TRY(driver_ready());
+    return array && array->magic == MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static uint64_t format_bytes(int format) {
+    switch (format) {
+    case 0x01:
+    case 0x08: return 1; /* 8 bits */
+    case 0x02:
+    case 0x09:
+    case 0x10: return 2; /* 16 bits, half */
+    case 0x03:
+    case 0x0a:
+    case 0x20: return 4; /* 32 bits, float */
+    default: return 0;
+    }
+}
+
+static uint64_t at_least_one(uint64_t value) {
+    return value ? value : 1;
+}
+
+uint64_t array_layout(CUarray array, const CUDA_ARRAY3D_DESCRIPTOR *shape) {
+    array->magic = MAGIC;
+    array->shape = *shape;
+    array->element = format_bytes(shape->Format) * shape->NumChannels;
+    array->pitch = round_up(shape->Width * array->element, ROW);
+    array->slice = array->pitch * at_least_one(shape->Height);
+    if (shape->NumChannels == 3 || shape->NumChannels > 4) return 0;
+    return array->slice * at_least_one(shape->Depth);
+}
+
+static CUresult take(uint64_t bytes, struct allocation **memory) {
+    CUcontext context;
+    TRY(context_current(&context));
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&memory_lock);
+    CUresult result = memory_new(context, MEMORY_DEVICE, bytes, memory);
+    pthread_mutex_unlock(&memory_lock);
+    return result;
+}
+
+static void give(struct allocation *memory) {
+    pthread_mutex_lock(&memory_lock);
+    memory_free(memory);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+API CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape) {
+    TRY(driver_ready());
+    if (!array || !shape) return CUDA_ERROR_INVALID_VALUE;
+    CUarray made = calloc(1, sizeof *made);
+    if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = take(array_layout(made, shape), &made->memory);
+    if (result) {
+        free(made);
+        return result;
+    }
+    made->base = (char *)(uintptr_t)made->memory->base;
+    *array = made;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *shape) {
+    if (!shape) return CUDA_ERROR_INVALID_VALUE;
+    CUDA_ARRAY3D_DESCRIPTOR whole = {shape->Width,  shape->Height,      0,
+                                     shape->Format, shape->NumChannels, 0};
+    return cuArray3DCreate_v2(array, &whole);
+}
+
+API CUresult cuArrayDestroy(CUarray array) {
+    TRY(array_check(array));
+    if (array->owner) return CUDA_ERROR_INVALID_HANDLE;
+    give(array->memory);
+    array->magic = 0;
+    free(array);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray array) {
+    TRY(array_check(array));
+    if (!shape) return CUDA_ERROR_INVALID_VALUE;
+    *shape = array->shape;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *shape, CUarray array) {
+    TRY(array_check(array));
+    if (!shape) return CUDA_ERROR_INVALID_VALUE;
+    *shape = (CUDA_ARRAY_DESCRIPTOR){array->shape.Width, array->shape.Height, array->shape.Format,
+                                     array->shape.NumChannels};
+    return CUDA_SUCCESS;
+}
+
+/* ---- mipmapped arrays: each level has half the size of the one before -------------------------
+ */
+
+static size_t half(size_t size) {
+    return size > 1 ? size / 2 : size;
+}
+
+static uint64_t lay_out_levels(CUmipmappedArray array, CUDA_ARRAY3D_DESCRIPTOR shape) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < array->levels; i++) {
+        array->level[i].base = (char *)(uintptr_t)bytes; /* from the beginning, for now */
+        array->level[i].owner = array;
+        bytes += array_layout(&array->level[i], &shape);
+        shape.Width = half(shape.Width);
+        shape.Height = half(shape.Height);
+        if (!(shape.Flags & CUDA_ARRAY3D_LAYERED)) shape.Depth = half(shape.Depth);
+    }
+    return bytes;
+}
+
+API CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape,
+                                    unsigned levels) {
+    TRY(driver_ready());
+    if (!array || !shape || !levels || levels > LEVELS) return CUDA_ERROR_INVALID_VALUE;
+    CUmipmappedArray made = calloc(1, sizeof *made);
+    if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
+    made->magic = MIP_MAGIC;
+    made->levels = levels;
+    CUresult result = take(lay_out_levels(made, *shape), &made->memory);
+    if (result) {
+        free(made);
+        return result;
+    }
+    for (unsigned i = 0; i < levels; i++) made->level[i].base += made->memory->base;
+    *array = made;
+    return CUDA_SUCCESS;
+}
+
+static CUresult check_mipmapped(CUmipmappedArray array) {
+    TRY(driver_ready());
+    return array && array->magic == MIP_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+API CUresult cuMipmappedArrayGetLevel(CUarray *level, CUmipmappedArray array, unsigned number) {
+    TRY(check_mipmapped(array));
+    if (!level || number >= array->levels) return CUDA_ERROR_INVALID_VALUE;
+    *level = &array->level[number];
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
+    TRY(check_mipmapped(array));
+    give(array->memory);
+    array->magic = 0;
+    free(array);
+    return CUDA_SUCCESS;
+}

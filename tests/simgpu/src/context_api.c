@@ -1,0 +1,120 @@
+/* What a context is and how it is set; most settings only have to be remembered. */
+#include "context.h"
+
+enum { LIMITS = 16, STACK_SIZE = 0, PRINTF_FIFO = 1, MALLOC_HEAP = 2 };
+
+API CUresult cuCtxGetFlags(unsigned *flags) {
+    CUcontext context;
+    TRY(context_current(&context));
+    if (!flags) return CUDA_ERROR_INVALID_VALUE;
+    *flags = context->flags;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxSetFlags(unsigned flags) {
+    CUcontext context;
+    TRY(context_current(&context));
+    if (flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
+    context->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult or_current(CUcontext *context) {
+    return *context ? context_check(*context) : context_current(context);
+}
+
+API CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
+    TRY(or_current(&context));
+    if (!id) return CUDA_ERROR_INVALID_VALUE;
+    *id = context->id;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
+    TRY(or_current(&context));
+    if (!version) return CUDA_ERROR_INVALID_VALUE;
+    *version = context->version;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
+    TRY(or_current(&context));
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
+    *device = context->device;
+    return CUDA_SUCCESS;
+}
+
+static uint64_t default_limit(int limit) {
+    switch (limit) {
+    case STACK_SIZE: return 1024;
+    case PRINTF_FIFO: return 1 << 20;
+    case MALLOC_HEAP: return 8 << 20;
+    default: return 0;
+    }
+}
+
+API CUresult cuCtxGetLimit(size_t *value, int limit) {
+    CUcontext context;
+    TRY(context_current(&context));
+    if (!value || limit < 0 || limit >= LIMITS) return CUDA_ERROR_INVALID_VALUE;
+    *value = context->limits[limit] ? context->limits[limit] : default_limit(limit);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxSetLimit(int limit, size_t value) {
+    CUcontext context;
+    TRY(context_current(&context));
+    if (limit < 0 || limit >= LIMITS) return CUDA_ERROR_INVALID_VALUE;
+    context->limits[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxGetCacheConfig(int *config) {
+    CUcontext context;
+    TRY(context_current(&context));
+    *config = context->cache_config;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxSetCacheConfig(int config) {
+    CUcontext context;
+    TRY(context_current(&context));
+    context->cache_config = config;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxGetSharedMemConfig(int *config) {
+    CUcontext context;
+    TRY(context_current(&context));
+    *config = context->shared_config;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxSetSharedMemConfig(int config) {
+    CUcontext context;
+    TRY(context_current(&context));
+    context->shared_config = config;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxResetPersistingL2Cache(void) {
+    CUcontext context;
+    return context_current(&context);
+}
+
+API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+    TRY(context_check(peer));
+    return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+API CUresult cuCtxDisablePeerAccess(CUcontext peer) {
+    return context_check(peer);
+}
+
+API CUresult cuProfilerStart(void) {
+    return driver_ready();
+}
+
+API CUresult cuProfilerStop(void) {
+    return driver_ready();
+}
