@@ -1,0 +1,382 @@
+"""The chart's webhook and policies on a real API server: what becomes of what users send.
+
+Only the webhook runs: the operator has no replicas, the node agent no nodes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster import Cluster
+from cluster.binaries.progress import Progress
+from cluster.images import OPERATOR, ensure_images
+from support import objects
+from support.kube import Kube, Object
+from support.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+CHART = Path(__file__).resolve().parents[2] / "charts" / "mizar"
+RELEASE = f"admission-{os.getpid()}"
+SYSTEM = f"{RELEASE}-system"
+TENANT, OTHER = f"{RELEASE}-a", f"{RELEASE}-b"
+MINE = f"{TENANT}.mizar.share/gpu.2"
+WEBHOOK = f"{RELEASE}-webhook"
+VALUES = {
+    "operator": {"replicas": 0},
+    "webhook": {"drainSeconds": 0},
+    "nodeagent": {"nodeSelector": {"mizar.share/nowhere": "true"}},
+}
+
+
+@pytest.fixture(scope="module")
+def kube(cluster: Cluster) -> Iterator[Kube]:
+    """A cluster with the chart installed, a pool, and two namespaces of which one has a quota."""
+    kube = Kube(cluster)
+    cluster.load_image(ensure_images(Progress(), [OPERATOR])[OPERATOR])
+    crds = f"--filename={CHART / 'crds'}"
+    kube.run("apply", "--server-side", "--force-conflicts", crds)
+    kube.run("wait", "--for=condition=Established", "--timeout=60s", crds)
+    install(cluster)
+    try:
+        kube.apply(objects.namespace(TENANT), objects.namespace(OTHER), objects.pool(RELEASE))
+        for tenant in (TENANT, OTHER):
+            wait_for(
+                f"the service account of {tenant}",
+                lambda tenant=tenant: kube.get("serviceaccount", "default", tenant),  # type: ignore[misc]
+            )
+        profiles = [{"devices": size, "max": 1} for size in (2, 4)]
+        kube.apply(objects.quota(TENANT, *profiles, pool=RELEASE))
+        yield kube
+    finally:
+        cluster.helm("uninstall", RELEASE, f"--namespace={SYSTEM}", check=False)
+        kube.run("delete", "gpupools", RELEASE, "--ignore-not-found")
+        names = (TENANT, OTHER, SYSTEM)
+        kube.run("delete", "namespace", *names, "--ignore-not-found", "--wait=false")
+
+
+def install(cluster: Cluster) -> None:
+    cluster.helm(
+        *("upgrade", "--install", RELEASE, str(CHART), f"--namespace={SYSTEM}"),
+        *("--create-namespace", "--skip-crds", "--wait", "--timeout=120s"),
+        *(f"--values={CHART / 'values-local.yaml'}", "--values=-"),
+        input=yaml.safe_dump(VALUES),
+    )
+
+
+def limits_of(spec: Object) -> Object:
+    (container,) = spec["containers"]
+    resources = container["resources"]
+    # Only pods get requests by default, templates don't.
+    assert resources.get("requests", resources["limits"]) == resources["limits"]
+    return dict(resources["limits"])
+
+
+def dry_run(kube: Kube, obj: Object, *flags: str) -> Object:
+    """The object as it would be stored."""
+    arguments = ("create", "--dry-run=server", "--output=json", "--filename=-", *flags)
+    return dict(json.loads(kube.run(*arguments, input=json.dumps(obj))))
+
+
+def refusal(kube: Kube, obj: Object, *flags: str) -> str:
+    """Why the object is refused."""
+    arguments = ("create", "--dry-run=server", "--filename=-", *flags)
+    status, said = kube.attempt(*arguments, input=json.dumps(obj))
+    assert status != 0, f"accepted: {said}"
+    return said
+
+
+def in_template(kind: str, api: str, key: str, **more: Any) -> Object:
+    pod = objects.share_pod(TENANT, "x", key)["spec"]
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": pod}
+    spec: Object = {"template": template, **more}
+    if kind == "CronJob":
+        spec = {"schedule": "0 0 * * *", "jobTemplate": {"spec": spec}}
+    head = {"apiVersion": api, "kind": kind, "metadata": {"name": "x", "namespace": TENANT}}
+    return head | ({"template": template} if kind == "PodTemplate" else {"spec": spec})
+
+
+@pytest.mark.parametrize("written", ["mizar.share.gpu.2", "mizar.share/gpu.2", MINE])
+def test_a_pod_gets_its_tenants_resource(kube: Kube, written: str) -> None:
+    stored = dry_run(kube, objects.share_pod(TENANT, "x", written))
+    assert limits_of(stored["spec"]) == {MINE: "1"}
+
+
+SELECTOR = {"selector": {"matchLabels": {"app": "x"}}}
+NEVER = {"restartPolicy": "Never"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "api", "more"),
+    [
+        ("Deployment", "apps/v1", SELECTOR),
+        ("StatefulSet", "apps/v1", SELECTOR | {"serviceName": "x"}),
+        ("DaemonSet", "apps/v1", SELECTOR),
+        ("ReplicaSet", "apps/v1", SELECTOR),
+        ("ReplicationController", "v1", {"selector": {"app": "x"}}),
+        ("Job", "batch/v1", {}),
+        ("CronJob", "batch/v1", {}),
+        ("PodTemplate", "v1", {}),
+    ],
+)
+def test_templates_may_be_written_with_dots(kube: Kube, kind: str, api: str, more: Object) -> None:
+    obj = in_template(kind, api, "mizar.share.gpu.2", **more)
+    if kind in ("Job", "CronJob"):
+        template = obj["spec"].get("template") or obj["spec"]["jobTemplate"]["spec"]["template"]
+        template["spec"]["restartPolicy"] = "Never"
+    stored = dry_run(kube, obj)
+    template = stored.get("template") or stored["spec"].get("template")
+    template = template or stored["spec"]["jobTemplate"]["spec"]["template"]
+    assert limits_of(template["spec"]) == {"mizar.share/gpu.2": "1"}
+
+
+def test_the_pods_of_a_deployment_get_their_tenants_resource(kube: Kube) -> None:
+    kube.apply(in_template("Deployment", "apps/v1", "mizar.share.gpu.2", **SELECTOR))
+    pods = wait_for("the pod", lambda: kube.all("pods", TENANT, "app=x"))
+    assert limits_of(pods[0]["spec"]) == {MINE: "1"}
+    # The same manifest again, and a changed one.
+    kube.apply(in_template("Deployment", "apps/v1", "mizar.share.gpu.2", **SELECTOR))
+    kube.apply(in_template("Deployment", "apps/v1", "mizar.share.gpu.4", **SELECTOR))
+    stored = kube.get("deployment", "x", TENANT)
+    assert stored is not None
+    assert limits_of(stored["spec"]["template"]["spec"]) == {"mizar.share/gpu.4": "1"}
+    kube.delete("deployment", "x", TENANT)
+
+
+def test_a_pod_may_be_applied_again(kube: Kube) -> None:
+    for written in ("mizar.share.gpu.2", "mizar.share/gpu.2"):
+        pod = objects.share_pod(TENANT, "again", written)
+        kube.apply(pod)
+        kube.apply(pod)
+        kube.run("label", "pod", "again", f"--namespace={TENANT}", "seen=yes", "--overwrite")
+        kube.delete("pod", "again", TENANT, "--grace-period=0", "--force")
+
+
+REFUSED = {
+    "a foreign tenant's": (
+        {f"{OTHER}.mizar.share/gpu.2": 1},
+        None,
+        f"it belongs to namespace '{OTHER}': ask for mizar.share/gpu.2",
+    ),
+    "an unknown profile": (
+        {"mizar.share/gpu.3": 1},
+        None,
+        f"pool '{RELEASE}' has no profile of 3 devices: ask for one of mizar.share/gpu.2,",
+    ),
+    "requests unlike limits": (
+        {"mizar.share/gpu.2": 2},
+        {"mizar.share/gpu.2": 1},
+        "requests 1 and limits 2 differ: give limits alone",
+    ),
+    "requests alone": ({}, {"mizar.share/gpu.2": 1}, "it is in requests alone: put it into limits"),
+    "two spellings": (
+        {"mizar.share/gpu.2": 1, "mizar.share.gpu.2": 1},
+        None,
+        "mizar.share.gpu.2 and mizar.share/gpu.2 are the same: keep one of them",
+    ),
+    "two profiles": (
+        {"mizar.share/gpu.2": 1, "mizar.share/gpu.4": 1},
+        None,
+        "it can have devices of one of them only",
+    ),
+    "whole cards beside": (
+        {"mizar.share/gpu.2": 1, "nvidia.com/gpu": 1},
+        None,
+        "whole cards or shares; use two containers",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals_say_what_to_do(kube: Kube, case: str) -> None:
+    limits, requests, sentence = REFUSED[case]
+    pod = objects.plain_pod(TENANT, "x")
+    resources = {"limits": limits} | ({"requests": requests} if requests else {})
+    pod["spec"]["containers"][0]["resources"] = resources
+    said = refusal(kube, pod)
+    assert sentence in said
+    assert "pods.mizar.share" in said
+
+
+def test_a_quota_that_its_pool_cannot_give(kube: Kube) -> None:
+    quota = objects.quota(OTHER, {"devices": 3, "max": 1}, pool=RELEASE)
+    assert "has no profile of 3 devices: choose among 2, 4, 8, 16" in refusal(kube, quota)
+
+
+def test_a_profile_that_a_quota_uses_stays(kube: Kube) -> None:
+    patch = json.dumps({"spec": {"profiles": [{"devices": 4, "cards": 2}]}})
+    status, said = kube.attempt("patch", "gpupool", RELEASE, "--type=merge", f"--patch={patch}")
+    assert status != 0
+    assert f"GPUQuota {TENANT}/gpus would not fit any more" in said
+
+
+def test_a_pool_and_a_pod_in_one_go(kube: Kube) -> None:
+    """The pod comes milliseconds after the pool that it needs."""
+    prefix = "quick.example.com"
+    name = f"{RELEASE}-quick"
+    pod = objects.share_pod(TENANT, "quick", f"{prefix}.gpu.2")
+    kube.apply(objects.pool(name, resourcePrefix=prefix), pod)
+    stored = kube.get("pod", "quick", TENANT)
+    assert stored is not None
+    assert limits_of(stored["spec"]) == {f"{TENANT}.{prefix}/gpu.2": "1"}
+    kube.delete("pod", "quick", TENANT, "--grace-period=0", "--force")
+    kube.delete("gpupool", name)
+
+
+class TestPolicies:
+    """What the API server checks by itself."""
+
+    def test_tenancy_holds_where_the_webhook_does_not_look(self, kube: Kube) -> None:
+        for key in ("mizar.share/gpu.2", f"{TENANT}.mizar.share/gpu.2"):
+            said = refusal(kube, objects.share_pod("kube-system", "x", key))
+            assert "a pod gets devices of its own namespace only" in said
+
+    def test_only_the_operator_makes_shadow_pods(self, kube: Kube) -> None:
+        pod = objects.whole_card_pod(TENANT, "x")
+        pod["metadata"]["labels"] = {"mizar.share/shadow-pod": "true"}
+        assert "only Mizar's operator makes shadow pods" in refusal(kube, pod)
+        operator = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
+        assert dry_run(kube, pod, operator)["metadata"]["labels"]["mizar.share/shadow-pod"]
+
+    def test_a_shadow_pods_annotations_are_the_operators(self, kube: Kube) -> None:
+        operator = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
+        pod = objects.whole_card_pod(TENANT, "shadow")
+        pod["metadata"]["labels"] = {"mizar.share/shadow-pod": "true"}
+        kube.run("create", operator, "--filename=-", input=json.dumps(pod))
+        annotate = ("annotate", "pod", "shadow", f"--namespace={TENANT}", "--overwrite")
+        status, said = kube.attempt(*annotate, "mizar.share/carve={}")
+        assert status != 0
+        assert "only Mizar's operator" in said
+        kube.run(*annotate, "example.com/note=fine")
+        kube.run(*annotate, operator, "mizar.share/drain=now")
+        kube.delete("pod", "shadow", TENANT, "--grace-period=0", "--force")
+
+    def test_a_node_agent_writes_its_own_nodes_shares_only(
+        self, kube: Kube, cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> None:
+        node = kube.all("nodes")[0]["metadata"]["name"]
+        kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "elsewhere"}})
+        request.addfinalizer(lambda: kube.delete("node", "elsewhere"))
+        agent, stranger = (Agent(kube, cluster, name, tmp_path) for name in (node, "elsewhere"))
+        share = {"status": {"capacity": {MINE: "2"}, "allocatable": {MINE: "2"}}}
+        assert agent.patch(node, share)[1] == f"node/{node} patched\n"
+        remove = {"status": {"capacity": {MINE: None}, "allocatable": {MINE: None}}}
+        assert agent.patch(node, remove)[0] == 0
+        assert "of its own node, elsewhere, only" in stranger.patch(node, share)[1]
+        for patch, sentence in (
+            ({"status": {"capacity": {"cpu": "99"}}}, "numbers of Mizar's resources only"),
+            ({"status": {"capacity": {"nvidia.com/gpu": "9"}}}, "numbers of Mizar's resources"),
+            ({"status": {"allocatable": {"cpu": None}}}, "numbers of Mizar's resources only"),
+            ({"status": {"nodeInfo": {"osImage": "x"}}}, "capacity and allocatable only"),
+            ({"metadata": {"labels": {"a": "b"}}}, "labels or annotations"),
+        ):
+            status, said = agent.patch(node, patch)
+            assert status != 0, said
+            assert sentence in said
+
+    def test_a_node_agent_writes_shadow_pods_of_its_own_node_only(
+        self, kube: Kube, cluster: Cluster, tmp_path: Path
+    ) -> None:
+        node = kube.all("nodes")[0]["metadata"]["name"]
+        agent = Agent(kube, cluster, node, tmp_path)
+        shadow = {
+            "apiVersion": "mizar.share/v1alpha1",
+            "kind": "ShadowPod",
+            "metadata": {"name": "shadow-2-abcde", "namespace": TENANT},
+        }
+        spec = {"pool": RELEASE, "quota": "gpus", "devices": 2, "cards": 1}
+        kube.apply({**shadow, "spec": spec})
+        assert agent.write({**shadow, "status": {"node": node}})[0] == 0
+        status, said = agent.write({**shadow, "status": {"node": "elsewhere"}})
+        assert status != 0
+        assert f"of shadow pods on its own node, {node}, only" in said
+        kube.delete("shadowpod", "shadow-2-abcde", TENANT)
+
+
+class Agent:
+    """Who has the token of the node agent on a node, and nothing else."""
+
+    def __init__(self, kube: Kube, cluster: Cluster, node: str, folder: Path) -> None:
+        account = (f"{RELEASE}-nodeagent", f"--namespace={SYSTEM}")
+        bound = ("--bound-object-kind=Node", f"--bound-object-name={node}")
+        token = kube.run("create", "token", *account, *bound).strip()
+        config = yaml.safe_load(cluster.kubeconfig.read_text())
+        for user in config["users"]:
+            user["user"] = {"token": token}
+        path = folder / f"kubeconfig-{node}"
+        path.write_text(yaml.safe_dump(config))
+        self._kube, self._config = kube, f"--kubeconfig={path}"
+
+    def patch(self, node: str, patch: Object) -> tuple[int, str]:
+        """Merge into the node's status."""
+        how = ("--subresource=status", "--type=merge", f"--patch={json.dumps(patch)}")
+        return self._kube.attempt("patch", "node", node, *how, self._config)
+
+    def write(self, shadow: Object) -> tuple[int, str]:
+        """Apply a ShadowPod's status."""
+        how = ("--server-side", "--subresource=status", "--field-manager=mizar-nodeagent")
+        body = json.dumps(shadow)
+        flags = ("--force-conflicts", "--filename=-", self._config)
+        return self._kube.attempt("apply", *how, *flags, input=body)
+
+
+def test_trust_that_is_lost_comes_back_at_once(kube: Kube) -> None:
+    def bundle() -> str:
+        found = kube.get("mutatingwebhookconfiguration", WEBHOOK)
+        assert found is not None
+        return str(found["webhooks"][0]["clientConfig"].get("caBundle", ""))
+
+    right = bundle()
+    assert b"BEGIN CERTIFICATE" in base64.b64decode(right)
+    patch = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
+    kind = ("mutatingwebhookconfiguration", WEBHOOK)
+    kube.run("patch", *kind, "--type=json", f"--patch={json.dumps(patch)}")
+    wait_for("the trust to come back", lambda: bundle() == right, timeout=10)
+
+
+def test_a_lost_secret_is_made_anew_and_trusted(kube: Kube) -> None:
+    def data() -> Object:
+        found = kube.get("secret", WEBHOOK, SYSTEM)
+        return dict((found or {}).get("data") or {})
+
+    before = data()
+    patch = json.dumps([{"op": "remove", "path": "/data"}])
+    kube.run("patch", "secret", WEBHOOK, f"--namespace={SYSTEM}", "--type=json", f"--patch={patch}")
+    wait_for("a new certificate", lambda: data().get("tls.crt", "") not in ("", before["tls.crt"]))
+    wait_for("the webhook to be trusted again", lambda: translates(kube), timeout=20)
+
+
+def translates(kube: Kube) -> bool:
+    pod = json.dumps(objects.share_pod(TENANT, "x", "mizar.share.gpu.2"))
+    return kube.attempt("create", "--dry-run=server", "--filename=-", input=pod)[0] == 0
+
+
+def test_an_upgrade_keeps_the_certificate(kube: Kube, cluster: Cluster) -> None:
+    before = kube.get("secret", WEBHOOK, SYSTEM)
+    install(cluster)
+    after = kube.get("secret", WEBHOOK, SYSTEM)
+    assert before is not None
+    assert after is not None
+    assert before["data"] == after["data"]
+    assert translates(kube)
+
+
+def test_without_the_webhook_only_share_pods_wait(kube: Kube) -> None:
+    scale = ("scale", "deployment", WEBHOOK, f"--namespace={SYSTEM}")
+    kube.run(*scale, "--replicas=0")
+    selector = "app.kubernetes.io/component=webhook"
+    wait_for("the webhook to end", lambda: not kube.all("pods", SYSTEM, selector))
+    said = refusal(kube, objects.share_pod(TENANT, "x"))
+    assert 'failed calling webhook "pods.mizar.share"' in said
+    dry_run(kube, objects.plain_pod(TENANT, "x"))
+    dry_run(kube, objects.whole_card_pod(TENANT, "x"))
+    kube.run(*scale, "--replicas=1")
+    wait_for("share pods to be accepted again", lambda: translates(kube), timeout=60)
