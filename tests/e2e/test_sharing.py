@@ -69,9 +69,9 @@ def test_idle_shadow_pod_gives_its_card_back(kube: Kube, stage: "Stage") -> None
     kube.delete("pod", "a", tenant)
     wait_for("the shadow pod to be reaped", lambda: not kube.all("shadowpods", tenant))
     wait_for("its pod to go", lambda: not kube.all("pods", tenant))
-    for node in ("x", "y"):
+    for node in ("left", "right"):
         kube.apply(whole_card_pod(tenant, node, cards=2))
-    kube.wait_running(tenant, "x", "y")
+    kube.wait_running(tenant, "left", "right")
 
 
 def test_four_devices_over_two_cards(kube: Kube, stage: "Stage") -> None:

@@ -112,9 +112,9 @@ def test_minimum_is_kept_warm(kube: Kube, stage: "Stage") -> None:
 def test_shadow_pod_that_cannot_be_scheduled_is_reported(kube: Kube, stage: "Stage") -> None:
     """No card free: the ShadowPod, its quota and the waiting pod all say so; later it runs."""
     tenant = stage.tenant({"devices": 2, "min": 0, "max": 2})
-    for name in ("x", "y"):
+    for name in ("left", "right"):
         kube.apply(whole_card_pod(tenant, name, cards=2))
-    kube.wait_running(tenant, "x", "y")
+    kube.wait_running(tenant, "left", "right")
     kube.apply(share_pod(tenant, "a"))
 
     def reported() -> bool:
@@ -125,7 +125,7 @@ def test_shadow_pod_that_cannot_be_scheduled_is_reported(kube: Kube, stage: "Sta
 
     wait_for("the ShadowPod to say why it waits", reported)
     wait_event(kube, tenant, "a", "NoCardFree")
-    kube.delete("pod", "x", tenant)
+    kube.delete("pod", "left", tenant)
     kube.wait_running(tenant, "a")
     assert len(kube.all("shadowpods", tenant)) == 1
 
