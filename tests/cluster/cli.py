@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -14,6 +15,7 @@ from cluster import cleanup, state
 from cluster.binaries import SetupError
 from cluster.binaries.progress import Progress
 from cluster.errors import ClusterError
+from cluster.images import ensure_images
 from cluster.interrupts import interruptible_once
 from cluster.layout import Layout
 from cluster.local import LocalProvider
@@ -129,6 +131,24 @@ def exec_(
     with _told():
         cluster = LocalProvider().get(name)
         _become(cluster.entering(node, context.args or ["bash"]), dict(os.environ))
+
+
+@app.command("load-image")
+def load_image(
+    archive: Annotated[Path, typer.Argument(help="A docker archive (docker save, buildah push).")],
+    name: Name = "mizar",
+) -> None:
+    """Make the images of an archive known to all nodes of a cluster."""
+    with _told():
+        LocalProvider().get(name).load_image(archive)
+
+
+@app.command()
+def images() -> None:
+    """Build Mizar's container images, and print where their archives are."""
+    with _told():
+        for image, archive in ensure_images(Progress()).items():
+            print(f"{image}  {archive}")
 
 
 def _become(argv: list[str], environment: dict[str, str]) -> NoReturn:

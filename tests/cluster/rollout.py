@@ -36,7 +36,7 @@ def _progress(workload: Object) -> tuple[int, int]:
         wanted = workload["spec"].get("replicas", 1)
         old = status.get("replicas", 0) - status.get("updatedReplicas", 0)
         ready = min(status.get("availableReplicas", 0), status.get("updatedReplicas", 0)) - old
-    return (ready, wanted) if seen else (0, max(1, wanted))
+    return (max(0, ready), wanted) if seen else (0, max(1, wanted))
 
 
 def workloads(cluster: Cluster, namespace: str) -> list[Object]:
@@ -52,7 +52,9 @@ def diagnosis(cluster: Cluster, namespace: str) -> str:
     found = cluster.kubectl("get", "pods", f"--namespace={namespace}", "--output=json", check=False)
     pods = json.loads(found.stdout)["items"] if found.returncode == 0 else []
     parts = [_explain(cluster, pod) for pod in pods if not is_ready(pod)]
-    return "\n".join([*(parts or ["every pod there is says that it is ready"]), _warnings(cluster)])
+    return "\n".join(
+        [*(parts or ["every pod there is says that it is ready"]), _warnings(cluster, namespace)]
+    )
 
 
 def is_ready(pod: Object) -> bool:
@@ -96,8 +98,12 @@ def _explain(cluster: Cluster, pod: Object) -> str:
     return "\n".join(lines)
 
 
-def _warnings(cluster: Cluster) -> str:
-    options = ["--all-namespaces", "--field-selector=type=Warning", "--sort-by=.lastTimestamp"]
+def _warnings(cluster: Cluster, namespace: str) -> str:
+    options = [
+        f"--namespace={namespace}",
+        "--field-selector=type=Warning",
+        "--sort-by=.lastTimestamp",
+    ]
     found = cluster.kubectl("get", "events", *options, check=False, timeout=30)
     latest = found.stdout.splitlines()[-10:]
     return "\n".join(["the latest warnings:", *(f"  {line}" for line in latest)])
