@@ -28,13 +28,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = _arguments(argv)
     try:
         settings = config.load(args.config)
-        logging.basicConfig(
-            level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+        _log_at(settings.log_level)
         asyncio.run(_until_told(settings, args.kubeconfig))
     except (ConfigRefused, ConfigError) as error:
         print(f"mizar-nodeagent: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _log_at(level: str) -> None:
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Their DEBUG says something at each call.
+    for noisy in ("grpc", "asyncio", "kubernetes_asyncio"):
+        logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.INFO))
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 WAIT_MS = 500
 RETRY_S = 5.0
+# Reads between two starts of NVML while a card is missing.
+RESTART_EVERY = 3
 
 
 class Nvml:
@@ -29,7 +31,8 @@ class Nvml:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
-        self._known: frozenset[str] = frozenset()
+        self._ever: set[str] = set()
+        self._misses = 0
         self._ready = False
         self._life = 0
         self._started = asyncio.Event()
@@ -46,12 +49,15 @@ class Nvml:
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:
         """Tell each XID event, for ever; registers anew when NVML was started anew."""
+        said = ""
         while True:
             await self._started.wait()
             try:
                 await self._follow(tell)
             except pynvml.NVMLError as error:
-                log.info("NVML tells no events: %s; asking again in %.0f s", error, RETRY_S)
+                if said != str(error):
+                    log.warning("NVML tells no faults of cards: %s; asking again", error)
+                said = str(error)
                 await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:
@@ -69,15 +75,20 @@ class Nvml:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _read(self) -> dict[str, CardFacts]:
+        """NVML keeps the list of cards that it made when it was started, so while one is missing
+        it is started anew: at once, and then now and then."""
         if not self._ready:
             self._start()
         cards = {card.uuid: card for card in _all_cards()}
-        if self._known - cards.keys():
-            # NVML keeps the list of cards that it made when it was started.
-            pynvml.nvmlShutdown()
-            self._start()
-            cards = {card.uuid: card for card in _all_cards()}
-        self._known = frozenset(cards)
+        if self._ever - cards.keys():
+            if self._misses % RESTART_EVERY == 0:
+                pynvml.nvmlShutdown()
+                self._start()
+                cards = {card.uuid: card for card in _all_cards()}
+            self._misses += 1
+        else:
+            self._misses = 0
+        self._ever.update(cards)
         return cards
 
     def _start(self) -> None:

@@ -1,0 +1,203 @@
+"""How cards get into a container, what is known of cards, and which devices are preferred."""
+
+from pathlib import Path
+
+import pytest
+
+from mizar_nodeagent.cards import CardBook
+from mizar_nodeagent.config import CardAccess, MountConfig, Strategy
+from mizar_nodeagent.container import access
+from mizar_nodeagent.container.allocate import Allocator
+from mizar_nodeagent.container.shim_install import Shim
+from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.errors import AllocationRefused
+from mizar_nodeagent.kubelet.podresources import Pace
+from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.planning.carving import HeldCard
+from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+from unit.nodeagent.makers import (
+    CARD,
+    GIB,
+    RESOURCE,
+    card,
+    card_claim,
+    cards,
+    device,
+    shadow,
+    share,
+    share_claim,
+    view,
+)
+
+TWO = [HeldCard("GPU-a", "A100", GIB, 0), HeldCard("GPU-b", "A100", GIB, 3)]
+
+
+def given(strategy: Strategy, **how: object) -> pb.ContainerAllocateResponse:
+    answer = pb.ContainerAllocateResponse()
+    config = CardAccess(strategy=strategy, env={"X": "y"}, **how)  # type: ignore[arg-type]
+    access.give(answer, TWO, config, exists=lambda path: path.name != "nvidia-modeset")
+    assert answer.envs["X"] == "y"
+    return answer
+
+
+class TestAccess:
+    def test_by_variable(self) -> None:
+        answer = given("EnvVar")
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+        assert not answer.devices and not answer.mounts
+
+    def test_by_device_nodes_and_mounts(self) -> None:
+        mount = MountConfig(host_path=Path("/h/driver"), container_path=Path("/usr/local/nvidia"))
+        answer = given("Mounts", dev_root=Path("/h/dev"), mounts=(mount,))
+        assert {one.container_path: one.host_path for one in answer.devices} == {
+            "/dev/nvidia0": "/h/dev/nvidia0",
+            "/dev/nvidia3": "/h/dev/nvidia3",
+            "/dev/nvidiactl": "/h/dev/nvidiactl",
+            "/dev/nvidia-uvm": "/h/dev/nvidia-uvm",
+            "/dev/nvidia-uvm-tools": "/h/dev/nvidia-uvm-tools",
+        }
+        assert [one.container_path for one in answer.mounts] == ["/usr/local/nvidia"]
+        assert answer.mounts[0].read_only
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+
+    def test_by_volume_mounts(self) -> None:
+        answer = given("VolumeMounts")
+        assert [one.container_path for one in answer.mounts] == [
+            "/var/run/nvidia-container-devices/GPU-a",
+            "/var/run/nvidia-container-devices/GPU-b",
+        ]
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
+
+    def test_by_cdi(self) -> None:
+        answer = given("CDI")
+        assert [one.name for one in answer.cdi_devices] == [
+            "nvidia.com/gpu=GPU-a",
+            "nvidia.com/gpu=GPU-b",
+        ]
+        assert "NVIDIA_VISIBLE_DEVICES" not in answer.envs
+
+
+class TestCardBook:
+    def problems(self, book: CardBook) -> dict[int, str]:
+        return {fact.minor: fact.problem for fact in book.facts().values()}
+
+    def test_a_card_that_is_gone_is_missed_until_it_is_back(self) -> None:
+        book = CardBook()
+        book.seen(cards(1, 2))
+        assert self.problems(book) == {0: "", 1: ""}
+        book.seen(cards(1))
+        assert self.problems(book)[1] == "the card is gone"
+        book.seen(cards(1, 2))
+        assert self.problems(book) == {0: "", 1: ""}
+
+    def test_a_fault_lasts_until_the_card_was_away(self) -> None:
+        book = CardBook()
+        book.seen(cards(1))
+        book.fault(CARD, 43)
+        assert self.problems(book) == {0: ""}
+        book.fault(CARD, 79)
+        book.seen(cards(1))
+        assert "XID 79" in self.problems(book)[0]
+        book.seen({})
+        book.seen(cards(1))
+        assert self.problems(book) == {0: ""}
+
+    def test_nobody_is_missed_while_nvml_is_away(self) -> None:
+        book = CardBook()
+        book.seen(cards(1))
+        book.seen({})
+        book.problem = "no driver"
+        assert self.problems(book) == {0: ""}
+
+
+@pytest.fixture
+def mind() -> Mind:
+    """Two shadow pods of two devices each; one device of the second is held."""
+    made = Mind()
+    second = shadow("shadow-2-bbbbb")
+    pods = [shadow(), second, share()]
+    claims = [card_claim(), card_claim(second.name, card(2).uuid)]
+    made.think(view(1, pods, [*claims, share_claim(device(0, second.key))]))
+    return made
+
+
+@pytest.fixture
+def allocator(mind: Mind, tmp_path: Path) -> Allocator:
+    slots = Slots(tmp_path)
+    shim = Shim(tmp_path / "lib", tmp_path / "preload")
+    return Allocator(mind, slots, shim, CardAccess(), lambda: 2.0, lambda: 0.0, lambda: None)
+
+
+A0, A1 = device(0), device(1)
+B0, B1 = (device(index, ("team-a", "shadow-2-bbbbb")) for index in (0, 1))
+
+
+class TestPreferred:
+    def test_the_shadow_pod_that_is_used_already(self, allocator: Allocator) -> None:
+        assert allocator.preferred(RESOURCE, [A0, A1, B1], [], 1) == [B1]
+
+    def test_both_of_one_shadow_pod(self, allocator: Allocator) -> None:
+        assert allocator.preferred(RESOURCE, [B1, A1, A0], [], 2) == [A0, A1]
+
+    def test_one_being_drained_is_the_last_resort(self, allocator: Allocator, mind: Mind) -> None:
+        second = shadow("shadow-2-bbbbb", drain="now")
+        claims = [card_claim(), card_claim(second.name, card(2).uuid)]
+        mind.think(view(2, [shadow(), second], claims))
+        assert allocator.preferred(RESOURCE, [B0, B1, A0], [], 1) == [A0]
+        assert allocator.preferred(RESOURCE, [B0, B1], [], 1) == [B0]
+
+    @pytest.mark.parametrize("available", [["nonsense"], [A0]])
+    def test_no_good_answer_is_no_error(self, allocator: Allocator, available: list[str]) -> None:
+        assert allocator.preferred(RESOURCE, available, [], 2) == []
+
+
+class TestAllocate:
+    def test_marks_devices_until_the_kubelet_shows_them(
+        self, allocator: Allocator, mind: Mind
+    ) -> None:
+        allocator.allocate(RESOURCE, [A1])
+        assert [str(one) for one in mind.allocating] == [A1]
+        pods = [shadow(), share()]
+        mind.think(view(1.9, pods, [card_claim()]))
+        assert mind.allocating
+        mind.think(view(2.1, pods, [card_claim(), share_claim(A1)]))
+        assert not mind.allocating
+
+    def test_what_the_kubelet_never_shows_is_forgotten(
+        self, allocator: Allocator, mind: Mind
+    ) -> None:
+        allocator.allocate(RESOURCE, [A1])
+        mind.think(view(6.9, [shadow()], [card_claim()]))
+        assert mind.allocating
+        mind.think(view(7.1, [shadow()], [card_claim()]))
+        assert not mind.allocating
+
+    @pytest.mark.parametrize(
+        ("resource", "ids", "sentence"),
+        [
+            (RESOURCE, ["nonsense"], "is no virtual device"),
+            (RESOURCE, [A0, A0], "named twice"),
+            (RESOURCE, [], "no device"),
+            (RESOURCE, [device(2)], "is no device of"),
+            ("team-b.mizar.share/gpu.2", [A0], "is no device of"),
+        ],
+    )
+    def test_misuse_is_refused(
+        self, allocator: Allocator, resource: str, ids: list[str], sentence: str
+    ) -> None:
+        with pytest.raises(AllocationRefused, match=sentence):
+            allocator.allocate(resource, ids)
+
+    def test_a_broken_card_is_refused(self, allocator: Allocator, mind: Mind) -> None:
+        broken = cards() | {CARD: card(1, "the card is gone")}
+        mind.think(view(2, [shadow()], [card_claim()], cards=broken))
+        with pytest.raises(AllocationRefused, match="cannot be used: the card is gone"):
+            allocator.allocate(RESOURCE, [A0])
+
+
+def test_calls_to_the_kubelet_are_paced() -> None:
+    now = 0.0
+    pace = Pace(rate=10, burst=3, clock=lambda: now)
+    assert [round(pace.delay(), 2) for _ in range(5)] == [0, 0, 0, 0.1, 0.2]
+    now = 10.0
+    assert pace.delay() == 0

@@ -1,0 +1,87 @@
+"""What is kept of a pod, and who waits for devices."""
+
+import pytest
+
+from mizar_core.errors import CarveRefused
+from mizar_nodeagent.kubelet.claims import from_list
+from mizar_nodeagent.pods import trim
+from mizar_nodeagent.proto import podresources_pb2 as pb
+from unit.nodeagent.makers import (
+    RESOURCE,
+    device,
+    shadow_object,
+    share,
+    share_claim,
+    share_object,
+    view,
+)
+
+
+def test_a_shadow_pod_is_read() -> None:
+    pod = trim(shadow_object(drain="now"))
+    assert pod is not None and pod.shadow
+    assert pod.carve.resource == RESOURCE
+    assert (pod.drain, pod.owner_uid) == ("now", "owner-shadow-2-aaaaa")
+
+
+def test_a_share_pod_is_read() -> None:
+    body = share_object(count=2)
+    body["spec"]["initContainers"] = [{"name": "i", "resources": {"limits": {RESOURCE: "1"}}}]
+    body["metadata"]["annotations"] = {"kubernetes.io/config.hash": "static"}
+    pod = trim(body)
+    assert pod is not None and not pod.shadow
+    assert pod.asks(RESOURCE) == 3 and pod.asks("mizar.share/gpu.2") == 0
+    assert pod.uids == {"uid-share", "static"}
+    assert pod.admitted and not pod.ended
+
+
+def test_other_pods_are_of_no_interest() -> None:
+    body = share_object(resource="nvidia.com/gpu")
+    assert trim(body) is None
+    assert trim({"metadata": {"namespace": "a", "name": "b"}, "spec": {"containers": []}}) is None
+
+
+def test_a_share_pod_cannot_claim_to_be_carved() -> None:
+    body = share_object()
+    body["metadata"]["annotations"] = shadow_object()["metadata"]["annotations"]
+    pod = trim(body)
+    assert pod is not None and not pod.carve_json
+    with pytest.raises(CarveRefused):
+        assert pod.carve
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits"),
+    [({}, False), ({"admitted": False}, True), ({"admitted": False, "ended": True}, False)],
+)
+def test_who_waits(changes: dict[str, bool], waits: bool) -> None:
+    assert bool(view(1, [share(**changes)]).waits(RESOURCE)) is waits
+
+
+def test_who_has_devices_waits_no_more() -> None:
+    pod = share(admitted=False)
+    assert not view(1, [pod], [share_claim(device(0))]).waits(RESOURCE)
+
+
+def test_the_kubelets_answer_names_each_device_apart() -> None:
+    entries = [
+        pb.ContainerDevices(
+            resource_name=RESOURCE,
+            device_ids=[device(index)],
+            topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=index)]),
+        )
+        for index in (0, 1)
+    ]
+    container = pb.ContainerResources(name="main", devices=entries)
+    pod = pb.PodResources(name="share", namespace="team-a", containers=[container])
+    claims = from_list(pb.ListPodResourcesResponse(pod_resources=[pod]), 3.0)
+    (claim,) = claims.all
+    assert claim == share_claim(device(0), device(1))
+    assert claim.numa == {device(0): (0,), device(1): (1,)}
+    assert claims.exactly(RESOURCE, [device(1), device(0)]) == (claim,)
+    assert claims.exactly(RESOURCE, [device(1)]) == ()
+
+
+def test_ids_that_are_none_of_ours_are_skipped() -> None:
+    claims = view(1, claims=[share_claim("nonsense", device(1))]).claims
+    assert [str(one) for one, _ in claims.share()] == [device(1)]

@@ -1,0 +1,149 @@
+"""What is written to the API server: when, how often, and what is left alone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from mizar_core.names import ConditionType
+from mizar_nodeagent.node_status import NodeStatus
+from mizar_nodeagent.planning.reports import Report, Said
+from mizar_nodeagent.planning.view import Counts
+from mizar_nodeagent.shadow_status import ShadowStatuses
+from unit.nodeagent.fake_api import FakeApi, serving
+from unit.nodeagent.makers import RESOURCE, SHADOW
+from unit.nodeagent.test_plugin import until
+
+T1, T2 = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+READY = Said(ConditionType.READY, "True", "Serving", "")
+MISSING = Said(ConditionType.READY, "False", "NotAdvertised", "")
+BROKEN = Said(ConditionType.READY, "False", "Unhealthy", "")
+REPORT = Report(SHADOW, "owner", (READY,), idle_since=T2)
+
+
+class World:
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.api.put_shadow(*SHADOW, "owner")
+        self.now = 0.0
+        self.changes = 0
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    @asynccontextmanager
+    async def statuses(self) -> AsyncIterator[ShadowStatuses]:
+        async with serving(self.api) as client:
+            made = ShadowStatuses(client, "node-1", lambda: T2, lambda: self.now)
+            task = asyncio.create_task(made.run())
+            yield made
+            task.cancel()
+
+    @asynccontextmanager
+    async def node(self) -> AsyncIterator[NodeStatus]:
+        async with serving(self.api) as client:
+            made = NodeStatus(client, "node-1", self.changed, lambda: self.now)
+            task = asyncio.create_task(made.run())
+            yield made
+            task.cancel()
+
+    @property
+    def ready(self) -> tuple[str, str]:
+        return self.api.condition(*SHADOW, "Ready")
+
+
+async def test_a_status_is_written_once_and_on_changes() -> None:
+    world = World()
+    async with world.statuses() as statuses:
+        statuses.want([REPORT])
+        await until(lambda: world.ready == ("True", "Serving"))
+        statuses.want([REPORT])
+        statuses.want([replace(REPORT, conditions=(BROKEN,))])
+        await until(lambda: world.ready == ("False", "Unhealthy"))
+        assert len(world.api.writes) == 2
+
+
+async def test_a_condition_keeps_its_time_across_agents() -> None:
+    world = World()
+    old = {"type": "Ready", "status": "True", "reason": "Serving", "message": "old"}
+    world.api.shadows[SHADOW]["status"] = {
+        "conditions": [{**old, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        "idleSince": "2026-01-01T00:00:00Z",
+    }
+    async with world.statuses() as statuses:
+        statuses.want([REPORT])
+        await until(lambda: world.api.writes)
+        status = world.api.status(*SHADOW)
+        assert status["conditions"][0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+        # The same idleness that the earlier agent saw begin.
+        assert status["idleSince"] == "2026-01-01T00:00:00Z"
+
+
+async def test_devices_that_are_missing_for_a_moment_leave_it_ready() -> None:
+    world = World()
+    async with world.statuses() as statuses:
+        statuses.want([REPORT])
+        await until(lambda: world.ready == ("True", "Serving"))
+        missing = replace(REPORT, conditions=(MISSING,))
+        statuses.want([missing])
+        await asyncio.sleep(0.02)
+        assert world.ready == ("True", "Serving")
+        world.now = 3.0
+        statuses.want([replace(missing, idle_since=T1)])
+        await until(lambda: world.ready == ("False", "NotAdvertised"))
+
+
+async def test_another_shadow_pod_of_the_name_is_left_alone() -> None:
+    world = World()
+    async with world.statuses() as statuses:
+        statuses.want([REPORT])
+        await until(lambda: world.ready == ("True", "Serving"))
+        world.api.put_shadow(*SHADOW, "another")
+        statuses.want([replace(REPORT, conditions=(BROKEN,))])
+        await until(lambda: len(world.api.writes) == 2)
+        await asyncio.sleep(0.02)
+        assert world.ready == ("", "")
+
+
+async def test_a_shadow_pod_that_is_gone_is_no_trouble() -> None:
+    world = World()
+    world.api.shadows.clear()
+    async with world.statuses() as statuses:
+        statuses.want([REPORT])
+        await asyncio.sleep(0.02)
+        assert world.api.writes == []
+
+
+async def test_the_nodes_figures_are_written_once() -> None:
+    world = World()
+    async with world.node() as node:
+        for _ in range(3):
+            node.want({RESOURCE: Counts(2, 2)})
+            await until(lambda: node.written == {RESOURCE: Counts(2, 2)})
+        assert len(world.api.writes) == 1 and world.changes == 1
+        node.forget(RESOURCE)
+        node.want({RESOURCE: Counts(2, 2)})
+        await until(lambda: len(world.api.writes) == 2)
+
+
+async def test_a_lowered_figure_is_insisted_on() -> None:
+    world = World()
+    async with world.node() as node:
+        node.want({RESOURCE: Counts(2, 0)}, frozenset([RESOURCE]))
+        await until(lambda: len(world.api.writes) == 1)
+        world.now = 0.5
+        node.want({RESOURCE: Counts(2, 0)}, frozenset([RESOURCE]))
+        await until(lambda: node.written_at == {RESOURCE: 0.5})
+
+
+async def test_an_api_server_that_was_away_gets_the_newest() -> None:
+    world = World()
+    world.api.down = True
+    async with world.node() as node:
+        node.want({RESOURCE: Counts(2, 2)})
+        await asyncio.sleep(0.05)
+        node.want({RESOURCE: Counts(4, 4)})
+        world.api.down = False
+        await until(lambda: world.api.node["status"]["capacity"] == {RESOURCE: "4"})
+        assert len(world.api.writes) == 1
