@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-import cluster.mizar
 import pytest
-from cluster.local import LocalProvider
 
+import cluster.mizar
 from cluster import Cluster, ClusterSpec
 from cluster.binaries.progress import Progress
+from cluster.local import LocalProvider
 from support import objects
 from support.kube import Kube, Object
 from support.waiting import wait_for

@@ -1,11 +1,15 @@
 """Components die in the middle; nothing is lost and nothing is given twice."""
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cluster import Cluster
-from e2e.watching import ready_shadows, wait_held
+from cluster.binaries import ensure
+from cluster.binaries.progress import Progress
+from e2e.watching import holders, ready_shadows, wait_held
+from support import objects
 from support.kube import Kube
 from support.objects import share_pod
 from support.waiting import wait_for
@@ -48,6 +52,44 @@ def test_node_agent_restart(kube: Kube, stage: "Stage") -> None:
     after = wait_held(kube, tenant, "a", "b", "c")
     assert before.items() <= after.items()
     assert len(after) == 3 and still_there(kube, tenant, "a") == {"main": 0}
+
+
+def test_node_agent_killed(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> None:
+    """SIGKILL gives no time for farewells: what runs goes on, and a Deployment gets its pods.
+
+    For up to ten seconds the kubelet still advertises devices that it can't give; a pod bound then
+    fails, as with any device plugin that dies, and its owner makes another.
+    """
+    tenant = stage.tenant(TWO_SHADOWS)
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    before = wait_held(kube, tenant, "a")
+    kill_agents(kube, mizar_cluster)
+    kube.apply(objects.deployment(tenant, "more", replicas=2))
+    kube.run("rollout", "status", "deployment/more", f"--namespace={tenant}", "--timeout=180s")
+
+    def a_kept_its_device() -> bool:
+        return before.items() <= holders(kube, tenant).items()
+
+    wait_for("the agents to tell that nothing has changed for a", a_kept_its_device)
+    assert still_there(kube, tenant, "a") == {"main": 0}
+    status, answer = kube.exec(tenant, "a", "cuda-sample", "alloc", "12000")
+    assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer
+
+
+def kill_agents(kube: Kube, on: Cluster) -> None:
+    """SIGKILL the node agent's container on every node, through containerd."""
+    ctr = str(ensure(Progress(), ["ctr"]).path("ctr"))
+    selector = "app.kubernetes.io/component=nodeagent"
+    ids = {
+        pod["spec"]["nodeName"]: pod["status"]["containerStatuses"][0]["containerID"]
+        for pod in kube.all("pods", SYSTEM, selector)
+    }
+    for node in on.nodes:
+        address = f"--address={node.path('/run/containerd/containerd.sock')}"
+        target = ids[node.name].removeprefix("containerd://")
+        kill = ["tasks", "kill", "--signal=SIGKILL", target]
+        subprocess.run([ctr, address, "--namespace=k8s.io", *kill], check=True, timeout=30)
 
 
 def test_operator_restart(kube: Kube, stage: "Stage") -> None:

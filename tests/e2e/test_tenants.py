@@ -46,19 +46,7 @@ def test_dotted_name_in_a_pod_and_in_a_deployment(kube: Kube, stage: "Stage") ->
     """`mizar.share.gpu.2`, as the source document's users write it, just works."""
     tenant = stage.tenant({"devices": 2, "min": 0, "max": 1})
     pod = share_pod(tenant, "dotted", "mizar.share.gpu.2")
-    template = share_pod(tenant, "unused", "mizar.share.gpu.2")["spec"]
-    labels = {"app": "dotted"}
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "dotted", "namespace": tenant},
-        "spec": {
-            "replicas": 1,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": template},
-        },
-    }
-    kube.apply(pod, deployment)
+    kube.apply(pod, objects.deployment(tenant, "dotted", "mizar.share.gpu.2"))
     kube.wait_running(tenant, "dotted")
     kube.run("rollout", "status", "deployment/dotted", f"--namespace={tenant}", "--timeout=120s")
     limits = kube.get("pod", "dotted", tenant)["spec"]["containers"][0]["resources"]["limits"]  # type: ignore[index]

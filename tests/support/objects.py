@@ -44,6 +44,24 @@ def share_pod(
     return _pod(tenant, name, {resource: count}, command or ["cuda-sample", "hold", "1024"], spec)
 
 
+def deployment(
+    tenant: str, name: str, resource: str = "mizar.share/gpu.2", replicas: int = 1
+) -> Object:
+    """A Deployment of share pods."""
+    labels = {"app": name}
+    template = share_pod(tenant, name, resource)["spec"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": tenant},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": template},
+        },
+    }
+
+
 def whole_card_pod(tenant: str, name: str, cards: int = 1, **spec: Any) -> Object:
     """A pod that asks the stock NVIDIA plugin for whole cards."""
     return _pod(tenant, name, {"nvidia.com/gpu": cards}, ["cuda-sample", "hold", "1024"], spec)
