@@ -27,7 +27,7 @@ def wanted_pods(folder: Path) -> int:
         one for path in folder.glob("*.yaml") for one in yaml.safe_load_all(path.read_text())
     ]
     replicas = sum(one["spec"]["replicas"] for one in documents if one["kind"] == "Deployment")
-    return replicas + sum(one["kind"] == "Pod" for one in documents)
+    return int(replicas + sum(one["kind"] == "Pod" for one in documents))
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
