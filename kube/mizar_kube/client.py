@@ -1,5 +1,6 @@
 """A small client of the Kubernetes API: plain dicts in and out, aiohttp beneath, typed errors."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -9,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mizar_kube import config
-from mizar_kube.config import Access
+from mizar_kube.access import Access
 from mizar_kube.errors import Unavailable, error_from_status
 from mizar_kube.kinds import Kind, Object, Ref, kind_of, ref_of
 from mizar_kube.transport import WATCH_SLACK_S, Call, Params, Transport
@@ -56,7 +57,7 @@ class KubeClient:
 
         Raises config.ConfigError when there is none; makes no call yet.
         """
-        return cls(await config.find(kubeconfig), timeout)
+        return cls(await asyncio.to_thread(config.find, kubeconfig), timeout)
 
     async def close(self) -> None:
         """Close all connections. End the tasks that watch first: they are not told."""

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from mizar_kube import sockets
-from mizar_kube.config import Access
+from mizar_kube.access import Access
 from mizar_kube.errors import KubeError, Unauthorized, Unavailable, error_from_status
 from mizar_kube.kinds import Object
 

@@ -1,12 +1,11 @@
 """The TLS context that the webhook serves with; its certificate can change while it serves."""
 
-import os
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 
 from cryptography import x509
+
+from mizar_kube.memory_file import memory_file
 
 
 class ServingTLS:
@@ -25,19 +24,9 @@ class ServingTLS:
         """
         if certificate == self._shown:
             return False
-        with _in_memory(certificate + b"\n" + key) as path:
+        # In memory, so that no key is ever written to a disk.
+        with memory_file(certificate + b"\n" + key) as path:
             self.context.load_cert_chain(path)
         self.expires = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
         self._shown = certificate
         return True
-
-
-@contextmanager
-def _in_memory(data: bytes) -> Iterator[str]:
-    """A path that OpenSSL can read, so that no key is ever written to a disk."""
-    file = os.memfd_create("mizar-tls", os.MFD_CLOEXEC)
-    try:
-        os.write(file, data)
-        yield f"/proc/self/fd/{file}"
-    finally:
-        os.close(file)

@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from mizar_kube.access import Access
 from mizar_kube.client import KubeClient
-from mizar_kube.config import Access
 from mizar_kube.kinds import Object
 
 

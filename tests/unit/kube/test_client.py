@@ -2,8 +2,8 @@
 
 import pytest
 
+from mizar_kube.access import Access
 from mizar_kube.client import KubeClient
-from mizar_kube.config import Access
 from mizar_kube.errors import (
     AlreadyExists,
     BadRequest,

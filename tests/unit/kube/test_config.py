@@ -1,13 +1,11 @@
 """Where the client finds its API server, and how it keeps its token fresh."""
 
 from pathlib import Path
-from ssl import CERT_NONE, SSLContext
-from types import SimpleNamespace
 
 import pytest
 
 from mizar_kube import config
-from mizar_kube.config import ConfigError, TokenFile
+from mizar_kube.access import Access, ConfigError, TokenFile
 
 ENVIRONMENT = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
@@ -49,28 +47,20 @@ def test_the_token_is_read_again_when_old_or_refused(account: Path) -> None:
     assert tokens() == "Bearer once more"
 
 
-async def test_no_way_to_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
+def test_no_way_to_a_cluster(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="set KUBECONFIG"):
-        await config.find()
+        config.find(environ={"HOME": str(tmp_path)})
 
 
-def test_what_a_kubeconfig_says(account: Path) -> None:
-    """As kubernetes_asyncio gives it, which takes seconds to import."""
-    found = SimpleNamespace(
-        host="https://example:6443/",
-        api_key={"BearerToken": "Bearer abc"},
-        ssl_ca_cert=str(account / "ca.crt"),
-        cert_file=None,
-        key_file=None,
-        verify_ssl=False,
-        proxy=None,
-        tls_server_name="api",
-    )
-    access = config.access_from(found)
-    assert (access.server, access.server_hostname) == ("https://example:6443", "api")
-    assert access.tokens(False) == "Bearer abc"
-    assert isinstance(access.ssl, SSLContext)
-    assert access.ssl.verify_mode is CERT_NONE
+def test_where_it_looks(account: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "from_kubeconfig", lambda path: Access(f"file {path}"))
+    monkeypatch.setattr(config, "in_cluster", lambda environ: Access("pod"))
+    home = tmp_path / ".kube" / "config"
+    home.parent.mkdir()
+    home.touch()
+    environment = {"HOME": str(tmp_path)}
+    assert config.find(environ=environment).server == f"file {home}"
+    assert config.find(environ=environment | ENVIRONMENT).server == "pod"
+    named = environment | ENVIRONMENT | {"KUBECONFIG": "/named"}
+    assert config.find(environ=named).server == "file /named"
+    assert config.find("/given", environ=named).server == "file /given"
