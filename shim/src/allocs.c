@@ -2,9 +2,9 @@
 
 #include "sys.h"
 
-#define BUCKET 8
+#define BUCKET 4 /* a cache line */
 #define BUSY UINT64_MAX /* an entry that is being filled or emptied */
-#define FIRST_BITS 9    /* buckets in the first segment: 64 KiB */
+#define FIRST_BITS 10   /* buckets in the first segment: 64 KiB */
 #define GROWTH_BITS 2   /* each segment has four times the buckets of the one before */
 
 #define CARD_BITS 5
@@ -41,26 +41,41 @@ static struct alloc unpack(uint64_t value) {
     };
 }
 
+/* Small allocations that lie side by side (in steps of 512 bytes) have buckets side by side. */
 static struct entry *bucket(struct segment *segment, unsigned number, uint64_t key) {
-    uint64_t hash = key * UINT64_C(0x9e3779b97f4a7c15);
-    return segment[hash >> (64 - bits_of(number))].bucket;
+    uint64_t hash = (key >> 13) * UINT64_C(0x9e3779b97f4a7c15);
+    return segment[hash >> (64 - bits_of(number)) ^ (key >> 9 & 15)].bucket;
 }
 
 static struct segment *get(struct process *process, unsigned number) {
     return __atomic_load_n(&process->segments[number], __ATOMIC_ACQUIRE);
 }
 
+/* The newest segment has the most room, and what was allocated last: everybody begins there. */
+static unsigned segments_used(struct process *process) {
+    return __atomic_load_n(&process->segments_used, __ATOMIC_ACQUIRE);
+}
+
+static void raise_used(struct process *process, unsigned used) {
+    uint32_t before = segments_used(process);
+    while (before < used &&
+           !__atomic_compare_exchange_n(&process->segments_used, &before, used, false,
+                                        __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        continue;
+}
+
 /* Of several threads that add the same segment, one wins. */
-static struct segment *grow(struct process *process, unsigned number) {
-    struct segment *first = NULL, *made;
+static bool grow(struct process *process, unsigned number) {
+    struct segment *none = NULL, *made;
+    if (number == SEGMENTS_MAX) return false;
     made = sys_map(size_of(number), PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-    if (!made) return NULL;
-    if (__atomic_compare_exchange_n(&process->segments[number], &first, made, false,
-                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return made;
-    sys_unmap(made, size_of(number));
-    return first;
+    if (!made) return false;
+    if (!__atomic_compare_exchange_n(&process->segments[number], &none, made, false,
+                                     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        sys_unmap(made, size_of(number));
+    raise_used(process, number + 1);
+    return true;
 }
 
 static bool swap(uint64_t *word, uint64_t from, uint64_t to) {
@@ -79,20 +94,17 @@ static bool fill(struct entry *entries, uint64_t key, uint64_t value) {
 }
 
 bool allocs_put(struct process *process, uint64_t key, struct alloc alloc) {
-    for (unsigned number = 0; number < SEGMENTS_MAX; number++) {
-        struct segment *segment = get(process, number);
-        if (!segment) segment = grow(process, number);
-        if (!segment) return false;
-        if (fill(bucket(segment, number, key), key, pack(alloc))) return true;
+    for (;;) {
+        unsigned used = segments_used(process);
+        for (unsigned number = used; number--;)
+            if (fill(bucket(get(process, number), number, key), key, pack(alloc))) return true;
+        if (!grow(process, used)) return false;
     }
-    return false;
 }
 
 static struct entry *find(struct process *process, uint64_t key) {
-    for (unsigned number = 0; number < SEGMENTS_MAX; number++) {
-        struct segment *segment = get(process, number);
-        if (!segment) return NULL;
-        struct entry *entries = bucket(segment, number, key);
+    for (unsigned number = segments_used(process); number--;) {
+        struct entry *entries = bucket(get(process, number), number, key);
         for (unsigned i = 0; i < BUCKET; i++)
             if (__atomic_load_n(&entries[i].key, __ATOMIC_ACQUIRE) == key) return &entries[i];
     }

@@ -33,7 +33,8 @@ struct process {
     uint32_t limits_seq;   /* its seq */
     uint32_t card_count;
     uint32_t settled_at; /* coarse milliseconds of the last look for dead slots */
-    uint32_t reserved0[8];
+    uint32_t segments_used;
+    uint32_t reserved0[7];
     struct process_card cards[MIZAR_CARD_MAX];
     int8_t device_card[DEVICES_MAX]; /* by CUDA ordinal: card + 1, -1 for none, 0 not asked yet */
     struct segment *segments[SEGMENTS_MAX];
