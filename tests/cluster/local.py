@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cluster import cleanup, preflight, state
 from cluster.binaries import Binaries, ensure
 from cluster.binaries.progress import Progress
 from cluster.errors import AlreadyUp, ClusterError, NotUp
-from cluster.images import PAUSE, ensure_images, prepared_store
+from cluster.images import CUDA_SAMPLE, NODEAGENT, OPERATOR, PAUSE, ensure_images, prepared_store
 from cluster.interrupts import interruptible_once
 from cluster.layout import ROOT, Layout
 from cluster.local_cluster import LocalCluster
 from cluster.spec import ClusterSpec
 from cluster.startup import Images, Startup
 from simgpu.build import BuildError, compiled
+
+MIZAR = (OPERATOR, NODEAGENT, CUDA_SAMPLE)
 
 
 class LocalProvider:
@@ -23,10 +26,11 @@ class LocalProvider:
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
 
-    def up(self, spec: ClusterSpec, progress: Progress) -> LocalCluster:
+    def up(self, spec: ClusterSpec, progress: Progress, images: Sequence[str] = ()) -> LocalCluster:
         """Make a cluster; if anything goes wrong on the way, nothing of it is left.
 
-        Raises AlreadyUp when there is one of that name. Remains of one that was killed are
+        Its nodes know `images` (names from cluster.images) from the start; also Mizar's, if it is
+        to be installed. Raises AlreadyUp when there is one of that name. Remains of one that was killed are
         removed first.
         """
         preflight.require_root()
@@ -40,11 +44,12 @@ class LocalProvider:
             cleanup.remove(layout, progress)
             preflight.check(spec.nodes)
             binaries = ensure(progress)
-            images = first_images(spec, binaries, progress)
+            names = {PAUSE, *images, *(MIZAR if spec.mizar else ())}
+            first = first_images(sorted(names), binaries, progress)
             if spec.cards:
                 compile_driver(progress)
             try:
-                Startup(layout, spec, binaries, images, progress).run()
+                Startup(layout, spec, binaries, first, progress).run()
             except BaseException:
                 cleanup.remove(layout, progress)
                 raise
@@ -70,9 +75,9 @@ class LocalProvider:
         return state.names(self._root)
 
 
-def first_images(spec: ClusterSpec, binaries: Binaries, progress: Progress) -> Images:
-    """The images that nodes have from the start: Mizar's too, if it is to be installed."""
-    archives = list(ensure_images(progress, None if spec.mizar else [PAUSE]).values())
+def first_images(names: Sequence[str], binaries: Binaries, progress: Progress) -> Images:
+    """These images, as nodes get them at their start."""
+    archives = list(ensure_images(progress, list(names)).values())
     return Images(archives, prepared_store(archives, binaries, progress))
 
 

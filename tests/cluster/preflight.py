@@ -66,7 +66,7 @@ def _watchers(entry: Path) -> int:
     try:
         if entry.stat().st_uid != 0:
             return 0
-        links = [os.readlink(one.path) for one in os.scandir(entry / "fd")]  # noqa: PTH115
+        links = [os.readlink(one) for one in (entry / "fd").iterdir()]  # noqa: PTH115
     except OSError:  # it has ended meanwhile
         return 0
     return links.count("anon_inode:inotify")

@@ -18,7 +18,7 @@ import simgpu
 from cluster import Cluster, ClusterSpec, cgroups, cleanup, control_plane, state, waiting
 from cluster.binaries.progress import Progress
 from cluster.errors import AlreadyUp, ComponentFailed, NotUp
-from cluster.images import CUDA_SAMPLE, ensure_images
+from cluster.images import CUDA_SAMPLE
 from cluster.layout import Layout
 from cluster.local import LocalProvider
 from cluster.processes import Processes, wait_gone
@@ -255,15 +255,11 @@ def test_a_component_that_hangs_is_given_up_on(
 def pair() -> Iterator[list[Cluster]]:
     """Two clusters at once, the first with two nodes, both with the sample image."""
     names = [f"pair-{which}-{os.getpid()}" for which in "ab"]
-    archive = ensure_images(Progress(), [CUDA_SAMPLE])[CUDA_SAMPLE]
     try:
         specs = [
             ClusterSpec(name, nodes, mizar=False) for name, nodes in zip(names, (2, 1), strict=True)
         ]
-        clusters: list[Cluster] = [LocalProvider().up(spec, Progress()) for spec in specs]
-        for cluster in clusters:
-            cluster.load_image(archive)
-        yield clusters
+        yield [LocalProvider().up(spec, Progress(), [CUDA_SAMPLE]) for spec in specs]
     finally:
         for name in names:
             LocalProvider().down(name, SILENT)
