@@ -16,8 +16,6 @@ from mizar_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-# Long enough for a node agent to have said who got the device.
-CONTESTED_FOR_S = 2.0
 # Clocks of the API server and of nodes write whole seconds.
 DUE_SLACK_S = 0.1
 
@@ -58,12 +56,13 @@ class Reconciler:
             raise result.errors[0]
 
     def _come_back(self, key: str, memory: Memory, planned: Plan, result: Result) -> None:
-        until = self._clock() + CONTESTED_FOR_S
-        memory.contested |= dict.fromkeys(result.used, until)
+        for uid in result.used:
+            memory.contest(uid, self._clock())
         if result.used:
+            # Without counting on what could not be deleted.
             self._queue.add(key)
-        if memory.contested:
-            self._queue.add(key, after=CONTESTED_FOR_S + DUE_SLACK_S)
+        if (wait := memory.next_contest(self._clock())) is not None:
+            self._queue.add(key, after=wait + DUE_SLACK_S)
         if planned.due is not None:
             wait = (planned.due - self._now()).total_seconds()
             self._queue.add(key, after=max(DUE_SLACK_S, wait + DUE_SLACK_S))

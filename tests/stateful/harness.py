@@ -1,0 +1,98 @@
+"""The real operator on an API server in memory, with caches that are as stale as a test likes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Iterable
+from typing import Any, cast
+
+from mizar_core.planning import Snapshot
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError
+from mizar_kube.event_series import Regarding
+from mizar_kube.events import EventRecorder
+from mizar_kube.informer import Informer
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind
+from mizar_kube.queue import WorkQueue
+from mizar_kube.store import key_of
+from mizar_operator.apply import Applier
+from mizar_operator.caches import Caches
+from mizar_operator.gather import Gatherer
+from mizar_operator.metrics import Metrics
+from mizar_operator.reconcile import Reconciler
+from stateful.memory_api import Crash
+from stateful.model import Model
+
+KEY = "mizar.share"
+KINDS = (GPU_POOL, GPU_QUOTA, SHADOW_POD, POD, NODE)
+
+
+class Events:
+    """Keeps what is emitted."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, str]] = []
+
+    def emit(self, about: Regarding, reason: str, note: str, **_: Any) -> None:
+        """As EventRecorder.emit."""
+        self.told.append((f"{about.kind.name}/{about.name}", reason, note))
+
+
+class Harness:
+    """One operator process, which may crash and come again."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.events = Events()
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process: everything it knows comes from the API server."""
+        client = cast(KubeClient, self.model.api)
+        self.caches = Caches(client)
+        self.queue: WorkQueue[str] = WorkQueue(clock=self._clock)
+        self.gatherer = Gatherer(client, self.caches, clock=self._clock)
+        applier = Applier(
+            client, self.caches, cast(EventRecorder, self.events), pause_image="pause"
+        )
+        self.reconciler = Reconciler(
+            self.gatherer, applier, self.queue, Metrics(), lambda: self.model.time, self._clock
+        )
+        self.sync(KINDS)
+
+    def sync(self, kinds: Iterable[Kind]) -> None:
+        """The watches of these kinds catch up."""
+        for kind, informer in zip(KINDS, self._informers(), strict=True):
+            if kind in kinds:
+                self._fill(kind, informer)
+
+    def reconcile(self, key: str = KEY) -> KubeError | None:
+        """One round of the operator; restarts it if it crashed."""
+        try:
+            asyncio.run(self.reconciler.reconcile(key))
+        except Crash:
+            self.model.api.before_write = lambda write: None
+            self.restart()
+        except KubeError as error:
+            return error
+        return None
+
+    def snapshot(self, key: str = KEY) -> Snapshot:
+        """What the operator sees."""
+        return asyncio.run(self.gatherer.gather(key))
+
+    def _clock(self) -> float:
+        return self.model.time.timestamp()
+
+    def _informers(self) -> list[Informer[Any]]:
+        caches = self.caches
+        return [caches.pools, caches.quotas, caches.shadows, caches.pods, caches.nodes]
+
+    def _fill(self, kind: Kind, informer: Informer[Any]) -> None:
+        found = list(self.model.api.all(kind))
+        for obj in found:
+            informer._store.put(copy.deepcopy(obj), even_older=True)
+        informer._store.keep_only(key_of(obj) for obj in found)
+        informer._version = str(self.model.api.version)
+        informer.synced.set()

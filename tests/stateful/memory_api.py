@@ -1,0 +1,187 @@
+"""An API server in memory, as far as the operator can tell: versions, preconditions, finalizers,
+graceful deletion, status by server-side apply. Faults are put in by the tests."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mizar_kube.client import Listing
+from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from mizar_kube.kinds import POD, SHADOW_POD, Kind, Object, Ref, kind_of, ref_of
+
+Id = tuple[str, str, str]
+"""(plural, namespace, name)."""
+
+Write = tuple[str, Ref, Object]
+"""What a writer is about to do: verb, whom to, and the object as it is before (create: after)."""
+
+
+class Crash(BaseException):
+    """The operator's process dies here."""
+
+
+class MemoryApi:
+    """Has the methods of KubeClient that the operator calls. `before_write` may raise anything."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Id, Object] = {}
+        self.before_write: Callable[[Write], None] = lambda write: None
+        self._versions = itertools.count(1)
+        self.version = 0
+        self._uids = itertools.count(1)
+        self.now = ""
+
+    # What tests and the models of other components call, without faults.
+
+    def all(self, kind: Kind) -> Iterator[Object]:
+        """The objects themselves, not copies."""
+        yield from [obj for key, obj in self.objects.items() if key[0] == kind.plural]
+
+    def find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+        """The object itself, not a copy."""
+        return self.objects.get((kind.plural, namespace, name))
+
+    def put(self, obj: Object) -> Object:
+        """Create the object."""
+        obj = copy.deepcopy(obj)
+        meta = obj["metadata"]
+        meta.setdefault("uid", f"uid-{next(self._uids)}")
+        meta.setdefault("creationTimestamp", self.now)
+        meta.setdefault("generation", 1)
+        obj.setdefault("status", {"phase": "Pending"} if obj["kind"] == "Pod" else {})
+        self.objects[_id(ref_of(obj))] = obj
+        return self.touch(obj)
+
+    def touch(self, obj: Object) -> Object:
+        """The object has changed: it gets a new version."""
+        self.version = next(self._versions)
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        return obj
+
+    def remove(self, obj: Object) -> None:
+        """The object is gone."""
+        self.version = next(self._versions)
+        self.objects.pop(_id(ref_of(obj)), None)
+
+    def start_delete(self, obj: Object) -> None:
+        """As DELETE does it, with background propagation."""
+        meta, kind = obj["metadata"], kind_of(obj)
+        running = kind == POD and obj["spec"].get("nodeName") and not _ended(obj)
+        if running or meta.get("finalizers"):
+            if "deletionTimestamp" not in meta:
+                meta["deletionTimestamp"] = self.now
+                self.touch(obj)
+        else:
+            self.remove(obj)
+
+    def collect_garbage(self) -> None:
+        """Delete whatever has lost its owner."""
+        uids = {obj["metadata"]["uid"] for obj in self.objects.values()}
+        for obj in list(self.objects.values()):
+            owners = obj["metadata"].get("ownerReferences") or ()
+            if owners and all(owner["uid"] not in uids for owner in owners):
+                self.start_delete(obj)
+
+    # KubeClient.
+
+    async def get(self, ref: Ref, **_: Any) -> Object:
+        """As KubeClient.get."""
+        return copy.deepcopy(self._existing(ref))
+
+    async def list(self, kind: Kind, *, field_selector: str = "", **_: Any) -> Listing:
+        """As KubeClient.list, with no selector but spec.nodeName."""
+        found = list(self.all(kind))
+        if field_selector:
+            wanted = field_selector.removeprefix("spec.nodeName=")
+            found = [one for one in found if one["spec"].get("nodeName") == wanted]
+        return Listing(copy.deepcopy(found), str(self.version))
+
+    async def create(self, obj: Object, **_: Any) -> Object:
+        """As KubeClient.create."""
+        ref = ref_of(obj)
+        if _id(ref) in self.objects:
+            raise AlreadyExists(f"{ref} is there")
+        self.before_write(("create", ref, obj))
+        return copy.deepcopy(self.put(obj))
+
+    async def patch_merge(self, ref: Ref, patch: Object, **_: Any) -> Object:
+        """As KubeClient.patch_merge: metadata.uid and metadata.resourceVersion are
+        preconditions."""
+        obj = self._existing(ref)
+        wanted = dict(patch["metadata"])
+        for field in ("uid", "resourceVersion"):
+            if wanted.pop(field, None) not in (None, obj["metadata"][field]):
+                raise Conflict(f"{ref}: {field}")
+        self.before_write(("patch", ref, obj))
+        _merge(obj["metadata"], wanted)
+        if "deletionTimestamp" in obj["metadata"] and not obj["metadata"].get("finalizers"):
+            self.remove(obj)
+        else:
+            self.touch(obj)
+        return copy.deepcopy(obj)
+
+    async def apply(self, obj: Object, **_: Any) -> Object:
+        """As KubeClient.apply of the operator's status."""
+        ref = ref_of(obj)
+        known, status = self._existing(ref), copy.deepcopy(obj["status"])
+        self.before_write(("apply", ref, known))
+        if kind_of(obj) == SHADOW_POD:
+            types = {one["type"] for one in status["conditions"]}
+            others = known["status"].get("conditions") or []
+            status["conditions"] += [one for one in others if one["type"] not in types]
+            known["status"] |= status
+        else:
+            known["status"] = status
+        return copy.deepcopy(self.touch(known))
+
+    async def delete(
+        self, ref: Ref, *, uid: str = "", resource_version: str = "", **_: Any
+    ) -> Object:
+        """As KubeClient.delete."""
+        obj = self._existing(ref)
+        for wanted, field in ((uid, "uid"), (resource_version, "resourceVersion")):
+            if wanted and obj["metadata"][field] != wanted:
+                raise Conflict(f"{ref}: {field}")
+        self.before_write(("delete", ref, obj))
+        self.start_delete(obj)
+        return copy.deepcopy(obj)
+
+    def _existing(self, ref: Ref) -> Object:
+        obj = self.objects.get(_id(ref))
+        if obj is None:
+            raise NotFound(f"no {ref}")
+        return obj
+
+
+class Faults:
+    """Lets the n-th write of the operator from now on fail with an error, or after it crash."""
+
+    def __init__(self, error: KubeError | Crash, at: int) -> None:
+        self._error = error
+        self._left = at
+
+    def __call__(self, write: Write) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise self._error
+
+
+def _id(ref: Ref) -> Id:
+    return ref.kind.plural, ref.namespace or "", ref.name
+
+
+def _ended(pod: Object) -> bool:
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def _merge(target: Object, patch: Object) -> None:
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, dict):
+            _merge(target.setdefault(key, {}), value)
+        else:
+            target[key] = value

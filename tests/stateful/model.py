@@ -1,0 +1,379 @@
+"""A cluster in a nutshell: scheduler, kubelets, node agents and Kubernetes' controllers, each a
+function that takes one step. They work on the objects of MemoryApi; what only the node knows (who
+really holds which card and device) is here."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from mizar_core.base import format_time
+from mizar_core.names import (
+    ANNOTATION_CARVE,
+    ANNOTATION_DRAIN,
+    LABEL_SHADOW_POD,
+    PHYSICAL_RESOURCE,
+)
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
+from mizar_operator.requests import devices_asked
+from stateful.memory_api import MemoryApi
+
+START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+CARDS_PER_NODE = 2
+
+Device = tuple[str, str, int]
+"""(namespace, shadow pod, index)."""
+
+
+@dataclass
+class Carved:
+    """A shadow pod's devices as the node agent offers them. `stage`: Serving, Lowered, Blocked,
+    Drained or InUse."""
+
+    uid: str
+    resource: str
+    devices: tuple[Device, ...]
+    stage: str = "Serving"
+    idle_since: datetime | None = None
+
+    @property
+    def healthy(self) -> bool:
+        return self.stage in ("Serving", "Lowered", "InUse")
+
+
+@dataclass
+class NodeState:
+    """What a node knows by itself. `cards`: held by which pod's UID; `held`: devices by which."""
+
+    cards: dict[int, str] = field(default_factory=dict)
+    held: dict[Device, str] = field(default_factory=dict)
+    carved: dict[tuple[str, str], Carved] = field(default_factory=dict)
+
+
+class Model:
+    """The cluster. `violations` collects what must never happen."""
+
+    def __init__(self) -> None:
+        self.api = MemoryApi()
+        self.time = START
+        self.nodes: dict[str, NodeState] = {}
+        self.lost: set[tuple[str, str]] = set()
+        self.tick(0)
+
+    def tick(self, seconds: float) -> None:
+        """Time goes by."""
+        self.time += timedelta(seconds=seconds)
+        self.api.now = format_time(self.time)
+
+    # Objects that people make.
+
+    def add_node(self, name: str) -> None:
+        """A node with cards."""
+        count = str(CARDS_PER_NODE)
+        self.nodes[name] = NodeState()
+        resources = {PHYSICAL_RESOURCE: count}
+        self.api.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+                "spec": {},
+                "status": {
+                    "capacity": dict(resources),
+                    "allocatable": dict(resources),
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            }
+        )
+
+    def add_pool(self, **spec: object) -> None:
+        """The pool."""
+        profiles = [{"devices": 2, "cards": 1}, {"devices": 4, "cards": 1}]
+        self._put("GPUPool", {"name": "pool"}, {"profiles": profiles, **spec})
+
+    def add_quota(self, namespace: str, profiles: list[dict[str, int]], **spec: object) -> None:
+        """A namespace's quota, or a change of it."""
+        spec = {"pool": "pool", "profiles": profiles, **spec}
+        known = self.api.find(GPU_QUOTA, "quota", namespace)
+        if known is None:
+            self._put("GPUQuota", {"name": "quota", "namespace": namespace}, spec)
+        else:
+            known["spec"] = spec
+            known["metadata"]["generation"] += 1
+            self.api.touch(known)
+
+    def _put(self, kind: str, meta: Object, spec: Object) -> None:
+        version = "mizar.share/v1alpha1"
+        self.api.put({"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec})
+
+    def add_share(self, namespace: str, name: str, resource: str, count: int) -> None:
+        """A share pod as it is after admission."""
+        limits = {resource: str(count)}
+        resources = {"limits": dict(limits), "requests": limits}
+        self.api.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {"containers": [{"name": "main", "resources": resources}]},
+                "status": {"phase": "Pending"},
+            }
+        )
+
+    # Kubernetes.
+
+    def schedule(self) -> None:
+        """Bind every pod that fits somewhere; say of the others that they don't."""
+        for pod in list(self.api.all(POD)):
+            if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
+                continue
+            asked = _asked(pod)
+            for name in sorted(self.nodes):
+                if self.api.find(NODE, name) is not None and self._fits(name, asked):
+                    self._bind(pod, name)
+                    break
+            else:
+                self._refuse(pod)
+
+    def _fits(self, node: str, asked: dict[str, int]) -> bool:
+        obj = self.api.find(NODE, node)
+        assert obj is not None
+        used: Counter[str] = Counter()
+        for pod in self.api.all(POD):
+            if pod["spec"].get("nodeName") == node and not _ended(pod):
+                used.update(_asked(pod))
+        offered = obj["status"]["allocatable"]
+        return all(used[key] + n <= int(offered.get(key, 0)) for key, n in asked.items())
+
+    def _bind(self, pod: Object, node: str) -> None:
+        pod["spec"]["nodeName"] = node
+        pod["status"]["conditions"] = [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": self.api.now}
+        ]
+        self.api.touch(pod)
+
+    def _refuse(self, pod: Object) -> None:
+        known = pod["status"].get("conditions") or [{}]
+        if known[0].get("reason") != "Unschedulable":
+            pod["status"]["conditions"] = [
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/2 nodes are available",
+                    "lastTransitionTime": self.api.now,
+                }
+            ]
+            self.api.touch(pod)
+
+    def kubelet(self, node: str) -> None:
+        """Start what is bound, end what is deleted."""
+        state = self.nodes[node]
+        for pod in list(self.pods_on(node)):
+            uid = pod["metadata"]["uid"]
+            if "deletionTimestamp" in pod["metadata"]:
+                self._free(state, uid)
+                self.api.remove(pod)
+            elif pod["status"].get("phase") == "Pending":
+                started = self._start(state, pod)
+                pod["status"]["phase"] = "Running" if started else "Failed"
+                self.api.touch(pod)
+        alive = {pod["metadata"]["uid"] for pod in self.pods_on(node) if not _ended(pod)}
+        for uid in {*state.cards.values(), *state.held.values()} - alive:
+            self._free(state, uid)
+
+    def _start(self, state: NodeState, pod: Object) -> bool:
+        uid = pod["metadata"]["uid"]
+        if _is_shadow(pod):
+            free = [card for card in range(CARDS_PER_NODE) if card not in state.cards]
+            wanted = _asked(pod)[PHYSICAL_RESOURCE]
+            if len(free) < wanted:
+                return False
+            state.cards |= dict.fromkeys(free[:wanted], uid)
+            return True
+        return all(self._allocate(state, uid, key, n) for key, n in _asked(pod).items())
+
+    def _allocate(self, state: NodeState, uid: str, resource: str, count: int) -> bool:
+        free = [
+            device
+            for carved in state.carved.values()
+            if carved.resource == resource and carved.healthy
+            for device in carved.devices
+            if device not in state.held
+        ]
+        if len(free) < count:
+            return False
+        # As good as random, and the same each time.
+        state.held |= dict.fromkeys(sorted(free, key=lambda one: (-one[2], one))[:count], uid)
+        return True
+
+    def _free(self, state: NodeState, uid: str) -> None:
+        state.cards = {card: holder for card, holder in state.cards.items() if holder != uid}
+        state.held = {device: holder for device, holder in state.held.items() if holder != uid}
+
+    def lose_node(self, node: str) -> None:
+        """The machine is gone for good; its Node object too."""
+        obj = self.api.find(NODE, node)
+        if obj is not None:
+            self.api.remove(obj)
+        for pod in self.pods_on(node):
+            if _is_shadow(pod):
+                self.lost.add((pod["metadata"]["namespace"], pod["metadata"]["name"]))
+        self.nodes[node] = NodeState()
+
+    def control(self) -> None:
+        """Garbage collection: of owners that are gone, and of pods on nodes that are gone."""
+        for pod in list(self.api.all(POD)):
+            node = pod["spec"].get("nodeName")
+            if node and self.api.find(NODE, node) is None:
+                self.api.remove(pod)
+        self.api.collect_garbage()
+
+    # The node agent.
+
+    def agent(self, node: str) -> None:
+        """One look around: carve, drain a step further, report."""
+        state, obj = self.nodes[node], self.api.find(NODE, node)
+        if obj is None:
+            return
+        pods = {_key(pod): pod for pod in self.pods_on(node) if _is_shadow(pod)}
+        for key, pod in pods.items():
+            if pod["metadata"]["uid"] in state.cards.values() and key not in state.carved:
+                self._carve(state, key, pod)
+        for key in list(state.carved):
+            self._step(state, key, pods.get(key), node)
+        offered: Counter[str] = Counter()
+        for carved in state.carved.values():
+            offered[carved.resource] += len(carved.devices) * (carved.stage in ("Serving", "InUse"))
+        for resource in {one for one in obj["status"]["allocatable"] if "gpu." in one} | {*offered}:
+            obj["status"]["allocatable"][resource] = str(offered[resource])
+        self.api.touch(obj)
+        for key, pod in pods.items():
+            self._report(state, key, pod, node)
+
+    def _carve(self, state: NodeState, key: tuple[str, str], pod: Object) -> None:
+        carve = json.loads(pod["metadata"]["annotations"][ANNOTATION_CARVE])
+        devices = tuple((*key, index) for index in range(carve["devices"]))
+        uid = pod["metadata"]["uid"]
+        state.carved[key] = Carved(uid, carve["resource"], devices, idle_since=self.time)
+
+    def _step(self, state: NodeState, key: tuple[str, str], pod: Object | None, node: str) -> None:
+        carved = state.carved[key]
+        if pod is None or pod["metadata"]["uid"] != carved.uid or _ended(pod):
+            if not any(device in state.held for device in carved.devices):
+                del state.carved[key]
+            else:
+                carved.stage = "Leaving"
+            return
+        held = any(device in state.held for device in carved.devices)
+        if held:
+            carved.idle_since = None
+        elif carved.idle_since is None:
+            carved.idle_since = self.time
+        asked = ANNOTATION_DRAIN in (pod["metadata"].get("annotations") or {})
+        carved.stage = self._next_stage(state, carved, asked, held, node)
+
+    def _next_stage(
+        self, state: NodeState, carved: Carved, asked: bool, held: bool, node: str
+    ) -> str:
+        if not asked:
+            return "Serving"
+        if held:
+            return "InUse"
+        if carved.stage in ("Serving", "InUse"):
+            return "Lowered"
+        if carved.stage == "Lowered":
+            waits = any(
+                carved.resource in _asked(pod)
+                and not _ended(pod)
+                and pod["metadata"]["uid"] not in state.held.values()
+                for pod in self.pods_on(node)
+            )
+            return "Lowered" if waits else "Blocked"
+        return "Drained"
+
+    def _report(self, state: NodeState, key: tuple[str, str], pod: Object, node: str) -> None:
+        shadow = self.api.find(SHADOW_POD, key[1], key[0])
+        carved = state.carved.get(key)
+        if shadow is None or carved is None or carved.uid != pod["metadata"]["uid"]:
+            return
+        owners = {one["metadata"]["uid"]: one for one in self.api.all(POD)}
+        devices = []
+        for device in carved.devices:
+            health = "Healthy" if carved.healthy else "Unhealthy"
+            entry = {"id": f"{key[0]}/{key[1]}-{device[2]}", "health": health}
+            holder = owners.get(state.held.get(device, ""))
+            if holder is not None:
+                meta = holder["metadata"]
+                where = {"namespace": meta["namespace"], "name": meta["name"]}
+                entry["holder"] = {**where, "container": "main"}  # type: ignore[assignment]
+            devices.append(entry)
+        self._write_report(shadow, carved, devices, node)
+
+    def _write_report(
+        self, shadow: Object, carved: Carved, devices: list[Object], node: str
+    ) -> None:
+        draining = {"Drained": ("True", "Drained"), "InUse": ("False", "InUse")}.get(
+            carved.stage,
+            ("False", "NotAsked") if carved.stage == "Serving" else ("Unknown", "InProgress"),
+        )
+        held = "True" if any("holder" in one for one in devices) else "False"
+        ready = "True" if carved.stage in ("Serving", "InUse") else "False"
+        said = {"Ready": ready, "PodInUsing": held, "Healthy": "True", "Draining": draining[0]}
+        own = [one for one in shadow["status"].get("conditions") or () if one["type"] not in said]
+        own += [
+            {
+                "type": type,
+                "status": status,
+                "reason": draining[1] if type == "Draining" else "Said",
+                "lastTransitionTime": self.api.now,
+            }
+            for type, status in said.items()
+        ]
+        idle = {"idleSince": format_time(carved.idle_since)} if carved.idle_since else {}
+        shadow["status"].pop("idleSince", None)
+        shadow["status"] |= {"node": node, "devices": devices, "conditions": own, **idle}
+        self.api.touch(shadow)
+
+    # Looking.
+
+    def pods_on(self, node: str) -> Iterator[Object]:
+        """The pods bound to a node."""
+        return (pod for pod in self.api.all(POD) if pod["spec"].get("nodeName") == node)
+
+    def holders(self, namespace: str, shadow: str) -> list[str]:
+        """UIDs of the pods that hold devices of the shadow pod, as the kubelet knows."""
+        return [
+            uid
+            for state in self.nodes.values()
+            for device, uid in state.held.items()
+            if device[:2] == (namespace, shadow)
+        ]
+
+    def pools(self) -> list[Object]:
+        """All pools."""
+        return list(self.api.all(GPU_POOL))
+
+
+def _asked(pod: Object) -> dict[str, int]:
+    asked = devices_asked(pod["spec"])
+    for container in pod["spec"]["containers"]:
+        cards = container["resources"]["limits"].get(PHYSICAL_RESOURCE)
+        if cards is not None:
+            asked[PHYSICAL_RESOURCE] = int(cards)
+    return asked
+
+
+def _key(pod: Object) -> tuple[str, str]:
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]
+
+
+def _is_shadow(pod: Object) -> bool:
+    return (pod["metadata"].get("labels") or {}).get(LABEL_SHADOW_POD) == "true"
+
+
+def _ended(pod: Object) -> bool:
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
