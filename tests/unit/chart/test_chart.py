@@ -1,0 +1,288 @@
+"""What the chart makes of its values, without a cluster."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.binaries import cache
+from mizar_nodeagent.config import parse as parse_nodeagent
+from mizar_operator.settings import parse as parse_operator
+from mizar_operator.webhook.main import parse as parse_webhook
+from mizar_operator.webhook.reviewed import POD_SPECS
+
+CHART = Path(__file__).resolve().parents[3] / "charts" / "mizar"
+LOCAL = CHART / "values-local.yaml"
+Object = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    """The helm that the local cluster uses; a built one may say that Kubernetes is 1.20."""
+    found = sorted((cache.root() / "programs").glob("set-*/helm"))
+    if not found:
+        pytest.skip("helm is not in the cache yet: a local cluster puts it there (make up)")
+    return str(found[-1])
+
+
+class Chart:
+    """Renders the chart with some values."""
+
+    def __init__(self, helm: str) -> None:
+        self._helm = helm
+
+    def run(self, *arguments: str, values: Object | None = None) -> tuple[int, str]:
+        """Exit status and output of helm."""
+        done = subprocess.run(
+            [self._helm, *arguments, str(CHART), "--values=-"],
+            input=json.dumps(values or {}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def render(self, *flags: str, **values: Any) -> list[Object]:
+        """All objects of a release called mizar in mizar-system."""
+        where = ("template", "mizar", "--namespace=mizar-system", "--kube-version=1.36.0")
+        status, output = self.run(*where, *flags, values=values)
+        assert status == 0, output
+        return [one for one in yaml.safe_load_all(output) if one]
+
+
+@pytest.fixture(scope="session")
+def chart(helm: str) -> Chart:
+    return Chart(helm)
+
+
+@pytest.fixture(scope="session")
+def default(chart: Chart) -> list[Object]:
+    """The chart as it is without any values."""
+    return chart.render()
+
+
+@pytest.fixture(scope="session")
+def local(chart: Chart) -> list[Object]:
+    """The chart as the local cluster gets it."""
+    return chart.render(f"--values={LOCAL}")
+
+
+def pick(objects: list[Object], kind: str, name: str) -> Object:
+    (found,) = [one for one in objects if one["kind"] == kind and one["metadata"]["name"] == name]
+    return found
+
+
+def pods(objects: list[Object]) -> Iterator[Object]:
+    for one in objects:
+        if one["kind"] in ("Deployment", "DaemonSet"):
+            yield one["spec"]["template"]["spec"]
+
+
+def rules(objects: list[Object], part: str) -> list[Object]:
+    found = [
+        rule
+        for one in objects
+        if one["kind"] in ("ClusterRole", "Role") and one["metadata"]["name"] == f"mizar-{part}"
+        for rule in one["rules"]
+    ]
+    assert found
+    return found
+
+
+def test_lint(chart: Chart) -> None:
+    for flags in ((), (f"--values={LOCAL}",)):
+        status, output = chart.run("lint", "--strict", *flags)
+        assert status == 0, output
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"operater": {}},
+        {"webhook": {"replicas": 0}},
+        {"webhook": {"certificates": {"source": "letsencrypt"}}},
+        {"nodeagent": {"cardAccess": {"strategy": "Magic"}}},
+        {"nodeagent": {"stateDir": "relative"}},
+        {"logLevel": "loud"},
+    ],
+)
+def test_wrong_values_are_refused(chart: Chart, values: Object) -> None:
+    status, output = chart.run("template", "mizar", "--kube-version=1.36.0", values=values)
+    assert status != 0
+    assert "values don't meet the specifications of the schema" in output
+
+
+def test_every_value_is_in_the_schema() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert set(values) == set(schema["properties"]) - {"global"}
+    for name, section in values.items():
+        if isinstance(section, dict):
+            assert set(section) == set(schema["properties"][name]["properties"]), name
+
+
+def test_no_container_may_more_than_it_needs(default: list[Object], local: list[Object]) -> None:
+    for spec in (*pods(default), *pods(local)):
+        (container,) = spec["containers"]
+        security = container["securityContext"]
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert "privileged" not in security
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        profile = (spec.get("securityContext") or security)["seccompProfile"]
+        assert profile == {"type": "RuntimeDefault"}
+
+
+def test_only_the_node_agent_is_root_and_reaches_the_node(default: list[Object]) -> None:
+    for name, spec in zip(("nodeagent", "operator", "webhook"), sorted_pods(default), strict=True):
+        mounts_host = any("hostPath" in one for one in spec.get("volumes", []))
+        non_root = spec.get("securityContext", {}).get("runAsNonRoot", False)
+        assert (mounts_host, non_root) == (name == "nodeagent", name != "nodeagent")
+        assert spec["serviceAccountName"] == f"mizar-{name}"
+
+
+def sorted_pods(objects: list[Object]) -> list[Object]:
+    return sorted(pods(objects), key=lambda spec: str(spec["serviceAccountName"]))
+
+
+def test_nobody_may_everything(default: list[Object]) -> None:
+    for part in ("operator", "webhook", "nodeagent"):
+        for rule in rules(default, part):
+            assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+
+
+def test_who_may_read_secrets_and_write_nodes(default: list[Object]) -> None:
+    (secrets,) = [rule for rule in rules(default, "webhook") if "secrets" in rule["resources"]]
+    assert secrets["resourceNames"] == ["mizar-webhook"]
+    assert "create" not in secrets["verbs"]
+    for part in ("operator", "nodeagent"):
+        assert not any("secrets" in rule["resources"] for rule in rules(default, part))
+    for part in ("operator", "webhook", "nodeagent"):
+        for rule in rules(default, part):
+            if "nodes" in rule["resources"]:
+                assert set(rule["verbs"]) <= {"get", "list", "watch"}
+    (configurations,) = [rule for rule in rules(default, "webhook") if "patch" in rule["verbs"]]
+    assert configurations["resourceNames"] == ["mizar-webhook"]
+
+
+def test_the_programs_understand_their_arguments(default: list[Object]) -> None:
+    (webhook,) = pick(default, "Deployment", "mizar-webhook")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    settings = parse_webhook([*webhook["args"], "--namespace=mizar-system"])
+    assert settings.dns_name == "mizar-webhook.mizar-system.svc"
+    ports = {one["name"]: one["containerPort"] for one in webhook["ports"]}
+    assert ports == {"webhook": settings.port, "metrics": settings.probe_port}
+    (operator,) = pick(default, "Deployment", "mizar-operator")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    environment = {one["name"]: one.get("value", "x") for one in operator["env"]}
+    found = parse_operator(operator.get("args", []), environment)
+    assert found.pause_image == "registry.k8s.io/pause:3.10"
+    assert [one["containerPort"] for one in operator["ports"]] == [found.port]
+
+
+def test_the_node_agent_understands_its_configuration(
+    default: list[Object], local: list[Object]
+) -> None:
+    for objects, strategy in ((default, "EnvVar"), (local, "Mounts")):
+        text = pick(objects, "ConfigMap", "mizar-nodeagent")["data"]["nodeagent.yaml"]
+        config = parse_nodeagent(yaml.safe_load(text), {"NODE_NAME": "n"}, "chart")
+        assert config.card_access.strategy == strategy
+        agent = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+        (container,) = agent["containers"]
+        assert container["ports"] == [{"name": "metrics", "containerPort": config.metrics_port}]
+        mounted = {one["mountPath"] for one in container["volumeMounts"]}
+        assert {str(config.plugin_dir), str(config.state_dir)} <= mounted
+        assert str(config.podresources_socket.parent) in mounted
+
+
+def test_a_changed_configuration_starts_the_agents_anew(chart: Chart) -> None:
+    def checksum(**values: Any) -> str:
+        agent = pick(chart.render(**values), "DaemonSet", "mizar-nodeagent")
+        return str(agent["spec"]["template"]["metadata"]["annotations"])
+
+    assert checksum() != checksum(logLevel="DEBUG")
+
+
+def test_the_webhook_is_called_for_every_kind_that_it_knows(default: list[Object]) -> None:
+    configuration = pick(default, "MutatingWebhookConfiguration", "mizar-webhook")
+    asked = {
+        (group, resource)
+        for webhook in configuration["webhooks"]
+        for rule in webhook["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert asked == set(POD_SPECS)
+
+
+def test_the_webhook_holds_up_share_pods_only(default: list[Object]) -> None:
+    configuration = pick(default, "MutatingWebhookConfiguration", "mizar-webhook")
+    for webhook in configuration["webhooks"]:
+        names = [one["name"] for one in webhook["matchConditions"]]
+        assert names == ["asks-for-a-share", "asks-anew"]
+        (selector,) = webhook["namespaceSelector"]["matchExpressions"]
+        assert selector["values"] == ["mizar-system", "kube-system"]
+        assert webhook["failurePolicy"] == "Fail"
+        assert webhook["sideEffects"] == "None"
+        assert "caBundle" not in webhook["clientConfig"], "an upgrade would take it away"
+
+
+def test_several_webhooks_are_spread_and_not_all_evicted(chart: Chart) -> None:
+    several = chart.render(webhook={"replicas": 3})
+    assert pick(several, "PodDisruptionBudget", "mizar-webhook")["spec"]["maxUnavailable"] == 1
+    spread = pick(several, "Deployment", "mizar-webhook")["spec"]["template"]["spec"]
+    assert spread["topologySpreadConstraints"]
+    one = chart.render(webhook={"replicas": 1})
+    assert not [obj for obj in one if obj["kind"] == "PodDisruptionBudget"]
+
+
+def test_cert_manager_in_place_of_our_own(chart: Chart) -> None:
+    objects = chart.render(webhook={"certificates": {"source": "certManager"}})
+    assert not [one for one in objects if one["kind"] == "Secret"]
+    assert not any("secrets" in rule["resources"] for rule in rules(objects, "webhook"))
+    certificate = pick(objects, "Certificate", "mizar-webhook")["spec"]
+    assert certificate["dnsNames"] == ["mizar-webhook.mizar-system.svc"]
+    assert pick(objects, "Issuer", "mizar-webhook")
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        annotations = pick(objects, kind, "mizar-webhook")["metadata"]["annotations"]
+        assert annotations == {"cert-manager.io/inject-ca-from": "mizar-system/mizar-webhook"}
+    (container,) = pick(objects, "Deployment", "mizar-webhook")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert parse_webhook(container["args"]).certificate_dir == Path("/certificate")
+
+
+def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:
+    without = chart.render(policies={"tenancy": False, "shadowPods": False, "nodeagent": False})
+    assert not [one for one in without if "AdmissionPolicy" in one["kind"]]
+    monitors = [
+        one["metadata"]["name"]
+        for one in chart.render(metrics={"monitors": True})
+        if one["kind"] == "PodMonitor"
+    ]
+    assert monitors == ["mizar-operator", "mizar-webhook", "mizar-nodeagent"]
+
+
+def test_another_release_in_another_namespace(chart: Chart) -> None:
+    status, output = chart.run(
+        "template", "gpus", "--namespace=infra", "--kube-version=1.36.0", "--skip-crds"
+    )
+    assert status == 0
+    objects = [one for one in yaml.safe_load_all(output) if one]
+    assert all(one["metadata"]["name"].startswith("gpus-") for one in objects)
+    policy = pick(objects, "ValidatingAdmissionPolicy", "gpus-nodeagent")
+    (condition,) = policy["spec"]["matchConditions"]
+    assert "system:serviceaccount:infra:gpus-nodeagent" in condition["expression"]
+
+
+def test_old_clusters_are_refused(chart: Chart) -> None:
+    status, output = chart.run("template", "mizar", "--kube-version=1.29.0")
+    assert status != 0
+    assert "kubeVersion" in output
