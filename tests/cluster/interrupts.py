@@ -15,6 +15,10 @@ class Interrupted(KeyboardInterrupt):
     """Somebody asked to stop."""
 
 
+def _under_nohup(number: signal.Signals) -> bool:
+    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+
+
 @contextmanager
 def interruptible_once() -> Iterator[None]:
     """Inside, the first SIGINT, SIGTERM or SIGHUP raises Interrupted; later ones do nothing.
@@ -33,7 +37,8 @@ def interruptible_once() -> Iterator[None]:
             seen = True
             raise Interrupted(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, once) for number in SIGNALS}
+    heeded = [number for number in SIGNALS if not _under_nohup(number)]
+    before = {number: signal.signal(number, once) for number in heeded}
     try:
         yield
     finally:

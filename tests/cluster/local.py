@@ -30,8 +30,8 @@ class LocalProvider:
         """Make a cluster; if anything goes wrong on the way, nothing of it is left.
 
         Its nodes know `images` (names from cluster.images) from the start; also Mizar's, if it is
-        to be installed. Raises AlreadyUp when there is one of that name. Remains of one that was killed are
-        removed first.
+        to be installed. Raises AlreadyUp when there is one of that name. Remains of one that was
+        killed are removed first.
         """
         preflight.require_root()
         layout = Layout(spec.name, self._root)

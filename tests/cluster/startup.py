@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,13 @@ class Startup:
 
     def run(self) -> None:
         """Do it all; the cluster is usable on return."""
+        before = os.umask(0o022)  # pods of any user look into what is made here
+        try:
+            self._run()
+        finally:
+            os.umask(before)
+
+    def _run(self) -> None:
         with self._progress.step("making namespaces, network and certificates"):
             self._prepare()
         with self._progress.step("starting etcd, API server and containerd"):

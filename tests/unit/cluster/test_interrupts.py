@@ -19,6 +19,15 @@ def test_the_first_signal_stops_the_work_and_later_ones_wait(number: signal.Sign
     assert cleaned
 
 
+def test_nohup_is_respected() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible_once():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_afterwards_signals_do_what_they_did_before() -> None:
     before = signal.getsignal(signal.SIGINT)
     with interruptible_once():
