@@ -14,7 +14,6 @@
 
 #define API __attribute__((visibility("default")))
 
-
 struct field {
     const char *name;
     size_t at;

@@ -65,48 +65,54 @@ static CUresult usable(CUstream stream) {
     return stream->capture->capture->spoiled ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
-static CUresult moved(CUstream stream, CUresult result, CUgraphNode node) {
+/* The new node is all that the stream waits for from now on. */
+static CUresult moved(CUstream stream, CUresult result, const CUgraphNode *node) {
     if (result) return capture_spoil(stream, result);
-    capture_move(stream, node);
+    capture_move(stream, *node);
     return CUDA_SUCCESS;
 }
 
 CUresult capture_add(CUstream stream, const struct work *work) {
     struct frontier *at = stream->capture;
-    CUgraphNode node = NULL;
+    CUgraphNode node;
     TRY(usable(stream));
-    return moved(stream, graph_add_work(at->capture->graph, at->nodes, at->count, work, &node),
-                 node);
+    CUresult result = graph_add_work(at->capture->graph, at->nodes, at->count, work, &node);
+    return moved(stream, result, &node);
 }
 
 CUresult capture_kernel(CUstream stream, const CUDA_KERNEL_NODE_PARAMS *kernel) {
     struct frontier *at = stream->capture;
-    CUgraphNode node = NULL;
+    CUgraphNode node;
     TRY(usable(stream));
-    return moved(stream, graph_add_kernel(at->capture->graph, at->nodes, at->count, kernel, &node),
-                 node);
+    CUresult result = graph_add_kernel(at->capture->graph, at->nodes, at->count, kernel, &node);
+    return moved(stream, result, &node);
 }
 
 CUresult capture_alloc(CUstream stream, uint64_t bytes, CUdeviceptr *pointer) {
     struct frontier *at = stream->capture;
-    CUgraphNode node = NULL;
+    CUdevice device = stream->context->device;
+    CUgraphNode node;
     TRY(usable(stream));
-    TRY(moved(stream,
-              graph_add_alloc(at->capture->graph, at->nodes, at->count, stream->context->device,
-                              bytes, &node),
-              node));
-    *pointer = node->memory->base;
+    CUresult result =
+        graph_add_alloc(at->capture->graph, at->nodes, at->count, device, bytes, &node);
+    if (!result) *pointer = node->memory->base;
+    return moved(stream, result, &node);
+}
+
+static CUresult add_child(CUgraph graph, const struct frontier *at, CUgraph child,
+                          CUgraphNode *node) {
+    TRY(graph_add(graph, CU_GRAPH_NODE_TYPE_GRAPH, at->nodes, at->count, node));
+    (*node)->child = graph_clone(child);
+    if (!(*node)->child) return CUDA_ERROR_OUT_OF_MEMORY;
+    (*node)->child->owned = true;
     return CUDA_SUCCESS;
 }
 
 CUresult capture_graph(CUstream stream, CUgraph graph) {
-    struct frontier *at = stream->capture;
-    CUgraphNode node = NULL;
+    CUgraphNode node;
     TRY(usable(stream));
-    CUresult result =
-        graph_add(at->capture->graph, CU_GRAPH_NODE_TYPE_GRAPH, at->nodes, at->count, &node);
-    if (!result && (node->child = graph_clone(graph))) node->child->owned = true;
-    return moved(stream, result, node);
+    CUresult result = add_child(stream->capture->capture->graph, stream->capture, graph, &node);
+    return moved(stream, result, &node);
 }
 
 CUresult capture_record(CUstream stream, CUevent event, unsigned flags) {

@@ -102,8 +102,8 @@ struct allocation *memory_first(void) {
 bool memory_covers(uint64_t address, uint64_t bytes) {
     struct region *region = address_owner(address);
     if (region && region->kind == REGION_RESERVED) return vmm_covers(region, address, bytes);
-    struct allocation *found = memory_find(address);
-    if (!found || (found->kind == MEMORY_GRAPH && !found->charged)) return false;
+    struct allocation *found = memory_find(address); /* of a graph: there when it runs */
+    if (!found) return false;
     return bytes <= found->bytes && address - found->base <= found->bytes - bytes;
 }
 

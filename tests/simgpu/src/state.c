@@ -102,15 +102,6 @@ static bool claim_slot(struct sim *sim, int slot) {
     return true;
 }
 
-int sim_claim(struct sim *sim) {
-    for (int attempt = 0; attempt < 2; attempt++) {
-        for (int slot = 0; slot < SIM_MAX_PROCESSES; slot++)
-            if (claim_slot(sim, slot)) return 0;
-        sim_reap(sim);
-    }
-    return -1;
-}
-
 static void empty_slot(struct sim_process *process) {
     for (int card = 0; card < SIM_MAX_CARDS; card++) {
         process->memory[card] = 0;
@@ -137,6 +128,14 @@ void sim_reap(struct sim *sim) {
     pthread_mutex_lock(&one_reaper);
     for (int slot = 0; slot < (int)sim->state->slots_touched; slot++) reap_slot(sim, slot);
     pthread_mutex_unlock(&one_reaper);
+}
+
+/* Dead owners' slots first, so that the slots in use stay close together. */
+int sim_claim(struct sim *sim) {
+    sim_reap(sim);
+    for (int slot = 0; slot < SIM_MAX_PROCESSES; slot++)
+        if (claim_slot(sim, slot)) return 0;
+    return -1;
 }
 
 pid_t sim_owner(const struct sim *sim, int slot) {

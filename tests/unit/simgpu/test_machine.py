@@ -1,0 +1,264 @@
+"""What one process sees of another, and what tests can do to the cards."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+import simgpu
+from simgpu.__main__ import main
+from unit.simgpu.harness import Bench
+
+MIB = 1 << 20
+CONTEXT = 300  # MiB
+MODULE = 2
+MS = 1_000_000  # ns
+
+NVML = """
+import json, pynvml as n
+n.nvmlInit()
+"""
+
+
+def _hold(bench: Bench, mib: int, **more: str) -> str:
+    process = bench.start("hold", str(mib), **more)
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def _used(bench: Bench, card: int = 0) -> int:
+    return bench.machine.cards[card].used // MIB
+
+
+def _load(bench: Bench, kernels: int) -> None:
+    """A process that has given the card so many kernels of 1 ms."""
+    process = bench.start("load", str(kernels))
+    assert process.stdout
+    assert process.stdout.readline() == "loaded\n"
+
+
+def test_uuids_follow_from_the_seed(tmp_path: Path) -> None:
+    first = simgpu.create(tmp_path / "a", cards=3, seed="node-1")
+    second = simgpu.create(tmp_path / "b", cards=3, seed="node-1")
+    other = simgpu.create(tmp_path / "c", cards=3, seed="node-2")
+    uuids = [card.uuid for card in first.cards]
+    assert len(set(uuids)) == 3
+    assert uuids == [card.uuid for card in second.cards]
+    assert not set(uuids) & {card.uuid for card in other.cards}
+
+
+def test_a_machine_is_never_made_over_another(tmp_path: Path) -> None:
+    simgpu.create(tmp_path).close()
+    with pytest.raises(OSError, match="exists"):
+        simgpu.create(tmp_path)
+
+
+def test_processes_share_the_memory_of_a_card(bench: Bench) -> None:
+    assert _hold(bench, 10_000) == "CUDA_SUCCESS"
+    assert _hold(bench, 6_000) == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert _used(bench) == 10_000 + 2 * CONTEXT
+
+
+def test_a_killed_process_leaves_no_byte_behind(bench: Bench) -> None:
+    assert _hold(bench, 10_000) == "CUDA_SUCCESS"
+    bench.started[0].send_signal(signal.SIGKILL)
+    bench.started[0].wait()
+    assert _used(bench) == 0
+    assert _hold(bench, 16_000) == "CUDA_SUCCESS"
+
+
+def test_processes_killed_while_they_allocate_block_nobody(bench: Bench) -> None:
+    for _ in range(20):
+        pair = [bench.start("churn"), bench.start("churn")]
+        for process in pair:
+            assert process.stdout and process.stdout.readline() == "churning\n"
+        for process in pair:
+            process.kill()
+            process.wait()
+    assert _hold(bench, 16_000) == "CUDA_SUCCESS"
+    assert _used(bench) == 16_000 + CONTEXT
+
+
+def test_two_processes_get_half_of_the_card_each(bench: Bench) -> None:
+    _load(bench, 1000)
+    _load(bench, 1000)
+    bench.machine.tick(1000 * MS)
+    work = [process.work_ns for process in bench.machine.cards[0].processes]
+    busy = bench.machine.busy(bench.machine.cards[0].uuid)
+    assert abs(work[0] - work[1]) <= 1 * MS
+    assert sum(work) == busy.work_ns
+    # slices of 1 ms, with 50 us for each change
+    assert busy.switches == pytest.approx(1000 / 1.05, rel=0.01)
+    assert busy.work_ns == pytest.approx(1000 * MS / 1.05, rel=0.01)
+
+
+def test_a_process_alone_has_the_whole_card(bench: Bench) -> None:
+    _load(bench, 100)
+    bench.machine.tick(60 * MS)
+    assert bench.machine.cards[0].processes[0].work_ns == 60 * MS
+    bench.machine.tick(60 * MS)
+    assert bench.machine.cards[0].processes[0].work_ns == 100 * MS
+
+
+def test_the_work_of_a_dead_process_is_dropped(bench: Bench) -> None:
+    _load(bench, 1000)
+    bench.machine.tick(10 * MS)
+    assert bench.machine.busy(bench.machine.cards[0].uuid).work_ns == 10 * MS
+    bench.started[0].kill()
+    bench.started[0].wait()
+    bench.machine.tick(10 * MS)
+    assert bench.machine.busy(bench.machine.cards[0].uuid).work_ns == 10 * MS
+
+
+@pytest.mark.parametrize(
+    ("listed", "wanted"),
+    [
+        (None, [0, 1, 2]),
+        ("2,0", [2, 0]),
+        ("1,7,0", [1]),
+        ("", []),
+        ("-1", []),
+        ("0,0", []),
+        ("{uuid1},{uuid0}", [1, 0]),
+        ("GPU-", []),
+    ],
+)
+def test_visible_devices(
+    snippets: Path, tmp_path: Path, listed: str | None, wanted: list[int]
+) -> None:
+    bench = Bench(simgpu.create(tmp_path, cards=3), snippets)
+    uuids = [card.uuid for card in bench.machine.cards]
+    more = {}
+    if listed is not None:
+        more["CUDA_VISIBLE_DEVICES"] = listed.format(uuid0=uuids[0], uuid1=uuids[1][:12])
+    seen = bench.run("cards", **more).split()
+    assert seen == ([uuids[i][4:].replace("-", "") for i in wanted] or ["none"])
+    bench.end()
+
+
+def test_a_card_without_a_device_node_is_not_there(bench: Bench) -> None:
+    (bench.machine.directory / "dev" / "nvidia0").unlink()
+    seen = bench.run("cards").split()
+    assert seen == [bench.machine.cards[1].uuid[4:].replace("-", "")]
+    out = bench.python(
+        NVML + "print([n.nvmlDeviceGetMinorNumber(n.nvmlDeviceGetHandleByIndex(i))"
+        " for i in range(n.nvmlDeviceGetCount())])"
+    )
+    assert json.loads(out) == [1]
+
+
+def test_nvml_tells_memory_and_processes(bench: Bench) -> None:
+    _hold(bench, 1000)
+    out = bench.python(
+        NVML
+        + """
+h = n.nvmlDeviceGetHandleByIndex(0)
+memory = n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2)
+print(json.dumps({
+    "uuid": n.nvmlDeviceGetUUID(h),
+    "same": n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByUUID(n.nvmlDeviceGetUUID(h))),
+    "used": memory.used, "free": memory.free, "old": n.nvmlDeviceGetMemoryInfo(h).used,
+    "processes": [(p.pid, p.usedGpuMemory) for p in n.nvmlDeviceGetComputeRunningProcesses(h)],
+    "drawing": n.nvmlDeviceGetGraphicsRunningProcesses(h),
+    "version": n.nvmlSystemGetCudaDriverVersion(),
+}))"""
+    )
+    told = json.loads(out)
+    used = (1000 + CONTEXT) * MIB
+    assert told["uuid"] == bench.machine.cards[0].uuid
+    assert told["used"] == told["old"] == used
+    assert told["free"] == 16384 * MIB - used
+    assert told["processes"] == [[bench.started[0].pid, used]]
+    assert (told["same"], told["drawing"], told["version"]) == (0, [], 13000)
+
+
+def test_nvml_tells_how_busy_the_last_period_was(bench: Bench) -> None:
+    period = 166_666_667
+    bench.machine.tick(period - bench.machine.busy(bench.machine.cards[0].uuid).now_ns % period)
+    _load(bench, 50)
+    bench.machine.tick(period)
+    out = bench.python(
+        NVML
+        + """
+h = n.nvmlDeviceGetHandleByIndex(0)
+print(json.dumps([n.nvmlDeviceGetUtilizationRates(h).gpu,
+                  [(s.pid, s.smUtil) for s in n.nvmlDeviceGetProcessUtilization(h, 0)]]))"""
+    )
+    assert json.loads(out) == [30, [[bench.started[0].pid, 30]]]
+
+
+def test_what_nvml_does_not_simulate_is_not_supported(bench: Bench) -> None:
+    out = bench.python(
+        NVML
+        + """
+try:
+    n.nvmlDeviceGetMigMode(n.nvmlDeviceGetHandleByIndex(0))
+except n.NVMLError_NotSupported:
+    print("not supported")"""
+    )
+    assert out == "not supported\n"
+
+
+def test_nvml_reports_critical_errors_as_events(bench: Bench) -> None:
+    out = bench.python(
+        NVML
+        + f"""
+import sys; sys.path.insert(0, {str(Path(simgpu.__file__).parents[1])!r})
+import simgpu
+machine = simgpu.Machine({str(bench.machine.directory)!r})
+events = n.nvmlEventSetCreate()
+for i in range(2):
+    n.nvmlDeviceRegisterEvents(
+        n.nvmlDeviceGetHandleByIndex(i), n.nvmlEventTypeXidCriticalError, events)
+try:
+    n.nvmlEventSetWait_v2(events, 1)
+except n.NVMLError_Timeout:
+    print("nothing yet")
+machine.set_health(machine.cards[1].uuid, 79)
+told = n.nvmlEventSetWait_v2(events, 1000)
+print(n.nvmlDeviceGetIndex(told.device), told.eventType, told.eventData)
+"""
+    )
+    assert out == "nothing yet\n1 8 79\n"
+    assert [card.healthy for card in bench.machine.cards] == [True, False]
+
+
+def test_a_removed_card_is_lost_and_may_come_back(bench: Bench) -> None:
+    out = bench.python(
+        NVML
+        + f"""
+import sys; sys.path.insert(0, {str(Path(simgpu.__file__).parents[1])!r})
+import simgpu
+machine = simgpu.Machine({str(bench.machine.directory)!r})
+uuid = machine.cards[0].uuid
+card = n.nvmlDeviceGetHandleByIndex(0)
+machine.remove(uuid)
+for ask in (lambda: n.nvmlDeviceGetName(card), lambda: n.nvmlDeviceGetHandleByIndex(0)):
+    try:
+        ask()
+    except n.NVMLError_GpuIsLost:
+        print("lost")
+print(n.nvmlDeviceGetCount())
+n.nvmlShutdown(); n.nvmlInit()
+print(n.nvmlDeviceGetCount())
+machine.restore(uuid)
+print(n.nvmlDeviceGetUUID(card) == uuid)
+"""
+    )
+    assert out == "lost\nlost\n2\n1\nTrue\n"
+
+
+def test_the_command_line_shows_and_breaks_cards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def simgpu_command(*words: str) -> str:
+        assert main(["--simgpu-dir", str(tmp_path), *words]) == 0
+        return capsys.readouterr().out
+
+    uuid = simgpu_command("create", "--cards", "1", "--seed", "x").split()[1]
+    assert "xid 48" in simgpu_command("fail", uuid, "--xid", "48")
+    assert "healthy" in simgpu_command("heal", uuid)
+    assert "lost" in simgpu_command("remove", uuid)
+    assert "0 / 16384 MiB  healthy" in simgpu_command("restore", uuid)
+    assert main(["--simgpu-dir", str(tmp_path), "fail", "GPU-none"]) == 1
