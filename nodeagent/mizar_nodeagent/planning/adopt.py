@@ -59,12 +59,16 @@ def _not_now(
     if key in known:
         return Pending("DevicesInUse", "the devices of an earlier pod of this name are still held")
     for other in known.values():
-        for card in other.cards:
-            if card.uuid in uuids:
-                return Pending(
-                    "DevicesInUse", f"{card.uuid} is still carved for {'/'.join(other.key)}"
-                )
+        shared = sorted({card.uuid for card in other.cards} & set(uuids))
+        if shared and not _is_out_of_use(other, view):
+            return Pending("DevicesInUse", f"{shared[0]} is still carved for {'/'.join(other.key)}")
     return None
+
+
+def _is_out_of_use(carving: Carving, view: View) -> bool:
+    """Whether nobody holds a device, and nobody will: none is given out of a leaving one."""
+    leaving = carving.stage is Stage.LEAVING and view.claims.asked_at > carving.since
+    return leaving and carving.idle_since is not None
 
 
 def _held(uuid: str, view: View, claims: tuple[Claim, ...]) -> HeldCard:

@@ -42,6 +42,7 @@ class ResourcePlugin:
         self._kubelet = kubelet
         self._servicer = Servicer(resource, self.streams, answers, timed)
         self._server: Server | None = None
+        self._failing = False
         self._backoff = Backoff(first=SETTLE_S, most=5.0)
 
     @property
@@ -87,8 +88,11 @@ class ResourcePlugin:
         try:
             await register(self._kubelet.path, server.socket, self.resource)
         except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
-            log.warning("cannot register %s with the kubelet: %s", self.resource, _words(error))
+            level = logging.DEBUG if self._failing else logging.WARNING
+            log.log(level, "cannot register %s with the kubelet: %s", self.resource, _words(error))
+            self._failing = True
             return False
+        self._failing = False
         if not await self.streams.until_open(1, STREAM_TIMEOUT_S):
             log.warning("the kubelet does not ask for the devices of %s", self.resource)
             return False

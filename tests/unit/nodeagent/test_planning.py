@@ -131,6 +131,20 @@ class TestAdoption:
         assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
         assert listed(found) == {D0: False, D1: False}
 
+    def test_a_card_that_nobody_uses_any_more_is_carved_again_at_once(self) -> None:
+        """The old IDs stay on the list for a while, but are given to nobody."""
+        other = shadow("shadow-2-bbbbb")
+        claims = [card_claim(other.name)]
+        found = plan(served().memory, view(2, [other], claims, BOTH))
+        assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
+        found = plan(found.memory, view(3, [other], claims, BOTH))
+        assert listed(found) == {
+            D0: False,
+            D1: False,
+            device(0, other.key): True,
+            device(1, other.key): True,
+        }
+
 
 class TestHolders:
     def test_a_holder_is_reported_and_ends_idleness(self) -> None:

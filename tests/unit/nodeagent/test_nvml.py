@@ -1,0 +1,83 @@
+"""Cards through a real libnvidia-ml.so.1: the simulated one, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import simgpu
+
+READER = """
+import asyncio, json, sys
+from mizar_nodeagent.nvml import Nvml
+
+async def main():
+    nvml, faults = Nvml(), asyncio.Queue()
+    telling = asyncio.create_task(nvml.faults(lambda uuid, xid: faults.put_nowait([uuid, xid])))
+    for line in sys.stdin:
+        if line == "read\\n":
+            cards = await nvml.read()
+            answer = {uuid: [c.name, c.memory_mib, c.minor] for uuid, c in cards.items()}
+        else:
+            try:
+                answer = await asyncio.wait_for(faults.get(), 3)
+            except TimeoutError:
+                answer = None
+        print(json.dumps(answer), flush=True)
+    nvml.close()
+
+asyncio.run(main())
+"""
+
+
+class Reader:
+    """A process that sees the simulated cards."""
+
+    def __init__(self, machine: simgpu.Machine) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", READER],
+            env={**os.environ, **simgpu.environment(machine.directory)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, what: str) -> object:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate(timeout=10)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[simgpu.Machine]:
+    with simgpu.create(tmp_path, cards=2, memory_mib=1024) as made:
+        yield made
+
+
+@pytest.fixture
+def reader(machine: simgpu.Machine) -> Iterator[Reader]:
+    made = Reader(machine)
+    yield made
+    made.close()
+
+
+def test_cards_are_read_missed_and_found_again(machine: simgpu.Machine, reader: Reader) -> None:
+    first, second = (card.uuid for card in machine.cards)
+    expected = {
+        first: ["NVIDIA A100-SXM4-40GB", 1024, 0],
+        second: ["NVIDIA A100-SXM4-40GB", 1024, 1],
+    }
+    assert reader.ask("read") == expected
+    machine.remove(first)
+    assert reader.ask("read") == {second: expected[second]}
+    machine.restore(first)
+    # Not every read looks for a missing card anew.
+    assert expected in [reader.ask("read") for _ in range(4)]
