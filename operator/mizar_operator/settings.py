@@ -53,7 +53,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 
     parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, or the pod's service account")
     option("--pause-image", "MIZAR_PAUSE_IMAGE", DEFAULT_PAUSE_IMAGE, "image of shadow pods")
-    option("--namespace", "MIZAR_NAMESPACE", _own_namespace(), "namespace of the Lease")
+    option("--namespace", "POD_NAMESPACE", _own_namespace(), "namespace of the Lease")
     option("--identity", "POD_NAME", socket.gethostname(), "name of this replica in the Lease")
     option("--log-level", "MIZAR_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING")
     _numbers(parser, environ)

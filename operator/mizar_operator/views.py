@@ -101,6 +101,7 @@ def shadow_view(obj: Object) -> ShadowView:
         holders=tuple(sorted((one.namespace, one.name) for one in holders)),
         in_use=in_use is not None and in_use.status == "True",
         idle_since=status.idle_since,
+        heard_at=max((o.last_transition_time for o in (ready, draining) if o), default=None),
     )
 
 

@@ -40,7 +40,7 @@ class Draft:
         self.usage = Usage()
         self._of_resource: defaultdict[str, set[Key]] = defaultdict(set)
         self._of_quota: defaultdict[Key, set[Key]] = defaultdict(set)
-        self._sequences: dict[Key, int] = {}
+        self._sequences = _sequences(snapshot)
         self._models: dict[str, tuple[str, ...] | None] = {}
         self._promised: dict[Pairs, Pairs] = {}
         for shadow in snapshot.shadows:
@@ -142,8 +142,6 @@ class Draft:
 
     def next_sequence(self, quota: Key) -> int:
         """The first number that no shadow pod of the quota ever had."""
-        if not self._sequences:
-            self._count_sequences()
         return self._sequences.get(quota, 0)
 
     def _next(self, offer: Offer) -> tuple[int, str]:
@@ -154,13 +152,6 @@ class Draft:
             if (offer.key[0], name) not in self.shadows:
                 return sequence, name
             sequence += 1
-
-    def _count_sequences(self) -> None:
-        for key, quota in self.quotas.items():
-            self._sequences[key] = quota.status.next_sequence
-        for one in self.shadows.values():
-            known = self._sequences.get(one.quota_key, 0)
-            self._sequences[one.quota_key] = max(known, one.sequence + 1)
 
     def _put(self, shadow: ShadowView) -> None:
         stage = stage_of(shadow, self.nodes)
@@ -193,3 +184,11 @@ def _waiting(shares: Iterable[ShareView]) -> dict[str, list[ShareView]]:
         if one.node is None:
             found[one.resource].append(one)
     return dict(found)
+
+
+def _sequences(snapshot: Snapshot) -> dict[Key, int]:
+    """Per quota, the first number that no shadow pod ever had, as far as is known."""
+    found = {quota_key(one): one.status.next_sequence for one in snapshot.quotas}
+    for one in snapshot.shadows:
+        found[one.quota_key] = max(found.get(one.quota_key, 0), one.sequence + 1)
+    return found

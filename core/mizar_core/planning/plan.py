@@ -27,8 +27,9 @@ from mizar_core.planning.statuses import (
     write_quotas,
     write_shadows,
 )
-from mizar_core.planning.verdicts import AGENT_SILENT_AFTER, is_silent, silence
+from mizar_core.planning.verdicts import is_silent, patient_until, silence
 from mizar_core.planning.waiting import REFUSED_FOR, explain
+from mizar_core.planning.words import counted
 
 ROUNDS_MAX = 10
 
@@ -109,14 +110,14 @@ def _deleted(draft: Draft, shadow: ShadowView) -> EmitEvent | None:
 
 
 def _created(draft: Draft, action: CreateShadow) -> EmitEvent:
-    cards = "1 card" if action.cards == 1 else f"{action.cards} cards"
     return EmitEvent(
         kind="GPUQuota",
         about=(action.shadow[0], action.quota),
         uid=f"{action.quota_uid}/{action.shadow[1]}",
         type="Normal",
         reason=EventReason.SHADOW_CREATED,
-        message=f"shadow pod {action.shadow[1]} for {action.devices} devices on {cards}",
+        message=f"shadow pod {action.shadow[1]} for {counted(action.devices, 'device')} on "
+        f"{counted(action.cards, 'card')}",
     )
 
 
@@ -126,8 +127,8 @@ def _due(draft: Draft) -> datetime | None:
     for shadow, stage in draft.in_order():
         if stage is Stage.READY:
             times.append(idle_until(draft, shadow))
-        elif stage is Stage.STARTING and shadow.pod is not None and shadow.pod.bound_at:
-            times.append(shadow.pod.bound_at + AGENT_SILENT_AFTER)
+        elif stage is Stage.STARTING:
+            times.append(patient_until(shadow))
     for share in draft.shares:
         if share.node is None and share.unschedulable_since is not None:
             times.append(share.unschedulable_since + REFUSED_FOR)

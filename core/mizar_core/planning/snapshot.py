@@ -58,6 +58,7 @@ class ShadowView:
     """A ShadowPod and its pod.
 
     `holders` names the share pod of each held device, so a pod may occur several times.
+    `heard_at`: when the node agent last said something new about it.
     `contested`: the API server, asked live, said a moment ago that somebody uses it.
     """
 
@@ -84,6 +85,7 @@ class ShadowView:
     holders: tuple[Key, ...] = ()
     in_use: bool = False
     idle_since: datetime | None = None
+    heard_at: datetime | None = None
     pod: PodView | None = None
     contested: bool = False
 

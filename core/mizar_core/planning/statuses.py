@@ -20,6 +20,7 @@ from mizar_core.planning.figures import pool_figures
 from mizar_core.planning.snapshot import Key, ShadowView, quota_key
 from mizar_core.planning.stages import Stage, phase_of
 from mizar_core.planning.verdicts import exhausted, pool_ready, satisfied
+from mizar_core.planning.words import counted
 
 UNSCHEDULABLE = "Unschedulable"
 
@@ -32,8 +33,9 @@ def write_shadows(draft: Draft) -> None:
             continue
         phase, scheduled = phase_of(shadow, stage), _scheduled(shadow, draft.now)
         if (phase, scheduled) != (shadow.phase, shadow.scheduled):
-            for event in _transitions(draft, shadow, phase, scheduled):
-                draft.say(event)
+            if stage is not Stage.LEAVING:
+                for event in _transitions(draft, shadow, phase, scheduled):
+                    draft.say(event)
             draft.do(WriteShadowStatus(shadow.key, phase, scheduled))
 
 
@@ -53,10 +55,8 @@ def _transitions(
     draft: Draft, shadow: ShadowView, phase: str, scheduled: Condition
 ) -> Iterator[EmitEvent]:
     if phase == "Ready" and shadow.phase in (None, "Pending"):
-        count = f"{shadow.healthy} devices" if shadow.healthy != 1 else "1 device"
-        yield shadow_event(
-            shadow, EventReason.SHADOW_READY, f"offers {count} on node {shadow.place}"
-        )
+        offer = f"offers {counted(shadow.healthy, 'device')} on node {shadow.place}"
+        yield shadow_event(shadow, EventReason.SHADOW_READY, offer)
     if phase == "Lost" and shadow.phase != "Lost":
         yield lost_event(draft, shadow)
     if scheduled.reason == UNSCHEDULABLE and (

@@ -7,6 +7,7 @@ from collections import Counter
 from mizar_core.planning.offers import Offer
 from mizar_core.planning.snapshot import Key, ShadowView
 from mizar_core.planning.stages import Stage
+from mizar_core.planning.words import counted
 
 
 class Tally:
@@ -26,10 +27,11 @@ class Tally:
         limits, ceiling = offer.limits, offer.quota.spec.max_cards
         if self.shadows[offer.key, limits.devices] >= limits.max:
             return (
-                f"quota {offer.key[1]} allows {limits.max} shadow pods of profile {limits.devices}"
+                f"quota {offer.key[1]} allows {counted(limits.max, 'shadow pod')} of profile "
+                f"{limits.devices}"
             )
         if ceiling is not None and self.cards[offer.key] + offer.profile.cards > ceiling:
-            return f"quota {offer.key[1]} allows {ceiling} cards"
+            return f"quota {offer.key[1]} allows {counted(ceiling, 'card')}"
         return None
 
 

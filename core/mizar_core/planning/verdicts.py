@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
 from mizar_core.planning.demand import Outcome
@@ -12,6 +12,7 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.pots import Spot
 from mizar_core.planning.snapshot import ShadowView, ShareView, quota_key
 from mizar_core.planning.stages import Stage
+from mizar_core.planning.words import counted
 from mizar_core.validation import (
     check_pool_among,
     check_quota_against_pool,
@@ -60,7 +61,9 @@ def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> Verdict:
     if problems := check_pool_among(pool, draft.pools.values()):
         return Verdict(False, "BadPool", str(problems[0]))
     if cards.total:
-        return Verdict(True, "CardsFound", f"{cards.total} cards, {cards.healthy} of them healthy")
+        return Verdict(
+            True, "CardsFound", f"{counted(cards.total, 'card')}, {cards.healthy} healthy"
+        )
     return Verdict(
         False,
         "NoCards",
@@ -87,7 +90,9 @@ def _refused(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Ver
         return None
     devices = sum(share.count for share in refused)
     return Verdict(
-        False, "QuotaExceeded", f"{len(refused)} share pods wait for {devices} devices in vain"
+        False,
+        "QuotaExceeded",
+        f"in want of quota: {counted(len(refused), 'share pod')}, {counted(devices, 'device')}",
     )
 
 
@@ -98,7 +103,7 @@ def _stuck(draft: Draft, quota: GPUQuota) -> Verdict | None:
     return Verdict(
         False,
         "NoCardFree",
-        f"{len(stuck)} shadow pods wait for free cards: {stuck[0].unschedulable}",
+        f"without free cards: {counted(len(stuck), 'shadow pod')}: {stuck[0].unschedulable}",
     )
 
 
@@ -111,10 +116,16 @@ def _silent(draft: Draft, quota: GPUQuota) -> Verdict | None:
 
 def is_silent(draft: Draft, shadow: ShadowView) -> bool:
     """Whether the node agent should have offered the devices long ago."""
+    until = patient_until(shadow)
+    return until is not None and until <= draft.now
+
+
+def patient_until(shadow: ShadowView) -> datetime | None:
+    """When the node agent is silent for too long; None while nothing is expected of it."""
     pod = shadow.pod
-    if pod is None or pod.bound_at is None or shadow.ready:
-        return False
-    return draft.now - pod.bound_at >= AGENT_SILENT_AFTER
+    if pod is None or pod.bound_at is None or shadow.ready or shadow.draining:
+        return None
+    return max(pod.bound_at, shadow.heard_at or pod.bound_at) + AGENT_SILENT_AFTER
 
 
 def silence(shadow: ShadowView) -> str:
@@ -145,7 +156,7 @@ def _short(draft: Draft, quota: GPUQuota) -> Verdict | None:
             return Verdict(
                 False,
                 "MinimumNotWarm",
-                f"{len(found)} of at least {one.min} shadow pods of profile {one.devices} are "
+                f"{len(found)} of at least {counted(one.min, 'shadow pod')} of profile {one.devices} "
                 "kept: the quota's other limits leave no room",
             )
         ready = sum(draft.stages[s.key] is Stage.READY for s in found)
@@ -172,12 +183,12 @@ def _overdrawn(draft: Draft, quota: GPUQuota) -> str | None:
         limit = limits.get(devices, 0)
         if owner == key and count > limit:
             return (
-                f"{count} shadow pods of profile {devices} exist where {limit} are allowed: "
-                "those in use stay until their share pods end"
+                f"{counted(count, 'shadow pod')} of profile {devices}, {limit} allowed: those in "
+                "use stay until their share pods end"
             )
     cards, ceiling = draft.usage.live.cards[key], quota.spec.max_cards
     if ceiling is not None and cards > ceiling:
-        return f"{cards} cards are held where {ceiling} are allowed: those in use stay"
+        return f"{counted(cards, 'card')} held, {ceiling} allowed: those in use stay"
     return None
 
 
