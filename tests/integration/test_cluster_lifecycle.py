@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -55,15 +56,15 @@ class Host:
         )
 
 
-def namespaces(layout: Layout) -> set[str]:
+def namespaces(layout: Layout) -> list[Path]:
     """The namespaces that the cluster's nodes have, and not the host."""
     kinds = ("mnt", "net", "pid", "uts", "ipc")
     holders = [one for name, one in Processes(layout).all().items() if state.is_holder(name)]
-    pids = ["self", *(str(one.pid) for one in holders if one.alive())]
-    ours, *theirs = [
-        {str(Path(f"/proc/{pid}/ns/{kind}").readlink()) for kind in kinds} for pid in pids
+    paths = [Path(f"/proc/{one.pid}/ns/{kind}") for one in holders for kind in kinds]
+    # A process that was just started may still be in the host's.
+    return [
+        path for path in paths if path.readlink() != Path("/proc/self/ns", path.name).readlink()
     ]
-    return set().union(*theirs) - ours  # one that was just started may still be in ours
 
 
 def inhabitants(spaces: set[str]) -> list[str]:
@@ -99,11 +100,14 @@ class Traces:
 
     layout: Layout
     before: Host
-    spaces: set[str]
+    spaces: set[str] = field(default_factory=set)
+    held: ExitStack = field(default_factory=ExitStack)
 
     def watch(self) -> None:
-        """Remember the namespaces that the cluster has now."""
-        self.spaces |= namespaces(self.layout)
+        """Remember the namespaces that the cluster has now, and keep others from their numbers."""
+        for path in namespaces(self.layout):
+            self.spaces.add(str(path.readlink()))
+            self.held.enter_context(path.open())
 
     def assert_none(self) -> None:
         """Fail, naming them, if there are traces."""
@@ -119,7 +123,9 @@ class Traces:
 def traces(request: pytest.FixtureRequest) -> Iterator[Traces]:
     """Traces of a cluster of the test's own, which goes with the test."""
     layout = Layout(f"life-{os.getpid()}")
-    yield Traces(layout, Host.now(), set())
+    traces = Traces(layout, Host.now())
+    with traces.held:
+        yield traces
     LocalProvider().down(layout.name, SILENT)
 
 
