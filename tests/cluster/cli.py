@@ -87,7 +87,9 @@ def status(name: Annotated[str, typer.Option(help="Only this cluster.")] = "") -
 
 
 def _describe(layout: Layout) -> None:
-    if state.is_up(layout):
+    if state.is_locked(layout):
+        print(f"{layout.name}: is being made or removed")
+    elif state.is_up(layout):
         print(f"{layout.name}: up\n  export KUBECONFIG={layout.kubeconfig}")
     elif left := cleanup.leftovers(layout):
         print(f"{layout.name}: not up, but it left {', '.join(left)}")

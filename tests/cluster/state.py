@@ -92,10 +92,21 @@ def locked(layout: Layout) -> Iterator[None]:
     """
     with socket.socket(socket.AF_UNIX) as lock:
         try:
-            lock.bind(f"\0{layout.dir}")
+            lock.bind(_lock(layout))
         except OSError as error:
             raise AlreadyUp(
                 f"cluster {layout.name} is being made or removed by another process: "
                 "wait for it, or end it and run `python -m cluster down`"
             ) from error
+        lock.listen()
         yield
+
+
+def is_locked(layout: Layout) -> bool:
+    """Whether somebody is making or removing this cluster now."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        return caller.connect_ex(_lock(layout)) == 0
+
+
+def _lock(layout: Layout) -> str:
+    return f"\0{layout.dir}"

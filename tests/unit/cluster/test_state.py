@@ -48,7 +48,9 @@ def test_a_cluster_of_an_earlier_boot_is_not_up(layout: Layout) -> None:
 
 
 def test_only_one_at_a_time_may_change_a_cluster(layout: Layout) -> None:
+    assert not state.is_locked(layout)
     with state.locked(layout):
+        assert state.is_locked(layout)
         with pytest.raises(AlreadyUp), state.locked(layout):
             pass
         with state.locked(Layout("other", layout.root)):
