@@ -56,7 +56,8 @@ def _not_now(
     if missing := [uuid for uuid in uuids if uuid not in view.cards]:
         why = view.cards_problem or "NVML does not list it"
         return Pending("CardFactsUnknown", f"nothing is known of {missing[0]}: {why}")
-    if key in known:
+    earlier = known.get(key)
+    if earlier is not None and not _is_out_of_use(earlier, view):
         return Pending("DevicesInUse", "the devices of an earlier pod of this name are still held")
     for other in known.values():
         shared = sorted({card.uuid for card in other.cards} & set(uuids))

@@ -392,6 +392,13 @@ class TestLeaving:
         assert listed(found) == {D0: False, D1: False}
         assert said(found, "Ready") == ("False", "DevicesInUse")
 
+    def test_a_new_pod_of_the_same_name_takes_over_ids_that_nobody_uses(self) -> None:
+        new = shadow(uid="uid-new")
+        gone = self.gone(1, served(0).memory)
+        found = plan(gone.memory, view(2, [new], [card_claim()], NONE, seen_at={"uid-new": 1.5}))
+        assert listed(found) == {D0: True, D1: True}
+        assert found.memory[SHADOW].pod_uid == "uid-new"
+
     def test_the_node_shows_nothing_of_what_is_gone(self) -> None:
         found = plan({}, view(1, [], node={RESOURCE: Counts(2, 0)}))
         assert found.counts == {RESOURCE: Counts(0, 0)}
