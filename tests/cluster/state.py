@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from collections.abc import Iterator
@@ -105,7 +106,8 @@ def locked(layout: Layout) -> Iterator[None]:
 def is_locked(layout: Layout) -> bool:
     """Whether somebody is making or removing this cluster now."""
     with socket.socket(socket.AF_UNIX) as caller:
-        return caller.connect_ex(_lock(layout)) == 0
+        caller.setblocking(False)
+        return caller.connect_ex(_lock(layout)) in (0, errno.EAGAIN)  # or many have asked
 
 
 def _lock(layout: Layout) -> str:
