@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 # While a count is lowered, the kubelet may raise it again at any time.
 INSIST_EVERY_S = 0.4
 FAREWELL_S = 3.0
+# A kubelet that starts writes what it had before its plugins came back, perhaps after us.
+UNEASY_S = 2.5
 
 
 class NodeStatus:
@@ -43,6 +45,7 @@ class NodeStatus:
         self._insist: frozenset[str] = frozenset()
         self._written: dict[str, Counts] = {}
         self._written_at: dict[str, float] = {}
+        self._uneasy_until: dict[str, float] = {}
         self._wake = asyncio.Event()
 
     @property
@@ -63,8 +66,9 @@ class NodeStatus:
             self._wake.set()
 
     def forget(self, resource: str) -> None:
-        """The kubelet may have written its own: write again."""
-        self._written.pop(resource, None)
+        """The kubelet may have written its own, or may be about to: write again, for a while."""
+        if self._written.pop(resource, None) is not None:
+            self._uneasy_until[resource] = self._clock() + UNEASY_S
 
     async def farewell(self, patience: float) -> None:
         """Tell the scheduler that nothing is to be had here, before the agent ends.
@@ -100,7 +104,7 @@ class NodeStatus:
 
     async def _wait(self) -> None:
         try:
-            async with asyncio.timeout(INSIST_EVERY_S if self._insist else None):
+            async with asyncio.timeout(INSIST_EVERY_S if self._restless() else None):
                 await self._wake.wait()
         except TimeoutError:
             pass
@@ -115,7 +119,12 @@ class NodeStatus:
 
     def _is_insisted(self, resource: str) -> bool:
         age = self._clock() - self._written_at.get(resource, float("-inf"))
-        return resource in self._insist and age >= INSIST_EVERY_S
+        return resource in self._restless() and age >= INSIST_EVERY_S
+
+    def _restless(self) -> frozenset[str]:
+        """Resources that somebody else may be writing just now."""
+        now = self._clock()
+        return self._insist | {one for one, until in self._uneasy_until.items() if now < until}
 
     async def _write(self, due: dict[str, Counts]) -> None:
         began = self._clock()
