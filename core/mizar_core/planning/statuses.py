@@ -19,7 +19,7 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.figures import pool_figures
 from mizar_core.planning.snapshot import Key, ShadowView, quota_key
 from mizar_core.planning.stages import Stage, phase_of
-from mizar_core.planning.verdicts import exhausted, pool_ready, satisfied
+from mizar_core.planning.verdicts import Waiter, exhausted, pool_ready, satisfied, waiters
 from mizar_core.planning.words import counted
 
 UNSCHEDULABLE = "Unschedulable"
@@ -98,9 +98,9 @@ def write_quotas(
     outcomes: dict[str, Outcome],
 ) -> dict[Key, GPUQuotaStatus]:
     """The status of every quota, written where it changed; returns all of them."""
-    written = {}
+    written, waiting = {}, waiters(draft, outcomes)
     for key, quota in sorted(draft.quotas.items()):
-        status = _quota_status(draft, quota, figures.get(key, {}), outcomes)
+        status = _quota_status(draft, quota, figures.get(key, {}), waiting.get(key, []))
         written[key] = status
         if status != quota.status:
             draft.actions.append(WriteQuotaStatus(key, status))
@@ -111,12 +111,12 @@ def _quota_status(
     draft: Draft,
     quota: GPUQuota,
     profiles: dict[int, ProfileStatus],
-    outcomes: dict[str, Outcome],
+    waiting: list[Waiter],
 ) -> GPUQuotaStatus:
     key, conditions = quota_key(quota), quota.status.conditions
     for type, verdict in (
-        (ConditionType.SATISFIED, satisfied(draft, quota, outcomes)),
-        (ConditionType.EXHAUSTED, exhausted(draft, quota, outcomes)),
+        (ConditionType.SATISFIED, satisfied(draft, quota, waiting)),
+        (ConditionType.EXHAUSTED, exhausted(draft, quota, waiting)),
     ):
         conditions = set_condition(
             conditions, type, verdict.status, verdict.reason, verdict.message, draft.now

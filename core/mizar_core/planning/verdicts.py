@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -10,7 +10,7 @@ from mizar_core.models import CardCounts, GPUPool, GPUQuota
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.pots import Spot
-from mizar_core.planning.snapshot import ShadowView, ShareView, quota_key
+from mizar_core.planning.snapshot import Key, ShadowView, ShareView, quota_key
 from mizar_core.planning.stages import Stage
 from mizar_core.planning.words import counted
 from mizar_core.validation import (
@@ -32,14 +32,35 @@ class Verdict:
     message: str
 
 
-def satisfied(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A waiting share pod, where it will find its devices, and why no quota pays for more."""
+
+    share: ShareView
+    spot: Spot
+    refusal: str | None
+
+
+def waiters(draft: Draft, outcomes: dict[str, Outcome]) -> dict[Key, list[Waiter]]:
+    """The waiting share pods, by the first quota that could pay for them."""
+    found: defaultdict[Key, list[Waiter]] = defaultdict(list)
+    for resource, outcome in sorted(outcomes.items()):
+        for share in outcome.waiting:
+            if offers := draft.offers.to(share.namespace, resource):
+                spot = outcome.placement.places[share.uid].spot
+                refusal = outcome.refusals.get(share.uid)
+                found[offers[0].key].append(Waiter(share, spot, refusal))
+    return dict(found)
+
+
+def satisfied(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict:
     """Whether nobody waits and `min` is warm, else the first reason why not."""
     for verdict in (
         _unsound(draft, quota),
-        _refused(draft, quota, outcomes),
+        _refused(waiting),
         _stuck(draft, quota),
         _silent(draft, quota),
-        _coming(draft, quota, outcomes),
+        _coming(waiting),
         _short(draft, quota),
     ):
         if verdict is not None:
@@ -47,9 +68,9 @@ def satisfied(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Ve
     return Verdict(True, "Satisfied", "nobody waits, and the minimum is warm")
 
 
-def exhausted(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Verdict:
+def exhausted(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict:
     """Whether share pods wait because the quota allows no more, or it is overdrawn."""
-    if refusals := sorted({refusal for _, refusal in _refusals(draft, quota, outcomes)}):
+    if refusals := sorted({one.refusal for one in waiting if one.refusal}):
         return Verdict(True, "QuotaExceeded", f"share pods wait: {'; '.join(refusals)}")
     if over := _overdrawn(draft, quota):
         return Verdict(True, "Overdrawn", over)
@@ -84,8 +105,8 @@ def _unsound(draft: Draft, quota: GPUQuota) -> Verdict | None:
     return Verdict(False, "BadQuota", str(problems[0])) if problems else None
 
 
-def _refused(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Verdict | None:
-    refused = [share for share, _ in _refusals(draft, quota, outcomes)]
+def _refused(waiting: list[Waiter]) -> Verdict | None:
+    refused = [one.share for one in waiting if one.refusal]
     if not refused:
         return None
     devices = sum(share.count for share in refused)
@@ -136,14 +157,8 @@ def silence(shadow: ShadowView) -> str:
     )
 
 
-def _coming(draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]) -> Verdict | None:
-    key, waits = quota_key(quota), False
-    for resource, outcome in outcomes.items():
-        for share in outcome.waiting:
-            offers = draft.offers.to(share.namespace, resource)
-            if offers and offers[0].key == key:
-                waits = waits or outcome.placement.places[share.uid].spot is Spot.COMING
-    if not waits:
+def _coming(waiting: list[Waiter]) -> Verdict | None:
+    if not any(one.spot is Spot.COMING for one in waiting):
         return None
     return Verdict(False, "Creating", "devices for the share pods that wait are on their way")
 
@@ -156,8 +171,8 @@ def _short(draft: Draft, quota: GPUQuota) -> Verdict | None:
             return Verdict(
                 False,
                 "MinimumNotWarm",
-                f"{len(found)} of at least {counted(one.min, 'shadow pod')} of profile {one.devices} "
-                "kept: the quota's other limits leave no room",
+                f"{len(found)} of at least {counted(one.min, 'shadow pod')} of profile "
+                f"{one.devices} kept: the quota's other limits leave no room",
             )
         ready = sum(draft.stages[s.key] is Stage.READY for s in found)
         if ready < one.min:
@@ -165,23 +180,11 @@ def _short(draft: Draft, quota: GPUQuota) -> Verdict | None:
     return None
 
 
-def _refusals(
-    draft: Draft, quota: GPUQuota, outcomes: dict[str, Outcome]
-) -> Iterator[tuple[ShareView, str]]:
-    key = quota_key(quota)
-    for resource, outcome in sorted(outcomes.items()):
-        for share in outcome.waiting:
-            if refusal := outcome.refusals.get(share.uid):
-                offers = draft.offers.to(share.namespace, resource)
-                if offers and offers[0].key == key:
-                    yield share, refusal
-
-
 def _overdrawn(draft: Draft, quota: GPUQuota) -> str | None:
     key, limits = quota_key(quota), {one.devices: one.max for one in quota.spec.profiles}
-    for (owner, devices), count in sorted(draft.usage.live.shadows.items()):
-        limit = limits.get(devices, 0)
-        if owner == key and count > limit:
+    for devices in sorted({shadow.devices for shadow in _own(draft, quota)}):
+        count, limit = draft.usage.live.shadows[key, devices], limits.get(devices, 0)
+        if count > limit:
             return (
                 f"{counted(count, 'shadow pod')} of profile {devices}, {limit} allowed: those in "
                 "use stay until their share pods end"
