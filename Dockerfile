@@ -22,8 +22,7 @@ ENV PATH=/opt/mizar/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
     PYTHONDONTWRITEBYTECODE=1
 
 # Packages come as wheels with the hashes of the lock files. Pods can't write bytecode, so it is
-# made here; unchecked, since nobody changes a source in an image. kubernetes_asyncio goes: nothing
-# needs it, but Kopf imports it if it is there, and that takes two seconds and 40 MiB.
+# made here; unchecked, since nobody changes a source in an image.
 FROM python AS pip
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends python3-pip \
@@ -34,14 +33,14 @@ FROM pip AS operator-packages
 COPY requirements/operator.lock /tmp/
 RUN /usr/bin/python3 -m pip --python /opt/mizar/bin/python install --quiet --no-deps --no-compile \
         --only-binary :all: --require-hashes --requirement /tmp/operator.lock \
-    && find /opt/mizar -type d '(' -name tests -o -name kubernetes_asyncio ')' -prune -exec rm -rf {} + \
+    && find /opt/mizar -type d -name tests -prune -exec rm -rf {} + \
     && /opt/mizar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/mizar/lib
 
 FROM pip AS nodeagent-packages
 COPY requirements/nodeagent.lock /tmp/
 RUN /usr/bin/python3 -m pip --python /opt/mizar/bin/python install --quiet --no-deps --no-compile \
         --only-binary :all: --require-hashes --requirement /tmp/nodeagent.lock \
-    && find /opt/mizar -type d '(' -name tests -o -name kubernetes_asyncio ')' -prune -exec rm -rf {} + \
+    && find /opt/mizar -type d -name tests -prune -exec rm -rf {} + \
     && /opt/mizar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/mizar/lib
 
 FROM pip AS operator-source

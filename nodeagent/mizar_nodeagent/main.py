@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _log_at(level: str) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # Their DEBUG says something at each call.
-    for noisy in ("grpc", "asyncio", "kubernetes_asyncio"):
+    for noisy in ("grpc", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.INFO))
 
 

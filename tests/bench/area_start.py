@@ -132,6 +132,6 @@ def _figures(starts: Samples, calls: Samples) -> list[Figure]:
         figure("share_pod_start_warm_p95_s", warm, 95, "s", "<= 1 s", beside),
         figure("share_pod_start_cold_p50_s", cold, 50, "s", "", beside),
         figure("share_pod_start_cold_p95_s", cold, 95, "s", "<= 3 s", beside),
-        figure("allocate_p99_ms", calls["Allocate"], 99, "ms", "<= 5 ms"),
-        figure("prestart_p99_ms", calls["PreStartContainer"], 99, "ms", "<= 20 ms"),
+        figure("allocate_p99_ms", calls["allocate"], 99, "ms", "<= 5 ms"),
+        figure("prestart_p99_ms", calls["prestart"], 99, "ms", "<= 20 ms"),
     ]
