@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+CUDA_ERROR_NOT_SUPPORTED = 801
+NVML_ERROR_NOT_SUPPORTED = 3
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -41,10 +44,13 @@ def _entry_table(entries: list[Entry]) -> str:
     )
 
 
-def _stubs(names: list[str], answer: str) -> str:
+def _stubs(names: list[str], error: int) -> str:
     """Weak definitions: whatever is simulated for real takes their place."""
     mark = '__attribute__((weak, visibility("default")))'
-    return "".join(f"{mark} int {name}(void);\nint {name}(void) {{ {answer} }}\n" for name in names)
+    return '#include "missing.h"\n' + "".join(
+        f'{mark} int {name}(void);\nint {name}(void) {{ return missing("{name}", {error}); }}\n'
+        for name in names
+    )
 
 
 def _error_table(path: Path) -> str:
@@ -60,8 +66,7 @@ def generate(sources: Path, folder: Path) -> Generated:
     nvml = (sources / "nvml_symbols.txt").read_text().split()
     (folder / "driver_errors.inc").write_text(_error_table(sources / "driver_errors.txt"))
     made = Generated(folder, folder / "driver_stubs.c", folder / "nvml_stubs.c")
-    made.driver_stubs.write_text(
-        _stubs(symbols, "return 801; /* not supported */") + _entry_table(entries)
-    )
-    made.nvml_stubs.write_text(_stubs(nvml, "return 3; /* not supported */"))
+    stubs = _stubs(symbols, CUDA_ERROR_NOT_SUPPORTED)
+    made.driver_stubs.write_text(stubs + _entry_table(entries))
+    made.nvml_stubs.write_text(_stubs(nvml, NVML_ERROR_NOT_SUPPORTED))
     return made
