@@ -23,21 +23,5 @@ class CarveRefused(MizarError, ValueError):
     """Cards cannot be carved as asked; nothing may run on them unlimited, so nothing runs."""
 
 
-class LedgerRefused(MizarError, ValueError):
-    """A grant or an offer would break an invariant of the ledger."""
-
-
-class AlreadyHeld(LedgerRefused):
-    """The virtual device has a holder already."""
-
-
-class ForeignTenant(LedgerRefused):
-    """The holder is not in the tenant that owns the shadow pod."""
-
-
-class UnknownDevice(LedgerRefused):
-    """The ledger does not know the virtual device."""
-
-
 class PlacementRefused(MizarError, ValueError):
     """The request for a preferred allocation contradicts itself."""

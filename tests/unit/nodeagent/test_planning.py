@@ -342,6 +342,8 @@ class TestDrain:
 
 
 class TestLeaving:
+    """Invariant 4: an ID turns unhealthy before it leaves the list."""
+
     def gone(self, now: float, memory: dict[Key, Carving], **changes: object) -> Plan:
         return plan(memory, view(now, **{"pods": [], "kubelet": NONE, **changes}))  # type: ignore[arg-type]
 
