@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,28 +12,35 @@ import simgpu
 from simgpu.build import SOURCES, cache_root, compile_c, compiled, compiler, content_hash
 
 HERE = Path(__file__).parent / "snippets"
-FLAGS = ("-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE")
+FLAGS = ("-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
+SAMPLE = Path(__file__).parents[3] / "examples" / "sample" / "cuda-sample.c"
 SECONDS = 20
 
 
-def compile_snippets(extra: tuple[str, ...] = ()) -> Path:
-    """The program with every snippet, compiled once per content."""
-    libraries = compiled(extra)
-    inputs = [*HERE.iterdir(), SOURCES / "cuda_abi.h"]
-    program = (
-        cache_root()
-        / "simgpu-snippets"
-        / content_hash(inputs, compiler(), str(libraries), *FLAGS, *extra)
-    )
+def _cached_program(name: str, inputs: list[Path], arguments: list[str]) -> Path:
+    """A compiled program, made once per content of its inputs."""
+    key = content_hash(inputs, compiler(), *arguments)
+    program = cache_root() / "simgpu-tests" / f"{name}-{key}"
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=program.parent)) / "snippets"
-        sources = [str(path) for path in HERE.glob("*.c")]
-        linked = [f"-L{libraries}", "-l:libcuda.so.1", "-Wl,--no-as-needed"]
-        compile_c([*FLAGS, *extra, f"-I{SOURCES}", *sources, *linked, "-o", str(draft)])
+        draft = Path(tempfile.mkdtemp(dir=program.parent)) / name
+        compile_c([*arguments, "-o", str(draft)])
         draft.rename(program)
-        shutil.rmtree(draft.parent)
+        draft.parent.rmdir()
     return program
+
+
+def compile_snippets(extra: tuple[str, ...] = ()) -> Path:
+    """The program with every snippet. `extra` flags go to the libraries too."""
+    sources = [str(path) for path in sorted(HERE.glob("*.c"))]
+    linked = [f"-L{compiled(extra)}", "-l:libcuda.so.1"]
+    arguments = [*FLAGS, "-D_GNU_SOURCE", *extra, f"-I{SOURCES}", *sources, *linked]
+    return _cached_program("snippets", [*HERE.iterdir(), SOURCES / "cuda_abi.h"], arguments)
+
+
+def compile_sample() -> Path:
+    """examples/sample, without anything of the simulated driver."""
+    return _cached_program("cuda-sample", [SAMPLE], [*FLAGS, str(SAMPLE)])
 
 
 def snippet_names() -> list[str]:
@@ -55,15 +61,19 @@ class Bench:
     def environment(self, **more: str) -> dict[str, str]:
         return os.environ | simgpu.environment(self.machine.directory) | more
 
-    def run(self, *command: str, **more: str) -> str:
-        """The output of a snippet; its standard error is the test's failure."""
-        done = subprocess.run(
-            [str(self.snippets), *command],
+    def call(self, *command: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run any program on the machine."""
+        return subprocess.run(
+            [str(word) for word in command],
             env=self.environment(**more),
             capture_output=True,
             text=True,
             timeout=SECONDS,
         )
+
+    def run(self, *command: str, **more: str) -> str:
+        """The output of a snippet; its standard error is the test's failure."""
+        done = self.call(self.snippets, *command, **more)
         assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stderr}"
         return done.stdout
 
@@ -81,18 +91,12 @@ class Bench:
 
     def python(self, code: str) -> str:
         """The output of a Python program; NVML is found as in a container."""
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
+        done = self.call(sys.executable, "-c", code)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def end(self) -> None:
         for process in self.started:
-            process.kill()
-            process.communicate()
+            with process:  # closes its pipes and waits for it
+                process.kill()
         self.machine.close()

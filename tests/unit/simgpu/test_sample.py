@@ -1,0 +1,57 @@
+"""examples/sample: what it prints is what the demo and the end-to-end tests look for."""
+
+import signal
+import subprocess
+
+import pytest
+
+from unit.simgpu.harness import Bench, compile_sample
+
+
+@pytest.mark.parametrize("api", ["alloc", "pitch", "managed", "async"])
+def test_alloc_says_ok(stepped: Bench, api: str) -> None:
+    done = stepped.call(compile_sample(), "alloc", "100", "--api", api)
+    assert (done.returncode, done.stdout) == (0, "OK\n")
+
+
+@pytest.mark.parametrize("api", ["alloc", "pitch", "async"])
+def test_alloc_names_the_error_and_exits_with_3(stepped: Bench, api: str) -> None:
+    done = stepped.call(compile_sample(), "alloc", "16384", "--api", api)
+    assert (done.returncode, done.stdout) == (3, "CUDA_ERROR_OUT_OF_MEMORY\n")
+
+
+def test_smi_shows_every_card(stepped: Bench) -> None:
+    out = stepped.call(compile_sample(), "smi").stdout
+    for card in stepped.machine.cards:
+        assert f"{card.uuid} |      0MiB /  16384MiB |" in out
+
+
+def test_info_shows_memory_as_the_process_sees_it(stepped: Bench) -> None:
+    out = stepped.call(compile_sample(), "info", "--device", "1").stdout
+    assert out == "free 16084 MiB\ntotal 16384 MiB\ndevice total 16384 MiB\n"
+
+
+def test_hold_holds_until_it_is_told_to_end(bench: Bench) -> None:
+    holder = subprocess.Popen(
+        [compile_sample(), "hold", "1000"],
+        env=bench.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    bench.started.append(holder)
+    assert holder.stdout and holder.stdout.readline() == "holding 1000 MiB\n"
+    assert bench.machine.cards[0].used == 1300 << 20
+    holder.send_signal(signal.SIGTERM)
+    assert holder.communicate()[0] == "released\n"
+    assert holder.returncode == 0
+
+
+@pytest.mark.parametrize("words", [[], ["alloc"], ["alloc", "x"], ["hold", "1", "--api", "no"]])
+def test_wrong_usage_exits_with_2(stepped: Bench, words: list[str]) -> None:
+    assert stepped.call(compile_sample(), *words).returncode == 2
+
+
+def test_without_a_driver_it_says_so(stepped: Bench) -> None:
+    done = stepped.call(compile_sample(), "smi", LD_LIBRARY_PATH="/nowhere")
+    assert done.returncode == 1
+    assert "no GPU driver here" in done.stderr
