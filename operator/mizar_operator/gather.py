@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from mizar_core.models import GPUPool
 from mizar_core.planning.offers import resource_of
-from mizar_core.planning.snapshot import ShadowView, ShareView, Snapshot
+from mizar_core.planning.snapshot import NodeView, ShadowView, ShareView, Snapshot
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import NotFound, Unavailable
+from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, Object, Ref
 from mizar_operator import views
 from mizar_operator.caches import NO_POOL, Caches
@@ -25,7 +25,6 @@ CONFIRMED_FOR_S = 30.0
 # Long enough for a node agent to have said who got the device.
 CONTESTED_FIRST_S = 1.0
 CONTESTED_MOST_S = 10.0
-LOOKS = 3
 LOOKS_AT_ONCE = 16
 
 
@@ -72,6 +71,14 @@ class Memory:
         self.gone = {key: until for key, until in self.gone.items() if until > now}
 
 
+@dataclass
+class Found:
+    """What the caches do not have and the API server does: pods by their ShadowPod's UID, nodes."""
+
+    pods: dict[str, HolderPod] = field(default_factory=dict)
+    nodes: dict[str, NodeView] = field(default_factory=dict)
+
+
 class Gatherer:
     """Makes snapshots; `clock` gives monotonic seconds."""
 
@@ -90,26 +97,20 @@ class Gatherer:
     async def gather(self, key: str) -> Snapshot:
         """Everything that is planned under the key, as the cluster is now. Raises KubeError when
         something looks missing and the API server does not answer."""
-        for _ in range(LOOKS):
-            suspects = self._suspects(key)
-            if not suspects:
-                return self._snapshot(key)
-            await self._look_for(suspects, self.memory(key))
-        raise Unavailable(f"{len(suspects)} objects are neither here nor gone: {suspects[0]}")
-
-    def _snapshot(self, key: str) -> Snapshot:
-        """In one go, so that nothing changes in between."""
+        found = await self._look_for(self._suspects(key), self.memory(key))
+        # In one go from here, so that nothing changes in between.
         memory, pools = self.memory(key), self._pools(key)
-        shadows = [self._whole(one, pools, memory) for one in self._shadows(key)]
+        shadows = [self._whole(one, pools, found, memory) for one in self._shadows(key)]
         shares = self._shares(key, shadows)
         quotas = [one for one in self._caches.quotas.values() if self._is_mine(one.spec.pool, key)]
         memory.tidy(self._clock(), {one.uid for one in shadows} | {one.uid for one in shares})
+        nodes = {one.name: one for one in self._caches.nodes.values()}
         return Snapshot(
             pools=tuple(pools.values()),
             quotas=tuple(quotas),
             shadows=tuple(shadows),
             shares=tuple(shares),
-            nodes=tuple(self._caches.nodes.values()),
+            nodes=tuple({**found.nodes, **nodes}.values()),
             announced=frozenset(memory.announced),
         )
 
@@ -138,10 +139,11 @@ class Gatherer:
         return found
 
     def _whole(
-        self, shadow: ShadowView, pools: Mapping[str, GPUPool], memory: Memory
+        self, shadow: ShadowView, pools: Mapping[str, GPUPool], found: Found, memory: Memory
     ) -> ShadowView:
         """The shadow pod with its pod and its resource."""
-        holder, pool = self._holder(shadow), pools.get(shadow.pool)
+        holder = self._holder(shadow) or found.pods.get(shadow.uid)
+        pool = pools.get(shadow.pool)
         resource = holder.resource if holder else ""
         if not resource and pool is not None:
             resource = resource_of(pool.spec, shadow.namespace, shadow.devices) or ""
@@ -170,27 +172,30 @@ class Gatherer:
                 found.add(Ref(NODE, place))
         return sorted((one for one in found if gone.get(str(one), 0.0) <= now), key=str)
 
-    async def _look_for(self, suspects: Iterable[Ref], memory: Memory) -> None:
-        limit = asyncio.Semaphore(LOOKS_AT_ONCE)
+    async def _look_for(self, suspects: Iterable[Ref], memory: Memory) -> Found:
+        limit, found = asyncio.Semaphore(LOOKS_AT_ONCE), Found()
 
         async def look(ref: Ref) -> None:
             async with limit:
-                found = await find(self._client, ref)
-            if found is None or not self._take(ref, found):
+                obj = await find(self._client, ref)
+            if obj is None or not self._take(ref, obj, found):
                 memory.gone[str(ref)] = self._clock() + CONFIRMED_FOR_S
 
         await asyncio.gather(*(look(ref) for ref in suspects))
+        return found
 
-    def _take(self, ref: Ref, found: Object) -> bool:
-        """Put what was found into its cache; False if it is somebody else's pod of that name."""
+    def _take(self, ref: Ref, obj: Object, found: Found) -> bool:
+        """Keep what was found; False if it is somebody else's pod of that name."""
         if ref.kind == NODE:
-            self._caches.nodes.observe(found)
+            self._caches.nodes.observe(obj)
+            found.nodes[ref.name] = views.node_view(obj)
             return True
         shadow = self._caches.shadows.get(ref.name, ref.namespace or "")
-        holder = views.pod_view(found)
+        holder = views.pod_view(obj)
         if not isinstance(holder, HolderPod) or shadow is None or holder.owner_uid != shadow.uid:
             return False
-        self._caches.pods.observe(found)
+        self._caches.pods.observe(obj)
+        found.pods[shadow.uid] = holder
         return True
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mizar_kube.client import Listing
-from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from mizar_kube.errors import AlreadyExists, Conflict, NotFound
 from mizar_kube.kinds import POD, SHADOW_POD, Kind, Object, Ref, kind_of, ref_of
 
 Id = tuple[str, str, str]
@@ -123,6 +123,16 @@ class MemoryApi:
             self.touch(obj)
         return copy.deepcopy(obj)
 
+    async def replace(self, obj: Object, **_: Any) -> Object:
+        """As KubeClient.replace, with the version as a precondition."""
+        ref = ref_of(obj)
+        known = self._existing(ref)
+        if obj["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
+            raise Conflict(f"{ref} has changed")
+        self.before_write(("replace", ref, known))
+        self.objects[_id(ref)] = copy.deepcopy(obj)
+        return copy.deepcopy(self.touch(self.objects[_id(ref)]))
+
     async def apply(self, obj: Object, **_: Any) -> Object:
         """As KubeClient.apply of the operator's status."""
         ref = ref_of(obj)
@@ -154,19 +164,6 @@ class MemoryApi:
         if obj is None:
             raise NotFound(f"no {ref}")
         return obj
-
-
-class Faults:
-    """Lets the n-th write of the operator from now on fail with an error, or after it crash."""
-
-    def __init__(self, error: KubeError | Crash, at: int) -> None:
-        self._error = error
-        self._left = at
-
-    def __call__(self, write: Write) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise self._error
 
 
 def _id(ref: Ref) -> Id:

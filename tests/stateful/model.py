@@ -251,8 +251,8 @@ class Model:
         for resource in {one for one in obj["status"]["allocatable"] if "gpu." in one} | {*offered}:
             obj["status"]["allocatable"][resource] = str(offered[resource])
         self.api.touch(obj)
-        for key, pod in pods.items():
-            self._report(state, key, pod, node)
+        for key in {*pods, *state.carved}:
+            self._report(state, key, node)
 
     def _carve(self, state: NodeState, key: tuple[str, str], pod: Object) -> None:
         carve = json.loads(pod["metadata"]["annotations"][ANNOTATION_CARVE])
@@ -263,10 +263,13 @@ class Model:
     def _step(self, state: NodeState, key: tuple[str, str], pod: Object | None, node: str) -> None:
         carved = state.carved[key]
         if pod is None or pod["metadata"]["uid"] != carved.uid or _ended(pod):
-            if not any(device in state.held for device in carved.devices):
+            if any(device in state.held for device in carved.devices):
+                carved.stage = "Leaving"
+            elif carved.stage == "Gone":
                 del state.carved[key]
             else:
-                carved.stage = "Leaving"
+                # The last report says that nobody holds it.
+                carved.stage = "Gone"
             return
         held = any(device in state.held for device in carved.devices)
         if held:
@@ -295,10 +298,9 @@ class Model:
             return "Lowered" if waits else "Blocked"
         return "Drained"
 
-    def _report(self, state: NodeState, key: tuple[str, str], pod: Object, node: str) -> None:
-        shadow = self.api.find(SHADOW_POD, key[1], key[0])
-        carved = state.carved.get(key)
-        if shadow is None or carved is None or carved.uid != pod["metadata"]["uid"]:
+    def _report(self, state: NodeState, key: tuple[str, str], node: str) -> None:
+        shadow, carved = self.api.find(SHADOW_POD, key[1], key[0]), state.carved.get(key)
+        if shadow is None or carved is None:
             return
         owners = {one["metadata"]["uid"]: one for one in self.api.all(POD)}
         devices = []

@@ -363,7 +363,7 @@ class Watchful:
 
 TestCluster = Cluster.TestCase
 TestCluster.settings = settings(
-    max_examples=int(15 * float(os.environ.get("MIZAR_EFFORT", "1"))),
+    max_examples=int(8 * float(os.environ.get("MIZAR_EFFORT", "1"))),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -34,7 +34,7 @@ def _tallies(snapshot: Snapshot) -> tuple[Counter[tuple[Key, int]], Counter[Key]
     return shadows, cards
 
 
-@effort(60)
+@effort(25)
 @given(snapshots())
 def test_planning_again_plans_nothing(snapshot: Snapshot) -> None:
     """Invariant 6: idempotent."""
@@ -43,7 +43,7 @@ def test_planning_again_plans_nothing(snapshot: Snapshot) -> None:
     assert not again.actions, f"first {first.actions}\nagain {again.actions}"
 
 
-@effort(60)
+@effort(25)
 @given(snapshots(), st.randoms(use_true_random=False))
 def test_order_does_not_matter(snapshot: Snapshot, random: Random) -> None:
     """Invariant 6: deterministic, indifferent to the order of its input."""
@@ -62,7 +62,7 @@ def test_order_does_not_matter(snapshot: Snapshot, random: Random) -> None:
     assert plan(other, NOW) == plan(snapshot, NOW)
 
 
-@effort(60)
+@effort(25)
 @given(snapshots())
 def test_creates_nothing_beyond_a_quota(snapshot: Snapshot) -> None:
     before, cards_before = _tallies(snapshot)
@@ -76,7 +76,7 @@ def test_creates_nothing_beyond_a_quota(snapshot: Snapshot) -> None:
             assert cards[key] <= max(ceiling, cards_before[key])
 
 
-@effort(60)
+@effort(25)
 @given(snapshots())
 def test_takes_nothing_from_a_holder(snapshot: Snapshot) -> None:
     """Invariant 3: nobody's device is drained, deleted or forgotten while it is held."""
@@ -88,7 +88,7 @@ def test_takes_nothing_from_a_holder(snapshot: Snapshot) -> None:
             assert not victim.held or victim.place not in nodes or victim.place is None
 
 
-@effort(60)
+@effort(25)
 @given(snapshots())
 def test_deletes_only_what_is_drained_lost_or_was_never_bound(snapshot: Snapshot) -> None:
     """Invariant 3: stop advertising, then nobody holds, then delete."""
@@ -108,7 +108,7 @@ def test_deletes_only_what_is_drained_lost_or_was_never_bound(snapshot: Snapshot
             )
 
 
-@effort(60)
+@effort(25)
 @given(snapshots())
 def test_idleness_costs_nobody_the_minimum(snapshot: Snapshot) -> None:
     sound = [one for one in snapshot.quotas if _is_sound(one, snapshot)]
@@ -138,7 +138,7 @@ def _is_sound(quota: GPUQuota, snapshot: Snapshot) -> bool:
     return all(pool.spec.profile(one.devices) for one in quota.spec.profiles)
 
 
-@effort(60)
+@effort(25)
 @given(snapshots())
 def test_the_worst_is_over_after_the_world_has_moved(snapshot: Snapshot) -> None:
     """Converges: when every deletion comes through, plan after plan ends in an empty one."""
@@ -165,7 +165,7 @@ def _move(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, shadows=tuple(moved))
 
 
-@effort(60)
+@effort(25)
 @given(
     counts=st.lists(st.integers(1, 2), max_size=20),
     starting=st.integers(0, 5),
@@ -188,7 +188,7 @@ def test_creates_as_many_as_the_design_says(counts: list[int], starting: int) ->
         assert made == max(0, ceil(lacking / 2))
 
 
-@effort(60)
+@effort(25)
 @given(snapshots())
 def test_negative_means_created_or_refused(snapshot: Snapshot) -> None:
     """A quota that lacks devices after the plan says so, and why."""
@@ -200,7 +200,7 @@ def test_negative_means_created_or_refused(snapshot: Snapshot) -> None:
                 assert satisfied.status == "False", status
 
 
-@effort(60)
+@effort(25)
 @given(snapshots())
 def test_only_time_makes_a_plan_due(snapshot: Snapshot) -> None:
     due = plan(snapshot, NOW).due

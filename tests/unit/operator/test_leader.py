@@ -1,0 +1,115 @@
+"""One replica leads at a time, and another follows when it is gone."""
+
+from datetime import UTC, datetime
+from typing import cast
+
+import pytest
+
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import Unavailable
+from mizar_kube.kinds import LEASE
+from mizar_operator.leader import Leader, LeadershipLost
+from stateful.memory_api import MemoryApi, Write
+
+
+class Time:
+    """A clock that only sleeping moves; `at` says what happens when some time has come."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.at: dict[float, object] = {}
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now > 300:
+            raise TimeoutError("nothing ever came of it")
+
+
+def _leader(api: MemoryApi, name: str, time: Time) -> Leader:
+    return Leader(
+        cast(KubeClient, api),
+        "mizar-system",
+        "mizar-operator",
+        name,
+        clock=time,
+        sleep=time.sleep,
+        now=lambda: datetime(2026, 1, 31, tzinfo=UTC),
+    )
+
+
+def _holder(api: MemoryApi) -> str:
+    lease = api.find(LEASE, "mizar-operator", "mizar-system")
+    assert lease is not None
+    return str(lease["spec"]["holderIdentity"])
+
+
+async def test_the_first_leads_at_once() -> None:
+    api, time = MemoryApi(), Time()
+    await _leader(api, "a", time).acquire()
+    assert (_holder(api), time.now) == ("a", 0.0)
+
+
+async def test_a_holder_that_renews_keeps_the_lease() -> None:
+    api, time = MemoryApi(), Time()
+    first, second = _leader(api, "a", time), _leader(api, "b", time)
+    await first.acquire()
+    for _ in range(20):
+        await time.sleep(2)
+        assert await first._try()
+        assert not await second._try()
+
+
+async def test_a_silent_holder_is_followed_after_the_leases_duration() -> None:
+    api, time = MemoryApi(), Time()
+    await _leader(api, "a", time).acquire()
+    await _leader(api, "b", time).acquire()
+    assert _holder(api) == "b"
+    assert 15 <= time.now <= 18
+
+
+async def test_a_released_lease_is_free_at_once() -> None:
+    api, time = MemoryApi(), Time()
+    first = _leader(api, "a", time)
+    await first.acquire()
+    await first.release()
+    await _leader(api, "b", time).acquire()
+    assert (_holder(api), time.now) == ("b", 0.0)
+
+
+async def test_who_comes_again_under_its_name_need_not_wait() -> None:
+    api, time = MemoryApi(), Time()
+    await _leader(api, "a", time).acquire()
+    await _leader(api, "a", time).acquire()
+    assert time.now == 0.0
+
+
+async def test_who_cannot_renew_stops_before_another_can_start() -> None:
+    api, time = MemoryApi(), Time()
+    leader = _leader(api, "a", time)
+    await leader.acquire()
+
+    def away(_: Write) -> None:
+        raise Unavailable("no answer")
+
+    api.before_write = away
+    with pytest.raises(LeadershipLost):
+        await leader.keep()
+    assert time.now < 15
+
+
+async def test_a_short_absence_of_the_api_server_is_no_loss() -> None:
+    api, time = MemoryApi(), Time()
+    leader = _leader(api, "a", time)
+    await leader.acquire()
+
+    def away_for_a_while(_: Write) -> None:
+        if time.now < 9:
+            raise Unavailable("no answer")
+
+    api.before_write = away_for_a_while
+    with pytest.raises(TimeoutError):
+        await leader.keep()
+    assert time.now > 300

@@ -1,0 +1,79 @@
+"""The pod of a shadow pod, as the API server gets it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mizar_core.carve import Carve
+from mizar_core.names import ANNOTATION_CARVE
+from mizar_operator import manifests, views
+from mizar_operator.views import HolderPod
+from property.plan.snapshots import pool, quota, shadow
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "plan" / "shadow-pod.yaml"
+POOL = pool(
+    tolerations=[{"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}],
+    runtimeClassName="nvidia",
+    profiles=[{"devices": 2, "cards": 1, "memory": "7Gi"}],
+    isolation={"compute": "Hard"},
+)
+QUOTA = quota("team-a", isolation={"memory": "Oversubscribe"})
+
+
+def _pod(**changes: Any) -> Any:
+    given = {
+        "shadow": shadow(),
+        "pool": POOL,
+        "quota": QUOTA,
+        "image": "pause:1",
+        "selector": frozenset({("zone", "a")}),
+        "models": ("A100", "H100"),
+    }
+    return manifests.pod(**{**given, **changes})
+
+
+def test_pod() -> None:
+    assert _pod() == yaml.safe_load(GOLDEN.read_text())
+
+
+def test_the_agent_reads_what_the_operator_wrote() -> None:
+    carve = Carve.from_json(_pod()["metadata"]["annotations"][ANNOTATION_CARVE])
+    assert carve.memory == 7 << 30
+    assert (carve.isolation.memory, carve.isolation.compute) == ("Oversubscribe", "Hard")
+    assert carve.resource == "team-a.mizar.share/gpu.2"
+
+
+def test_the_operator_reads_what_it_wrote() -> None:
+    made = _pod()
+    made["metadata"]["uid"] = "u"
+    view = views.pod_view(made)
+    assert isinstance(view, HolderPod)
+    assert view.view.selector == {("zone", "a")}
+    assert view.view.models == ("A100", "H100")
+
+
+def test_no_known_model_is_not_any_model() -> None:
+    made = _pod(models=())
+    view = views.pod_view(made)
+    assert isinstance(view, HolderPod)
+    assert view.view.models == ()
+    assert "affinity" in made["spec"]
+
+
+def test_no_affinity_where_any_model_will_do() -> None:
+    made = _pod(models=None, selector=frozenset())
+    assert "affinity" not in made["spec"]
+    assert "nodeSelector" not in made["spec"]
+
+
+def test_a_toleration_of_the_pool_is_not_said_twice() -> None:
+    same = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    assert _pod(pool=pool(tolerations=[same]))["spec"]["tolerations"] == [same]
+
+
+def test_the_cards_of_the_profile_are_asked_for() -> None:
+    made = _pod(shadow=replace(shadow(devices=4), cards=2))
+    limits = made["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == "2"

@@ -1,0 +1,263 @@
+"""The operator on an API server in memory, one situation at a time; stateful/ does all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mizar_core.names import ANNOTATION_DRAIN
+from mizar_kube.errors import Conflict
+from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Object
+from stateful.harness import KINDS, Harness
+from stateful.memory_api import Write
+from stateful.model import Model
+
+GPU = "team-a.mizar.share/gpu.2"
+
+
+@pytest.fixture
+def model() -> Model:
+    """A node with two cards, a pool, a quota for two shadow pods of profile 2."""
+    made = Model()
+    made.add_node("n1")
+    made.add_pool(idleTimeoutSeconds=60)
+    made.add_quota("team-a", [{"devices": 2, "min": 0, "max": 2}])
+    return made
+
+
+@pytest.fixture
+def operator(model: Model) -> Harness:
+    """An operator whose caches are current."""
+    return Harness(model)
+
+
+def _shadows(model: Model) -> list[Object]:
+    return list(model.api.all(SHADOW_POD))
+
+
+def _pod(model: Model, shadow: Object) -> Object | None:
+    return model.api.find(POD, shadow["metadata"]["name"], shadow["metadata"]["namespace"])
+
+
+def _round(model: Model, operator: Harness, seconds: float = 1) -> None:
+    model.schedule()
+    model.kubelet("n1")
+    model.agent("n1")
+    operator.sync(KINDS)
+    operator.reconcile()
+    model.tick(seconds)
+
+
+def _refuse(verb: str, error: Exception) -> Callable[[Write], None]:
+    """Fail the first write of that kind."""
+    left = [error]
+
+    def fail(write: Write) -> None:
+        if write[0] == verb and left:
+            raise left.pop()
+
+    return fail
+
+
+def _ready_shadow(model: Model, operator: Harness) -> Object:
+    model.add_share("team-a", "one", GPU, 1)
+    for _ in range(4):
+        _round(model, operator)
+    (shadow,) = _shadows(model)
+    assert shadow["status"]["phase"] == "Ready"
+    return shadow
+
+
+def test_cold_start(model: Model, operator: Harness) -> None:
+    _ready_shadow(model, operator)
+    model.schedule()
+    one = model.api.find(POD, "one", "team-a")
+    assert one is not None
+    assert one["spec"]["nodeName"] == "n1"
+    quota = model.api.find(GPU_QUOTA, "quota", "team-a")
+    assert quota is not None
+    assert quota["status"]["inUse"] == 1
+
+
+def test_idle_drained_gone(model: Model, operator: Harness) -> None:
+    shadow = _ready_shadow(model, operator)
+    one = model.api.find(POD, "one", "team-a")
+    assert one is not None
+    model.api.start_delete(one)
+    _round(model, operator, 61)
+    for _ in range(8):
+        _round(model, operator)
+    assert _shadows(model) == []
+    assert _pod(model, shadow) is None
+    assert model.nodes["n1"].cards == {}
+
+
+def test_stale_caches_make_no_second_shadow_pod(model: Model, operator: Harness) -> None:
+    model.add_share("team-a", "one", GPU, 1)
+    operator.sync(KINDS)
+    operator.reconcile()
+    operator.reconcile()
+    assert len(_shadows(model)) == 1
+
+
+def test_a_crash_after_the_first_half_is_made_good(model: Model, operator: Harness) -> None:
+    model.add_share("team-a", "one", GPU, 1)
+    operator.sync(KINDS)
+    writes = []
+
+    def only_the_shadow_pod(write: Write) -> None:
+        writes.append(write)
+        if len(writes) > 1:
+            raise Conflict("the operator dies here")
+
+    model.api.before_write = only_the_shadow_pod
+    operator.reconcile()
+    (shadow,) = _shadows(model)
+    assert _pod(model, shadow) is None
+    model.api.before_write = lambda write: None
+    operator.restart()
+    operator.reconcile()
+    assert len(_shadows(model)) == 1
+    assert _pod(model, shadow) is not None
+
+
+def test_one_tenants_failure_does_not_hold_up_another(model: Model, operator: Harness) -> None:
+    model.add_quota("team-b", [{"devices": 2, "min": 0, "max": 2}])
+    model.add_share("team-a", "one", GPU, 1)
+    model.add_share("team-b", "two", "team-b.mizar.share/gpu.2", 1)
+    operator.sync(KINDS)
+    model.api.before_write = _refuse("create", Conflict("not now"))
+    assert isinstance(operator.reconcile(), Conflict)
+    (shadow,) = _shadows(model)
+    assert shadow["metadata"]["namespace"] == "team-b"
+    assert _pod(model, shadow) is not None
+    quota = model.api.find(GPU_QUOTA, "quota", "team-b")
+    assert quota is not None
+    assert quota["status"]["pipelining"] == 2
+
+
+def test_the_live_answer_counts_not_the_cache(model: Model, operator: Harness) -> None:
+    """Invariant 3: a share pod was bound after the caches were filled."""
+    shadow = _ready_shadow(model, operator)
+    one = model.api.find(POD, "one", "team-a")
+    assert one is not None
+    model.api.start_delete(one)
+    _round(model, operator, 61)
+    carved = model.nodes["n1"].carved["team-a", shadow["metadata"]["name"]]
+    while carved.stage != "Drained":
+        operator.sync(KINDS)
+        operator.reconcile()
+        model.agent("n1")
+    operator.sync(KINDS)
+    model.add_share("team-a", "late", GPU, 1)
+    late = model.api.find(POD, "late", "team-a")
+    assert late is not None
+    model._bind(late, "n1")
+    operator.reconcile()
+    assert _pod(model, shadow) is not None
+    assert _shadows(model)
+    assert operator.snapshot().shadows[0].contested
+
+
+def test_a_pod_that_is_bound_meanwhile_is_not_deleted(model: Model, operator: Harness) -> None:
+    model.add_share("team-a", "one", GPU, 1)
+    operator.sync(KINDS)
+    operator.reconcile()
+    (shadow,) = _shadows(model)
+    quota = model.api.find(GPU_QUOTA, "quota", "team-a")
+    assert quota is not None
+    model.api.start_delete(quota)
+    operator.sync([GPU_QUOTA])
+    model.schedule()
+    operator.reconcile()
+    pod = _pod(model, shadow)
+    assert pod is not None
+    assert "deletionTimestamp" not in pod["metadata"]
+
+
+def test_a_missing_pod_is_looked_for_before_it_is_lost(model: Model, operator: Harness) -> None:
+    _ready_shadow(model, operator)
+    fresh = Harness(model)
+    fresh.caches.pods._store.keep_only([])
+    assert fresh.snapshot().shadows[0].pod is not None
+    fresh.caches.nodes._store.keep_only([])
+    assert [node.name for node in fresh.snapshot().nodes] == ["n1"]
+
+
+def test_a_pod_that_is_gone_is_lost_and_replaced(model: Model, operator: Harness) -> None:
+    shadow = _ready_shadow(model, operator)
+    pod = _pod(model, shadow)
+    assert pod is not None
+    model.api.remove(pod)
+    for _ in range(6):
+        _round(model, operator)
+    reasons = [reason for _, reason, _ in operator.events.told]
+    assert "ShadowLost" in reasons
+    assert shadow["metadata"]["name"] in {one["metadata"]["name"] for one in _shadows(model)}
+    one = model.api.find(POD, "one", "team-a")
+    assert one is not None
+    model.api.start_delete(one)
+    model.add_share("team-a", "two", GPU, 1)
+    for _ in range(6):
+        _round(model, operator)
+    (replacement,) = _shadows(model)
+    assert replacement["metadata"]["name"] != shadow["metadata"]["name"]
+
+
+def test_a_node_that_is_gone_takes_its_shadow_pods_along(model: Model, operator: Harness) -> None:
+    _ready_shadow(model, operator)
+    model.add_node("n2")
+    model.lose_node("n1")
+    model.control()
+    model.add_share("team-a", "two", GPU, 1)
+    operator.sync(KINDS)
+    operator.reconcile()
+    (shadow,) = _shadows(model)
+    model.schedule()
+    pod = _pod(model, shadow)
+    assert pod is not None
+    assert pod["spec"]["nodeName"] == "n2"
+    assert model.api.find(NODE, "n1") is None
+
+
+def test_deleting_a_shadow_pod_drains_it_first(model: Model, operator: Harness) -> None:
+    shadow = _ready_shadow(model, operator)
+    model.api.start_delete(shadow)
+    model.schedule()
+    model.kubelet("n1")
+    model.agent("n1")
+    operator.sync(KINDS)
+    operator.reconcile()
+    pod = _pod(model, shadow)
+    assert pod is not None
+    assert ANNOTATION_DRAIN not in pod["metadata"]["annotations"]
+    one = model.api.find(POD, "one", "team-a")
+    assert one is not None
+    model.api.start_delete(one)
+    for _ in range(8):
+        _round(model, operator)
+    assert _shadows(model) == []
+
+
+def test_a_quota_of_no_pool_says_so(model: Model, operator: Harness) -> None:
+    quota = model.api.find(GPU_QUOTA, "quota", "team-a")
+    assert quota is not None
+    quota["spec"]["pool"] = "other"
+    model.api.touch(quota)
+    operator.sync(KINDS)
+    operator.reconcile("")
+    reasons = {one["type"]: one["reason"] for one in quota["status"]["conditions"]}
+    assert reasons["Satisfied"] == "PoolNotFound"
+
+
+def test_it_comes_back_when_time_has_come(model: Model, operator: Harness) -> None:
+    _ready_shadow(model, operator)
+    one = model.api.find(POD, "one", "team-a")
+    assert one is not None
+    model.api.start_delete(one)
+    for _ in range(3):
+        _round(model, operator)
+    assert len(operator.queue) == 0
+    model.tick(61)
+    assert len(operator.queue) == 1

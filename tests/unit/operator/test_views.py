@@ -1,0 +1,130 @@
+"""What is kept of the API server's objects."""
+
+from typing import Any
+
+import pytest
+
+from mizar_core.planning.snapshot import CardsOnNode
+from mizar_operator.views import HolderPod, SharePod, node_view, pod_view, shadow_view
+
+GPU = "team-a.mizar.share/gpu.2"
+
+
+def _share(**changes: Any) -> dict[str, Any]:
+    meta = {
+        "name": "p",
+        "namespace": "team-a",
+        "uid": "u",
+        "creationTimestamp": "2026-01-31T12:00:00Z",
+    }
+    spec = {"containers": [{"name": "c", "resources": {"limits": {GPU: "1"}}}]}
+    return {
+        "metadata": meta | changes.get("meta", {}),
+        "spec": spec | changes.get("spec", {}),
+        "status": {"phase": "Pending"} | changes.get("status", {}),
+    }
+
+
+def test_a_waiting_share_pod() -> None:
+    pod = pod_view(_share(spec={"nodeSelector": {"zone": "a"}}))
+    assert isinstance(pod, SharePod)
+    ((prefix, view),) = pod.demands
+    assert (prefix, view.count, view.node) == ("team-a.mizar.share", 1, None)
+    assert view.selector == {("zone", "a")}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": {"phase": "Succeeded"}, "spec": {"nodeName": "n1"}},
+        {"status": {"phase": "Failed"}},
+        {"meta": {"deletionTimestamp": "2026-01-31T12:00:00Z"}},
+        {"spec": {"schedulingGates": [{"name": "quota"}]}},
+        {"spec": {"containers": [{"name": "c"}]}},
+    ],
+)
+def test_pods_that_do_not_count(changes: dict[str, Any]) -> None:
+    assert pod_view(_share(**changes)) is None
+
+
+def test_a_bound_pod_counts_until_it_is_gone() -> None:
+    gone = {"deletionTimestamp": "2026-01-31T12:00:00Z"}
+    pod = pod_view(_share(spec={"nodeName": "n1"}, meta=gone, status={"phase": "Running"}))
+    assert isinstance(pod, SharePod)
+    assert pod.demands[0][1].node == "n1"
+
+
+def test_what_the_scheduler_says() -> None:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes",
+        "lastTransitionTime": "2026-01-31T12:00:01Z",
+    }
+    pod = pod_view(_share(status={"conditions": [condition]}))
+    assert isinstance(pod, SharePod)
+    assert pod.demands[0][1].unschedulable == "0/1 nodes"
+
+
+def test_a_damaged_carve_is_no_reason_to_forget_the_pod() -> None:
+    pod = pod_view(
+        {
+            "metadata": {
+                "name": "shadow-2-x",
+                "namespace": "team-a",
+                "labels": {"mizar.share/shadow-pod": "true"},
+                "annotations": {"mizar.share/carve": "{", "mizar.share/drain": "soon"},
+            },
+            "spec": {"containers": []},
+        }
+    )
+    assert isinstance(pod, HolderPod)
+    assert pod.resource == ""
+    assert pod.view.drain_asked is not None
+
+
+def test_a_node_and_its_cards() -> None:
+    node = node_view(
+        {
+            "metadata": {"name": "n1", "labels": {"zone": "a"}},
+            "spec": {"unschedulable": True},
+            "status": {
+                "capacity": {"cpu": "8", "nvidia.com/gpu": "4", GPU: "2", "example.com/none": "0"},
+                "allocatable": {"nvidia.com/gpu": "3", GPU: "2"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
+    )
+    assert node.cards == {"nvidia.com/gpu": CardsOnNode(4, 3)}
+    assert not node.available
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "draining", "drained"),
+    [
+        ("True", "Drained", True, True),
+        ("Unknown", "InProgress", True, False),
+        ("False", "InUse", False, False),
+        ("False", "NotAsked", False, False),
+    ],
+)
+def test_what_the_node_agent_says_of_a_drain(
+    status: str, reason: str, draining: bool, drained: bool
+) -> None:
+    condition = {
+        "type": "Draining",
+        "status": status,
+        "reason": reason,
+        "lastTransitionTime": "2026-01-31T12:00:00Z",
+    }
+    view = shadow_view(
+        {
+            "apiVersion": "mizar.share/v1alpha1",
+            "kind": "ShadowPod",
+            "metadata": {"name": "s", "namespace": "team-a", "uid": "u"},
+            "spec": {"pool": "p", "quota": "q", "devices": 2, "cards": 1},
+            "status": {"conditions": [condition]},
+        }
+    )
+    assert (view.draining, view.drained) == (draining, drained)
