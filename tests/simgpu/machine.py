@@ -109,7 +109,7 @@ def create(
     `figures` override CARD_DEFAULTS. Simulated time follows the real clock, or is moved by tick()
     alone ("manual"), or by whoever waits for the cards ("stepped").
 
-    Raises StateError where there is a machine already, KeyError for an unknown figure."""
+    Raises FileExistsError where there is a machine already, KeyError for an unknown figure."""
     directory = Path(directory)
     if unknown := set(figures) - set(CARD_DEFAULTS):
         raise KeyError(f"unknown card figures {sorted(unknown)}; there are {sorted(CARD_DEFAULTS)}")

@@ -14,6 +14,7 @@ from simgpu.build import SOURCES, cache_root, compile_c, compiled, compiler, con
 HERE = Path(__file__).parent / "snippets"
 FLAGS = ("-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
 SAMPLE = Path(__file__).parents[3] / "examples" / "sample" / "cuda-sample.c"
+SANITIZE = tuple(os.environ.get("SIMGPU_CFLAGS", "").split())  # say, -fsanitize=address
 SECONDS = 20
 
 
@@ -30,11 +31,11 @@ def _cached_program(name: str, inputs: list[Path], arguments: list[str]) -> Path
     return program
 
 
-def compile_snippets(extra: tuple[str, ...] = ()) -> Path:
-    """The program with every snippet. `extra` flags go to the libraries too."""
+def compile_snippets() -> Path:
+    """The program with every snippet."""
     sources = [str(path) for path in sorted(HERE.glob("*.c"))]
-    linked = [f"-L{compiled(extra)}", "-l:libcuda.so.1"]
-    arguments = [*FLAGS, "-D_GNU_SOURCE", *extra, f"-I{SOURCES}", *sources, *linked]
+    linked = [f"-L{compiled(SANITIZE)}", "-l:libcuda.so.1"]
+    arguments = [*FLAGS, "-D_GNU_SOURCE", *SANITIZE, f"-I{SOURCES}", *sources, *linked]
     return _cached_program("snippets", [*HERE.iterdir(), SOURCES / "cuda_abi.h"], arguments)
 
 
@@ -59,7 +60,11 @@ class Bench:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def environment(self, **more: str) -> dict[str, str]:
-        return os.environ | simgpu.environment(self.machine.directory) | more
+        found = simgpu.environment(self.machine.directory)
+        if SANITIZE:
+            found["LD_LIBRARY_PATH"] = str(compiled(SANITIZE))
+            found["ASAN_OPTIONS"] = "detect_leaks=0"  # contexts live as long as the process
+        return os.environ | found | more
 
     def call(self, *command: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
         """Run any program on the machine."""
