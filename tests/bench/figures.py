@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+TABLE_WIDTH = 130
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -83,7 +84,9 @@ class Report:
             spread = f"{one.spread[0]:g} to {one.spread[1]:g}"
             row = (one.name, f"{one.value:g} {one.unit}", one.goal, one.met)
             table.add_row(*row, str(one.runs), spread, one.beside)
-        Console().print(table)
+        console = Console()
+        console.width = max(console.width, TABLE_WIDTH)
+        console.print(table)
 
 
 def _commit() -> str:

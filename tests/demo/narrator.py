@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
+TABLE_WIDTH = 110
+
 
 @dataclass
 class Step:
@@ -46,10 +48,11 @@ class Narrator:
         """Print the closing table: every step, what was seen, and its time."""
         table = Table(title="What you saw")
         table.add_column("step")
-        table.add_column("seen")
+        table.add_column("seen", overflow="fold")
         table.add_column("seconds", justify="right")
         for number, step in enumerate(self.steps, 1):
             table.add_row(f"{number}. {step.title}", step.seen, f"{step.seconds:.1f}")
         table.add_row("in all", "", f"{time.monotonic() - self.started:.1f}")
+        self.console.width = max(self.console.width, TABLE_WIDTH)
         self.console.print()
         self.console.print(table)
