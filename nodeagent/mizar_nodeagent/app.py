@@ -106,7 +106,7 @@ async def assembled(
     """Put the parts together, from what an earlier run left. Raises ConfigRefused, OSError."""
     config.state_dir.mkdir(parents=True, exist_ok=True)
     shim = shim_install.install(config.shim_path, config.state_dir)
-    slots = Slots(config.state_dir / "slots")
+    slots = Slots(config.state_dir / "slots", shim)
     slots.load(time.time())
     remove_old_sockets(config.plugin_dir)
     path = config.state_dir / "checkpoint.json"
@@ -123,9 +123,7 @@ async def assembled(
         asyncio.get_running_loop().call_later(RECORDED_AFTER_S, asking.poke)
         agent.wake()
 
-    allocator = Allocator(
-        mind, slots, shim, config.card_access, time.monotonic, time.time, allocated
-    )
+    allocator = Allocator(mind, slots, config.card_access, time.monotonic, time.time, allocated)
     records = partial(checkpoint_file.read, config.plugin_dir)
     gatekeeper = Gatekeeper(mind, slots, asking.ask, records, agent.complain)
     answers = Answers(allocator, gatekeeper)

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and files that tenants have as well."""
 
 from __future__ import annotations
 
@@ -28,6 +28,15 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644, durable: boo
         raise
     if durable:
         _sync_folder(path.parent)
+
+
+def open_promptly(path: Path, flags: int) -> int:
+    """A descriptor of a file that is mounted into a container. Raises OSError.
+
+    Root in the container may hold a lease on it (fcntl's F_SETLEASE), which would keep an ordinary
+    open, and with it the whole agent, waiting for as long as the kernel lets it: 45 s.
+    """
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from mizar_core.carve import CardLimit
 from mizar_nodeagent import regions
 from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.files import open_promptly
 from mizar_nodeagent.regions import Limits
 
 _SEQ = slice(16, 20)
@@ -47,7 +48,7 @@ def write(
     another size (it would be mapped by a shim that expects this one), OSError.
     """
     body = _body(identity, limits, physical)
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = open_promptly(path, os.O_RDWR)
     try:
         now = _read_all(descriptor, path)
         if bytes(now)[_BODY] == body and _is_good(now):
@@ -64,7 +65,7 @@ def write(
 
 def read(path: Path) -> Limits:
     """The file's content. Raises RegionDamaged when it is none that a shim would accept."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_promptly(path, os.O_RDONLY)
     try:
         found = _read_all(descriptor, path)
     finally:

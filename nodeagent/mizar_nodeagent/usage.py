@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mizar_nodeagent import regions
 from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.files import open_promptly
 from mizar_nodeagent.regions import Usage, UsageCard, UsageHead, UsageSlot
 
 # struct flock on 64-bit Linux: type, whence, start, length, pid.
@@ -60,7 +61,7 @@ def heal(path: Path) -> None:
 
     Accounts are left alone: the shim settles what dead processes left.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = open_promptly(path, os.O_RDWR)
     try:
         if os.fstat(descriptor).st_size != regions.USAGE_SIZE:
             os.ftruncate(descriptor, regions.USAGE_SIZE)
@@ -70,13 +71,27 @@ def heal(path: Path) -> None:
         os.close(descriptor)
 
 
+def trim(path: Path) -> bool:
+    """Cut off what a tenant has written behind the region, which would fill the node's disk;
+    whether there was anything. Raises OSError.
+    """
+    if path.stat().st_size <= regions.USAGE_SIZE:
+        return False
+    descriptor = open_promptly(path, os.O_RDWR)
+    try:
+        os.ftruncate(descriptor, regions.USAGE_SIZE)
+    finally:
+        os.close(descriptor)
+    return True
+
+
 def read(path: Path, cards: int) -> tuple[CardUse, ...]:
     """What living processes hold of the first `cards` cards. Raises RegionDamaged, OSError.
 
     The file is the tenant's to write and to cut short: it is read, never mapped (a cut would kill
     us), and nothing in it is trusted beyond its own figures.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_promptly(path, os.O_RDONLY)
     try:
         head, slots = _of_one_instant(descriptor, path)
         living = [

@@ -14,7 +14,7 @@ from mizar_core.names import container_devices_from
 from mizar_core.placement import preferred
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container import access
-from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONTAINER, Shim
+from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONTAINER
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import AllocationRefused
 from mizar_nodeagent.mind import Mind
@@ -35,7 +35,6 @@ class Allocator:
         self,
         mind: Mind,
         slots: Slots,
-        shim: Shim,
         cards: CardAccess,
         clock: Callable[[], float],
         now: Callable[[], float],
@@ -43,7 +42,6 @@ class Allocator:
     ) -> None:
         self._mind = mind
         self._slots = slots
-        self._shim = shim
         self._access = cards
         self._clock = clock
         self._now = now
@@ -105,7 +103,7 @@ class Allocator:
         answer.annotations[container_devices_from()] = devices_from_value(devices)
         access.give(answer, cards, self._access)
         if any(wants_shim(one.carve.isolation) for one in carvings):
-            _mount_shim(answer, self._shim, slot)
+            _mount_shim(answer, slot)
         return answer
 
 
@@ -135,12 +133,12 @@ def _cards(carvings: Sequence[Carving], devices: Sequence[DeviceID]) -> list[Hel
     return list(found.values())
 
 
-def _mount_shim(answer: pb.ContainerAllocateResponse, shim: Shim, slot: Slot) -> None:
+def _mount_shim(answer: pb.ContainerAllocateResponse, slot: Slot) -> None:
     """Files, not folders: what is beside them on the node stays out of the container."""
     for inside, outside, read_only in (
-        (IN_CONTAINER, shim.library, True),
+        (IN_CONTAINER, slot.library, True),
         (LIMITS_IN_CONTAINER, slot.limits, True),
         (USAGE_IN_CONTAINER, slot.usage, False),
-        (PRELOAD_IN_CONTAINER, shim.preload, True),
+        (PRELOAD_IN_CONTAINER, slot.preload, True),
     ):
         answer.mounts.add(container_path=inside, host_path=str(outside), read_only=read_only)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mizar_nodeagent import usage
 from mizar_nodeagent.container.collect import Recorded, recorded, useless
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway
@@ -53,6 +54,8 @@ class Housekeeping:
     async def tidy(self) -> None:
         """One round. Nothing is removed unless kubelet and API server both speak. Raises
         KubeletAway, OSError."""
+        for slot in self._slots.all():
+            _trim(slot)
         entries = await asyncio.to_thread(checkpoint_file.read, self._plugin_dir)
         view = self._mind.view
         if view.pods is None or self._clock() - view.claims.asked_at > FRESH_S:
@@ -77,3 +80,12 @@ class Housekeeping:
         # Before its first start, nobody has checked whether the container may have the devices.
         if slot.owner is not None:
             self._slots.assign(slot, owner)
+
+
+def _trim(slot: Slot) -> None:
+    """One slot that cannot be looked at must not keep the others from it."""
+    try:
+        if usage.trim(slot.usage):
+            log.warning("slot %s: its container wrote behind the usage region: cut off", slot.name)
+    except OSError as error:
+        log.warning("slot %s: its usage cannot be trimmed: %s", slot.name, error)

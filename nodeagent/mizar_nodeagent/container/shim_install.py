@@ -1,8 +1,9 @@
-"""The shim on the node: one file per version, so that running containers keep theirs."""
+"""The shim on the node: one file per version; each container gets a copy of its own."""
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,15 @@ class Shim:
 
     library: Path
     preload: Path
+
+    def copy(self, library: Path, preload: Path) -> None:
+        """Copies for one container, readable by whoever runs in it. Raises OSError."""
+        for source, target, mode in (
+            (self.library, library, 0o755),
+            (self.preload, preload, 0o644),
+        ):
+            shutil.copyfile(source, target)
+            target.chmod(mode)
 
 
 def install(source: Path, state_dir: Path) -> Shim:

@@ -1,7 +1,11 @@
-"""Slots: one folder for each Allocate, with the two files that its container gets.
+"""Slots: one folder for each Allocate, with the files that its container gets.
 
 A slot lives as long as the kubelet may start a container with it: the kubelet answers a restart
 from its cache, with the paths that Allocate returned once.
+
+Every container has its own copy of the shim too, read-only as it is: on a file that two containers
+share, root in the one can hold a lease, and whatever the other starts waits for the kernel to break
+it, again and again.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mizar_nodeagent import limits, usage
+from mizar_nodeagent.container.shim_install import Shim
 from mizar_nodeagent.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -59,12 +64,21 @@ class Slot:
     def usage(self) -> Path:
         return self.folder / "usage"
 
+    @property
+    def library(self) -> Path:
+        return self.folder / "libmizar.so"
+
+    @property
+    def preload(self) -> Path:
+        return self.folder / "ld.so.preload"
+
 
 class Slots:
     """All slots of the node: a folder each, and the same in memory."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, shim: Shim) -> None:
         self.root = root
+        self.shim = shim
         self._slots: dict[str, Slot] = {}
 
     def load(self, now: float) -> None:
@@ -95,6 +109,7 @@ class Slots:
         slot = Slot(name, folder, resource, ids, now)
         limits.create_empty(slot.limits)
         usage.initialise(slot.usage)
+        self.shim.copy(slot.library, slot.preload)
         # The kubelet waits for this: what a power cut takes is made again from its own record.
         self._keep(slot, durable=False)
         return slot

@@ -123,9 +123,12 @@ def mind() -> Mind:
 
 @pytest.fixture
 def allocator(mind: Mind, tmp_path: Path) -> Allocator:
-    slots = Slots(tmp_path)
     shim = Shim(tmp_path / "lib", tmp_path / "preload")
-    return Allocator(mind, slots, shim, CardAccess(), lambda: 2.0, lambda: 0.0, lambda: None)
+    for path in (shim.library, shim.preload):
+        path.touch()
+    slots = Slots(tmp_path / "slots", shim)
+    slots.load(0.0)
+    return Allocator(mind, slots, CardAccess(), lambda: 2.0, lambda: 0.0, lambda: None)
 
 
 A0, A1 = device(0), device(1)

@@ -4,8 +4,10 @@ import ctypes
 import fcntl
 import json
 import os
+import signal
 import struct
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -173,6 +175,47 @@ def test_a_usage_file_cut_short_by_its_tenant_is_noticed_and_mended(tmp_path: Pa
         usage.read(path, 1)
     usage.heal(path)
     assert usage.read(path, 1)[0].bytes == 0
+
+
+@pytest.fixture
+def _lease_breaks_are_ignored() -> Iterator[None]:
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGIO, before)
+
+
+@pytest.mark.usefixtures("_lease_breaks_are_ignored")
+def test_a_tenants_lease_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """An ordinary open would wait for 45 s, and the agent's event loop with it."""
+    region, path = tmp_path / "usage", tmp_path / "limits"
+    usage.initialise(region)
+    limits.create_empty(path)
+    leases = [os.open(one, os.O_RDONLY) for one in (region, path)]
+    for lease in leases:
+        fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    try:
+        for attempt in (
+            lambda: usage.read(region, 1),
+            lambda: usage.heal(region),
+            lambda: limits.write(path, WHO, [LIMIT], {}),
+            lambda: limits.read(path),
+        ):
+            with pytest.raises(BlockingIOError):
+                attempt()
+    finally:
+        for lease in leases:
+            os.close(lease)
+
+
+def test_what_is_behind_the_region_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    usage.initialise(path)
+    content = path.read_bytes()
+    assert not usage.trim(path)
+    with path.open("ab") as file:
+        file.write(b"x" * 5000)
+    assert usage.trim(path)
+    assert path.read_bytes() == content
 
 
 def test_healing_keeps_the_accounts(tmp_path: Path) -> None:

@@ -29,14 +29,16 @@ OWNER = Owner("team-a", "share", "uid-share", "main")
 
 @pytest.fixture
 def slots(tmp_path: Path) -> Slots:
-    made = Slots(tmp_path / "slots")
+    source = tmp_path / "libmizar.so"
+    source.write_bytes(b"the shim")
+    made = Slots(tmp_path / "slots", shim_install.install(source, tmp_path))
     made.load(0.0)
     return made
 
 
 def again(slots: Slots) -> Slots:
     """What the next agent finds."""
-    found = Slots(slots.root)
+    found = Slots(slots.root, slots.shim)
     found.load(99.0)
     return found
 
@@ -145,6 +147,16 @@ class TestCheckpoint:
 
 
 class TestShim:
+    def test_no_two_containers_share_a_file(self, slots: Slots) -> None:
+        one, two = (slots.create(RESOURCE, [D0], 1.0) for _ in range(2))
+        for slot in (one, two):
+            assert slot.library.read_bytes() == b"the shim"
+            assert slot.preload.read_bytes() == shim_install.PRELOAD
+            modes = [path.stat().st_mode & 0o777 for path in (slot.library, slot.preload)]
+            assert modes == [0o755, 0o644]
+        assert not one.library.samefile(two.library)
+        assert not one.preload.samefile(two.preload)
+
     def test_each_version_is_a_file_of_its_own(self, tmp_path: Path) -> None:
         source = tmp_path / "libmizar.so"
         paths = []
