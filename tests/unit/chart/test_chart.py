@@ -170,6 +170,12 @@ def test_who_may_read_secrets_and_write_nodes(default: list[Object]) -> None:
     assert configurations["resourceNames"] == ["mizar-webhook"]
 
 
+def test_the_operator_only_reads_what_its_users_write(default: list[Object]) -> None:
+    for rule in rules(default, "operator"):
+        if {"gpupools", "gpuquotas", "nodes"} & set(rule["resources"]):
+            assert set(rule["verbs"]) == {"get", "list", "watch"}
+
+
 def test_the_programs_understand_their_arguments(default: list[Object]) -> None:
     (webhook,) = pick(default, "Deployment", "mizar-webhook")["spec"]["template"]["spec"][
         "containers"
