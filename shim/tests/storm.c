@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -118,6 +119,8 @@ static void storm_of_threads(void) {
 static pid_t start(uint64_t seed, int thread_count) {
     pid_t child = fork();
     if (child) return child;
+    /* Workers go on until they are killed: also when the test itself is killed. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     CHECK_IS(api.cuInit(0), CUDA_SUCCESS);
     threads(thread_count, seed);
     _exit(0);
