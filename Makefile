@@ -1,6 +1,8 @@
 # Mizar's commands. Each target does all of its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
+# A shell of `su` lacks the folders of ip, nft and modprobe.
+export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 AREA ?= all
 NODES ?= 1
 NAME ?= mizar

@@ -3,6 +3,8 @@
 #   setup.sh tools   what `make check` needs: Python with venv, a C compiler
 #   setup.sh root    also what a local Kubernetes needs; must be run by root
 set -eu
+# As root by `su`, or as a user, the system's own programs are not on the path.
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 kind=${1:?usage: setup.sh tools|root}
 
 missing=""
@@ -26,8 +28,8 @@ if [ "$kind" = root ]; then
     need runc runc
     need buildah buildah
     need mmdebstrap mmdebstrap
-    need curl curl ca-certificates
     need unshare util-linux
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || missing="$missing ca-certificates"
 fi
 
 [ -z "$missing" ] && exit 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,8 +26,7 @@ def check(nodes: int) -> None:
     require_watchers(nodes, watchers_in_use(), int(WATCHER_LIMIT.read_text()))
     if not cgroups.hierarchies():
         raise ClusterError("no cgroup hierarchy is mounted under /sys/fs/cgroup")
-    if "overlay" not in Path("/proc/filesystems").read_text().split():
-        raise ClusterError("the kernel has no overlay file system: try `modprobe overlay`")
+    require_overlay()
 
 
 def require_root() -> None:
@@ -43,6 +43,18 @@ def require_tools(tools: dict[str, str]) -> None:
     if missing:
         packages = " ".join(tools[tool] for tool in missing)
         raise ClusterError(f"missing: {', '.join(missing)}; run `apt-get install {packages}`")
+
+
+def require_overlay(filesystems: Path = Path("/proc/filesystems")) -> None:
+    """Raise ClusterError if the kernel has no overlay file system, not even as a module."""
+    if "overlay" in filesystems.read_text().split():
+        return
+    modprobe = shutil.which("modprobe", path=_PATH)
+    if modprobe is None or subprocess.run([modprobe, "--quiet", "overlay"]).returncode != 0:
+        raise ClusterError(
+            "the kernel has no overlay file system: run `modprobe overlay` on the machine itself, "
+            "or take another kernel"
+        )
 
 
 def require_watchers(nodes: int, used: int, limit: int) -> None:

@@ -1,3 +1,4 @@
+import contextlib
 import os
 from pathlib import Path
 
@@ -41,3 +42,25 @@ def test_others_than_root_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ClusterError, match="as root"):
         preflight.check(nodes=1)
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_the_overlay_module_is_loaded_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loads: bool
+) -> None:
+    filesystems, asked = tmp_path / "filesystems", tmp_path / "asked"
+    filesystems.write_text("nodev\ttmpfs\n\text4\n")
+    modprobe = tmp_path / "modprobe"
+    modprobe.write_text(f'#!/bin/sh\necho "$@" >{asked}\nexit {0 if loads else 1}\n')
+    modprobe.chmod(0o755)
+    monkeypatch.setattr(preflight, "_PATH", str(tmp_path))
+    expected = contextlib.nullcontext() if loads else pytest.raises(ClusterError, match="overlay")
+    with expected:
+        preflight.require_overlay(filesystems)
+    assert asked.read_text() == "--quiet overlay\n"
+
+
+def test_a_kernel_that_has_overlays_is_left_alone(tmp_path: Path) -> None:
+    filesystems = tmp_path / "filesystems"
+    filesystems.write_text("nodev\toverlay\n")
+    preflight.require_overlay(filesystems)
