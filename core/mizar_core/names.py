@@ -68,6 +68,7 @@ class EventReason(StrEnum):
     TOO_MANY_DEVICES = "TooManyDevices"
     NOT_ADMITTED = "NotAdmitted"
     NODE_AGENT_SILENT = "NodeAgentSilent"
+    FAILED_CREATE = "FailedCreate"
     BAD_QUOTA = "BadQuota"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"

@@ -6,11 +6,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from mizar_core.base import format_time
-from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import ANNOTATION_DRAIN, FIELD_MANAGER_OPERATOR, FINALIZER_DRAIN
 from mizar_core.planning.actions import (
     Action,
@@ -25,19 +24,23 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
     WriteShadowStatus,
 )
-from mizar_core.planning.snapshot import Key, Pairs, ShadowView, Snapshot, quota_key
+from mizar_core.planning.snapshot import Key, Pairs, ShadowView, Snapshot
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from mizar_kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import manifests, views
 from mizar_operator.caches import Caches
 from mizar_operator.live import StillUsed, nobody_uses
+from mizar_operator.world import World
 
 log = logging.getLogger(__name__)
 
 Observe = Callable[[Object], None]
+
+# What the API server says of a namespace that is going; its GPUQuota will be gone in a moment.
+TERMINATING = "because it is being terminated"
 
 KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_QUOTA}
 
@@ -98,12 +101,19 @@ class Applier:
             result.used.add(used.uid)
             return False
         except KubeError as error:
-            log.info("%s: %s", type(action).__name__, error)
-            result.errors.append(error)
+            if TERMINATING not in str(error):
+                self._report(world, action, error, result)
             return False
         if isinstance(action, EmitEvent):
             result.announced.add((action.uid, str(action.reason)))
         return True
+
+    def _report(self, world: World, action: Action, error: KubeError, result: Result) -> None:
+        log.info("%s: %s", type(action).__name__, error)
+        result.errors.append(error)
+        if isinstance(action, CreateShadow | CreatePod) and isinstance(error, Forbidden | Invalid):
+            # The namespace's own quota or policy, which only its people can change.
+            self._tell(world, world.refused(action, error))
 
     async def _do(self, world: World, action: Action) -> None:
         match action:
@@ -254,27 +264,6 @@ class Applier:
             event.message,
             warning=event.type == "Warning",
         )
-
-
-class World:
-    """The snapshot that the plan was made from, by name."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.shadows = {one.key: one for one in snapshot.shadows}
-        self.pools: dict[str, GPUPool] = {one.metadata.name: one for one in snapshot.pools}
-        self.quotas: dict[Key, GPUQuota] = {quota_key(one): one for one in snapshot.quotas}
-
-    def take(self, made: ShadowView, resource: str) -> ShadowView:
-        """A shadow pod that has just been created."""
-        self.shadows[made.key] = replace(made, resource=resource)
-        return self.shadows[made.key]
-
-    def uid_of(self, event: EmitEvent) -> str:
-        """The UID of what the event is about."""
-        if event.kind != "GPUQuota":
-            return event.uid
-        quota = self.quotas.get(event.about)
-        return (quota.metadata.uid or "") if quota else ""
 
 
 def _namespace(action: Action) -> str:

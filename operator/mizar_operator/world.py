@@ -1,0 +1,49 @@
+"""The snapshot that a plan was made from, as the plan's actions refer to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.names import EventReason
+from mizar_core.planning.actions import CreatePod, CreateShadow, EmitEvent
+from mizar_core.planning.snapshot import Key, ShadowView, Snapshot, quota_key
+from mizar_kube.errors import KubeError
+
+
+class World:
+    """The snapshot that the plan was made from, by name."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.shadows = {one.key: one for one in snapshot.shadows}
+        self.pools: dict[str, GPUPool] = {one.metadata.name: one for one in snapshot.pools}
+        self.quotas: dict[Key, GPUQuota] = {quota_key(one): one for one in snapshot.quotas}
+
+    def take(self, made: ShadowView, resource: str) -> ShadowView:
+        """A shadow pod that has just been created."""
+        self.shadows[made.key] = replace(made, resource=resource)
+        return self.shadows[made.key]
+
+    def refused(self, action: CreateShadow | CreatePod, error: KubeError) -> EmitEvent:
+        """The API server lets no shadow pod into the namespace."""
+        namespace, name = action.shadow
+        quota = (
+            action.quota
+            if isinstance(action, CreateShadow)
+            else self.shadows[namespace, name].quota
+        )
+        return EmitEvent(
+            kind="GPUQuota",
+            about=(namespace, quota),
+            uid="",
+            type="Warning",
+            reason=EventReason.FAILED_CREATE,
+            message=f"shadow pod {name} cannot be created: {error}",
+        )
+
+    def uid_of(self, event: EmitEvent) -> str:
+        """The UID of what the event is about."""
+        if event.kind != "GPUQuota":
+            return event.uid
+        quota = self.quotas.get(event.about)
+        return (quota.metadata.uid or "") if quota else ""

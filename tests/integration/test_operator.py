@@ -1,0 +1,391 @@
+"""The operator, as a process, on a real API server, scheduler and kubelet. The node agent's part is
+played by hand: what a test says that the agent reports, is reported."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import yaml
+
+from cluster import Cluster
+from mizar_core.names import ANNOTATION_CARVE, ANNOTATION_DRAIN
+from support import objects
+from support.kube import Kube, Object, condition
+from support.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEM = "mizar-operator-test"
+PAUSE = "localhost/mizar/pause:dev"
+IDLE_SECONDS = 2
+
+
+@dataclass
+class OperatorProcess:
+    """`mizar-operator` from this checkout, with the rights that the chart gives it."""
+
+    kubeconfig: Path
+    log: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        argv = [sys.executable, "-m", "mizar_operator.main", f"--kubeconfig={self.kubeconfig}"]
+        argv += [f"--namespace={SYSTEM}", f"--pause-image={PAUSE}", f"--port={self.port}"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(argv, stdout=log, stderr=log)
+        wait_for("the operator to lead", self.leads, 60, explain=self.log.read_text)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
+        """Seconds until it had ended."""
+        assert self.process is not None
+        began = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(30)
+        return time.monotonic() - began
+
+    def leads(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()
+        return "mizar_leader 1.0" in self.page("/metrics")
+
+    def page(self, path: str) -> str:
+        try:
+            url = f"http://127.0.0.1:{self.port}{path}"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError as error:
+            raise AssertionError(str(error)) from error
+
+
+@pytest.fixture(scope="module")
+def kube(cluster: Cluster) -> Iterator[Kube]:
+    """A cluster that knows the custom resources and a service account for the operator."""
+    kube = Kube(cluster)
+    kube.apply(ROOT / "crds", objects.namespace(SYSTEM))
+    kube.run("wait", "--for=condition=Established", "--timeout=60s", f"--filename={ROOT / 'crds'}")
+    rendered = cluster.helm(
+        "template",
+        "mizar",
+        str(ROOT / "charts" / "mizar"),
+        f"--namespace={SYSTEM}",
+        "--kube-version=1.36.0",
+        "--show-only=templates/operator/rbac.yaml",
+    ).stdout
+    kube.run("apply", "--filename=-", input=rendered)
+    yield kube
+    kube.run("delete", "--filename=-", "--ignore-not-found", input=rendered)
+    kube.run("delete", "namespace", SYSTEM, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def operator(
+    kube: Kube, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """The operator, running."""
+    folder = tmp_path_factory.mktemp("operator")
+    body = yaml.safe_load(cluster.kubeconfig.read_text())
+    token = kube.run("create", "token", "mizar-operator", f"--namespace={SYSTEM}").strip()
+    body["users"][0]["user"] = {"token": token}
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(body))
+    kubeconfig.chmod(0o600)
+    process = OperatorProcess(kubeconfig, folder / "operator.log", _free_port())
+    process.start()
+    yield process
+    process.stop()
+    print(process.log.read_text()[-8000:])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Tenant:
+    """A namespace, a pool of its own, and the node agent's part."""
+
+    kube: Kube
+    name: str = field(default_factory=lambda: f"op-{uuid4().hex[:5]}")
+
+    def quota(self, least: int, most: int) -> None:
+        self.kube.apply(
+            objects.namespace(self.name),
+            objects.pool(self.name, idleTimeoutSeconds=IDLE_SECONDS),
+            objects.quota(self.name, {"devices": 2, "min": least, "max": most}, pool=self.name),
+        )
+        wait_for(
+            "the default service account",
+            lambda: self.kube.get("serviceaccount", "default", self.name),
+        )
+
+    @property
+    def resource(self) -> str:
+        return f"{self.name}.mizar.share/gpu.2"
+
+    def share(self, *names: str, resource: str = "", count: int = 1) -> None:
+        limits = {resource or self.resource: count}
+        for name in names:
+            container = {"name": "main", "image": PAUSE, "resources": {"limits": limits}}
+            spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+            meta = {"name": name, "namespace": self.name}
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+            self.kube.apply(pod)
+
+    def shadows(self, count: int = 1, phase: str = "") -> list[Object]:
+        """The ShadowPods, once there are so many in that phase."""
+
+        def probe() -> list[Object] | None:
+            found = self.kube.all("shadowpods", self.name)
+            right = [one for one in found if phase in ("", one.get("status", {}).get("phase"))]
+            assert len(found) == len(right) == count, [
+                (one["metadata"]["name"], one.get("status", {}).get("phase")) for one in found
+            ]
+            return found or [{}]
+
+        found = wait_for(f"{count} ShadowPods {phase}", probe, 60)
+        return found if count else []
+
+    def pod_of(self, shadow: Object) -> Object | None:
+        return self.kube.get("pod", shadow["metadata"]["name"], self.name)
+
+    def agent(self, shadow: Object, stage: str = "Serving", holders: tuple[str, ...] = ()) -> None:
+        """What the node agent would do about a shadow pod that runs."""
+        name = shadow["metadata"]["name"]
+        self.kube.wait_running(self.name, name)
+        pod = self.pod_of(shadow)
+        assert pod is not None
+        node = pod["spec"]["nodeName"]
+        carve = json.loads(pod["metadata"]["annotations"][ANNOTATION_CARVE])
+        offered = carve["devices"] if stage == "Serving" else 0
+        resources = {carve["resource"]: str(offered)}
+        patch = {"status": {"capacity": resources, "allocatable": resources}}
+        self.kube.run(
+            "patch", "node", node, "--subresource=status", "--type=merge", f"-p={json.dumps(patch)}"
+        )
+        self.kube.run(
+            "apply",
+            "--server-side",
+            "--subresource=status",
+            "--field-manager=mizar-nodeagent",
+            "--force-conflicts",
+            "--filename=-",
+            input=json.dumps(self._report(name, node, carve["devices"], stage, holders)),
+        )
+
+    def _report(
+        self, name: str, node: str, devices: int, stage: str, holders: tuple[str, ...]
+    ) -> Object:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        health = "Healthy" if stage == "Serving" else "Unhealthy"
+        listed = [
+            {"id": f"{self.name}/{name}-{index}", "card": "GPU-1", "health": health}
+            for index in range(devices)
+        ]
+        for device, holder in zip(listed, holders, strict=False):
+            device["holder"] = {"namespace": self.name, "name": holder, "container": "main"}  # type: ignore[assignment]
+        said = {
+            "Ready": ("True" if stage == "Serving" else "False", stage),
+            "PodInUsing": ("True" if holders else "False", "Held" if holders else "Idle"),
+            "Healthy": ("True", "CardsWell"),
+            "Draining": ("True", "Drained") if stage == "Drained" else ("False", "NotAsked"),
+        }
+        conditions = [
+            {"type": type, "status": status, "reason": reason, "lastTransitionTime": now}
+            for type, (status, reason) in said.items()
+        ]
+        status = {"node": node, "devices": listed, "conditions": conditions}
+        return {
+            "apiVersion": "mizar.share/v1alpha1",
+            "kind": "ShadowPod",
+            "metadata": {"name": name, "namespace": self.name},
+            "status": status if holders else {**status, "idleSince": now},
+        }
+
+    def wait_drain(self, shadow: Object) -> None:
+        def asked() -> bool:
+            pod = self.pod_of(shadow)
+            assert pod is not None
+            return ANNOTATION_DRAIN in pod["metadata"]["annotations"]
+
+        wait_for("the drain to be asked for", asked, 60)
+
+    def wait_event(self, about: str, reason: str) -> str:
+        def probe() -> str | None:
+            found = dict(self.kube.events(self.name, about))
+            assert reason in found, str(found)
+            return found[reason]
+
+        return wait_for(f"an event {reason} on {about}", probe, 60)
+
+    def clear(self) -> None:
+        """No agent will ever say that the devices are out of use: let go of them by hand."""
+        self.kube.run("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")
+        free = json.dumps({"metadata": {"finalizers": None}})
+        for shadow in self.kube.all("shadowpods", self.name):
+            name = shadow["metadata"]["name"]
+            self.kube.attempt(
+                "patch", "shadowpod", name, f"--namespace={self.name}", "--type=merge", f"-p={free}"
+            )
+        self.kube.wait_gone("namespace", "", self.name, timeout=120)
+        self.kube.delete("gpupool", self.name)
+
+
+@pytest.fixture
+def tenant(kube: Kube, operator: OperatorProcess) -> Iterator[Tenant]:
+    """A tenant of its own for each test."""
+    made = Tenant(kube)
+    try:
+        yield made
+    finally:
+        made.clear()
+
+
+def test_from_demand_to_reaping(tenant: Tenant) -> None:
+    """Created for two pods at once; ready; held; idle; drained; its card free again."""
+    tenant.quota(0, 2)
+    tenant.share("one", "two")
+    (shadow,) = tenant.shadows()
+    tenant.agent(shadow)
+    tenant.kube.wait_running(tenant.name, "one", "two")
+    tenant.agent(shadow, holders=("one", "two"))
+    (shadow,) = tenant.shadows(1, "Ready")
+    assert condition(shadow, "Scheduled")["status"] == "True"
+    quota = tenant.kube.get("gpuquota", "gpus", tenant.name)
+    assert quota is not None
+    assert (quota["status"]["inUse"], quota["status"]["ready"]) == (2, 0)
+    tenant.kube.run("delete", "pod", "one", "two", f"--namespace={tenant.name}")
+    tenant.agent(shadow)
+    tenant.wait_drain(shadow)
+    tenant.agent(shadow, "Drained")
+    tenant.shadows(0)
+    assert tenant.pod_of(shadow) is None
+    tenant.wait_event(shadow["metadata"]["name"], "ShadowReaped")
+
+
+def test_a_pod_bound_in_the_middle_of_a_drain(tenant: Tenant) -> None:
+    """Invariant 3: the API server, asked live, knows of a user whom no report names yet."""
+    tenant.quota(0, 1)
+    tenant.share("one")
+    (shadow,) = tenant.shadows()
+    tenant.agent(shadow)
+    tenant.kube.wait_running(tenant.name, "one")
+    name = shadow["metadata"]["name"]
+    tenant.kube.delete("shadowpod", name, tenant.name, "--wait=false")
+    tenant.wait_drain(shadow)
+    tenant.agent(shadow, "Drained")
+    time.sleep(3)
+    pod = tenant.pod_of(shadow)
+    assert pod is not None
+    assert "deletionTimestamp" not in pod["metadata"]
+    tenant.agent(shadow, holders=("one",))
+
+    def called_off() -> bool:
+        pod = tenant.pod_of(shadow)
+        assert pod is not None
+        return ANNOTATION_DRAIN not in pod["metadata"]["annotations"]
+
+    wait_for("the drain to be called off", called_off, 30)
+
+
+def test_no_card_free(tenant: Tenant) -> None:
+    """Said by the ShadowPod, the quota and the pod that waits; gone when nobody waits any more."""
+    tenant.quota(0, 2)
+    tenant.share("whole", resource="nvidia.com/gpu", count=2)
+    tenant.kube.wait_running(tenant.name, "whole")
+    tenant.share("one")
+    message = tenant.wait_event("one", "NoCardFree")
+    assert "nvidia.com/gpu" in message
+    (shadow,) = tenant.shadows(1, "Pending")
+    assert condition(shadow, "Scheduled")["reason"] == "Unschedulable"
+    quota = tenant.kube.get("gpuquota", "gpus", tenant.name)
+    assert quota is not None
+    assert condition(quota, "Satisfied")["reason"] == "NoCardFree"
+    tenant.kube.run("delete", "pod", "one", f"--namespace={tenant.name}")
+    tenant.shadows(0)
+
+
+def test_quota_exceeded(tenant: Tenant) -> None:
+    tenant.quota(0, 1)
+    tenant.share("one", "two", "three")
+    assert "gpus" in tenant.wait_event("three", "QuotaExceeded")
+    tenant.shadows(1)
+
+
+def test_killed_in_the_middle(tenant: Tenant, operator: OperatorProcess) -> None:
+    """Invariant 5: what was asked for while nobody led is made once."""
+    tenant.quota(1, 2)
+    operator.stop(signal.SIGKILL)
+    tenant.share("one", "two", "three")
+    operator.start()
+    tenant.shadows(2)
+    time.sleep(2)
+    tenant.shadows(2)
+
+
+def test_deleting_drains_first(tenant: Tenant) -> None:
+    """A ShadowPod that somebody deletes, and those of a quota that is gone."""
+    tenant.quota(1, 1)
+    (shadow,) = tenant.shadows()
+    tenant.agent(shadow)
+    name = shadow["metadata"]["name"]
+    tenant.kube.delete("shadowpod", name, tenant.name, "--wait=false")
+    tenant.wait_drain(shadow)
+    tenant.agent(shadow, "Drained")
+    tenant.kube.wait_gone("shadowpod", tenant.name, name)
+    (replacement,) = tenant.shadows()
+    assert replacement["metadata"]["name"] != name
+    tenant.agent(replacement)
+    tenant.kube.delete("gpuquota", "gpus", tenant.name, "--cascade=foreground", "--wait=false")
+    tenant.wait_drain(replacement)
+    tenant.agent(replacement, "Drained")
+    tenant.shadows(0)
+
+
+def test_eviction_is_a_loss(tenant: Tenant) -> None:
+    tenant.quota(1, 2)
+    (shadow,) = tenant.shadows()
+    name = shadow["metadata"]["name"]
+    tenant.kube.delete("pod", name, tenant.name)
+    tenant.kube.wait_gone("shadowpod", tenant.name, name)
+    tenant.wait_event(name, "ShadowLost")
+    (replacement,) = tenant.shadows()
+    assert replacement["metadata"]["name"] != name
+
+
+def test_probes_and_metrics(tenant: Tenant, operator: OperatorProcess) -> None:
+    tenant.quota(1, 1)
+    tenant.shadows()
+    assert operator.page("/healthz") == operator.page("/readyz") == "ok\n"
+    labels = f'namespace="{tenant.name}",profile="2",quota="gpus"'
+    wait_for(
+        "the quota's figures",
+        lambda: f"mizar_quota_shadow_pods{{{labels}}} 1.0" in operator.page("/metrics"),
+        30,
+    )
+
+
+def test_sigterm_ends_it_promptly(operator: OperatorProcess, kube: Kube) -> None:
+    assert operator.stop() < 5
+    lease = kube.get("lease", "mizar-operator", SYSTEM)
+    assert lease is not None
+    assert not lease["spec"].get("holderIdentity")
+    log = operator.log.read_text()
+    assert "Traceback" not in log, log
+    assert "is forbidden: User" not in log, log
+    operator.start()
