@@ -1,6 +1,6 @@
 """A container's asks, each with what becomes of it. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mizar_operator.webhook.asks import Ask, Spec, asks_of
@@ -64,14 +64,14 @@ def judge(pod: PodSpec, pools: Pools) -> list[Judged]:
     return [Judged(ask, translate(ask.key, ask.parsed, pools, pod.template)) for ask in pod.asks]
 
 
-def superseded(judged: Iterable[Judged], old: set[tuple[str, ...]]) -> set[Judged]:
+def superseded(judged: Collection[Judged], old: set[tuple[str, ...]]) -> list[Judged]:
     """Asks that are what we made of an earlier spelling, beside which the user now sends his own.
 
     `kubectl apply` does so: it doesn't know our translation, and so it never removes it.
     """
     moving = {one.ask.path for one in judged if one.moves}
-    return {
+    return [
         one
         for one in judged
         if not one.moves and one.ask.path in moving and one.ask.identity in old
-    }
+    ]

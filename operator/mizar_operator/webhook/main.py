@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from mizar_kube.access import ConfigError
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import SECRET, Ref
 from mizar_kube.version import version
@@ -152,5 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     log.info("mizar-webhook %s serves %s", version(), settings.dns_name)
-    asyncio.run(run(settings))
+    try:
+        asyncio.run(run(settings))
+    except ConfigError as error:
+        log.error("%s", error)
+        return 1
     return 0

@@ -1,6 +1,6 @@
 """The review of one pod spec: the patch that translates it, or why it is refused. Pure."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ def review(pod: PodSpec, pools: Pools) -> Decision:
     ours = [one for one in everything if one.verdict.is_ours]
     dropped = superseded(ours, pod.old_asks)
     kept = [one for one in ours if one not in dropped]
-    refusals = distinct(
+    refusals = _distinct(
         [
             *rules.refused(kept),
             *rules.twice(kept),
@@ -42,15 +42,15 @@ def review(pod: PodSpec, pools: Pools) -> Decision:
             *rules.mixed(kept, pod.spec),
         ]
     )
-    doubts = distinct(rules.doubted(kept))
+    doubts = _distinct(rules.doubted(kept))
     if refusals or (doubts and not pod.template):
         return Decision(refusals=(*refusals, *doubts), doubtful=True)
     return Decision(_patch(kept, dropped, pod.pointer), warnings=doubts, doubtful=doubtful)
 
 
-def _patch(kept: Iterable[Judged], dropped: Collection[Judged], pointer: str) -> Patch:
+def _patch(kept: Iterable[Judged], dropped: Iterable[Judged], pointer: str) -> Patch:
     moved = [one for one in kept if one.moves]
-    gone = [*(one for one in moved), *dropped]
+    gone = [*moved, *dropped]
     return [
         *({"op": "remove", "path": _pointer(pointer, one, one.ask.key)} for one in gone),
         *(
@@ -64,6 +64,6 @@ def _pointer(base: str, one: Judged, key: str) -> str:
     return "/".join((base, *one.ask.path, key.replace("~", "~0").replace("/", "~1")))
 
 
-def distinct(sentences: Iterable[str]) -> tuple[str, ...]:
+def _distinct(sentences: Iterable[str]) -> tuple[str, ...]:
     """Each sentence once, in order."""
     return tuple(dict.fromkeys(sentences))
