@@ -12,7 +12,6 @@ from typing import Annotated, NoReturn
 import typer
 
 from cluster import cleanup, state
-from cluster.binaries import SetupError
 from cluster.binaries.progress import Progress
 from cluster.errors import ClusterError
 from cluster.images import ensure_images
@@ -163,7 +162,7 @@ def _told() -> Iterator[None]:
     """Errors that have a sentence for people end the program with that sentence."""
     try:
         yield
-    except (ClusterError, SetupError) as error:
+    except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:

@@ -11,9 +11,9 @@ from typing import Any
 
 from cluster.addresses import CLUSTER_DOMAIN, POD_NET, dns_ip
 from cluster.credentials import Credentials
+from cluster.images import PAUSE
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-PAUSE_IMAGE = "localhost/mizar/pause:dev"
 _KUBELET = "kubelet.config.k8s.io/v1beta1"
 _PROXY = "kubeproxy.config.k8s.io/v1alpha1"
 
@@ -114,7 +114,7 @@ address = "{CONTAINERD_SOCKET}"
 path = "/var/lib/containerd/opt"
 
 [plugins."io.containerd.cri.v1.images".pinned_images]
-sandbox = "{PAUSE_IMAGE}"
+sandbox = "{PAUSE}"
 
 [plugins."io.containerd.cri.v1.runtime"]
 disable_apparmor = true

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cluster.errors import ClusterError
 
-class SetupError(Exception):
+
+class SetupError(ClusterError):
     """Something that the cluster needs cannot be had."""
 
 
