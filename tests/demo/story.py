@@ -5,7 +5,7 @@ from pathlib import Path
 
 from demo.narrator import Narrator
 from support.kube import Kube, Object, condition, is_ready
-from support.objects import whole_card_pod
+from support.objects import SHARE_PODS, whole_card_pod
 from support.waiting import wait_for
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "01-quickstart"
@@ -102,6 +102,3 @@ class Story:
             self.kube.apply(whole_card_pod("default", "whole-cards", self.cards_in_cluster))
             self.kube.wait_running("default", "whole-cards")
             step.seen = "runs: nothing of the cards is held back"
-
-
-SHARE_PODS = "!mizar.share/shadow-pod"

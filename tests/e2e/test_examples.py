@@ -6,28 +6,29 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.kube import Kube, is_ready
+from support.kube import Kube, Object, is_ready
+from support.objects import SHARE_PODS
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 FOLDERS = sorted(Path(__file__).parents[2].glob("examples/[0-9]*"))
 
 
+def manifests(folder: Path) -> list[Object]:
+    """All objects of the example."""
+    return [one for path in folder.glob("*.yaml") for one in yaml.safe_load_all(path.read_text())]
+
+
 def namespaces(folder: Path) -> set[str]:
     """The namespaces that the example makes."""
-    documents = (
-        one for path in folder.glob("*.yaml") for one in yaml.safe_load_all(path.read_text())
-    )
-    return {one["metadata"]["name"] for one in documents if one["kind"] == "Namespace"}
+    return {one["metadata"]["name"] for one in manifests(folder) if one["kind"] == "Namespace"}
 
 
 def wanted_pods(folder: Path) -> int:
     """How many pods the example asks for, replicas counted."""
-    documents = [
-        one for path in folder.glob("*.yaml") for one in yaml.safe_load_all(path.read_text())
-    ]
-    replicas = sum(one["spec"]["replicas"] for one in documents if one["kind"] == "Deployment")
-    return int(replicas + sum(one["kind"] == "Pod" for one in documents))
+    wanted = manifests(folder)
+    replicas = sum(one["spec"]["replicas"] for one in wanted if one["kind"] == "Deployment")
+    return int(replicas + sum(one["kind"] == "Pod" for one in wanted))
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
@@ -45,11 +46,7 @@ def test_example(kube: Kube, example: Path) -> None:
     kube.apply(example)
 
     def all_run() -> bool:
-        pods = [
-            pod
-            for name in namespaces(example)
-            for pod in kube.all("pods", name, "!mizar.share/shadow-pod")
-        ]
+        pods = [pod for name in namespaces(example) for pod in kube.all("pods", name, SHARE_PODS)]
         assert len(pods) == wanted_pods(example), f"{len(pods)} pods"
         return all(is_ready(pod) for pod in pods)
 

@@ -33,8 +33,8 @@ def wait_component(kube: Kube, kind: str, name: str) -> None:
     kube.run("rollout", "status", f"{kind}/{name}", f"--namespace={SYSTEM}", "--timeout=180s")
 
 
-def still_there(kube: Kube, tenant: str, pod: str) -> dict[str, int]:
-    """Restart count by container of a pod that must not have been touched."""
+def restart_counts(kube: Kube, tenant: str, pod: str) -> dict[str, int]:
+    """How often each container of the pod has been started again."""
     statuses = kube.get("pod", pod, tenant)["status"]["containerStatuses"]  # type: ignore[index]
     return {one["name"]: one["restartCount"] for one in statuses}
 
@@ -51,7 +51,7 @@ def test_node_agent_restart(kube: Kube, stage: "Stage") -> None:
     kube.wait_running(tenant, "a", "b", "c")
     after = wait_held(kube, tenant, "a", "b", "c")
     assert before.items() <= after.items()
-    assert len(after) == 3 and still_there(kube, tenant, "a") == {"main": 0}
+    assert len(after) == 3 and restart_counts(kube, tenant, "a") == {"main": 0}
 
 
 def test_node_agent_killed(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> None:
@@ -72,7 +72,7 @@ def test_node_agent_killed(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -
         return before.items() <= holders(kube, tenant).items()
 
     wait_for("the agents to tell that nothing has changed for a", a_kept_its_device)
-    assert still_there(kube, tenant, "a") == {"main": 0}
+    assert restart_counts(kube, tenant, "a") == {"main": 0}
     status, answer = kube.exec(tenant, "a", "cuda-sample", "alloc", "12000")
     assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer
 
@@ -116,7 +116,7 @@ def test_kubelet_restart(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> 
     kube.wait_running(tenant, "a", "b", "c", timeout=180)
     after = wait_held(kube, tenant, "a", "b", "c")
     assert before.items() <= after.items()
-    assert still_there(kube, tenant, "a") == {"main": 0}
+    assert restart_counts(kube, tenant, "a") == {"main": 0}
 
 
 def test_container_restart_keeps_its_limits(kube: Kube, stage: "Stage") -> None:
@@ -125,7 +125,7 @@ def test_container_restart_keeps_its_limits(kube: Kube, stage: "Stage") -> None:
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")
     kube.exec(tenant, "a", "sh", "-c", "kill -TERM 1")
-    wait_for("the container to restart", lambda: still_there(kube, tenant, "a")["main"] == 1)
+    wait_for("the container to restart", lambda: restart_counts(kube, tenant, "a")["main"] == 1)
     kube.wait_running(tenant, "a")
     status, answer = kube.exec(tenant, "a", "cuda-sample", "alloc", "12000")
     assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer

@@ -30,13 +30,12 @@ def wait_held(kube: Kube, tenant: str, *pods: str, timeout: float = 60) -> dict[
     """Wait until exactly these pods hold the tenant's devices; gives pod name by device ID."""
     want = sorted(f"{tenant}/{pod}" for pod in pods)
 
-    def probe() -> dict[str, str] | None:
+    def probe() -> dict[str, str]:
         held = holders(kube, tenant)
         assert sorted(set(held.values())) == want, f"held: {held}"
-        return held or {"": ""}
+        return held
 
-    held = wait_for(f"{want} to hold the devices of {tenant}", probe, timeout)
-    return {} if "" in held else held
+    return wait_for(f"{want} to hold the devices of {tenant}", probe, timeout)
 
 
 def card_of(kube: Kube, tenant: str, pod: str) -> set[str]:

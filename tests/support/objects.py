@@ -3,6 +3,8 @@
 from typing import Any
 
 SAMPLE_IMAGE = "localhost/mizar/cuda-sample:dev"
+SHARE_PODS = "!mizar.share/shadow-pod"
+"""Selects a tenant's own pods, not the shadow pods that hold its cards."""
 
 Object = dict[str, Any]
 
