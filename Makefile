@@ -25,7 +25,8 @@ demo: root-setup ## a real local Kubernetes with simulated cards, Mizar on it, t
 
 test: check integration e2e ## every test there is (root)
 
-check: setup lint types fast ## lint, types and fast tests; under a minute, no root
+check: setup shim ## lint, types and fast tests; under a minute, no root
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint types fast
 
 lint: setup
 	@.venv/bin/ruff check .
@@ -40,10 +41,10 @@ fast: setup shim
 	@.venv/bin/pytest -q tests/unit tests/property tests/stateful
 
 integration: root-setup shim ## tests against a real API server, kubelet and registry of cards (root)
-	@.venv/bin/pytest -q tests/integration
+	@.venv/bin/pytest -v --no-header tests/integration
 
 e2e: root-setup ## the whole of Mizar on a real local Kubernetes (root)
-	@.venv/bin/pytest -q tests/e2e
+	@.venv/bin/pytest -v --no-header tests/e2e
 
 gen: setup ## write the generated files: CRDs and gRPC stubs
 	@hack/gen.sh
