@@ -20,7 +20,7 @@ from mizar_core.device_ids import card_of
 from mizar_core.errors import CarveRefused
 from mizar_core.fields import Cards, Devices, Name, Scaling
 from mizar_core.models import ComputeMode, Isolation, MemoryMode, Tenancy
-from mizar_core.names import PHYSICAL_RESOURCE, parse_resource
+from mizar_core.names import ANNOTATION_CARVE, PHYSICAL_RESOURCE, parse_resource
 from mizar_core.quantities import parse_scaling
 
 WHOLE_CARD: Final = 10_000
@@ -52,7 +52,7 @@ class Carve(Model):
         try:
             carve = cls.model_validate_json(text)
         except ValidationError as error:
-            raise CarveRefused(f"the annotation mizar.share/carve is damaged: {error}") from error
+            raise CarveRefused(f"the annotation {ANNOTATION_CARVE} is damaged: {error}") from error
         if carve.devices % carve.cards:
             raise CarveRefused(f"{carve.cards} cards do not divide {carve.devices} devices")
         return carve

@@ -30,12 +30,6 @@ def find_condition(conditions: Iterable[Condition], type: str) -> Condition | No
     return next((one for one in conditions if one.type == type), None)
 
 
-def is_true(conditions: Iterable[Condition], type: str) -> bool:
-    """Whether the condition exists and its status is True."""
-    found = find_condition(conditions, type)
-    return found is not None and found.status == "True"
-
-
 def set_condition(
     conditions: Iterable[Condition],
     type: str,

@@ -38,22 +38,6 @@ def parse_bytes(text: str | int) -> int:
     return int(parse_quantity(text).to_integral_value(ROUND_CEILING))
 
 
-def format_bytes(count: int) -> str:
-    """The shortest exact quantity with a binary suffix: 17179869184 is `16Gi`, 1000 is `1000`."""
-    for suffix, unit in reversed(_BINARY.items()):
-        if count and count % unit == 0:
-            return f"{count // unit}{suffix}"
-    return str(count)
-
-
-def humanise_bytes(count: int) -> str:
-    """For a person to read, to one decimal: 8589934592 is `8.0 GiB`."""
-    for suffix, unit in reversed(_BINARY.items()):
-        if abs(count) >= unit:
-            return f"{count / unit:.1f} {suffix}B"
-    return f"{count} B"
-
-
 def parse_scaling(text: str | int) -> Decimal:
     """A scaling such as `1` or `1.5`: more than 0, at most 16, at most four decimals."""
     if not _SCALING.fullmatch(str(text)) or not 0 < Decimal(str(text)) <= MAX_SCALING:

@@ -166,12 +166,11 @@ class KubeClient:
         *,
         field_manager: str,
         subresource: str = "",
-        force: bool = True,
         timeout: float | None = None,
     ) -> Object:
         """Server-side apply: the fields in `obj` become this manager's; those it owned before and
-        doesn't name now are removed. `force` takes fields from other managers."""
-        params = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        doesn't name now are removed. Fields that others own are taken from them."""
+        params = {"fieldManager": field_manager, "force": "true"}
         return await self._patch(ref_of(obj), "apply-patch", obj, params, subresource, timeout)
 
     async def delete(
@@ -206,7 +205,6 @@ class KubeClient:
         resource_version: str,
         label_selector: str = "",
         field_selector: str = "",
-        allow_bookmarks: bool = True,
         timeout_seconds: int = WATCH_TIMEOUT_S,
     ) -> AsyncGenerator[WatchEvent, None]:
         """Changes after `resource_version`, until the server ends the watch after timeout_seconds.
@@ -217,7 +215,7 @@ class KubeClient:
         params = _selectors(label_selector, field_selector) | {
             "watch": "true",
             "resourceVersion": resource_version,
-            "allowWatchBookmarks": "true" if allow_bookmarks else "false",
+            "allowWatchBookmarks": "true",
             "timeoutSeconds": str(timeout_seconds),
         }
         call = Call("GET", kind.path(namespace), params)

@@ -54,12 +54,8 @@ POD = Kind("", "v1", "pods", "Pod")
 NODE = Kind("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACE = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 SECRET = Kind("", "v1", "secrets", "Secret")
-CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
-CORE_EVENT = Kind("", "v1", "events", "Event")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
-DEPLOYMENT = Kind("apps", "v1", "deployments", "Deployment")
-DAEMON_SET = Kind("apps", "v1", "daemonsets", "DaemonSet")
 MUTATING_WEBHOOKS = Kind(
     "admissionregistration.k8s.io",
     "v1",
@@ -78,7 +74,6 @@ GPU_POOL = Kind(names.GROUP, names.VERSION, "gpupools", "GPUPool", namespaced=Fa
 GPU_QUOTA = Kind(names.GROUP, names.VERSION, "gpuquotas", "GPUQuota")
 SHADOW_POD = Kind(names.GROUP, names.VERSION, "shadowpods", "ShadowPod")
 
-# Both event kinds are called Event: the apiVersion tells them apart.
 KINDS: dict[tuple[str, str], Kind] = {
     (kind.api_version, kind.name): kind
     for kind in (
@@ -86,12 +81,8 @@ KINDS: dict[tuple[str, str], Kind] = {
         NODE,
         NAMESPACE,
         SECRET,
-        CONFIG_MAP,
         EVENT,
-        CORE_EVENT,
         LEASE,
-        DEPLOYMENT,
-        DAEMON_SET,
         MUTATING_WEBHOOKS,
         VALIDATING_WEBHOOKS,
         GPU_POOL,

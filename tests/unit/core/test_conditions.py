@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from mizar_core.conditions import MESSAGE_MAX, Condition, find_condition, is_true, set_condition
+from mizar_core.conditions import MESSAGE_MAX, Condition, find_condition, set_condition
 from mizar_core.names import ConditionType
 
 NOON = datetime(2025, 1, 31, 12, tzinfo=UTC)
@@ -40,8 +40,8 @@ def test_the_time_moves_with_the_status() -> None:
 def test_other_conditions_are_left_alone_and_sorted() -> None:
     both = set_condition(_ready(True, NOON), "Healthy", "Unknown", "NoAgent", "", LATER)
     assert [one.type for one in both] == ["Healthy", "Ready"]
-    assert is_true(both, "Ready") and not is_true(both, "Healthy")
-    assert find_condition(both, "Draining") is None and not is_true(both, "Draining")
+    assert find_condition(both, "Ready") == both[1]
+    assert find_condition(both, "Draining") is None
 
 
 def test_times_are_whole_seconds_in_utc() -> None:

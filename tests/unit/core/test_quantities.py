@@ -4,8 +4,6 @@ import pytest
 
 from mizar_core.errors import QuantityRefused
 from mizar_core.quantities import (
-    format_bytes,
-    humanise_bytes,
     parse_bytes,
     parse_quantity,
     parse_scaling,
@@ -72,25 +70,6 @@ def test_bytes(text: str | int, count: int) -> None:
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(QuantityRefused, match="write a number with Mi, Gi"):
         parse_quantity(text)
-
-
-def test_bytes_are_written_shortest() -> None:
-    assert [format_bytes(n) for n in (0, 1000, 1024, 17179869184, 1610612736)] == [
-        "0",
-        "1000",
-        "1Ki",
-        "16Gi",
-        "1536Mi",
-    ]
-
-
-def test_bytes_for_people() -> None:
-    assert [humanise_bytes(n) for n in (0, 1023, 8589934592, 1610612736)] == [
-        "0 B",
-        "1023 B",
-        "8.0 GiB",
-        "1.5 GiB",
-    ]
 
 
 @pytest.mark.parametrize("text", ["1", "1.5", "0.0001", "16", "16.0", 2])
