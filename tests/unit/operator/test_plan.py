@@ -1,0 +1,308 @@
+"""Single decisions of the planner, smaller than the golden plans and more of them."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from mizar_core.models import GPUQuotaStatus
+from mizar_core.names import EventReason, shadow_name
+from mizar_core.planning import Snapshot, plan
+from mizar_core.planning.actions import (
+    CancelDrain,
+    CreatePod,
+    CreateShadow,
+    DeleteShadow,
+    Drain,
+    EmitEvent,
+    RemoveFinalizer,
+    WriteQuotaStatus,
+)
+from mizar_core.planning.snapshot import NodeView, PodView, ShadowView
+from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
+
+A = TypeVar("A")
+EAST = frozenset({("zone", "east")})
+WEST = frozenset({("zone", "west")})
+MODEL = "nvidia.com/gpu.product"
+
+
+def _of(kind: type[A], snapshot: Snapshot) -> list[A]:
+    return [one for one in plan(snapshot, NOW).actions if isinstance(one, kind)]
+
+
+def _snapshot(**parts: Any) -> Snapshot:
+    given = {
+        "pools": (pool(),),
+        "quotas": (quota("team-a", profiles=[{"devices": 2, "max": 4}]),),
+        "nodes": (node("n1"),),
+    }
+    return Snapshot(**{**given, **parts})
+
+
+def _status(snapshot: Snapshot, namespace: str = "team-a") -> GPUQuotaStatus:
+    found = _of(WriteQuotaStatus, snapshot)
+    return next(one.status for one in found if one.quota[0] == namespace)
+
+
+def _draining(**fields: Any) -> ShadowView:
+    pod = PodView(phase="Running", node="n1", drain_asked=at(5))
+    return ready(ready=False, pod=pod, phase="Draining", **fields)
+
+
+def _model_node(name: str, model: str) -> NodeView:
+    made = node(name)
+    return replace(made, labels=made.labels | {(MODEL, model)})
+
+
+# Who pays, and for what.
+
+
+def test_the_minimum_is_kept_warm_before_anybody_asks() -> None:
+    quotas = (quota("team-a", profiles=[{"devices": 2, "min": 2, "max": 2}]),)
+    assert len(_of(CreateShadow, _snapshot(quotas=quotas))) == 2
+
+
+def test_what_is_warm_serves_who_waits() -> None:
+    quotas = (quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}]),)
+    snapshot = _snapshot(quotas=quotas, shares=(waiting("a"), waiting("b")))
+    assert len(_of(CreateShadow, snapshot)) == 1
+
+
+def test_a_second_quota_pays_when_the_first_is_exhausted() -> None:
+    quotas = (
+        quota("team-a", "first", profiles=[{"devices": 2, "max": 1}]),
+        quota("team-a", "second", profiles=[{"devices": 2, "max": 1}]),
+    )
+    shares = tuple(waiting(f"p{i}") for i in range(4))
+    made = _of(CreateShadow, _snapshot(quotas=quotas, shares=shares))
+    assert [one.quota for one in made] == ["first", "second"]
+
+
+def test_profiles_share_the_ceiling_on_cards() -> None:
+    profiles = [{"devices": 2, "max": 4}, {"devices": 4, "max": 4}]
+    quotas = (quota("team-a", profiles=profiles, maxCards=3),)
+    shares = (
+        *(waiting(f"p{i}", 2) for i in range(4)),
+        waiting("wide", 4, "team-a.mizar.share/gpu.4"),
+    )
+    made = _of(CreateShadow, _snapshot(quotas=quotas, shares=shares))
+    assert sum(one.cards for one in made) == 3
+
+
+def test_two_pools_of_one_prefix_create_once() -> None:
+    """Their share pods ask for the same resource: whoever plans for one plans for both."""
+    pools = (
+        pool("east", nodeSelector={"zone": "east"}),
+        pool("west", nodeSelector={"zone": "west"}),
+    )
+    quotas = (quota("team-a", "a", "east"), quota("team-a", "b", "west"))
+    snapshot = _snapshot(pools=pools, quotas=quotas, shares=(waiting("p", selector=WEST),))
+    (made,) = _of(CreateShadow, snapshot)
+    assert (made.pool, made.selector) == ("west", WEST)
+
+
+def test_in_a_shared_pool_the_waiting_pods_namespace_pays() -> None:
+    snapshot = _snapshot(
+        pools=(pool(tenancy="Shared"),),
+        quotas=(quota("team-a"), quota("team-b")),
+        shares=(waiting("p", 2, "mizar.share/gpu.2", "team-b"),),
+    )
+    (made,) = _of(CreateShadow, snapshot)
+    assert made.shadow[0] == "team-b"
+
+
+def test_no_number_is_used_twice() -> None:
+    lost = ready("shadow-2-old", node="gone", sequence=7)
+    (made,) = _of(CreateShadow, _snapshot(shadows=(lost,), shares=(waiting("p"),)))
+    assert made.sequence == 8
+    assert made.shadow[1] == shadow_name("uid-team-a-quota", 2, 8)
+
+
+def test_a_name_that_is_taken_is_left_out() -> None:
+    taken = shadow(shadow_name("uid-team-a-quota", 2, 0), quota="other", quota_uid="other")
+    snapshot = _snapshot(shadows=(taken,), shares=(waiting("p", 2), waiting("q", 2)))
+    assert all(one.sequence > 0 for one in _of(CreateShadow, snapshot))
+
+
+# Where there is room.
+
+
+def test_free_devices_of_a_cordoned_node_help_nobody() -> None:
+    snapshot = _snapshot(
+        nodes=(node("n1", available=False), node("n2")),
+        shadows=(ready(),),
+        shares=(waiting("p"),),
+    )
+    assert len(_of(CreateShadow, snapshot)) == 1
+    assert _status(snapshot).ready == -1
+
+
+def test_a_pod_for_another_zone_gets_a_shadow_pod_there() -> None:
+    snapshot = _snapshot(
+        nodes=(node("n1"), node("n2", "west")),
+        shadows=(ready(),),
+        shares=(waiting("p", selector=WEST),),
+    )
+    (made,) = _of(CreateShadow, snapshot)
+    assert made.selector == WEST
+
+
+def test_a_label_that_all_nodes_have_is_not_asked_for() -> None:
+    snapshot = _snapshot(shares=(waiting("p", selector=EAST),))
+    (made,) = _of(CreateShadow, snapshot)
+    assert made.selector == frozenset()
+
+
+def test_a_pod_that_contradicts_the_pool_gets_nothing() -> None:
+    snapshot = _snapshot(
+        pools=(pool(nodeSelector={"zone": "east"}),), shares=(waiting("p", selector=WEST),)
+    )
+    assert not _of(CreateShadow, snapshot)
+    (event,) = [one for one in _of(EmitEvent, snapshot) if one.kind == "Pod"]
+    assert "zone=west" in event.message
+
+
+def test_devices_come_back_when_an_agent_restarts() -> None:
+    """Not offered for the moment, but held by a bound pod: no second shadow pod for that."""
+    away = ready(ready=False, holders=(("team-a", "p"),), idle_since=None)
+    bound = replace(waiting("p"), node="n1")
+    snapshot = _snapshot(shadows=(away,), shares=(bound, waiting("q")))
+    assert not _of(CreateShadow, snapshot)
+    assert (_status(snapshot).in_use, _status(snapshot).pipelining) == (1, 1)
+
+
+def test_unhealthy_devices_are_no_devices() -> None:
+    snapshot = _snapshot(shadows=(ready(healthy=1),), shares=(waiting("p", 2),))
+    assert len(_of(CreateShadow, snapshot)) == 1
+
+
+def test_only_models_of_the_pool() -> None:
+    nodes = (_model_node("n1", "NVIDIA-A100-SXM4-40GB"), _model_node("n2", "Tesla-T4"))
+    pools = (pool(cardModels=["NVIDIA A100*"]),)
+    (made,) = _of(CreateShadow, _snapshot(pools=pools, nodes=nodes, shares=(waiting("p"),)))
+    assert made.models == ("NVIDIA-A100-SXM4-40GB",)
+
+
+def test_a_new_model_of_the_pool_makes_a_waiting_shadow_pod_anew() -> None:
+    """A pod's affinity can't be changed, and it may wait for models that are not there."""
+    stuck = shadow(pod=PodView(unschedulable="no node", models=()))
+    snapshot = _snapshot(
+        pools=(pool(cardModels=["A100*"]),),
+        nodes=(_model_node("n1", "A100"),),
+        shadows=(stuck,),
+        shares=(waiting("p"),),
+    )
+    assert _of(DeleteShadow, snapshot)
+    assert [one.models for one in _of(CreateShadow, snapshot)] == [("A100",)]
+
+
+# What comes to an end.
+
+
+def test_a_broken_shadow_pod_is_drained_and_replaced() -> None:
+    quotas = (quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}]),)
+    broken = ready(broken=True, healthy=0, ready=False)
+    snapshot = _snapshot(quotas=quotas, shadows=(broken,))
+    assert _of(Drain, snapshot)
+    assert _of(CreateShadow, snapshot)
+
+
+def test_nobody_is_drained_who_would_be_needed_at_once() -> None:
+    snapshot = _snapshot(
+        pools=(pool(idleTimeoutSeconds=0),), shadows=(ready(),), shares=(waiting("p", 2),)
+    )
+    assert not _of(Drain, snapshot)
+
+
+def test_the_quotas_own_timeout_counts() -> None:
+    quotas = (quota("team-a", idleTimeoutSeconds=5),)
+    assert _of(Drain, _snapshot(quotas=quotas, shadows=(ready(),)))
+
+
+def test_a_plan_is_due_when_the_timeout_ends() -> None:
+    planned = plan(_snapshot(shadows=(ready(),)), NOW)
+    assert planned.due == at(10) + timedelta(seconds=300)
+
+
+def test_a_drain_is_called_off_when_somebody_got_a_device_after_all() -> None:
+    assert _of(CancelDrain, _snapshot(shadows=(_draining(holders=(("team-a", "p"),)),)))
+
+
+def test_a_drain_is_called_off_for_demand_even_when_it_is_done() -> None:
+    snapshot = _snapshot(
+        shadows=(_draining(draining=True, drained=True),), shares=(waiting("p", 2),)
+    )
+    assert _of(CancelDrain, snapshot)
+    assert not _of(DeleteShadow, snapshot)
+    assert not _of(CreateShadow, snapshot)
+
+
+def test_no_new_drain_before_the_agent_has_seen_the_end_of_the_last() -> None:
+    quotas = (quota("team-a", idleTimeoutSeconds=5),)
+    snapshot = _snapshot(quotas=quotas, shadows=(ready(draining=True, drained=True),))
+    assert not _of(Drain, snapshot)
+
+
+def test_what_waits_for_cards_that_nobody_needs_is_dropped() -> None:
+    stuck = shadow(pod=PodView(unschedulable="no cards"))
+    assert _of(DeleteShadow, _snapshot(shadows=(stuck,)))
+
+
+def test_a_shadow_pod_of_an_earlier_quota_of_that_name_goes() -> None:
+    assert _of(Drain, _snapshot(shadows=(ready(quota_uid="an earlier one"),)))
+
+
+def test_the_pod_is_made_when_only_the_shadow_pod_was() -> None:
+    half = replace(shadow(), pod=None, phase=None)
+    assert _of(CreatePod, _snapshot(shadows=(half,)))
+
+
+def test_the_finalizer_waits_for_those_who_still_use_it() -> None:
+    gone = ready(pod=None, deleting=True, holders=(("team-a", "p"),), idle_since=None)
+    assert not _of(RemoveFinalizer, _snapshot(shadows=(gone,)))
+    assert _of(RemoveFinalizer, _snapshot(shadows=(replace(gone, holders=()),)))
+
+
+# What people are told.
+
+
+def test_a_silent_agent_is_named() -> None:
+    silent = ready(ready=False, heard_at=at(100))
+    snapshot = _snapshot(shadows=(silent,), shares=(waiting("p"),))
+    assert EventReason.NODE_AGENT_SILENT in {one.reason for one in _of(EmitEvent, snapshot)}
+    satisfied = next(one for one in _status(snapshot).conditions if one.type == "Satisfied")
+    assert satisfied.reason == "NodeAgentSilent"
+
+
+def test_an_agent_that_answered_a_moment_ago_is_not_silent() -> None:
+    snapshot = _snapshot(shadows=(ready(ready=False, heard_at=at(1)),))
+    assert EventReason.NODE_AGENT_SILENT not in {one.reason for one in _of(EmitEvent, snapshot)}
+
+
+def test_the_same_is_said_once() -> None:
+    snapshot = _snapshot(
+        shares=(waiting("p", namespace="team-c", resource="team-c.mizar.share/gpu.2"),)
+    )
+    (event,) = _of(EmitEvent, snapshot)
+    assert event.reason is EventReason.NO_QUOTA
+    told = replace(snapshot, announced=frozenset({(event.uid, str(event.reason))}))
+    assert not _of(EmitEvent, told)
+
+
+def test_a_pod_that_the_scheduler_refuses_though_devices_are_free() -> None:
+    refused = waiting("p", unschedulable="Insufficient cpu", unschedulable_since=at(60))
+    (event,) = _of(EmitEvent, _snapshot(shadows=(ready(),), shares=(refused,)))
+    assert "Insufficient cpu" in event.message
+    fresh = replace(refused, unschedulable_since=at(1))
+    assert not _of(EmitEvent, _snapshot(shadows=(ready(),), shares=(fresh,)))
+
+
+def test_a_condition_keeps_its_time_while_it_lasts() -> None:
+    first = _snapshot(shares=(waiting("p"),))
+    status = _status(first)
+    before = status.changed(
+        conditions=tuple(one.changed(last_transition_time=at(1000)) for one in status.conditions)
+    )
+    quotas = (first.quotas[0].model_copy(update={"status": before}),)
+    later = _status(replace(first, quotas=quotas))
+    assert {one.last_transition_time for one in later.conditions} == {at(1000)}
