@@ -9,6 +9,7 @@
 
 #define CARD_BITS 5
 #define KIND_BITS 5
+#define OWNER_BITS 10
 
 struct entry {
     uint64_t key; /* 0: free */
@@ -28,16 +29,25 @@ static size_t size_of(unsigned number) {
     return sizeof(struct segment) << bits_of(number);
 }
 
+#define KIND_AT CARD_BITS
+#define OWNER_AT (KIND_AT + KIND_BITS)
+#define BYTES_AT (OWNER_AT + OWNER_BITS)
+
 static uint64_t pack(struct alloc alloc) {
-    return alloc.bytes << (CARD_BITS + KIND_BITS) | (uint64_t)alloc.kind << CARD_BITS |
-           (uint64_t)(alloc.card + 1);
+    return alloc.bytes << BYTES_AT | (uint64_t)alloc.owner << OWNER_AT |
+           (uint64_t)alloc.kind << KIND_AT | (uint64_t)(alloc.card + 1);
+}
+
+static unsigned bits(uint64_t value, unsigned at, unsigned count) {
+    return (unsigned)(value >> at) & ((1u << count) - 1);
 }
 
 static struct alloc unpack(uint64_t value) {
     return (struct alloc){
-        .bytes = value >> (CARD_BITS + KIND_BITS),
-        .card = (int)(value & ((1u << CARD_BITS) - 1)) - 1,
-        .kind = (unsigned)(value >> CARD_BITS) & ((1u << KIND_BITS) - 1),
+        .bytes = value >> BYTES_AT,
+        .card = (int)bits(value, 0, CARD_BITS) - 1,
+        .kind = (enum alloc_kind)bits(value, KIND_AT, KIND_BITS),
+        .owner = bits(value, OWNER_AT, OWNER_BITS),
     };
 }
 
@@ -124,4 +134,20 @@ bool allocs_find(struct process *process, uint64_t key, struct alloc *alloc) {
     if (!entry) return false;
     *alloc = unpack(__atomic_load_n(&entry->value, __ATOMIC_RELAXED));
     return true;
+}
+
+void allocs_sweep(struct process *process, bool (*match)(const struct alloc *alloc, void *context),
+                  void (*taken)(const struct alloc *alloc, void *context), void *context) {
+    for (unsigned number = segments_used(process); number--;) {
+        struct entry *entry = get(process, number)->bucket;
+        struct entry *end = entry + ((size_t)BUCKET << bits_of(number));
+        for (; entry < end; entry++) {
+            uint64_t key = __atomic_load_n(&entry->key, __ATOMIC_ACQUIRE);
+            if (key == 0 || key == BUSY) continue;
+            struct alloc alloc = unpack(__atomic_load_n(&entry->value, __ATOMIC_RELAXED));
+            if (!match(&alloc, context) || !swap(&entry->key, key, BUSY)) continue;
+            __atomic_store_n(&entry->key, 0, __ATOMIC_RELEASE);
+            taken(&alloc, context);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 /*
- * What each live pointer of this process costs: pointer -> (card, bytes). Lock-free; every
- * operation looks at one short bucket per segment, however many pointers live.
+ * What each live object of this process costs: key -> (card, bytes). Lock-free; every operation
+ * looks at one short bucket per segment, however many objects live.
  */
 #ifndef MIZAR_ALLOCS_H
 #define MIZAR_ALLOCS_H
@@ -9,13 +9,28 @@
 
 #include "process.h"
 
+enum alloc_kind {
+    ALLOC_POINTER,   /* device memory by its address */
+    ALLOC_POOLED,    /* the same, out of a pool: `owner` is the pool's number */
+    ALLOC_ARRAY,     /* CUarray */
+    ALLOC_MIPMAP,    /* CUmipmappedArray */
+    ALLOC_EXTERNAL,  /* CUexternalMemory */
+    ALLOC_GRAPH_EXEC /* CUgraphExec: the memory that its launches need */
+};
+
+#define ALLOC_OWNER_MAX 1023u
+
 struct alloc {
     uint64_t bytes; /* charged; up to MIZAR_BYTES_MAX */
     int card;
-    unsigned kind; /* ALLOC_*: who gives it back */
+    enum alloc_kind kind;
+    unsigned owner; /* number of the context it dies with, or of its pool; 0: of none */
 };
 
-enum { ALLOC_PLAIN, ALLOC_KINDS };
+/* Handles of different kinds may have the same value; addresses have the high bits free. */
+static inline uint64_t alloc_key(enum alloc_kind kind, const void *handle) {
+    return (uint64_t)(uintptr_t)handle ^ (uint64_t)kind << 60;
+}
 
 /* False when there is no memory for the table. `key` is not 0 and not UINT64_MAX. */
 bool allocs_put(struct process *process, uint64_t key, struct alloc alloc);
@@ -25,5 +40,9 @@ bool allocs_take(struct process *process, uint64_t key, struct alloc *alloc);
 
 /* Looks without removing. */
 bool allocs_find(struct process *process, uint64_t key, struct alloc *alloc);
+
+/* Takes every entry that `match` agrees to, and hands it to `match`. Slow: looks at everything. */
+void allocs_sweep(struct process *process, bool (*match)(const struct alloc *alloc, void *context),
+                  void (*taken)(const struct alloc *alloc, void *context), void *context);
 
 #endif

@@ -1,10 +1,9 @@
 #include "cards.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
-#include "resolve.h"
-
-#define UNIQUE_STREAMS 2 /* handles up to this one are the default streams, not pointers */
+#define DEFAULT_STREAMS 2 /* handles up to this one are the default streams, not pointers */
 
 static void print_uuid(const char *prefix, const CUuuid *uuid, char *text) {
     static const char digits[] = "0123456789abcdef";
@@ -53,21 +52,21 @@ CUresult cards_current(struct regions *regions, int *card) {
     return result;
 }
 
-static CUresult card_of_context(struct regions *regions, CUcontext context, int *card) {
+static CUresult device_of_context(CUcontext context, CUdevice *device) {
     CUcontext current = NULL, popped;
     if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context)
-        return cards_current(regions, card);
+        return REAL(cuCtxGetDevice)(device);
     CUresult result = REAL(cuCtxPushCurrent_v2)(context);
     if (result != CUDA_SUCCESS) return result;
-    result = cards_current(regions, card);
+    result = REAL(cuCtxGetDevice)(device);
     REAL(cuCtxPopCurrent_v2)(&popped);
     return result;
 }
 
-CUresult cards_of_stream(struct regions *regions, CUstream stream, int *card) {
+CUresult cards_stream_device(CUstream stream, CUdevice *device) {
     CUcontext context;
-    if ((uintptr_t)stream <= UNIQUE_STREAMS) return cards_current(regions, card);
-    if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
-        return cards_current(regions, card);
-    return card_of_context(regions, context, card);
+    if ((uintptr_t)stream <= DEFAULT_STREAMS ||
+        REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+        return REAL(cuCtxGetDevice)(device);
+    return device_of_context(context, device);
 }

@@ -1,9 +1,10 @@
-/* Which card of the limits a CUDA device, context or stream is: by UUID, never by index. */
+/* Which card of the limits a CUDA device or stream is on: by UUID, never by index. */
 #ifndef MIZAR_CARDS_H
 #define MIZAR_CARDS_H
 
 #include "cuda_api.h"
 #include "regions.h"
+#include "resolve.h"
 
 /* A card number, or CARD_NONE for a device that the limits do not name. */
 int cards_of_device(struct regions *regions, CUdevice device);
@@ -11,7 +12,7 @@ int cards_of_device(struct regions *regions, CUdevice device);
 /* The card of the calling thread's context; the driver's own error when there is none. */
 CUresult cards_current(struct regions *regions, int *card);
 
-/* The card of the stream's context. */
-CUresult cards_of_stream(struct regions *regions, CUstream stream, int *card);
+/* The device of the stream's context. */
+CUresult cards_stream_device(CUstream stream, CUdevice *device);
 
 #endif

@@ -2,6 +2,8 @@
 
 #include "account.h"
 #include "cards.h"
+#include "contexts.h"
+#include "pools.h"
 #include "slots.h"
 
 CUresult shim_enter(struct regions **regions) {
@@ -14,73 +16,86 @@ CUresult shim_enter(struct regions **regions) {
     return slots_attach(*regions) ? CUDA_SUCCESS : CUDA_ERROR_SYSTEM_NOT_READY;
 }
 
+struct regions *shim_known(void) {
+    struct regions *regions = regions_get();
+    return regions && regions->mode == REGIONS_ACTIVE ? regions : NULL;
+}
+
 static CUresult begin(struct charge *charge) {
     *charge = (struct charge){0};
     return shim_enter(&charge->regions);
 }
 
+/* Memory that only pools still hold is asked back before anybody is refused. */
+static bool reserve_hard(struct regions *regions, int card, uint64_t bytes) {
+    if (account_reserve(regions, card, bytes)) return true;
+    return pools_shrink(regions, card) && account_reserve(regions, card, bytes);
+}
+
 static CUresult reserve(struct charge *charge, int card, uint64_t bytes) {
-    charge->alloc = (struct alloc){.bytes = account_size(bytes), .card = card};
-    charge->reserved = account_reserve(charge->regions, card, charge->alloc.bytes);
+    charge->alloc.bytes = account_size(bytes);
+    charge->alloc.card = card;
+    charge->reserved = reserve_hard(charge->regions, card, charge->alloc.bytes);
     return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult charge_current(struct charge *charge, uint64_t bytes) {
-    int card;
+    CUdevice device;
     CUresult result = begin(charge);
     if (result != CUDA_SUCCESS || !charge->regions) return result;
-    result = cards_current(charge->regions, &card);
-    return result == CUDA_SUCCESS ? reserve(charge, card, bytes) : result;
+    result = REAL(cuCtxGetDevice)(&device);
+    if (result != CUDA_SUCCESS) return result;
+    charge->alloc.owner = contexts_current(charge->regions, device);
+    return reserve(charge, cards_of_device(charge->regions, device), bytes);
 }
 
-CUresult charge_stream(struct charge *charge, uint64_t bytes, CUstream stream) {
-    int card;
+CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device) {
     CUresult result = begin(charge);
     if (result != CUDA_SUCCESS || !charge->regions) return result;
-    result = cards_of_stream(charge->regions, stream, &card);
-    return result == CUDA_SUCCESS ? reserve(charge, card, bytes) : result;
+    return reserve(charge, cards_of_device(charge->regions, device), bytes);
 }
 
 CUresult charge_correct(struct charge *charge, uint64_t bytes) {
     uint64_t before = charge->alloc.bytes, now = account_size(bytes);
     if (!charge->regions || now == before) return CUDA_SUCCESS;
-    if (now > before && !account_reserve(charge->regions, charge->alloc.card, now - before))
+    if (now > before && !reserve_hard(charge->regions, charge->alloc.card, now - before))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (now < before) account_release(charge->regions, charge->alloc.card, before - now);
     charge->alloc.bytes = now;
+    charge->reserved = true;
     return CUDA_SUCCESS;
 }
 
-static void give_back(struct charge *charge) {
+void charge_cancel(struct charge *charge) {
     if (charge->reserved)
         account_release(charge->regions, charge->alloc.card, charge->alloc.bytes);
+    charge->reserved = false;
 }
 
-CUresult charge_settle(struct charge *charge, CUresult result, CUdeviceptr pointer,
-                       CUresult (*undo)(CUdeviceptr pointer)) {
+CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, charge_undo *undo) {
     if (!charge->reserved) return result;
     if (result == CUDA_SUCCESS) {
-        if (allocs_put(charge->regions->process, pointer, charge->alloc)) return result;
-        if (undo(pointer) != CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY; /* stays counted */
+        if (allocs_put(charge->regions->process, key, charge->alloc)) return result;
         result = CUDA_ERROR_OUT_OF_MEMORY;
+        if (undo(key) != CUDA_SUCCESS) return result; /* then it stays counted */
     }
-    give_back(charge);
+    charge_cancel(charge);
     return result;
 }
 
-void charge_lift(struct charge *charge, CUdeviceptr pointer) {
-    struct regions *regions = regions_get();
-    *charge = (struct charge){0};
-    if (!pointer || !regions || regions->mode == REGIONS_INERT) return;
-    charge->regions = regions;
-    charge->reserved = allocs_take(regions->process, pointer, &charge->alloc);
+void charge_lift(struct charge *charge, uint64_t key) {
+    *charge = (struct charge){.regions = shim_known()};
+    if (key && charge->regions)
+        charge->reserved = allocs_take(charge->regions->process, key, &charge->alloc);
 }
 
-CUresult charge_finish(struct charge *charge, CUresult result, CUdeviceptr pointer) {
+CUresult charge_finish(struct charge *charge, CUresult result, uint64_t key) {
     if (!charge->reserved) return result;
-    if (result == CUDA_SUCCESS)
-        give_back(charge);
+    if (result != CUDA_SUCCESS)
+        allocs_put(charge->regions->process, key, charge->alloc);
+    else if (charge->alloc.kind == ALLOC_POOLED)
+        pools_freed(charge->regions, charge->alloc.owner, charge->alloc.bytes);
     else
-        allocs_put(charge->regions->process, pointer, charge->alloc);
+        charge_cancel(charge);
     return result;
 }

@@ -19,29 +19,37 @@ struct charge {
     bool reserved;
 };
 
+/* Frees what a key stands for, when it cannot be remembered. */
+typedef CUresult charge_undo(uint64_t key);
+
 /*
  * Every wrapper that takes memory or answers for it begins with this. *regions is NULL where there
  * is no Mizar. An error when there is, but limits cannot be kept.
  */
 CUresult shim_enter(struct regions **regions);
 
+/* The same for wrappers that only give back: NULL when there is nothing to be known. */
+struct regions *shim_known(void);
+
 /* Reserves bytes on the current context's card; OUT_OF_MEMORY when the limit does not allow it. */
 CUresult charge_current(struct charge *charge, uint64_t bytes);
-CUresult charge_stream(struct charge *charge, uint64_t bytes, CUstream stream);
+CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device);
 
 /* The true size is known now. OUT_OF_MEMORY when the difference is not allowed. */
 CUresult charge_correct(struct charge *charge, uint64_t bytes);
 
 /*
- * After the driver's `result`: on success remembers what the pointer costs; on failure gives the
- * reservation back. `undo` frees the pointer if it cannot be remembered.
+ * After the driver's `result`: on success remembers what the key costs; on failure gives the
+ * reservation back. `undo` frees the object if it cannot be remembered.
  */
-CUresult charge_settle(struct charge *charge, CUresult result, CUdeviceptr pointer,
-                       CUresult (*undo)(CUdeviceptr pointer));
+CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, charge_undo *undo);
 
-/* Around a free: what the pointer cost, out of the table before the driver may reuse it ... */
-void charge_lift(struct charge *charge, CUdeviceptr pointer);
+/* Gives the reservation back. */
+void charge_cancel(struct charge *charge);
+
+/* Around a free: what the key cost, out of the table before the driver may reuse it ... */
+void charge_lift(struct charge *charge, uint64_t key);
 /* ... and given back when the driver has freed it, or back into the table when it has not. */
-CUresult charge_finish(struct charge *charge, CUresult result, CUdeviceptr pointer);
+CUresult charge_finish(struct charge *charge, CUresult result, uint64_t key);
 
 #endif

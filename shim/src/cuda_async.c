@@ -1,33 +1,121 @@
-/* Stream-ordered memory. Each entry has a twin for the per-thread default stream. */
+/*
+ * Stream-ordered memory: from the stream's device's pool, or from one that is named. Most entries
+ * have a twin for the per-thread default stream.
+ */
+#include "account.h"
+#include "cards.h"
 #include "charge.h"
+#include "pools.h"
 #include "resolve.h"
 
-static CUresult undo(CUdeviceptr pointer) {
+static CUresult undo(uint64_t pointer) {
     return REAL(cuMemFree_v2)(pointer);
 }
 
-#define ALLOC_ASYNC(symbol)                                                             \
-    EXPORT CUresult symbol(CUdeviceptr *pointer, size_t bytes, CUstream stream) {       \
-        struct charge charge;                                                           \
-        CUresult result = charge_stream(&charge, bytes, stream);                        \
-        if (result == CUDA_SUCCESS) result = REAL(symbol)(pointer, bytes, stream);      \
-        return charge_settle(&charge, result, pointer ? *pointer : 0, undo);            \
+static bool capturing(CUstream stream) {
+    int status = 0;
+    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+static unsigned device_pool(struct regions *regions, CUdevice device, int card) {
+    CUmemoryPool pool;
+    return REAL(cuDeviceGetMemPool)(&pool, device) == CUDA_SUCCESS
+               ? pools_number(regions, pool, card)
+               : pools_nameless_number(regions, device, card);
+}
+
+/*
+ * The number of the pool that is meant: `pool`, or the stream's device's present one. 0: its device
+ * is not ours, or there are too many pools.
+ */
+static CUresult find_pool(struct regions *regions, CUmemoryPool pool, CUstream stream, int *card,
+                          unsigned *number) {
+    CUdevice device;
+    if (pool && pools_card(regions, pool, card)) {
+        *number = pools_number(regions, pool, *card);
+        return CUDA_SUCCESS;
+    }
+    CUresult result = cards_stream_device(stream, &device);
+    if (result != CUDA_SUCCESS) return result;
+    *card = cards_of_device(regions, device);
+    if (*card == CARD_NONE)
+        *number = 0;
+    else
+        *number = pool ? pools_number(regions, pool, *card) : device_pool(regions, device, *card);
+    return CUDA_SUCCESS;
+}
+
+struct pooled {
+    struct charge charge;
+    bool counted;
+};
+
+static bool is_host_pool(struct regions *regions, CUmemoryPool pool) {
+    int card;
+    return pool && pools_card(regions, pool, &card) && card == CARD_NONE;
+}
+
+static CUresult reserve(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool, CUstream stream) {
+    struct alloc *alloc = &pooled->charge.alloc;
+    struct regions *regions = pooled->charge.regions;
+    *alloc = (struct alloc){.bytes = account_size(bytes), .kind = ALLOC_POOLED};
+    CUresult result = find_pool(regions, pool, stream, &alloc->card, &alloc->owner);
+    if (result != CUDA_SUCCESS) return result;
+    pooled->counted = alloc->owner && pools_allocate(regions, alloc->owner, alloc->bytes);
+    return pooled->counted ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/*
+ * Memory of a pool outside of the device costs nothing here; an allocation that is only recorded
+ * into a graph is counted when the graph is instantiated.
+ */
+static CUresult begin(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool, CUstream stream) {
+    *pooled = (struct pooled){0};
+    CUresult result = shim_enter(&pooled->charge.regions);
+    struct regions *regions = pooled->charge.regions;
+    if (result != CUDA_SUCCESS || !regions) return result;
+    if (capturing(stream) || is_host_pool(regions, pool)) return CUDA_SUCCESS;
+    return reserve(pooled, bytes, pool, stream);
+}
+
+static CUresult end(struct pooled *pooled, CUresult result, const CUdeviceptr *pointer) {
+    struct regions *regions = pooled->charge.regions;
+    struct alloc *alloc = &pooled->charge.alloc;
+    if (!pooled->counted) return result;
+    if (result == CUDA_SUCCESS && allocs_put(regions->process, *pointer, *alloc)) {
+        pools_allocated(regions, alloc->owner);
+        return CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS && undo(*pointer) != CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
+    pools_cancel(regions, alloc->owner, alloc->bytes);
+    return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+#define ALLOC_ASYNC(symbol)                                                               \
+    EXPORT CUresult symbol(CUdeviceptr *pointer, size_t bytes, CUstream stream) {         \
+        struct pooled pooled;                                                             \
+        CUresult result = begin(&pooled, bytes, NULL, stream);                            \
+        if (result != CUDA_SUCCESS) return result;                                        \
+        return end(&pooled, REAL(symbol)(pointer, bytes, stream), pointer);               \
     }
 
-#define ALLOC_FROM_POOL(symbol)                                                         \
-    EXPORT CUresult symbol(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,       \
-                           CUstream stream) {                                           \
-        struct charge charge;                                                           \
-        CUresult result = charge_stream(&charge, bytes, stream);                        \
-        if (result == CUDA_SUCCESS) result = REAL(symbol)(pointer, bytes, pool, stream); \
-        return charge_settle(&charge, result, pointer ? *pointer : 0, undo);            \
+#define ALLOC_FROM_POOL(symbol)                                                           \
+    EXPORT CUresult symbol(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,         \
+                           CUstream stream) {                                             \
+        struct pooled pooled;                                                             \
+        CUresult result = begin(&pooled, bytes, pool, stream);                            \
+        if (result != CUDA_SUCCESS) return result;                                        \
+        return end(&pooled, REAL(symbol)(pointer, bytes, pool, stream), pointer);         \
     }
 
-#define FREE_ASYNC(symbol)                                                              \
-    EXPORT CUresult symbol(CUdeviceptr pointer, CUstream stream) {                      \
-        struct charge charge;                                                           \
-        charge_lift(&charge, pointer);                                                  \
-        return charge_finish(&charge, REAL(symbol)(pointer, stream), pointer);          \
+/* A free that is only recorded into a graph frees nothing now. */
+#define FREE_ASYNC(symbol)                                                                \
+    EXPORT CUresult symbol(CUdeviceptr pointer, CUstream stream) {                        \
+        struct charge charge;                                                             \
+        if (capturing(stream)) return REAL(symbol)(pointer, stream);                      \
+        charge_lift(&charge, pointer);                                                    \
+        return charge_finish(&charge, REAL(symbol)(pointer, stream), pointer);            \
     }
 
 ALLOC_ASYNC(cuMemAllocAsync)

@@ -4,7 +4,7 @@
 
 #define PITCH_UNIT UINT64_C(512) /* what the pitch of present cards is a multiple of */
 
-static CUresult undo(CUdeviceptr pointer) {
+static CUresult undo(uint64_t pointer) {
     return REAL(cuMemFree_v2)(pointer);
 }
 

@@ -11,10 +11,11 @@ _Static_assert(HOOK_COUNT * 2 < TABLE_SIZE, "the name tables are getting full");
 const struct hook hooks[HOOK_COUNT] = {
 #define HOOK(library, symbol, base, version, stream) \
     [H_##symbol] = {#symbol, base, (void *)&symbol, version, LIBRARY_##library, STREAM_##stream},
+#define ALIAS(library, symbol, base, version, stream)                              \
+    [H_##symbol##_from_##version] = {#symbol, base, (void *)&symbol, version, LIBRARY_##library, \
+                                     STREAM_##stream},
 #define NEED(library, symbol) [H_##symbol] = {#symbol, "", NULL, 0, LIBRARY_##library, STREAM_ANY},
 #include "hooks.def"
-#undef HOOK
-#undef NEED
 };
 
 /* Made on first use, by whoever comes: every thread writes the same numbers. Entries are id + 1. */
@@ -49,6 +50,12 @@ static void store(uint16_t *entry, int value) {
     __atomic_store_n(entry, (uint16_t)value, __ATOMIC_RELAXED);
 }
 
+/* The first of a name stays. */
+static void enter(uint16_t *table, const char *name, name_of *get, int id) {
+    uint16_t *entry = place(table, name, get);
+    if (!__atomic_load_n(entry, __ATOMIC_RELAXED)) store(entry, id + 1);
+}
+
 /* Each hook leads to the next one of its base. */
 static void chain_base(int id) {
     for (int other = id + 1; other < HOOK_COUNT; other++)
@@ -61,11 +68,10 @@ static void chain_base(int id) {
 static void make_tables(void) {
     for (int id = 0; id < HOOK_COUNT; id++) {
         if (!hooks[id].wrapper) continue;
-        store(place(by_symbol, hooks[id].symbol, symbol_of), id + 1);
+        enter(by_symbol, hooks[id].symbol, symbol_of, id);
         if (!*hooks[id].base) continue;
         chain_base(id);
-        uint16_t *first = place(by_base, hooks[id].base, base_of);
-        if (!__atomic_load_n(first, __ATOMIC_RELAXED)) store(first, id + 1);
+        enter(by_base, hooks[id].base, base_of, id);
     }
     __atomic_store_n(&ready, true, __ATOMIC_RELEASE);
 }

@@ -10,14 +10,14 @@ enum hook_stream { STREAM_ANY, STREAM_PER_THREAD };
 
 enum hook_id {
 #define HOOK(library, symbol, base, version, stream) H_##symbol,
+#define ALIAS(library, symbol, base, version, stream) H_##symbol##_from_##version,
 #define NEED(library, symbol) H_##symbol,
 #include "hooks.def"
-#undef HOOK
-#undef NEED
     HOOK_COUNT
 };
 
 #define HOOK_NONE (-1)
+#define HOOKS_NEWEST_CUDA 13050 /* the newest CUDA that hooks.def was compared with */
 
 struct hook {
     const char *symbol;

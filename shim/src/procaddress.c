@@ -27,12 +27,34 @@ static int by_address(int first, void *found) {
     return HOOK_NONE;
 }
 
-/* The address is proof, where the driver hands out its exported functions; otherwise the rule. */
-static int entry_of(int first, void *found, int version, uint64_t flags) {
-    int ruled = by_rule(first, version, flags);
-    if (ruled != HOOK_NONE && resolve_find(ruled) == found) return ruled;
+/* Whether this driver hands out the functions it exports, as every driver so far does. */
+static bool hands_out_exports(void) {
+    void *function = NULL;
+    if (!resolve_find(H_cuGetProcAddress)) return true;
+    REAL(cuGetProcAddress)("cuInit", &function, 2000, 0);
+    return function == resolve_find(H_cuInit);
+}
+
+/* A CUDA newer than the hook table may have an entry of that name that the table does not know. */
+static bool entry_is_known(const char *name, void *found, int version, uint64_t flags) {
+    void *function = NULL;
+    if (version <= HOOKS_NEWEST_CUDA) return true;
+    REAL(cuGetProcAddress)(name, &function, HOOKS_NEWEST_CUDA, flags);
+    return function == found;
+}
+
+/*
+ * The address is proof. Without it the rule decides, but only where addresses prove nothing or the
+ * entry is not exported: what is unknown goes through.
+ */
+static int entry_of(const char *name, void *found, int version, uint64_t flags) {
+    int first = hooks_by_base(name);
+    int ruled = first == HOOK_NONE ? HOOK_NONE : by_rule(first, version, flags);
+    if (ruled == HOOK_NONE || resolve_find(ruled) == found) return ruled;
     int proven = by_address(first, found);
-    return proven != HOOK_NONE ? proven : ruled;
+    if (proven != HOOK_NONE) return proven;
+    if (resolve_find(ruled) && hands_out_exports()) return HOOK_NONE;
+    return entry_is_known(name, found, version, flags) ? ruled : HOOK_NONE;
 }
 
 static bool inert(void) {
@@ -42,8 +64,7 @@ static bool inert(void) {
 
 static void replace(const char *name, void **function, int version, uint64_t flags) {
     if (!name || !function || !*function || inert()) return;
-    int first = hooks_by_base(name);
-    int entry = first == HOOK_NONE ? HOOK_NONE : entry_of(first, *function, version, flags);
+    int entry = entry_of(name, *function, version, flags);
     if (entry == HOOK_NONE || *function == hooks[entry].wrapper) return;
     resolve_learn(entry, *function);
     *function = hooks[entry].wrapper;

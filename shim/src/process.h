@@ -16,12 +16,44 @@
 
 struct segment; /* allocs.c */
 
+#define CONTEXTS_MAX 256
+#define POOLS_MAX 64
+
+/* A context, and what it costs on its card. Its number is its place in the table, plus one. */
+struct process_context {
+    uint64_t handle; /* 0: free */
+    uint64_t bytes;
+    uint64_t limits[3]; /* what cuCtxSetLimit added: stack, printf buffer, heap */
+    int32_t card, device;
+    uint32_t primary, reserved;
+};
+
+/*
+ * A memory pool keeps what was freed: what counts is what the driver has reserved for it.
+ * live <= charged, but for moments in which a thread raises charged.
+ */
+struct process_pool {
+    uint64_t handle; /* CUmemoryPool; GRAPH_POOL + device for a device's graphs; 0: free */
+    uint64_t live;   /* bytes in allocations */
+    uint64_t charged;
+    int32_t card, device;
+    uint32_t destroyed; /* by the program, while allocations live */
+    uint32_t dirty;     /* something was freed since the last look at the driver's figure */
+};
+
+/* A map of few or many objects, guarded by a lock: map.c. */
+struct map {
+    uint64_t *cells;
+    uint32_t bits, used;
+};
+
 /* One per card, on a cache line of its own. */
 struct process_card {
     uint64_t bytes; /* what this process holds, whatever the shared region says */
     uint64_t limit; /* from the last good reading of the limits */
+    uint64_t context_bytes; /* from the limits; 0: to be measured */
     uint32_t oversubscribe;
-    uint32_t reserved[11];
+    uint32_t reserved[9];
 };
 
 struct process {
@@ -34,10 +66,17 @@ struct process {
     uint32_t card_count;
     uint32_t settled_at; /* coarse milliseconds of the last look for dead slots */
     uint32_t segments_used;
-    uint32_t reserved0[7];
+    uint32_t context_lock, contexts_used;
+    uint32_t pool_lock, pools_used;
+    uint32_t pools_dirty; /* some pool is */
+    uint32_t vmm_lock;
+    uint32_t reserved0;
     struct process_card cards[MIZAR_CARD_MAX];
     int8_t device_card[DEVICES_MAX]; /* by CUDA ordinal: card + 1, -1 for none, 0 not asked yet */
     struct segment *segments[SEGMENTS_MAX];
+    struct process_context contexts[CONTEXTS_MAX];
+    struct process_pool pools[POOLS_MAX];
+    struct map vmm_handles, vmm_mappings;
 };
 
 /* A lock that may be waited for; held for microseconds, never over a call that may not return. */

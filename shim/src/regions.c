@@ -62,6 +62,8 @@ static void store_limits(struct process *process, const struct limits_copy *copy
         uint64_t limit = i < copy->card_count ? copy->cards[i].memory_limit : 0;
         if (limit > MIZAR_BYTES_MAX) limit = MIZAR_BYTES_MAX;
         __atomic_store_n(&process->cards[i].limit, limit, __ATOMIC_RELAXED);
+        __atomic_store_n(&process->cards[i].context_bytes, copy->cards[i].context_bytes,
+                         __ATOMIC_RELAXED);
         __atomic_store_n(&process->cards[i].oversubscribe,
                          copy->cards[i].memory_mode == MIZAR_MEMORY_OVERSUBSCRIBE,
                          __ATOMIC_RELAXED);
@@ -113,6 +115,13 @@ int regions_card(struct regions *regions, const char *uuid) {
     for (unsigned i = 0; i < copy.card_count; i++)
         if (!strcasecmp(copy.cards[i].uuid, uuid)) return (int)i;
     return CARD_NONE;
+}
+
+bool regions_uuid(struct regions *regions, int card, char *uuid) {
+    struct limits_copy copy;
+    if (limits_read(regions->limits, &copy) || (unsigned)card >= copy.card_count) return false;
+    memcpy(uuid, copy.cards[card].uuid, MIZAR_UUID_SIZE);
+    return true;
 }
 
 static void drop(struct regions *made) {

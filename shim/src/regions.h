@@ -52,6 +52,9 @@ static inline bool regions_fresh(struct regions *regions) {
 /* The card with that UUID, or CARD_NONE. */
 int regions_card(struct regions *regions, const char *uuid);
 
+/* The card's UUID, into MIZAR_UUID_SIZE bytes. */
+bool regions_uuid(struct regions *regions, int card, char *uuid);
+
 /* Bytes this container may hold on the card now. */
 static inline uint64_t regions_memory_limit(struct regions *regions, int card) {
     if (card == CARD_NONE || !regions_fresh(regions)) return 0;

@@ -21,10 +21,7 @@ struct wanted {
 static const struct wanted wanted[] = {
 #define HOOK(library, symbol, base, version, stream) \
     {#library, #symbol, base, version, stream, (void **)&api.symbol},
-#define NEED(library, symbol)
 #include "hooks.def"
-#undef HOOK
-#undef NEED
 };
 
 static void *handle_of(const struct wanted *want) {
@@ -91,10 +88,7 @@ static lookup *lookup_of(const char *way) {
 
 void api_load(const char *way) {
 #define HOOK(library, symbol, base, version, stream) api.symbol = symbol;
-#define NEED(library, symbol)
 #include "hooks.def"
-#undef HOOK
-#undef NEED
     lookup *look_up = lookup_of(way);
     CHECK(look_up || !strcmp(way, "link"));
     for (size_t i = 0; look_up && i < sizeof wanted / sizeof *wanted; i++) {
@@ -107,7 +101,7 @@ void api_load(const char *way) {
 
 void api_use(CUdevice device) {
     CUcontext context;
-    CHECK_IS(cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
+    CHECK_IS(api.cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
     CHECK_IS(cuCtxSetCurrent(context), CUDA_SUCCESS);
 }
 

@@ -15,17 +15,13 @@
 
 /* Not hooked; the same in every way of lookup. */
 CUresult cuDeviceGetCount(int *count);
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuStreamCreate(CUstream *stream, unsigned flags);
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device);
 
 struct api {
 #define HOOK(library, symbol, base, version, stream) __typeof__(&symbol) symbol;
-#define NEED(library, symbol)
 #include "hooks.def"
-#undef HOOK
-#undef NEED
 };
 extern struct api api;
 
@@ -34,7 +30,7 @@ void api_load(const char *way);
 
 /* cuInit, and device 0's context made current. */
 void api_start(void);
-void api_use(CUdevice device);
+void api_use(CUdevice device); /* keeps asking for the same primary context */
 
 /* The usage region of MIZAR_DIR. */
 struct mizar_usage *api_usage(void);

@@ -17,7 +17,8 @@ struct fake fake = {.devices = 2, .total = 16384 * MIB, .pitch_unit = 512, .next
 
 static struct CUctx_st {
     CUdevice device;
-} contexts[FAKE_DEVICES];
+    int references;
+} contexts[2 * FAKE_DEVICES]; /* primary ones, then one made by cuCtxCreate for each device */
 static struct CUstream_st {
     CUcontext context;
 } streams[FAKE_DEVICES];
@@ -31,7 +32,7 @@ EXPORT CUresult cuInit(unsigned flags) {
     CALLED(cuInit);
     const char *devices = getenv("FAKE_DEVICES");
     if (devices) fake.devices = atoi(devices);
-    for (int i = 0; i < FAKE_DEVICES; i++) contexts[i].device = i;
+    for (int i = 0; i < 2 * FAKE_DEVICES; i++) contexts[i].device = i % FAKE_DEVICES;
     for (int i = 0; i < FAKE_DEVICES; i++) streams[i].context = &contexts[i];
     return (CUresult)flags;
 }
@@ -58,8 +59,109 @@ EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
     return cuDeviceGetUuid_v2(uuid, device);
 }
 
+void fake_use(int device) {
+    current = &contexts[device];
+}
+
+static CUresult make(CUcontext *context, int which) {
+    if (fake.fail) return fake.fail;
+    if (!contexts[which].references++) fake.contexts++;
+    *context = &contexts[which];
+    return CUDA_SUCCESS;
+}
+
+static CUresult unmake(CUcontext context, int references) {
+    context->references -= references;
+    if (!context->references) fake.contexts--;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    *context = &contexts[device];
+    CALLED(cuDevicePrimaryCtxRetain);
+    return make(context, device);
+}
+
+#define RELEASE(symbol)                        \
+    EXPORT CUresult symbol(CUdevice device) {  \
+        CALLED(symbol);                        \
+        return unmake(&contexts[device], 1);   \
+    }
+#define RESET(symbol)                                                        \
+    EXPORT CUresult symbol(CUdevice device) {                                \
+        CALLED(symbol);                                                      \
+        return unmake(&contexts[device], contexts[device].references);       \
+    }
+#define DESTROY(symbol)                         \
+    EXPORT CUresult symbol(CUcontext context) { \
+        CALLED(symbol);                         \
+        return unmake(context, 1);              \
+    }
+RELEASE(cuDevicePrimaryCtxRelease)
+RELEASE(cuDevicePrimaryCtxRelease_v2)
+RESET(cuDevicePrimaryCtxReset)
+RESET(cuDevicePrimaryCtxReset_v2)
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDestroy_v2)
+DESTROY(cuCtxDetach)
+
+EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+    *flags = 0;
+    *active = contexts[device].references > 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUcontext *context, CUdevice device) {
+    CUresult result = make(context, FAKE_DEVICES + device);
+    if (result == CUDA_SUCCESS) current = *context;
+    return result;
+}
+
+EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
+    CALLED(cuCtxCreate);
+    (void)flags;
+    return create(context, device);
+}
+
+EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    CALLED(cuCtxCreate_v2);
+    (void)flags;
+    return create(context, device);
+}
+
+EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned flags,
+                               CUdevice device) {
+    CALLED(cuCtxCreate_v3);
+    (void)affinities, (void)count, (void)flags;
+    return create(context, device);
+}
+
+EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags,
+                               CUdevice device) {
+    CALLED(cuCtxCreate_v4);
+    (void)parameters, (void)flags;
+    return create(context, device);
+}
+
+EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
+    CALLED(cuCtxFromGreenCtx);
+    (void)green;
+    return create(context, 0);
+}
+
+EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
+    *version = 3020;
+    return context->references > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
+    CALLED(cuCtxSetLimit);
+    (void)limit, (void)value;
+    return fake.fail;
+}
+
+EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+    (void)device;
+    *value = attribute == 16 ? 4 : attribute == 39 ? 1024 : 0;
     return CUDA_SUCCESS;
 }
 
@@ -151,23 +253,60 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned f
     return take(pointer, bytes);
 }
 
+/* ---- pools: they keep what was freed until the program waits ---- */
+
+static uint64_t rounded(uint64_t bytes) {
+    uint64_t grain = fake.pool_grain ? fake.pool_grain : 512;
+    return (bytes + grain - 1) / grain * grain;
+}
+
+/* The first few allocations have their sizes kept; more than that are without a size. */
+static CUresult take_pooled(CUdeviceptr *pointer, uint64_t bytes) {
+    CUresult result = take(pointer, bytes);
+    if (result != CUDA_SUCCESS || fake.capturing) return result;
+    for (int i = 0; i < FAKE_LIVE; i++) {
+        if (fake.live_bytes[i]) continue;
+        fake.live_bytes[i] = bytes;
+        fake.live_pointers[i] = *pointer;
+        fake.pool_live += bytes;
+        if (fake.pool_reserved < fake.pool_live) fake.pool_reserved = rounded(fake.pool_live);
+        break;
+    }
+    return CUDA_SUCCESS;
+}
+
+static void give_pooled(CUdeviceptr pointer) {
+    for (int i = 0; i < FAKE_LIVE; i++) {
+        if (fake.live_pointers[i] != pointer) continue;
+        fake.pool_live -= fake.live_bytes[i];
+        fake.live_bytes[i] = fake.live_pointers[i] = 0;
+        return;
+    }
+}
+
+static CUresult wait_for_all(void) {
+    fake.pool_reserved = rounded(fake.pool_live);
+    return CUDA_SUCCESS;
+}
+
 #define TAKE_ASYNC(symbol)                                                        \
     EXPORT CUresult symbol(CUdeviceptr *pointer, size_t bytes, CUstream stream) { \
         CALLED(symbol);                                                           \
         (void)stream;                                                             \
-        return take(pointer, bytes);                                              \
+        return take_pooled(pointer, bytes);                                       \
     }
 #define TAKE_FROM_POOL(symbol)                                                   \
     EXPORT CUresult symbol(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, \
                            CUstream stream) {                                    \
         CALLED(symbol);                                                          \
         (void)pool, (void)stream;                                                \
-        return take(pointer, bytes);                                             \
+        return take_pooled(pointer, bytes);                                      \
     }
 #define GIVE_ASYNC(symbol)                                          \
     EXPORT CUresult symbol(CUdeviceptr pointer, CUstream stream) {  \
         CALLED(symbol);                                             \
-        (void)pointer, (void)stream;                                \
+        (void)stream;                                               \
+        if (!fake.fail) give_pooled(pointer);                       \
         return fake.fail;                                           \
     }
 TAKE_ASYNC(cuMemAllocAsync)
@@ -177,15 +316,287 @@ TAKE_FROM_POOL(cuMemAllocFromPoolAsync_ptsz)
 GIVE_ASYNC(cuMemFreeAsync)
 GIVE_ASYNC(cuMemFreeAsync_ptsz)
 
+static struct CUmemPoolHandle_st {
+    int number;
+} pools[8];
+static int pools_made;
+
+EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
+    *pool = &pools[device];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
+    CALLED(cuMemPoolCreate);
+    (void)props;
+    *pool = &pools[4 + pools_made++ % 4];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    CALLED(cuMemPoolDestroy);
+    (void)pool;
+    return wait_for_all();
+}
+
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    CALLED(cuMemPoolTrimTo);
+    (void)pool, (void)keep;
+    return fake.calls[FAKE_cuMemPoolTrimTo] > 1000 ? 1 : CUDA_SUCCESS; /* nothing without a wait */
+}
+
+EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
+    (void)pool;
+    if (attribute != CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) return CUDA_ERROR_INVALID_VALUE;
+    *(uint64_t *)value = fake.pool_reserved;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool,
+                                       CUmemPoolPtrExportData *data) {
+    CALLED(cuMemPoolImportPointer);
+    (void)pool, (void)data;
+    return take(pointer, MIB);
+}
+
+EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status) {
+    (void)stream;
+    *status = fake.capturing;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream stream) {
+    CALLED(cuStreamSynchronize);
+    (void)stream;
+    return wait_for_all();
+}
+
+EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    CALLED(cuStreamSynchronize_ptsz);
+    (void)stream;
+    return wait_for_all();
+}
+
+EXPORT CUresult cuCtxSynchronize(void) {
+    CALLED(cuCtxSynchronize);
+    return wait_for_all();
+}
+
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
+    CALLED(cuCtxSynchronize_v2);
+    (void)context;
+    return wait_for_all();
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent event) {
+    CALLED(cuEventSynchronize);
+    (void)event;
+    return wait_for_all();
+}
+
+/* ---- physical memory by handle ---- */
+
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
+                            const CUmemAllocationProp *prop, unsigned long long flags) {
+    CALLED(cuMemCreate);
+    (void)prop, (void)flags;
+    return take(handle, bytes);
+}
+
+EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    CALLED(cuMemRelease);
+    (void)handle;
+    return fake.fail;
+}
+
+static CUmemGenericAllocationHandle mapped;
+
+EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
+                         CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    CALLED(cuMemMap);
+    (void)pointer, (void)bytes, (void)offset, (void)flags;
+    mapped = handle;
+    return fake.fail;
+}
+
+EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
+    CALLED(cuMemUnmap);
+    (void)pointer, (void)bytes;
+    return fake.fail;
+}
+
+EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+    CALLED(cuMemRetainAllocationHandle);
+    (void)address;
+    *handle = mapped;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
+                                               void *os_handle, int type) {
+    CALLED(cuMemImportFromShareableHandle);
+    (void)os_handle, (void)type;
+    return take(handle, 512);
+}
+
+EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                       CUmemGenericAllocationHandle handle) {
+    (void)handle;
+    prop->location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    return CUDA_SUCCESS;
+}
+
+/* ---- arrays, imports ---- */
+
+#define MAKE(symbol, type, descriptor)                             \
+    EXPORT CUresult symbol(type *made, const descriptor *given) {  \
+        CUdeviceptr pointer = 0;                                   \
+        CALLED(symbol);                                            \
+        (void)given;                                               \
+        CUresult result = take(&pointer, 512);                     \
+        *made = (type)(uintptr_t)pointer;                          \
+        return result;                                             \
+    }
+#define UNMAKE(symbol, type)               \
+    EXPORT CUresult symbol(type made) {    \
+        CALLED(symbol);                    \
+        (void)made;                        \
+        return fake.fail;                  \
+    }
+MAKE(cuArrayCreate, CUarray, CUDA_ARRAY_DESCRIPTOR_v1)
+MAKE(cuArrayCreate_v2, CUarray, CUDA_ARRAY_DESCRIPTOR)
+MAKE(cuArray3DCreate, CUarray, CUDA_ARRAY3D_DESCRIPTOR_v1)
+MAKE(cuArray3DCreate_v2, CUarray, CUDA_ARRAY3D_DESCRIPTOR)
+MAKE(cuImportExternalMemory, CUexternalMemory, CUDA_EXTERNAL_MEMORY_HANDLE_DESC)
+UNMAKE(cuArrayDestroy, CUarray)
+UNMAKE(cuMipmappedArrayDestroy, CUmipmappedArray)
+UNMAKE(cuDestroyExternalMemory, CUexternalMemory)
+UNMAKE(cuIpcCloseMemHandle, CUdeviceptr)
+
+EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
+                                       const CUDA_ARRAY3D_DESCRIPTOR *given, unsigned levels) {
+    CUdeviceptr pointer = 0;
+    CALLED(cuMipmappedArrayCreate);
+    (void)given, (void)levels;
+    CUresult result = take(&pointer, 512);
+    *array = (CUmipmappedArray)(uintptr_t)pointer;
+    return result;
+}
+
+/* Everything that is opened is 40 MiB. */
+EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags) {
+    CALLED(cuIpcOpenMemHandle);
+    (void)handle, (void)flags;
+    return take(pointer, 512);
+}
+
+EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags) {
+    CALLED(cuIpcOpenMemHandle_v2);
+    (void)handle, (void)flags;
+    return take(pointer, 512);
+}
+
+EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {
+    *base = pointer;
+    *bytes = 40 * MIB;
+    return CUDA_SUCCESS;
+}
+
+/* ---- graphs: a graph is the list of its allocation nodes ---- */
+
+static struct CUgraphExec_st {
+    int number;
+} execs[8];
+static int execs_made;
+
+static CUresult instantiate(CUgraphExec *exec) {
+    *exec = &execs[execs_made++ % 8];
+    return fake.fail;
+}
+
+EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
+    size_t found = 0;
+    for (int i = 0; graph && i < 4; i++) {
+        if (!fake.graph_sizes[i]) continue;
+        if (nodes) nodes[found] = (CUgraphNode)&fake.graph_sizes[i];
+        found++;
+    }
+    *count = found;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type) {
+    (void)node;
+    *type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
+    params->pool.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    params->bytes = *(uint64_t *)node;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
+                                   size_t bytes) {
+    CALLED(cuGraphInstantiate);
+    (void)graph, (void)node, (void)log, (void)bytes;
+    return instantiate(exec);
+}
+
+EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node,
+                                      char *log, size_t bytes) {
+    CALLED(cuGraphInstantiate_v2);
+    (void)graph, (void)node, (void)log, (void)bytes;
+    return instantiate(exec);
+}
+
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph,
+                                            unsigned long long flags) {
+    CALLED(cuGraphInstantiateWithFlags);
+    (void)graph, (void)flags;
+    return instantiate(exec);
+}
+
+EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, void *params) {
+    CALLED(cuGraphInstantiateWithParams);
+    (void)graph, (void)params;
+    return instantiate(exec);
+}
+
+EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, void *params) {
+    CALLED(cuGraphInstantiateWithParams_ptsz);
+    (void)graph, (void)params;
+    return instantiate(exec);
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    CALLED(cuGraphExecDestroy);
+    (void)exec;
+    return fake.fail;
+}
+
+EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value) {
+    (void)device, (void)attribute;
+    *(uint64_t *)value = fake.graph_reserved;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    (void)device;
+    fake.graph_reserved = 0;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer) {
     CALLED(cuMemFree);
-    (void)pointer;
+    if (!fake.fail) give_pooled(pointer);
     return fake.fail;
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     CALLED(cuMemFree_v2);
-    (void)pointer;
+    if (!fake.fail) give_pooled(pointer);
     return fake.fail;
 }
 
@@ -226,31 +637,15 @@ static const struct entry {
     int per_thread;
     void *function;
 } entries[] = {
-#define ENTRY(base, version, per_thread, symbol) {#base, version, per_thread, (void *)&symbol}
-    ENTRY(cuInit, 2000, 0, cuInit),
-    ENTRY(cuMemAlloc, 2000, 0, cuMemAlloc),
-    ENTRY(cuMemAlloc, 3020, 0, cuMemAlloc_v2),
-    ENTRY(cuMemAllocPitch, 2000, 0, cuMemAllocPitch),
-    ENTRY(cuMemAllocPitch, 3020, 0, cuMemAllocPitch_v2),
-    ENTRY(cuMemAllocManaged, 6000, 0, cuMemAllocManaged),
-    ENTRY(cuMemAllocAsync, 11020, 0, cuMemAllocAsync),
-    ENTRY(cuMemAllocAsync, 11020, 1, cuMemAllocAsync_ptsz),
-    ENTRY(cuMemAllocFromPoolAsync, 11020, 0, cuMemAllocFromPoolAsync),
-    ENTRY(cuMemAllocFromPoolAsync, 11020, 1, cuMemAllocFromPoolAsync_ptsz),
-    ENTRY(cuMemFree, 2000, 0, cuMemFree),
-    ENTRY(cuMemFree, 3020, 0, cuMemFree_v2),
-    ENTRY(cuMemFreeAsync, 11020, 0, cuMemFreeAsync),
-    ENTRY(cuMemFreeAsync, 11020, 1, cuMemFreeAsync_ptsz),
-    ENTRY(cuMemGetInfo, 2000, 0, cuMemGetInfo),
-    ENTRY(cuMemGetInfo, 3020, 0, cuMemGetInfo_v2),
-    ENTRY(cuDeviceTotalMem, 2000, 0, cuDeviceTotalMem),
-    ENTRY(cuDeviceTotalMem, 3020, 0, cuDeviceTotalMem_v2),
-    ENTRY(cuDeviceGetCount, 2000, 0, cuDeviceGetCount),
-    ENTRY(cuDevicePrimaryCtxRetain, 7000, 0, cuDevicePrimaryCtxRetain),
-    ENTRY(cuCtxSetCurrent, 4000, 0, cuCtxSetCurrent),
-    ENTRY(cuStreamCreate, 2000, 0, cuStreamCreate),
-    ENTRY(cuGetProcAddress, 11030, 0, cuGetProcAddress),
-    ENTRY(cuGetProcAddress, 12000, 0, cuGetProcAddress_v2),
+#define ANY 0
+#define PER_THREAD 1
+#define ENTRY_CUDA(symbol, base, version, stream) {base, version, stream, (void *)&symbol},
+#define ENTRY_LIBC(symbol, base, version, stream)
+#define ENTRY_NVML(symbol, base, version, stream)
+#define HOOK(library, symbol, base, version, stream) ENTRY_##library(symbol, base, version, stream)
+#define ALIAS(library, symbol, base, version, stream) ENTRY_##library(symbol, base, version, stream)
+#include "hooks.def"
+    {"cuDeviceGetCount", 2000, 0, (void *)&cuDeviceGetCount},
 };
 
 static CUresult find(const char *name, void **function, int version, uint64_t flags) {

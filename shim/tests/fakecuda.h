@@ -10,10 +10,10 @@ enum fake_call {
 #define HOOK(library, symbol, base, version, stream) FAKE_##symbol,
 #define NEED(library, symbol) FAKE_##symbol,
 #include "hooks.def"
-#undef HOOK
-#undef NEED
     FAKE_CALLS
 };
+
+#define FAKE_LIVE 64
 
 struct fake {
     int devices;
@@ -22,8 +22,18 @@ struct fake {
     uint64_t others;     /* bytes that others have taken of it */
     uint64_t pitch_unit; /* the pitch is a multiple of this */
     uint64_t next;       /* the next pointer */
+    uint64_t contexts;     /* that live now */
+    uint64_t context_cost; /* bytes that NVML says each of them takes */
+    uint64_t pool_grain;   /* pools grow in steps of this */
+    uint64_t live_bytes[FAKE_LIVE], live_pointers[FAKE_LIVE]; /* of pools' allocations */
+    uint64_t pool_reserved, pool_live;                        /* of all pools together */
+    uint64_t graph_reserved, graph_sizes[4];                  /* the graph: its allocation nodes */
+    int capturing;
     uint64_t calls[FAKE_CALLS];
 };
+
+/* Makes a context of the device current without the driver's being asked for one. */
+void fake_use(int device) __attribute__((visibility("default")));
 
 extern struct fake fake __attribute__((visibility("default")));
 extern uint64_t fake_nvml_calls; /* into the fake NVML */

@@ -34,6 +34,12 @@ static void do_info(void) {
     answer(result == CUDA_SUCCESS ? (long long)free_now : -result, (long long)total);
 }
 
+static CUresult do_use(CUdevice device) {
+    CUcontext context;
+    CUresult result = api.cuDevicePrimaryCtxRetain(&context, device);
+    return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
+}
+
 static void do_total(CUdevice device) {
     size_t bytes = 0;
     CUresult result = api.cuDeviceTotalMem_v2(&bytes, device);
@@ -62,7 +68,7 @@ static void do_vfork(void) {
 
 static bool obey(const char *word, unsigned long long number) {
     if (!strcmp(word, "init")) answer(api.cuInit(0), 0);
-    else if (!strcmp(word, "use")) api_use((CUdevice)number), answer(0, 0);
+    else if (!strcmp(word, "use")) answer(do_use((CUdevice)number), 0);
     else if (!strcmp(word, "alloc")) do_alloc(number);
     else if (!strcmp(word, "free")) answer(api.cuMemFree_v2(pointers[number]), 0);
     else if (!strcmp(word, "info")) do_info();

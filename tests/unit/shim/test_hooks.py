@@ -29,17 +29,53 @@ HOOKS = [
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetMemoryInfo_v2",
 ]
-MORE = ["pitch", "foreign_card", "many"]
+OBJECTS = [
+    "cuMemCreate",
+    "cuMemImportFromShareableHandle",
+    "cuCtxCreate",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxSetLimit",
+    "cuCtxFromGreenCtx",
+    "cuArrayCreate",
+    "cuArrayCreate_v2",
+    "cuArray3DCreate",
+    "cuArray3DCreate_v2",
+    "cuMipmappedArrayCreate",
+    "cuMemPoolCreate",
+    "cuMemPoolImportPointer",
+    "cuGraphInstantiate",
+    "cuImportExternalMemory",
+    "cuIpcOpenMemHandle",
+    "cuIpcOpenMemHandle_v2",
+]
+MORE = [
+    "pitch",
+    "foreign_card",
+    "many",
+    "cuMemCreate_fails",
+    "cuMemCreate_elsewhere",
+    "first_context_too_large",
+    "unseen_context",
+    "pool_waits",
+    "pool_grain",
+    "capture",
+]
 WAYS = ["link", "dlsym", "default", "next", "found_dlsym", "proc", "proc_v1"]
 
 
 def test_every_snippet_is_run(env: dict[str, str]) -> None:
-    assert set(run("snippets", env=env).stdout.split()) == {*HOOKS, *MORE}
+    assert set(run("snippets", env=env).stdout.split()) == {*HOOKS, *OBJECTS, *MORE}
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("hook", HOOKS)
 def test_hook(hook: str, way: str, env: dict[str, str]) -> None:
+    run("snippets", hook, way, env=env)
+
+
+@pytest.mark.parametrize("way", ["link", "dlsym", "proc"])
+@pytest.mark.parametrize("hook", OBJECTS)
+def test_object(hook: str, way: str, env: dict[str, str]) -> None:
     run("snippets", hook, way, env=env)
 
 

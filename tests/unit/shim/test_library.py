@@ -56,7 +56,7 @@ print(json.dumps({
     "env": {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "MIZAR_DIR")},
     "fds": sorted(os.listdir("/proc/self/fd")),
     "threads": threading.active_count(),
-    "maps": [line for line in open("/proc/self/maps") if os.environ.get("MIZAR_DIR", "no such") in line],
+    "maps": [line for line in open("/proc/self/maps") if "/slot/" in line],
 }))
 print("a word to stderr", file=sys.stderr)
 sys.exit(3)

@@ -1,0 +1,10 @@
+/* How much memory a CUDA array takes: drivers lay it out in blocks and do not tell. */
+#ifndef MIZAR_ARRAYS_H
+#define MIZAR_ARRAYS_H
+
+#include "cuda_api.h"
+
+/* Of an array, or of all levels of a mipmapped one. 0 for what is mapped by the program later. */
+uint64_t arrays_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels);
+
+#endif

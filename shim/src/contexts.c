@@ -1,0 +1,249 @@
+#include "contexts.h"
+
+#include "account.h"
+#include "allocs.h"
+#include "cards.h"
+#include "probe.h"
+
+/* ---- the table ---------------------------------------------------------------------------------- */
+
+static unsigned used(struct process *process) {
+    return __atomic_load_n(&process->contexts_used, __ATOMIC_ACQUIRE);
+}
+
+static uint64_t handle_in(struct process *process, unsigned place) {
+    return __atomic_load_n(&process->contexts[place].handle, __ATOMIC_ACQUIRE);
+}
+
+/* The number of the context, or 0. */
+static unsigned find(struct process *process, CUcontext context) {
+    for (unsigned place = 0; place < used(process); place++)
+        if (handle_in(process, place) == (uint64_t)(uintptr_t)context) return place + 1;
+    return 0;
+}
+
+static unsigned free_place(struct process *process) {
+    unsigned place = 0;
+    while (place < used(process) && handle_in(process, place)) place++;
+    return place;
+}
+
+/* The caller holds the lock. 0 when the table is full: then nothing will be given back with it. */
+static unsigned add(struct process *process, struct process_context entry) {
+    unsigned place = free_place(process);
+    if (place == CONTEXTS_MAX) return 0;
+    uint64_t handle = entry.handle;
+    entry.handle = 0;
+    process->contexts[place] = entry;
+    __atomic_store_n(&process->contexts[place].handle, handle, __ATOMIC_RELEASE);
+    if (place == used(process))
+        __atomic_store_n(&process->contexts_used, place + 1, __ATOMIC_RELEASE);
+    return place + 1;
+}
+
+/* ---- what a context costs ------------------------------------------------------------------------ */
+
+static void count_context(struct regions *regions, int card, int64_t bytes) {
+    struct mizar_usage_slot *slot = &regions->usage->slots[regions->process->slot];
+    __atomic_fetch_add(&slot->cards[card].context_bytes, (uint64_t)bytes, __ATOMIC_RELAXED);
+}
+
+/* From the limits, or learned by a process of this container. False: nobody knows. */
+static bool known_cost(struct regions *regions, int card, uint64_t *bytes) {
+    uint64_t told = __atomic_load_n(&regions->process->cards[card].context_bytes, __ATOMIC_RELAXED);
+    uint64_t learned =
+        __atomic_load_n(&regions->usage->cards[card].learned_context_bytes, __ATOMIC_RELAXED);
+    *bytes = told ? told : learned ? learned - 1 : 0;
+    if (*bytes > MIZAR_BYTES_MAX) *bytes = MIZAR_BYTES_MAX;
+    return told || learned;
+}
+
+/* The smallest of the first few: neighbours on the card can make a measurement too large. */
+#define SAMPLES 3
+
+static bool wants_samples(struct regions *regions, int card) {
+    return !__atomic_load_n(&regions->process->cards[card].context_bytes, __ATOMIC_RELAXED) &&
+           __atomic_load_n(&regions->usage->cards[card].learned_contexts, __ATOMIC_RELAXED) <
+               SAMPLES;
+}
+
+static void learn(struct regions *regions, int card, uint64_t bytes) {
+    struct mizar_usage_card *shared = &regions->usage->cards[card];
+    uint64_t before = __atomic_load_n(&shared->learned_context_bytes, __ATOMIC_RELAXED);
+    if (!before || bytes + 1 < before)
+        __atomic_store_n(&shared->learned_context_bytes, bytes + 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&shared->learned_contexts, 1, __ATOMIC_RELAXED);
+}
+
+/* ---- made on purpose ----------------------------------------------------------------------------- */
+
+CUresult contexts_begin(struct context_charge *charge, CUdevice device) {
+    struct regions *regions = charge->regions;
+    charge->device = device;
+    charge->card = cards_of_device(regions, device);
+    if (charge->card == CARD_NONE) return CUDA_ERROR_OUT_OF_MEMORY;
+    process_lock(&regions->process->context_lock);
+    known_cost(regions, charge->card, &charge->bytes);
+    if (!account_reserve(regions, charge->card, charge->bytes)) {
+        process_unlock(&regions->process->context_lock);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    charge->measuring = wants_samples(regions, charge->card) &&
+                        probe_used(regions, charge->card, &charge->before);
+    return CUDA_SUCCESS;
+}
+
+/* What was measured takes the place of what was reserved. */
+static bool correct(struct context_charge *charge) {
+    uint64_t after, bytes;
+    if (!charge->measuring || !probe_used(charge->regions, charge->card, &after)) return true;
+    bytes = after > charge->before ? after - charge->before : 0;
+    learn(charge->regions, charge->card, bytes);
+    known_cost(charge->regions, charge->card, &bytes);
+    if (bytes < charge->bytes)
+        account_release(charge->regions, charge->card, charge->bytes - bytes);
+    else if (!account_reserve(charge->regions, charge->card, bytes - charge->bytes))
+        return false;
+    charge->bytes = bytes;
+    return true;
+}
+
+CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context,
+                      bool primary) {
+    struct process *process = charge->regions->process;
+    if (result == CUDA_SUCCESS && !correct(charge)) result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) {
+        add(process, (struct process_context){.handle = (uint64_t)(uintptr_t)context,
+                                              .bytes = charge->bytes,
+                                              .card = charge->card,
+                                              .device = charge->device,
+                                              .primary = primary});
+        count_context(charge->regions, charge->card, (int64_t)charge->bytes);
+    } else {
+        account_release(charge->regions, charge->card, charge->bytes);
+    }
+    process_unlock(&process->context_lock);
+    return result;
+}
+
+/* ---- noticed ------------------------------------------------------------------------------------- */
+
+/* Made behind our back: it is counted, whatever the limit says. */
+static unsigned notice(struct regions *regions, CUcontext context, CUdevice device) {
+    struct process *process = regions->process;
+    struct process_context entry = {.handle = (uint64_t)(uintptr_t)context, .device = device};
+    process_lock(&process->context_lock);
+    unsigned number = find(process, context);
+    if (!number) {
+        entry.card = cards_of_device(regions, device);
+        if (entry.card != CARD_NONE) {
+            known_cost(regions, entry.card, &entry.bytes);
+            account_force(regions, entry.card, entry.bytes);
+            count_context(regions, entry.card, (int64_t)entry.bytes);
+        }
+        entry.primary = !contexts_has_primary(regions, device);
+        number = add(process, entry);
+    }
+    process_unlock(&process->context_lock);
+    return number;
+}
+
+unsigned contexts_current(struct regions *regions, CUdevice device) {
+    CUcontext context = NULL;
+    if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context) return 0;
+    unsigned number = find(regions->process, context);
+    return __builtin_expect(number != 0, 1) ? number : notice(regions, context, device);
+}
+
+bool contexts_has_primary(struct regions *regions, CUdevice device) {
+    struct process *process = regions->process;
+    for (unsigned place = 0; place < used(process); place++) {
+        struct process_context *entry = &process->contexts[place];
+        if (handle_in(process, place) && entry->primary && entry->device == device) return true;
+    }
+    return false;
+}
+
+void contexts_add_free(struct regions *regions, CUcontext context) {
+    struct process *process = regions->process;
+    process_lock(&process->context_lock);
+    if (!find(process, context))
+        add(process, (struct process_context){.handle = (uint64_t)(uintptr_t)context,
+                                              .card = CARD_NONE,
+                                              .device = -1});
+    process_unlock(&process->context_lock);
+}
+
+/* ---- gone ---------------------------------------------------------------------------------------- */
+
+struct sweep {
+    struct regions *regions;
+    unsigned number;
+};
+
+static bool dies_with(const struct alloc *alloc, void *context) {
+    const struct sweep *sweep = context;
+    return alloc->owner == sweep->number && alloc->kind != ALLOC_POOLED;
+}
+
+static void give_back(const struct alloc *alloc, void *context) {
+    account_release(((struct sweep *)context)->regions, alloc->card, alloc->bytes);
+}
+
+static uint64_t limits_bytes(const struct process_context *entry) {
+    return entry->limits[0] + entry->limits[1] + entry->limits[2];
+}
+
+void contexts_lock(struct regions *regions) {
+    process_lock(&regions->process->context_lock);
+}
+
+void contexts_unlock(struct regions *regions) {
+    process_unlock(&regions->process->context_lock);
+}
+
+void contexts_gone(struct regions *regions, CUcontext context) {
+    struct process *process = regions->process;
+    struct sweep sweep = {regions, find(process, context)};
+    if (!sweep.number) return;
+    struct process_context *entry = &process->contexts[sweep.number - 1];
+    allocs_sweep(process, dies_with, give_back, &sweep);
+    account_release(regions, entry->card, entry->bytes + limits_bytes(entry));
+    if (entry->card != CARD_NONE) count_context(regions, entry->card, -(int64_t)entry->bytes);
+    __atomic_store_n(&entry->handle, 0, __ATOMIC_RELEASE);
+}
+
+static CUcontext primary_of(struct process *process, CUdevice device) {
+    for (unsigned place = 0; place < used(process); place++) {
+        struct process_context *entry = &process->contexts[place];
+        uint64_t handle = handle_in(process, place);
+        if (handle && entry->primary && entry->device == device)
+            return (CUcontext)(uintptr_t)handle;
+    }
+    return NULL;
+}
+
+void contexts_check_primary(struct regions *regions, CUdevice device) {
+    unsigned flags;
+    int active = 1;
+    CUcontext primary = primary_of(regions->process, device);
+    if (primary && REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS &&
+        !active)
+        contexts_gone(regions, primary);
+}
+
+/* ---- cuCtxSetLimit ------------------------------------------------------------------------------- */
+
+/* Of another thread's context nothing is changed meanwhile: a context has one current limit. */
+bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes,
+                        uint64_t *before) {
+    unsigned number = contexts_current(regions, device);
+    *before = 0;
+    if (!number) return true;
+    struct process_context *entry = &regions->process->contexts[number - 1];
+    *before = __atomic_exchange_n(&entry->limits[limit], bytes, __ATOMIC_RELAXED);
+    if (bytes < *before) account_release(regions, entry->card, *before - bytes);
+    if (bytes <= *before || account_reserve(regions, entry->card, bytes - *before)) return true;
+    __atomic_store_n(&entry->limits[limit], *before, __ATOMIC_RELAXED);
+    return false;
+}

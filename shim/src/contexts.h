@@ -1,0 +1,56 @@
+/*
+ * Contexts: what each costs on its card, and what dies with it. CUDA makes some without being asked
+ * through a hooked function; those are noticed when they are first used.
+ */
+#ifndef MIZAR_CONTEXTS_H
+#define MIZAR_CONTEXTS_H
+
+#include "cuda_api.h"
+#include "regions.h"
+
+/* The number of the calling thread's context, which is on that device; 0 when there is no room. */
+unsigned contexts_current(struct regions *regions, CUdevice device);
+
+/* A context that is about to be made, and was made. */
+struct context_charge {
+    struct regions *regions; /* NULL: inert */
+    CUdevice device;
+    int card;
+    uint64_t bytes, before;
+    bool measuring;
+};
+
+/* Reserves what a context costs, as far as that is known. Holds the lock on success. */
+CUresult contexts_begin(struct context_charge *charge, CUdevice device);
+
+/*
+ * After the driver's `result`: measures, records, lets the lock go. OUT_OF_MEMORY: the caller must
+ * destroy the context again.
+ */
+CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context,
+                      bool primary);
+
+/* True when the device's primary context is known and counted. */
+bool contexts_has_primary(struct regions *regions, CUdevice device);
+
+/* Held over a call that may end a context, so that no new one gets its handle meanwhile. */
+void contexts_lock(struct regions *regions);
+void contexts_unlock(struct regions *regions);
+
+/* The context is gone, and with it all that was allocated in it. The caller holds the lock. */
+void contexts_gone(struct regions *regions, CUcontext context);
+
+/* After a release or reset: the primary context may be gone. The caller holds the lock. */
+void contexts_check_primary(struct regions *regions, CUdevice device);
+
+/* A context that costs nothing of its own (a view of another). */
+void contexts_add_free(struct regions *regions, CUcontext context);
+
+/*
+ * cuCtxSetLimit: what the current context's stack, printf buffer or heap take. `bytes` replaces
+ * what that limit took before, which is put into *before. False: not allowed.
+ */
+bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes,
+                        uint64_t *before);
+
+#endif

@@ -1,0 +1,161 @@
+/* Contexts take hundreds of MiB each: made, released, reset, destroyed. */
+#include "charge.h"
+#include "contexts.h"
+#include "resolve.h"
+
+/* CUDA_SUCCESS with charge->regions NULL: inert, or nothing to count. */
+static CUresult begin(struct context_charge *charge, CUdevice device) {
+    *charge = (struct context_charge){0};
+    CUresult result = shim_enter(&charge->regions);
+    if (result != CUDA_SUCCESS || !charge->regions) return result;
+    return contexts_begin(charge, device);
+}
+
+static CUresult end(struct context_charge *charge, CUresult result, CUcontext *context) {
+    if (!charge->regions) return result;
+    CUresult allowed = contexts_end(charge, result, context ? *context : NULL, false);
+    if (result == CUDA_SUCCESS && allowed != CUDA_SUCCESS) REAL(cuCtxDestroy_v2)(*context);
+    return allowed;
+}
+
+EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
+    struct context_charge charge;
+    CUresult result = begin(&charge, device);
+    return result == CUDA_SUCCESS
+               ? end(&charge, REAL(cuCtxCreate)(context, flags, device), context)
+               : result;
+}
+
+EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    struct context_charge charge;
+    CUresult result = begin(&charge, device);
+    return result == CUDA_SUCCESS
+               ? end(&charge, REAL(cuCtxCreate_v2)(context, flags, device), context)
+               : result;
+}
+
+EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned flags,
+                               CUdevice device) {
+    struct context_charge charge;
+    CUresult result = begin(&charge, device);
+    if (result != CUDA_SUCCESS) return result;
+    result = REAL(cuCtxCreate_v3)(context, affinities, count, flags, device);
+    return end(&charge, result, context);
+}
+
+EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags,
+                               CUdevice device) {
+    struct context_charge charge;
+    CUresult result = begin(&charge, device);
+    return result == CUDA_SUCCESS
+               ? end(&charge, REAL(cuCtxCreate_v4)(context, parameters, flags, device), context)
+               : result;
+}
+
+/* Only the first retain makes it. */
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    struct context_charge charge = {0};
+    CUresult result = shim_enter(&charge.regions);
+    if (result != CUDA_SUCCESS) return result;
+    if (!charge.regions || contexts_has_primary(charge.regions, device))
+        return REAL(cuDevicePrimaryCtxRetain)(context, device);
+    result = contexts_begin(&charge, device);
+    if (result != CUDA_SUCCESS) return result;
+    result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    CUresult allowed = contexts_end(&charge, result, context ? *context : NULL, true);
+    if (result == CUDA_SUCCESS && allowed != CUDA_SUCCESS) REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    return allowed;
+}
+
+static CUresult end_primary(CUresult (*call)(CUdevice), CUdevice device) {
+    struct regions *regions = shim_known();
+    if (!regions) return call(device);
+    contexts_lock(regions);
+    CUresult result = call(device);
+    if (result == CUDA_SUCCESS) contexts_check_primary(regions, device);
+    contexts_unlock(regions);
+    return result;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxRelease), device);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), device);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxReset), device);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxReset_v2), device);
+}
+
+/* A context that can still be asked for its version is there: others are attached to it. */
+static bool is_gone(CUcontext context) {
+    unsigned version;
+    return REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS;
+}
+
+static CUresult end_context(CUresult (*call)(CUcontext), CUcontext context, bool for_sure) {
+    struct regions *regions = shim_known();
+    if (!regions) return call(context);
+    contexts_lock(regions);
+    CUresult result = call(context);
+    if (result == CUDA_SUCCESS && (for_sure || is_gone(context))) contexts_gone(regions, context);
+    contexts_unlock(regions);
+    return result;
+}
+
+EXPORT CUresult cuCtxDestroy(CUcontext context) {
+    return end_context(REAL(cuCtxDestroy), context, true);
+}
+
+EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
+    return end_context(REAL(cuCtxDestroy_v2), context, true);
+}
+
+EXPORT CUresult cuCtxDetach(CUcontext context) {
+    return end_context(REAL(cuCtxDetach), context, false);
+}
+
+/* A view of a part of the primary context. */
+EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
+    CUresult result = REAL(cuCtxFromGreenCtx)(context, green);
+    struct regions *regions = shim_known();
+    if (result == CUDA_SUCCESS && regions && context) contexts_add_free(regions, *context);
+    return result;
+}
+
+#define MULTIPROCESSOR_COUNT 16
+#define MAX_THREADS_PER_MULTIPROCESSOR 39
+
+/* What the limit makes the driver take on the device; its defaults are part of the context. */
+static uint64_t limit_bytes(int limit, size_t value, CUdevice device) {
+    static const uint64_t usual[] = {1024, 1 << 20, 8 << 20};
+    int processors = 0, threads = 0;
+    uint64_t more = value > usual[limit] ? value - usual[limit] : 0;
+    if (limit != CU_LIMIT_STACK_SIZE) return more;
+    REAL(cuDeviceGetAttribute)(&processors, MULTIPROCESSOR_COUNT, device);
+    REAL(cuDeviceGetAttribute)(&threads, MAX_THREADS_PER_MULTIPROCESSOR, device);
+    uint64_t count = (uint64_t)processors * (uint64_t)threads;
+    return count && more > MIZAR_BYTES_MAX / count ? MIZAR_BYTES_MAX + 1 : more * count;
+}
+
+EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
+    struct regions *regions;
+    CUdevice device;
+    bool counted = limit >= CU_LIMIT_STACK_SIZE && limit <= CU_LIMIT_MALLOC_HEAP_SIZE;
+    CUresult result = shim_enter(&regions);
+    if (result != CUDA_SUCCESS) return result;
+    if (!regions || !counted || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+        return REAL(cuCtxSetLimit)(limit, value);
+    uint64_t before;
+    if (!contexts_set_limit(regions, device, limit, limit_bytes(limit, value, device), &before))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    result = REAL(cuCtxSetLimit)(limit, value);
+    if (result != CUDA_SUCCESS) contexts_set_limit(regions, device, limit, before, &before);
+    return result;
+}

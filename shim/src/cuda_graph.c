@@ -1,0 +1,176 @@
+/*
+ * Graphs that allocate memory. Their launches take it from a pool of the device, at most what all
+ * of their allocation nodes ask for; so that is reserved when a graph is instantiated.
+ */
+#include <stdlib.h>
+
+#include "account.h"
+#include "cards.h"
+#include "charge.h"
+#include "pools.h"
+#include "resolve.h"
+
+#define GRAPH_DEVICES 8 /* handles are aligned: their low bits tell a graph's devices apart */
+#define DEPTH_MAX 16
+
+struct need {
+    uint64_t bytes[GRAPH_DEVICES];
+    bool any, beyond; /* a node on a device that is not counted here */
+};
+
+static uint64_t key_of(CUgraphExec exec, CUdevice device) {
+    return alloc_key(ALLOC_GRAPH_EXEC, exec) + (uint64_t)device;
+}
+
+static void add_graph(struct need *need, CUgraph graph, int depth);
+
+static void add_alloc(struct need *need, CUgraphNode node) {
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {0};
+    if (REAL(cuGraphMemAllocNodeGetParams)(node, &params) != CUDA_SUCCESS) return;
+    CUmemLocation *where = &params.pool.location;
+    if (where->type != CU_MEM_LOCATION_TYPE_DEVICE) return;
+    need->any = true;
+    if (where->id < 0 || where->id >= GRAPH_DEVICES)
+        need->beyond = true;
+    else
+        need->bytes[where->id] += account_size(params.bytes);
+}
+
+static void add_node(struct need *need, CUgraphNode node, int depth) {
+    CUgraph child;
+    int type = -1;
+    REAL(cuGraphNodeGetType)(node, &type);
+    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) add_alloc(need, node);
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEPTH_MAX &&
+        REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS)
+        add_graph(need, child, depth + 1);
+}
+
+static void add_graph(struct need *need, CUgraph graph, int depth) {
+    size_t count = 0;
+    if (REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || !count) return;
+    CUgraphNode *nodes = calloc(count, sizeof *nodes);
+    if (nodes && REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS)
+        for (size_t i = 0; i < count; i++) add_node(need, nodes[i], depth);
+    free(nodes);
+}
+
+static unsigned pool_of(struct regions *regions, CUdevice device, int *card) {
+    *card = cards_of_device(regions, device);
+    return *card == CARD_NONE ? 0 : pools_graph_number(regions, device, *card);
+}
+
+static void cancel(struct regions *regions, const struct need *need, CUdevice end) {
+    int card;
+    for (CUdevice device = 0; device < end; device++)
+        if (need->bytes[device])
+            pools_cancel(regions, pool_of(regions, device, &card), need->bytes[device]);
+}
+
+static CUresult begin(struct regions **regions, struct need *need, CUgraph graph) {
+    int card;
+    *need = (struct need){0};
+    CUresult result = shim_enter(regions);
+    if (result != CUDA_SUCCESS || !*regions) return result;
+    add_graph(need, graph, 0);
+    if (need->beyond) return CUDA_ERROR_OUT_OF_MEMORY;
+    for (CUdevice device = 0; need->any && device < GRAPH_DEVICES; device++) {
+        if (!need->bytes[device]) continue;
+        unsigned pool = pool_of(*regions, device, &card);
+        if (pool && pools_allocate(*regions, pool, need->bytes[device])) continue;
+        cancel(*regions, need, device);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult end(struct regions *regions, const struct need *need, CUresult result,
+                    const CUgraphExec *exec) {
+    if (!need->any) return result;
+    if (result != CUDA_SUCCESS) {
+        cancel(regions, need, GRAPH_DEVICES);
+        return result;
+    }
+    for (CUdevice device = 0; device < GRAPH_DEVICES; device++) {
+        struct alloc alloc = {.bytes = need->bytes[device], .kind = ALLOC_POOLED};
+        if (!alloc.bytes) continue;
+        alloc.owner = pool_of(regions, device, &alloc.card);
+        allocs_put(regions->process, key_of(*exec, device), alloc);
+    }
+    return result;
+}
+
+EXPORT CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
+                                   size_t bytes) {
+    struct regions *regions;
+    struct need need;
+    CUresult result = begin(&regions, &need, graph);
+    if (result != CUDA_SUCCESS) return result;
+    return end(regions, &need, REAL(cuGraphInstantiate)(exec, graph, node, log, bytes), exec);
+}
+
+EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node,
+                                      char *log, size_t bytes) {
+    struct regions *regions;
+    struct need need;
+    CUresult result = begin(&regions, &need, graph);
+    if (result != CUDA_SUCCESS) return result;
+    return end(regions, &need, REAL(cuGraphInstantiate_v2)(exec, graph, node, log, bytes), exec);
+}
+
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph,
+                                            unsigned long long flags) {
+    struct regions *regions;
+    struct need need;
+    CUresult result = begin(&regions, &need, graph);
+    if (result != CUDA_SUCCESS) return result;
+    return end(regions, &need, REAL(cuGraphInstantiateWithFlags)(exec, graph, flags), exec);
+}
+
+EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, void *params) {
+    struct regions *regions;
+    struct need need;
+    CUresult result = begin(&regions, &need, graph);
+    if (result != CUDA_SUCCESS) return result;
+    return end(regions, &need, REAL(cuGraphInstantiateWithParams)(exec, graph, params), exec);
+}
+
+EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, void *params) {
+    struct regions *regions;
+    struct need need;
+    CUresult result = begin(&regions, &need, graph);
+    if (result != CUDA_SUCCESS) return result;
+    return end(regions, &need, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params), exec);
+}
+
+/* Taken before the driver may use the handle again; put back if it does not destroy the graph. */
+static void lift(struct regions *regions, CUgraphExec exec, struct alloc *allocs) {
+    for (CUdevice device = 0; device < GRAPH_DEVICES; device++)
+        if (!allocs_take(regions->process, key_of(exec, device), &allocs[device]))
+            allocs[device].bytes = 0;
+}
+
+/* What the graph's pool keeps is asked back: nobody else can use it. */
+static void finish(struct regions *regions, CUgraphExec exec, struct alloc *allocs,
+                   CUresult result) {
+    for (CUdevice device = 0; device < GRAPH_DEVICES; device++) {
+        if (!allocs[device].bytes) continue;
+        if (result != CUDA_SUCCESS) {
+            allocs_put(regions->process, key_of(exec, device), allocs[device]);
+            continue;
+        }
+        pools_freed(regions, allocs[device].owner, allocs[device].bytes);
+        REAL(cuDeviceGraphMemTrim)(device);
+        pools_settle(regions);
+    }
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    struct alloc allocs[GRAPH_DEVICES];
+    struct regions *regions = shim_known();
+    if (!regions) return REAL(cuGraphExecDestroy)(exec);
+    lift(regions, exec, allocs);
+    CUresult result = REAL(cuGraphExecDestroy)(exec);
+    finish(regions, exec, allocs, result);
+    return result;
+}

@@ -1,0 +1,18 @@
+/* A small hash map for objects that come and go seldom. The caller holds a lock. */
+#ifndef MIZAR_MAP_H
+#define MIZAR_MAP_H
+
+#include <stdbool.h>
+
+#include "process.h"
+
+/* NULL when the key is not there. */
+void *map_get(const struct map *map, uint64_t key);
+
+/* False when there is no memory. Replaces what is there. */
+bool map_put(struct map *map, uint64_t key, void *value);
+
+/* Returns what was there, or NULL. */
+void *map_remove(struct map *map, uint64_t key);
+
+#endif

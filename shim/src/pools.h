@@ -1,0 +1,49 @@
+/*
+ * Memory pools. A pool keeps what was freed to it, so it is charged for the most it held since the
+ * driver last gave memory of it back, not for what is allocated just now.
+ */
+#ifndef MIZAR_POOLS_H
+#define MIZAR_POOLS_H
+
+#include "cuda_api.h"
+#include "regions.h"
+
+/* The number of that pool, which gives memory of the card; 0 when the table is full. */
+unsigned pools_number(struct regions *regions, CUmemoryPool pool, int card);
+
+/* The pool from which launches of graphs take the memory of their allocation nodes. */
+unsigned pools_graph_number(struct regions *regions, CUdevice device, int card);
+
+/* The device's own pool, on a driver that does not name it. */
+unsigned pools_nameless_number(struct regions *regions, CUdevice device, int card);
+
+/* Makes a pool of the program known: one that gives host memory has CARD_NONE. */
+void pools_add(struct regions *regions, CUmemoryPool pool, int card);
+
+/* The card of a pool that pools_add has told of. False: never heard of it. */
+bool pools_card(struct regions *regions, CUmemoryPool pool, int *card);
+
+/* bytes more are allocated from the pool. False: the pool may not grow that far. */
+bool pools_allocate(struct regions *regions, unsigned number, uint64_t bytes);
+
+/* The driver has done it: if the pool grew, by how much exactly is known now. */
+void pools_allocated(struct regions *regions, unsigned number);
+
+/* The driver has refused, so the pool did not grow. */
+void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes);
+
+/* bytes were freed to the pool; the pool keeps them until the driver says otherwise. */
+void pools_freed(struct regions *regions, unsigned number, uint64_t bytes);
+
+void pools_destroyed(struct regions *regions, CUmemoryPool pool);
+
+/* After the program waited for its work (drivers give memory back then) or trimmed a pool. */
+void pools_settle(struct regions *regions);
+static inline bool pools_are_dirty(struct regions *regions) {
+    return __atomic_load_n(&regions->process->pools_dirty, __ATOMIC_RELAXED);
+}
+
+/* Asks the driver for what this process's pools on the card hold unused. True: there was some. */
+bool pools_shrink(struct regions *regions, int card);
+
+#endif
