@@ -32,7 +32,7 @@ class Kubelet:
     arriving: deque[dict[str, bool]] = field(default_factory=deque)
     held: dict[str, str] = field(default_factory=dict)
     allocating: dict[str, str] = field(default_factory=dict)
-    answered: set[str] = field(default_factory=set)
+    answered: dict[str, float] = field(default_factory=dict)
     cards: dict[str, str] = field(default_factory=dict)
 
     def healthy(self) -> set[str]:
@@ -180,24 +180,24 @@ class Node(RuleBasedStateMachine):
         self.pods["team-a", pod] = share(pod)
         self.kubelet.allocating[data.draw(st.sampled_from(self.kubelet.free()))] = pod
 
-    @precondition(lambda self: self.kubelet.allocating.keys() - self.kubelet.answered)
+    @precondition(lambda self: self.kubelet.allocating.keys() - self.kubelet.answered.keys())
     @rule()
     def agent_answers_allocate(self) -> None:
-        text = min(self.kubelet.allocating.keys() - self.kubelet.answered)
+        text = min(self.kubelet.allocating.keys() - self.kubelet.answered.keys())
         device = DeviceID.parse(text)
         carving = self.mind.carving_of(device)
         if carving is None or not_to_be_given(carving, device, self.mind.view):
             self.pods.pop(("team-a", self.kubelet.allocating.pop(text)))
             return
         self.mind.begin_allocation([device], self.now)
-        self.kubelet.answered.add(text)
+        self.kubelet.answered[text] = self.now
         self.used[text] = carving.card(device).uuid, device.shadow
 
     @precondition(lambda self: self.kubelet.answered)
     @rule()
     def kubelet_records_the_allocation(self) -> None:
-        text = min(self.kubelet.answered)
-        self.kubelet.answered.discard(text)
+        text = min(self.kubelet.answered, key=self.kubelet.answered.__getitem__)
+        del self.kubelet.answered[text]
         self.kubelet.held[text] = self.kubelet.allocating.pop(text)
         shadow_name = DeviceID.parse(text).shadow
         assert shadow_name not in self.promised, "a drained device was given out"
@@ -252,12 +252,13 @@ class Node(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 11.0]))
     def time_passes(self, seconds: float) -> None:
-        # Everybody gets to act in such a time; an answer takes no longer.
-        self.now += seconds
-        while self.kubelet.allocating.keys() - self.kubelet.answered:
+        """Everybody gets to act; a slow kubelet records an allocation within four seconds."""
+        self.now += min(seconds, 3.0)
+        while self.kubelet.allocating.keys() - self.kubelet.answered.keys():
             self.agent_answers_allocate()
-        while self.kubelet.answered:
+        while any(self.now + seconds - at > 4.0 for at in self.kubelet.answered.values()):
             self.kubelet_records_the_allocation()
+        self.now += max(seconds - 3.0, 0.0)
         self.all_act(set())
 
     # ---- what holds ----
