@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from mizar_kube.version import version
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged
@@ -127,5 +127,5 @@ def _build_info() -> Metric:
     family = GaugeMetricFamily(
         "mizar_build_info", "Always 1; the labels tell the version", labels=("component", "version")
     )
-    family.add_metric(("nodeagent", version("mizar")), 1)
+    family.add_metric(("nodeagent", version()), 1)
     return family

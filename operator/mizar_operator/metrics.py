@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from mizar_core.models import GPUPool, GPUQuotaStatus
 from mizar_core.planning.actions import Plan
 from mizar_core.planning.snapshot import Key
+from mizar_kube.version import version
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 QUOTA_LABELS = ("namespace", "quota", "profile")
@@ -21,7 +21,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         info = Gauge("mizar_build_info", "Always 1.", ["version", "component"], registry=registry)
-        info.labels(_version(), "operator").set(1)
+        info.labels(version(), "operator").set(1)
         self.quota = {
             name: Gauge(f"mizar_quota_{name}_devices", text, QUOTA_LABELS, registry=registry)
             for name, text in (
@@ -81,10 +81,3 @@ class Metrics:
             for gauge in (*self.quota.values(), self.shadow_pods):
                 gauge.remove(*labels)
         self._known[key] = shown
-
-
-def _version() -> str:
-    try:
-        return version("mizar")
-    except PackageNotFoundError:
-        return "unknown"
