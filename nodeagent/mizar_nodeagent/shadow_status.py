@@ -77,7 +77,8 @@ class ShadowStatuses:
         try:
             known = await self._read(key)
             report = self._wanted.get(key)
-            if report is not None:
+            # A report on what is gone must not tell of another that came under its name.
+            if report is not None and report.uid in ("", known.uid):
                 await self._apply(report, known)
         except NotFound:
             log.info("ShadowPod %s/%s is gone", *key)

@@ -84,15 +84,23 @@ def _reports(
     wanted: Mapping[str, Counts],
     view: View,
 ) -> list[Report]:
-    pods, holders = view.pods or {}, view.holders()
+    if view.pods is None:
+        return []
+    pods, holders = view.pods, view.holders()
     by_id = {one.id: one for devices in listed.values() for one in devices}
     found = [reports.of_pending(pods[key], one) for key, one in pending.items()]
     for key, carving in sorted(known.items()):
-        # A pod that is gone took its ShadowPod with it, or has a successor that reports.
-        if key in pods and pods[key].uid == carving.pod_uid:
+        pod = pods.get(key)
+        if _is_missed(carving, view) if pod is None else pod.uid == carving.pod_uid:
             resource = wanted.get(carving.resource)
             found.append(reports.of_carving(carving, by_id, resource, holders, view))
     return found
+
+
+def _is_missed(carving: Carving, view: View) -> bool:
+    """Whether a ShadowPod that has lost its pod waits to hear who still holds its devices, and at
+    last that nobody does. With a successor, that one's report tells."""
+    return carving.stage is Stage.LEAVING and view.claims.asked_at > carving.since
 
 
 def _is_restless(known: Memory, listed: Lists, view: View) -> bool:

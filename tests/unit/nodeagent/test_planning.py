@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mizar_core.models import Holder
+from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving, Stage
 from mizar_nodeagent.planning.plan import Plan, plan
 from mizar_nodeagent.planning.reports import Report
@@ -357,6 +358,23 @@ class TestLeaving:
         assert listed(found) == {D0: False, D1: False}
         found = self.gone(12.1, found.memory)
         assert found.lists == {} and found.memory == {}
+
+    def test_a_lost_shadow_pod_hears_of_its_holders_until_there_are_none(self) -> None:
+        """Else its ShadowPod would wait for them for ever, and its namespace with it."""
+        memory = served(0).memory
+        for now in (1, 2, 20):
+            found = self.gone(now, memory, pods=[share()], claims=[share_claim(D0)])
+            memory = found.memory
+        assert said(found, "PodInUsing") == ("True", "Held")
+        found = self.gone(21, memory)
+        assert said(found, "PodInUsing") == ("False", "Idle")
+        assert said(found, "Ready") == ("False", "Leaving")
+        assert {one.holder for one in report(found).devices} == {None}
+
+    def test_nothing_is_said_of_holders_that_nobody_was_asked_about(self) -> None:
+        left = self.gone(1, served(0).memory).memory
+        again = {SHADOW: Carving.from_dict(left[SHADOW].to_dict(), now=5.0)}
+        assert plan(again, replace(view(5.1, []), claims=Claims())).reports == ()
 
     def test_held_ids_stay_however_long(self) -> None:
         memory = served(0).memory

@@ -106,6 +106,15 @@ async def test_another_shadow_pod_of_the_name_is_left_alone() -> None:
         assert world.ready == ("", "")
 
 
+async def test_a_report_on_one_that_is_gone_says_nothing_of_its_successor() -> None:
+    world = World()
+    world.api.put_shadow(*SHADOW, "another")
+    async with world.statuses() as statuses:
+        statuses.want([REPORT])
+        await asyncio.sleep(0.02)
+        assert world.api.writes == []
+
+
 async def test_a_shadow_pod_that_is_gone_is_no_trouble() -> None:
     world = World()
     world.api.shadows.clear()
