@@ -34,25 +34,16 @@ def news(before: Plan | None, after: Plan) -> Iterable[News]:
 
 
 def _of_report(old: Report | None, report: Report) -> Iterable[News]:
-    for said in report.conditions:
-        was = _said(old, said.type)
-        if was is not None and was.status == said.status and was.reason == said.reason:
-            continue
-        if found := _words(said):
-            yield News(report.key, report.uid, found, said.message, said.status != "True")
+    """A card that fails. That a shadow pod is ready, the operator tells."""
+    said, was = _healthy(report), _healthy(old)
+    if said is None or said.status != "False" or (was is not None and was.status == "False"):
+        return
+    yield News(report.key, report.uid, EventReason.DEVICE_UNHEALTHY, said.message, warning=True)
 
 
-def _words(said: Said) -> EventReason | None:
-    match said.type, said.status:
-        case ConditionType.READY, "True":
-            return EventReason.SHADOW_READY
-        case ConditionType.HEALTHY, "False":
-            return EventReason.DEVICE_UNHEALTHY
-    return None
-
-
-def _said(report: Report | None, type: ConditionType) -> Said | None:
-    return next((one for one in report.conditions if one.type == type), None) if report else None
+def _healthy(report: Report | None) -> Said | None:
+    conditions = report.conditions if report else ()
+    return next((one for one in conditions if one.type == ConditionType.HEALTHY), None)
 
 
 def _lost(before: Plan, after: Plan) -> Iterable[News]:

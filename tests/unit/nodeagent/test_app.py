@@ -171,7 +171,6 @@ async def test_a_shadow_pod_becomes_devices(world: World) -> None:
     ]
     assert status["idleSince"]
     assert "phase" not in status
-    await until(lambda: world.event_reasons() == ["ShadowReady"])
 
 
 async def test_cards_that_the_kubelet_tells_late_are_served_quickly(world: World) -> None:
