@@ -259,6 +259,24 @@ class TestPolicies:
         kube.run(*annotate, operator, "mizar.share/drain=now")
         kube.delete("pod", "shadow", TENANT, "--grace-period=0", "--force")
 
+    def test_no_tenant_deletes_a_shadow_pod(self, kube: Kube) -> None:
+        """Its cards would be another's while share pods still use them."""
+        operator = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
+        editor = f"{TENANT}:editor"
+        binding = ("rolebinding", "editor", f"--namespace={TENANT}", "--clusterrole=edit")
+        kube.run("create", *binding, f"--serviceaccount={editor}")
+        for name, labels in (("shadow", {"mizar.share/shadow-pod": "true"}), ("plain", {})):
+            pod = objects.whole_card_pod(TENANT, name)
+            pod["metadata"]["labels"] = labels
+            kube.run("create", operator, "--filename=-", input=json.dumps(pod))
+        delete = ("delete", "pod", f"--namespace={TENANT}", "--grace-period=0", "--force")
+        tenant = f"--as=system:serviceaccount:{editor}"
+        status, said = kube.attempt(*delete, "shadow", tenant)
+        assert status != 0
+        assert "delete those pods, and it goes by itself after the idle timeout" in said
+        kube.run(*delete, "plain", tenant)
+        kube.run(*delete, "shadow", operator)
+
     def test_a_node_agent_writes_its_own_nodes_shares_only(
         self, kube: Kube, cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
     ) -> None:
