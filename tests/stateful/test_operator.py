@@ -259,12 +259,13 @@ class Cluster(RuleBasedStateMachine):
             assert exhausted or capped or self._stuck(namespace, size), resource
 
     def _stuck(self, namespace: str, size: int) -> bool:
-        return any(
-            shadow["metadata"]["namespace"] == namespace
-            and shadow["spec"]["devices"] == size
-            and not (self._pod_of(shadow) or {"spec": {}})["spec"].get("nodeName")
+        """Whether a shadow pod of theirs waits for cards."""
+        pods = [
+            self._pod_of(shadow)
             for shadow in self._shadows()
-        )
+            if (shadow["metadata"]["namespace"], shadow["spec"]["devices"]) == (namespace, size)
+        ]
+        return any(pod is not None and not pod["spec"].get("nodeName") for pod in pods)
 
     def _only_the_minimum_is_left(self) -> None:
         have = Counter(
@@ -363,7 +364,7 @@ class Watchful:
 
 TestCluster = Cluster.TestCase
 TestCluster.settings = settings(
-    max_examples=int(8 * float(os.environ.get("MIZAR_EFFORT", "1"))),
+    max_examples=int(20 * float(os.environ.get("MIZAR_EFFORT", "1"))),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
