@@ -1,11 +1,10 @@
 #include "account.h"
 
 #include "gate.h"
+#include "pages.h"
 #include "slots.h"
 
 #define UNIT (UINT64_C(512))
-#define PAGE (UINT64_C(2) << 20)
-#define SMALL (UINT64_C(1) << 20)
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) {
     return (bytes + unit - 1) & ~(unit - 1);
@@ -13,7 +12,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit) {
 
 uint64_t account_size(uint64_t bytes) {
     if (bytes > MIZAR_BYTES_MAX) return MIZAR_BYTES_MAX + 1; /* what no gate grants */
-    return round_up(bytes, bytes > SMALL ? PAGE : UNIT);
+    return round_up(bytes, bytes > SMALL_BYTES ? PAGE_BYTES : UNIT);
 }
 
 static uint64_t *own_bytes(struct regions *regions, int card) {
@@ -58,6 +57,37 @@ void account_force(struct regions *regions, int card, uint64_t bytes) {
     if (card == CARD_NONE) return;
     __atomic_add_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
     gate_take(regions->usage, (unsigned)card, regions->process->slot, bytes, GATE_NO_LIMIT);
+}
+
+static void leave_pages(struct regions *regions, const struct alloc *alloc, uint64_t page,
+                        uint64_t end) {
+    for (; page < end; page++)
+        if (pages_leave(regions->process, page)) account_release(regions, alloc->card, PAGE_BYTES);
+}
+
+static uint64_t page_after(uint64_t pointer, uint64_t bytes) {
+    return (pointer + (bytes ? bytes - 1 : 0)) / PAGE_BYTES + 1;
+}
+
+bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
+    uint64_t first = pointer / PAGE_BYTES, end = page_after(pointer, alloc->bytes);
+    for (uint64_t page = first; page < end; page++) {
+        if (pages_join(regions->process, page)) continue;
+        if (!account_reserve(regions, alloc->card, PAGE_BYTES)) {
+            leave_pages(regions, alloc, first, page);
+            return false;
+        }
+        if (!pages_enter(regions->process, page))
+            account_release(regions, alloc->card, PAGE_BYTES);
+    }
+    return true;
+}
+
+void account_leave(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
+    if (alloc->kind == ALLOC_SMALL)
+        leave_pages(regions, alloc, pointer / PAGE_BYTES, page_after(pointer, alloc->bytes));
+    else
+        account_release(regions, alloc->card, alloc->bytes);
 }
 
 void account_release(struct regions *regions, int card, uint64_t bytes) {

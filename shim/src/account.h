@@ -7,9 +7,10 @@
 
 #include <stdbool.h>
 
+#include "allocs.h"
 #include "regions.h"
 
-/* What the driver takes for `bytes`: units of 512 bytes, and pages of 2 MiB beyond 1 MiB. */
+/* What the driver takes for `bytes` by themselves: pages of 2 MiB; less only for what shares one. */
 uint64_t account_size(uint64_t bytes);
 
 /* False: the card's limit would be passed, also after the dead were settled. */
@@ -19,6 +20,15 @@ bool account_reserve(struct regions *regions, int card, uint64_t bytes);
 void account_force(struct regions *regions, int card, uint64_t bytes);
 
 void account_release(struct regions *regions, int card, uint64_t bytes);
+
+/*
+ * A small allocation is there: charges the pages that it is the first in. False: one of them is not
+ * allowed, and none was charged.
+ */
+bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct alloc *alloc);
+
+/* What was allocated at that key is gone: gives its charge back, of whatever kind it is. */
+void account_leave(struct regions *regions, uint64_t pointer, const struct alloc *alloc);
 
 /* Bytes that the whole container holds on the card. */
 uint64_t account_used(struct regions *regions, int card);

@@ -51,10 +51,10 @@ static struct alloc unpack(uint64_t value) {
     };
 }
 
-/* Small allocations that lie side by side (in steps of 512 bytes) have buckets side by side. */
+/* Allocations that lie side by side (in steps of 512 bytes) have buckets side by side. */
 static struct entry *bucket(struct segment *segment, unsigned number, uint64_t key) {
-    uint64_t hash = (key >> 13) * UINT64_C(0x9e3779b97f4a7c15);
-    return segment[hash >> (64 - bits_of(number)) ^ (key >> 9 & 15)].bucket;
+    uint64_t hash = (key >> 15) * UINT64_C(0x9e3779b97f4a7c15);
+    return segment[hash >> (64 - bits_of(number)) ^ (key >> 9 & 63)].bucket;
 }
 
 static struct segment *get(struct process *process, unsigned number) {
@@ -137,7 +137,8 @@ bool allocs_find(struct process *process, uint64_t key, struct alloc *alloc) {
 }
 
 void allocs_sweep(struct process *process, bool (*match)(const struct alloc *alloc, void *context),
-                  void (*taken)(const struct alloc *alloc, void *context), void *context) {
+                  void (*taken)(uint64_t key, const struct alloc *alloc, void *context),
+                  void *context) {
     for (unsigned number = segments_used(process); number--;) {
         struct entry *entry = get(process, number)->bucket;
         struct entry *end = entry + ((size_t)BUCKET << bits_of(number));
@@ -147,7 +148,7 @@ void allocs_sweep(struct process *process, bool (*match)(const struct alloc *all
             struct alloc alloc = unpack(__atomic_load_n(&entry->value, __ATOMIC_RELAXED));
             if (!match(&alloc, context) || !swap(&entry->key, key, BUSY)) continue;
             __atomic_store_n(&entry->key, 0, __ATOMIC_RELEASE);
-            taken(&alloc, context);
+            taken(key, &alloc, context);
         }
     }
 }

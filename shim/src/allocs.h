@@ -11,6 +11,7 @@
 
 enum alloc_kind {
     ALLOC_POINTER,   /* device memory by its address */
+    ALLOC_SMALL,     /* the same, sharing pages with others: the pages are charged */
     ALLOC_POOLED,    /* the same, out of a pool: `owner` is the pool's number */
     ALLOC_ARRAY,     /* CUarray */
     ALLOC_MIPMAP,    /* CUmipmappedArray */
@@ -27,7 +28,10 @@ struct alloc {
     unsigned owner; /* number of the context it dies with, or of its pool; 0: of none */
 };
 
-/* Handles of different kinds may have the same value; addresses have the high bits free. */
+/*
+ * Handles of different kinds may have the same value; addresses have the high bits free. Memory
+ * goes by its plain address, whatever its kind.
+ */
 static inline uint64_t alloc_key(enum alloc_kind kind, const void *handle) {
     return (uint64_t)(uintptr_t)handle ^ (uint64_t)kind << 60;
 }
@@ -43,6 +47,7 @@ bool allocs_find(struct process *process, uint64_t key, struct alloc *alloc);
 
 /* Takes every entry that `match` agrees to, and hands it to `match`. Slow: looks at everything. */
 void allocs_sweep(struct process *process, bool (*match)(const struct alloc *alloc, void *context),
-                  void (*taken)(const struct alloc *alloc, void *context), void *context);
+                  void (*taken)(uint64_t key, const struct alloc *alloc, void *context),
+                  void *context);
 
 #endif

@@ -3,6 +3,7 @@
 #include "account.h"
 #include "cards.h"
 #include "contexts.h"
+#include "pages.h"
 #include "pools.h"
 #include "slots.h"
 
@@ -39,14 +40,32 @@ static CUresult reserve(struct charge *charge, int card, uint64_t bytes) {
     return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult charge_current(struct charge *charge, uint64_t bytes) {
+/* Finds out where the current context is. */
+static CUresult begin_current(struct charge *charge) {
     CUdevice device;
     CUresult result = begin(charge);
     if (result != CUDA_SUCCESS || !charge->regions) return result;
     result = REAL(cuCtxGetDevice)(&device);
     if (result != CUDA_SUCCESS) return result;
     charge->alloc.owner = contexts_current(charge->regions, device);
-    return reserve(charge, cards_of_device(charge->regions, device), bytes);
+    charge->alloc.card = cards_of_device(charge->regions, device);
+    return CUDA_SUCCESS;
+}
+
+CUresult charge_current(struct charge *charge, uint64_t bytes) {
+    CUresult result = begin_current(charge);
+    if (result != CUDA_SUCCESS || !charge->regions) return result;
+    return reserve(charge, charge->alloc.card, bytes);
+}
+
+CUresult charge_memory(struct charge *charge, uint64_t bytes) {
+    CUresult result = begin_current(charge);
+    if (result != CUDA_SUCCESS || !charge->regions) return result;
+    if (bytes > SMALL_BYTES) return reserve(charge, charge->alloc.card, bytes);
+    charge->alloc.kind = ALLOC_SMALL;
+    charge->alloc.bytes = bytes;
+    charge->reserved = charge->alloc.card != CARD_NONE;
+    return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device) {
@@ -55,7 +74,14 @@ CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device) {
     return reserve(charge, cards_of_device(charge->regions, device), bytes);
 }
 
+/* A small one that turns out larger is charged by itself, as if it had been large. */
 CUresult charge_correct(struct charge *charge, uint64_t bytes) {
+    if (charge->alloc.kind == ALLOC_SMALL && bytes <= SMALL_BYTES) {
+        charge->alloc.bytes = bytes;
+        return CUDA_SUCCESS;
+    }
+    if (charge->alloc.kind == ALLOC_SMALL) charge->alloc = (struct alloc){
+        .card = charge->alloc.card, .owner = charge->alloc.owner};
     uint64_t before = charge->alloc.bytes, now = account_size(bytes);
     if (!charge->regions || now == before) return CUDA_SUCCESS;
     if (now > before && !reserve_hard(charge->regions, charge->alloc.card, now - before))
@@ -67,15 +93,24 @@ CUresult charge_correct(struct charge *charge, uint64_t bytes) {
 }
 
 void charge_cancel(struct charge *charge) {
-    if (charge->reserved)
+    if (charge->reserved && charge->alloc.kind != ALLOC_SMALL)
         account_release(charge->regions, charge->alloc.card, charge->alloc.bytes);
     charge->reserved = false;
+}
+
+static bool remember(struct charge *charge, uint64_t key) {
+    struct regions *regions = charge->regions;
+    bool small = charge->alloc.kind == ALLOC_SMALL;
+    if (small && !account_enter_pages(regions, key, &charge->alloc)) return false;
+    if (allocs_put(regions->process, key, charge->alloc)) return true;
+    if (small) account_leave(regions, key, &charge->alloc);
+    return false;
 }
 
 CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, charge_undo *undo) {
     if (!charge->reserved) return result;
     if (result == CUDA_SUCCESS) {
-        if (allocs_put(charge->regions->process, key, charge->alloc)) return result;
+        if (remember(charge, key)) return result;
         result = CUDA_ERROR_OUT_OF_MEMORY;
         if (undo(key) != CUDA_SUCCESS) return result; /* then it stays counted */
     }
@@ -96,6 +131,6 @@ CUresult charge_finish(struct charge *charge, CUresult result, uint64_t key) {
     else if (charge->alloc.kind == ALLOC_POOLED)
         pools_freed(charge->regions, charge->alloc.owner, charge->alloc.bytes);
     else
-        charge_cancel(charge);
+        account_leave(charge->regions, key, &charge->alloc);
     return result;
 }

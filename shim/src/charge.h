@@ -31,7 +31,12 @@ CUresult shim_enter(struct regions **regions);
 /* The same for wrappers that only give back: NULL when there is nothing to be known. */
 struct regions *shim_known(void);
 
-/* Reserves bytes on the current context's card; OUT_OF_MEMORY when the limit does not allow it. */
+/*
+ * Reserves bytes on the current context's card; OUT_OF_MEMORY when the limit does not allow it.
+ * charge_memory is for what may share pages with other small allocations: then the address decides,
+ * and it is charged when it is known.
+ */
+CUresult charge_memory(struct charge *charge, uint64_t bytes);
 CUresult charge_current(struct charge *charge, uint64_t bytes);
 CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device);
 

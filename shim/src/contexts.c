@@ -186,8 +186,8 @@ static bool dies_with(const struct alloc *alloc, void *context) {
     return alloc->owner == sweep->number && alloc->kind != ALLOC_POOLED;
 }
 
-static void give_back(const struct alloc *alloc, void *context) {
-    account_release(((struct sweep *)context)->regions, alloc->card, alloc->bytes);
+static void give_back(uint64_t key, const struct alloc *alloc, void *context) {
+    account_leave(((struct sweep *)context)->regions, key, alloc);
 }
 
 static uint64_t limits_bytes(const struct process_context *entry) {

@@ -10,14 +10,14 @@ static CUresult undo(uint64_t pointer) {
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     struct charge charge;
-    CUresult result = charge_current(&charge, bytes);
+    CUresult result = charge_memory(&charge, bytes);
     if (result == CUDA_SUCCESS) result = REAL(cuMemAlloc_v2)(pointer, bytes);
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }
 
 EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
     struct charge charge;
-    CUresult result = charge_current(&charge, bytes);
+    CUresult result = charge_memory(&charge, bytes);
     if (result == CUDA_SUCCESS) result = REAL(cuMemAlloc)(pointer, bytes);
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }
@@ -32,7 +32,7 @@ static uint64_t pitched(uint64_t width, uint64_t height) {
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                    unsigned element) {
     struct charge charge;
-    CUresult result = charge_current(&charge, pitched(width, height));
+    CUresult result = charge_memory(&charge, pitched(width, height));
     if (result == CUDA_SUCCESS)
         result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
     if (result == CUDA_SUCCESS) {
@@ -45,7 +45,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
 EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width,
                                 unsigned height, unsigned element) {
     struct charge charge;
-    CUresult result = charge_current(&charge, pitched(width, height));
+    CUresult result = charge_memory(&charge, pitched(width, height));
     if (result == CUDA_SUCCESS)
         result = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
     if (result == CUDA_SUCCESS) {
@@ -57,7 +57,7 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsign
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     struct charge charge;
-    CUresult result = charge_current(&charge, bytes);
+    CUresult result = charge_memory(&charge, bytes);
     if (result == CUDA_SUCCESS) result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }

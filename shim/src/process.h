@@ -16,6 +16,7 @@
 
 struct segment; /* allocs.c */
 
+#define PAGE_SEGMENTS_MAX 5
 #define CONTEXTS_MAX 256
 #define POOLS_MAX 64
 
@@ -74,6 +75,7 @@ struct process {
     struct process_card cards[MIZAR_CARD_MAX];
     int8_t device_card[DEVICES_MAX]; /* by CUDA ordinal: card + 1, -1 for none, 0 not asked yet */
     struct segment *segments[SEGMENTS_MAX];
+    uint64_t *page_segments[PAGE_SEGMENTS_MAX]; /* pages.c */
     struct process_context contexts[CONTEXTS_MAX];
     struct process_pool pools[POOLS_MAX];
     struct map vmm_handles, vmm_mappings;

@@ -9,6 +9,7 @@
 #include "allocs.h"
 #include "check.h"
 #include "gate.h"
+#include "pages.h"
 
 #define SLOTS 5
 #define THREADS 4
@@ -131,6 +132,36 @@ static void *rival_thread(void *unused) {
     return NULL;
 }
 
+static uint64_t charged_pages;
+
+/* However the threads race, every page that was charged is given back. */
+static void *page_thread(void *seed) {
+    static const int rounds = 4000;
+    uint64_t state = (uint64_t)(uintptr_t)seed + 1, entered[64];
+    unsigned depth = 0;
+    for (int i = 0; i < rounds; i++) {
+        if (depth < 64 && random_next(&state) % 2) {
+            entered[depth] = 1 + random_next(&state) % (i % 100 ? 40 : 30000);
+            if (!pages_join(table, entered[depth]) && pages_enter(table, entered[depth]))
+                __atomic_add_fetch(&charged_pages, 1, __ATOMIC_RELAXED);
+            depth++;
+        } else if (depth && pages_leave(table, entered[--depth])) {
+            __atomic_sub_fetch(&charged_pages, 1, __ATOMIC_RELAXED);
+        }
+    }
+    while (depth)
+        if (pages_leave(table, entered[--depth]))
+            __atomic_sub_fetch(&charged_pages, 1, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+static void pages_alone(void) {
+    for (uint64_t page = 1; page <= 20000; page++) CHECK(pages_enter(table, page));
+    for (uint64_t page = 1; page <= 20000; page++) CHECK(pages_join(table, page));
+    for (uint64_t page = 1; page <= 20000; page++) CHECK(!pages_leave(table, page));
+    for (uint64_t page = 1; page <= 20000; page++) CHECK(pages_leave(table, page));
+}
+
 static void run_threads(void *(*function)(void *)) {
     pthread_t ids[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
@@ -163,5 +194,8 @@ int main(int count, char **arguments) {
     run_threads(rival_thread);
     CHECK_IS(winners, 5000);
     table_extremes();
+    pages_alone();
+    run_threads(page_thread);
+    CHECK_IS(charged_pages, 0);
     return 0;
 }

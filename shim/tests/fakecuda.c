@@ -13,7 +13,8 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-struct fake fake = {.devices = 2, .total = 16384 * MIB, .pitch_unit = 512, .next = 1 << 21};
+struct fake fake = {.devices = 2, .total = 16384 * MIB, .pitch_unit = 512,
+                    .next = 1 << 21, .next_large = (uint64_t)1 << 31};
 
 static struct CUctx_st {
     CUdevice device;
@@ -208,19 +209,30 @@ EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
 
 /* ---- memory ---- */
 
+/* Never the same address twice; small ones lie side by side, large ones in pages of their own. */
 static CUresult take(CUdeviceptr *pointer, uint64_t bytes) {
     if (fake.fail) return fake.fail;
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
-    *pointer = __atomic_fetch_add(&fake.next, 512, __ATOMIC_RELAXED);
+    *pointer = bytes > MIB ? __atomic_fetch_add(&fake.next_large, (bytes + 2 * MIB - 1) & -2 * MIB,
+                                                __ATOMIC_RELAXED)
+                           : __atomic_fetch_add(&fake.next, (bytes + 511) & -512ull,
+                                                __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
-    CUdeviceptr wide = 0;
-    CALLED(cuMemAlloc);
-    CUresult result = take(&wide, bytes);
-    *pointer = (CUdeviceptr_v1)wide;
+/* Addresses of 32 bits, away from the others. */
+static CUresult take_v1(CUdeviceptr_v1 *pointer, uint64_t bytes) {
+    static uint64_t next = 1 << 30;
+    CUdeviceptr unused;
+    CUresult result = take(&unused, bytes);
+    if (result == CUDA_SUCCESS) *pointer = (CUdeviceptr_v1)next;
+    next += (bytes + 2 * MIB - 1) & -2 * MIB;
     return result;
+}
+
+EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
+    CALLED(cuMemAlloc);
+    return take_v1(pointer, bytes);
 }
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
@@ -230,13 +242,10 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
 
 EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width,
                                 unsigned height, unsigned element) {
-    CUdeviceptr wide = 0;
     CALLED(cuMemAllocPitch);
     (void)element;
     *pitch = (unsigned)((width + fake.pitch_unit - 1) / fake.pitch_unit * fake.pitch_unit);
-    CUresult result = take(&wide, (uint64_t)*pitch * height);
-    *pointer = (CUdeviceptr_v1)wide;
-    return result;
+    return take_v1(pointer, (uint64_t)*pitch * height);
 }
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
@@ -276,6 +285,7 @@ static CUresult take_pooled(CUdeviceptr *pointer, uint64_t bytes) {
 }
 
 static void give_pooled(CUdeviceptr pointer) {
+    if (!fake.pool_live) return;
     for (int i = 0; i < FAKE_LIVE; i++) {
         if (fake.live_pointers[i] != pointer) continue;
         fake.pool_live -= fake.live_bytes[i];

@@ -21,7 +21,7 @@ struct fake {
     uint64_t total;      /* bytes of each card */
     uint64_t others;     /* bytes that others have taken of it */
     uint64_t pitch_unit; /* the pitch is a multiple of this */
-    uint64_t next;       /* the next pointer */
+    uint64_t next, next_large; /* the next pointers */
     uint64_t contexts;     /* that live now */
     uint64_t context_cost; /* bytes that NVML says each of them takes */
     uint64_t pool_grain;   /* pools grow in steps of this */

@@ -251,7 +251,7 @@ static void many(void) {
     enum { LIVE = 100000 };
     static CUdeviceptr pointers[LIVE];
     for (int i = 0; i < LIVE; i++) CHECK_IS(api.cuMemAlloc_v2(&pointers[i], 512), CUDA_SUCCESS);
-    CHECK_IS(api_used(0), LIVE * 512);
+    CHECK_IS(api_used(0), 50 * MIB); /* 512 bytes each, in pages of 2 MiB */
     for (int i = LIVE; i--;) CHECK_IS(api.cuMemFree_v2(pointers[i * 7919ll % LIVE]), CUDA_SUCCESS);
     CHECK_IS(api_used(0), 0);
 }
@@ -390,7 +390,7 @@ static void unseen_context(void) {
     CHECK_IS(api_used(1), 0);
     fake_use(1);
     CHECK_IS(api.cuMemAlloc_v2(&pointer, 512), CUDA_SUCCESS);
-    CHECK_IS(api_used(1), 10 * MIB + 512);
+    CHECK_IS(api_used(1), 12 * MIB);
 }
 
 static void context_limits(void) {
@@ -414,7 +414,7 @@ static void green_context(void) {
     fake.context_cost = 10 * MIB;
     CHECK_IS(api.cuCtxFromGreenCtx(&made, NULL), CUDA_SUCCESS);
     CHECK_IS(api.cuMemAlloc_v2(&pointer, 512), CUDA_SUCCESS);
-    CHECK_IS(api_used(0), 512);
+    CHECK_IS(api_used(0), 2 * MIB);
 }
 
 /* ---- arrays ---- */
@@ -636,6 +636,29 @@ static void ipc(void) {
     ipc_with(api.cuIpcOpenMemHandle_v2);
 }
 
+/* Small ones cost the pages they lie in, once; a page is given back with the last of them. */
+static void small(void) {
+    enum { EACH = 3 };
+    CUdeviceptr first[EACH], second[EACH], other;
+    for (int i = 0; i < EACH; i++) CHECK_IS(api.cuMemAlloc_v2(&first[i], 100), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 2 * MIB);
+    fake.next = 100 * MIB;
+    for (int i = 0; i < EACH; i++) CHECK_IS(api.cuMemAlloc_v2(&second[i], MIB / 2), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 4 * MIB);
+    CHECK_IS(api.cuMemFree_v2(first[1]), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 4 * MIB);
+    CHECK_IS(api.cuMemAlloc_v2(&other, 60 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemAlloc_v2(&first[1], MIB / 2), CUDA_SUCCESS); /* fits into its page */
+    CHECK_IS(api.cuMemAlloc_v2(&other, 512), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuMemFree_v2], 2); /* the driver's new page was given back */
+    for (int i = 0; i < EACH; i++) CHECK_IS(api.cuMemFree_v2(second[i]), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 64 * MIB);
+    CHECK_IS(api.cuMemFree_v2(first[1]), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 62 * MIB);
+    CHECK_IS(api.cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -674,6 +697,7 @@ static const struct {
     {"cuIpcOpenMemHandle_v2", ipc},
     {"foreign_card", foreign_card},
     {"many", many},
+    {"small", small},
 };
 
 static int list(void) {

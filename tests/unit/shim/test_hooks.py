@@ -52,6 +52,7 @@ MORE = [
     "pitch",
     "foreign_card",
     "many",
+    "small",
     "cuMemCreate_fails",
     "cuMemCreate_elsewhere",
     "first_context_too_large",
