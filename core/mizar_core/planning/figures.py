@@ -74,7 +74,7 @@ def _shares_of(draft: Draft, resource: str) -> Iterable[tuple[ShadowView, Share]
             pending[node] -= used
             yield shadow, _split(stage, offered - used, used)
         else:
-            on_its_way = shadow.devices if stage in UNPLACED else 0
+            on_its_way = shadow.devices if stage in UNPLACED and draft.is_wanted(shadow) else 0
             yield shadow, Share(coming=on_its_way, used=len(shadow.holders))
 
 

@@ -193,7 +193,7 @@ def _unplaced(draft: Draft, resource: str, *, stuck: bool) -> list[ShadowView]:
         one
         for one in draft.of_resource(resource)
         if draft.stages[one.key] in UNPLACED
-        and not one.deleting
+        and draft.is_wanted(one)
         and (one.unschedulable is not None) == stuck
     ]
     return sorted(found, key=lambda one: (one.quota_key, one.sequence, one.name))

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.pots import Spot
+from mizar_core.planning.pots import Place, Spot
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView, quota_key
 from mizar_core.planning.stages import Stage
 from mizar_core.planning.words import counted
@@ -37,7 +37,7 @@ class Waiter:
     """A waiting share pod, where it will find its devices, and why no quota pays for more."""
 
     share: ShareView
-    spot: Spot
+    place: Place
     refusal: str | None
 
 
@@ -47,9 +47,11 @@ def waiters(draft: Draft, outcomes: dict[str, Outcome]) -> dict[Key, list[Waiter
     for resource, outcome in sorted(outcomes.items()):
         for share in outcome.waiting:
             if offers := draft.offers.to(share.namespace, resource):
-                spot = outcome.placement.places[share.uid].spot
-                refusal = outcome.refusals.get(share.uid)
-                found[offers[0].key].append(Waiter(share, spot, refusal))
+                place, refusal = (
+                    outcome.placement.places[share.uid],
+                    outcome.refusals.get(share.uid),
+                )
+                found[offers[0].key].append(Waiter(share, place, refusal))
     return dict(found)
 
 
@@ -58,7 +60,7 @@ def satisfied(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict:
     for verdict in (
         _unsound(draft, quota),
         _refused(waiting),
-        _stuck(draft, quota),
+        _stuck(draft, quota, waiting),
         _silent(draft, quota),
         _coming(waiting),
         _short(draft, quota),
@@ -117,8 +119,12 @@ def _refused(waiting: list[Waiter]) -> Verdict | None:
     )
 
 
-def _stuck(draft: Draft, quota: GPUQuota) -> Verdict | None:
-    stuck = [one for one in _own(draft, quota) if one.unschedulable is not None]
+def _stuck(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict | None:
+    """Its own shadow pods, and in a Shared pool those of others that its share pods wait for."""
+    needed = {one.place.shadow for one in waiting if one.place.spot is Spot.STUCK}
+    others = [draft.shadows[key] for key in sorted(key for key in needed if key)]
+    found = {one.key: one for one in [*_own(draft, quota), *others]}
+    stuck = [one for one in found.values() if one.unschedulable is not None]
     if not stuck:
         return None
     return Verdict(
@@ -158,7 +164,7 @@ def silence(shadow: ShadowView) -> str:
 
 
 def _coming(waiting: list[Waiter]) -> Verdict | None:
-    if not any(one.spot is Spot.COMING for one in waiting):
+    if not any(one.place.spot is Spot.COMING for one in waiting):
         return None
     return Verdict(False, "Creating", "devices for the share pods that wait are on their way")
 

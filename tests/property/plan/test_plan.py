@@ -19,7 +19,7 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
 )
 from mizar_core.planning.snapshot import Key, quota_key
-from mizar_core.planning.stages import LIVE, stage_of
+from mizar_core.planning.stages import LIVE, Stage, stage_of
 from property.plan.effort import effort
 from property.plan.snapshots import NOW, node, pool, quota, shadow, snapshots, waiting
 
@@ -28,9 +28,12 @@ T = TypeVar("T")
 
 def _tallies(snapshot: Snapshot) -> tuple[Counter[tuple[Key, int]], Counter[Key]]:
     shadows, cards = Counter[tuple[Key, int]](), Counter[Key]()
+    nodes = {one.name for one in snapshot.nodes}
     for one in snapshot.shadows:
-        shadows[one.quota_key, one.devices] += 1
-        cards[one.quota_key] += one.cards
+        # Nothing is left of those that only somebody else's finalizer keeps.
+        if stage_of(one, nodes) is not Stage.GONE:
+            shadows[one.quota_key, one.devices] += 1
+            cards[one.quota_key] += one.cards
     return shadows, cards
 
 

@@ -297,6 +297,24 @@ def test_a_pod_that_the_scheduler_refuses_though_devices_are_free() -> None:
     assert not _of(EmitEvent, _snapshot(shadows=(ready(),), shares=(fresh,)))
 
 
+def test_who_waits_for_anothers_stuck_shadow_pod_is_told() -> None:
+    """In a Shared pool; the quota's own figures would say that all is well."""
+    stuck = shadow(
+        namespace="team-b",
+        resource="mizar.share/gpu.2",
+        pod=PodView(unschedulable="no cards"),
+        quota_uid="uid-team-b-quota",
+    )
+    snapshot = _snapshot(
+        pools=(pool(tenancy="Shared"),),
+        quotas=(quota("team-a"), quota("team-b")),
+        shadows=(stuck,),
+        shares=(waiting("p", resource="mizar.share/gpu.2"),),
+    )
+    satisfied = next(one for one in _status(snapshot).conditions if one.type == "Satisfied")
+    assert satisfied.reason == "NoCardFree"
+
+
 def test_a_condition_keeps_its_time_while_it_lasts() -> None:
     first = _snapshot(shares=(waiting("p"),))
     status = _status(first)
