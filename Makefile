@@ -29,7 +29,7 @@ check: setup shim ## lint, types and fast tests; under a minute, no root
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint types fast
 
 lint: setup
-	@.venv/bin/ruff check .
+	@.venv/bin/ruff check --no-cache .
 	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }
 	@.venv/bin/lint-imports
 	@hack/gen.sh --check

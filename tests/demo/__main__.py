@@ -4,10 +4,9 @@ import argparse
 import sys
 
 import cluster.mizar
-from cluster.local import LocalProvider
-
 from cluster import ClusterSpec
 from cluster.binaries.progress import Progress
+from cluster.local import LocalProvider
 from demo.narrator import Narrator
 from demo.story import Story
 from support.kube import Kube
