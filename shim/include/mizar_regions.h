@@ -145,9 +145,8 @@ struct mizar_usage_card {
     uint64_t peak_bytes; /* highest total seen at a refusal or an attach; advisory */
     uint64_t refused;    /* requests refused for want of memory; advisory */
     uint64_t settled;    /* dead slots whose bytes were given back; advisory */
-    uint64_t learned_context_bytes; /* what the shim measured: one more than it, 0 for nothing */
-    uint32_t learned_contexts;      /* from how many contexts */
-    uint8_t reserved1[92];
+    uint64_t learned_contexts[3]; /* measured costs of contexts, plus one; 0: none. The shim's own */
+    uint8_t reserved1[80];
     uint8_t compute[256]; /* the container's budget of GPU time; laid out with the compute limit */
 };
 

@@ -69,18 +69,21 @@ static uint64_t page_after(uint64_t pointer, uint64_t bytes) {
     return (pointer + (bytes ? bytes - 1 : 0)) / PAGE_BYTES + 1;
 }
 
-bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
-    uint64_t first = pointer / PAGE_BYTES, end = page_after(pointer, alloc->bytes);
-    for (uint64_t page = first; page < end; page++) {
-        if (pages_join(regions->process, page)) continue;
-        if (!account_reserve(regions, alloc->card, PAGE_BYTES)) {
-            leave_pages(regions, alloc, first, page);
-            return false;
-        }
-        if (!pages_enter(regions->process, page))
-            account_release(regions, alloc->card, PAGE_BYTES);
-    }
+/* Charges the page unless it is; `spare` is a page that is reserved already. */
+static bool enter_page(struct regions *regions, int card, uint64_t page, bool *spare) {
+    if (pages_join(regions->process, page)) return true;
+    if (!*spare && !account_reserve(regions, card, PAGE_BYTES)) return false;
+    *spare = !pages_enter(regions->process, page);
     return true;
+}
+
+bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
+    uint64_t first = pointer / PAGE_BYTES, end = page_after(pointer, alloc->bytes), page = first;
+    bool spare = true;
+    while (page < end && enter_page(regions, alloc->card, page, &spare)) page++;
+    if (spare) account_release(regions, alloc->card, PAGE_BYTES);
+    if (page < end) leave_pages(regions, alloc, first, page);
+    return page == end;
 }
 
 void account_leave(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {

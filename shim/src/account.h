@@ -22,8 +22,8 @@ void account_force(struct regions *regions, int card, uint64_t bytes);
 void account_release(struct regions *regions, int card, uint64_t bytes);
 
 /*
- * A small allocation is there: charges the pages that it is the first in. False: one of them is not
- * allowed, and none was charged.
+ * A small allocation is there, for which one page was reserved: gives that back unless it is the
+ * first in its page. False: it reaches into a second page which is not allowed; nothing is charged.
  */
 bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct alloc *alloc);
 

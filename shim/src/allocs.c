@@ -78,8 +78,7 @@ static void raise_used(struct process *process, unsigned used) {
 static bool grow(struct process *process, unsigned number) {
     struct segment *none = NULL, *made;
     if (number == SEGMENTS_MAX) return false;
-    made = sys_map(size_of(number), PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    made = sys_table(size_of(number));
     if (!made) return false;
     if (!__atomic_compare_exchange_n(&process->segments[number], &none, made, false,
                                      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))

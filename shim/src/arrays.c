@@ -1,10 +1,11 @@
 #include "arrays.h"
 
 #include "mizar_regions.h"
+#include "pages.h"
 
-#define BLOCK_WIDTH 64 /* bytes; the unit of a block-linear layout is 64 bytes by 8 rows ... */
-#define BLOCK_ROWS 8
-#define BLOCK_ROWS_MAX 128 /* ... of which up to 16 are stacked */
+#define ROW_UNIT 512 /* bytes; no layout is known to pad rows to more */
+#define BLOCK_ROWS 8 /* the unit of a block-linear layout, of which up to 16 are stacked */
+#define BLOCK_ROWS_MAX 128
 
 static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
@@ -41,9 +42,17 @@ static uint64_t times(uint64_t a, uint64_t b) {
 }
 
 static uint64_t level_bytes(uint64_t element, uint64_t width, uint64_t height, uint64_t depth) {
-    uint64_t row = round_up(larger(times(width, element), 1), BLOCK_WIDTH);
+    uint64_t row = round_up(larger(times(width, element), 1), ROW_UNIT);
     uint64_t rows = round_up(larger(height, 1), block_rows(height));
     return times(times(row, rows), larger(depth, 1));
+}
+
+/* Small ones share pages of 2 MiB, of which this many have room in one, however they come. */
+static uint64_t packed(uint64_t bytes) {
+    uint64_t share = ROW_UNIT;
+    if (!bytes || bytes > SMALL_BYTES) return bytes;
+    while (share < bytes) share *= 2;
+    return share;
 }
 
 uint64_t arrays_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
@@ -55,5 +64,5 @@ uint64_t arrays_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels
                              descriptor->depth >> (descriptor->flags & 1 ? 0 : level));
         if (bytes > MIZAR_BYTES_MAX) return MIZAR_BYTES_MAX + 1;
     }
-    return bytes;
+    return packed(bytes);
 }

@@ -61,11 +61,12 @@ CUresult charge_current(struct charge *charge, uint64_t bytes) {
 CUresult charge_memory(struct charge *charge, uint64_t bytes) {
     CUresult result = begin_current(charge);
     if (result != CUDA_SUCCESS || !charge->regions) return result;
-    if (bytes > SMALL_BYTES) return reserve(charge, charge->alloc.card, bytes);
+    bool small = bytes <= SMALL_BYTES;
+    result = reserve(charge, charge->alloc.card, small ? PAGE_BYTES : bytes);
+    if (!small) return result;
     charge->alloc.kind = ALLOC_SMALL;
     charge->alloc.bytes = bytes;
-    charge->reserved = charge->alloc.card != CARD_NONE;
-    return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
 }
 
 CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device) {
@@ -74,47 +75,50 @@ CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device) {
     return reserve(charge, cards_of_device(charge->regions, device), bytes);
 }
 
-/* A small one that turns out larger is charged by itself, as if it had been large. */
+/* What is reserved now. */
+static uint64_t reserved_bytes(const struct charge *charge) {
+    return charge->alloc.kind == ALLOC_SMALL ? PAGE_BYTES : charge->alloc.bytes;
+}
+
+/* A small one that turns out larger is charged by itself from here on. */
 CUresult charge_correct(struct charge *charge, uint64_t bytes) {
-    if (charge->alloc.kind == ALLOC_SMALL && bytes <= SMALL_BYTES) {
-        charge->alloc.bytes = bytes;
+    uint64_t before = reserved_bytes(charge), now = account_size(bytes);
+    if (!charge->regions || (charge->alloc.kind == ALLOC_SMALL && bytes <= SMALL_BYTES))
         return CUDA_SUCCESS;
-    }
-    if (charge->alloc.kind == ALLOC_SMALL) charge->alloc = (struct alloc){
-        .card = charge->alloc.card, .owner = charge->alloc.owner};
-    uint64_t before = charge->alloc.bytes, now = account_size(bytes);
-    if (!charge->regions || now == before) return CUDA_SUCCESS;
     if (now > before && !reserve_hard(charge->regions, charge->alloc.card, now - before))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (now < before) account_release(charge->regions, charge->alloc.card, before - now);
+    if (charge->alloc.kind == ALLOC_SMALL) charge->alloc.kind = ALLOC_POINTER;
     charge->alloc.bytes = now;
     charge->reserved = true;
     return CUDA_SUCCESS;
 }
 
 void charge_cancel(struct charge *charge) {
-    if (charge->reserved && charge->alloc.kind != ALLOC_SMALL)
-        account_release(charge->regions, charge->alloc.card, charge->alloc.bytes);
+    if (charge->reserved)
+        account_release(charge->regions, charge->alloc.card, reserved_bytes(charge));
     charge->reserved = false;
 }
 
+/* False: it cannot be remembered, and is no longer charged. */
 static bool remember(struct charge *charge, uint64_t key) {
     struct regions *regions = charge->regions;
     bool small = charge->alloc.kind == ALLOC_SMALL;
+    charge->reserved = false;
     if (small && !account_enter_pages(regions, key, &charge->alloc)) return false;
     if (allocs_put(regions->process, key, charge->alloc)) return true;
-    if (small) account_leave(regions, key, &charge->alloc);
+    account_leave(regions, key, &charge->alloc);
     return false;
 }
 
 CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, charge_undo *undo) {
     if (!charge->reserved) return result;
-    if (result == CUDA_SUCCESS) {
-        if (remember(charge, key)) return result;
+    if (result != CUDA_SUCCESS)
+        charge_cancel(charge);
+    else if (!remember(charge, key)) {
+        undo(key);
         result = CUDA_ERROR_OUT_OF_MEMORY;
-        if (undo(key) != CUDA_SUCCESS) return result; /* then it stays counted */
     }
-    charge_cancel(charge);
     return result;
 }
 

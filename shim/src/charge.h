@@ -33,8 +33,8 @@ struct regions *shim_known(void);
 
 /*
  * Reserves bytes on the current context's card; OUT_OF_MEMORY when the limit does not allow it.
- * charge_memory is for what may share pages with other small allocations: then the address decides,
- * and it is charged when it is known.
+ * charge_memory is for what may share a page with other small allocations: a page is reserved, and
+ * given back when the address tells that it is charged already.
  */
 CUresult charge_memory(struct charge *charge, uint64_t bytes);
 CUresult charge_current(struct charge *charge, uint64_t bytes);

@@ -43,36 +43,59 @@ static unsigned add(struct process *process, struct process_context entry) {
 
 /* ---- what a context costs ------------------------------------------------------------------------ */
 
+static uint64_t smaller(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
 static void count_context(struct regions *regions, int card, int64_t bytes) {
     struct mizar_usage_slot *slot = &regions->usage->slots[regions->process->slot];
     __atomic_fetch_add(&slot->cards[card].context_bytes, (uint64_t)bytes, __ATOMIC_RELAXED);
 }
 
-/* From the limits, or learned by a process of this container. False: nobody knows. */
-static bool known_cost(struct regions *regions, int card, uint64_t *bytes) {
-    uint64_t told = __atomic_load_n(&regions->process->cards[card].context_bytes, __ATOMIC_RELAXED);
-    uint64_t learned =
-        __atomic_load_n(&regions->usage->cards[card].learned_context_bytes, __ATOMIC_RELAXED);
-    *bytes = told ? told : learned ? learned - 1 : 0;
-    if (*bytes > MIZAR_BYTES_MAX) *bytes = MIZAR_BYTES_MAX;
-    return told || learned;
-}
-
-/* The smallest of the first few: neighbours on the card can make a measurement too large. */
 #define SAMPLES 3
 
-static bool wants_samples(struct regions *regions, int card) {
-    return !__atomic_load_n(&regions->process->cards[card].context_bytes, __ATOMIC_RELAXED) &&
-           __atomic_load_n(&regions->usage->cards[card].learned_contexts, __ATOMIC_RELAXED) <
-               SAMPLES;
+/*
+ * The middle of what processes of this container measured: neighbours that take or free memory at
+ * the same moment make a measurement wrong, up or down.
+ */
+static bool learned_cost(struct regions *regions, int card, uint64_t *bytes) {
+    uint64_t sample[SAMPLES];
+    for (int i = 0; i < SAMPLES; i++)
+        sample[i] =
+            __atomic_load_n(&regions->usage->cards[card].learned_contexts[i], __ATOMIC_RELAXED);
+    uint64_t low = smaller(sample[0], sample[1]), high = larger(sample[0], sample[1]);
+    uint64_t middle = larger(low, smaller(high, sample[2]));
+    if (!middle) middle = larger(high, sample[2]); /* only one so far */
+    *bytes = middle ? smaller(middle - 1, MIZAR_BYTES_MAX) : 0;
+    return middle != 0;
 }
 
-static void learn(struct regions *regions, int card, uint64_t bytes) {
-    struct mizar_usage_card *shared = &regions->usage->cards[card];
-    uint64_t before = __atomic_load_n(&shared->learned_context_bytes, __ATOMIC_RELAXED);
-    if (!before || bytes + 1 < before)
-        __atomic_store_n(&shared->learned_context_bytes, bytes + 1, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&shared->learned_contexts, 1, __ATOMIC_RELAXED);
+/* False: nobody knows. */
+static bool known_cost(struct regions *regions, int card, uint64_t *bytes) {
+    uint64_t told = __atomic_load_n(&regions->process->cards[card].context_bytes, __ATOMIC_RELAXED);
+    *bytes = smaller(told, MIZAR_BYTES_MAX);
+    return told || learned_cost(regions, card, bytes);
+}
+
+/* The place for one more measurement, or NULL when there are enough, or the limits tell. */
+static uint64_t *sample_wanted(struct regions *regions, int card) {
+    uint64_t *sample = regions->usage->cards[card].learned_contexts;
+    if (__atomic_load_n(&regions->process->cards[card].context_bytes, __ATOMIC_RELAXED)) return NULL;
+    for (int i = 0; i < SAMPLES; i++)
+        if (!__atomic_load_n(&sample[i], __ATOMIC_RELAXED)) return &sample[i];
+    return NULL;
+}
+
+/* What the card has in use beyond what this container knows of. */
+static bool measure(struct regions *regions, int card, int64_t *bytes) {
+    uint64_t used;
+    if (!probe_used(regions, card, &used)) return false;
+    *bytes = (int64_t)used - (int64_t)account_used(regions, card);
+    return true;
 }
 
 /* ---- made on purpose ----------------------------------------------------------------------------- */
@@ -88,21 +111,23 @@ CUresult contexts_begin(struct context_charge *charge, CUdevice device) {
         process_unlock(&regions->process->context_lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    charge->measuring = wants_samples(regions, charge->card) &&
-                        probe_used(regions, charge->card, &charge->before);
+    charge->measuring = sample_wanted(regions, charge->card) &&
+                        measure(regions, charge->card, &charge->before);
     return CUDA_SUCCESS;
 }
 
 /* What was measured takes the place of what was reserved. */
 static bool correct(struct context_charge *charge) {
-    uint64_t after, bytes;
-    if (!charge->measuring || !probe_used(charge->regions, charge->card, &after)) return true;
-    bytes = after > charge->before ? after - charge->before : 0;
-    learn(charge->regions, charge->card, bytes);
-    known_cost(charge->regions, charge->card, &bytes);
+    struct regions *regions = charge->regions;
+    uint64_t *sample = sample_wanted(regions, charge->card), bytes;
+    int64_t after;
+    if (!charge->measuring || !sample || !measure(regions, charge->card, &after)) return true;
+    after -= charge->before;
+    __atomic_store_n(sample, after > 0 ? (uint64_t)after + 1 : 1, __ATOMIC_RELAXED);
+    known_cost(regions, charge->card, &bytes);
     if (bytes < charge->bytes)
-        account_release(charge->regions, charge->card, charge->bytes - bytes);
-    else if (!account_reserve(charge->regions, charge->card, bytes - charge->bytes))
+        account_release(regions, charge->card, charge->bytes - bytes);
+    else if (!account_reserve(regions, charge->card, bytes - charge->bytes))
         return false;
     charge->bytes = bytes;
     return true;

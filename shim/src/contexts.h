@@ -16,7 +16,8 @@ struct context_charge {
     struct regions *regions; /* NULL: inert */
     CUdevice device;
     int card;
-    uint64_t bytes, before;
+    uint64_t bytes;
+    int64_t before; /* in use on the card beyond what the container knew of */
     bool measuring;
 };
 

@@ -47,8 +47,9 @@ static CUresult find_pool(struct regions *regions, CUmemoryPool pool, CUstream s
 }
 
 struct pooled {
-    struct charge charge;
-    bool counted;
+    struct regions *regions;
+    struct alloc alloc;
+    enum pools_way way; /* POOLS_REFUSED: not counted */
 };
 
 static bool is_host_pool(struct regions *regions, CUmemoryPool pool) {
@@ -57,13 +58,12 @@ static bool is_host_pool(struct regions *regions, CUmemoryPool pool) {
 }
 
 static CUresult reserve(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool, CUstream stream) {
-    struct alloc *alloc = &pooled->charge.alloc;
-    struct regions *regions = pooled->charge.regions;
+    struct alloc *alloc = &pooled->alloc;
     *alloc = (struct alloc){.bytes = account_size(bytes), .kind = ALLOC_POOLED};
-    CUresult result = find_pool(regions, pool, stream, &alloc->card, &alloc->owner);
+    CUresult result = find_pool(pooled->regions, pool, stream, &alloc->card, &alloc->owner);
     if (result != CUDA_SUCCESS) return result;
-    pooled->counted = alloc->owner && pools_allocate(regions, alloc->owner, alloc->bytes);
-    return pooled->counted ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (alloc->owner) pooled->way = pools_allocate(pooled->regions, alloc->owner, alloc->bytes);
+    return pooled->way == POOLS_REFUSED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 /*
@@ -71,25 +71,29 @@ static CUresult reserve(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool
  * into a graph is counted when the graph is instantiated.
  */
 static CUresult begin(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool, CUstream stream) {
-    *pooled = (struct pooled){0};
-    CUresult result = shim_enter(&pooled->charge.regions);
-    struct regions *regions = pooled->charge.regions;
-    if (result != CUDA_SUCCESS || !regions) return result;
-    if (capturing(stream) || is_host_pool(regions, pool)) return CUDA_SUCCESS;
+    *pooled = (struct pooled){.way = POOLS_REFUSED};
+    CUresult result = shim_enter(&pooled->regions);
+    if (result != CUDA_SUCCESS || !pooled->regions) return result;
+    if (capturing(stream) || is_host_pool(pooled->regions, pool)) return CUDA_SUCCESS;
     return reserve(pooled, bytes, pool, stream);
 }
 
+static bool settle(struct pooled *pooled, CUdeviceptr pointer) {
+    struct process *process = pooled->regions->process;
+    struct alloc unused, *alloc = &pooled->alloc;
+    if (!allocs_put(process, pointer, *alloc)) return false;
+    if (pools_allocated(pooled->regions, alloc->owner, alloc->bytes, pooled->way)) return true;
+    allocs_take(process, pointer, &unused);
+    return false;
+}
+
 static CUresult end(struct pooled *pooled, CUresult result, const CUdeviceptr *pointer) {
-    struct regions *regions = pooled->charge.regions;
-    struct alloc *alloc = &pooled->charge.alloc;
-    if (!pooled->counted) return result;
-    if (result == CUDA_SUCCESS && allocs_put(regions->process, *pointer, *alloc)) {
-        pools_allocated(regions, alloc->owner);
-        return CUDA_SUCCESS;
-    }
-    if (result == CUDA_SUCCESS && undo(*pointer) != CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
-    pools_cancel(regions, alloc->owner, alloc->bytes);
-    return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
+    struct alloc *alloc = &pooled->alloc;
+    bool made = result == CUDA_SUCCESS;
+    if (pooled->way == POOLS_REFUSED || (made && settle(pooled, *pointer))) return result;
+    if (made) undo(*pointer);
+    pools_cancel(pooled->regions, alloc->owner, alloc->bytes, pooled->way, made);
+    return made ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 #define ALLOC_ASYNC(symbol)                                                               \

@@ -60,11 +60,21 @@ static unsigned pool_of(struct regions *regions, CUdevice device, int *card) {
     return *card == CARD_NONE ? 0 : pools_graph_number(regions, device, *card);
 }
 
+/* Nothing is allocated yet: what was reserved becomes what lives in the graph's pool. */
+static bool reserve(struct regions *regions, unsigned pool, uint64_t bytes) {
+    enum pools_way way = pool ? pools_allocate(regions, pool, bytes) : POOLS_REFUSED;
+    if (way == POOLS_REFUSED) return false;
+    if (pools_allocated(regions, pool, bytes, way)) return true;
+    pools_cancel(regions, pool, bytes, way, false);
+    return false;
+}
+
 static void cancel(struct regions *regions, const struct need *need, CUdevice end) {
     int card;
     for (CUdevice device = 0; device < end; device++)
         if (need->bytes[device])
-            pools_cancel(regions, pool_of(regions, device, &card), need->bytes[device]);
+            pools_freed(regions, pool_of(regions, device, &card), need->bytes[device]);
+    pools_settle(regions);
 }
 
 static CUresult begin(struct regions **regions, struct need *need, CUgraph graph) {
@@ -77,7 +87,7 @@ static CUresult begin(struct regions **regions, struct need *need, CUgraph graph
     for (CUdevice device = 0; need->any && device < GRAPH_DEVICES; device++) {
         if (!need->bytes[device]) continue;
         unsigned pool = pool_of(*regions, device, &card);
-        if (pool && pools_allocate(*regions, pool, need->bytes[device])) continue;
+        if (reserve(*regions, pool, need->bytes[device])) continue;
         cancel(*regions, need, device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -31,7 +31,7 @@ static uint64_t *segment_or_new(struct process *process, unsigned number) {
     uint64_t *made = segment(process, number), *none = NULL;
     size_t bytes = BUCKET * sizeof *made << bits_of(number);
     if (made) return made;
-    made = sys_map(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    made = sys_table(bytes);
     if (!made) return NULL;
     if (__atomic_compare_exchange_n(&process->page_segments[number], &none, made, false,
                                     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))

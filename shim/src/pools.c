@@ -89,29 +89,41 @@ static uint64_t reserved_by(const struct process_pool *pool) {
     return ask(pool, &reserved) == CUDA_SUCCESS && reserved > live ? reserved : live;
 }
 
-static void raise_to(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
+/* Raises the charge to `bytes`; with `force` also beyond the limit. */
+static bool raise_to(struct regions *regions, struct process_pool *pool, uint64_t bytes,
+                     bool force) {
     uint64_t charged = load(&pool->charged);
-    while (charged < bytes) {
-        if (!__atomic_compare_exchange_n(&pool->charged, &charged, bytes, false, __ATOMIC_SEQ_CST,
-                                         __ATOMIC_SEQ_CST))
-            continue;
-        account_force(regions, pool->card, bytes - charged);
-        return;
-    }
+    if (charged >= bytes) return true;
+    uint64_t more = bytes - charged;
+    if (force)
+        account_force(regions, pool->card, more);
+    else if (!account_reserve(regions, pool->card, more))
+        return false;
+    __atomic_add_fetch(&pool->charged, more, __ATOMIC_SEQ_CST);
+    return true;
 }
 
 /*
- * Lowers the charge to what the driver holds. An allocation that slipped in between (it saw the
- * higher charge and took nothing) is made good at once.
+ * Lowers the charge to what the driver holds and may yet take for allocations under way. One that
+ * slipped in between (it relied on the higher charge) is made good at once.
  */
 static void lower(struct regions *regions, struct process_pool *pool) {
-    uint64_t charged = load(&pool->charged), bytes = reserved_by(pool);
+    uint64_t charged = load(&pool->charged), pending = load(&pool->pending);
+    uint64_t bytes = reserved_by(pool) + pending;
     if (bytes >= charged) return;
     if (!__atomic_compare_exchange_n(&pool->charged, &charged, bytes, false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_SEQ_CST))
         return;
     account_release(regions, pool->card, charged - bytes);
-    raise_to(regions, pool, load(&pool->live));
+    raise_to(regions, pool, load(&pool->live), true);
+}
+
+static void trim(const struct process_pool *pool) {
+    uint64_t handle = load(&pool->handle);
+    if (handle & GRAPH_POOL)
+        REAL(cuDeviceGraphMemTrim)(pool->device);
+    else if (!(handle & NAMELESS_POOL) && !pool->destroyed)
+        REAL(cuMemPoolTrimTo)((CUmemoryPool)(uintptr_t)handle, 0);
 }
 
 static void forget_if_done(struct process_pool *pool) {
@@ -121,25 +133,80 @@ static void forget_if_done(struct process_pool *pool) {
 
 /* ---- allocations --------------------------------------------------------------------------------- */
 
-bool pools_allocate(struct regions *regions, unsigned number, uint64_t bytes) {
-    struct process_pool *pool = pool_of(regions, number);
-    uint64_t live = __atomic_add_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
-    uint64_t charged = load(&pool->charged);
-    if (live <= charged) return true;
-    if (account_reserve(regions, pool->card, live - charged) ||
-        (pools_shrink(regions, pool->card) &&
-         account_reserve(regions, pool->card, live - charged))) {
-        __atomic_add_fetch(&pool->charged, live - charged, __ATOMIC_SEQ_CST);
-        return true;
-    }
-    __atomic_sub_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
-    return false;
+static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
+    if (!account_reserve(regions, pool->card, bytes)) return false;
+    __atomic_add_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&pool->charged, bytes, __ATOMIC_SEQ_CST);
+    return true;
 }
 
-/* Asked only when the pool is full: then it has just grown, perhaps by more than was wanted. */
-void pools_allocated(struct regions *regions, unsigned number) {
+/*
+ * A pool that the program has told to keep memory serves from it, if it fits. Where the driver has
+ * grown such a pool instead, it is made to give back first, for a while; any other pool always is.
+ */
+#define DISTRUST 64
+
+static bool keeps_memory(const struct process_pool *pool) {
+    uint64_t handle = load(&pool->handle), threshold = 0;
+    return !(handle & (GRAPH_POOL | NAMELESS_POOL)) &&
+           REAL(cuMemPoolGetAttribute)((CUmemoryPool)(uintptr_t)handle,
+                                       CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                                       &threshold) == CUDA_SUCCESS &&
+           threshold;
+}
+
+static bool rely_on_kept(struct process_pool *pool) {
+    if (!keeps_memory(pool)) return false;
+    uint32_t distrust = __atomic_load_n(&pool->distrust, __ATOMIC_RELAXED);
+    if (distrust) __atomic_store_n(&pool->distrust, distrust - 1, __ATOMIC_RELAXED);
+    return !distrust && process_try_lock(&pool->kept_lock);
+}
+
+/* The allocation counts as living at once, so that nobody lowers the charge below it. */
+static bool use_kept(struct process_pool *pool, uint64_t bytes) {
+    uint64_t taken = load(&pool->live) + load(&pool->pending) + bytes;
+    if (taken > load(&pool->charged) || !rely_on_kept(pool)) return false;
+    __atomic_add_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
+    return true;
+}
+
+enum pools_way pools_allocate(struct regions *regions, unsigned number, uint64_t bytes) {
     struct process_pool *pool = pool_of(regions, number);
-    if (load(&pool->live) >= load(&pool->charged)) raise_to(regions, pool, reserved_by(pool));
+    if (reserve(regions, pool, bytes)) return POOLS_RESERVED;
+    if (use_kept(pool, bytes)) return POOLS_KEPT;
+    return pools_shrink(regions, pool->card) && reserve(regions, pool, bytes) ? POOLS_RESERVED
+                                                                               : POOLS_REFUSED;
+}
+
+/* From here on it lives; a moment of both is no harm. */
+static void begin_to_live(struct process_pool *pool, uint64_t bytes, enum pools_way way) {
+    if (way == POOLS_KEPT) {
+        process_unlock(&pool->kept_lock);
+        return;
+    }
+    __atomic_add_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
+}
+
+bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, enum pools_way way) {
+    struct process_pool *pool = pool_of(regions, number);
+    if (!raise_to(regions, pool, reserved_by(pool), false)) {
+        __atomic_store_n(&pool->distrust, DISTRUST, __ATOMIC_RELAXED);
+        return false;
+    }
+    begin_to_live(pool, bytes, way);
+    lower(regions, pool);
+    return true;
+}
+
+void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes, enum pools_way way,
+                  bool grown) {
+    struct process_pool *pool = pool_of(regions, number);
+    if (grown) trim(pool);
+    __atomic_sub_fetch(way == POOLS_KEPT ? &pool->live : &pool->pending, bytes, __ATOMIC_SEQ_CST);
+    raise_to(regions, pool, reserved_by(pool), true); /* what could not be trimmed is there */
+    if (way == POOLS_KEPT) process_unlock(&pool->kept_lock);
+    lower(regions, pool);
 }
 
 static void mark_dirty(struct regions *regions, struct process_pool *pool) {
@@ -155,12 +222,6 @@ void pools_freed(struct regions *regions, unsigned number, uint64_t bytes) {
         lower(regions, pool);
         forget_if_done(pool);
     }
-}
-
-void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes) {
-    struct process_pool *pool = pool_of(regions, number);
-    __atomic_sub_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
-    lower(regions, pool);
 }
 
 /* ---- giving back --------------------------------------------------------------------------------- */
@@ -186,20 +247,13 @@ void pools_destroyed(struct regions *regions, CUmemoryPool handle) {
     forget_if_done(pool);
 }
 
-static void trim(const struct process_pool *pool) {
-    uint64_t handle = load(&pool->handle);
-    if (handle & GRAPH_POOL)
-        REAL(cuDeviceGraphMemTrim)(pool->device);
-    else if (!(handle & NAMELESS_POOL) && !pool->destroyed)
-        REAL(cuMemPoolTrimTo)((CUmemoryPool)(uintptr_t)handle, 0);
-}
-
 bool pools_shrink(struct regions *regions, int card) {
     bool shrunk = false;
     for (unsigned place = 0; place < used(regions->process); place++) {
         struct process_pool *pool = &regions->process->pools[place];
         uint64_t before = load(&pool->charged);
-        if (!load(&pool->handle) || pool->card != card || before <= load(&pool->live)) continue;
+        if (!load(&pool->handle) || pool->card != card || before <= load(&pool->live))
+            continue;
         trim(pool);
         lower(regions, pool);
         shrunk = shrunk || load(&pool->charged) < before;

@@ -23,14 +23,22 @@ void pools_add(struct regions *regions, CUmemoryPool pool, int card);
 /* The card of a pool that pools_add has told of. False: never heard of it. */
 bool pools_card(struct regions *regions, CUmemoryPool pool, int *card);
 
-/* bytes more are allocated from the pool. False: the pool may not grow that far. */
-bool pools_allocate(struct regions *regions, unsigned number, uint64_t bytes);
+/*
+ * bytes more are wanted from the pool. With room under the limit they are reserved, in case the
+ * pool has to grow; without, only what the pool keeps unused can serve. False: neither.
+ */
+enum pools_way { POOLS_REFUSED, POOLS_RESERVED, POOLS_KEPT };
+enum pools_way pools_allocate(struct regions *regions, unsigned number, uint64_t bytes);
 
-/* The driver has done it: if the pool grew, by how much exactly is known now. */
-void pools_allocated(struct regions *regions, unsigned number);
+/*
+ * The driver has done it: what the pool takes now is known exactly. False: it grew, and may not;
+ * the caller frees the allocation and cancels.
+ */
+bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, enum pools_way way);
 
-/* The driver has refused, so the pool did not grow. */
-void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes);
+/* It did not come to an allocation (any more); `grown`: the pool may have grown for it. */
+void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes, enum pools_way way,
+                  bool grown);
 
 /* bytes were freed to the pool; the pool keeps them until the driver says otherwise. */
 void pools_freed(struct regions *regions, unsigned number, uint64_t bytes);

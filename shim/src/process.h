@@ -30,16 +30,19 @@ struct process_context {
 };
 
 /*
- * A memory pool keeps what was freed: what counts is what the driver has reserved for it.
- * live <= charged, but for moments in which a thread raises charged.
+ * A memory pool keeps what was freed: what counts is what the driver has reserved for it, and what
+ * it may reserve for allocations that are under way.
  */
 struct process_pool {
     uint64_t handle; /* CUmemoryPool; GRAPH_POOL + device for a device's graphs; 0: free */
-    uint64_t live;   /* bytes in allocations */
+    uint64_t live;    /* bytes in allocations */
+    uint64_t pending; /* bytes reserved for allocations that the driver is just making */
     uint64_t charged;
     int32_t card, device;
     uint32_t destroyed; /* by the program, while allocations live */
     uint32_t dirty;     /* something was freed since the last look at the driver's figure */
+    uint32_t distrust;  /* so many times more it will not be relied upon what the pool keeps */
+    uint32_t kept_lock; /* one thread at a time relies on it */
 };
 
 /* A map of few or many objects, guarded by a lock: map.c. */

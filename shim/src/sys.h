@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -44,6 +45,21 @@ static inline void *sys_map(size_t bytes, int protection, int flags, int fd) {
 
 static inline void sys_unmap(void *address, size_t bytes) {
     SYS(SYS_munmap, address, bytes);
+}
+
+#define SYS_HUGE (UINT64_C(2) << 20)
+
+/* Zeroed memory for a table: in huge pages if it is large, since tables are looked up at random. */
+static inline void *sys_table(size_t bytes) {
+    size_t slack = bytes >= SYS_HUGE ? SYS_HUGE : 0;
+    char *memory = sys_map(bytes + slack, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    if (!memory || !slack) return memory;
+    size_t before = -(uintptr_t)memory & (SYS_HUGE - 1);
+    if (before) sys_unmap(memory, before);
+    if (slack - before) sys_unmap(memory + before + bytes, slack - before);
+    SYS(SYS_madvise, memory + before, bytes, MADV_HUGEPAGE);
+    return memory + before;
 }
 
 #endif

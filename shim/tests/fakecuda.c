@@ -357,8 +357,11 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
 
 EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
     (void)pool;
-    if (attribute != CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) return CUDA_ERROR_INVALID_VALUE;
-    *(uint64_t *)value = fake.pool_reserved;
+    if (attribute != CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT &&
+        attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        return CUDA_ERROR_INVALID_VALUE;
+    *(uint64_t *)value = attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD ? fake.pool_threshold
+                                                                        : fake.pool_reserved;
     return CUDA_SUCCESS;
 }
 

@@ -40,6 +40,7 @@ class Card:
     compute_mode: int = 0
     core_share: int = 10000
     priority: int = 0
+    context_bytes: int = 0
 
 
 @dataclass
@@ -133,6 +134,7 @@ class Slot:
             ("compute_mode", card.compute_mode, 4),
             ("core_share", card.core_share, 4),
             ("priority", card.priority, 4),
+            ("context_bytes", card.context_bytes, 8),
         ):
             at = base + self.offset(f"mizar_limits_card.{name}")
             body[at : at + size] = value.to_bytes(size, "little")
