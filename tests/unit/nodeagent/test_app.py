@@ -101,6 +101,8 @@ class World:
         assert self._running is not None
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
+        # The kubelet notices by the stream's end: until then it would ask the old socket.
+        await until(lambda: not self.kubelet.is_serving(RESOURCE))
         await self._stack.aclose()
 
     def add_shadow(self, **carving: Any) -> None:
@@ -360,7 +362,6 @@ async def test_an_agent_restart_loses_nothing(world: World) -> None:
     held = await world.start_share()
     await until(lambda: world.holders() == ["share"])
     await world.stop_agent()
-    await until(lambda: not world.kubelet.is_serving(RESOURCE))
     await world.start_agent()
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
     await world.kubelet.start_container(SHARE, "main", RESOURCE)
