@@ -18,6 +18,7 @@ import pytest
 import simgpu
 from cluster import Cluster, ClusterSpec, cgroups, cleanup, control_plane, state, waiting
 from cluster.binaries.progress import Progress
+from cluster.credentials import Credentials
 from cluster.errors import AlreadyUp, ComponentFailed, NotUp
 from cluster.images import CUDA_SAMPLE
 from cluster.layout import Layout
@@ -251,7 +252,13 @@ def test_a_component_that_hangs_is_given_up_on(
     traces: Traces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "LIMIT", 3.0)
-    monkeypatch.setattr(control_plane, "ETCD", "http://127.0.0.1:1")
+    right = control_plane.api_server
+
+    def waits_for_ever(credentials: Credentials) -> list[str]:
+        """An API server whose etcd is nowhere."""
+        return [one.replace(control_plane.ETCD, "http://127.0.0.1:1") for one in right(credentials)]
+
+    monkeypatch.setattr(control_plane, "api_server", waits_for_ever)
     with pytest.raises(ComponentFailed, match="did not happen within 3 s"):
         LocalProvider().up(ClusterSpec(name=traces.layout.name, mizar=False), SILENT)
     traces.assert_none()
