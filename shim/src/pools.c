@@ -71,6 +71,27 @@ bool pools_card(struct regions *regions, CUmemoryPool pool, int *card) {
     return number != 0;
 }
 
+/* ---- the charge ---------------------------------------------------------------------------------- */
+
+/* With a version in its low bits, so that what was concluded from an old charge changes no new one. */
+#define VERSION_BITS 21
+
+static uint64_t charged_bytes(const struct process_pool *pool) {
+    return load(&pool->charged) >> VERSION_BITS;
+}
+
+static bool swap_charged(struct process_pool *pool, uint64_t seen, uint64_t bytes) {
+    uint64_t version = (seen + 1) & ((UINT64_C(1) << VERSION_BITS) - 1);
+    return __atomic_compare_exchange_n(&pool->charged, &seen, bytes << VERSION_BITS | version, false,
+                                       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static void add_charged(struct process_pool *pool, uint64_t bytes) {
+    uint64_t seen;
+    do seen = load(&pool->charged);
+    while (!swap_charged(pool, seen, (seen >> VERSION_BITS) + bytes));
+}
+
 /* ---- what the driver says ------------------------------------------------------------------------ */
 
 static CUresult ask(const struct process_pool *pool, uint64_t *reserved) {
@@ -92,14 +113,14 @@ static uint64_t reserved_by(const struct process_pool *pool) {
 /* Raises the charge to `bytes`; with `force` also beyond the limit. */
 static bool raise_to(struct regions *regions, struct process_pool *pool, uint64_t bytes,
                      bool force) {
-    uint64_t charged = load(&pool->charged);
+    uint64_t charged = charged_bytes(pool);
     if (charged >= bytes) return true;
     uint64_t more = bytes - charged;
     if (force)
         account_force(regions, pool->card, more);
     else if (!account_reserve(regions, pool->card, more))
         return false;
-    __atomic_add_fetch(&pool->charged, more, __ATOMIC_SEQ_CST);
+    add_charged(pool, more);
     return true;
 }
 
@@ -108,12 +129,9 @@ static bool raise_to(struct regions *regions, struct process_pool *pool, uint64_
  * slipped in between (it relied on the higher charge) is made good at once.
  */
 static void lower(struct regions *regions, struct process_pool *pool) {
-    uint64_t charged = load(&pool->charged), pending = load(&pool->pending);
-    uint64_t bytes = reserved_by(pool) + pending;
-    if (bytes >= charged) return;
-    if (!__atomic_compare_exchange_n(&pool->charged, &charged, bytes, false, __ATOMIC_SEQ_CST,
-                                     __ATOMIC_SEQ_CST))
-        return;
+    uint64_t seen = load(&pool->charged), pending = load(&pool->pending);
+    uint64_t bytes = reserved_by(pool) + pending, charged = seen >> VERSION_BITS;
+    if (bytes >= charged || !swap_charged(pool, seen, bytes)) return;
     account_release(regions, pool->card, charged - bytes);
     raise_to(regions, pool, load(&pool->live), true);
 }
@@ -127,7 +145,7 @@ static void trim(const struct process_pool *pool) {
 }
 
 static void forget_if_done(struct process_pool *pool) {
-    if (pool->destroyed && !load(&pool->live) && !load(&pool->charged))
+    if (pool->destroyed && !load(&pool->live) && !charged_bytes(pool))
         __atomic_store_n(&pool->handle, 0, __ATOMIC_RELEASE);
 }
 
@@ -136,7 +154,7 @@ static void forget_if_done(struct process_pool *pool) {
 static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
     if (!account_reserve(regions, pool->card, bytes)) return false;
     __atomic_add_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
-    __atomic_add_fetch(&pool->charged, bytes, __ATOMIC_SEQ_CST);
+    add_charged(pool, bytes);
     return true;
 }
 
@@ -165,7 +183,7 @@ static bool rely_on_kept(struct process_pool *pool) {
 /* The allocation counts as living at once, so that nobody lowers the charge below it. */
 static bool use_kept(struct process_pool *pool, uint64_t bytes) {
     uint64_t taken = load(&pool->live) + load(&pool->pending) + bytes;
-    if (taken > load(&pool->charged) || !rely_on_kept(pool)) return false;
+    if (taken > charged_bytes(pool) || !rely_on_kept(pool)) return false;
     __atomic_add_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
     return true;
 }
@@ -234,7 +252,7 @@ void pools_settle(struct regions *regions) {
             continue;
         lower(regions, pool);
         /* More may come back at the next wait. */
-        if (load(&pool->charged) > load(&pool->live)) mark_dirty(regions, pool);
+        if (charged_bytes(pool) > load(&pool->live)) mark_dirty(regions, pool);
     }
 }
 
@@ -251,12 +269,12 @@ bool pools_shrink(struct regions *regions, int card) {
     bool shrunk = false;
     for (unsigned place = 0; place < used(regions->process); place++) {
         struct process_pool *pool = &regions->process->pools[place];
-        uint64_t before = load(&pool->charged);
+        uint64_t before = charged_bytes(pool);
         if (!load(&pool->handle) || pool->card != card || before <= load(&pool->live))
             continue;
         trim(pool);
         lower(regions, pool);
-        shrunk = shrunk || load(&pool->charged) < before;
+        shrunk = shrunk || charged_bytes(pool) < before;
     }
     return shrunk;
 }

@@ -37,7 +37,7 @@ struct process_pool {
     uint64_t handle; /* CUmemoryPool; GRAPH_POOL + device for a device's graphs; 0: free */
     uint64_t live;    /* bytes in allocations */
     uint64_t pending; /* bytes reserved for allocations that the driver is just making */
-    uint64_t charged;
+    uint64_t charged; /* bytes, with a version: pools.c */
     int32_t card, device;
     uint32_t destroyed; /* by the program, while allocations live */
     uint32_t dirty;     /* something was freed since the last look at the driver's figure */
