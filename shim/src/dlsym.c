@@ -75,8 +75,7 @@ static bool from_driver(int hook, void *function) {
  */
 static void *wrapper_for(int hook, void *found) {
     if (hooks[hook].library == LIBRARY_LIBC) return hooks[hook].wrapper;
-    struct regions *regions = regions_get();
-    if (regions && regions->mode == REGIONS_INERT) return found;
+    if (regions_inert()) return found;
     if (!resolve_find(hook) && from_driver(hook, found)) resolve_learn(hook, found);
     return found == resolve_find(hook) ? hooks[hook].wrapper : found;
 }

@@ -57,13 +57,8 @@ static int entry_of(const char *name, void *found, int version, uint64_t flags) 
     return entry_is_known(name, found, version, flags) ? ruled : HOOK_NONE;
 }
 
-static bool inert(void) {
-    struct regions *regions = regions_get();
-    return regions && regions->mode == REGIONS_INERT;
-}
-
 static void replace(const char *name, void **function, int version, uint64_t flags) {
-    if (!name || !function || !*function || inert()) return;
+    if (!name || !function || !*function || regions_inert()) return;
     int entry = entry_of(name, *function, version, flags);
     if (entry == HOOK_NONE || *function == hooks[entry].wrapper) return;
     resolve_learn(entry, *function);

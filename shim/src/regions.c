@@ -10,7 +10,7 @@
 #include "sys.h"
 
 #define DIRECTORY "/run/mizar"
-#define START_ATTEMPTS 100 /* milliseconds that a start waits for a writer to finish */
+#define PATIENCE 100 /* milliseconds that a process waits, all in all, for a writer to finish */
 
 struct regions *regions_current;
 
@@ -85,9 +85,10 @@ static const char *read_limits(const struct mizar_limits *limits, struct process
 static const char *read_limits_patiently(const struct mizar_limits *limits,
                                          struct process *process) {
     const struct timespec moment = {0, 1000000};
-    const char *wrong = limits_busy;
-    for (int i = 0; i < START_ATTEMPTS && wrong == limits_busy; i++) {
-        if (i) SYS(SYS_nanosleep, &moment, NULL);
+    static int patience = PATIENCE;
+    const char *wrong = read_limits(limits, process);
+    while (wrong == limits_busy && __atomic_sub_fetch(&patience, 1, __ATOMIC_RELAXED) > 0) {
+        SYS(SYS_nanosleep, &moment, NULL);
         wrong = read_limits(limits, process);
     }
     return wrong;
@@ -160,9 +161,19 @@ static struct regions *publish(struct regions *made) {
     return first;
 }
 
+static bool absent(void) {
+    return SYS(SYS_faccessat, AT_FDCWD, directory(), F_OK) == -ENOENT;
+}
+
+bool regions_inert(void) {
+    struct regions *regions = __atomic_load_n(&regions_current, __ATOMIC_ACQUIRE);
+    if (!regions && absent()) regions = publish(&inert);
+    return regions == &inert;
+}
+
 struct regions *regions_open(void) {
     const char *file;
-    if (SYS(SYS_faccessat, AT_FDCWD, directory(), F_OK) == -ENOENT) return publish(&inert);
+    if (absent()) return publish(&inert);
     struct regions *made = calloc(1, sizeof *made);
     const char *wrong = made ? fill(made, &file) : "no memory";
     if (!wrong) {

@@ -34,6 +34,9 @@ static inline struct regions *regions_get(void) {
     return __builtin_expect(regions != NULL, 1) ? regions : regions_open();
 }
 
+/* Whether there is no Mizar here, without a look into any file. */
+bool regions_inert(void);
+
 /* Opens `usage` afresh, for a lock of one's own. -errno on failure. */
 int regions_open_usage(void);
 
