@@ -8,10 +8,26 @@ static CUresult undo(uint64_t pointer) {
     return REAL(cuMemFree_v2)(pointer);
 }
 
+#define CU_MEM_ATTACH_GLOBAL 1
+
+static bool oversubscribes(const struct charge *charge) {
+    return charge->regions &&
+           __atomic_load_n(&charge->regions->process->cards[charge->alloc.card].oversubscribe,
+                           __ATOMIC_RELAXED);
+}
+
+/* Where the limit is above the card, what no longer fits on it is managed memory. */
+static CUresult allocate(const struct charge *charge, CUdeviceptr *pointer, size_t bytes) {
+    CUresult result = REAL(cuMemAlloc_v2)(pointer, bytes);
+    if (__builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && oversubscribes(charge))
+        result = REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL);
+    return result;
+}
+
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     struct charge charge;
     CUresult result = charge_memory(&charge, bytes);
-    if (result == CUDA_SUCCESS) result = REAL(cuMemAlloc_v2)(pointer, bytes);
+    if (result == CUDA_SUCCESS) result = allocate(&charge, pointer, bytes);
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }
 
@@ -29,12 +45,22 @@ static uint64_t pitched(uint64_t width, uint64_t height) {
     return height && row > MIZAR_BYTES_MAX / height ? MIZAR_BYTES_MAX + 1 : row * height;
 }
 
+static CUresult allocate_pitch(const struct charge *charge, CUdeviceptr *pointer, size_t *pitch,
+                               size_t width, size_t height, unsigned element) {
+    CUresult result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
+    if (__builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && oversubscribes(charge)) {
+        result = REAL(cuMemAllocManaged)(pointer, pitched(width, height), CU_MEM_ATTACH_GLOBAL);
+        if (result == CUDA_SUCCESS) *pitch = pitched(width, 1);
+    }
+    return result;
+}
+
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                    unsigned element) {
     struct charge charge;
     CUresult result = charge_memory(&charge, pitched(width, height));
     if (result == CUDA_SUCCESS)
-        result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
+        result = allocate_pitch(&charge, pointer, pitch, width, height, element);
     if (result == CUDA_SUCCESS) {
         result = charge_correct(&charge, (uint64_t)*pitch * height);
         if (result != CUDA_SUCCESS) undo(*pointer);

@@ -1,16 +1,17 @@
 /* NVML's memory figures. nvidia-smi and monitors need no process slot for them. */
+#include "nvml.h"
+
 #include "answers.h"
 #include "resolve.h"
 
-/* NULL with SUCCESS: inert. */
-static nvmlReturn_t enter(struct regions **regions) {
+nvmlReturn_t nvml_enter(struct regions **regions) {
     *regions = regions_get();
     if (!*regions) return NVML_ERROR_NO_PERMISSION;
     if ((*regions)->mode == REGIONS_INERT) *regions = NULL;
     return NVML_SUCCESS;
 }
 
-static int card_of(struct regions *regions, nvmlDevice_t device) {
+int nvml_card(struct regions *regions, nvmlDevice_t device) {
     char uuid[96];
     if (REAL(nvmlDeviceGetUUID)(device, uuid, sizeof uuid) != NVML_SUCCESS) return CARD_NONE;
     return regions_card(regions, uuid);
@@ -19,10 +20,10 @@ static int card_of(struct regions *regions, nvmlDevice_t device) {
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     struct regions *regions;
     nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
-    if (result != NVML_SUCCESS || (result = enter(&regions)) != NVML_SUCCESS || !regions)
+    if (result != NVML_SUCCESS || (result = nvml_enter(&regions)) != NVML_SUCCESS || !regions)
         return result;
     struct answer answer =
-        answer_memory(regions, card_of(regions, device), memory->total, memory->free);
+        answer_memory(regions, nvml_card(regions, device), memory->total, memory->free);
     *memory = (nvmlMemory_t){.total = answer.total, .free = answer.free, .used = answer.used};
     return NVML_SUCCESS;
 }
@@ -30,10 +31,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     struct regions *regions;
     nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
-    if (result != NVML_SUCCESS || (result = enter(&regions)) != NVML_SUCCESS || !regions)
+    if (result != NVML_SUCCESS || (result = nvml_enter(&regions)) != NVML_SUCCESS || !regions)
         return result;
     struct answer answer =
-        answer_memory(regions, card_of(regions, device), memory->total, memory->free);
+        answer_memory(regions, nvml_card(regions, device), memory->total, memory->free);
     memory->total = answer.total;
     memory->reserved = 0; /* the driver's own part is not taken from the limit */
     memory->free = answer.free;

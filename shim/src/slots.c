@@ -76,7 +76,7 @@ static bool settle(struct mizar_usage *usage, unsigned slot) {
     return true;
 }
 
-static unsigned slots_used(struct mizar_usage *usage) {
+unsigned slots_used(struct mizar_usage *usage) {
     unsigned high = load(&usage->slot_high);
     return high < MIZAR_SLOT_MAX ? high : MIZAR_SLOT_MAX;
 }

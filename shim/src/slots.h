@@ -9,6 +9,9 @@
 /* Makes sure that this process has a slot. False: none is free, or the region cannot be locked. */
 bool slots_attach(struct regions *regions);
 
+/* Slots from this one on were never used. */
+unsigned slots_used(struct mizar_usage *usage);
+
 /* Gives back the bytes of every dead process of the container. */
 void slots_settle(struct regions *regions);
 

@@ -237,7 +237,7 @@ EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     CALLED(cuMemAlloc_v2);
-    return take(pointer, bytes);
+    return fake.card_full ? CUDA_ERROR_OUT_OF_MEMORY : take(pointer, bytes);
 }
 
 EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width,
@@ -253,7 +253,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     CALLED(cuMemAllocPitch_v2);
     (void)element;
     *pitch = (width + fake.pitch_unit - 1) / fake.pitch_unit * fake.pitch_unit;
-    return take(pointer, *pitch * height);
+    return fake.card_full ? CUDA_ERROR_OUT_OF_MEMORY : take(pointer, *pitch * height);
 }
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {

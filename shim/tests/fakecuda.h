@@ -30,6 +30,7 @@ struct fake {
     uint64_t pool_reserved, pool_live;                        /* of all pools together */
     uint64_t graph_reserved, graph_sizes[4];                  /* the graph: its allocation nodes */
     int capturing;
+    int card_full; /* device memory is refused, managed memory is not */
     uint64_t calls[FAKE_CALLS];
 };
 

@@ -61,3 +61,22 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
     memory->free = FAKE_TOTAL;
     return NVML_SUCCESS;
 }
+
+/* Somebody else is on every card. */
+#define PROCESSES(symbol, type)                                                      \
+    EXPORT nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *infos) {  \
+        (void)device;                                                                \
+        fake_nvml_calls++;                                                           \
+        unsigned room = *count;                                                      \
+        *count = 1;                                                                  \
+        if (!room) return NVML_ERROR_INSUFFICIENT_SIZE;                              \
+        infos[0].pid = 4711;                                                         \
+        infos[0].used = 4711;                                                        \
+        return NVML_SUCCESS;                                                         \
+    }
+PROCESSES(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)

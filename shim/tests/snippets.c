@@ -4,6 +4,7 @@
  */
 #include <stdbool.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "api.h"
 #include "check.h"
@@ -639,6 +640,55 @@ static void ipc(void) {
     ipc_with(api.cuIpcOpenMemHandle_v2);
 }
 
+/* The container's own processes, by the PIDs it knows; not the one that the driver tells of. */
+static void nvml_processes(void) {
+    CUdeviceptr pointer;
+    nvmlDevice_t device;
+    nvmlProcessInfo_v1_t old[2];
+    nvmlProcessInfo_t infos[2];
+    unsigned count = 2;
+    CHECK_IS(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
+    CHECK_IS(api.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, infos), NVML_SUCCESS);
+    CHECK_IS(count, 0);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 24 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, NULL),
+             NVML_ERROR_INSUFFICIENT_SIZE);
+    CHECK_IS(count, 1);
+    CHECK_IS(api.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, infos), NVML_SUCCESS);
+    CHECK_IS(infos[0].pid, getpid());
+    CHECK_IS(infos[0].used, 24 * MIB);
+    CHECK_IS(infos[0].gpu_instance, NVML_NO_INSTANCE);
+    count = 2;
+    CHECK_IS(api.nvmlDeviceGetComputeRunningProcesses_v2(device, &count, infos), NVML_SUCCESS);
+    CHECK_IS(count, 1);
+    count = 2;
+    CHECK_IS(api.nvmlDeviceGetComputeRunningProcesses(device, &count, old), NVML_SUCCESS);
+    CHECK_IS(count, 1);
+    CHECK_IS(old[0].used, 24 * MIB);
+    count = 2;
+    CHECK_IS(api.nvmlDeviceGetGraphicsRunningProcesses(device, &count, old), NVML_SUCCESS);
+    CHECK_IS(count, 0);
+    count = 2;
+    CHECK_IS(api.nvmlDeviceGetGraphicsRunningProcesses_v2(device, &count, infos), NVML_SUCCESS);
+    CHECK_IS(count, 0);
+    count = 2;
+    CHECK_IS(api.nvmlDeviceGetGraphicsRunningProcesses_v3(device, &count, infos), NVML_SUCCESS);
+    CHECK_IS(count, 0);
+}
+
+/* With a limit above the card, managed memory takes the place of what does not fit. */
+static void oversubscribed(void) {
+    CUdeviceptr pointer;
+    size_t row;
+    fake.card_full = 1;
+    CUresult expected = getenv("OVERSUBSCRIBE") ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 24 * MIB), expected);
+    CHECK_IS(api.cuMemAllocPitch_v2(&pointer, &row, 1000, 20 * 1024, 4), expected);
+    CHECK_IS(fake.calls[FAKE_cuMemAllocManaged], expected ? 0 : 2);
+    CHECK_IS(api_used(0), expected ? 0 : 44 * MIB);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 30 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 /* Small ones cost the pages they lie in, once; a page is given back with the last of them. */
 static void small(void) {
     enum { EACH = 3 };
@@ -700,6 +750,8 @@ static const struct {
     {"cuIpcOpenMemHandle_v2", ipc},
     {"foreign_card", foreign_card},
     {"many", many},
+    {"nvml_processes", nvml_processes},
+    {"oversubscribed", oversubscribed},
     {"small", small},
 };
 

@@ -110,7 +110,7 @@ def fetch(version: str, into: Path) -> Path:
     """The include folder of the wheel of that CUDA version; needs pip and the network."""
     major = int(version.split(".")[0])
     name = "nvidia-cuda-runtime" + (f"-cu{major}" if major < 13 else "")
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", into]
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(into)]
     subprocess.run([*command, f"{name}=={version}.*"], check=True)
     for wheel in into.glob("*.whl"):
         zipfile.ZipFile(wheel).extractall(into)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .conftest import run, shim_env
-from .slot import Slot
+from .slot import MIB, Card, Slot, card_uuid
 
 HOOKS = [
     "cuInit",
@@ -53,6 +53,8 @@ MORE = [
     "foreign_card",
     "many",
     "small",
+    "nvml_processes",
+    "oversubscribed",
     "cuMemCreate_fails",
     "cuMemCreate_elsewhere",
     "first_context_too_large",
@@ -88,3 +90,8 @@ def test_dlvsym(hook: str, slot: Slot) -> None:
 @pytest.mark.parametrize("snippet", MORE)
 def test_more(snippet: str, env: dict[str, str]) -> None:
     run("snippets", snippet, "dlsym", env=env)
+
+
+def test_oversubscription(env: dict[str, str], slot: Slot) -> None:
+    slot.set_limits(Card(card_uuid(0), 64 * MIB, memory_mode=1))
+    run("snippets", "oversubscribed", "proc", env=env | {"OVERSUBSCRIBE": "1"})
