@@ -25,6 +25,9 @@ COMPUTE_MODES: Final = {"None": 0, "Hard": 1, "Soft": 2, "Weighted": 3}
 
 BYTES_MAX: Final = (1 << 43) - 1
 
+WINDOW_BITS: Final = 20  # of length, start and period each, in microseconds
+WINDOW_VALID: Final = 1 << 60
+
 LIMITS_SIZE: Final = 8192
 CRC_FROM: Final = 24
 CRC_TO: Final = 4096
@@ -57,7 +60,9 @@ class LimitsLive(ctypes.LittleEndianStructure):
         ("active_weight", c_uint32),
         ("beat", c_uint32),
         ("unaccounted_bytes", c_uint64),
-        ("reserved", c_uint8 * 104),
+        ("window", c_uint64),
+        ("wake", c_uint32),
+        ("reserved", c_uint8 * 92),
     )
 
 
@@ -92,6 +97,19 @@ class Held(ctypes.LittleEndianStructure):
     _fields_ = (("bytes", c_uint64), ("seq", c_uint64))
 
 
+class Compute(ctypes.LittleEndianStructure):
+    _fields_ = (
+        ("paid_until", c_uint64),
+        ("busy_until", c_uint64),
+        ("charged_ns", c_uint64),
+        ("wanted_at", c_uint64),
+        ("longest_ns", c_uint64),
+        ("waited_ns", c_uint64),
+        ("load", c_uint64),
+        ("reserved", c_uint8 * 200),
+    )
+
+
 class UsageCard(ctypes.LittleEndianStructure):
     _fields_ = (
         ("gate", Gate),
@@ -100,7 +118,7 @@ class UsageCard(ctypes.LittleEndianStructure):
         ("refused", c_uint64),
         ("settled", c_uint64),
         ("reserved1", c_uint8 * 104),
-        ("compute", c_uint8 * 256),
+        ("compute", Compute),
     )
 
 
@@ -108,7 +126,8 @@ class SlotCard(ctypes.LittleEndianStructure):
     _fields_ = (
         ("context_bytes", c_uint64),
         ("gpu_time_ns", c_uint64),
-        ("reserved", c_uint8 * 16),
+        ("open_since", c_uint64),
+        ("open_until", c_uint64),
     )
 
 

@@ -99,8 +99,21 @@ struct mizar_limits_live {
     uint32_t active_weight;     /* sum of core_share of the busy containers on the card (Weighted) */
     uint32_t beat;              /* counts up with each round of the node agent */
     uint64_t unaccounted_bytes; /* what NVML says of the container beyond its own account */
-    uint8_t reserved[104];
+    uint64_t window; /* when to work, MIZAR_WINDOW_*; 0: at any time */
+    uint32_t wake;   /* a futex: changes when a waiter should look again */
+    uint8_t reserved[92];
 };
+
+/*
+ * A window of the card's time that comes again and again, in one word so that it is always whole:
+ *     length (20 bits, lowest) | start (20 bits) | period (20 bits) | 1 (the highest 4 bits)
+ * all in microseconds. The container should have work on the card only while
+ *     (CLOCK_MONOTONIC - start) modulo period < length
+ * so that containers whose windows do not overlap never share a moment of the card, without one
+ * knowing of another.
+ */
+#define MIZAR_WINDOW_BITS 20u
+#define MIZAR_WINDOW_VALID (UINT64_C(1) << 60)
 
 struct mizar_limits {
     char magic[8];
@@ -139,6 +152,21 @@ struct mizar_held {
     uint64_t seq; /* of the gate when this was true; the low 32 bits count */
 };
 
+/*
+ * The container's GPU time on one card. All times in ns of CLOCK_MONOTONIC. One aligned word each,
+ * changed by compare-and-swap or addition.
+ */
+struct mizar_compute {
+    uint64_t paid_until; /* work up to this moment is paid for, at the container's share */
+    uint64_t busy_until; /* the container's work on the card was measured up to this moment */
+    uint64_t charged_ns; /* GPU time charged so far: the length of all moments with work */
+    uint64_t wanted_at;  /* when a process last asked for GPU time, or was waiting for it */
+    uint64_t longest_ns; /* the longest piece of work (a kernel, a graph) of late; advisory */
+    uint64_t waited_ns;  /* how long launches were held up, all in all; advisory */
+    uint64_t load;       /* how busy of late: the shim's own, for NVML's utilisation */
+    uint8_t reserved[200];
+};
+
 struct mizar_usage_card {
     struct mizar_gate gate; /* a cache line pair of its own */
     uint8_t reserved0[112];
@@ -147,14 +175,15 @@ struct mizar_usage_card {
     uint64_t settled;    /* dead slots whose bytes were given back; advisory */
     uint64_t learned_contexts[3]; /* measured costs of contexts, plus one; 0: none. The shim's own */
     uint8_t reserved1[80];
-    uint8_t compute[256]; /* the container's budget of GPU time; laid out with the compute limit */
+    struct mizar_compute compute;
 };
 
 /* Advisory figures of one process on one card. */
 struct mizar_slot_card {
     uint64_t context_bytes; /* contexts, modules and driver memory, part of held.bytes */
     uint64_t gpu_time_ns;   /* GPU time charged so far */
-    uint8_t reserved[16];
+    uint64_t open_since;    /* work is on the card since then (ns, CLOCK_MONOTONIC); 0: none ... */
+    uint64_t open_until;    /* ... and should be done by then */
 };
 
 struct mizar_usage_slot {
@@ -213,6 +242,8 @@ struct mizar_usage {
     FIELD(mizar_limits_live, active_weight, 8, 4)              \
     FIELD(mizar_limits_live, beat, 12, 4)                      \
     FIELD(mizar_limits_live, unaccounted_bytes, 16, 8)         \
+    FIELD(mizar_limits_live, window, 24, 8)                    \
+    FIELD(mizar_limits_live, wake, 32, 4)                      \
     FIELD(mizar_limits, magic, 0, 8)                           \
     FIELD(mizar_limits, version, 8, 4)                         \
     FIELD(mizar_limits, size, 12, 4)                           \
@@ -229,6 +260,13 @@ struct mizar_usage {
     FIELD(mizar_limits, live, 4096, 2048)                      \
     FIELD(mizar_gate, lo, 0, 8)                                \
     FIELD(mizar_gate, hi, 8, 8)                                \
+    FIELD(mizar_compute, paid_until, 0, 8)                     \
+    FIELD(mizar_compute, busy_until, 8, 8)                     \
+    FIELD(mizar_compute, charged_ns, 16, 8)                    \
+    FIELD(mizar_compute, wanted_at, 24, 8)                     \
+    FIELD(mizar_compute, longest_ns, 32, 8)                    \
+    FIELD(mizar_compute, waited_ns, 40, 8)                     \
+    FIELD(mizar_compute, load, 48, 8)                          \
     FIELD(mizar_held, bytes, 0, 8)                             \
     FIELD(mizar_held, seq, 8, 8)                               \
     FIELD(mizar_usage_card, gate, 0, 16)                       \
@@ -238,6 +276,8 @@ struct mizar_usage {
     FIELD(mizar_usage_card, compute, 256, 256)                 \
     FIELD(mizar_slot_card, context_bytes, 0, 8)                \
     FIELD(mizar_slot_card, gpu_time_ns, 8, 8)                  \
+    FIELD(mizar_slot_card, open_since, 16, 8)                  \
+    FIELD(mizar_slot_card, open_until, 24, 8)                  \
     FIELD(mizar_usage_slot, pid, 0, 4)                         \
     FIELD(mizar_usage_slot, state, 4, 4)                       \
     FIELD(mizar_usage_slot, start_time, 8, 8)                  \
@@ -267,6 +307,7 @@ struct mizar_usage {
     STRUCT(mizar_limits, MIZAR_LIMITS_SIZE) \
     STRUCT(mizar_gate, 16)                 \
     STRUCT(mizar_held, 16)                 \
+    STRUCT(mizar_compute, 256)             \
     STRUCT(mizar_usage_card, 512)          \
     STRUCT(mizar_slot_card, 32)            \
     STRUCT(mizar_usage_slot, 1024)         \

@@ -28,6 +28,7 @@ MIRRORS: dict[str, type[ctypes.LittleEndianStructure]] = {
     "mizar_limits": regions.Limits,
     "mizar_gate": regions.Gate,
     "mizar_held": regions.Held,
+    "mizar_compute": regions.Compute,
     "mizar_usage_card": regions.UsageCard,
     "mizar_slot_card": regions.SlotCard,
     "mizar_usage_slot": regions.UsageSlot,
@@ -52,6 +53,8 @@ def test_the_mirror_is_the_headers_layout() -> None:
     assert constants["MIZAR_LIMITS_CRC_FROM"] == regions.CRC_FROM
     assert constants["MIZAR_LIMITS_CRC_TO"] == regions.CRC_TO
     assert constants["MIZAR_BYTES_MAX"] == regions.BYTES_MAX
+    assert constants["MIZAR_WINDOW_BITS"] == regions.WINDOW_BITS
+    assert constants["MIZAR_WINDOW_VALID"] == regions.WINDOW_VALID
     assert constants["MIZAR_SLOT_LOCK(1)"] == regions.slot_lock(1)
     assert printed["magic"] == {
         "limits": regions.LIMITS_MAGIC.decode(),
