@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cuda_api.h"
 
@@ -20,12 +21,18 @@ static struct CUctx_st {
     CUdevice device;
     int references;
 } contexts[2 * FAKE_DEVICES]; /* primary ones, then one made by cuCtxCreate for each device */
+/* A cache line of its own, so that threads with a stream each do not meet. */
 static struct CUstream_st {
     CUcontext context;
-} streams[FAKE_DEVICES];
+    uint64_t launches;    /* since the last event */
+    uint64_t recorded_at; /* that event */
+} __attribute__((aligned(64))) streams[FAKE_DEVICES]; /* the default ones */
 static __thread CUcontext current;
 
-#define CALLED(symbol) (fake.calls[FAKE_##symbol]++)
+#define CALLED(symbol)                                      \
+    do {                                                    \
+        if (!fake.uncounted) fake.calls[FAKE_##symbol]++;   \
+    } while (0)
 
 /* ---- devices and contexts ---- */
 
@@ -198,13 +205,132 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context) {
 
 EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
     (void)flags;
-    *stream = &streams[current->device];
+    *stream = aligned_alloc(64, sizeof **stream);
+    **stream = (struct CUstream_st){.context = current};
     return CUDA_SUCCESS;
 }
 
+/* 0, 1 and 2 are the current context's default streams. */
+static CUstream stream_of(CUstream stream) {
+    return (uintptr_t)stream > 2 ? stream : &streams[current->device];
+}
+
 EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
-    *context = stream->context;
+    *context = stream_of(stream)->context;
     return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext *context) {
+    return cuStreamGetCtx(stream, context);
+}
+
+/* ---- launches: they take no time, but events may say that they did ---- */
+
+#define LAUNCH(symbol, parameters, stream)  \
+    EXPORT CUresult symbol parameters {     \
+        stream_of(stream)->launches++;      \
+        return fake.fail;                   \
+    }
+#define SHAPE unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#define KERNEL (CUfunction f, SHAPE, unsigned shared, CUstream stream, void **p, void **extra)
+#define COOPERATIVE (CUfunction f, SHAPE, unsigned shared, CUstream stream, void **p)
+#define CONFIGURED (const CUlaunchConfig *config, CUfunction f, void **p, void **extra)
+#define SEVERAL (CUDA_LAUNCH_PARAMS * list, unsigned count, unsigned flags)
+LAUNCH(cuLaunchKernel, KERNEL, stream)
+LAUNCH(cuLaunchKernel_ptsz, KERNEL, stream)
+LAUNCH(cuLaunchKernelEx, CONFIGURED, config->stream)
+LAUNCH(cuLaunchKernelEx_ptsz, CONFIGURED, config->stream)
+LAUNCH(cuLaunchCooperativeKernel, COOPERATIVE, stream)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, COOPERATIVE, stream)
+LAUNCH(cuLaunchCooperativeKernelMultiDevice, SEVERAL, list->stream)
+LAUNCH(cuLaunch, (CUfunction f), NULL)
+LAUNCH(cuLaunchGrid, (CUfunction f, int width, int height), NULL)
+LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream), stream)
+LAUNCH(cuGraphLaunch, (CUgraphExec exec, CUstream stream), stream)
+LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), stream)
+#pragma GCC diagnostic pop
+
+EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+    static __thread int own;
+    int before = own;
+    own = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+/* ---- events: they happen at once ---- */
+
+struct CUevent_st {
+    uint64_t at; /* ns; 0: not recorded */
+};
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
+    (void)flags;
+    *event = calloc(1, sizeof **event);
+    return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT CUresult cuEventDestroy(CUevent event) {
+    free(event);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventDestroy_v2(CUevent event) {
+    return cuEventDestroy(event);
+}
+
+/* Launches since the last event began right after it. */
+EXPORT CUresult cuEventRecord(CUevent event, CUstream handle) {
+    CUstream stream = stream_of(handle);
+    uint64_t now = now_ns(), ended = stream->recorded_at + stream->launches * fake.kernel_ns;
+    event->at = stream->launches && ended < now ? ended : now;
+    stream->launches = 0;
+    stream->recorded_at = event->at;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) {
+    return cuEventRecord(event, stream);
+}
+
+EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+    (void)flags;
+    return cuEventRecord(event, stream);
+}
+
+EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags) {
+    return cuEventRecordWithFlags(event, stream, flags);
+}
+
+EXPORT CUresult cuEventQuery(CUevent event) {
+    (void)event;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+    *milliseconds = (float)((double)(int64_t)(end->at - start->at) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {
+    return cuEventElapsedTime(milliseconds, start, end);
+}
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
+    free(stream);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamDestroy(CUstream stream) {
+    return cuStreamDestroy_v2(stream);
 }
 
 /* ---- memory ---- */
@@ -376,6 +502,10 @@ EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status) {
     (void)stream;
     *status = fake.capturing;
     return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status) {
+    return cuStreamIsCapturing(stream, status);
 }
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
