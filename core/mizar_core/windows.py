@@ -1,0 +1,50 @@
+"""Windows of a card's time: when a container's work may be on it, in one word.
+
+The layout is that of shim/include/mizar_regions.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+BITS: Final = 20
+VALID: Final = 1 << 60
+_MASK: Final = (1 << BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The first `length` microseconds after `start`, again in every `period`."""
+
+    length: int
+    start: int
+    period: int
+
+    @property
+    def word(self) -> int:
+        """As the shim reads it."""
+        return VALID | self.period << 2 * BITS | self.start << BITS | self.length
+
+    @classmethod
+    def from_word(cls, word: int) -> Window | None:
+        """What a word says; None for "at any time", and for a word that says nothing."""
+        window = cls(word & _MASK, word >> BITS & _MASK, word >> 2 * BITS & _MASK)
+        valid = word >> 3 * BITS == VALID >> 3 * BITS
+        return window if valid and window.start + window.length <= window.period else None
+
+
+def in_turn(rates: Sequence[int], period: int) -> list[Window]:
+    """Windows one after the other, in proportion to the rates (all positive).
+
+    They fill the period: a rate is kept by the container itself, and whoever lost a moment of its
+    window must be able to make up for it. None is empty.
+    """
+    total, spread = sum(rates), period - len(rates)
+    found, start = [], 0
+    for rate in rates:
+        length = 1 + spread * rate // total
+        found.append(Window(length, start, period))
+        start += length
+    return found

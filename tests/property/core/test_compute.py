@@ -1,0 +1,181 @@
+"""How the time of one card is dealt out: nobody above its share, nobody's window in another's."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mizar_core.carve import WHOLE_CARD
+from mizar_core.compute import PERIOD_MAX_US, PERIOD_MIN_US, PIECES, Sharer, Words, plan, rate
+from mizar_core.windows import Window, in_turn
+
+periods = st.integers(PERIOD_MIN_US, PERIOD_MAX_US)
+windows = st.builds(
+    lambda period, start, length: Window(
+        1 + length % (period - start % period), start % period, period
+    ),
+    periods,
+    st.integers(0, 1 << 20),
+    st.integers(0, 1 << 20),
+)
+words = st.builds(
+    Words,
+    st.integers(0, WHOLE_CARD),
+    st.booleans(),
+    st.integers(0, 1 << 20),
+    st.none() | windows,
+)
+sharers = st.builds(
+    Sharer,
+    name=st.text("abcd", min_size=1, max_size=4),
+    mode=st.sampled_from(["None", "Hard", "Soft", "Weighted"]),
+    share=st.integers(0, WHOLE_CARD),
+    priority=st.integers(0, 2),
+    busy=st.booleans(),
+    longest_ns=st.integers(0, 1 << 40) | st.integers(0, 10_000_000),
+    words=words,
+)  # fmt: skip
+cards = st.lists(sharers, max_size=20, unique_by=lambda one: one.name)
+
+
+def _busy(card: list[Sharer]) -> list[Sharer]:
+    return [one for one in card if one.busy and one.mode != "None"]
+
+
+@given(cards, st.randoms())
+def test_the_order_of_the_containers_does_not_matter(card: list[Sharer], random: object) -> None:
+    shuffled = list(card)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert plan(shuffled) == plan(card)
+
+
+@given(cards)
+def test_who_was_told_is_told_the_same_again(card: list[Sharer]) -> None:
+    told = plan(card)
+    again = [replace(one, words=told.get(one.name, Words())) for one in card]
+    assert plan(again) == told
+
+
+@given(cards)
+def test_windows_do_not_overlap_and_lie_within_one_period(card: list[Sharer]) -> None:
+    found = sorted(
+        (one.window for one in plan(card).values() if one.window), key=lambda one: one.start
+    )
+    assert len({one.period for one in found}) <= 1
+    for before, after in pairwise(found):
+        assert before.start + before.length <= after.start
+    for one in found:
+        assert one.length > 0 and one.start >= 0 and one.start + one.length <= one.period
+        assert PERIOD_MIN_US <= one.period <= PERIOD_MAX_US
+
+
+@given(cards)
+def test_only_several_at_work_have_windows_and_then_each_has_one(card: list[Sharer]) -> None:
+    told = plan(card)
+    working = {one.name for one in _busy(card) if not told[one.name].paused}
+    having = {name for name, one in told.items() if one.window}
+    assert having == (working if len(working) > 1 else set())
+
+
+@given(cards)
+def test_windows_are_as_long_as_rates_are_high(card: list[Sharer]) -> None:
+    told = plan(card)
+    working = [one for one in _busy(card) if told[one.name].window]
+    total = sum(rate(one, told[one.name]) for one in working)
+    for one in working:
+        window = told[one.name].window
+        assert window
+        exact = window.period * rate(one, told[one.name]) / total
+        assert abs(window.length - exact) <= len(working)
+
+
+@given(cards)
+def test_a_period_holds_many_pieces_of_work(card: list[Sharer]) -> None:
+    told = plan(card)
+    longest = max((one.longest_ns for one in _busy(card)), default=0)
+    for one in told.values():
+        if one.window:
+            assert one.window.period >= min(PERIOD_MAX_US, PIECES * longest // 1000)
+
+
+@given(cards)
+def test_nobody_is_above_what_its_mode_gives(card: list[Sharer]) -> None:
+    told = plan(card)
+    assert told.keys() == {one.name for one in card if one.mode != "None"}
+    for one in card:
+        if one.mode == "Hard":
+            assert rate(one, told[one.name]) == one.share
+            assert told[one.name].paused == (one.share == 0)
+        elif one.mode == "Soft":
+            assert one.share <= rate(one, told[one.name]) <= WHOLE_CARD
+        elif one.mode == "Weighted":
+            assert (one.share > 0) <= rate(one, told[one.name]) <= WHOLE_CARD
+
+
+@given(cards)
+def test_no_more_is_lent_than_is_left(card: list[Sharer]) -> None:
+    told = plan(card)
+    busy = _busy(card)
+    lent = sum(told[one.name].spare_share for one in busy)
+    due = sum(rate(one, replace(told[one.name], spare_share=0)) for one in busy)
+    assert lent <= max(0, WHOLE_CARD - due)
+
+
+@given(cards)
+def test_only_the_highest_priority_borrows(card: list[Sharer]) -> None:
+    told = plan(card)
+    borrowers = [one for one in _busy(card) if one.mode == "Soft"]
+    top = max((one.priority for one in borrowers), default=0)
+    for one in borrowers:
+        assert told[one.name].spare_share == 0 or one.priority == top
+
+
+@given(cards, sharers)
+def test_alone_at_work_is_at_any_time_and_soft_and_weighted_have_all(
+    card: list[Sharer], one: Sharer
+) -> None:
+    others = [replace(other, name=f"{other.name}-other", busy=False) for other in card]
+    told = plan([*others, replace(one, busy=True)]).get(one.name)
+    if told is not None:
+        assert told.window is None
+        nothing = one.mode == "Weighted" and one.share == 0
+        expected = one.share if one.mode == "Hard" or nothing else WHOLE_CARD
+        assert rate(one, told) == expected
+
+
+@given(st.lists(sharers, min_size=2, max_size=20, unique_by=lambda one: one.name), sharers)
+def test_equals_have_equal_words(card: list[Sharer], model: Sharer) -> None:
+    same = [replace(model, name=one.name, busy=True, mode=model.mode) for one in card]
+    told = list(plan(same).values())
+    assert len({(one.spare_share, one.paused, one.active_weight) for one in told}) <= 1
+    assert len({one.window.length for one in told if one.window}) <= 1
+
+
+@given(cards)
+def test_an_idle_one_is_told_what_it_would_have_if_it_woke(card: list[Sharer]) -> None:
+    told = plan(card)
+    for one in card:
+        if one.mode != "None" and not one.busy:
+            awake = [replace(other, busy=other.busy or other is one) for other in card]
+            assert replace(plan(awake)[one.name], window=None) == told[one.name]
+
+
+@given(windows)
+def test_a_word_brings_its_window_back(window: Window) -> None:
+    assert Window.from_word(window.word) == window
+    assert 0 < window.word < 1 << 64
+
+
+@given(st.integers(0, (1 << 64) - 1))
+def test_any_word_is_a_window_or_none(word: int) -> None:
+    window = Window.from_word(word)
+    if window is None:
+        return
+    assert window.word == word and window.start + window.length <= window.period
+
+
+@given(st.lists(st.integers(1, WHOLE_CARD), min_size=1, max_size=64), periods)
+def test_turns_fill_the_period(rates: list[int], period: int) -> None:
+    turns = in_turn(rates, period)
+    assert period - len(rates) <= sum(one.length for one in turns) <= period
