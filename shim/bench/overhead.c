@@ -1,11 +1,20 @@
 /*
  * What the calls cost on a driver that does nothing: `overhead WORK [COUNT]` prints nanoseconds per
  * call (or pair of calls), the smallest of several rounds. Run it bare and with the shim, side by
- * side; the difference is the shim's.
+ * side; the difference is the shim's. WORK is
+ *     alloc, async       a pair of allocation and free
+ *     live COUNT         the same with COUNT other allocations
+ *     idle COUNT         the same with COUNT other processes that hold memory
+ *     meminfo            cuMemGetInfo
+ *     launch THREADS     a kernel's launch, in threads with a stream each
+ *     starts COUNT       processes up to their first allocation, in seconds
  */
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -16,10 +25,14 @@
 
 #define ROUNDS 400
 
-static uint64_t now_ns(void) {
+static uint64_t clock_ns(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t now_ns(void) {
+    return clock_ns(CLOCK_MONOTONIC);
 }
 
 typedef void work_function(int count);
@@ -57,23 +70,90 @@ static double best_of(work_function *work, int count) {
     return best;
 }
 
-/* Each with memory of its own, and doing nothing. */
+/* A process with memory of its own, until this one ends. */
+static void idle_process(int ready) {
+    CUdeviceptr pointer;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    api_start();
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 4096), CUDA_SUCCESS);
+    CHECK(write(ready, "", 1) == 1);
+    for (;;) pause();
+}
+
 static void idle_processes(int count) {
-    for (int i = 0; i < count; i++) {
-        if (fork()) continue;
-        CUdeviceptr pointer;
-        api_start();
-        api.cuMemAlloc_v2(&pointer, 4096);
-        sleep(20);
-        _exit(0);
-    }
-    usleep(500000);
+    int ready[2];
+    char byte;
+    CHECK(!pipe(ready));
+    for (int i = 0; i < count; i++)
+        if (!fork()) idle_process(ready[1]);
+    for (int i = 0; i < count; i++) CHECK(read(ready[0], &byte, 1) == 1);
 }
 
 static void live_allocations(int count) {
     CUdeviceptr pointer;
     for (int i = 0; i < count; i++) CHECK_IS(api.cuMemAlloc_v2(&pointer, 4096), CUDA_SUCCESS);
 }
+
+/* ---- launches ---- */
+
+/*
+ * Rounds are long enough for whatever the shim does once in a while, and for threads to meet; they
+ * are counted in processor time, since there may be fewer processors than threads. The fake
+ * driver's events say that the card is busy for a part of the time.
+ */
+enum { LAUNCH_ROUNDS = 12, LAUNCHES = 400000, FUNCTIONS = 16, THREADS_MAX = 64 };
+#define KERNEL_NS 1
+
+static pthread_barrier_t all;
+static uint64_t spent[LAUNCH_ROUNDS];
+
+typedef CUresult launch_function(CUfunction function, unsigned, unsigned, unsigned, unsigned,
+                                 unsigned, unsigned, unsigned, CUstream, void **, void **);
+
+static launch_function *find_launch(void) {
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    launch_function *found = (launch_function *)dlsym(driver, "cuLaunchKernel");
+    CHECK(found);
+    return found;
+}
+
+static void launch_many(launch_function *launch, CUstream stream) {
+    static char functions[FUNCTIONS][64];
+    for (int i = 0; i < LAUNCHES; i++)
+        launch((CUfunction)functions[i % FUNCTIONS], 64, 1, 1, 256, 1, 1, 0, stream, NULL, NULL);
+}
+
+static void *launcher(void *launch) {
+    CUstream stream;
+    api_use(0);
+    CHECK_IS(cuStreamCreate(&stream, 1), CUDA_SUCCESS);
+    launch_many((launch_function *)launch, stream);
+    for (int round = 0; round < LAUNCH_ROUNDS; round++) {
+        pthread_barrier_wait(&all);
+        uint64_t start = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+        launch_many((launch_function *)launch, stream);
+        __atomic_fetch_add(&spent[round], clock_ns(CLOCK_THREAD_CPUTIME_ID) - start,
+                           __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+static double launches(int threads) {
+    pthread_t thread[THREADS_MAX];
+    uint64_t best = UINT64_MAX;
+    CHECK(threads > 0 && threads <= THREADS_MAX);
+    fake.uncounted = 1;
+    fake.kernel_ns = KERNEL_NS;
+    pthread_barrier_init(&all, NULL, (unsigned)threads);
+    for (int i = 0; i < threads; i++)
+        CHECK(!pthread_create(&thread[i], NULL, launcher, (void *)find_launch()));
+    for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);
+    for (int round = 0; round < LAUNCH_ROUNDS; round++)
+        if (spent[round] < best) best = spent[round];
+    return (double)best / LAUNCHES / threads;
+}
+
+/* ---- starts ---- */
 
 /*
  * COUNT processes, at most 8 at once, each up to its first allocation: prints the seconds it took,
@@ -108,6 +188,7 @@ int main(int count, char **arguments) {
     api_start();
     if (!strcmp(what, "once")) return alloc_free(1), 0;
     if (!strcmp(what, "live")) live_allocations(number);
+    if (!strcmp(what, "launch")) return printf("%.2f\n", launches(number)), 0;
     work_function *work = !strcmp(what, "meminfo") ? meminfo
                  : !strcmp(what, "async") ? alloc_free_async : alloc_free;
     printf("%.2f\n", best_of(work, 2000));

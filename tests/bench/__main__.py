@@ -13,11 +13,13 @@ def main() -> int:
     if asked != "all" and asked not in AREAS:
         print(f"there is no area {asked!r}; there are: {', '.join(AREAS)}", file=sys.stderr)
         return 2
+    failed = False
     for area in AREAS if asked == "all" else [asked]:
         report = importlib.import_module(f"bench.area_{area}").measure()
         report.print()
         print(f"written to {report.write()}")
-    return 0
+        failed = failed or bool(report.unmeasured)
+    return int(failed)
 
 
 if __name__ == "__main__":

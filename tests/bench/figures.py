@@ -1,6 +1,7 @@
 """Figures, their table and their file; one format for every area."""
 
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-TABLE_WIDTH = 130
+TABLE_WIDTH = 150
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -61,6 +62,13 @@ class Report:
 
     area: str
     figures: list[Figure] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)  # what could not be measured, and why
+    load_before: float = field(default_factory=lambda: os.getloadavg()[0])
+
+    @property
+    def load(self) -> str:
+        """How busy the machine was; figures are no better than that."""
+        return f"load {self.load_before:.1f} before, {os.getloadavg()[0]:.1f} after"
 
     def write(self) -> Path:
         """Write build/bench/{area}.json."""
@@ -69,7 +77,7 @@ class Report:
         body = {
             "area": self.area,
             "commit": _commit(),
-            "machine": f"{platform.machine()}, {platform.release()}, {_cpus()}",
+            "machine": f"{platform.machine()}, {platform.release()}, {_cpus()}, {self.load}",
             "figures": [asdict(one) for one in self.figures],
         }
         path.write_text(json.dumps(body, indent=2) + "\n")
@@ -87,6 +95,8 @@ class Report:
         console = Console()
         console.width = max(console.width, TABLE_WIDTH)
         console.print(table)
+        for why in self.unmeasured:
+            console.print(f"could not measure {why}")
 
 
 def _commit() -> str:

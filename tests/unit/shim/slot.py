@@ -112,6 +112,15 @@ class Slot:
         at = self.offset("mizar_usage.cards") + card * self.layout["sizes"]["mizar_usage_card"]
         return int.from_bytes(self.usage.read_bytes()[at + 8 : at + 16], "little") >> 21
 
+    def compute(self, card: int, name: str) -> int:
+        """A word of the card's account of GPU time."""
+        sizes = self.layout["sizes"]
+        at = self.offset("mizar_usage.cards") + card * sizes["mizar_usage_card"]
+        at += self.offset("mizar_usage_card.compute") + self.offset(f"mizar_compute.{name}")
+        with self.usage.open("rb") as file:
+            file.seek(at)
+            return int.from_bytes(file.read(8), "little")
+
     def _write(self, body: bytearray) -> None:
         at = self.offset("mizar_limits.seq")
         self.seq += 2
