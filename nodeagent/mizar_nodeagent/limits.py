@@ -70,9 +70,18 @@ def read(path: Path) -> Limits:
         found = _read_all(descriptor, path)
     finally:
         os.close(descriptor)
-    if not _is_good(found):
+    return _checked(found, path)
+
+
+def parsed(raw: bytes, path: Path) -> Limits:
+    """The content of a file that was read elsewhere. Raises RegionDamaged as `read` does."""
+    return _checked(Limits.from_buffer_copy(raw), path)
+
+
+def _checked(limits: Limits, path: Path) -> Limits:
+    if not _is_good(limits):
         raise RegionDamaged(f"{path} is empty, half written or damaged")
-    return found
+    return limits
 
 
 def _read_all(descriptor: int, path: Path) -> Limits:

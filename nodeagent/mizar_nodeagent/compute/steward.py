@@ -2,26 +2,66 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from typing import Final
+
+from mizar_core import compute
+from mizar_nodeagent.compute.seat import Container, Desk, Seat
+from mizar_nodeagent.errors import RegionDamaged
+
+__all__ = ["Container", "Steward"]
+
+log = logging.getLogger(__name__)
+
+QUICK_S: Final = 0.010
+"""Between two rounds of cards whose time is wanted by several."""
+SWEEP_S: Final = 0.100
+"""Between two rounds of all cards, and two looks for containers that came or went."""
+CHECK_NS: Final = 1_000_000_000
+"""Between two looks whether a path still leads to the file that is open."""
+NS: Final = 1_000_000_000
 
 
-@dataclass(frozen=True)
-class Container:
-    """A container by its slot's two files; windows of a card follow one another by `name`."""
+class Card:
+    """The containers of one card."""
 
-    name: str
-    limits: Path
-    usage: Path
+    def __init__(self, seats: Sequence[Seat]) -> None:
+        self._seats = seats
+        self._dealt: object = None
+        metered = [seat for seat in seats if seat.mode != "None"]
+        # A Hard one alone has its share, whatever it does.
+        self._matters = len(metered) > 1 or any(seat.mode != "Hard" for seat in metered)
+
+    @property
+    def is_hot(self) -> bool:
+        """Whether it should be looked at again soon."""
+        return self._matters and any(seat.busy for seat in self._seats)
+
+    def round(self, now: int) -> None:
+        """Look at everybody, and tell them what follows if anything changed."""
+        for seat in self._seats:
+            seat.look(now)
+            seat.beat()
+        seen = [(seat.busy, seat.longest_ns) for seat in self._seats]
+        if seen != self._dealt:
+            self._deal()
+            self._dealt = seen
+
+    def _deal(self) -> None:
+        told = compute.plan(seat.sharer for seat in self._seats)
+        for seat in self._seats:
+            seat.tell(told.get(seat.name, compute.Words()))
 
 
 class Steward:
     """Goes round the containers that `containers` names, in a thread of its own.
 
-    `containers` is asked often, from that thread. `clock`: nanoseconds of CLOCK_MONOTONIC.
+    `containers` is asked ten times a second, from that thread. `clock`: nanoseconds of
+    CLOCK_MONOTONIC. A steward knows nothing when it starts: whatever an earlier one wrote is
+    planned anew.
     """
 
     def __init__(
@@ -32,15 +72,32 @@ class Steward:
         self._containers = containers
         self._clock = clock
         self._stopped = threading.Event()
+        self._desks: dict[Container, Desk] = {}
+        self._refused: set[Container] = set()
+        self._cards: list[Card] = []
+        self._hot: list[Card] = []
+        self._sweep_at = 0
+        self._check_at = 0
+        self.last_round = clock()
+        """When the last round ended, for the health probe."""
 
     def round(self, now_ns: int | None = None) -> float:
         """Look at every container once and write what follows; seconds until the next round."""
-        return 0.1
+        now = self._clock() if now_ns is None else now_ns
+        sweeping = now >= self._sweep_at
+        if sweeping:
+            self._sweep(now)
+        for card in self._cards if sweeping else self._hot:
+            card.round(now)
+        self._hot = [card for card in self._cards if card.is_hot]
+        self.last_round = now
+        return QUICK_S if self._hot else SWEEP_S
 
     def run(self) -> None:
         """Rounds until `stop`."""
         while not self._stopped.wait(self.round()):
             pass
+        self.close()
 
     def start(self) -> None:
         """`run` in a thread of its own."""
@@ -51,3 +108,51 @@ class Steward:
         """End the thread; what was written stays."""
         self._stopped.set()
         self._thread.join()
+
+    def close(self) -> None:
+        """Let go of every file."""
+        for desk in self._desks.values():
+            desk.close()
+        self._desks, self._cards, self._hot = {}, [], []
+
+    def _sweep(self, now: int) -> None:
+        """Those who came and went, and limits that were written."""
+        self._sweep_at = now + int(SWEEP_S * NS)
+        wanted = self._containers()
+        changed = self._part(wanted, now)
+        changed |= self._admit(wanted)
+        for desk in self._desks.values():
+            changed |= desk.refresh()
+        if changed:
+            self._seat()
+
+    def _part(self, wanted: Sequence[Container], now: int) -> bool:
+        """Close what is not wanted any more or has become another file."""
+        keep = set(wanted)
+        gone = [one for one in self._desks if one not in keep]
+        if now >= self._check_at:
+            self._check_at = now + CHECK_NS
+            gone += [one for one in keep & self._desks.keys() if not self._desks[one].is_current()]
+            self._refused.clear()
+        for one in gone:
+            self._desks.pop(one).close()
+        return bool(gone)
+
+    def _admit(self, wanted: Sequence[Container]) -> bool:
+        new = [one for one in wanted if one not in self._desks and one not in self._refused]
+        for one in new:
+            try:
+                self._desks[one] = Desk(one)
+            except (OSError, RegionDamaged) as error:
+                log.info("no GPU time is dealt out to slot %s: %s", one.name, error)
+                self._refused.add(one)
+        return bool(new)
+
+    def _seat(self) -> None:
+        """Who sits at which card."""
+        cards: dict[str, list[Seat]] = {}
+        for desk in self._desks.values():
+            for uuid, seat in desk.seats.items():
+                cards.setdefault(uuid, []).append(seat)
+        self._cards = [Card(seats) for seats in cards.values()]
+        self._hot = []

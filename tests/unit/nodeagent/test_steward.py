@@ -1,0 +1,281 @@
+"""The steward: what it reads of containers, what it tells them, and what it survives."""
+
+import ctypes
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mizar_core.carve import CardLimit
+from mizar_core.models import ComputeMode
+from mizar_core.windows import BITS, VALID, Window
+from mizar_nodeagent import limits, regions, usage
+from mizar_nodeagent.compute.steward import Container, Steward
+
+GIB = 1 << 30
+MS = 1_000_000
+CARD = "GPU-1"
+BLOCK = regions.UsageHead.cards.offset + regions.UsageCard.compute.offset
+LIVE = regions.Limits.live.offset
+
+
+class Tenant:
+    """A container's slot, and what its shim would write."""
+
+    def __init__(self, folder: Path, mode: ComputeMode, share: int, *cards: str) -> None:
+        self.name = folder.name
+        folder.mkdir()
+        self.limits, self.usage = folder / "limits", folder / "usage"
+        self.container = Container(folder.name, self.limits, self.usage)
+        limits.create_empty(self.limits)
+        usage.initialise(self.usage)
+        self.permit(mode, share, *cards)
+
+    def permit(self, mode: ComputeMode, share: int, *cards: str) -> None:
+        identity = limits.Identity("team-a", self.name, "uid", "main", self.name)
+        given = [CardLimit(one, GIB, share, "Hard", mode) for one in cards or (CARD,)]
+        limits.write(self.limits, identity, given, {})
+
+    def want(self, at: int, longest: int = 20_000, card: int = 0) -> None:
+        with self.usage.open("r+b") as file:
+            place = BLOCK + card * ctypes.sizeof(regions.UsageCard)
+            os.pwrite(file.fileno(), struct.pack("<QQ", at, longest), place + 24)
+
+    def live(self, card: int = 0) -> regions.LimitsLive:
+        raw = self.limits.read_bytes()
+        return regions.LimitsLive.from_buffer_copy(
+            raw, LIVE + card * ctypes.sizeof(regions.LimitsLive)
+        )
+
+    @property
+    def window(self) -> Window | None:
+        return Window.from_word(self.live().window)
+
+
+class Room:
+    """Containers, a steward and a clock that stands still."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tenants: list[Tenant] = []
+        self.now = 1_000_000 * MS
+        self.steward = Steward(lambda: [one.container for one in self.tenants], lambda: self.now)
+
+    def add(self, name: str, mode: ComputeMode, share: int, *cards: str) -> Tenant:
+        tenant = Tenant(self.folder / name, mode, share, *cards)
+        self.tenants.append(tenant)
+        return tenant
+
+    def round(self, *busy: Tenant, after_ms: int = 100) -> float:
+        """Some time later, while these want GPU time."""
+        self.now += after_ms * MS
+        for tenant in busy:
+            tenant.want(self.now)
+        return self.steward.round()
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    found = Room(tmp_path)
+    yield found
+    found.steward.close()
+
+
+def test_the_words_are_the_headers() -> None:
+    assert (BITS, VALID) == (regions.WINDOW_BITS, regions.WINDOW_VALID)
+
+
+def test_two_who_want_the_card_get_a_window_each(room: Room) -> None:
+    one, two = room.add("one", "Hard", 3000), room.add("two", "Hard", 7000)
+    room.round()
+    assert one.live().window == two.live().window == 0
+    assert room.round(one, two) < 0.02
+    assert one.window and two.window
+    assert abs(one.window.length / one.window.period - 0.3) < 0.001
+    assert two.window.start >= one.window.start + one.window.length
+    assert (one.live().paused, one.live().spare_share) == (0, 0)
+
+
+def test_alone_at_any_time_and_soft_has_what_others_leave(room: Room) -> None:
+    one, two = room.add("one", "Soft", 3000), room.add("two", "Soft", 7000)
+    room.round(one)
+    assert (one.window, one.live().spare_share) == (None, 7000)
+    assert room.round(one, two, after_ms=10) < 0.02
+    assert (one.live().spare_share, two.live().spare_share) == (0, 0)
+    assert one.window and two.window
+
+
+def test_who_falls_silent_is_counted_for_a_moment_longer(room: Room) -> None:
+    one, two = room.add("one", "Hard", 5000), room.add("two", "Hard", 5000)
+    room.round(one, two)
+    for _ in range(3):
+        room.round(one, after_ms=30)
+        assert one.window
+    room.round(one, after_ms=30)
+    assert one.window is None
+
+
+def test_a_changed_word_rings_and_an_unchanged_one_does_not(room: Room) -> None:
+    one, two = room.add("one", "Soft", 5000), room.add("two", "Soft", 5000)
+    room.round()
+    rung = one.live().wake
+    room.round()
+    assert one.live().wake == rung
+    room.round(one, two)
+    assert one.live().wake != rung
+
+
+def test_a_sleeper_is_woken_through_another_mapping(room: Room) -> None:
+    one, two = room.add("one", "Hard", 5000), room.add("two", "Hard", 5000)
+    room.round()
+    sleeper = _sleep_on(one.limits, LIVE + regions.LimitsLive.wake.offset, one.live().wake)
+    assert sleeper.is_alive()
+    room.round(one, two)
+    sleeper.join(5)
+    assert not sleeper.is_alive()
+
+
+def test_every_round_beats(room: Room) -> None:
+    one = room.add("one", "Hard", 5000, "GPU-1", "GPU-2")
+    room.round()
+    before = [one.live(card).beat for card in (0, 1)]
+    room.round()
+    assert [one.live(card).beat for card in (0, 1)] == [before[0] + 1, before[1] + 1]
+
+
+def test_cards_are_dealt_out_one_by_one(room: Room) -> None:
+    both = room.add("both", "Soft", 5000, "GPU-1", "GPU-2")
+    other = room.add("other", "Soft", 5000, "GPU-2")
+    both.want(room.now + 100 * MS, card=1)
+    room.round(both, other)
+    assert (both.live(0).spare_share, both.live(1).spare_share) == (5000, 0)
+    assert (both.live(0).window, other.window is not None) == (0, True)
+
+
+def test_slots_come_and_go(room: Room) -> None:
+    one, two = room.add("one", "Soft", 5000), room.add("two", "Soft", 5000)
+    room.round(one, two)
+    assert one.window
+    room.tenants.remove(two)
+    room.round(one)
+    assert (one.window, one.live().spare_share) == (None, 5000)
+
+
+def test_limits_that_change_are_followed(room: Room) -> None:
+    one = room.add("one", "Soft", 5000)
+    room.round()
+    one.permit("Soft", 2000)
+    room.round()
+    assert one.live().spare_share == 8000
+    one.permit("None", 2000)
+    room.round()
+    assert one.live().spare_share == 0
+
+
+def test_empty_and_damaged_limits_are_let_be_until_they_are_good(room: Room) -> None:
+    one = room.add("one", "Soft", 5000)
+    raw = one.limits.read_bytes()
+    one.limits.write_bytes(bytes(regions.LIMITS_SIZE))
+    room.round()
+    assert one.live().spare_share == 0
+    one.limits.write_bytes(raw)
+    room.round()
+    assert one.live().spare_share == 5000
+
+
+def test_limits_of_another_size_are_no_limits(room: Room) -> None:
+    one, two = room.add("one", "Soft", 5000), room.add("two", "Soft", 5000)
+    one.limits.write_bytes(b"MIZARLIM")
+    room.round(two)
+    assert one.limits.read_bytes() == b"MIZARLIM"
+    assert two.live().spare_share == 5000
+
+
+def test_a_slot_that_was_lost_and_made_again_is_opened_anew(room: Room) -> None:
+    one = room.add("one", "Soft", 5000)
+    room.round()
+    for path in (one.limits, one.usage):
+        path.unlink()
+    room.round(after_ms=2000)
+    limits.create_empty(one.limits)
+    usage.initialise(one.usage)
+    one.permit("Soft", 4000)
+    room.round(after_ms=2000)
+    room.round()
+    assert one.live().spare_share == 6000
+
+
+def test_a_usage_file_that_is_cut_short_wants_nothing(room: Room) -> None:
+    one, two = room.add("one", "Hard", 5000), room.add("two", "Hard", 5000)
+    room.round(one, two)
+    os.truncate(two.usage, 100)
+    room.round(one)
+    assert one.window is None
+
+
+@pytest.mark.parametrize("wanted", [(1 << 64) - 1, 1 << 63, 0])
+def test_absurd_figures_count_for_nothing(room: Room, wanted: int) -> None:
+    one, two = room.add("one", "Hard", 5000), room.add("two", "Hard", 5000)
+    two.want(wanted, longest=(1 << 64) - 1)
+    room.round(one)
+    assert one.window is None
+    two.want(room.now, longest=(1 << 64) - 1)
+    room.round(one, after_ms=10)
+    assert one.window and one.window.period == 100_000
+
+
+def test_who_waits_may_say_until_when(room: Room) -> None:
+    one, two = room.add("one", "Hard", 5000), room.add("two", "Hard", 5000)
+    two.want(room.now + 300 * MS)
+    room.round(one)
+    assert one.window and two.window
+
+
+def test_another_steward_plans_from_nothing(room: Room) -> None:
+    one, two = room.add("one", "Hard", 5000), room.add("two", "Hard", 5000)
+    room.round(one, two)
+    assert one.window
+    fresh = Steward(lambda: [one.container, two.container])
+    fresh.round(room.now + 500 * MS)
+    fresh.close()
+    assert one.window is None
+
+
+def test_a_quiet_card_is_looked_at_less_often(room: Room) -> None:
+    one = room.add("one", "Soft", 5000)
+    assert room.round() >= 0.1
+    assert room.round(one) < 0.02
+    assert room.round() >= 0.1
+
+
+def test_it_runs_in_a_thread_until_it_is_stopped(tmp_path: Path) -> None:
+    tenant = Tenant(tmp_path / "one", "Soft", 5000)
+    steward = Steward(lambda: [tenant.container])
+    steward.start()
+    deadline = time.monotonic() + 10
+    while tenant.live().beat < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    steward.stop()
+    assert tenant.live().spare_share == 5000
+    assert tenant.live().beat >= 2
+
+
+def _sleep_on(path: Path, offset: int, value: int) -> threading.Thread:
+    """A thread that waits on the word, through a mapping of its own, until it is woken."""
+    with path.open("r+b") as file:
+        region = mmap.mmap(file.fileno(), 0)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(region)) + offset
+    number = {"x86_64": 202, "aarch64": 98}[os.uname().machine]
+
+    def sleep() -> None:
+        ctypes.CDLL(None).syscall(number, ctypes.c_void_p(address), 0, value, None, None, 0)
+
+    thread = threading.Thread(target=sleep, daemon=True)
+    thread.start()
+    time.sleep(0.2)
+    return thread
