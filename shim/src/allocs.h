@@ -39,6 +39,9 @@ static inline uint64_t alloc_key(enum alloc_kind kind, const void *handle) {
 /* False when there is no memory for the table. `key` is not 0 and not UINT64_MAX. */
 bool allocs_put(struct process *process, uint64_t key, struct alloc alloc);
 
+/* allocs_put or allocs_take of this key is about to come. */
+void allocs_prefetch(struct process *process, uint64_t key);
+
 /* Removes the entry: of two threads that take the same key, one gets it. */
 bool allocs_take(struct process *process, uint64_t key, struct alloc *alloc);
 

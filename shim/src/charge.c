@@ -105,6 +105,7 @@ static bool remember(struct charge *charge, uint64_t key) {
     struct regions *regions = charge->regions;
     bool small = charge->alloc.kind == ALLOC_SMALL;
     charge->reserved = false;
+    allocs_prefetch(regions->process, key);
     if (small && !account_enter_pages(regions, key, &charge->alloc)) return false;
     if (allocs_put(regions->process, key, charge->alloc)) return true;
     account_leave(regions, key, &charge->alloc);

@@ -178,6 +178,15 @@ static void table_extremes(void) {
     CHECK_IS(alloc.kind, 31);
 }
 
+/* Handles lie close together, unlike addresses: the table must not fill up for that. */
+static void table_of_handles(void) {
+    struct alloc alloc = {.bytes = 1, .kind = ALLOC_ARRAY};
+    uint64_t first = alloc_key(ALLOC_ARRAY, (void *)(uintptr_t)0x7f0000001000);
+    for (uint64_t i = 0; i < 30000; i++) CHECK(allocs_put(table, first + i * 16, alloc));
+    CHECK(table->segments_used <= 5);
+    for (uint64_t i = 0; i < 30000; i++) CHECK(allocs_take(table, first + i * 16, &alloc));
+}
+
 int main(int count, char **arguments) {
     uint64_t seed = count > 1 ? strtoull(arguments[1], NULL, 10) : 1;
     usage = aligned_alloc(4096, (sizeof *usage + 4095) / 4096 * 4096);
@@ -194,6 +203,7 @@ int main(int count, char **arguments) {
     run_threads(rival_thread);
     CHECK_IS(winners, 5000);
     table_extremes();
+    table_of_handles();
     pages_alone();
     run_threads(page_thread);
     CHECK_IS(charged_pages, 0);
