@@ -7,7 +7,8 @@ agent tells each (the `live` words of shim/include/mizar_regions.h).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Final
 
 from mizar_core.carve import WHOLE_CARD
@@ -54,10 +55,11 @@ def plan(sharers: Iterable[Sharer]) -> dict[str, Words]:
     """
     metered = sorted((one for one in sharers if one.mode != "None"), key=lambda one: one.name)
     busy = [one for one in metered if one.busy]
-    told = {one.name: _words(one, busy if one.busy else [*busy, one]) for one in metered}
+    crowd = reduce(_Crowd.joined_by, busy, _Crowd())
+    told = {one.name: _words(one, crowd if one.busy else crowd.joined_by(one)) for one in metered}
     working = [one for one in busy if not told[one.name].paused]
     for name, window in _windows(working, told).items():
-        told[name] = Words(told[name].spare_share, False, told[name].active_weight, window)
+        told[name] = replace(told[name], window=window)
     return told
 
 
@@ -68,30 +70,46 @@ def rate(sharer: Sharer, words: Words) -> int:
     return sharer.share + (words.spare_share if sharer.mode == "Soft" else 0)
 
 
-def _words(one: Sharer, busy: Sequence[Sharer]) -> Words:
-    """Without its window. `busy` has it as well."""
-    weight = sum(other.share for other in busy)
+@dataclass(frozen=True, slots=True)
+class _Crowd:
+    """Those who want the card. `own`: what Hard and Soft ones have in any case; `weights`: of the
+    Weighted ones; `peers`, `peers_own`: borrowers of the highest `priority`, and what is theirs."""
+
+    own: int = 0
+    weights: int = 0
+    priority: int = -1
+    peers: int = 0
+    peers_own: int = 0
+
+    def joined_by(self, one: Sharer) -> _Crowd:
+        if one.mode == "Weighted":
+            return replace(self, weights=self.weights + one.share)
+        own = self.own + one.share
+        if one.mode == "Hard" or one.priority < self.priority:
+            return replace(self, own=own)
+        before = (self.peers, self.peers_own) if one.priority == self.priority else (0, 0)
+        return _Crowd(own, self.weights, one.priority, before[0] + 1, before[1] + one.share)
+
+    @property
+    def all_weights(self) -> int:
+        return self.own + self.weights
+
+    def spare(self, one: Sharer) -> int:
+        """Its part of what is left: for those of the highest priority, by their shares."""
+        if one.priority < self.priority:
+            return 0
+        weighted = -(-self.weights * WHOLE_CARD // self.all_weights) if self.weights else 0
+        left = max(0, WHOLE_CARD - self.own - weighted)
+        return left * one.share // self.peers_own if self.peers_own else left // self.peers
+
+
+def _words(one: Sharer, crowd: _Crowd) -> Words:
+    """Without its window. It is one of the crowd."""
     words = Words(
-        spare_share=_spare(one, busy, weight) if one.mode == "Soft" else 0,
-        active_weight=weight if one.mode == "Weighted" else 0,
+        spare_share=crowd.spare(one) if one.mode == "Soft" else 0,
+        active_weight=crowd.all_weights if one.mode == "Weighted" else 0,
     )
-    return words if rate(one, words) else Words(0, True, words.active_weight)
-
-
-def _spare(one: Sharer, busy: Sequence[Sharer], weight: int) -> int:
-    """Its part of what is left: for those of the highest priority, by their shares."""
-    borrowers = [other for other in busy if other.mode == "Soft"]
-    if one.priority < max(other.priority for other in borrowers):
-        return 0
-    peers = [other for other in borrowers if other.priority == one.priority]
-    left = max(0, WHOLE_CARD - sum(_due(other, weight) for other in busy))
-    shares = sum(other.share for other in peers)
-    return left * one.share // shares if shares else left // len(peers)
-
-
-def _due(one: Sharer, weight: int) -> int:
-    """What it has in any case."""
-    return rate(one, Words(active_weight=weight))
+    return words if rate(one, words) else replace(words, paused=True)
 
 
 def _windows(working: Sequence[Sharer], told: Mapping[str, Words]) -> dict[str, Window]:
