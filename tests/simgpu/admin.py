@@ -22,6 +22,7 @@ class _Usage(ctypes.Structure):
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(compiled() / ADMIN), use_errno=True)
     library.simadmin_open.restype = ctypes.c_void_p
+    library.simadmin_works.restype = ctypes.c_uint64
     return library
 
 
@@ -87,6 +88,17 @@ class Admin:
         figures = (ctypes.c_uint64 * 3)()
         self._c.simadmin_busy(self._handle, ctypes.c_uint(card), figures)
         return list(figures)
+
+    def works(self, card: int) -> tuple[int, dict[int, int]]:
+        """Simulated time, and at that very moment the ns of work done for each PID."""
+        room = self.slots()
+        count = ctypes.c_uint(room)
+        pids, works = (ctypes.c_uint32 * room)(), (ctypes.c_uint64 * room)()
+        now = self._c.simadmin_works(
+            self._handle, ctypes.c_uint(card), ctypes.byref(count), pids, works
+        )
+        found = range(count.value)
+        return int(now), {pids[i]: works[i] for i in found}
 
     def slots(self) -> int:
         """How many process slots were ever used."""

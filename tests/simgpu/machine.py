@@ -223,6 +223,11 @@ class Machine:
         """What the card has done so far."""
         return Busy(*self.admin.busy(self.card(uuid).index))
 
+    def work(self, card: int) -> tuple[int, dict[int, int]]:
+        """Simulated time in ns, and what the card has done until that moment for each living
+        process, by the PID that it has in its own eyes."""
+        return self.admin.works(card)
+
     def _card(self, index: int) -> Card:
         admin = self.admin
         total, _, used = admin.usage(index)

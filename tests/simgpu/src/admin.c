@@ -173,6 +173,25 @@ API void simadmin_busy(struct sim *sim, unsigned card, uint64_t figures[3]) {
     sim_unlock_card(sim, card);
 }
 
+/* The work of all living slots at one moment, as that moment is returned: PIDs as their owners see
+ * them, and ns. `count`: room in the two, then how many there are. */
+API uint64_t simadmin_works(struct sim *sim, unsigned card, unsigned *count, uint32_t *pids,
+                            uint64_t *works) {
+    unsigned found = 0;
+    sim_lock_card(sim, card);
+    const struct sim_timeline *line = sim_advance(sim, card, sim_now(sim));
+    for (unsigned slot = 0; slot < sim->state->slots_touched && found < *count; slot++) {
+        const struct sim_process *process = &sim->state->processes[slot];
+        if (process->state != SIM_SLOT_LIVE) continue;
+        pids[found] = process->pid;
+        works[found++] = line->work[slot] - process->inherited[card];
+    }
+    uint64_t now = line->now;
+    sim_unlock_card(sim, card);
+    *count = found;
+    return now;
+}
+
 static uint64_t work_of(struct sim *sim, int slot, unsigned card) {
     sim_lock_card(sim, card);
     uint64_t work = sim_advance(sim, card, sim_now(sim))->work[slot];

@@ -9,17 +9,19 @@ enum { UNIT = 512, UNITS = (2 << 20) / UNIT };
 struct chunk {
     struct region region; /* must come first */
     unsigned card, used, hint;
+    CUmemoryPool pool; /* whose chunk it is, or NULL: cuMemAlloc's */
     struct allocation *units[UNITS];
     struct chunk *next, **link;
 };
 
 static struct chunk *chunks[SIM_MAX_CARDS];
 
-static struct chunk *new_chunk(unsigned card) {
+static struct chunk *new_chunk(unsigned card, CUmemoryPool pool) {
     struct chunk *chunk = calloc(1, sizeof *chunk);
     if (!chunk) return NULL;
     chunk->region.kind = REGION_CHUNK;
     chunk->card = card;
+    chunk->pool = pool;
     if (!sim_take(&driver.sim, card, PAGE_BYTES)) {
         free(chunk);
         return NULL;
@@ -30,6 +32,7 @@ static struct chunk *new_chunk(unsigned card) {
         free(chunk);
         return NULL;
     }
+    if (pool) pool_grow(pool, PAGE_BYTES);
     chunk->next = chunks[card];
     chunk->link = &chunks[card];
     if (chunk->next) chunk->next->link = &chunk->next;
@@ -42,6 +45,7 @@ static void drop_chunk(struct chunk *chunk) {
     if (chunk->next) chunk->next->link = chunk->link;
     address_give(&chunk->region);
     sim_give(&driver.sim, chunk->card, PAGE_BYTES);
+    if (chunk->pool) pool_shrink(chunk->pool, PAGE_BYTES);
     free(chunk);
 }
 
@@ -62,7 +66,7 @@ static unsigned find_units(const struct chunk *chunk, unsigned from, unsigned ne
 
 static bool place_in(struct chunk *chunk, struct allocation *allocation) {
     unsigned need = units_of(allocation);
-    if (UNITS - chunk->used < need) return false;
+    if (chunk->pool != allocation->pool || UNITS - chunk->used < need) return false;
     unsigned start = find_units(chunk, chunk->hint, need);
     if (start == UNITS) start = find_units(chunk, 0, need);
     if (start == UNITS) return false;
@@ -77,7 +81,7 @@ static bool place_in(struct chunk *chunk, struct allocation *allocation) {
 CUresult chunk_place(struct allocation *allocation) {
     for (struct chunk *chunk = chunks[allocation->card]; chunk; chunk = chunk->next)
         if (place_in(chunk, allocation)) return CUDA_SUCCESS;
-    struct chunk *chunk = new_chunk(allocation->card);
+    struct chunk *chunk = new_chunk(allocation->card, allocation->pool);
     return chunk && place_in(chunk, allocation) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -83,6 +83,7 @@ static CUresult push(CUcontext context) {
 static CUresult create(CUcontext *made, unsigned flags, CUdevice device, unsigned version) {
     TRY(driver_device(device));
     if (!made || flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
+    if (depth == STACK) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&lock);
     CUresult result = open_context(device, flags, version, made);
     pthread_mutex_unlock(&lock);

@@ -28,6 +28,7 @@ static bool charge(struct allocation *allocation, uint64_t bytes) {
         return true;
     }
     if (!sim_take(&driver.sim, allocation->card, bytes)) return false;
+    if (allocation->pool) pool_grow(allocation->pool, bytes);
     allocation->charged = bytes;
     return true;
 }
@@ -37,6 +38,7 @@ static void discharge(struct allocation *allocation) {
         driver.sim.state->processes[driver.sim.slot].managed[allocation->card] -=
             allocation->charged;
     else if (allocation->charged) sim_give(&driver.sim, allocation->card, allocation->charged);
+    if (allocation->pool) pool_shrink(allocation->pool, allocation->charged);
     allocation->charged = 0;
 }
 
@@ -64,11 +66,9 @@ static struct allocation *new_allocation(CUcontext context, enum memory_kind kin
     return allocation;
 }
 
-CUresult memory_new(CUcontext context, enum memory_kind kind, uint64_t bytes,
-                    struct allocation **made) {
-    struct allocation *allocation = new_allocation(context, kind, bytes);
+static CUresult place(struct allocation *allocation, struct allocation **made) {
     if (!allocation) return CUDA_ERROR_OUT_OF_MEMORY;
-    bool small = bytes < SMALL_BYTES && kind != MEMORY_MANAGED;
+    bool small = allocation->bytes < SMALL_BYTES && allocation->kind != MEMORY_MANAGED;
     CUresult result = small ? chunk_place(allocation) : place_pages(allocation);
     if (result) {
         free(allocation);
@@ -77,6 +77,18 @@ CUresult memory_new(CUcontext context, enum memory_kind kind, uint64_t bytes,
     link_up(allocation);
     *made = allocation;
     return CUDA_SUCCESS;
+}
+
+CUresult memory_new(CUcontext context, enum memory_kind kind, uint64_t bytes,
+                    struct allocation **made) {
+    return place(new_allocation(context, kind, bytes), made);
+}
+
+CUresult memory_new_pooled(CUcontext context, CUmemoryPool pool, uint64_t bytes,
+                           struct allocation **made) {
+    struct allocation *allocation = new_allocation(context, MEMORY_POOL, bytes);
+    if (allocation) allocation->pool = pool;
+    return place(allocation, made);
 }
 
 void memory_free(struct allocation *allocation) {

@@ -17,7 +17,7 @@ struct allocation {
     CUdevice device;
     unsigned card;
     CUcontext context;
-    CUmemoryPool pool;         /* MEMORY_POOL */
+    CUmemoryPool pool;         /* MEMORY_POOL: never NULL */
     struct allocation *cached; /* freed into its pool: the next one there */
     bool idle;                 /* freed into its pool; of a graph: not allocated now */
     struct chunk *chunk;       /* where a small one lies, or NULL */
@@ -31,6 +31,9 @@ extern pthread_mutex_t memory_lock;
 /* The caller holds memory_lock for all of these. */
 CUresult memory_new(CUcontext context, enum memory_kind kind, uint64_t bytes,
                     struct allocation **made);
+/* MEMORY_POOL. */
+CUresult memory_new_pooled(CUcontext context, CUmemoryPool pool, uint64_t bytes,
+                           struct allocation **made);
 void memory_free(struct allocation *allocation);
 /* The allocation that covers the address, or NULL. */
 struct allocation *memory_find(uint64_t address);
@@ -49,6 +52,9 @@ CUresult pool_take(CUcontext context, CUmemoryPool pool, uint64_t bytes, CUdevic
 void pool_take_back(CUdeviceptr pointer);
 /* The allocation goes although its pool does not; memory_lock held. */
 void pool_forget(struct allocation *allocation);
+/* What the card keeps for the pool; memory_lock held. */
+void pool_grow(CUmemoryPool pool, uint64_t bytes);
+void pool_shrink(CUmemoryPool pool, uint64_t bytes);
 /* After a synchronisation pools give back what exceeds their threshold. */
 void pool_trim_all(void);
 

@@ -28,7 +28,9 @@ static CUmemoryPool new_pool(CUdevice device) {
 }
 
 CUmemoryPool pool_default(CUdevice device) {
+    pthread_mutex_lock(&memory_lock);
     if (!defaults[device]) defaults[device] = new_pool(device);
+    pthread_mutex_unlock(&memory_lock);
     return defaults[device];
 }
 
@@ -45,8 +47,10 @@ bool pool_valid(CUmemoryPool pool) {
 }
 
 CUmemoryPool pool_create(const CUmemPoolProps *props) {
+    pthread_mutex_lock(&memory_lock);
     CUmemoryPool pool = new_pool(props->location.id);
     if (pool) pool->most = props->maxSize;
+    pthread_mutex_unlock(&memory_lock);
     return pool;
 }
 
@@ -56,10 +60,17 @@ static uint64_t size_in_pool(uint64_t bytes) {
     return bytes < SMALL_BYTES ? round_up(bytes, 512) : round_up(bytes, PAGE_BYTES);
 }
 
-static void count(CUmemoryPool pool, uint64_t reserved, uint64_t used) {
-    pool->reserved += reserved;
-    pool->used += used;
+void pool_grow(CUmemoryPool pool, uint64_t bytes) {
+    pool->reserved += bytes;
     pool->reserved_high = at_least(pool->reserved_high, pool->reserved);
+}
+
+void pool_shrink(CUmemoryPool pool, uint64_t bytes) {
+    pool->reserved -= bytes;
+}
+
+static void count_used(CUmemoryPool pool, uint64_t bytes) {
+    pool->used += bytes;
     pool->used_high = at_least(pool->used_high, pool->used);
 }
 
@@ -80,7 +91,6 @@ static void release(CUmemoryPool pool, uint64_t keep) {
     while (pool->cache && pool->reserved > keep) {
         struct allocation *oldest = pool->cache;
         pool->cache = oldest->cached;
-        pool->reserved -= size_in_pool(oldest->bytes);
         memory_free(oldest);
     }
 }
@@ -90,19 +100,17 @@ static CUresult take(CUcontext context, CUmemoryPool pool, uint64_t bytes,
     uint64_t size = size_in_pool(bytes);
     if ((*made = take_cached(pool, size))) {
         (*made)->bytes = bytes;
-        count(pool, 0, size);
+        count_used(pool, size);
         return CUDA_SUCCESS;
     }
     if (pool->most && pool->reserved + size > pool->most) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = memory_new(context, MEMORY_POOL, bytes, made);
+    CUresult result = memory_new_pooled(context, pool, bytes, made);
     if (result) { /* what the pool keeps may be all that is missing */
         release(pool, 0);
-        result = memory_new(context, MEMORY_POOL, bytes, made);
+        result = memory_new_pooled(context, pool, bytes, made);
     }
-    if (result) return result;
-    (*made)->pool = pool;
-    count(pool, size, size);
-    return CUDA_SUCCESS;
+    if (!result) count_used(pool, size);
+    return result;
 }
 
 CUresult pool_take(CUcontext context, CUmemoryPool pool, uint64_t bytes, CUdeviceptr *pointer) {
@@ -130,7 +138,6 @@ void pool_forget(struct allocation *allocation) {
     while (*link && *link != allocation) link = &(*link)->cached;
     if (*link) *link = allocation->cached;
     else pool->used -= size;
-    pool->reserved -= size;
 }
 
 void pool_take_back(CUdeviceptr pointer) {

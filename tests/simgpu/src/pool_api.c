@@ -65,15 +65,15 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value
     const int *option = switch_of(pool, attribute);
     const uint64_t *figure = figure_of(pool, attribute);
     if (!value || (!option && !figure)) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&memory_lock);
     if (option) *(int *)value = *option;
     else *(uint64_t *)value = *figure;
+    pthread_mutex_unlock(&memory_lock);
     return CUDA_SUCCESS;
 }
 
 /* High-water marks can only be set back to 0; what is in use cannot be set. */
-API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, const void *value) {
-    TRY(check(pool));
-    if (!value) return CUDA_ERROR_INVALID_VALUE;
+static CUresult set(CUmemoryPool pool, int attribute, const void *value) {
     int *option = switch_of(pool, attribute);
     if (option) {
         *option = *(const int *)value;
@@ -86,6 +86,15 @@ API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, const void 
     if (attribute == RESERVED_MEM_HIGH) pool->reserved_high = pool->reserved;
     if (attribute == USED_MEM_HIGH) pool->used_high = pool->used;
     return CUDA_SUCCESS;
+}
+
+API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, const void *value) {
+    TRY(check(pool));
+    if (!value) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&memory_lock);
+    CUresult result = set(pool, attribute, value);
+    pthread_mutex_unlock(&memory_lock);
+    return result;
 }
 
 /* Every device can reach every pool. */

@@ -93,6 +93,15 @@ def test_two_processes_get_half_of_the_card_each(bench: Bench) -> None:
     assert busy.work_ns == pytest.approx(1000 * MS / 1.05, rel=0.01)
 
 
+def test_work_and_time_are_of_the_same_moment(bench: Bench) -> None:
+    _load(bench, 1000)
+    before, none = bench.machine.work(0)
+    bench.machine.tick(10 * MS)
+    now, works = bench.machine.work(0)
+    pid = bench.started[0].pid
+    assert (now - before, works[pid] - none[pid]) == (10 * MS, 10 * MS)
+
+
 def test_a_process_alone_has_the_whole_card(bench: Bench) -> None:
     _load(bench, 100)
     bench.machine.tick(60 * MS)

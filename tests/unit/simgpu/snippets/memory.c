@@ -56,6 +56,15 @@ SNIPPET(a_context_needs_room_too) {
     GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuCtxCreate_v2(&context, 0, 0));
 }
 
+SNIPPET(a_context_for_which_the_stack_has_no_room_costs_nothing) {
+    CUcontext context;
+    start();
+    for (int i = 1; i < 64; i++) OK(cuCtxPushCurrent_v2(start()));
+    size_t before = used();
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuCtxCreate_v2(&context, 0, 0));
+    EQUAL(used(), before);
+}
+
 SNIPPET(absurd_sizes_are_refused) {
     CUdeviceptr pointer;
     size_t pitch;

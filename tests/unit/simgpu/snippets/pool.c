@@ -33,6 +33,24 @@ SNIPPET(what_is_freed_into_a_pool_goes_at_the_next_synchronisation) {
     EQUAL(figure(pool, RESERVED_HIGH), 100 * MIB);
 }
 
+SNIPPET(a_pool_reserves_what_the_card_keeps_for_it) {
+    CUdeviceptr plain, pointers[3];
+    CUmemoryPool pool;
+    start();
+    OK(cuMemAlloc_v2(&plain, 512)); /* a page that pools have no part in */
+    size_t before = used();
+    OK(cuDeviceGetDefaultMemPool(&pool, 0));
+    for (int i = 0; i < 3; i++) OK(cuMemAllocAsync(&pointers[i], MIB - 512, NULL));
+    EQUAL(used() - before, 4 * MIB);
+    EQUAL(figure(pool, RESERVED), 4 * MIB);
+    EQUAL(figure(pool, USED), 3 * (MIB - 512));
+    for (int i = 0; i < 3; i++) OK(cuMemFreeAsync(pointers[i], NULL));
+    OK(cuStreamSynchronize(NULL));
+    EQUAL(figure(pool, RESERVED), 0);
+    EQUAL(used(), before);
+    OK(cuMemFree_v2(plain));
+}
+
 SNIPPET(a_pool_keeps_up_to_its_threshold_and_uses_it_again) {
     CUdeviceptr pointer, again;
     uint64_t threshold = GIB;

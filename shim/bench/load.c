@@ -1,0 +1,195 @@
+/*
+ * Keeps a card busy until it is killed: `load KIND [STREAMS]`. Says `ready` on its output when it
+ * has a context, and begins when it reads a line. Runs on any driver; kernels take the time that
+ * they are told to take. Work is handed in by units of about a millisecond (or one kernel, where
+ * that is longer), a few ahead of the card: as programs do that never wait without need.
+ */
+#include <dlfcn.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "check.h"
+#include "cuda_api.h"
+
+#define US 1000u
+#define MS 1000000u
+#define UNIT MS
+
+enum { AHEAD = 4, STREAMS_MAX = 16, EVENTS = AHEAD * STREAMS_MAX };
+enum { MULTIPROCESSORS = 16, NON_BLOCKING = 1, RELAXED = 2, NO_TIMING = 2 };
+
+typedef struct CUmod_st *CUmodule;
+
+static const char image[] =
+    ".version 6.4\n.target sm_75\n.address_size 64\n"
+    ".visible .entry spin_ns(.param .u64 ns)\n{\n"
+    ".reg .pred %p;\n.reg .u64 %now, %end;\n"
+    "ld.param.u64 %end, [ns];\nmov.u64 %now, %globaltimer;\nadd.u64 %end, %end, %now;\n"
+    "again:\nmov.u64 %now, %globaltimer;\nsetp.lt.u64 %p, %now, %end;\n@%p bra again;\nret;\n}\n";
+
+/* Only what is needed, by names that any driver has. */
+static struct {
+    CUresult (*init)(unsigned);
+    CUresult (*device_attribute)(int *, int, CUdevice);
+    CUresult (*retain)(CUcontext *, CUdevice);
+    CUresult (*set_current)(CUcontext);
+    CUresult (*load_module)(CUmodule *, const void *);
+    CUresult (*get_function)(CUfunction *, CUmodule, const char *);
+    CUresult (*create_stream)(CUstream *, unsigned);
+    CUresult (*create_event)(CUevent *, unsigned);
+    CUresult (*record)(CUevent, CUstream);
+    CUresult (*wait)(CUevent);
+    CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                       unsigned, CUstream, void **, void **);
+    CUresult (*launch_together)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                unsigned, unsigned, CUstream, void **);
+    CUresult (*begin_capture)(CUstream, int);
+    CUresult (*end_capture)(CUstream, CUgraph *);
+    CUresult (*instantiate)(CUgraphExec *, CUgraph, unsigned long long);
+    CUresult (*launch_graph)(CUgraphExec, CUstream);
+} cu;
+
+static const struct {
+    const char *symbol;
+    void *function;
+} symbols[] = {
+    {"cuInit", &cu.init},
+    {"cuDeviceGetAttribute", &cu.device_attribute},
+    {"cuDevicePrimaryCtxRetain", &cu.retain},
+    {"cuCtxSetCurrent", &cu.set_current},
+    {"cuModuleLoadData", &cu.load_module},
+    {"cuModuleGetFunction", &cu.get_function},
+    {"cuStreamCreate", &cu.create_stream},
+    {"cuEventCreate", &cu.create_event},
+    {"cuEventRecord", &cu.record},
+    {"cuEventSynchronize", &cu.wait},
+    {"cuLaunchKernel", &cu.launch},
+    {"cuLaunchCooperativeKernel", &cu.launch_together},
+    {"cuStreamBeginCapture_v2", &cu.begin_capture},
+    {"cuStreamEndCapture", &cu.end_capture},
+    {"cuGraphInstantiateWithFlags", &cu.instantiate},
+    {"cuGraphLaunch", &cu.launch_graph},
+};
+
+static CUfunction spin;
+static unsigned multiprocessors;
+static CUstream streams[STREAMS_MAX];
+static CUgraphExec graphs[STREAMS_MAX];
+
+static void open_driver(void) {
+    CUcontext context;
+    CUmodule module;
+    int count;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    CHECK(driver);
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++)
+        CHECK((*(void **)symbols[i].function = dlsym(driver, symbols[i].symbol)));
+    CHECK_IS(cu.init(0), CUDA_SUCCESS);
+    CHECK_IS(cu.retain(&context, 0), CUDA_SUCCESS);
+    CHECK_IS(cu.set_current(context), CUDA_SUCCESS);
+    CHECK_IS(cu.load_module(&module, image), CUDA_SUCCESS);
+    CHECK_IS(cu.get_function(&spin, module, "spin_ns"), CUDA_SUCCESS);
+    CHECK_IS(cu.device_attribute(&count, MULTIPROCESSORS, 0), CUDA_SUCCESS);
+    multiprocessors = (unsigned)count;
+}
+
+/* ---- pieces of work: each returns the ns that it takes ---- */
+
+static unsigned kernel(CUstream stream, uint64_t ns, unsigned blocks) {
+    void *parameters[] = {&ns};
+    CHECK_IS(cu.launch(spin, blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL), CUDA_SUCCESS);
+    return (unsigned)ns;
+}
+
+static unsigned us_20(unsigned stream) {
+    return kernel(streams[stream], 20 * US, multiprocessors);
+}
+
+static unsigned us_200(unsigned stream) {
+    return kernel(streams[stream], 200 * US, multiprocessors);
+}
+
+static unsigned ms_5(unsigned stream) {
+    return kernel(streams[stream], 5 * MS, multiprocessors);
+}
+
+/* A few blocks each: kernels of different streams run side by side. */
+static unsigned narrow(unsigned stream) {
+    return kernel(streams[stream], 200 * US, 4);
+}
+
+static unsigned mixed(unsigned stream) {
+    static uint64_t state = 1;
+    state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    unsigned chance = (unsigned)(state >> 33) % 100;
+    unsigned ns = chance < 2 ? 5 * MS : chance < 30 ? 200 * US : 20 * US;
+    return kernel(streams[stream], ns, chance % 7 ? multiprocessors : 8);
+}
+
+static unsigned together(unsigned stream) {
+    uint64_t ns = 200 * US;
+    void *parameters[] = {&ns};
+    CHECK_IS(cu.launch_together(spin, multiprocessors, 1, 1, 1024, 1, 1, 0, streams[stream],
+                                parameters), CUDA_SUCCESS);
+    return (unsigned)ns;
+}
+
+static void capture_graph(unsigned stream) {
+    CUgraph graph;
+    CHECK_IS(cu.begin_capture(streams[stream], RELAXED), CUDA_SUCCESS);
+    for (int i = 0; i < 25; i++) kernel(streams[stream], 40 * US, multiprocessors);
+    CHECK_IS(cu.end_capture(streams[stream], &graph), CUDA_SUCCESS);
+    CHECK_IS(cu.instantiate(&graphs[stream], graph, 0), CUDA_SUCCESS);
+}
+
+static unsigned graph(unsigned stream) {
+    if (!graphs[stream]) capture_graph(stream);
+    CHECK_IS(cu.launch_graph(graphs[stream], streams[stream]), CUDA_SUCCESS);
+    return MS;
+}
+
+typedef unsigned piece(unsigned stream);
+
+static const struct {
+    const char *name;
+    piece *piece;
+} kinds[] = {
+    {"us_20", us_20}, {"us_200", us_200}, {"ms_5", ms_5},          {"mixed", mixed},
+    {"graph", graph}, {"narrow", narrow}, {"cooperative", together},
+};
+
+static piece *piece_of(const char *name) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcmp(kinds[i].name, name)) return kinds[i].piece;
+    return NULL;
+}
+
+/* ---- the load ---- */
+
+static void work(piece *next, unsigned count) {
+    static CUevent events[EVENTS];
+    for (unsigned i = 0; i < count; i++)
+        CHECK_IS(cu.create_stream(&streams[i], NON_BLOCKING), CUDA_SUCCESS);
+    for (unsigned i = 0; i < AHEAD * count; i++)
+        CHECK_IS(cu.create_event(&events[i], NO_TIMING), CUDA_SUCCESS);
+    for (unsigned unit = 0;; unit = (unit + 1) % (AHEAD * count)) {
+        unsigned stream = unit % count;
+        CHECK_IS(cu.wait(events[unit]), CUDA_SUCCESS);
+        for (unsigned ns = 0; ns < UNIT;) ns += next(stream);
+        CHECK_IS(cu.record(events[unit], streams[stream]), CUDA_SUCCESS);
+    }
+}
+
+int main(int count, char **arguments) {
+    CHECK(count > 1);
+    piece *next = piece_of(arguments[1]);
+    int number = count > 2 ? atoi(arguments[2]) : 1;
+    CHECK(next && number > 0 && number <= STREAMS_MAX);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    open_driver();
+    puts("ready");
+    fflush(stdout);
+    if (getchar() == EOF) return 0;
+    work(next, (unsigned)number);
+}
