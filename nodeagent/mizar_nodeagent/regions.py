@@ -105,7 +105,7 @@ class Compute(ctypes.LittleEndianStructure):
         ("wanted_at", c_uint64),
         ("longest_ns", c_uint64),
         ("waited_ns", c_uint64),
-        ("load", c_uint64),
+        ("longest_at", c_uint64),
         ("reserved", c_uint8 * 200),
     )
 

@@ -163,7 +163,7 @@ struct mizar_compute {
     uint64_t wanted_at;  /* when a process last asked for GPU time, or was waiting for it */
     uint64_t longest_ns; /* the longest piece of work (a kernel, a graph) of late; advisory */
     uint64_t waited_ns;  /* how long launches were held up, all in all; advisory */
-    uint64_t load;       /* how busy of late: the shim's own, for NVML's utilisation */
+    uint64_t longest_at; /* when such a long one was last seen */
     uint8_t reserved[200];
 };
 
@@ -266,7 +266,7 @@ struct mizar_usage {
     FIELD(mizar_compute, wanted_at, 24, 8)                     \
     FIELD(mizar_compute, longest_ns, 32, 8)                    \
     FIELD(mizar_compute, waited_ns, 40, 8)                     \
-    FIELD(mizar_compute, load, 48, 8)                          \
+    FIELD(mizar_compute, longest_at, 48, 8)                    \
     FIELD(mizar_held, bytes, 0, 8)                             \
     FIELD(mizar_held, seq, 8, 8)                               \
     FIELD(mizar_usage_card, gate, 0, 16)                       \

@@ -3,6 +3,7 @@
 #include "account.h"
 #include "allocs.h"
 #include "cards.h"
+#include "meter.h"
 #include "probe.h"
 
 /* ---- the table ---------------------------------------------------------------------------------- */
@@ -230,6 +231,7 @@ void contexts_unlock(struct regions *regions) {
 void contexts_gone(struct regions *regions, CUcontext context) {
     struct process *process = regions->process;
     struct sweep sweep = {regions, find(process, context)};
+    meter_forget(regions, context);
     if (!sweep.number) return;
     struct process_context *entry = &process->contexts[sweep.number - 1];
     allocs_sweep(process, dies_with, give_back, &sweep);

@@ -26,6 +26,7 @@ typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUfunc_st *CUfunction;
+typedef struct CUfunc_st *CUfunction;
 typedef uint64_t CUmemGenericAllocationHandle;
 
 typedef struct {
@@ -125,6 +126,9 @@ enum { CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
 enum { CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5 };
 enum { CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2 };
 enum { CU_STREAM_CAPTURE_STATUS_ACTIVE = 1 };
+enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
+enum { CU_STREAM_LEGACY = 1, CU_STREAM_PER_THREAD = 2 };
+enum { CU_EVENT_DEFAULT = 0 };
 enum { CU_LIMIT_STACK_SIZE = 0, CU_LIMIT_PRINTF_FIFO_SIZE = 1, CU_LIMIT_MALLOC_HEAP_SIZE = 2 };
 
 enum {
@@ -134,6 +138,7 @@ enum {
     CUDA_ERROR_NOT_INITIALIZED = 3,
     CUDA_ERROR_INVALID_CONTEXT = 201,
     CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_SYSTEM_NOT_READY = 802,
 };
@@ -250,6 +255,26 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, void *pa
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, void *params);
 CUresult cuGraphExecDestroy(CUgraphExec exec);
 
+#define LAUNCH_SHAPE                                                                       \
+    CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
+        unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,         \
+        void **parameters
+CUresult cuLaunchKernel(LAUNCH_SHAPE, void **extra);
+CUresult cuLaunchKernel_ptsz(LAUNCH_SHAPE, void **extra);
+CUresult cuLaunchCooperativeKernel(LAUNCH_SHAPE);
+CUresult cuLaunchCooperativeKernel_ptsz(LAUNCH_SHAPE);
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
+                          void **extra);
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function,
+                               void **parameters, void **extra);
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count,
+                                              unsigned flags);
+CUresult cuLaunch(CUfunction function);
+CUresult cuLaunchGrid(CUfunction function, int width, int height);
+CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream);
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream);
+
 CUresult cuImportExternalMemory(CUexternalMemory *memory,
                                 const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *descriptor);
 CUresult cuDestroyExternalMemory(CUexternalMemory memory);
@@ -286,6 +311,11 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
+CUresult cuThreadExchangeStreamCaptureMode(int *mode);
+CUresult cuEventCreate(CUevent *event, unsigned flags);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuEventQuery(CUevent event);
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
 CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active);
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);

@@ -1,6 +1,7 @@
 /* Pools as objects, and the waits after which drivers give their unused memory back. */
 #include "cards.h"
 #include "charge.h"
+#include "meter.h"
 #include "pools.h"
 #include "resolve.h"
 
@@ -27,6 +28,7 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 
 static CUresult after_wait(CUresult result) {
     struct regions *regions = shim_known();
+    meter_after_wait();
     if (result == CUDA_SUCCESS && regions && pools_are_dirty(regions)) pools_settle(regions);
     return result;
 }
@@ -36,21 +38,32 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
 }
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
+    meter_before_wait(lanes_stream(stream, false));
     return after_wait(REAL(cuStreamSynchronize)(stream));
 }
 
 EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    meter_before_wait(lanes_stream(stream, true));
     return after_wait(REAL(cuStreamSynchronize_ptsz)(stream));
 }
 
+/* Other streams may be gone: a handle of theirs must not be touched. */
+static void before_wait_for_all(void) {
+    meter_before_wait(CU_STREAM_LEGACY);
+    meter_before_wait(CU_STREAM_PER_THREAD);
+}
+
 EXPORT CUresult cuCtxSynchronize(void) {
+    before_wait_for_all();
     return after_wait(REAL(cuCtxSynchronize)());
 }
 
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
+    before_wait_for_all();
     return after_wait(REAL(cuCtxSynchronize_v2)(context));
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event) {
+    before_wait_for_all();
     return after_wait(REAL(cuEventSynchronize)(event));
 }

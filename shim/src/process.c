@@ -13,13 +13,16 @@ void process_lock(uint32_t *lock) {
     while (!process_try_lock(lock)) SYS(SYS_nanosleep, &moment, NULL);
 }
 
-struct process *process_new(void) {
-    void *memory = sys_map(sizeof(struct process), PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS, -1);
+void *process_map(size_t bytes) {
+    void *memory = sys_map(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     if (!memory) return NULL;
-    if (SYS(SYS_madvise, memory, sizeof(struct process), MADV_WIPEONFORK) == 0) return memory;
-    process_drop(memory);
+    if (SYS(SYS_madvise, memory, bytes, MADV_WIPEONFORK) == 0) return memory;
+    sys_unmap(memory, bytes);
     return NULL;
+}
+
+struct process *process_new(void) {
+    return process_map(sizeof(struct process));
 }
 
 void process_drop(struct process *process) {

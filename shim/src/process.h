@@ -7,6 +7,7 @@
 #define MIZAR_PROCESS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "mizar_regions.h"
@@ -57,8 +58,13 @@ struct process_card {
     uint64_t limit; /* from the last good reading of the limits */
     uint64_t context_bytes; /* from the limits; 0: to be measured */
     uint32_t oversubscribe;
-    uint32_t reserved[9];
+    uint32_t compute_mode, core_share; /* as in the limits */
+    uint32_t beat; /* the node agent's, as last seen, and when it had changed */
+    uint64_t beat_at;
+    uint64_t paid_until, busy_until; /* of this process alone: budget.c */
 };
+
+struct metering; /* meter.c */
 
 struct process {
     uint32_t attached; /* set last: slot is ours */
@@ -74,7 +80,7 @@ struct process {
     uint32_t pool_lock, pools_used;
     uint32_t pools_dirty; /* some pool is */
     uint32_t vmm_lock;
-    uint32_t reserved0;
+    uint32_t costs_lock;
     struct process_card cards[MIZAR_CARD_MAX];
     int8_t device_card[DEVICES_MAX]; /* by CUDA ordinal: card + 1, -1 for none, 0 not asked yet */
     struct segment *segments[SEGMENTS_MAX];
@@ -82,6 +88,7 @@ struct process {
     struct process_context contexts[CONTEXTS_MAX];
     struct process_pool pools[POOLS_MAX];
     struct map vmm_handles, vmm_mappings;
+    struct metering *metering;
 };
 
 /* A lock that may be waited for; held for microseconds, never over a call that may not return. */
@@ -93,6 +100,9 @@ void process_lock(uint32_t *lock);
 static inline void process_unlock(uint32_t *lock) {
     __atomic_store_n(lock, 0, __ATOMIC_RELEASE);
 }
+
+/* Zeroed memory that a forked child finds zeroed again, or NULL. */
+void *process_map(size_t bytes);
 
 /* A new one in its own mapping, or NULL. */
 struct process *process_new(void);

@@ -67,6 +67,9 @@ static void store_limits(struct process *process, const struct limits_copy *copy
         __atomic_store_n(&process->cards[i].oversubscribe,
                          copy->cards[i].memory_mode == MIZAR_MEMORY_OVERSUBSCRIBE,
                          __ATOMIC_RELAXED);
+        __atomic_store_n(&process->cards[i].core_share, copy->cards[i].core_share, __ATOMIC_RELAXED);
+        __atomic_store_n(&process->cards[i].compute_mode, copy->cards[i].compute_mode,
+                         __ATOMIC_RELAXED);
     }
     __atomic_store_n(&process->card_count, copy->card_count, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < DEVICES_MAX; i++)

@@ -20,6 +20,10 @@ static inline void *resolve(int hook) {
     return __builtin_expect(function != NULL, 1) ? function : resolve_or_error(hook);
 }
 
+/* The same where it is known already, else NULL: no call at all. */
+#define KNOWN(symbol) \
+    ((__typeof__(&symbol))__atomic_load_n(&resolve_known[H_##symbol], __ATOMIC_ACQUIRE))
+
 /* REAL(cuMemAlloc_v2)(pointer, bytes): the call without the shim. */
 #define REAL(symbol) ((__typeof__(&symbol))resolve(H_##symbol))
 

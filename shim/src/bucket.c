@@ -1,0 +1,119 @@
+#include "bucket.h"
+
+#include "mizar_regions.h"
+
+#define MS UINT64_C(1000000)
+#define US UINT64_C(1000)
+
+#define SAVINGS (10 * MS)     /* without a window: what a container that was idle may use at once */
+#define LEAD (100 * US)       /* so much too early is on time: sleeps are not more precise */
+#define QUEUE (2 * MS)        /* work on the card beyond which no more is added ... */
+#define QUEUE_FREE (10 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
+#define OVERTIME_PART 8       /* of the period, for which owed work may go on after a window */
+#define NS_MAX (UINT64_C(1) << 50) /* 13 days: more is nonsense, and sums of it don't overflow */
+
+struct window {
+    uint64_t length, start, period;
+};
+
+static struct window decode(uint64_t word) {
+    const uint64_t mask = (UINT64_C(1) << MIZAR_WINDOW_BITS) - 1;
+    return (struct window){
+        .length = (word & mask) * US,
+        .start = (word >> MIZAR_WINDOW_BITS & mask) * US,
+        .period = (word >> 2 * MIZAR_WINDOW_BITS & mask) * US,
+    };
+}
+
+/* A window that makes no sense is none. */
+static bool has_window(const struct terms *terms, struct window *window) {
+    if (terms->window >> 60 != MIZAR_WINDOW_VALID >> 60) return false;
+    *window = decode(terms->window);
+    return window->period && window->length && window->length < window->period;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* GPU time as time of the container's share. */
+static uint64_t stretched(const struct terms *terms, uint64_t ns) {
+    return smaller(ns, NS_MAX) * MIZAR_SHARE_FULL / larger(terms->rate, 1);
+}
+
+static uint64_t ceiling(const struct terms *terms) {
+    struct window window;
+    if (!has_window(terms, &window)) return SAVINGS;
+    return window.period + window.period / 2 + stretched(terms, terms->longest);
+}
+
+/* The container's word, less savings that are too old. */
+static uint64_t current(const struct terms *terms, uint64_t paid, uint64_t now) {
+    uint64_t most = ceiling(terms);
+    return larger(paid, now > most ? now - most : 0);
+}
+
+static bool queue_is_full(const struct terms *terms, const struct ask *ask, uint64_t *again) {
+    uint64_t most = terms_free(terms) ? QUEUE_FREE : QUEUE;
+    if (ask->queue <= most) return false;
+    *again = ask->now + ask->queue - most;
+    return true;
+}
+
+struct moment {
+    uint64_t began, ends, period; /* of the window that began last */
+};
+
+static struct moment moment_of(const struct window *window, uint64_t now) {
+    uint64_t since = (now + window->period - window->start % window->period) % window->period;
+    return (struct moment){now - since, now - since + window->length, window->period};
+}
+
+/* Work that ends after the window must be owed at its end, and soon come to its turn. */
+static bool reaches_over(const struct terms *terms, const struct ask *ask,
+                         const struct moment *moment, uint64_t begins) {
+    uint64_t owed_from = current(terms, ask->paid, ask->now) + stretched(terms, ask->cost);
+    return begins < moment->ends + moment->period / OVERTIME_PART && owed_from <= moment->ends;
+}
+
+static bool fits_window(const struct terms *terms, const struct ask *ask, uint64_t *again) {
+    struct window window;
+    if (!has_window(terms, &window)) return true;
+    struct moment moment = moment_of(&window, ask->now);
+    uint64_t begins = ask->now + ask->queue, ends = begins + ask->cost;
+    if (ends <= moment.ends || reaches_over(terms, ask, &moment, begins)) return true;
+    *again = moment.began + moment.period;
+    return false;
+}
+
+bool bucket_admits(const struct terms *terms, const struct ask *ask, uint64_t *again) {
+    if (queue_is_full(terms, ask, again)) return false;
+    if (terms_free(terms)) return true;
+    if (ask->paid > ask->now + LEAD) {
+        *again = ask->paid;
+        return false;
+    }
+    return fits_window(terms, ask, again);
+}
+
+uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t quantum) {
+    struct window window;
+    if (!has_window(terms, &window)) return quantum;
+    struct moment moment = moment_of(&window, ask->now);
+    uint64_t busy = ask->now + ask->queue + ask->cost;
+    return busy < moment.ends ? smaller(quantum, moment.ends - busy) : 0;
+}
+
+uint64_t bucket_spend(const struct terms *terms, uint64_t paid, uint64_t now, uint64_t ns) {
+    return current(terms, paid, now) + stretched(terms, ns);
+}
+
+uint64_t bucket_correct(const struct terms *terms, uint64_t paid, int64_t more) {
+    if (more >= 0) return paid + stretched(terms, (uint64_t)more);
+    uint64_t less = stretched(terms, (uint64_t)-more);
+    return paid > less ? paid - less : 0;
+}

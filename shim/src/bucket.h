@@ -1,0 +1,53 @@
+/*
+ * When a container may start work, and what its work costs: pure arithmetic over one word.
+ *
+ * `paid` is the moment up to which the container's share has been spent. Work of g ns of GPU time
+ * moves it by g / share. Work may start once that moment has come: whoever used more than its
+ * share waits until time has caught up (nothing is forgiven), and who used less has savings, up to
+ * a ceiling. This is the token bucket in the form that ATM traffic shaping calls the generic cell
+ * rate algorithm: one word says it all, and no timer refills anything.
+ *
+ * A window (mizar_regions.h) says at which moments the container has the card to itself. Then
+ * savings last from one window to the next, and a piece of work that reaches over the end of the
+ * window is started only if the share that was earned up to that end pays for it.
+ *
+ * All times are ns of CLOCK_MONOTONIC, shares are basis points.
+ */
+#ifndef MIZAR_BUCKET_H
+#define MIZAR_BUCKET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The terms on which a container has a card just now. */
+struct terms {
+    uint64_t rate;    /* its share, 1 .. MIZAR_SHARE_FULL; 0: paused */
+    uint64_t window;  /* as in the limits */
+    uint64_t longest; /* the longest piece of work of late */
+};
+
+/* Nothing is limited: the whole card at any time. */
+static inline bool terms_free(const struct terms *terms) {
+    return terms->rate >= 10000 && !terms->window;
+}
+
+struct ask {
+    uint64_t now;
+    uint64_t paid;  /* the container's word */
+    uint64_t cost;  /* of the piece of work, as far as known */
+    uint64_t queue; /* work that this process has on the card already, in ns */
+};
+
+/* May the piece start? If not, *again is when to ask again. */
+bool bucket_admits(const struct terms *terms, const struct ask *ask, uint64_t *again);
+
+/* How much more may be granted with the piece, at most `quantum` ns. */
+uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t quantum);
+
+/* The word after `ns` more of GPU time; savings beyond the ceiling are gone. */
+uint64_t bucket_spend(const struct terms *terms, uint64_t paid, uint64_t now, uint64_t ns);
+
+/* The word after it turned out that the work took `more` ns than was spent (or less: negative). */
+uint64_t bucket_correct(const struct terms *terms, uint64_t paid, int64_t more);
+
+#endif

@@ -1,0 +1,224 @@
+#include "budget.h"
+
+#include <linux/futex.h>
+#include <time.h>
+
+#include "slots.h"
+#include "sys.h"
+
+#define MS UINT64_C(1000000)
+#define STALE (1000 * MS)        /* a node agent that is silent for so long is gone */
+#define WAIT_MOST (100 * MS)     /* then everything is looked at again */
+#define WAIT_LEAST (20 * 1000)
+#define RATE_LEAST 100           /* basis points of a borrower whose lender cannot be asked */
+#define LONGEST_FADES (1000 * MS)
+#define LONGEST_MOST (100 * MS)
+#define DEBT_MOST (600 * 1000 * MS)
+#define FUTURE_MOST (10 * MS) /* clocks of the card and of the machine are not the same */
+
+static uint64_t load(const uint64_t *word) {
+    return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+static uint32_t load32(const uint32_t *word) {
+    return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+static void store(uint64_t *word, uint64_t value) {
+    __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+static bool swap(uint64_t *word, uint64_t *seen, uint64_t value) {
+    return __atomic_compare_exchange_n(word, seen, value, false, __ATOMIC_RELAXED,
+                                       __ATOMIC_RELAXED);
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+static struct mizar_compute *shared(struct regions *regions, int card) {
+    return &regions->usage->cards[card].compute;
+}
+
+static const struct mizar_limits_live *live_of(struct regions *regions, int card) {
+    return &regions->limits->live[card];
+}
+
+uint64_t budget_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+/* ---- terms ------------------------------------------------------------------------------------ */
+
+/* Does the node agent live? Its beat counts up. */
+static bool agent_lives(struct regions *regions, int card, uint64_t now) {
+    struct process_card *own = &regions->process->cards[card];
+    uint32_t beat = load32(&live_of(regions, card)->beat);
+    if (beat != load32(&own->beat)) {
+        __atomic_store_n(&own->beat, beat, __ATOMIC_RELAXED);
+        store(&own->beat_at, now);
+    }
+    return now - load(&own->beat_at) < STALE;
+}
+
+static uint64_t weighted(uint64_t share, uint64_t all) {
+    return all > share ? share * MIZAR_SHARE_FULL / all : MIZAR_SHARE_FULL;
+}
+
+static uint64_t rate_of(const struct mizar_limits_live *live, uint32_t mode, uint64_t share,
+                        bool fresh) {
+    if (mode == MIZAR_COMPUTE_SOFT && fresh) share += load32(&live->spare_share);
+    if (mode == MIZAR_COMPUTE_WEIGHTED && fresh && load32(&live->active_weight))
+        share = weighted(share, load32(&live->active_weight));
+    return smaller(larger(share, RATE_LEAST), MIZAR_SHARE_FULL);
+}
+
+bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms *terms) {
+    const struct mizar_limits_live *live = live_of(regions, card);
+    struct process_card *own = &regions->process->cards[card];
+    regions_fresh(regions);
+    uint32_t mode = load32(&own->compute_mode);
+    if (mode == MIZAR_COMPUTE_NONE) return false;
+    bool fresh = agent_lives(regions, card, now);
+    bool paused = fresh && load32(&live->paused);
+    terms->rate = paused ? 0 : rate_of(live, mode, load32(&own->core_share), fresh);
+    terms->window = load(&live->window);
+    terms->longest = smaller(load(&shared(regions, card)->longest_ns), LONGEST_MOST);
+    return true;
+}
+
+/* ---- the budget -------------------------------------------------------------------------------- */
+
+/*
+ * Each process keeps an account of its own as well, of what it spent itself: so that shared words
+ * that somebody scribbled on let no process have more than the container's share.
+ */
+static uint64_t *own_paid(struct regions *regions, int card) {
+    return &regions->process->cards[card].paid_until;
+}
+
+/* A word of the future that is nonsense is brought back, so that nobody waits for it for ever. */
+static uint64_t sane(uint64_t *word, uint64_t now, uint64_t most) {
+    uint64_t seen = load(word);
+    while (seen > now + most && !swap(word, &seen, now + most)) continue;
+    return smaller(seen, now + most);
+}
+
+static void spend(uint64_t *word, const struct terms *terms, uint64_t now, uint64_t ns) {
+    uint64_t seen = load(word);
+    while (!swap(word, &seen, bucket_spend(terms, seen, now, ns))) continue;
+}
+
+bool budget_take(struct regions *regions, int card, const struct terms *terms, struct ask *ask,
+                 uint64_t *extra, uint64_t *again) {
+    uint64_t *word = &shared(regions, card)->paid_until, next;
+    uint64_t seen = sane(word, ask->now, DEBT_MOST);
+    if (!terms->rate) {
+        *again = ask->now + WAIT_MOST;
+        return false;
+    }
+    do {
+        ask->paid = larger(seen, load(own_paid(regions, card)));
+        if (!bucket_admits(terms, ask, again)) return false;
+        *extra = bucket_extra(terms, ask, *extra);
+        next = bucket_spend(terms, seen, ask->now, ask->cost + *extra);
+    } while (!swap(word, &seen, next));
+    spend(own_paid(regions, card), terms, ask->now, ask->cost + *extra);
+    return true;
+}
+
+static void correct(uint64_t *word, const struct terms *terms, int64_t more) {
+    uint64_t seen = load(word);
+    while (more && !swap(word, &seen, bucket_correct(terms, seen, more))) continue;
+}
+
+void budget_refund(struct regions *regions, int card, uint64_t ns) {
+    struct terms terms;
+    if (!ns || !budget_terms(regions, card, budget_now(), &terms) || !terms.rate) return;
+    correct(&shared(regions, card)->paid_until, &terms, -(int64_t)ns);
+    correct(own_paid(regions, card), &terms, -(int64_t)ns);
+}
+
+/* ---- charging ---------------------------------------------------------------------------------- */
+
+/* How much of the gap (from, to) other processes of the container had work on the card. */
+static uint64_t filled_by_others(struct regions *regions, int card, uint64_t from, uint64_t to) {
+    uint64_t most = 0;
+    for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
+        const struct mizar_slot_card *other = &regions->usage->slots[slot].cards[card];
+        uint64_t since = larger(load(&other->open_since), from);
+        uint64_t until = smaller(load(&other->open_until), to);
+        if (slot == regions->process->slot || !load(&other->open_since)) continue;
+        if (until > since) most = larger(most, until - since);
+    }
+    return most;
+}
+
+/* Moves the mark to `to` and returns how much of [from, to] it passed. */
+static uint64_t pass(uint64_t *mark, uint64_t now, uint64_t from, uint64_t to, uint64_t *gap_from) {
+    uint64_t seen = sane(mark, now, FUTURE_MOST);
+    do {
+        *gap_from = smaller(seen, from);
+        if (to <= seen) return 0;
+    } while (!swap(mark, &seen, to));
+    return to - larger(from, seen);
+}
+
+static uint64_t charge_shared(struct regions *regions, int card, uint64_t now, uint64_t from,
+                              uint64_t to) {
+    uint64_t gap_from;
+    uint64_t part = pass(&shared(regions, card)->busy_until, now, from, to, &gap_from);
+    if (part && gap_from < from) part += filled_by_others(regions, card, gap_from, from);
+    return part;
+}
+
+void budget_settle(struct regions *regions, int card, uint64_t from, uint64_t to,
+                   uint64_t reserved) {
+    struct terms terms;
+    uint64_t now = budget_now(), unused;
+    uint64_t part = charge_shared(regions, card, now, from, to);
+    uint64_t own = pass(&regions->process->cards[card].busy_until, now, from, to, &unused);
+    struct mizar_slot_card *slot = &regions->usage->slots[regions->process->slot].cards[card];
+    __atomic_fetch_add(&shared(regions, card)->charged_ns, part, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&slot->gpu_time_ns, part, __ATOMIC_RELAXED);
+    if (!budget_terms(regions, card, now, &terms) || !terms.rate) return;
+    correct(&shared(regions, card)->paid_until, &terms, (int64_t)(part - reserved));
+    correct(own_paid(regions, card), &terms, (int64_t)(own - reserved));
+}
+
+void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until) {
+    struct mizar_slot_card *own = &regions->usage->slots[regions->process->slot].cards[card];
+    store(&own->open_until, until);
+    store(&own->open_since, since);
+}
+
+/* ---- waiting ------------------------------------------------------------------------------------ */
+
+uint32_t budget_wake(struct regions *regions, int card) {
+    return __atomic_load_n(&live_of(regions, card)->wake, __ATOMIC_ACQUIRE);
+}
+
+void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now, uint64_t until) {
+    uint64_t ns = until > now ? smaller(until - now, WAIT_MOST) : 0;
+    ns = larger(ns, WAIT_LEAST);
+    const struct timespec span = {0, (long)ns};
+    SYS(SYS_futex, &live_of(regions, card)->wake, FUTEX_WAIT, wake, &span, NULL, 0);
+    __atomic_fetch_add(&shared(regions, card)->waited_ns, budget_now() - now, __ATOMIC_RELAXED);
+}
+
+/* A long piece is forgotten when none as long comes for a while. */
+void budget_want(struct regions *regions, int card, uint64_t now, uint64_t longest) {
+    struct mizar_compute *compute = shared(regions, card);
+    uint64_t known = load(&compute->longest_ns);
+    store(&compute->wanted_at, now);
+    if (longest < known - known / 8 && now - load(&compute->longest_at) < LONGEST_FADES) return;
+    store(&compute->longest_ns, longest);
+    store(&compute->longest_at, now);
+}

@@ -1,0 +1,40 @@
+/* The container's budget of GPU time on one card: the shared words, and how they are changed. */
+#ifndef MIZAR_BUDGET_H
+#define MIZAR_BUDGET_H
+
+#include "bucket.h"
+#include "regions.h"
+
+/* CLOCK_MONOTONIC in ns. */
+uint64_t budget_now(void);
+
+/* False: the card's time is not limited for this container. */
+bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms *terms);
+
+/* Reserves cost + *extra ns (*extra is made smaller where it must), or says when to ask again. */
+bool budget_take(struct regions *regions, int card, const struct terms *terms, struct ask *ask,
+                 uint64_t *extra, uint64_t *again);
+
+/*
+ * The card worked on it in [from, to]: the container is charged as far as it was not charged for
+ * that time already, in place of what was reserved.
+ */
+void budget_settle(struct regions *regions, int card, uint64_t from, uint64_t to,
+                   uint64_t reserved);
+
+/* So many reserved ns will not be used. */
+void budget_refund(struct regions *regions, int card, uint64_t ns);
+
+/* This process has work on the card since `since`, until `until` if the guess is right. */
+void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until);
+
+/* Waits until about `until`, at most a moment; less when the limits change. */
+void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now, uint64_t until);
+
+/* To be read before the terms are, and given to budget_wait(). */
+uint32_t budget_wake(struct regions *regions, int card);
+
+/* Somebody wants GPU time now. `longest`: the piece of work at hand, as far as known. */
+void budget_want(struct regions *regions, int card, uint64_t now, uint64_t longest);
+
+#endif

@@ -1,0 +1,47 @@
+/*
+ * What a launch of each kernel or graph takes of the card's time: learned from measurements. A
+ * guess that says how much to reserve; what is charged is measured.
+ *
+ * One table for the process, read without a lock: an entry is found by linear probing and stays
+ * where it is, until the table is too full and starts anew.
+ */
+#ifndef MIZAR_COSTS_H
+#define MIZAR_COSTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define COSTS_BITS 13
+#define COSTS_MAX (1u << COSTS_BITS)
+
+struct cost {
+    const void *work; /* NULL: free */
+    int64_t ns;
+    uint32_t samples;
+    uint32_t reserved[3];
+};
+
+extern struct cost costs[COSTS_MAX];
+
+static inline uint64_t costs_hash(uintptr_t value, int bits) {
+    return (uint64_t)value * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
+}
+
+/* The work's entry, or a free one. The table is never full. */
+static inline struct cost *costs_place(const void *work) {
+    for (uint64_t i = costs_hash((uintptr_t)work, COSTS_BITS);; i = (i + 1) % COSTS_MAX) {
+        const void *found = __atomic_load_n(&costs[i].work, __ATOMIC_ACQUIRE);
+        if (__builtin_expect(found == work || !found, 1)) return &costs[i];
+    }
+}
+
+/* ns of GPU time that a launch is taken for; 0: not known. `measured`: and it is more than a mark. */
+uint64_t costs_of(const void *work, bool *measured);
+
+/* One launch took that long. */
+void costs_learn(const void *work, uint64_t ns);
+
+/* Nobody measures: each launch is taken for so many ns. */
+void costs_mark(const void *work, uint64_t ns);
+
+#endif

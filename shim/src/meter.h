@@ -1,0 +1,42 @@
+/*
+ * Metering of GPU time. One launch's way:
+ *
+ *     if (lanes_pay(function, stream)) return the driver's launch;    // nearly always
+ *     struct piece piece;
+ *     CUresult result = meter_begin(&piece, function, stream);        // waits for its turn
+ *     if (result == CUDA_SUCCESS) result = the driver's launch;
+ *     return meter_end(&piece, result);                               // measures, grants more
+ *
+ * A batch of work lies between two stamps; once the card has passed them, the container is charged
+ * for the time between, as far as nobody of the container was charged for it already.
+ */
+#ifndef MIZAR_METER_H
+#define MIZAR_METER_H
+
+#include "lanes.h"
+#include "regions.h"
+
+struct piece {
+    struct regions *regions;
+    struct meter *meter; /* NULL: not measured */
+    const void *work;
+    uintptr_t stream;
+    uintptr_t name; /* of the lane */
+    int card;
+    bool known;     /* the cost is more than a guess */
+    uint64_t cost;  /* reserved for it */
+    uint64_t extra; /* granted beyond it */
+    uint16_t begin; /* stamp */
+};
+
+CUresult meter_begin(struct piece *piece, const void *work, uintptr_t stream);
+CUresult meter_end(struct piece *piece, CUresult result);
+
+/* Around a wait for a stream: what was granted and not used goes back, what is done is charged. */
+void meter_before_wait(uintptr_t stream);
+void meter_after_wait(void);
+
+/* The context is gone, and with it its events. */
+void meter_forget(struct regions *regions, CUcontext context);
+
+#endif
