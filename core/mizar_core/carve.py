@@ -81,13 +81,17 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class CardLimit:
-    """What a container may take of one card; `core_share` in basis points, 10,000 at most."""
+    """What a container may take of one card; `core_share` in basis points, 10,000 at most.
+
+    `priority`: who may first use what others leave; 0 is the lowest.
+    """
 
     uuid: str
     memory_bytes: int
     core_share: int
     memory_mode: MemoryMode
     compute_mode: ComputeMode
+    priority: int = 0
 
 
 def limits_for(

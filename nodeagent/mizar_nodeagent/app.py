@@ -22,12 +22,13 @@ from mizar_nodeagent.agent import PATIENCE, Agent, Hands
 from mizar_nodeagent.asking import Asking
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
+from mizar_nodeagent.compute.steward import Container, Steward
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.housekeeping import Housekeeping
 from mizar_nodeagent.container.prestart import Gatekeeper
-from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
@@ -48,6 +49,7 @@ STATUS_WRITERS = 4
 STANDS_STILL_S = 600.0
 CLAIMS_STALE_S = 30.0
 THOUGHTS_STALE_S = 60.0
+DEALING_STALE_S = 60.0
 # The kubelet records an allocation some milliseconds after our answer.
 RECORDED_AFTER_S = 0.02
 
@@ -61,6 +63,7 @@ class App:
     pods: Informer[Pod]
     asking: Asking
     plugins: Plugins
+    steward: Steward
     registry: CollectorRegistry
     loops: tuple[Callable[[], Coroutine[None, None, None]], ...]
 
@@ -76,6 +79,8 @@ class App:
             yield f"podresources: not asked for {self.asking.tried_ago:.0f} s"
         if self.agent.idle_for > THOUGHTS_STALE_S:
             yield f"nothing planned for {self.agent.idle_for:.0f} s"
+        if self.steward.idle_for > DEALING_STALE_S:
+            yield f"no GPU time dealt out for {self.steward.idle_for:.0f} s"
 
     def unready(self) -> Iterable[str]:
         """Why it cannot do its work now."""
@@ -139,6 +144,7 @@ async def assembled(
         client, FIELD_MANAGER_NODEAGENT, os.environ.get("POD_NAME") or os.uname().nodename
     )
     informer = pods.informer(client, config.node_name)
+    steward = Steward(lambda: [_container(slot) for slot in slots.all()])
     housekeeping = Housekeeping(mind, slots, config.plugin_dir)
     registry.register(Figures(config.node_name, mind, slots, plugins.connected))
     agent.attach(informer, asking, Hands(plugins, node, statuses, events))
@@ -154,6 +160,7 @@ async def assembled(
             pods=informer,
             asking=asking,
             plugins=plugins,
+            steward=steward,
             registry=registry,
             loops=(
                 informer.run,
@@ -167,5 +174,10 @@ async def assembled(
                 *[statuses.run] * STATUS_WRITERS,
                 events.run,
                 housekeeping.run,
+                steward.serve,
             ),
         )
+
+
+def _container(slot: Slot) -> Container:
+    return Container(slot.name, slot.limits, slot.usage)

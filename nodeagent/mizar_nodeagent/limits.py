@@ -131,6 +131,7 @@ def _body(identity: Identity, limits: Sequence[CardLimit], physical: Mapping[str
         place.memory_mode = regions.MEMORY_MODES[limit.memory_mode]
         place.compute_mode = regions.COMPUTE_MODES[limit.compute_mode]
         place.core_share = limit.core_share
+        place.priority = limit.priority
     return bytes(region)[_BODY]
 
 

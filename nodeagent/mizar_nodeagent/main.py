@@ -22,6 +22,8 @@ from mizar_nodeagent.nvml import Nvml
 
 log = logging.getLogger(__name__)
 
+SWITCH_S = 0.001
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT. Exits with 2 when the configuration cannot be used."""
@@ -29,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         settings = config.load(args.config)
         _log_at(settings.log_level)
+        # The steward's rounds must not wait for whatever else is being thought about.
+        sys.setswitchinterval(SWITCH_S)
         asyncio.run(_until_told(settings, args.kubeconfig))
     except (ConfigRefused, ConfigError) as error:
         print(f"mizar-nodeagent: {error}", file=sys.stderr)

@@ -3,24 +3,69 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from mizar_core.carve import WHOLE_CARD
 from mizar_kube.version import version
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.view import View
+from mizar_nodeagent.regions import LimitsCard
+from mizar_nodeagent.usage import CardUse
 
 log = logging.getLogger(__name__)
 
 LABELS = ("node", "namespace", "pod", "container", "device_uuid")
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 30.0)
+
+Family = GaugeMetricFamily | CounterMetricFamily
+CONTAINER_FIGURES: tuple[
+    tuple[type[Family], str, str, Callable[[LimitsCard, CardUse], float]], ...
+] = (
+    (
+        GaugeMetricFamily,
+        "mizar_device_memory_limit_bytes",
+        "Memory a container may take",
+        lambda card, use: card.memory_limit,
+    ),
+    (
+        GaugeMetricFamily,
+        "mizar_device_memory_used_bytes",
+        "Memory a container's processes hold",
+        lambda card, use: use.bytes,
+    ),
+    (
+        GaugeMetricFamily,
+        "mizar_device_memory_refused",
+        "Requests refused for want of memory",
+        lambda card, use: use.refused,
+    ),
+    (
+        GaugeMetricFamily,
+        "mizar_device_compute_share_ratio",
+        "Part of the card's time that is a container's own; 1 where none is set",
+        lambda card, use: card.core_share / WHOLE_CARD if card.compute_mode else 1,
+    ),
+    (
+        CounterMetricFamily,
+        "mizar_device_compute_seconds",
+        "GPU time a container has used; counted where a share is set",
+        lambda card, use: use.charged_ns / 1e9,
+    ),
+    (
+        CounterMetricFamily,
+        "mizar_device_compute_waited_seconds",
+        "Time that a container's work waited for its turn",
+        lambda card, use: use.waited_ns / 1e9,
+    ),
+)
 
 
 class Latencies:
@@ -55,7 +100,7 @@ class Figures(Collector):
         yield _build_info()
         yield self._devices()
         yield self._plugins()
-        yield from self._memory()
+        yield from self._containers()
 
     def _devices(self) -> Metric:
         family = GaugeMetricFamily(
@@ -78,23 +123,15 @@ class Figures(Collector):
             family.add_metric((resource,), connected)
         return family
 
-    def _memory(self) -> Iterable[Metric]:
-        limit = GaugeMetricFamily(
-            "mizar_device_memory_limit_bytes", "Memory a container may take", labels=LABELS
-        )
-        used = GaugeMetricFamily(
-            "mizar_device_memory_used_bytes", "Memory a container's processes hold", labels=LABELS
-        )
-        refused = GaugeMetricFamily(
-            "mizar_device_memory_refused", "Requests refused for want of memory", labels=LABELS
-        )
+    def _containers(self) -> Iterable[Metric]:
+        families = [kind(name, about, labels=LABELS) for kind, name, about, _ in CONTAINER_FIGURES]
         for slot in living(self._slots.all(), self._mind.view):
             # A file that is gone or damaged says nothing; its container fails closed.
             with suppress(OSError, RegionDamaged):
-                self._add(slot, limit, used, refused)
-        return limit, used, refused
+                self._add(slot, families)
+        return families
 
-    def _add(self, slot: Slot, limit: Metric, used: Metric, refused: Metric) -> None:
+    def _add(self, slot: Slot, families: Sequence[Family]) -> None:
         assert slot.owner is not None
         region = limits.read(slot.limits)
         cards = region.cards[: region.card_count]
@@ -102,12 +139,8 @@ class Figures(Collector):
         for card, use in zip(cards, uses, strict=True):
             owner = slot.owner
             labels = (self._node, owner.namespace, owner.pod, owner.container, card.uuid.decode())
-            for family, value in (
-                (limit, card.memory_limit),
-                (used, use.bytes),
-                (refused, use.refused),
-            ):
-                family.add_metric(labels, value)  # type: ignore[attr-defined]
+            for family, (_, _, _, figure) in zip(families, CONTAINER_FIGURES, strict=True):
+                family.add_metric(labels, figure(card, use))
 
 
 def living(slots: Iterable[Slot], view: View) -> list[Slot]:

@@ -32,6 +32,7 @@ class Pod:
     `requests`: per container (init containers too), how many devices of which resource.
     `admitted`: the kubelet has let it in, so what it asks for has been allocated.
     `ended`: Succeeded or Failed. `going`: somebody deleted it; it may still run.
+    `priority`: of its PriorityClass.
     """
 
     namespace: str
@@ -45,6 +46,7 @@ class Pod:
     ended: bool = False
     going: bool = False
     static_uid: str = ""
+    priority: int = 0
     requests: tuple[tuple[str, str, int], ...] = ()
     init_containers: frozenset[str] = field(default_factory=frozenset)
 
@@ -91,6 +93,7 @@ def trim(obj: Object) -> Pod | None:
         ended=phase in ("Succeeded", "Failed"),
         going=bool(meta.get("deletionTimestamp")),
         static_uid=notes.get(_STATIC_UID, ""),
+        priority=spec.get("priority") or 0,
         requests=requests,
         init_containers=frozenset(one["name"] for one in spec.get("initContainers") or ()),
     )

@@ -30,10 +30,13 @@ Slots = ctypes.Array[UsageSlot]
 
 @dataclass(frozen=True)
 class CardUse:
-    """What living processes hold of one card (bytes), and how often memory was refused."""
+    """What living processes hold of one card (bytes), how often memory was refused, and the GPU
+    time that was charged for work and spent waiting for a turn."""
 
     bytes: int
     refused: int
+    charged_ns: int = 0
+    waited_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,10 @@ def _use(head: UsageHead, slots: Slots, index: int, living: list[int]) -> CardUs
     held = sum(
         gate.slot_bytes if slot == gate.slot else slots[slot].held[index].bytes for slot in living
     )
-    return CardUse(min(held, regions.BYTES_MAX), card.refused)
+    compute = card.compute
+    return CardUse(
+        min(held, regions.BYTES_MAX), card.refused, compute.charged_ns, compute.waited_ns
+    )
 
 
 def _put_header(descriptor: int) -> None:

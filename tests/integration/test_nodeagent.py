@@ -388,7 +388,7 @@ def test_a_restarted_container_keeps_its_limits(tenant: Tenant) -> None:
 
 
 def test_what_is_not_enforced_does_not_start(tenant: Tenant) -> None:
-    tenant.shadow(isolation=Isolation(compute="Hard"))
+    tenant.shadow(isolation=Isolation(backend="MPS"))
     tenant.share("one")
     wait_for(
         "the event",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -20,6 +21,7 @@ QUICK_S: Final = 0.010
 """Between two rounds of cards whose time is wanted by several."""
 SWEEP_S: Final = 0.100
 """Between two rounds of all cards, and two looks for containers that came or went."""
+AGAIN_S: Final = 1.0
 CHECK_NS: Final = 1_000_000_000
 """Between two looks whether a path still leads to the file that is open."""
 NS: Final = 1_000_000_000
@@ -30,7 +32,7 @@ class Card:
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         self._seats = seats
-        self._dealt: object = None
+        self._dealt: tuple[list[str], int] | None = None
         metered = [seat for seat in seats if seat.mode != "None"]
         # A Hard one alone has its share, whatever it does.
         self._matters = len(metered) > 1 or any(seat.mode != "Hard" for seat in metered)
@@ -45,7 +47,9 @@ class Card:
         for seat in self._seats:
             seat.look(now)
             seat.beat()
-        seen = [(seat.busy, seat.longest_ns) for seat in self._seats]
+        busy = [seat.name for seat in self._seats if seat.busy]
+        longest = max((seat.longest_ns for seat in self._seats if seat.busy), default=0)
+        seen = (busy, longest)
         if seen != self._dealt:
             self._deal()
             self._dealt = seen
@@ -78,8 +82,7 @@ class Steward:
         self._hot: list[Card] = []
         self._sweep_at = 0
         self._check_at = 0
-        self.last_round = clock()
-        """When the last round ended, for the health probe."""
+        self._last_round = clock()
 
     def round(self, now_ns: int | None = None) -> float:
         """Look at every container once and write what follows; seconds until the next round."""
@@ -90,14 +93,31 @@ class Steward:
         for card in self._cards if sweeping else self._hot:
             card.round(now)
         self._hot = [card for card in self._cards if card.is_hot]
-        self.last_round = now
+        self._last_round = now
         return QUICK_S if self._hot else SWEEP_S
 
     def run(self) -> None:
-        """Rounds until `stop`."""
-        while not self._stopped.wait(self.round()):
-            pass
+        """Rounds until `stop`, whatever happens: without one, nobody may borrow."""
+        while not self._stopped.is_set():
+            try:
+                self._pause(self.round())
+            except Exception:
+                log.exception("GPU time: starting again from nothing")
+                self.close()
+                self._pause(AGAIN_S)
         self.close()
+
+    async def serve(self) -> None:
+        """`run` in a thread of its own, until cancelled."""
+        try:
+            await asyncio.to_thread(self.run)
+        finally:
+            self._stopped.set()
+
+    @property
+    def idle_for(self) -> float:
+        """Seconds since the last round, for the health probe."""
+        return (self._clock() - self._last_round) / NS
 
     def start(self) -> None:
         """`run` in a thread of its own."""
@@ -114,6 +134,13 @@ class Steward:
         for desk in self._desks.values():
             desk.close()
         self._desks, self._cards, self._hot = {}, [], []
+        self._sweep_at = 0
+
+    def _pause(self, seconds: float) -> None:
+        if seconds > QUICK_S:
+            self._stopped.wait(seconds)
+        else:
+            time.sleep(seconds)  # costs half of what a wait does that can be ended
 
     def _sweep(self, now: int) -> None:
         """Those who came and went, and limits that were written."""

@@ -26,6 +26,9 @@ from mizar_nodeagent.pods import Pod
 
 log = logging.getLogger(__name__)
 
+LOWEST_PRIORITY = -(1 << 31)
+"""That Kubernetes lets a pod have."""
+
 Ask = Callable[[], Awaitable[Claims]]
 Records = Callable[[], tuple[Entry, ...]]
 Complain = Callable[[Owner, str, str], None]
@@ -110,9 +113,16 @@ class Gatekeeper:
             carving = self._carving(devices[0])
             _check_tenant(owner, carving)
             _check_isolation(carving)
-            found.extend(_limits(carving, devices))
+            found.extend(
+                replace(one, priority=self._priority(owner)) for one in _limits(carving, devices)
+            )
             physical.update({card.uuid: card.memory_bytes for card in carving.cards})
         return tuple(found), physical
+
+    def _priority(self, owner: Owner) -> int:
+        """Its pod's, moved so that the lowest there can be is 0."""
+        pod = self._pod(owner.namespace, owner.pod)
+        return (pod.priority if pod else 0) - LOWEST_PRIORITY
 
     def _carving(self, device: DeviceID) -> Carving:
         carving = self.mind.carving_of(device)

@@ -1,4 +1,4 @@
-"""Which isolation is enforced today; what isn't must not run as if it were."""
+"""Which isolation is enforced; what isn't must not run as if it were."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ def wants_shim(isolation: Isolation) -> bool:
 
 
 def unenforced(isolation: Isolation) -> str | None:
-    """What the quota asks for and nobody enforces yet, as a sentence; None if all is well."""
-    if isolation.compute != "None":
-        return f"isolation.compute {isolation.compute} is not enforced yet: set it to None"
-    if isolation.memory == "Oversubscribe":
-        return "isolation.memory Oversubscribe is not built yet: set it to Hard"
+    """What the quota asks for and nobody enforces, as a sentence; None if all is well."""
+    if problem := isolation.contradiction:
+        return f"isolation: {problem}"
     if isolation.backend == "MPS":
         return "isolation.backend MPS is not built yet: set it to Auto or Shim"
     return None

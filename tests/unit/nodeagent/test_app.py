@@ -13,13 +13,13 @@ import grpc
 import pytest
 from aiohttp.test_utils import TestServer
 
-from mizar_core.models import Isolation
+from mizar_core.models import ComputeMode, Isolation
 from mizar_nodeagent import limits, web
 from mizar_nodeagent.app import App, assembled
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.planning.view import Patience
-from mizar_nodeagent.regions import STATE_READY
+from mizar_nodeagent.regions import COMPUTE_MODES, MEMORY_MODES, STATE_READY, LimitsLive
 from unit.nodeagent.fake_api import FakeApi, serving
 from unit.nodeagent.fake_kubelet import Admission, Allocated, FakeKubelet, KubePod
 from unit.nodeagent.makers import (
@@ -149,6 +149,10 @@ def limits_of(held: Allocated) -> Path:
     return Path(mounted(held)["/run/mizar/limits"][0])
 
 
+def _live(held: Allocated) -> LimitsLive:
+    return limits.read(limits_of(held)).live[0]
+
+
 @pytest.fixture
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     made = World(tmp_path_factory.mktemp("w"))
@@ -267,15 +271,34 @@ async def test_a_foreign_pod_does_not_start(world: World) -> None:
     await until(lambda: "IsolationNotEnforced" in world.event_reasons())
 
 
-@pytest.mark.parametrize(
-    "isolation",
-    [
-        Isolation(compute="Hard"),
-        Isolation(compute="Weighted"),
-        Isolation(memory="Oversubscribe"),
-        Isolation(backend="MPS"),
-    ],
-)
+@pytest.mark.parametrize("compute", ["Hard", "Soft", "Weighted"])
+async def test_a_share_of_the_cards_time_reaches_the_limits(
+    world: World, compute: ComputeMode
+) -> None:
+    isolation = Isolation(compute=compute, memory="Oversubscribe", backend="Shim")
+    await world.serve_shadow(isolation=isolation)
+    held = await world.start_share()
+    given = limits.read(limits_of(held)).cards[0]
+    assert (given.compute_mode, given.core_share) == (COMPUTE_MODES[compute], 5000)
+    assert given.memory_mode == MEMORY_MODES["Oversubscribe"]
+    assert given.priority == 1 << 31
+    # Alone, Soft may have the other half as well; somebody sees to it.
+    spare = 5000 if compute == "Soft" else 0
+    await until(lambda: _live(held).beat > 0 and _live(held).spare_share == spare)
+
+
+async def test_a_pods_priority_reaches_the_limits(world: World) -> None:
+    await world.serve_shadow(isolation=Isolation(compute="Soft"))
+    body = share_object()
+    body["spec"]["priority"] = 1000
+    world.api.put_pod(body)
+    await until(lambda: ("team-a", "share") in world.app.pods)
+    await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
+    held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert limits.read(limits_of(held)).cards[0].priority == (1 << 31) + 1000
+
+
+@pytest.mark.parametrize("isolation", [Isolation(backend="MPS")])
 async def test_what_is_not_enforced_does_not_start(world: World, isolation: Isolation) -> None:
     await world.serve_shadow(isolation=isolation)
     with pytest.raises(grpc.aio.AioRpcError, match="isolation"):
@@ -461,6 +484,9 @@ async def test_figures_and_probes(world: World) -> None:
     labels = f'container="main",device_uuid="{CARD}",namespace="team-a",node="node-1",pod="share"'
     assert f"mizar_device_memory_limit_bytes{{{labels}}} 8.589934592e+09" in text
     assert f"mizar_device_memory_used_bytes{{{labels}}} 0.0" in text
+    assert f"mizar_device_compute_share_ratio{{{labels}}} 1.0" in text
+    assert f"mizar_device_compute_seconds_total{{{labels}}} 0.0" in text
+    assert f"mizar_device_compute_waited_seconds_total{{{labels}}} 0.0" in text
     assert 'mizar_build_info{component="nodeagent"' in text
     assert 'mizar_deviceplugin_answer_seconds_count{call="allocate"} 1.0' in text
 
