@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mizar_nodeagent.planning.devices import Device
-from mizar_nodeagent.plugin.resource import ResourcePlugin
+from mizar_nodeagent.plugin.resource import SETTLE_S, ResourcePlugin
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +58,19 @@ class Plugins:
     def _of(self, resource: str) -> _Running:
         if resource not in self._running:
             plugin = self._make(resource)
-            task = asyncio.create_task(plugin.run(), name=f"plugin {resource}")
-            self._running[resource] = _Running(plugin, task)
+            self._running[resource] = _Running(plugin, self._start(resource, plugin))
         return self._running[resource]
+
+    def _start(self, resource: str, plugin: ResourcePlugin) -> asyncio.Task[None]:
+        name = f"plugin {resource}"
+        before = {task for task in self._ending if task.get_name() == name}
+        return asyncio.create_task(_run_after(before, plugin), name=name)
 
     def _tend(self, resource: str, running: _Running, has_devices: bool) -> None:
         if running.task.done() and not running.task.cancelled():
             # A bug must cost one registration, not the resource.
             log.error("the plugin of %s failed", resource, exc_info=running.task.exception())
-            running.task = asyncio.create_task(running.plugin.run(), name=f"plugin {resource}")
+            running.task = self._start(resource, running.plugin)
         if has_devices:
             running.empty_since = None
             return
@@ -82,3 +86,12 @@ class Plugins:
         running.task.cancel()
         self._ending.add(running.task)
         running.task.add_done_callback(self._ending.discard)
+
+
+async def _run_after(before: set[asyncio.Task[None]], plugin: ResourcePlugin) -> None:
+    """A kubelet that notices the end of a stream disconnects whoever registered last: let the
+    resource's earlier plugin be gone, and the kubelet know it, before there is another."""
+    if before:
+        await asyncio.wait(before)
+        await asyncio.sleep(SETTLE_S)
+    await plugin.run()

@@ -43,6 +43,24 @@ class Answers:
         self.started.append(ids)
 
 
+class Slow:
+    """A plugin that takes its time to end."""
+
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def update(self, devices: object) -> None:
+        pass
+
+    async def run(self) -> None:
+        self.said.append("begin")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            self.said.append("end")
+
+
 async def until(what: Callable[[], object], seconds: float = 5.0) -> None:
     """Wait until it is so, looking often."""
     async with asyncio.timeout(seconds):
@@ -183,6 +201,21 @@ async def test_a_resource_without_devices_is_emptied_first_and_retired_later(
         assert made.connected() == {}
         made.apply({R: (TWO,)})
         await until(lambda: kubelet.healthy(R) == {TWO.id})
+
+
+async def test_a_resources_next_plugin_begins_when_the_last_one_is_gone() -> None:
+    said: list[str] = []
+    now = 0.0
+    made = Plugins(lambda resource: Slow(said), lambda: now)  # type: ignore[arg-type,return-value]
+    made.apply({R: (ONE,)})
+    await until(lambda: said == ["begin"])
+    made.apply({})
+    now = 301.0
+    made.apply({})
+    made.apply({R: (TWO,)})
+    await until(lambda: said[-1] == "begin" and len(said) > 1)
+    await made.close()
+    assert said == ["begin", "end", "begin", "end"]
 
 
 async def test_a_removed_socket_is_made_anew(kubelet: FakeKubelet) -> None:
