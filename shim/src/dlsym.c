@@ -7,13 +7,15 @@
 #include "dlsym.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdbool.h>
 #include <string.h>
 
+#include "loading.h"
 #include "regions.h"
 #include "resolve.h"
 
-void *mizar_real_dlsym, *mizar_real_dlvsym;
+void *mizar_real_dlsym, *mizar_real_dlvsym, *mizar_real_dlopen, *mizar_real_dlmopen;
 
 static bool prefixed(const char *name) {
     return (name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v') ||
@@ -22,12 +24,15 @@ static bool prefixed(const char *name) {
 
 static void find_libc(void) {
     const struct resolve_libc *libc = resolve_libc();
+    if (__atomic_load_n(&mizar_real_dlsym, __ATOMIC_ACQUIRE)) return;
+    __atomic_store_n(&mizar_real_dlopen, (void *)libc->dlopen, __ATOMIC_RELAXED);
+    __atomic_store_n(&mizar_real_dlmopen, (void *)libc->dlmopen, __ATOMIC_RELAXED);
     __atomic_store_n(&mizar_real_dlvsym, (void *)libc->dlvsym, __ATOMIC_RELAXED);
     __atomic_store_n(&mizar_real_dlsym, (void *)libc->dlsym, __ATOMIC_RELEASE);
 }
 
 int mizar_hook_of(const char *name) {
-    if (!__atomic_load_n(&mizar_real_dlsym, __ATOMIC_ACQUIRE)) find_libc();
+    find_libc();
     return name && prefixed(name) ? hooks_by_symbol(name) : HOOK_NONE;
 }
 
@@ -43,11 +48,21 @@ static void *ask(const struct question *question, void *handle) {
                              : libc->dlsym(handle, question->name);
 }
 
-/* The object that holds the caller's code: glibc's dlopen handles are these. */
-static void *object_of(void *caller) {
+/* The object that holds this code: glibc's dlopen handles are these. */
+static struct link_map *object_of(const void *code) {
     Dl_info info;
     void *object = NULL;
-    return resolve_libc()->dladdr1(caller, &info, &object, RTLD_DL_LINKMAP) ? object : NULL;
+    return resolve_libc()->dladdr1(code, &info, &object, RTLD_DL_LINKMAP) ? object : NULL;
+}
+
+/* The first object: its handle stands for the global scope, in which the shim is. */
+static bool is_program(const void *handle) {
+    static const struct link_map *program;
+    const struct link_map *first = __atomic_load_n(&program, __ATOMIC_RELAXED);
+    if (!first) first = object_of((void *)&is_program);
+    while (first && first->l_prev) first = first->l_prev;
+    __atomic_store_n(&program, first, __ATOMIC_RELAXED);
+    return handle == first;
 }
 
 /*
@@ -57,7 +72,7 @@ static void *object_of(void *caller) {
 static void *ask_past_shim(const struct question *question) {
     void *found = ask(question, RTLD_NEXT);
     void *object = found ? NULL : object_of(question->caller);
-    return object ? ask(question, object) : found;
+    return object && !is_program(object) ? ask(question, object) : found;
 }
 
 static bool from_driver(int hook, void *function) {
@@ -75,19 +90,15 @@ static bool from_driver(int hook, void *function) {
  */
 static void *wrapper_for(int hook, void *found) {
     if (hooks[hook].library == LIBRARY_LIBC) return hooks[hook].wrapper;
-    if (regions_inert()) return found;
+    if (found == hooks[hook].wrapper || regions_inert()) return found;
     if (!resolve_find(hook) && from_driver(hook, found)) resolve_learn(hook, found);
     return found == resolve_find(hook) ? hooks[hook].wrapper : found;
 }
 
 static void *answer(const struct question *question, void *handle) {
-    void *wrapper = hooks[question->hook].wrapper;
-    bool scope = handle == RTLD_DEFAULT || handle == RTLD_NEXT;
+    bool scope = handle == RTLD_DEFAULT || handle == RTLD_NEXT || is_program(handle);
     void *found = scope ? ask_past_shim(question) : ask(question, handle);
-    if (found == wrapper) found = ask_past_shim(question); /* the handle was the global scope */
-    if (found == wrapper) return ask(question, RTLD_NEXT); /* nothing there; leaves dlerror right */
-    if (!found) return NULL;
-    return wrapper_for(question->hook, found);
+    return found ? wrapper_for(question->hook, found) : NULL;
 }
 
 void *mizar_dlsym(void *handle, const char *name, void *caller, int hook) {
@@ -98,4 +109,16 @@ void *mizar_dlsym(void *handle, const char *name, void *caller, int hook) {
 void *mizar_dlvsym(void *handle, const char *name, const char *version, void *caller, int hook) {
     struct question question = {name, version, caller, hook};
     return answer(&question, handle);
+}
+
+const char *mizar_before_dlopen(const char *file, int mode) {
+    find_libc();
+    if (mode & RTLD_DEEPBIND) loading_deep();
+    return file;
+}
+
+long mizar_before_dlmopen(long space, const char *file, int mode) {
+    (void)file;
+    find_libc();
+    return loading_space(space, mode);
 }

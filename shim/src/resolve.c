@@ -23,12 +23,14 @@ const struct resolve_libc *resolve_libc(void) {
     __atomic_store_n((void **)&libc.dlsym, found_or_none("dlsym"), __ATOMIC_RELAXED);
     __atomic_store_n((void **)&libc.dlvsym, found_or_none("dlvsym"), __ATOMIC_RELAXED);
     __atomic_store_n((void **)&libc.dlopen, found_or_none("dlopen"), __ATOMIC_RELAXED);
+    __atomic_store_n((void **)&libc.dlmopen, found_or_none("dlmopen"), __ATOMIC_RELAXED);
+    __atomic_store_n((void **)&libc.dlinfo, found_or_none("dlinfo"), __ATOMIC_RELAXED);
     __atomic_store_n((void **)&libc.dladdr1, found_or_none("dladdr1"), __ATOMIC_RELAXED);
     __atomic_store_n(&ready, true, __ATOMIC_RELEASE);
     return &libc;
 }
 
-static void *handle_of(unsigned library) {
+void *resolve_library(unsigned library) {
     static const char *const names[LIBRARIES] = {
         [LIBRARY_CUDA] = "libcuda.so.1", [LIBRARY_NVML] = "libnvidia-ml.so.1"};
     static void *handles[LIBRARIES];
@@ -41,7 +43,7 @@ static void *handle_of(unsigned library) {
 
 static void *look_up(int hook) {
     if (hooks[hook].library == LIBRARY_LIBC) return symbols_next(hooks[hook].symbol);
-    void *handle = handle_of(hooks[hook].library);
+    void *handle = resolve_library(hooks[hook].library);
     return handle ? resolve_libc()->dlsym(handle, hooks[hook].symbol) : NULL;
 }
 
@@ -50,7 +52,7 @@ void *resolve_find(int hook) {
     if (function) return function;
     function = look_up(hook);
     if (function) resolve_learn(hook, function);
-    return function;
+    return __atomic_load_n(&resolve_known[hook], __ATOMIC_ACQUIRE); /* see redirect.h */
 }
 
 void resolve_learn(int hook, void *function) {

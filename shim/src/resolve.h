@@ -32,9 +32,14 @@ struct resolve_libc {
     void *(*dlsym)(void *handle, const char *name);
     void *(*dlvsym)(void *handle, const char *name, const char *version);
     void *(*dlopen)(const char *file, int mode);
+    void *(*dlmopen)(long space, const char *file, int mode);
+    int (*dlinfo)(void *handle, int request, void *info);
     int (*dladdr1)(const void *address, void *info, void **extra, int flags);
 };
 
 const struct resolve_libc *resolve_libc(void);
+
+/* The driver's object, if it is loaded: what dlopen returns. */
+void *resolve_library(unsigned library);
 
 #endif

@@ -1,0 +1,73 @@
+/*
+ * Libraries that a preloaded one does not reach by itself: `hidden LIBRARY HOW` opens it in one of
+ * the ways below and takes memory in it. The limit is 64 MiB.
+ */
+#include <dlfcn.h>
+#include <string.h>
+
+#include "check.h"
+#include "cuda_api.h"
+
+#define MIB ((size_t)1 << 20)
+
+typedef int take_function(size_t bytes);
+
+static void *deep(const char *path) {
+    return dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
+}
+
+static void *deep_now(const char *path) {
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+}
+
+/* The driver is known to the program already, and stays known. */
+static void *deep_late(const char *path) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    void *init = dlsym(driver, "cuInit");
+    void *library = deep_now(path);
+    CHECK(dlsym(driver, "cuInit") == init);
+    CHECK(dlsym(RTLD_DEFAULT, "cuInit") == init);
+    CHECK(dlvsym(library, "dlsym", "GLIBC_2.2.5") == (void *)dlsym);
+    return library;
+}
+
+static void *space(const char *path) {
+    return dlmopen(LM_ID_NEWLM, path, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void *space_deep(const char *path) {
+    return dlmopen(LM_ID_NEWLM, path, RTLD_LAZY | RTLD_DEEPBIND);
+}
+
+/* Two libraries in one namespace, and a second namespace beside it. */
+static void *spaces(const char *path) {
+    Lmid_t where;
+    CHECK(space(path));
+    void *first = dlmopen(LM_ID_NEWLM, "own.so", RTLD_NOW);
+    CHECK(first && dlinfo(first, RTLD_DI_LMID, &where) == 0);
+    return dlmopen(where, path, RTLD_NOW);
+}
+
+static const struct {
+    const char *name;
+    void *(*open)(const char *path);
+} ways[] = {
+    {"deep", deep},   {"deep_now", deep_now},     {"deep_late", deep_late},
+    {"space", space}, {"space_deep", space_deep}, {"spaces", spaces},
+};
+
+int main(int count, char **arguments) {
+    CHECK_IS(count, 3);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        if (strcmp(ways[i].name, arguments[2])) continue;
+        void *library = ways[i].open(arguments[1]);
+        if (!library) fprintf(stderr, "%s\n", dlerror());
+        CHECK(library);
+        take_function *take = (take_function *)dlsym(library, "hidden_take");
+        CHECK_IS(take(65 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+        CHECK_IS(take(40 * MIB), CUDA_SUCCESS);
+        CHECK_IS(take(40 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+        return 0;
+    }
+    return 1;
+}
