@@ -33,6 +33,7 @@ lint: setup
 	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }
 	@.venv/bin/lint-imports
 	@hack/gen.sh --check
+	@.venv/bin/python shim/tools/hook_table.py --headers
 
 types: setup
 	@.venv/bin/mypy
@@ -46,7 +47,7 @@ integration: root-setup shim ## tests against a real API server, kubelet and reg
 e2e: root-setup ## the whole of Mizar on a real local Kubernetes (root)
 	@.venv/bin/pytest -v --no-header tests/e2e
 
-gen: setup ## write the generated files: CRDs and gRPC stubs
+gen: setup ## write the generated files: CRDs, hook table, gRPC stubs
 	@hack/gen.sh
 
 # Only what starts a cluster needs root.

@@ -17,7 +17,10 @@ enum hook_id {
 };
 
 #define HOOK_NONE (-1)
-#define HOOKS_NEWEST_CUDA 13050 /* the newest CUDA that hooks.def was compared with */
+
+/* The newest CUDA that driver.txt knows. */
+#define NEWEST_CUDA(newest) enum { HOOKS_NEWEST_CUDA = newest };
+#include "hooks.def"
 
 struct hook {
     const char *symbol;

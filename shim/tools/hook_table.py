@@ -1,0 +1,237 @@
+"""The hook table: driver.txt and nvml.txt say what the shim does about each function; this writes
+src/hooks.def from them and compares them with what NVIDIA publishes.
+
+    hook_table.py            writes src/hooks.def
+    hook_table.py --check    fails when it differs from its sources
+    hook_table.py --headers  fails when the newest pinned CUDA has a function without a class, or
+                             one whose wrapper takes other parameters
+    hook_table.py --all      the same with every CUDA of cuda-headers.lock
+    hook_table.py --newest   tells of a CUDA that is newer than those
+
+Only the last three use the network, and only once for each CUDA: see cuda_headers.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SHIM = Path(__file__).resolve().parents[1]
+TABLE = SHIM / "src" / "hooks.def"
+UNCLASSIFIED = (
+    "{name} ({entry}) of CUDA {release} has no class: put it below the class of shim/driver.txt"
+    " that says what the shim must do about it, then run `make -C shim table`"
+)
+STALE = "shim/src/hooks.def differs from its sources: run `make -C shim table`"
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """One answer of cuGetProcAddress: to `base`, from that CUDA version on, of that flavour."""
+
+    base: str
+    since: int
+    flavour: str = ""  # or "ptsz", "ptds"
+
+    def __str__(self) -> str:
+        return f"{self.since}_{self.flavour}" if self.flavour else str(self.since)
+
+
+@dataclass(frozen=True)
+class Function:
+    """An entry, the symbol that libcuda exports for it, and its class."""
+
+    entry: Entry
+    symbol: str
+    alias: bool  # the symbol belongs to another base name
+    kind: str
+    hooked: bool
+
+
+def _lines(path: Path) -> Iterator[tuple[str, bool, list[str]]]:
+    """(class, hooked, words) of every line below a `[class]` or `[class, hooked]`."""
+    kind, hooked = "", False
+    for line in path.read_text().splitlines():
+        line = line.partition("#")[0].strip()
+        if section := re.fullmatch(r"\[(\w+)(, hooked)?\]", line):
+            kind, hooked = section[1], bool(section[2])
+        elif line:
+            yield kind, hooked, line.split()
+
+
+def _parse(base: str, word: str) -> tuple[Entry, str]:
+    """`7000_ptsz` or `12000=cuSymbol`; the symbol is empty where it follows from the rule."""
+    version, _, symbol = word.partition("=")
+    since, _, flavour = version.partition("_")
+    return Entry(base, int(since), flavour), symbol
+
+
+def _symbol(entry: Entry, entries: list[Entry]) -> str:
+    """The n-th plain version of f is f_vn; a twin is called after the plain one it belongs to."""
+    plain = [other.since for other in entries if not other.flavour]
+    number = max(1, sum(since <= entry.since for since in plain))
+    name = entry.base if number == 1 else f"{entry.base}_v{number}"
+    return f"{name}_{entry.flavour}" if entry.flavour else name
+
+
+def read_driver(path: Path = SHIM / "driver.txt") -> list[Function]:
+    """Every function of driver.txt, in its order."""
+    functions = []
+    for kind, hooked, (base, *words) in _lines(path):
+        parsed = [_parse(base, word) for word in words]
+        entries = [entry for entry, _ in parsed]
+        functions += [
+            Function(entry, symbol or _symbol(entry, entries), bool(symbol), kind, hooked)
+            for entry, symbol in parsed
+        ]
+    return functions
+
+
+def read_nvml(path: Path = SHIM / "nvml.txt") -> dict[str, bool]:
+    """Every function of nvml.txt: whether it is hooked."""
+    return {name: hooked for _, hooked, names in _lines(path) for name in names}
+
+
+def called_by_shim(sources: Path = SHIM / "src") -> set[str]:
+    """What the shim's code calls itself: REAL(x), KNOWN(x), or H_x by name."""
+    code = "".join(path.read_text() for path in sorted(sources.glob("*.[ch]")))
+    return set(re.findall(r"\b(?:REAL\(|KNOWN\(|H_)((?:cu|nvml)[A-Z]\w*)", code))
+
+
+# ---- writing ----
+
+HEAD = """\
+/*
+ * Every function the shim knows, one line each. Who includes this defines the lines he wants.
+ * Made from driver.txt, nvml.txt and what the sources call: `make -C shim table`.
+ *
+ * HOOK(library, symbol, base, version, stream)
+ *     wrapped: `symbol` is exported and replaces the driver's. cuGetProcAddress hands it out for
+ *     (base, CUDA version >= version, stream kind), unless a line with a higher version fits.
+ *     stream: ANY, or PER_THREAD for the twin that uses the per-thread default stream.
+ * ALIAS(library, symbol, base, version, stream)
+ *     another base name under which cuGetProcAddress hands out a symbol that has a HOOK line.
+ * NEED(library, symbol)
+ *     called by the shim itself.
+ * NEWEST_CUDA(version)
+ *     the newest CUDA that driver.txt knows.
+ */
+#ifndef HOOK
+#define HOOK(library, symbol, base, version, stream)
+#endif
+#ifndef ALIAS
+#define ALIAS(library, symbol, base, version, stream)
+#endif
+#ifndef NEED
+#define NEED(library, symbol)
+#endif
+#ifndef NEWEST_CUDA
+#define NEWEST_CUDA(version)
+#endif
+
+"""
+TAIL = """
+#undef HOOK
+#undef ALIAS
+#undef NEED
+#undef NEWEST_CUDA
+"""
+LIBC = ("dlsym", "dlvsym", "dlopen", "dlmopen")
+
+
+def _hook(function: Function) -> str:
+    entry, symbol = function.entry, function.symbol
+    line = "ALIAS" if function.alias else "HOOK"
+    stream = "PER_THREAD" if entry.flavour else "ANY"
+    return f'{line}(CUDA, {symbol}, "{entry.base}", {entry.since}, {stream})\n'
+
+
+def render(functions: list[Function], nvml: dict[str, bool], called: set[str]) -> str:
+    """hooks.def."""
+    own = [name for name, hooked in nvml.items() if hooked]
+    hooked = {function.symbol for function in functions if function.hooked} | set(own)
+    libc = "".join(f'HOOK(LIBC, {name}, "", 0, ANY)\n' for name in LIBC)
+    driver = sorted((one for one in functions if one.hooked), key=lambda one: one.alias)
+    hooks = "".join(map(_hook, driver))
+    own_hooks = "".join(f'HOOK(NVML, {name}, "", 0, ANY)\n' for name in own)
+    needs = "".join(
+        f"NEED({'NVML' if name.startswith('nvml') else 'CUDA'}, {name})\n"
+        for name in sorted(called - hooked)
+    )
+    newest = max(function.entry.since for function in functions)
+    return f"{HEAD}NEWEST_CUDA({newest})\n\n{libc}\n{hooks}\n{own_hooks}\n{needs}{TAIL}"
+
+
+def table() -> str:
+    """hooks.def as it should be."""
+    return render(read_driver(), read_nvml(), called_by_shim())
+
+
+# ---- checking ----
+
+
+def check_entries(
+    published: dict[Entry, object], functions: list[Function], release: str
+) -> list[str]:
+    """Functions of a CUDA that have no class."""
+    known = {function.entry for function in functions}
+    return [
+        UNCLASSIFIED.format(name=entry.base, entry=entry, release=release)
+        for entry in sorted(published.keys() - known)
+    ]
+
+
+def check_nvml(published: set[str], known: dict[str, bool]) -> list[str]:
+    """Functions of NVML that tell of memory, processes or use, and have no class."""
+    telling = re.compile(r"DeviceGet.*(Memory(Info|Usage|Limits)|Process|Utili|Accounting|Samples)")
+    return [
+        f"{name} of NVML has no class: put it below one of shim/nvml.txt, then run"
+        " `make -C shim table`"
+        for name in sorted(published - known.keys())
+        if telling.search(name)
+    ]
+
+
+def _check_headers(every: bool) -> list[str]:
+    import cuda_headers
+
+    functions = read_driver()
+    wrong = check_nvml(cuda_headers.nvml_functions(), read_nvml())
+    for package in cuda_headers.packages() if every else cuda_headers.packages()[-1:]:
+        folder = cuda_headers.fetch(package)
+        published = cuda_headers.functions(folder)
+        wrong += check_entries(dict(published), functions, package.version)
+        wrong += cuda_headers.check_parameters(folder, published, functions)
+        wrong += cuda_headers.check_exports(folder, functions, package)
+    return wrong
+
+
+def main() -> int:
+    """0 when nothing is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    for option in ("--check", "--headers", "--all", "--newest"):
+        parser.add_argument(option, action="store_true")
+    options = parser.parse_args()
+    wrong: list[str] = []
+    if not any(vars(options).values()):
+        TABLE.write_text(table())
+    if options.check and TABLE.read_text() != table():
+        wrong.append(STALE)
+    if options.headers or options.all:
+        wrong += _check_headers(options.all)
+    if options.newest:
+        import cuda_headers
+
+        wrong += cuda_headers.newer()
+    print("\n".join(wrong), end="\n" if wrong else "", file=sys.stderr)
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    import hook_table  # not __main__: one Entry for all modules
+
+    sys.exit(hook_table.main())
