@@ -22,7 +22,8 @@ class _Usage(ctypes.Structure):
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(compiled() / ADMIN), use_errno=True)
     library.simadmin_open.restype = ctypes.c_void_p
-    library.simadmin_works.restype = ctypes.c_uint64
+    for function in ("works", "record", "count"):
+        getattr(library, f"simadmin_{function}").restype = ctypes.c_uint64
     return library
 
 
@@ -99,6 +100,21 @@ class Admin:
         )
         found = range(count.value)
         return int(now), {pids[i]: works[i] for i in found}
+
+    def record(self, card: int, recording: ctypes.Structure) -> int:
+        """See record.py."""
+        return int(
+            self._c.simadmin_record(self._handle, ctypes.c_uint(card), ctypes.byref(recording))
+        )
+
+    def count(self, card: int, recording: ctypes.Structure, end: bool) -> int:
+        """See record.py."""
+        pointer = ctypes.byref(recording)
+        return int(self._c.simadmin_count(self._handle, ctypes.c_uint(card), pointer, int(end)))
+
+    def pid(self, slot: int) -> int:
+        """The PID of the slot's last owner, in its own eyes."""
+        return int(self._c.simadmin_pid(self._handle, ctypes.c_uint(slot)))
 
     def slots(self) -> int:
         """How many process slots were ever used."""

@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 from simgpu.admin import MACHINE, Admin, create_state
 from simgpu.build import build
+from simgpu.record import Recording
 
 MIB = 1 << 20
 DEFAULT_MODEL = "NVIDIA A100-SXM4-40GB"
@@ -227,6 +228,10 @@ class Machine:
         """Simulated time in ns, and what the card has done until that moment for each living
         process, by the PID that it has in its own eyes."""
         return self.admin.works(card)
+
+    def record(self, card: int, seconds: float) -> Recording:
+        """The card's time line from now on, for at most so many seconds."""
+        return Recording(self.admin, card, seconds)
 
     def _card(self, index: int) -> Card:
         admin = self.admin

@@ -192,6 +192,74 @@ API uint64_t simadmin_works(struct sim *sim, unsigned card, unsigned *count, uin
     return now;
 }
 
+/* ---- recording: which slot the card worked for in each stretch of time ---------------------- */
+
+struct recording {
+    uint64_t origin, bin_ns; /* bin i is [origin + i * bin_ns, origin + (i + 1) * bin_ns) */
+    uint64_t bins, slots;
+    uint64_t seen; /* runs that are counted */
+    uint64_t *work; /* ns, slots x bins */
+};
+
+static uint64_t later(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static void count_run(struct recording *to, uint64_t slot, uint64_t start, uint64_t length) {
+    uint64_t end = start + length;
+    start = later(start, to->origin);
+    while (start < end && slot < to->slots) {
+        uint64_t bin = (start - to->origin) / to->bin_ns;
+        uint64_t edge = sooner(end, to->origin + (bin + 1) * to->bin_ns);
+        if (bin >= to->bins) return;
+        to->work[slot * to->bins + bin] += edge - start;
+        start = edge;
+    }
+}
+
+static const struct sim_timeline *advance(struct sim *sim, unsigned card) {
+    return sim_advance(sim, card, sim_now(sim));
+}
+
+/* From now on; returns now. */
+API uint64_t simadmin_record(struct sim *sim, unsigned card, struct recording *to) {
+    sim_lock_card(sim, card);
+    const struct sim_timeline *line = advance(sim, card);
+    to->origin = line->now;
+    to->seen = line->runs;
+    sim_unlock_card(sim, card);
+    return to->origin;
+}
+
+/* Counts the runs that have ended since the last time, and at the `end` the one that goes on.
+ * 0: some were overwritten meanwhile. */
+API uint64_t simadmin_count(struct sim *sim, unsigned card, struct recording *to, int end) {
+    const struct sim_card *info = &sim->state->cards[card];
+    sim_lock_card(sim, card);
+    const struct sim_timeline *line = advance(sim, card);
+    bool whole = line->runs - to->seen < SIM_RUNS;
+    for (; whole && to->seen < line->runs; to->seen++) {
+        const struct sim_run *run = &info->runs[to->seen % SIM_RUNS];
+        count_run(to, run->slot, run->start, run->length);
+    }
+    if (end && line->run_open)
+        count_run(to, (uint64_t)line->running, line->run_start,
+                  line->work[line->running] - line->run_before);
+    uint64_t now = line->now;
+    sim_unlock_card(sim, card);
+    return whole ? now : 0;
+}
+
+API uint32_t simadmin_pid(struct sim *sim, unsigned slot) {
+    return sim->state->processes[slot].pid;
+}
+
+/* --------------------------------------------------------------------------------------------- */
+
 static uint64_t work_of(struct sim *sim, int slot, unsigned card) {
     sim_lock_card(sim, card);
     uint64_t work = sim_advance(sim, card, sim_now(sim))->work[slot];

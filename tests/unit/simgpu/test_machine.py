@@ -102,6 +102,22 @@ def test_work_and_time_are_of_the_same_moment(bench: Bench) -> None:
     assert (now - before, works[pid] - none[pid]) == (10 * MS, 10 * MS)
 
 
+def test_a_recording_tells_for_whom_the_card_worked_in_each_millisecond(bench: Bench) -> None:
+    _load(bench, 30)
+    _load(bench, 10)
+    recording = bench.machine.record(0, seconds=1)
+    for _ in range(50):
+        bench.machine.tick(1 * MS)
+        recording.catch_up()
+    first, second = (recording.close()[process.pid] for process in bench.started)
+    assert (sum(first), sum(second)) == (30 * MS, 10 * MS)
+    together = [a + b for a, b in zip(first, second, strict=True)]
+    # 20 turns of 1 ms, each with 50 us of change before it, then the first is alone
+    assert together[:20] == [pytest.approx(MS / 1.05, abs=50_000)] * 20
+    assert together[22:40] == [MS] * 18
+    assert not any(together[42:])
+
+
 def test_a_process_alone_has_the_whole_card(bench: Bench) -> None:
     _load(bench, 100)
     bench.machine.tick(60 * MS)

@@ -1,0 +1,41 @@
+"""A card's time line, recorded exactly: for whom it worked in each millisecond."""
+
+import ctypes
+
+from simgpu.admin import Admin
+
+BIN_NS = 1_000_000
+
+
+class _Recording(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("origin", "bin_ns", "bins", "slots", "seen")]
+    _fields_ += [("work", ctypes.POINTER(ctypes.c_uint64))]
+
+
+class Recording:
+    """Begins when it is made. Call `catch_up` several times a second: the card remembers 65,536
+    runs, and a process that never has work left makes one of each kernel. RuntimeError when runs
+    were lost."""
+
+    def __init__(self, admin: Admin, card: int, seconds: float, slots: int = 64) -> None:
+        self._admin, self._card = admin, card
+        self._bins = int(seconds * 1e9 / BIN_NS) + 1
+        self._work = (ctypes.c_uint64 * (self._bins * slots))()
+        self._data = _Recording(bin_ns=BIN_NS, bins=self._bins, slots=slots, work=self._work)
+        self.origin: int = admin.record(card, self._data)
+        """Simulated time in ns."""
+
+    def catch_up(self, end: bool = False) -> int:
+        """Count what was done; returns the present time. At the end, what goes on counts too."""
+        now = self._admin.count(self._card, self._data, end)
+        if not now:
+            raise RuntimeError(f"the time line of card {self._card} was read too seldom")
+        return now
+
+    def close(self) -> dict[int, list[int]]:
+        """PID -> ns of work in each whole millisecond since the origin. Only while they live."""
+        whole = min(self._bins, (self.catch_up(end=True) - self.origin) // BIN_NS)
+        return {
+            self._admin.pid(slot): list(self._work[slot * self._bins : slot * self._bins + whole])
+            for slot in range(min(self._admin.slots(), self._data.slots))
+        }
