@@ -5,6 +5,7 @@ import os
 import platform
 import statistics
 import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -56,12 +57,22 @@ def figure(
     return Figure(name, round(value, 4), unit, goal, len(samples), spread, beside)
 
 
+@dataclass(frozen=True)
+class Details:
+    """What lies behind figures: a table of the single cases, printed beside them."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
 @dataclass
 class Report:
     """The figures of one area."""
 
     area: str
     figures: list[Figure] = field(default_factory=list)
+    details: list[Details] = field(default_factory=list)
     unmeasured: list[str] = field(default_factory=list)  # what could not be measured, and why
     load_before: float = field(default_factory=lambda: os.getloadavg()[0])
 
@@ -84,19 +95,28 @@ class Report:
         return path
 
     def print(self) -> None:
-        """Print the table: figure, value, goal, met or not."""
+        """Print the table: figure, value, goal, met or not; before it the single cases."""
+        console = Console()
+        console.width = max(console.width, TABLE_WIDTH)
+        for one in self.details:
+            console.print(_table(one))
         table = Table(title=f"bench {self.area}")
         for column in ("figure", "value", "goal", "met", "runs", "min to max", "beside"):
             table.add_column(column)
-        for one in self.figures:
-            spread = f"{one.spread[0]:g} to {one.spread[1]:g}"
-            row = (one.name, f"{one.value:g} {one.unit}", one.goal, one.met)
-            table.add_row(*row, str(one.runs), spread, one.beside)
-        console = Console()
-        console.width = max(console.width, TABLE_WIDTH)
+        for each in self.figures:
+            spread = f"{each.spread[0]:g} to {each.spread[1]:g}"
+            row = (each.name, f"{each.value:g} {each.unit}", each.goal, each.met)
+            table.add_row(*row, str(each.runs), spread, each.beside)
         console.print(table)
         for why in self.unmeasured:
             console.print(f"could not measure {why}")
+
+
+def _table(details: Details) -> Table:
+    table = Table(*details.columns, title=details.title)
+    for row in details.rows:
+        table.add_row(*row)
+    return table
 
 
 def _commit() -> str:

@@ -1,4 +1,5 @@
-"""A card's time line, recorded exactly: for whom it worked in each millisecond."""
+"""A card's time line, recorded exactly: for whom it worked in each millisecond. The time that a
+change from one process to another takes is the other's."""
 
 import ctypes
 
@@ -33,7 +34,7 @@ class Recording:
         return now
 
     def close(self) -> dict[int, list[int]]:
-        """PID -> ns of work in each whole millisecond since the origin. Only while they live."""
+        """PID -> ns of the card's time in each millisecond since the origin. All must be alive."""
         whole = min(self._bins, (self.catch_up(end=True) - self.origin) // BIN_NS)
         return {
             self._admin.pid(slot): list(self._work[slot * self._bins : slot * self._bins + whole])

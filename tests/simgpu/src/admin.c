@@ -235,6 +235,12 @@ API uint64_t simadmin_record(struct sim *sim, unsigned card, struct recording *t
     return to->origin;
 }
 
+/* The change to a process is its own time too: nobody else can have it. */
+static void count_whole(struct recording *to, uint64_t slot, uint64_t change, uint64_t start,
+                        uint64_t length) {
+    count_run(to, slot, start - change, change + length);
+}
+
 /* Counts the runs that have ended since the last time, and at the `end` the one that goes on.
  * 0: some were overwritten meanwhile. */
 API uint64_t simadmin_count(struct sim *sim, unsigned card, struct recording *to, int end) {
@@ -244,11 +250,11 @@ API uint64_t simadmin_count(struct sim *sim, unsigned card, struct recording *to
     bool whole = line->runs - to->seen < SIM_RUNS;
     for (; whole && to->seen < line->runs; to->seen++) {
         const struct sim_run *run = &info->runs[to->seen % SIM_RUNS];
-        count_run(to, run->slot, run->start, run->length);
+        count_whole(to, run->slot, run->change, run->start, run->length);
     }
     if (end && line->run_open)
-        count_run(to, (uint64_t)line->running, line->run_start,
-                  line->work[line->running] - line->run_before);
+        count_whole(to, (uint64_t)line->running, line->run_change, line->run_start,
+                    line->work[line->running] - line->run_before);
     uint64_t now = line->now;
     sim_unlock_card(sim, card);
     return whole ? now : 0;

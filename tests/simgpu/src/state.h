@@ -16,7 +16,7 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "SIMGPU1"
-#define SIM_LAYOUT 1u
+#define SIM_LAYOUT 2u
 
 enum {
     SIM_MAX_CARDS = 16,
@@ -54,6 +54,7 @@ struct sim_process {
 /* A stretch of time in which the card worked for one slot without a break. */
 struct sim_run {
     uint32_t slot;
+    uint32_t change; /* ns that the change to it took, right before */
     uint64_t start;  /* simulated time */
     uint64_t before; /* the slot's work done before it */
     uint64_t length;
@@ -65,6 +66,7 @@ struct sim_timeline {
     int32_t running, last;            /* slots, or -1 */
     uint64_t slice_left, switch_left; /* of `running` */
     uint64_t run_start, run_before;   /* the run that is going on, if running and run_open */
+    uint64_t run_change, change;      /* of it, and of the next one */
     uint64_t run_open;
     uint64_t runs; /* how many have ended, ever */
     uint64_t switches;

@@ -59,6 +59,7 @@ static void end_run(struct replay *replay) {
     if (replay->foresight) return;
     replay->card->runs[line->runs++ % SIM_RUNS] = (struct sim_run){
         .slot = (uint32_t)line->running,
+        .change = (uint32_t)line->run_change,
         .start = line->run_start,
         .before = line->run_before,
         .length = line->work[line->running] - line->run_before,
@@ -71,6 +72,8 @@ static void work_for(struct replay *replay, uint64_t length) {
         line->run_open = 1;
         line->run_start = line->now;
         line->run_before = line->work[line->running];
+        line->run_change = line->change;
+        line->change = 0;
     }
     line->work[line->running] += length;
     line->busy += length;
@@ -87,6 +90,7 @@ static void start(struct replay *replay, int slot) {
     line->running = slot;
     line->slice_left = replay->card->slice_ns;
     line->switch_left = changed && line->last != NOBODY ? replay->card->switch_ns : 0;
+    line->change = line->switch_left;
     line->switches += changed;
     if (slot != NOBODY) line->last = slot;
 }

@@ -1,0 +1,233 @@
+"""How exactly containers get their share of a card's time, on simulated cards.
+
+What counts is the card's own account of whom it worked for in each millisecond. Each container is
+a slot with limits, processes that keep the card busy (shim/bench/load.c) under the shim, and the
+node agent's steward beside them. Every case is run; the worst of them is the figure, and the table
+shows each. Several cases run at the same time, on a card each.
+
+MIZAR_BENCH_SECONDS: how long each case runs (2 s after it has settled).
+MIZAR_BENCH_CARDS: how many cases run at the same time; fewer where processors are few or busy.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+
+from bench.compute import windows
+from bench.compute.rig import Case, Tenant, Work, run
+from bench.figures import ROOT, Details, Figure, Report, figure
+from mizar_core.models import ComputeMode
+
+SECONDS = float(os.environ.get("MIZAR_BENCH_SECONDS", "2"))
+CARDS = int(os.environ.get("MIZAR_BENCH_CARDS", "5"))
+
+SHARES = (10, 25, 50, 75, 90)
+KINDS = {
+    "20 us": "us_20",
+    "200 us": "us_200",
+    "5 ms": "ms_5",
+    "mixed": "mixed",
+    "graphs": "graph",
+    "cooperative": "cooperative",
+    "narrow, 4 streams": "narrow 4",
+    "mixed, 3 streams": "mixed 3",
+}
+PROCESSES = (1, 3)
+SETTLING_MS = 300
+STEPS = ((1.5, 20.0), (3.0, 80.0))  # after a start with 50 %
+MANY = 16
+
+Pair = tuple[str, str, int, ComputeMode]
+"""The kinds of work of both, how many processes each has, and the mode."""
+Results = list[tuple[Case, list[Work]]]
+
+
+def measure() -> Report:
+    """Run every case."""
+    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
+    report = Report("compute")
+    for part in (_check, _alone, _changes, _pairs, _many, _soft):
+        figures, details = part()
+        report.figures += figures
+        report.details.append(details)
+        print(f"  {details.title}", flush=True)
+        for one in figures:
+            print(f"    {one.name}: {one.value:g} {one.unit}", flush=True)
+    return report
+
+
+def _run(cases: Iterable[Case], seconds: float = SECONDS + SETTLING_MS / 1000) -> Results:
+    waiting, done = list(cases), []
+    while waiting:
+        now, waiting = waiting[:CARDS], waiting[CARDS:]
+        done += list(zip(now, run(now, seconds), strict=True))
+    return done
+
+
+def _busy(count: int, kind: str) -> tuple[str, ...]:
+    return (KINDS[kind],) * count
+
+
+def _percent(work: Work, start: int = SETTLING_MS) -> float:
+    """The part of the time after settling in which the card worked for the container."""
+    return sum(work[start:]) / (len(work) - start) / windows.MS_NS * 100
+
+
+def _name(kind: str, processes: int) -> str:
+    return f"{kind}, {processes} processes" if processes > 1 else kind
+
+
+# ---- is the bench itself any good? ---------------------------------------------------------------
+
+
+def _check() -> tuple[list[Figure], Details]:
+    """Without the shim: one alone has the whole card, two have half of its work each."""
+    cases = [
+        Case(_name(kind, count), (Tenant(_busy(1, kind), mode=None),) * count)
+        for kind in ("20 us", "5 ms")
+        for count in (1, 2)
+    ]
+    rows, fullest = [], []
+    for case, works in _run(cases):
+        parts = [_percent(work) for work in works]
+        rows.append((case.name, *(f"{part:.2f}" for part in parts), *[""] * (2 - len(parts))))
+        fullest.append(sum(parts))
+    columns = ("work without the shim", "first %", "second %")
+    busy = figure("bare_busy_percent", fullest, 50, "%")
+    return [busy], Details("The card without the shim", columns, rows)
+
+
+# ---- one container with a Hard share -------------------------------------------------------------
+
+
+def _alone() -> tuple[list[Figure], Details]:
+    cases = [
+        Case(_name(kind, count), (Tenant(_busy(count, kind), share),))
+        for kind in KINDS
+        for count in PROCESSES
+        for share in SHARES
+    ]
+    rows = []
+    second: dict[float, list[float]] = {share: [] for share in SHARES}
+    tenth: list[float] = []
+    settle: list[float] = []
+    for case, works in _run(cases):
+        work, asked = works[0], case.tenants[0].share
+        second[asked].append(windows.worst(work, asked, windows.SECOND, SETTLING_MS))
+        tenth.append(windows.worst(work, asked, windows.TENTH, SETTLING_MS))
+        settle.append(windows.settled_after(work, asked, 0, len(work)))
+        errors = (f"{second[asked][-1]:.2f}", f"{tenth[-1]:.2f}", f"{settle[-1]:.0f}")
+        rows.append((case.name, f"{asked} %", f"{_percent(work):.2f}", *errors))
+    columns = ("alone, Hard", "asked", "mean %", "worst 1 s", "worst 100 ms", "settled ms")
+    figures = [
+        _worst(f"share_{share}_error_1s_points", second[share], "points", "<= 1 points")
+        for share in SHARES
+    ]
+    figures.append(_worst("share_error_100ms_points", tenth, "points", "<= 3 points"))
+    figures.append(_worst("settle_from_start_ms", settle, "ms"))
+    return figures, Details("One container with a Hard share", columns, rows)
+
+
+def _changes() -> tuple[list[Figure], Details]:
+    """The limit goes down and up while the container works."""
+    cases = [
+        Case(_name(kind, count), (Tenant(_busy(count, kind), 50, changes=STEPS),))
+        for kind in KINDS
+        for count in PROCESSES
+    ]
+    rows, settle = [], []
+    for case, (work,) in _run(cases, seconds=4.5):
+        times = _settled_steps(work)
+        settle += times
+        rows.append((case.name, *(f"{each:.0f}" for each in times)))
+    columns = ("settled after ms", "start, 50 %", *(f"to {share:.0f} %" for _, share in STEPS))
+    figures = [_worst("settle_ms", settle, "ms", "<= 300 ms")]
+    return figures, Details("A limit that changes", columns, rows)
+
+
+def _settled_steps(work: Work) -> list[float]:
+    steps = [(0, 50.0), *((round(at * 1000), share) for at, share in STEPS)]
+    ends = [at for at, _ in steps[1:]] + [len(work)]
+    return [
+        windows.settled_after(work, share, start, end)
+        for (start, share), end in zip(steps, ends, strict=True)
+    ]
+
+
+# ---- several containers on a card ----------------------------------------------------------------
+
+
+def _pairs() -> tuple[list[Figure], Details]:
+    rows = []
+    errors: dict[float, list[float]] = {30: [], 50: []}
+    for case, (first, second) in _run(_pair_cases()):
+        asked = case.tenants[0].share
+        errors[asked].append(windows.ratio_error(first, second, asked, SETTLING_MS))
+        busy = _percent(first) + _percent(second)
+        part = 100 * _percent(first) / (busy or 1)
+        ratio = f"{asked:.0f}:{100 - asked:.0f}"
+        rows.append((case.name, ratio, f"{part:.2f}", f"{busy:.2f}", f"{errors[asked][-1]:.2f}"))
+    columns = ("two containers", "asked", "first %", "card busy %", "worst 1 s")
+    figures = [
+        _worst(f"pair_{share:.0f}_{100 - share:.0f}_error_points", found, "points", "<= 1 points")
+        for share, found in errors.items()
+    ]
+    return figures, Details("Two containers on a card", columns, rows)
+
+
+def _pair_cases() -> list[Case]:
+    alike: list[Pair] = [(kind, kind, count, "Hard") for kind in KINDS for count in PROCESSES]
+    unlike: list[Pair] = [("20 us", "5 ms", 1, "Hard"), ("5 ms", "20 us", 1, "Hard")]
+    weighted: list[Pair] = [("20 us", "20 us", 1, "Weighted"), ("5 ms", "mixed", 1, "Weighted")]
+    cases = []
+    for first, second, count, mode in alike + unlike + weighted:
+        kinds = first if first == second else f"{first} and {second}"
+        for share in (30, 50):
+            tenants = (
+                Tenant(_busy(count, first), share, mode),
+                Tenant(_busy(count, second), 100 - share, mode),
+            )
+            cases.append(Case(f"{mode}: {_name(kinds, count)}", tenants))
+    return cases
+
+
+def _many() -> tuple[list[Figure], Details]:
+    """One case at a time: sixteen busy processes are enough for a machine."""
+    rows, found = [], []
+    for kind in ("20 us", "200 us", "5 ms", "mixed"):
+        case = Case(kind, (Tenant(_busy(1, kind), 100 / MANY),) * MANY)
+        (works,) = run([case], SECONDS + SETTLING_MS / 1000)
+        parts = [_percent(work) for work in works]
+        found.append(windows.jain(parts))
+        rows.append((kind, f"{found[-1]:.5f}", *(f"{f(parts):.2f}" for f in (min, max, sum))))
+    columns = (f"{MANY} containers", "Jain's index", "least %", "most %", "card busy %")
+    figures = [_worst("jain_16", found, "", ">= 0.9995", worst=min)]
+    return figures, Details("Sixteen containers of equal share", columns, rows)
+
+
+def _soft() -> tuple[list[Figure], Details]:
+    """Alone on its card, a Soft container has all of it: each beside the same load without shim."""
+    cases = [
+        Case(kind, (Tenant(_busy(1, kind), 50, mode),)) for kind in KINDS for mode in (None, "Soft")
+    ]
+    done = _run(cases)
+    rows, ratios = [], []
+    for (case, (bare,)), (_, (soft,)) in zip(done[::2], done[1::2], strict=True):
+        works = [_percent(work) for work in (bare, soft)]
+        ratios.append(works[1] / works[0])
+        rows.append((case.name, *(f"{each:.2f}" for each in works), f"{ratios[-1]:.4f}"))
+    columns = ("alone, Soft 50 %", "bare %", "with the shim %", "ratio")
+    figures = [_worst("soft_alone_ratio", ratios, "", ">= 0.995", worst=min)]
+    return figures, Details("What a Soft container alone gets", columns, rows)
+
+
+def _worst(
+    name: str,
+    values: Sequence[float],
+    unit: str,
+    goal: str = "",
+    worst: Callable[[Sequence[float]], float] = max,
+) -> Figure:
+    """The worst case is the figure."""
+    spread = (round(min(values), 5), round(max(values), 5))
+    return Figure(name, round(worst(values), 5), unit, goal, len(values), spread)

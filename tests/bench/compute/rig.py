@@ -1,0 +1,177 @@
+"""Runs containers side by side on simulated cards and records what each card did for whom."""
+
+import multiprocessing
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import simgpu
+from bench.figures import ROOT
+from mizar_core.carve import CardLimit
+from mizar_core.models import ComputeMode
+from mizar_nodeagent import limits, usage
+from mizar_nodeagent.compute.steward import Container, Steward
+
+BUILD = ROOT / "build" / "shim"
+MIB = 1 << 20
+CONTEXT = 16 * MIB
+MEMORY = 1024 * MIB
+SM_COUNTS = (108, 188, 132, 8)  # of the cards, in turn
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A container: its share of the card in percent, and what its processes do (the arguments of
+    shim/bench/load.c, one for each). Without a mode it runs without the shim. `changes`: at so
+    many seconds it is given another share."""
+
+    loads: tuple[str, ...]
+    share: float = 100.0
+    mode: ComputeMode | None = "Hard"
+    changes: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """What happens on one card."""
+
+    name: str
+    tenants: tuple[Tenant, ...]
+
+
+Work = list[int]
+"""ns of the card's time in each millisecond since the tenants were told to begin."""
+
+
+class _Room:
+    """A tenant's slot and processes."""
+
+    def __init__(self, folder: Path, tenant: Tenant, uuid: str) -> None:
+        self.tenant, self._uuid = tenant, uuid
+        self.changes = list(tenant.changes)
+        self.container = Container(folder.name, folder / "limits", folder / "usage")
+        folder.mkdir()
+        limits.create_empty(self.container.limits)
+        usage.initialise(self.container.usage)
+        self.permit(tenant.share)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def permit(self, share: float) -> None:
+        """Write the limits as the node agent does, also while the container runs."""
+        identity = limits.Identity("bench", self.container.name, "", "main", self.container.name)
+        mode = self.tenant.mode or "None"
+        limit = CardLimit(self._uuid, MEMORY, round(share * 100), "Hard", mode)
+        limits.write(self.container.limits, identity, [limit], {})
+
+    def start(self, env: dict[str, str]) -> None:
+        env = env | {"CUDA_VISIBLE_DEVICES": self._uuid}
+        if self.tenant.mode:
+            env["LD_PRELOAD"] = str(BUILD / "testing" / "libmizar.so")
+            env["MIZAR_DIR"] = str(self.container.limits.parent)
+        for load in self.tenant.loads:
+            command = [str(BUILD / "bench" / "load"), *load.split()]
+            pipe = subprocess.PIPE
+            self.processes.append(subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe))
+
+    def wait_until_ready(self) -> None:
+        for process in self.processes:
+            assert process.stdout
+            if process.stdout.readline() != b"ready\n":
+                raise RuntimeError(f"{process.args!r} did not start: {process.wait()}")
+
+    def begin(self) -> None:
+        for process in self.processes:
+            assert process.stdin
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+
+    def change(self, seconds: float) -> None:
+        """Make the changes that are due."""
+        while self.changes and self.changes[0][0] <= seconds:
+            self.permit(self.changes.pop(0)[1])
+
+    def check(self) -> None:
+        for process in self.processes:
+            if process.poll() is not None:
+                raise RuntimeError(f"{process.args!r} ended: {process.returncode}")
+
+    def end(self) -> None:
+        for process in self.processes:
+            with process:  # closes its pipes and waits for it
+                process.kill()
+
+
+def run(cases: Sequence[Case], seconds: float) -> list[list[Work]]:
+    """All cases at the same time, each on a card of its own: for each the work of its tenants."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        machine = stack.enter_context(_machine(folder / "machine", len(cases)))
+        rooms = _rooms(folder, cases, machine)
+        everybody = [room for tenants in rooms for room in tenants]
+        for room in everybody:
+            stack.callback(room.end)
+            room.start(simgpu.environment(machine.directory))
+        stack.enter_context(_steward([room.container for room in everybody if room.tenant.mode]))
+        for room in everybody:
+            room.wait_until_ready()
+        return _record(machine, rooms, seconds)
+
+
+@contextmanager
+def _machine(folder: Path, cards: int) -> Iterator[simgpu.Machine]:
+    with simgpu.create(folder, cards=cards, context_bytes=CONTEXT) as machine:
+        for card in range(cards):
+            machine.admin.set_number(card, "sm_count", SM_COUNTS[card % len(SM_COUNTS)])
+        yield machine
+
+
+def _rooms(folder: Path, cases: Sequence[Case], machine: simgpu.Machine) -> list[list[_Room]]:
+    uuids = [card.uuid for card in machine.cards]
+    return [
+        [
+            _Room(folder / f"slot-{card}-{number}", tenant, uuids[card])
+            for number, tenant in enumerate(case.tenants)
+        ]
+        for card, case in enumerate(cases)
+    ]
+
+
+@contextmanager
+def _steward(containers: list[Container]) -> Iterator[None]:
+    """In a process of its own, as on a node."""
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=Steward(lambda: containers).run, daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def _record(machine: simgpu.Machine, rooms: list[list[_Room]], seconds: float) -> list[list[Work]]:
+    everybody = [room for tenants in rooms for room in tenants]
+    recordings = [machine.record(card, seconds + 1) for card in range(len(rooms))]
+    for room in everybody:
+        room.begin()
+    began = time.monotonic()
+    while (now := time.monotonic() - began) < seconds:
+        for room in everybody:
+            room.change(now)
+        for recording in recordings:
+            recording.catch_up()
+        time.sleep(min(LOOK_S, seconds - now))
+    for room in everybody:
+        room.check()
+    works = [recording.close() for recording in recordings]
+    return [[_work_of(room, works[card]) for room in tenants] for card, tenants in enumerate(rooms)]
+
+
+def _work_of(room: _Room, works: dict[int, Work]) -> Work:
+    """All processes of the container together."""
+    return [sum(each) for each in zip(*(works[one.pid] for one in room.processes), strict=True)]
