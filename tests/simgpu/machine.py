@@ -233,6 +233,16 @@ class Machine:
         """The card's time line from now on, for at most so many seconds."""
         return Recording(self.admin, card, seconds)
 
+    def watch(self, card: int, most: int) -> None:
+        """From now on, look at every allocation whether living processes hold more than `most`
+        bytes together; 0 ends it."""
+        self.admin.set_number(card, "watch_bytes", most)
+
+    def over(self, card: int) -> tuple[int, int]:
+        """By how many bytes they ever held more than that, and how often they were seen to."""
+        admin = self.admin
+        return admin.number(card, "over_bytes"), admin.number(card, "over_count")
+
     def _card(self, index: int) -> Card:
         admin = self.admin
         total, _, used = admin.usage(index)

@@ -23,7 +23,7 @@ static void unlink_it(struct allocation *allocation) {
 
 static bool charge(struct allocation *allocation, uint64_t bytes) {
     if (allocation->kind == MEMORY_MANAGED) {
-        driver.sim.state->processes[driver.sim.slot].managed[allocation->card] += bytes;
+        sim_move_managed(&driver.sim, allocation->card, (int64_t)bytes);
         allocation->charged = bytes;
         return true;
     }
@@ -35,8 +35,7 @@ static bool charge(struct allocation *allocation, uint64_t bytes) {
 
 static void discharge(struct allocation *allocation) {
     if (allocation->kind == MEMORY_MANAGED)
-        driver.sim.state->processes[driver.sim.slot].managed[allocation->card] -=
-            allocation->charged;
+        sim_move_managed(&driver.sim, allocation->card, -(int64_t)allocation->charged);
     else if (allocation->charged) sim_give(&driver.sim, allocation->card, allocation->charged);
     if (allocation->pool) pool_shrink(allocation->pool, allocation->charged);
     allocation->charged = 0;

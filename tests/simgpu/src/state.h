@@ -94,6 +94,8 @@ struct sim_card {
     sim_u64 kernel_ns;           /* of kernels that don't say how long they take */
     sim_u64 link_bytes_per_us;   /* copies between host and card */
     sim_u64 memory_bytes_per_us; /* copies within the card */
+    sim_u64 watch_bytes;         /* tests ask whether living processes ever hold more; 0: nobody asks */
+    sim_u64 over_bytes, over_count; /* by how much at most, and how often */
     sim_u64 lost;                /* 1: fell off the bus */
     sim_u64 last_xid;            /* 0: healthy, as far as tests say */
     sim_u64 xid_count; /* critical errors raised so far; the newest SIM_MAX_XIDS are kept */
@@ -159,5 +161,7 @@ struct sim_usage sim_card_usage(struct sim *sim, unsigned card);
 /* Take memory for this process, or say no: false is out of memory. */
 bool sim_take(struct sim *sim, unsigned card, uint64_t bytes);
 void sim_give(struct sim *sim, unsigned card, uint64_t bytes);
+/* Managed memory, which always fits; negative to give it back. */
+void sim_move_managed(struct sim *sim, unsigned card, int64_t bytes);
 
 #endif

@@ -1,4 +1,10 @@
 /* Who holds how much of a card's memory. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "state.h"
 
 struct held {
@@ -36,6 +42,56 @@ static bool fits(const struct sim *sim, unsigned card, uint64_t bytes) {
     return held <= room && bytes <= room - held;
 }
 
+/* ---- is it ever more than a test allows? ------------------------------------------------------ */
+
+/* The kernel's flag of a task that is exiting: field 9 of /proc/PID/stat. */
+static bool is_leaving(uint32_t pid) {
+    enum { PF_EXITING = 4 };
+    char path[32], text[512];
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    if (length <= 0) return true;
+    text[length] = 0;
+    const char *at = strrchr(text, ')'); /* before field 3 */
+    for (int field = 2; at && field < 9; field++) at = strchr(at + 1, ' ');
+    return !at || strtoul(at, NULL, 10) & PF_EXITING;
+}
+
+/* Without those who are being killed: their memory goes within their exit, but not at its start. */
+static uint64_t held_by_the_living(const struct sim_state *state, unsigned card) {
+    uint64_t held = 0;
+    for (uint32_t slot = 0; slot < state->slots_touched; slot++) {
+        const struct sim_process *process = &state->processes[slot];
+        uint64_t bytes = process->memory[card] + process->managed[card];
+        if (bytes && !is_leaving(process->pid)) held += bytes;
+    }
+    return held;
+}
+
+/* Under the card's lock nobody takes any: what is seen was on the card at the same time. */
+static void watch(struct sim *sim, unsigned card) {
+    struct sim_card *info = &sim->state->cards[card];
+    uint64_t most = info->watch_bytes;
+    if (!most) return;
+    struct held held = held_on(sim->state, card);
+    if (held.fixed + held.movable <= most) return;
+    uint64_t living = held_by_the_living(sim->state, card);
+    if (living <= most) return;
+    info->over_count++;
+    if (living - most > info->over_bytes) info->over_bytes = living - most;
+}
+
+void sim_move_managed(struct sim *sim, unsigned card, int64_t bytes) {
+    sim_lock_card(sim, card);
+    sim->state->processes[sim->slot].managed[card] += (uint64_t)bytes;
+    watch(sim, card);
+    sim_unlock_card(sim, card);
+}
+
+/* --------------------------------------------------------------------------------------------- */
+
 bool sim_take(struct sim *sim, unsigned card, uint64_t bytes) {
     sim_lock_card(sim, card);
     bool ok = fits(sim, card, bytes);
@@ -44,6 +100,7 @@ bool sim_take(struct sim *sim, unsigned card, uint64_t bytes) {
         ok = fits(sim, card, bytes);
     }
     if (ok) sim->state->processes[sim->slot].memory[card] += bytes;
+    if (ok) watch(sim, card);
     sim_unlock_card(sim, card);
     return ok;
 }

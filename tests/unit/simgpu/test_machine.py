@@ -80,6 +80,19 @@ def test_processes_killed_while_they_allocate_block_nobody(bench: Bench) -> None
     assert _used(bench) == 16_000 + CONTEXT
 
 
+def test_a_watched_card_tells_by_how_much_it_held_too_much(bench: Bench) -> None:
+    bench.machine.watch(0, 2 * CONTEXT * MIB + 100 * MIB)
+    _hold(bench, 100)
+    bench.started[0].kill()
+    bench.started[0].wait()
+    _hold(bench, 10)
+    _hold(bench, 90)
+    assert bench.machine.over(0) == (0, 0)
+    _hold(bench, 2)
+    bytes_over, times = bench.machine.over(0)
+    assert (bytes_over, times) == ((CONTEXT + 2) * MIB, 2)  # its context, and its memory
+
+
 def test_two_processes_get_half_of_the_card_each(bench: Bench) -> None:
     _load(bench, 1000)
     _load(bench, 1000)
