@@ -58,13 +58,22 @@ int regions_card(struct regions *regions, const char *uuid);
 /* The card's UUID, into MIZAR_UUID_SIZE bytes. */
 bool regions_uuid(struct regions *regions, int card, char *uuid);
 
-/* Bytes this container may hold on the card now. */
-static inline uint64_t regions_memory_limit(struct regions *regions, int card) {
+/* The card's limit as the quota has it. */
+static inline uint64_t regions_memory_total(struct regions *regions, int card) {
     if (card == CARD_NONE || !regions_fresh(regions)) return 0;
-    uint64_t limit = __atomic_load_n(&regions->process->cards[card].limit, __ATOMIC_RELAXED);
-    uint64_t outside =
-        __atomic_load_n(&regions->limits->live[card].unaccounted_bytes, __ATOMIC_RELAXED);
-    return limit > outside ? limit - outside : 0;
+    return __atomic_load_n(&regions->process->cards[card].limit, __ATOMIC_RELAXED);
+}
+
+/* Bytes of it that the container holds according to NVML, but not to its account. */
+static inline uint64_t regions_memory_outside(struct regions *regions, int card) {
+    return __atomic_load_n(&regions->limits->live[card].unaccounted_bytes, __ATOMIC_RELAXED);
+}
+
+/* Bytes that may be in this container's account of the card now. */
+static inline uint64_t regions_memory_limit(struct regions *regions, int card) {
+    uint64_t total = regions_memory_total(regions, card);
+    uint64_t outside = total ? regions_memory_outside(regions, card) : 0;
+    return total > outside ? total - outside : 0;
 }
 
 #endif

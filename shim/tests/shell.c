@@ -3,12 +3,15 @@
  * several processes in a certain order are written with it in Python.
  *
  *   init | use DEVICE | alloc BYTES | free NUMBER | info | total DEVICE | pid | fork | vfork | raw
- *   exec | setuid UID | exit
+ *   clone | exec | setuid UID | figures | await TOTAL | press BYTES | exit
  */
+#include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "api.h"
@@ -46,6 +49,59 @@ static void do_total(CUdevice device) {
     answer(result, (long long)bytes);
 }
 
+/* What the calls that tell of memory say at this moment, which must not contradict itself. */
+static void check_figures(uint64_t *used, uint64_t *total) {
+    nvmlDevice_t device;
+    nvmlMemory_t memory;
+    size_t free_now, info_total;
+    CHECK_IS(api.cuMemGetInfo_v2(&free_now, &info_total), CUDA_SUCCESS);
+    CHECK_IS(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
+    CHECK_IS(api.nvmlDeviceGetMemoryInfo(device, &memory), NVML_SUCCESS);
+    CHECK(free_now <= info_total);
+    CHECK(memory.used <= memory.total && memory.free <= memory.total - memory.used);
+    *used = memory.used;
+    *total = info_total;
+}
+
+static void do_figures(void) {
+    uint64_t used, total;
+    size_t bytes;
+    check_figures(&used, &total);
+    CHECK_IS(api.cuDeviceTotalMem_v2(&bytes, 0), CUDA_SUCCESS);
+    CHECK_IS(bytes, total);
+    answer((long long)used, (long long)total);
+}
+
+static long long now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (long long)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Allocates and frees until the total is another; answers when it saw that. */
+static void do_await(uint64_t wanted) {
+    uint64_t used, total;
+    CUdeviceptr pointer;
+    do {
+        if (api.cuMemAlloc_v2(&pointer, 4 * MIB) == CUDA_SUCCESS)
+            CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
+        check_figures(&used, &total);
+    } while (total != wanted);
+    answer(CUDA_SUCCESS, now_ns());
+}
+
+/* Asks for memory and frees it until it gets another answer than now; that, and when. */
+static void do_press(uint64_t bytes) {
+    CUdeviceptr pointer;
+    CUresult first = -1, result;
+    do {
+        result = api.cuMemAlloc_v2(&pointer, bytes);
+        if (result == CUDA_SUCCESS) CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
+        if (first == -1) first = result;
+    } while (result == first);
+    answer(result, now_ns());
+}
+
 /* The parent waits while the child takes over input and output. */
 static void do_fork(long child) {
     if (child == 0) {
@@ -76,9 +132,13 @@ static bool obey(const char *word, unsigned long long number) {
     else if (!strcmp(word, "pid")) answer(getpid(), 0);
     else if (!strcmp(word, "fork")) do_fork(fork());
     else if (!strcmp(word, "raw")) do_fork(syscall(SYS_fork));
+    else if (!strcmp(word, "clone")) do_fork(syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0));
     else if (!strcmp(word, "vfork")) do_vfork();
     else if (!strcmp(word, "exec")) execv("/proc/self/exe", arguments);
     else if (!strcmp(word, "setuid")) answer(setuid((uid_t)number), 0);
+    else if (!strcmp(word, "figures")) do_figures();
+    else if (!strcmp(word, "await")) do_await(number);
+    else if (!strcmp(word, "press")) do_press(number);
     else return false;
     return true;
 }

@@ -1,5 +1,5 @@
 /*
- * Storms: `storm threads`, `storm processes`, `storm kills ROUNDS`. 64 MiB are allowed on card 0.
+ * Storms: `storm threads`, `storm processes`, `storm kills ROUNDS`, `storm crowd`. 64 MiB are allowed on card 0.
  * What the program was granted is counted beside the shim, in memory that all processes share: it
  * must never pass the limit, and after everybody is gone all of it can be had again.
  */
@@ -157,12 +157,46 @@ static void storm_of_kills(int rounds) {
     all_is_back();
 }
 
+/* Tells what cuInit says, then stays until it is killed. */
+static pid_t start_idle(void) {
+    pid_t child = fork();
+    if (child) return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    CUresult result = api.cuInit(0);
+    __atomic_add_fetch(result == CUDA_SUCCESS ? &shared->operations : &shared->refused, 1,
+                       __ATOMIC_SEQ_CST);
+    CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_SYSTEM_NOT_READY);
+    for (;;) pause();
+}
+
+static void wait_for_answers(uint64_t number) {
+    const struct timespec moment = {0, 1000000};
+    while (__atomic_load_n(&shared->operations, __ATOMIC_SEQ_CST) +
+               __atomic_load_n(&shared->refused, __ATOMIC_SEQ_CST) < number)
+        nanosleep(&moment, NULL);
+}
+
+/* More processes than slots: as many as there are slots get one, and each that dies makes room. */
+static void storm_of_a_crowd(void) {
+    enum { TOO_MANY = 10, CROWD = MIZAR_SLOT_MAX + TOO_MANY };
+    static pid_t children[CROWD];
+    for (unsigned i = 0; i < CROWD; i++) CHECK((children[i] = start_idle()) > 0);
+    wait_for_answers(CROWD);
+    CHECK_IS(shared->operations, MIZAR_SLOT_MAX);
+    CHECK_IS(shared->refused, TOO_MANY);
+    CHECK_IS(api_usage()->no_slot, TOO_MANY);
+    for (unsigned i = 0; i < CROWD; i++) kill(children[i], SIGKILL);
+    for (unsigned i = 0; i < CROWD; i++) waitpid(children[i], NULL, 0);
+    all_is_back();
+}
+
 int main(int count, char **arguments) {
     CHECK(count > 1);
     api_load("dlsym");
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (!strcmp(arguments[1], "threads")) storm_of_threads();
     if (!strcmp(arguments[1], "processes")) storm_of_processes();
+    if (!strcmp(arguments[1], "crowd")) storm_of_a_crowd();
     if (!strcmp(arguments[1], "kills")) storm_of_kills(count > 2 ? atoi(arguments[2]) : 200);
     CHECK_IS(shared->over, 0);
     printf("%llu operations, %llu refused\n", (unsigned long long)shared->operations,

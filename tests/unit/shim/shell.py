@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -22,9 +23,9 @@ class Answer(NamedTuple):
 class Shell:
     """One process, killed at the end of the `with` block."""
 
-    def __init__(self, env: dict[str, str], start: bool = True) -> None:
+    def __init__(self, env: dict[str, str], start: bool = True, under: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [BUILD / "tests" / "shell"],
+            [*under, str(BUILD / "tests" / "shell")],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -38,9 +39,13 @@ class Shell:
     def __call__(self, command: str, number: int = 0) -> Answer:
         """Sends one command and waits for its answer."""
         self.send(command, number)
+        return self.answer()
+
+    def answer(self) -> Answer:
+        """The answer to the last command."""
         assert self.process.stdout
         line = self.process.stdout.readline()
-        assert line, f"{command}: died: {self.errors()}"
+        assert line, f"died: {self.errors()}"
         code, detail = line.split()
         return Answer(int(code), int(detail))
 

@@ -2,8 +2,86 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mizar_core.carve import CardLimit
+from mizar_nodeagent import limits
+
 from .shell import OUT_OF_MEMORY, SUCCESS, Shell
 from .slot import MIB, Card, Slot, card_uuid
+
+IN_TIME_NS = 100_000_000
+A_WHILE = 0.02
+
+
+def agent_writes(slot: Slot, memory: int) -> None:
+    """The limit of card 0, written by the node agent's own code."""
+    identity = limits.Identity("team-a", "pod", "uid", "main", "slot")
+    limit = CardLimit(card_uuid(0), memory, 10000, "Hard", "None")
+    limits.write(slot.limits, identity, [limit], {})
+
+
+@pytest.fixture
+def agent(slot: Slot) -> Callable[[int], None]:
+    """The same, over a slot whose first limits the node agent has written too."""
+    agent_writes(slot, 64 * MIB)
+    return lambda memory: agent_writes(slot, memory)
+
+
+def when_answered(shell: Shell, command: str, number: int, change: Callable[[], None]) -> int:
+    """Nanoseconds from the change until the program, which was in a loop, noticed it."""
+    shell.send(command, number)
+    time.sleep(A_WHILE)
+    change()
+    changed = time.monotonic_ns()
+    return shell.answer().detail - changed
+
+
+def test_a_program_in_a_loop_sees_every_change_in_time(
+    env: dict[str, str], agent: Callable[[int], None]
+) -> None:
+    with Shell(env) as shell:
+        assert shell.alloc(40 * MIB) == SUCCESS
+        for total in (128, 48, 32, 2, 64):
+            new = total * MIB
+            took = when_answered(shell, "await", new, lambda new=new: agent(new))
+            assert took < IN_TIME_NS
+            assert shell("figures") == (min(40 * MIB, new), new)
+
+
+def test_a_loop_of_allocations_is_stopped_and_let_on_in_time(
+    env: dict[str, str], agent: Callable[[int], None]
+) -> None:
+    with Shell(env) as shell:
+        assert shell.alloc(40 * MIB) == SUCCESS
+        assert when_answered(shell, "press", 24 * MIB, lambda: agent(60 * MIB)) < IN_TIME_NS
+        assert when_answered(shell, "press", 24 * MIB, lambda: agent(64 * MIB)) < IN_TIME_NS
+
+
+def test_below_present_use_nothing_new_until_enough_is_freed(
+    env: dict[str, str], agent: Callable[[int], None]
+) -> None:
+    with Shell(env) as one, Shell(env) as other:
+        assert one.alloc(20 * MIB) == other.alloc(20 * MIB) == SUCCESS
+        agent(30 * MIB)
+        for size in (512, 2 * MIB, 31 * MIB):
+            assert one.alloc(size) == other.alloc(size) == OUT_OF_MEMORY
+        assert one("figures") == other("figures") == (30 * MIB, 30 * MIB)
+        assert one("free", 0).code == SUCCESS
+        assert one.alloc(12 * MIB) == OUT_OF_MEMORY
+        assert one.alloc(10 * MIB) == SUCCESS
+        assert other("figures") == (30 * MIB, 30 * MIB)
+
+
+def test_no_limit_at_all_leaves_nothing(env: dict[str, str], agent: Callable[[int], None]) -> None:
+    with Shell(env) as shell:
+        assert shell.alloc(20 * MIB) == SUCCESS
+        agent(0)
+        assert shell.alloc(512) == OUT_OF_MEMORY
+        assert shell("figures").code == shell("figures").detail  # all of the card is used
 
 
 def test_up_and_down_take_effect_at_once(env: dict[str, str], slot: Slot) -> None:
@@ -26,7 +104,12 @@ def test_what_others_took_on_the_containers_behalf(env: dict[str, str], slot: Sl
     with Shell(env) as shell:
         slot.set_live(0, "unaccounted_bytes", 16 * MIB, size=8)
         assert shell.alloc(49 * MIB) == OUT_OF_MEMORY
+        assert shell("figures") == (16 * MIB, 64 * MIB)
         assert shell.alloc(48 * MIB) == SUCCESS
+        for far_too_much in (1 << 40, (1 << 64) - 1):
+            slot.set_live(0, "unaccounted_bytes", far_too_much, size=8)
+            assert shell("figures") == (64 * MIB, 64 * MIB)
+            assert shell.alloc(512) == OUT_OF_MEMORY
 
 
 def test_a_damaged_change_leaves_the_last_good_one(env: dict[str, str], slot: Slot) -> None:

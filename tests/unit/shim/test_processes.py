@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def test_a_stopped_process_keeps_what_it_has(env: dict[str, str]) -> None:
         assert other.alloc(30 * MIB) == OUT_OF_MEMORY
 
 
-@pytest.mark.parametrize("how", ["fork", "raw"])
+@pytest.mark.parametrize("how", ["fork", "raw", "clone"])
 def test_a_child_has_its_own_slot(how: str, env: dict[str, str], slot: Slot) -> None:
     with Shell(env) as shell:
         assert shell.alloc(40 * MIB) == SUCCESS
@@ -132,6 +133,29 @@ def test_no_slot_left(env: dict[str, str], slot: Slot) -> None:
         assert shell.alloc(64 * MIB) == SUCCESS
 
 
+NAMESPACE = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child")
+may_unshare = subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not may_unshare, reason="no PID namespaces for this user")
+@pytest.mark.parametrize("proc", [("--mount-proc",), ()], ids=["own /proc", "the host's /proc"])
+def test_pid_namespaces(proc: tuple[str, ...], env: dict[str, str], slot: Slot) -> None:
+    """Both are process 1, each in its own namespace; the slots' locks know them apart."""
+    with (
+        Shell(env, under=(*NAMESPACE, *proc)) as one,
+        Shell(env, under=(*NAMESPACE, *proc)) as other,
+    ):
+        assert one("pid").code == other("pid").code == 1
+        assert one.alloc(40 * MIB) == SUCCESS
+        assert other.alloc(30 * MIB) == OUT_OF_MEMORY
+        one.kill()
+        wait_for_death(one)
+        while (granted := other.alloc(60 * MIB)) == OUT_OF_MEMORY:
+            assert slot.used(0) in (0, 40 * MIB)  # the namespace's first process still exits
+        assert granted == SUCCESS
+        assert slot.used(0) == 60 * MIB
+
+
 def test_slots_of_the_dead_are_used_again(env: dict[str, str], slot: Slot) -> None:
     for _ in range(20):
         with Shell(env):
@@ -155,7 +179,7 @@ def test_own_pid_and_start_time_are_told(env: dict[str, str], slot: Slot) -> Non
         assert (pid, state, start) == (shell.process.pid, 1, int(stat[19]))
 
 
-@pytest.mark.parametrize("storm", ["threads", "processes", "kills"])
+@pytest.mark.parametrize("storm", ["threads", "processes", "kills", "crowd"])
 def test_storm(storm: str, env: dict[str, str], slot: Slot) -> None:
     run("storm", storm, "60", env=env)
     assert slot.used(0) == 0
