@@ -27,6 +27,7 @@ from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.housekeeping import Housekeeping
+from mizar_nodeagent.container.inspection import Inspection
 from mizar_nodeagent.container.prestart import Gatekeeper
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.kubelet import checkpoint_file
@@ -146,7 +147,8 @@ async def assembled(
     informer = pods.informer(client, config.node_name)
     steward = Steward(lambda: [_container(slot) for slot in slots.all()])
     housekeeping = Housekeeping(mind, slots, config.plugin_dir)
-    registry.register(Figures(config.node_name, mind, slots, plugins.connected))
+    inspection = Inspection(mind, slots, cards, steward.withhold, agent.complain)
+    registry.register(Figures(config.node_name, mind, slots, plugins.connected, inspection))
     agent.attach(informer, asking, Hands(plugins, node, statuses, events))
 
     async with AsyncExitStack() as stack:
@@ -175,6 +177,7 @@ async def assembled(
                 events.run,
                 housekeeping.run,
                 steward.serve,
+                inspection.run,
             ),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -34,6 +34,11 @@ class CardSource(Protocol):
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:
         """Call `tell(uuid, xid)` for each fault, for ever."""
+        ...
+
+    async def workers(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
+        """Who works on these cards: by UUID, the bytes of each process, by its PID on the node.
+        Raises CardsUnknown."""
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
@@ -13,11 +14,12 @@ from prometheus_client.registry import Collector
 from mizar_core.carve import WHOLE_CARD
 from mizar_kube.version import version
 from mizar_nodeagent import limits, usage
+from mizar_nodeagent.container.collect import living
+from mizar_nodeagent.container.inspection import Inspection
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.mind import Mind
-from mizar_nodeagent.planning.view import View
-from mizar_nodeagent.regions import LimitsCard
+from mizar_nodeagent.regions import LimitsCard, LimitsLive
 from mizar_nodeagent.usage import CardUse
 
 log = logging.getLogger(__name__)
@@ -27,43 +29,49 @@ BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 30.0)
 
 Family = GaugeMetricFamily | CounterMetricFamily
 CONTAINER_FIGURES: tuple[
-    tuple[type[Family], str, str, Callable[[LimitsCard, CardUse], float]], ...
+    tuple[type[Family], str, str, Callable[[LimitsCard, LimitsLive, CardUse], float]], ...
 ] = (
     (
         GaugeMetricFamily,
         "mizar_device_memory_limit_bytes",
         "Memory a container may take",
-        lambda card, use: card.memory_limit,
+        lambda card, live, use: card.memory_limit,
     ),
     (
         GaugeMetricFamily,
         "mizar_device_memory_used_bytes",
         "Memory a container's processes hold",
-        lambda card, use: use.bytes,
+        lambda card, live, use: use.bytes,
     ),
     (
         GaugeMetricFamily,
         "mizar_device_memory_refused",
         "Requests refused for want of memory",
-        lambda card, use: use.refused,
+        lambda card, live, use: use.refused,
+    ),
+    (
+        GaugeMetricFamily,
+        "mizar_device_memory_unaccounted_bytes",
+        "Memory that NVML tells of a container beyond its own account; taken off its limit",
+        lambda card, live, use: live.unaccounted_bytes,
     ),
     (
         GaugeMetricFamily,
         "mizar_device_compute_share_ratio",
         "Part of the card's time that is a container's own; 1 where none is set",
-        lambda card, use: card.core_share / WHOLE_CARD if card.compute_mode else 1,
+        lambda card, live, use: card.core_share / WHOLE_CARD if card.compute_mode else 1,
     ),
     (
         CounterMetricFamily,
         "mizar_device_compute_seconds",
         "GPU time a container has used; counted where a share is set",
-        lambda card, use: use.charged_ns / 1e9,
+        lambda card, live, use: use.charged_ns / 1e9,
     ),
     (
         CounterMetricFamily,
         "mizar_device_compute_waited_seconds",
         "Time that a container's work waited for its turn",
-        lambda card, use: use.waited_ns / 1e9,
+        lambda card, live, use: use.waited_ns / 1e9,
     ),
 )
 
@@ -89,18 +97,25 @@ class Figures(Collector):
     """Read anew at each scrape, in the scrape's own thread."""
 
     def __init__(
-        self, node: str, mind: Mind, slots: Slots, connected: Callable[[], dict[str, bool]]
+        self,
+        node: str,
+        mind: Mind,
+        slots: Slots,
+        connected: Callable[[], dict[str, bool]],
+        inspection: Inspection,
     ) -> None:
         self._node = node
         self._mind = mind
         self._slots = slots
         self._connected = connected
+        self._inspection = inspection
 
     def collect(self) -> Iterator[Metric]:
         yield _build_info()
         yield self._devices()
         yield self._plugins()
         yield from self._containers()
+        yield self._strangers()
 
     def _devices(self) -> Metric:
         family = GaugeMetricFamily(
@@ -123,6 +138,18 @@ class Figures(Collector):
             family.add_metric((resource,), connected)
         return family
 
+    def _strangers(self) -> Metric:
+        family = GaugeMetricFamily(
+            "mizar_device_processes_without_shim",
+            "Processes of a container with memory on the card that its limits do not bind",
+            labels=LABELS,
+        )
+        counts = Counter((one.owner, one.uuid) for one in self._inspection.strangers)
+        for (owner, uuid), count in counts.items():
+            labels = (self._node, owner.namespace, owner.pod, owner.container, uuid)
+            family.add_metric(labels, count)
+        return family
+
     def _containers(self) -> Iterable[Metric]:
         families = [kind(name, about, labels=LABELS) for kind, name, about, _ in CONTAINER_FIGURES]
         for slot in living(self._slots.all(), self._mind.view):
@@ -136,24 +163,11 @@ class Figures(Collector):
         region = limits.read(slot.limits)
         cards = region.cards[: region.card_count]
         uses = usage.read(slot.usage, len(cards))
-        for card, use in zip(cards, uses, strict=True):
+        for card, live, use in zip(cards, region.live, uses, strict=False):
             owner = slot.owner
             labels = (self._node, owner.namespace, owner.pod, owner.container, card.uuid.decode())
             for family, (_, _, _, figure) in zip(families, CONTAINER_FIGURES, strict=True):
-                family.add_metric(labels, figure(card, use))
-
-
-def living(slots: Iterable[Slot], view: View) -> list[Slot]:
-    """The newest slot of each container that holds devices now."""
-    holding = {
-        (claim.namespace, claim.pod, claim.container, claim.ids) for claim in view.live_claims()
-    }
-    newest = {
-        (slot.owner.namespace, slot.owner.pod, slot.owner.container, slot.ids): slot
-        for slot in slots
-        if slot.owner is not None
-    }
-    return [slot for key, slot in newest.items() if key in holding]
+                family.add_metric(labels, figure(card, live, use))
 
 
 def _build_info() -> Metric:

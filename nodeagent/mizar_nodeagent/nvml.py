@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -46,6 +46,12 @@ class Nvml:
             raise CardsUnknown(f"NVML: {error}; is the driver installed on this node?") from error
         self._started.set()
         return cards
+
+    async def workers(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
+        """The processes with memory on these cards, as far as their cards answer."""
+        if not self._ready:
+            return {}
+        return await self._run(lambda: {uuid: _workers(uuid) for uuid in uuids})
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:
         """Tell each XID event, for ever; registers anew when NVML was started anew."""
@@ -122,6 +128,17 @@ def _card(handle: Any) -> CardFacts:
         memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
         minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
     )
+
+
+def _workers(uuid: str) -> dict[int, int]:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError as error:
+        log.debug("card %s does not tell who works on it: %s", uuid, error)
+        return {}
+    # A driver that cannot tell the bytes says None.
+    return {int(one.pid): int(one.usedGpuMemory or 0) for one in found}
 
 
 def _register() -> Any:

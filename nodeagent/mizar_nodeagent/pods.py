@@ -32,7 +32,7 @@ class Pod:
     `requests`: per container (init containers too), how many devices of which resource.
     `admitted`: the kubelet has let it in, so what it asks for has been allocated.
     `ended`: Succeeded or Failed. `going`: somebody deleted it; it may still run.
-    `priority`: of its PriorityClass.
+    `priority`: of its PriorityClass. `container_ids`: (ID at the runtime, name) of its containers.
     """
 
     namespace: str
@@ -47,6 +47,7 @@ class Pod:
     going: bool = False
     static_uid: str = ""
     priority: int = 0
+    container_ids: tuple[tuple[str, str], ...] = ()
     requests: tuple[tuple[str, str, int], ...] = ()
     init_containers: frozenset[str] = field(default_factory=frozenset)
 
@@ -94,9 +95,17 @@ def trim(obj: Object) -> Pod | None:
         going=bool(meta.get("deletionTimestamp")),
         static_uid=notes.get(_STATIC_UID, ""),
         priority=spec.get("priority") or 0,
+        container_ids=() if shadow else tuple(_container_ids(status)),
         requests=requests,
         init_containers=frozenset(one["name"] for one in spec.get("initContainers") or ()),
     )
+
+
+def _container_ids(status: Any) -> Iterable[tuple[str, str]]:
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for one in status.get(kind) or ():
+            if identity := (one.get("containerID") or "").rpartition("//")[2]:
+                yield identity, one["name"]
 
 
 def _owner_uid(meta: Any) -> str:

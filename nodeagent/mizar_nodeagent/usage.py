@@ -40,6 +40,16 @@ class CardUse:
 
 
 @dataclass(frozen=True)
+class Survey:
+    """A usage file at one instant. `attached`: processes that ever shook hands. `members`: those
+    that live, as (pid, start time) in the container's own eyes."""
+
+    cards: tuple[CardUse, ...]
+    attached: int
+    members: frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True)
 class Gate:
     """A card's 128-bit word taken apart; see the header."""
 
@@ -89,7 +99,12 @@ def trim(path: Path) -> bool:
 
 
 def read(path: Path, cards: int) -> tuple[CardUse, ...]:
-    """What living processes hold of the first `cards` cards. Raises RegionDamaged, OSError.
+    """What living processes hold of the first `cards` cards. Raises RegionDamaged, OSError."""
+    return survey(path, cards).cards
+
+
+def survey(path: Path, cards: int) -> Survey:
+    """Who lives in the container and holds what. Raises RegionDamaged, OSError.
 
     The file is the tenant's to write and to cut short: it is read, never mapped (a cut would kill
     us), and nothing in it is trusted beyond its own figures.
@@ -102,7 +117,11 @@ def read(path: Path, cards: int) -> tuple[CardUse, ...]:
         ]
     finally:
         os.close(descriptor)
-    return tuple(_use(head, slots, card, living) for card in range(cards))
+    return Survey(
+        tuple(_use(head, slots, card, living) for card in range(cards)),
+        head.attached,
+        frozenset((slots[index].pid, slots[index].start_time) for index in living),
+    )
 
 
 def is_alive(descriptor: int, slot: int) -> bool:

@@ -85,6 +85,10 @@ class Seat:
         """Somebody has thought of this container."""
         self._desk.count(self._live + LimitsLive.beat.offset)
 
+    def withhold(self, unaccounted: int) -> None:
+        """So many bytes of its limit are taken by what its own account does not know."""
+        self._desk.put_long(self._live + LimitsLive.unaccounted_bytes.offset, unaccounted)
+
     def tell(self, words: Words) -> None:
         """Write what differs from before, and wake those who wait for it."""
         if words == self._told:

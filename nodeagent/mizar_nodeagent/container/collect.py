@@ -1,4 +1,4 @@
-"""Which slots nobody will use again, and which are missing or have forgotten what they are for."""
+"""Which slots are in use, which nobody needs any more, and which have forgotten what for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from mizar_nodeagent.container.slots import Slot, is_slot_path
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claim
+from mizar_nodeagent.planning.view import View
 from mizar_nodeagent.pods import Pod
 
 # Longer than anything between an Allocate and the kubelet's record of it.
@@ -47,6 +48,19 @@ def useless(
         and slot.name not in known
         and not any(_speaks_for(held.get((slot.resource, one)), slot) for one in slot.ids)
     ]
+
+
+def living(slots: Iterable[Slot], view: View) -> list[Slot]:
+    """The newest slot of each container that holds devices now."""
+    holding = {
+        (claim.namespace, claim.pod, claim.container, claim.ids) for claim in view.live_claims()
+    }
+    newest = {
+        (slot.owner.namespace, slot.owner.pod, slot.owner.container, slot.ids): slot
+        for slot in slots
+        if slot.owner is not None
+    }
+    return [slot for key, slot in newest.items() if key in holding]
 
 
 def _speaks_for(claim: Claim | None, slot: Slot) -> bool:

@@ -133,7 +133,9 @@ def test_no_container_may_more_than_it_needs(default: list[Object], local: list[
         assert security["readOnlyRootFilesystem"] is True
         assert security["allowPrivilegeEscalation"] is False
         assert "privileged" not in security
-        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        assert not {"hostNetwork", "hostIPC"} & set(spec)
+        # Only the node agent must see whose processes are on a card.
+        assert spec.get("hostPID", False) == (container["name"] == "nodeagent")
         profile = (spec.get("securityContext") or security)["seccompProfile"]
         assert profile == {"type": "RuntimeDefault"}
 

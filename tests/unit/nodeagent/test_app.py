@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,9 @@ class Cards:
 
     async def read(self) -> dict[str, CardFacts]:
         return dict(self.present)
+
+    async def workers(self, uuids: Collection[str]) -> dict[str, dict[int, int]]:
+        return {}
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:
         self.tell = tell

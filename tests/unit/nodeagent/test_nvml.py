@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import simgpu
+from unit.simgpu.harness import compile_sample
 
 READER = """
 import asyncio, json, sys
@@ -22,6 +23,8 @@ async def main():
         if line == "read\\n":
             cards = await nvml.read()
             answer = {uuid: [c.name, c.memory_mib, c.minor] for uuid, c in cards.items()}
+        elif line == "workers\\n":
+            answer = await nvml.workers(await nvml.read())
         else:
             try:
                 answer = await asyncio.wait_for(faults.get(), 3)
@@ -81,3 +84,23 @@ def test_cards_are_read_missed_and_found_again(machine: simgpu.Machine, reader: 
     machine.restore(first)
     # Not every read looks for a missing card anew.
     assert expected in [reader.ask("read") for _ in range(4)]
+
+
+def test_who_works_on_a_card_is_told_with_its_bytes(
+    machine: simgpu.Machine, reader: Reader
+) -> None:
+    first, second = (card.uuid for card in machine.cards)
+    holder = subprocess.Popen(
+        [compile_sample(), "hold", "100"],
+        env={**os.environ, **simgpu.environment(machine.directory)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout and holder.stdout.readline() == "holding 100 MiB\n"
+    found = reader.ask("workers")
+    assert isinstance(found, dict)
+    assert found[second] == {}
+    assert 100 << 20 < found[first][str(holder.pid)] < 1000 << 20
+    holder.terminate()
+    holder.communicate()
+    assert reader.ask("workers") == {first: {}, second: {}}
