@@ -5,11 +5,11 @@
 #define MS UINT64_C(1000000)
 #define US UINT64_C(1000)
 
-#define SAVINGS (10 * MS)     /* without a window: what a container that was idle may use at once */
-#define LEAD (100 * US)       /* so much too early is on time: sleeps are not more precise */
+#define SAVINGS (30 * MS)     /* without a window: what a container that was idle may use at once */
+#define LEAD (70 * US)        /* so much too early is on time: sleeps are not more precise */
 #define QUEUE (2 * MS)        /* work on the card beyond which no more is added ... */
 #define QUEUE_FREE (10 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
-#define OVERTIME_PART 8       /* of the period, for which owed work may go on after a window */
+#define SLACK_PART 16         /* of a piece may lie behind the end of the window */
 #define NS_MAX (UINT64_C(1) << 50) /* 13 days: more is nonsense, and sums of it don't overflow */
 
 struct window {
@@ -65,28 +65,30 @@ static bool queue_is_full(const struct terms *terms, const struct ask *ask, uint
 }
 
 struct moment {
-    uint64_t began, ends, period; /* of the window that began last */
+    uint64_t began, ends; /* of the window that began last */
 };
 
 static struct moment moment_of(const struct window *window, uint64_t now) {
     uint64_t since = (now + window->period - window->start % window->period) % window->period;
-    return (struct moment){now - since, now - since + window->length, window->period};
+    return (struct moment){now - since, now - since + window->length};
 }
 
-/* Work that ends after the window must be owed at its end, and soon come to its turn. */
-static bool reaches_over(const struct terms *terms, const struct ask *ask,
-                         const struct moment *moment, uint64_t begins) {
-    uint64_t owed_from = current(terms, ask->paid, ask->now) + stretched(terms, ask->cost);
-    return begins < moment->ends + moment->period / OVERTIME_PART && owed_from <= moment->ends;
+/* Else pieces that are longer than a window would never come to their turn. */
+static bool may_reach_over(const struct terms *terms, const struct ask *ask, uint64_t begins,
+                           const struct moment *moment) {
+    uint64_t paid = current(terms, ask->paid, ask->now) + stretched(terms, ask->likely);
+    bool is_long = ask->likely > (moment->ends - moment->began) / 2;
+    return is_long && begins < moment->ends && paid <= moment->ends;
 }
 
 static bool fits_window(const struct terms *terms, const struct ask *ask, uint64_t *again) {
     struct window window;
     if (!has_window(terms, &window)) return true;
-    struct moment moment = moment_of(&window, ask->now);
-    uint64_t begins = ask->now + ask->queue, ends = begins + ask->cost;
-    if (ends <= moment.ends || reaches_over(terms, ask, &moment, begins)) return true;
-    *again = moment.began + moment.period;
+    struct moment moment = moment_of(&window, ask->now + LEAD);
+    uint64_t begins = ask->now + ask->queue, ends = begins + ask->likely;
+    if (ends <= moment.ends + ask->likely / SLACK_PART) return true;
+    if (may_reach_over(terms, ask, begins, &moment)) return true;
+    *again = moment.began + window.period - LEAD;
     return false;
 }
 
@@ -103,9 +105,24 @@ bool bucket_admits(const struct terms *terms, const struct ask *ask, uint64_t *a
 uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t quantum) {
     struct window window;
     if (!has_window(terms, &window)) return quantum;
-    struct moment moment = moment_of(&window, ask->now);
-    uint64_t busy = ask->now + ask->queue + ask->cost;
+    struct moment moment = moment_of(&window, ask->now + LEAD);
+    uint64_t busy = ask->now + ask->queue + ask->likely;
     return busy < moment.ends ? smaller(quantum, moment.ends - busy) : 0;
+}
+
+/* ns of [0, at] that lie in windows, of which one begins at 0. */
+static uint64_t inside_until(const struct window *window, uint64_t at) {
+    return at / window->period * window->length + smaller(at % window->period, window->length);
+}
+
+uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to) {
+    struct window window;
+    if (to <= from) return 0;
+    if (!has_window(terms, &window)) return to - from;
+    uint64_t since = (from + window.period - window.start % window.period) % window.period;
+    uint64_t until = since + (to - from);
+    uint64_t inside = inside_until(&window, until) - inside_until(&window, since);
+    return inside + (to - from - inside) / 2;
 }
 
 uint64_t bucket_spend(const struct terms *terms, uint64_t paid, uint64_t now, uint64_t ns) {

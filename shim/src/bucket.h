@@ -8,8 +8,9 @@
  * rate algorithm: one word says it all, and no timer refills anything.
  *
  * A window (mizar_regions.h) says at which moments the container has the card to itself. Then
- * savings last from one window to the next, and a piece of work that reaches over the end of the
- * window is started only if the share that was earned up to that end pays for it.
+ * savings last from one window to the next, and work has to be done by the end of a window: except
+ * for pieces that are long in comparison, which may reach over it if the share that was earned up to
+ * there pays for them.
  *
  * All times are ns of CLOCK_MONOTONIC, shares are basis points.
  */
@@ -34,7 +35,8 @@ static inline bool terms_free(const struct terms *terms) {
 struct ask {
     uint64_t now;
     uint64_t paid;  /* the container's word */
-    uint64_t cost;  /* of the piece of work, as far as known */
+    uint64_t cost;   /* of the piece of work, at most, as far as known */
+    uint64_t likely; /* what it will probably be */
     uint64_t queue; /* work that this process has on the card already, in ns */
 };
 
@@ -43,6 +45,12 @@ bool bucket_admits(const struct terms *terms, const struct ask *ask, uint64_t *a
 
 /* How much more may be granted with the piece, at most `quantum` ns. */
 uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t quantum);
+
+/*
+ * How much of [from, to], in which the card had the container's work, is the container's own: beyond
+ * its window it shares the card with whose window it is, so half of it.
+ */
+uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to);
 
 /* The word after `ns` more of GPU time; savings beyond the ceiling are gone. */
 uint64_t bucket_spend(const struct terms *terms, uint64_t paid, uint64_t now, uint64_t ns);

@@ -161,34 +161,45 @@ static uint64_t filled_by_others(struct regions *regions, int card, uint64_t fro
     return most;
 }
 
-/* Moves the mark to `to` and returns how much of [from, to] it passed. */
-static uint64_t pass(uint64_t *mark, uint64_t now, uint64_t from, uint64_t to, uint64_t *gap_from) {
+/*
+ * Moves the mark to `to` if that is later, and returns where the part of [from, to] begins that it
+ * passed: `to` when there is none. *before is where it was.
+ */
+static uint64_t pass(uint64_t *mark, uint64_t now, uint64_t from, uint64_t to, uint64_t *before) {
     uint64_t seen = sane(mark, now, FUTURE_MOST);
-    do {
-        *gap_from = smaller(seen, from);
-        if (to <= seen) return 0;
-    } while (!swap(mark, &seen, to));
-    return to - larger(from, seen);
+    do *before = seen;
+    while (to > seen && !swap(mark, &seen, to));
+    return smaller(larger(from, *before), to);
 }
 
-static uint64_t charge_shared(struct regions *regions, int card, uint64_t now, uint64_t from,
-                              uint64_t to) {
-    uint64_t gap_from;
-    uint64_t part = pass(&shared(regions, card)->busy_until, now, from, to, &gap_from);
-    if (part && gap_from < from) part += filled_by_others(regions, card, gap_from, from);
+/* What the container has to pay for [from, to] that it was not charged for yet. */
+static uint64_t charge_shared(struct regions *regions, int card, const struct terms *terms,
+                              uint64_t now, uint64_t from, uint64_t to) {
+    uint64_t before, begin;
+    begin = pass(&shared(regions, card)->busy_until, now, from, to, &before);
+    uint64_t part = bucket_own_part(terms, begin, to);
+    if (part && before < from) part += filled_by_others(regions, card, before, from);
     return part;
+}
+
+static uint64_t charge_own(struct regions *regions, int card, const struct terms *terms,
+                           uint64_t now, uint64_t from, uint64_t to) {
+    uint64_t before;
+    uint64_t begin = pass(&regions->process->cards[card].busy_until, now, from, to, &before);
+    return bucket_own_part(terms, begin, to);
 }
 
 void budget_settle(struct regions *regions, int card, uint64_t from, uint64_t to,
                    uint64_t reserved) {
-    struct terms terms;
-    uint64_t now = budget_now(), unused;
-    uint64_t part = charge_shared(regions, card, now, from, to);
-    uint64_t own = pass(&regions->process->cards[card].busy_until, now, from, to, &unused);
+    struct terms terms = {0};
+    uint64_t now = budget_now();
+    bool limited = budget_terms(regions, card, now, &terms) && terms.rate;
+    uint64_t part = charge_shared(regions, card, &terms, now, from, to);
+    uint64_t own = charge_own(regions, card, &terms, now, from, to);
     struct mizar_slot_card *slot = &regions->usage->slots[regions->process->slot].cards[card];
     __atomic_fetch_add(&shared(regions, card)->charged_ns, part, __ATOMIC_RELAXED);
     __atomic_fetch_add(&slot->gpu_time_ns, part, __ATOMIC_RELAXED);
-    if (!budget_terms(regions, card, now, &terms) || !terms.rate) return;
+    if (!limited) return;
     correct(&shared(regions, card)->paid_until, &terms, (int64_t)(part - reserved));
     correct(own_paid(regions, card), &terms, (int64_t)(own - reserved));
 }
@@ -209,6 +220,7 @@ void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now,
     uint64_t ns = until > now ? smaller(until - now, WAIT_MOST) : 0;
     ns = larger(ns, WAIT_LEAST);
     const struct timespec span = {0, (long)ns};
+    store(&shared(regions, card)->wanted_at, now + ns); /* who waits wants */
     SYS(SYS_futex, &live_of(regions, card)->wake, FUTEX_WAIT, wake, &span, NULL, 0);
     __atomic_fetch_add(&shared(regions, card)->waited_ns, budget_now() - now, __ATOMIC_RELAXED);
 }

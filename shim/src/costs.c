@@ -2,8 +2,11 @@
 
 #include "regions.h"
 
-#define FIRST_SAMPLES 4
-#define AT_LEAST 500 /* ns: no launch is for nothing */
+#define AT_LEAST 500    /* ns: no launch is for nothing */
+#define GROUP 256       /* samples */
+#define VARYING 2       /* times the least: then the mean is what counts */
+#define WILD_FACTOR 4   /* between the mean and the least ... */
+#define WILD_NS 2000000 /* ... and so long at times: more than a change of processes takes */
 
 struct cost costs[COSTS_MAX];
 
@@ -43,15 +46,45 @@ static struct cost *enter(const void *work) {
     return entry;
 }
 
+static uint64_t smaller(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+static void begin_group(struct cost *entry) {
+    bool first = !entry->samples;
+    entry->sum[1] = entry->sum[0];
+    entry->low[1] = first ? UINT64_MAX : entry->low[0];
+    entry->high[1] = first ? 0 : entry->high[0];
+    entry->sum[0] = entry->high[0] = 0;
+    entry->low[0] = UINT64_MAX;
+}
+
+static void add_sample(struct cost *entry, uint64_t ns) {
+    if (entry->samples % GROUP == 0) begin_group(entry);
+    entry->sum[0] += ns;
+    entry->low[0] = smaller(entry->low[0], ns);
+    entry->high[0] = larger(entry->high[0], ns);
+    entry->samples++;
+}
+
+static uint64_t mean(const struct cost *entry) {
+    uint64_t now = (entry->samples - 1) % GROUP + 1, before = entry->samples > GROUP ? GROUP : 0;
+    return (entry->sum[0] + entry->sum[1]) / (now + before);
+}
+
 /*
- * At first the least that was seen: a first launch may load code, and a neighbour may have had the
- * card in between. Then a moving mean, since some kernels take now longer and now shorter.
+ * The least that was seen of late: what a neighbour's turn on the card adds is not the work's own.
+ * But where the times themselves differ, the mean; and the longest where that is very long.
  */
-static uint64_t next_guess(const struct cost *entry, uint64_t ns) {
-    uint64_t guess = (uint64_t)entry->ns;
-    if (!entry->samples) return ns;
-    if (entry->samples < FIRST_SAMPLES) return ns < guess ? ns : guess;
-    return guess + ns / 4 - guess / 4;
+static uint64_t guess(const struct cost *entry) {
+    uint64_t low = larger(smaller(entry->low[0], entry->low[1]), AT_LEAST);
+    uint64_t high = larger(entry->high[0], entry->high[1]), usual = mean(entry);
+    if (usual / WILD_FACTOR > low && high >= WILD_NS) return high;
+    return usual > VARYING * low ? usual : low;
 }
 
 /* Whoever finds another thread at it does without. */
@@ -59,9 +92,8 @@ void costs_learn(const void *work, uint64_t ns) {
     uint32_t *lock = lock_of();
     if (!process_try_lock(lock)) return;
     struct cost *entry = enter(work);
-    uint64_t guess = next_guess(entry, ns);
-    store(&entry->ns, guess > AT_LEAST ? guess : AT_LEAST);
-    entry->samples++;
+    add_sample(entry, ns);
+    store(&entry->ns, guess(entry));
     process_unlock(lock);
 }
 
@@ -73,9 +105,11 @@ void costs_mark(const void *work, uint64_t ns) {
     process_unlock(lock);
 }
 
-uint64_t costs_of(const void *work, bool *measured) {
+enum costs_kind costs_of(const void *work, uint64_t *ns, uint64_t *likely) {
     const struct cost *entry = costs_place(work);
     bool same = __atomic_load_n(&entry->work, __ATOMIC_ACQUIRE) == work;
-    *measured = same && __atomic_load_n(&entry->samples, __ATOMIC_RELAXED);
-    return same ? (uint64_t)__atomic_load_n(&entry->ns, __ATOMIC_RELAXED) : 0;
+    *ns = *likely = same ? (uint64_t)__atomic_load_n(&entry->ns, __ATOMIC_RELAXED) : 0;
+    if (!same || !__atomic_load_n(&entry->samples, __ATOMIC_RELAXED)) return COSTS_UNKNOWN;
+    *likely = smaller(mean(entry), *ns);
+    return *ns > 2 * *likely ? COSTS_WILD : COSTS_STEADY;
 }

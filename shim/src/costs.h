@@ -16,9 +16,9 @@
 
 struct cost {
     const void *work; /* NULL: free */
-    int64_t ns;
-    uint32_t samples;
-    uint32_t reserved[3];
+    int64_t ns;       /* what a launch is taken for */
+    uint64_t samples; /* what follows is for who writes */
+    uint64_t sum[2], low[2], high[2]; /* of this group of samples, and of the one before */
 };
 
 extern struct cost costs[COSTS_MAX];
@@ -35,8 +35,14 @@ static inline struct cost *costs_place(const void *work) {
     }
 }
 
-/* ns of GPU time that a launch is taken for; 0: not known. `measured`: and it is more than a mark. */
-uint64_t costs_of(const void *work, bool *measured);
+enum costs_kind {
+    COSTS_UNKNOWN, /* never measured */
+    COSTS_STEADY,
+    COSTS_WILD, /* now short, now very long: taken for long until it is measured */
+};
+
+/* ns of GPU time: what a launch is taken for, and what it is likely to be. */
+enum costs_kind costs_of(const void *work, uint64_t *ns, uint64_t *likely);
 
 /* One launch took that long. */
 void costs_learn(const void *work, uint64_t ns);

@@ -26,8 +26,8 @@ struct lane {
 };
 
 /* The library is loaded with the program, so its thread variables lie at a fixed distance. */
-#define THREADS_OWN extern __thread __attribute__((tls_model("initial-exec")))
-THREADS_OWN struct lane lanes[1 << LANES_BITS];
+#define THREADS_OWN __thread __attribute__((tls_model("initial-exec")))
+extern THREADS_OWN struct lane lanes[1 << LANES_BITS];
 
 /* One name for each stream; `twin` for the entry points of the per-thread default stream. */
 static inline uintptr_t lanes_stream(CUstream stream, bool twin) {

@@ -14,20 +14,21 @@
 #define QUANTUM INT64_C(1000000)      /* ns granted at once ... */
 #define QUANTUM_FREE INT64_C(5000000) /* ... and where nothing is limited */
 #define UNKNOWN_COST UINT64_C(20000)  /* ns, of work that was never measured */
-#define UNKNOWN_MOST 4                /* so many of those may be on the card */
-#define LOOK_AGAIN UINT64_C(200000)   /* ns after which the card should have gone on */
+#define LOOK_FIRST UINT64_C(30000)    /* ns, to see whether the card has gone on ... */
+#define LOOK_LAST UINT64_C(1000000)   /* ... and at longest */
 #define UNLIMITED_COST 1000           /* what a launch pays where nothing is limited ... */
 #define UNLIMITED_CREDIT INT64_C(1000000) /* ... so that a new limit is noticed */
 
-__thread struct lane lanes[1 << LANES_BITS];
+THREADS_OWN struct lane lanes[1 << LANES_BITS];
 
 /* Work between two stamps. */
 struct batch {
     uint16_t begin, end;  /* stamps */
     bool dense;           /* the card was busy with it without a break */
-    bool unknown;         /* its cost was guessed */
+    bool doubtful;        /* its cost may turn out to be quite another */
     const void *work;     /* if it is one piece of work: what */
     uint64_t reserved;    /* ns */
+    uint64_t likely;      /* what it will probably take of that */
 };
 
 /* Of one context. */
@@ -36,9 +37,9 @@ struct meter {
     int card;
     uint32_t lock;
     uint32_t first, count; /* of the batches that are not settled, a ring */
-    uint32_t unknown;      /* so many of them are of unknown cost */
-    uint64_t queue;        /* ns reserved for them */
-    uint64_t moved_at;     /* when the card last got something done */
+    uint32_t doubtful;     /* so many of them are */
+    uint64_t queue;        /* ns that they will probably take */
+    uint64_t moved_at;     /* when the card last got something done, or had nothing to do */
     struct batch batches[BATCHES_MAX];
     struct stamps stamps;
 };
@@ -109,7 +110,7 @@ void meter_forget(struct regions *regions, CUcontext context) {
     struct meter *meter = metering && context ? find(metering, context) : NULL;
     if (!meter) return;
     process_lock(&meter->lock);
-    meter->first = meter->count = meter->unknown = 0;
+    meter->first = meter->count = meter->doubtful = 0;
     meter->queue = 0;
     uint32_t serial = meter->stamps.serial;
     memset(&meter->stamps, 0, sizeof meter->stamps);
@@ -151,10 +152,12 @@ static bool settle(struct regions *regions, struct meter *meter, struct batch *b
                                                  : begin;
     if (end == STAMP_AHEAD) return false;
     if (end == STAMP_PASSED) charge(regions, meter, batch);
+    uint64_t ended = end == STAMP_PASSED ? stamps_at(&meter->stamps, batch->end) : now;
+    if (ended > meter->moved_at) meter->moved_at = ended;
     stamps_drop(&meter->stamps, batch->begin);
     stamps_drop(&meter->stamps, batch->end);
-    meter->queue -= smaller(batch->reserved, meter->queue);
-    meter->unknown -= batch->unknown;
+    meter->queue -= smaller(batch->likely, meter->queue);
+    meter->doubtful -= batch->doubtful;
     return true;
 }
 
@@ -176,7 +179,7 @@ static void reap(struct regions *regions, struct meter *meter, uint64_t now) {
         struct batch *batch = batch_at(meter, i);
         if (!settle(regions, meter, batch, now)) *batch_at(meter, left++) = *batch;
     }
-    if (left != count || !left) meter->moved_at = now;
+    if (!left) meter->moved_at = now;
     meter->count = left;
     tell(regions, meter, now);
 }
@@ -188,8 +191,8 @@ static void push(struct meter *meter, struct batch batch) {
     stamps_keep(&meter->stamps, batch.begin);
     stamps_keep(&meter->stamps, batch.end);
     *batch_at(meter, meter->count++) = batch;
-    meter->queue += batch.reserved;
-    meter->unknown += batch.unknown;
+    meter->queue += batch.likely;
+    meter->doubtful += batch.doubtful;
 }
 
 /* Is the lane's grant measured by this meter, and still to be ended? */
@@ -207,7 +210,8 @@ static void close_lane(struct regions *regions, struct lane *lane, uint16_t end,
     uint64_t left = lane->credit > 0 ? (uint64_t)lane->credit : 0;
     struct batch batch = {.begin = lane->begin, .end = end,
                           .dense = stamps_look(&meter->stamps, end, now) == STAMP_AHEAD,
-                          .reserved = (uint64_t)lane->granted - left};
+                          .reserved = (uint64_t)lane->granted - left,
+                          .likely = (uint64_t)lane->granted - left};
     budget_refund(regions, meter->card, left);
     if (batch.reserved) push(meter, batch);
     lane->begin = 0;
@@ -238,16 +242,16 @@ static bool is_captured(uintptr_t stream) {
 /* What is on the card, less what it must have done of the oldest batch meanwhile. */
 static uint64_t queue_of(struct meter *meter, uint64_t now) {
     if (!meter->count) return 0;
-    uint64_t done = smaller(now - meter->moved_at, batch_at(meter, 0)->reserved);
+    uint64_t done = smaller(now > meter->moved_at ? now - meter->moved_at : 0, batch_at(meter, 0)->likely);
     return meter->queue - smaller(done, meter->queue);
 }
 
 static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uint64_t *again) {
     struct meter *meter = piece->meter;
-    struct ask ask = {.now = now, .cost = piece->cost, .queue = queue_of(meter, now)};
-    bool unknown = !piece->known && meter->unknown >= UNKNOWN_MOST;
+    struct ask ask = {.now = now, .cost = piece->cost, .likely = piece->likely,
+                      .queue = queue_of(meter, now)};
+    bool unknown = piece->kind == COSTS_UNKNOWN && meter->doubtful;
     if (terms->longest < piece->cost) terms->longest = piece->cost;
-    *again = now + LOOK_AGAIN;
     if (unknown || meter->count >= BATCHES_MAX - 2) return false;
     piece->extra = (uint64_t)(terms_free(terms) ? QUANTUM_FREE : QUANTUM);
     if (piece->cost >= piece->extra) piece->extra = 0;
@@ -255,22 +259,32 @@ static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uin
 }
 
 static void look_up_cost(struct piece *piece) {
-    uint64_t cost = costs_of(piece->work, &piece->known);
-    piece->cost = piece->known ? cost : UNKNOWN_COST;
+    piece->kind = costs_of(piece->work, &piece->cost, &piece->likely);
+    if (piece->kind == COSTS_UNKNOWN) piece->cost = piece->likely = UNKNOWN_COST;
+}
+
+/* Work that may be over sooner than was said is looked at soon, and then less and less often. */
+static uint64_t when_to_look(const struct meter *meter, uint64_t now, uint64_t again,
+                             uint64_t *patience) {
+    bool soon = meter->doubtful || meter->count >= BATCHES_MAX - 2;
+    uint64_t look = now + *patience;
+    if (soon && *patience < LOOK_LAST) *patience += *patience / 2;
+    return soon ? smaller(look, again) : again;
 }
 
 /* Waits for the launch's turn. False: there is no limit any more. Lets the lock go meanwhile. */
 static bool await_turn(struct piece *piece, bool *waited) {
     struct terms terms;
-    uint64_t again;
+    uint64_t patience = LOOK_FIRST;
     for (*waited = false;; *waited = true) {
         uint32_t wake = budget_wake(piece->regions, piece->card);
-        uint64_t now = budget_now();
+        uint64_t now = budget_now(), again = UINT64_MAX;
         if (!budget_terms(piece->regions, piece->card, now, &terms)) return false;
         reap(piece->regions, piece->meter, now);
         look_up_cost(piece);
         budget_want(piece->regions, piece->card, now, piece->cost);
         if (admitted(piece, &terms, now, &again)) return true;
+        again = when_to_look(piece->meter, now, again, &patience);
         process_unlock(&piece->meter->lock);
         budget_wait(piece->regions, piece->card, wake, now, again);
         process_lock(&piece->meter->lock);
@@ -279,8 +293,9 @@ static bool await_turn(struct piece *piece, bool *waited) {
 
 /* The launch that did not get through was subtracted already. */
 static void undo_payment(struct lane *lane, const void *work) {
-    bool measured;
-    if (lane->credit < 0) lane->credit += (int64_t)costs_of(work, &measured);
+    uint64_t cost, likely;
+    costs_of(work, &cost, &likely);
+    if (lane->credit < 0) lane->credit += (int64_t)cost;
 }
 
 /* Ends what the thread had; returns the stamp of the end, which is also the next beginning. */
@@ -359,8 +374,8 @@ static void end_measured(struct piece *piece) {
     struct meter *meter = piece->meter;
     uint16_t end = stamps_record(&meter->stamps, (CUstream)piece->stream, budget_now());
     push(meter, (struct batch){.begin = piece->begin, .end = end, .dense = true,
-                               .unknown = !piece->known, .work = piece->work,
-                               .reserved = piece->cost});
+                               .doubtful = piece->kind != COSTS_STEADY, .work = piece->work,
+                               .reserved = piece->cost, .likely = piece->likely});
     stamps_drop(&meter->stamps, piece->begin);
     grant(piece->name, piece->extra, meter, end);
 }

@@ -23,8 +23,9 @@ struct piece {
     uintptr_t stream;
     uintptr_t name; /* of the lane */
     int card;
-    bool known;     /* the cost is more than a guess */
-    uint64_t cost;  /* reserved for it */
+    enum costs_kind kind;
+    uint64_t cost;   /* reserved for it */
+    uint64_t likely; /* what it will probably take of that */
     uint64_t extra; /* granted beyond it */
     uint16_t begin; /* stamp */
 };
