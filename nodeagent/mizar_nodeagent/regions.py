@@ -106,7 +106,8 @@ class Compute(ctypes.LittleEndianStructure):
         ("longest_ns", c_uint64),
         ("waited_ns", c_uint64),
         ("longest_at", c_uint64),
-        ("reserved", c_uint8 * 200),
+        ("load", c_uint64),
+        ("reserved", c_uint8 * 192),
     )
 
 

@@ -164,7 +164,8 @@ struct mizar_compute {
     uint64_t longest_ns; /* the longest piece of work (a kernel, a graph) of late; advisory */
     uint64_t waited_ns;  /* how long launches were held up, all in all; advisory */
     uint64_t longest_at; /* when such a long one was last seen */
-    uint8_t reserved[200];
+    uint64_t load;       /* the last look at charged_ns, for NVML: utilization.c */
+    uint8_t reserved[192];
 };
 
 struct mizar_usage_card {
@@ -267,6 +268,7 @@ struct mizar_usage {
     FIELD(mizar_compute, longest_ns, 32, 8)                    \
     FIELD(mizar_compute, waited_ns, 40, 8)                     \
     FIELD(mizar_compute, longest_at, 48, 8)                    \
+    FIELD(mizar_compute, load, 56, 8)                          \
     FIELD(mizar_held, bytes, 0, 8)                             \
     FIELD(mizar_held, seq, 8, 8)                               \
     FIELD(mizar_usage_card, gate, 0, 16)                       \

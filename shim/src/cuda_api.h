@@ -167,13 +167,68 @@ typedef struct {
 } nvmlProcessInfo_t; /* the same in _v2 and _v3 */
 
 #define NVML_NO_INSTANCE 0xffffffffu
+#define NVML_NOT_AVAILABLE 0xffffffffffffffffu
+
+typedef struct {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+    unsigned long long protected;
+} nvmlProcessDetail_v1_t;
+enum { NVML_PROCESS_MODE_COMPUTE = 0, NVML_PROCESS_MODE_ALL = 3 };
+typedef struct {
+    unsigned version, mode, count;
+    nvmlProcessDetail_v1_t *infos;
+} nvmlProcessDetailList_t;
+
+typedef struct {
+    unsigned gpu, memory; /* per cent */
+} nvmlUtilization_t;
+typedef struct {
+    unsigned pid;
+    unsigned long long time; /* us since the epoch */
+    unsigned sm, memory, encoder, decoder;
+} nvmlProcessUtilizationSample_t;
+typedef struct {
+    unsigned long long time;
+    unsigned pid, sm, memory, encoder, decoder, jpeg, flow;
+} nvmlProcessUtilizationInfo_v1_t;
+typedef struct {
+    unsigned version, count;
+    unsigned long long since;
+    nvmlProcessUtilizationInfo_v1_t *infos;
+} nvmlProcessesUtilizationInfo_t;
+
+enum { NVML_GPU_UTILIZATION_SAMPLES = 1, NVML_MEMORY_UTILIZATION_SAMPLES = 2 };
+typedef struct {
+    unsigned long long time;
+    union {
+        unsigned number;
+        unsigned long long other;
+    } value;
+} nvmlSample_t;
+
+typedef struct {
+    unsigned gpu, memory;
+    unsigned long long most_bytes, time, start_time;
+    unsigned running, reserved[5];
+} nvmlAccountingStats_t;
+typedef struct {
+    unsigned pid, running, gpu, memory;
+    unsigned long long most_bytes;
+    unsigned samples;
+    unsigned long long gpu_sum, memory_sum, time, start_time;
+} nvmlAccountingStats_v2_t;
 
 enum {
     NVML_SUCCESS = 0,
     NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
     NVML_ERROR_NO_PERMISSION = 4,
+    NVML_ERROR_NOT_FOUND = 6,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+    NVML_ERROR_MEMORY = 20,
 };
 
 /* Hooked. */
@@ -301,6 +356,27 @@ nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsig
                                                       nvmlProcessInfo_t *infos);
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
                                                       nvmlProcessInfo_t *infos);
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
+                                                     nvmlProcessInfo_v1_t *infos);
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+                                                        nvmlProcessInfo_t *infos);
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                        nvmlProcessInfo_t *infos);
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+                                                   nvmlProcessDetailList_t *list);
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates);
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
+                                             nvmlProcessUtilizationSample_t *samples,
+                                             unsigned *count, unsigned long long since);
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+                                                   nvmlProcessesUtilizationInfo_t *list);
+nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long since,
+                                  int *value_type, unsigned *count, nvmlSample_t *samples);
+nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, unsigned *pids);
+nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid,
+                                          nvmlAccountingStats_t *stats);
+nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device,
+                                             nvmlAccountingStats_v2_t *stats);
 
 /* Called, not hooked. */
 CUresult cuCtxGetDevice(CUdevice *device);

@@ -3,6 +3,7 @@
 
 #include "answers.h"
 #include "resolve.h"
+#include "slots.h"
 
 nvmlReturn_t nvml_enter(struct regions **regions) {
     *regions = regions_get();
@@ -15,6 +16,16 @@ int nvml_card(struct regions *regions, nvmlDevice_t device) {
     char uuid[96];
     if (REAL(nvmlDeviceGetUUID)(device, uuid, sizeof uuid) != NVML_SUCCESS) return CARD_NONE;
     return regions_card(regions, uuid);
+}
+
+bool nvml_own(struct regions *regions, unsigned pid) {
+    for (unsigned slot = 0; pid && slot < slots_used(regions->usage); slot++) {
+        struct mizar_usage_slot *entry = &regions->usage->slots[slot];
+        if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) == MIZAR_STATE_READY &&
+            entry->pid == pid)
+            return true;
+    }
+    return false;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {

@@ -11,4 +11,7 @@ nvmlReturn_t nvml_enter(struct regions **regions);
 /* The device's card by UUID, or CARD_NONE. */
 int nvml_card(struct regions *regions, nvmlDevice_t device);
 
+/* Whether a process with that PID, as this container sees it, is one of the container's own. */
+bool nvml_own(struct regions *regions, unsigned pid);
+
 #endif

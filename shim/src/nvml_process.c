@@ -46,7 +46,7 @@ static nvmlReturn_t list(nvmlReturn_t real, nvmlDevice_t device, unsigned *count
     return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-/* No process of a container draws on the card. */
+/* No process of a container draws on the card; those that share it by MPS are told of above. */
 static nvmlReturn_t none(nvmlReturn_t real, unsigned *count) {
     if (real != NVML_SUCCESS && real != NVML_ERROR_INSUFFICIENT_SIZE) return real;
     if (!count) return NVML_ERROR_INVALID_ARGUMENT;
@@ -80,3 +80,24 @@ COMPUTE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put)
 GRAPHICS(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 GRAPHICS(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t)
 GRAPHICS(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+GRAPHICS(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+GRAPHICS(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_t)
+GRAPHICS(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+
+static void put_detail(void *infos, unsigned index, unsigned pid, uint64_t bytes) {
+    ((nvmlProcessDetail_v1_t *)infos)[index] = (nvmlProcessDetail_v1_t){
+        pid, bytes, NVML_NO_INSTANCE, NVML_NO_INSTANCE, NVML_NOT_AVAILABLE};
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+                                                          nvmlProcessDetailList_t *all) {
+    struct regions *regions;
+    nvmlReturn_t result = nvml_enter(&regions);
+    if (result != NVML_SUCCESS) return result;
+    if (!regions || !all) return REAL(nvmlDeviceGetRunningProcessDetailList)(device, all);
+    nvmlProcessDetailList_t number = {.version = all->version, .mode = all->mode};
+    result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, &number);
+    if (all->mode != NVML_PROCESS_MODE_COMPUTE && all->mode != NVML_PROCESS_MODE_ALL)
+        return none(result, &all->count);
+    return list(result, device, &all->count, all->infos, regions, put_detail);
+}

@@ -1,5 +1,6 @@
 /* NVML beside the fake driver: device k is card k, whatever CUDA's order. */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "cuda_api.h"
 #include "fakecuda.h"
@@ -80,3 +81,81 @@ PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
 PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t)
 PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_t)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+
+EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+                                                          nvmlProcessDetailList_t *list) {
+    (void)device;
+    fake_nvml_calls++;
+    if (list->version != 0x1000018) return NVML_ERROR_INVALID_ARGUMENT;
+    list->count = 1;
+    return NVML_ERROR_INSUFFICIENT_SIZE;
+}
+
+/* Somebody else is 60 % of the card, the caller 30 %. */
+EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
+    (void)device;
+    *rates = (nvmlUtilization_t){90, 45};
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
+                                                    nvmlProcessUtilizationSample_t *samples,
+                                                    unsigned *count, unsigned long long since) {
+    unsigned room = *count;
+    (void)device;
+    *count = 2;
+    if (!samples || room < 2) return NVML_ERROR_INSUFFICIENT_SIZE;
+    samples[0] = (nvmlProcessUtilizationSample_t){.pid = 4711, .time = since + 1, .sm = 60};
+    samples[1] = (nvmlProcessUtilizationSample_t){
+        .pid = (unsigned)getpid(), .time = since + 2, .sm = 30, .memory = 7};
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+                                                          nvmlProcessesUtilizationInfo_t *list) {
+    unsigned room = list->count;
+    (void)device;
+    if (list->version != 0x01000018) return NVML_ERROR_INVALID_ARGUMENT;
+    list->count = 2;
+    if (!list->infos || room < 2) return NVML_ERROR_INSUFFICIENT_SIZE;
+    list->infos[0] = (nvmlProcessUtilizationInfo_v1_t){.pid = 4711, .sm = 60};
+    list->infos[1] = (nvmlProcessUtilizationInfo_v1_t){.pid = (unsigned)getpid(), .sm = 30};
+    list->since = 99;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long since,
+                                         int *value_type, unsigned *count, nvmlSample_t *samples) {
+    (void)device;
+    *value_type = 1;
+    *count = 1;
+    if (samples) samples[0] = (nvmlSample_t){since + 1, {type ? 90 : 250000}};
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count,
+                                                unsigned *pids) {
+    (void)device;
+    if (*count < 2) return NVML_ERROR_INSUFFICIENT_SIZE;
+    *count = 2;
+    pids[0] = 4711;
+    pids[1] = (unsigned)getpid();
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid,
+                                                 nvmlAccountingStats_t *stats) {
+    (void)device;
+    *stats = (nvmlAccountingStats_t){.gpu = pid == 4711 ? 60 : 30};
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device,
+                                                    nvmlAccountingStats_v2_t *stats) {
+    (void)device;
+    stats->gpu = stats->pid == 4711 ? 60 : 30;
+    return NVML_SUCCESS;
+}

@@ -1,0 +1,129 @@
+"""NVML tells of the container alone: its memory, its processes, how busy it keeps a card."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simgpu
+
+from .conftest import run
+from .shell import SUCCESS, Shell
+from .slot import BUILD, MIB, Card, Slot, card_uuid
+
+SNIPPETS = [
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetProcessUtilization",
+    "nvmlDeviceGetProcessesUtilizationInfo",
+    "nvmlDeviceGetSamples",
+    "nvmlDeviceGetAccountingPids",
+    "nvmlDeviceGetAccountingStats",
+    "nvmlDeviceGetAccountingStats_v2",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlDeviceGetRunningProcessDetailList",
+]
+
+
+def test_every_snippet_is_run(env: dict[str, str]) -> None:
+    assert set(run("nvml", env=env).stdout.split()) == {*SNIPPETS, "metered"}
+
+
+@pytest.mark.parametrize("way", ["link", "dlsym", "default"])
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_snippet(snippet: str, way: str, env: dict[str, str]) -> None:
+    run("nvml", snippet, way, env=env)
+
+
+def test_metered_time(env: dict[str, str], slot: Slot) -> None:
+    slot.set_limits(*(Card(card_uuid(i), 64 * MIB, compute_mode=1) for i in range(2)))
+    run("nvml", "metered", "dlsym", env=env)
+
+
+# ---- on a simulated machine, as nvidia-smi and monitors see it ----
+
+ASK = """
+import json, pynvml as n
+n.nvmlInit()
+handles = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]
+print(json.dumps({n.nvmlDeviceGetUUID(h): {
+    "total": n.nvmlDeviceGetMemoryInfo(h).total,
+    "total_v2": n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2).total,
+    "used": n.nvmlDeviceGetMemoryInfo(h).used,
+    "processes": [p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(h)],
+    "busy": n.nvmlDeviceGetUtilizationRates(h).gpu,
+} for h in handles}))
+"""
+
+
+class Machine:
+    """Three cards, of which a container sees 0 and 2; its limits name 2, 0."""
+
+    def __init__(self, folder: Path, layout: dict[str, Any]) -> None:
+        self.simulated = simgpu.create(folder / "machine", cards=3, context_bytes=10 * MIB)
+        self.uuids = [card.uuid for card in self.simulated.cards]
+        self.slot = Slot(folder / "slot", layout)
+        self.limit(0)
+        visible = folder / "dev"
+        visible.mkdir()
+        for name in ("nvidiactl", "nvidia0", "nvidia2"):
+            (visible / name).touch()
+        self.env = {
+            **simgpu.environment(self.simulated.directory),
+            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
+            "MIZAR_DIR": str(self.slot.path),
+            "SIMGPU_DEV": str(visible),
+        }
+
+    def limit(self, compute_mode: int) -> None:
+        self.slot.set_limits(
+            Card(self.uuids[2], 300 * MIB, compute_mode=compute_mode),
+            Card(self.uuids[0], 100 * MIB, compute_mode=compute_mode),
+        )
+
+    def ask(self) -> dict[str, dict[str, Any]]:
+        """What NVML says, by UUID, in NVML's order."""
+        done = subprocess.run(
+            [sys.executable, "-c", ASK], env=self.env, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, dict[str, Any]] = json.loads(done.stdout)
+        return answer
+
+
+@pytest.fixture
+def machine(tmp_path: Path, layout: dict[str, Any]) -> Machine:
+    return Machine(tmp_path, layout)
+
+
+@pytest.mark.parametrize("order", ["", "1,0", "uuids", "1"])
+def test_cards_are_known_by_uuid(order: str, machine: Machine) -> None:
+    """CUDA's device 0 under CUDA_VISIBLE_DEVICES, whatever NVML calls it."""
+    seen = [machine.uuids[0], machine.uuids[2]]
+    if order == "uuids":
+        order = ",".join(reversed(seen))
+    first = seen[1] if order and order != "0" else seen[0]
+    cuda = machine.env | ({"CUDA_VISIBLE_DEVICES": order} if order else {})
+    with Shell(cuda) as shell:
+        assert shell.alloc(60 * MIB) == SUCCESS
+        limit = 300 * MIB if first == machine.uuids[2] else 100 * MIB
+        assert shell.free_and_total() == (limit - 70 * MIB, limit)
+        told = machine.ask()
+    assert list(told) == seen
+    for uuid, total in ((machine.uuids[0], 100 * MIB), (machine.uuids[2], 300 * MIB)):
+        used = 70 * MIB if uuid == first else 0
+        assert told[uuid]["total"] == told[uuid]["total_v2"] == total
+        assert told[uuid]["used"] == used
+        assert told[uuid]["processes"] == ([used] if used else [])
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_who_does_nothing_is_not_busy(mode: int, machine: Machine) -> None:
+    machine.limit(mode)
+    with Shell(machine.env) as shell:
+        assert shell.alloc(MIB) == SUCCESS
+        assert {card["busy"] for card in machine.ask().values()} == {0}
