@@ -5,6 +5,9 @@
  *   cuda-sample alloc MIB [--api API]    try once: "OK", or the CUDA error's name (exit 3 if OOM)
  *   cuda-sample hold MIB [--api API] [--seconds N]
  *                                        allocate, say so, hold until SIGTERM or for N seconds
+ *   cuda-sample busy [--kernel-us N] [--seconds N]
+ *                                        as many kernels as the card takes, of N us each (200); says
+ *                                        every second for how much of it they ran
  *
  * API: alloc (default), pitch, managed, async. --device N chooses the card (default 0).
  * Exit: 0 well, 1 any other failure, 2 wrong usage, 3 CUDA_ERROR_OUT_OF_MEMORY.
@@ -27,6 +30,7 @@ struct options {
     const char *verb, *api;
     uint64_t bytes;
     long seconds; /* -1: until SIGTERM */
+    long kernel_us;
     int device;
 };
 
@@ -118,6 +122,86 @@ static void run_hold(const struct options *options) {
     puts("released");
 }
 
+/* ---- work ----------------------------------------------------------------------------------- */
+
+enum { AHEAD = 4, MULTIPROCESSORS = 16, THREADS = 1024, BATCH_US = 1000, NO_TIMING = 2 };
+
+/* One wave of blocks that look at the card's clock until it is late enough. */
+static const char spin_image[] =
+    ".version 6.4\n.target sm_50\n.address_size 64\n"
+    ".visible .entry spin_ns(.param .u64 ns)\n{\n"
+    ".reg .pred %p;\n.reg .u64 %now, %end;\n"
+    "ld.param.u64 %end, [ns];\nmov.u64 %now, %globaltimer;\nadd.u64 %end, %end, %now;\n"
+    "again:\nmov.u64 %now, %globaltimer;\nsetp.lt.u64 %p, %now, %end;\n@%p bra again;\nret;\n}\n";
+
+struct work {
+    void *kernel, *events[AHEAD];
+    unsigned blocks, batch; /* kernels between two events */
+    uint64_t kernel_ns;
+};
+
+static volatile sig_atomic_t told_to_end;
+
+static void end_soon(int signal) {
+    (void)signal;
+    told_to_end = 1;
+}
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static struct work prepare(const struct options *options) {
+    struct work work = {.kernel_ns = (uint64_t)options->kernel_us * 1000};
+    void *module;
+    int blocks;
+    check(CU(cuModuleLoadData, void **, const void *)(&module, spin_image));
+    check(CU(cuModuleGetFunction, void **, void *, const char *)(&work.kernel, module, "spin_ns"));
+    check(CU(cuDeviceGetAttribute, int *, int, int)(&blocks, MULTIPROCESSORS, options->device));
+    for (int i = 0; i < AHEAD; i++)
+        check(CU(cuEventCreate, void **, unsigned)(&work.events[i], NO_TIMING));
+    work.blocks = (unsigned)blocks;
+    work.batch = options->kernel_us < BATCH_US ? (unsigned)(BATCH_US / options->kernel_us) : 1;
+    return work;
+}
+
+static void launch_batch(struct work *work, void *event) {
+    void *parameters[] = {&work->kernel_ns};
+    for (unsigned i = 0; i < work->batch; i++)
+        check(CU(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                 unsigned, void *, void **, void **)(work->kernel, work->blocks, 1, 1, THREADS, 1, 1,
+                                                     0, NULL, parameters, NULL));
+    check(CU(cuEventRecord, void *, void *)(event, NULL));
+}
+
+/* Says how much of the time since `since` the kernels ran; when it was said. */
+static double tell(uint64_t ran_ns, double since) {
+    double now = seconds_now();
+    printf("busy %.1f %%\n", (double)ran_ns / (now - since) / 1e7);
+    fflush(stdout);
+    return now;
+}
+
+static void run_busy(const struct options *options) {
+    signal(SIGTERM, end_soon);
+    signal(SIGINT, end_soon);
+    open_device(options->device);
+    struct work work = prepare(options);
+    double began = seconds_now(), told = began;
+    uint64_t ran_ns = 0;
+    puts("working");
+    for (uint64_t turn = 0; !told_to_end; turn++) {
+        void *event = work.events[turn % AHEAD];
+        check(CU(cuEventSynchronize, void *)(event)); /* at first, nothing to wait for */
+        if (turn >= AHEAD) ran_ns += work.batch * work.kernel_ns;
+        launch_batch(&work, event);
+        if (seconds_now() - told >= 1) told = tell(ran_ns, told), ran_ns = 0;
+        if (options->seconds >= 0 && seconds_now() - began >= (double)options->seconds) break;
+    }
+}
+
 static void run_info(const struct options *options) {
     size_t free_bytes, total, device_total;
     open_device(options->device);
@@ -172,6 +256,7 @@ static void run_smi(void) {
 
 static void usage(void) {
     fprintf(stderr, "usage: cuda-sample smi | info [--device N]\n"
+                    "       cuda-sample busy [--kernel-us N] [--seconds N] [--device N]\n"
                     "       cuda-sample alloc MIB [--api alloc|pitch|managed|async] [--device N]\n"
                     "       cuda-sample hold MIB [--api ...] [--seconds N] [--device N]\n");
     exit(EXIT_USAGE);
@@ -194,7 +279,8 @@ static const char *known_api(const char *api) {
 }
 
 static struct options parse(char **arguments) {
-    struct options options = {.api = "alloc", .seconds = -1, .verb = *arguments};
+    struct options options = {
+        .api = "alloc", .seconds = -1, .kernel_us = 200, .verb = *arguments};
     if (!options.verb) usage();
     arguments++;
     if (strcmp(options.verb, "alloc") == 0 || strcmp(options.verb, "hold") == 0)
@@ -202,9 +288,11 @@ static struct options parse(char **arguments) {
     for (; *arguments; arguments += 2) {
         if (strcmp(*arguments, "--api") == 0) options.api = known_api(arguments[1]);
         else if (strcmp(*arguments, "--seconds") == 0) options.seconds = number(arguments[1]);
+        else if (strcmp(*arguments, "--kernel-us") == 0) options.kernel_us = number(arguments[1]);
         else if (strcmp(*arguments, "--device") == 0) options.device = (int)number(arguments[1]);
         else usage();
     }
+    if (options.kernel_us < 1) usage();
     return options;
 }
 
@@ -215,6 +303,7 @@ int main(int count, char **arguments) {
     else if (strcmp(options.verb, "info") == 0) run_info(&options);
     else if (strcmp(options.verb, "alloc") == 0) run_alloc(&options);
     else if (strcmp(options.verb, "hold") == 0) run_hold(&options);
+    else if (strcmp(options.verb, "busy") == 0) run_busy(&options);
     else usage();
     return EXIT_SUCCESS;
 }

@@ -2,9 +2,11 @@
 
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
+import simgpu
 from unit.simgpu.harness import Bench, compile_sample
 
 
@@ -44,6 +46,14 @@ def test_hold_holds_until_it_is_told_to_end(bench: Bench) -> None:
     holder.send_signal(signal.SIGTERM)
     assert holder.communicate()[0] == "released\n"
     assert holder.returncode == 0
+
+
+def test_busy_says_how_much_of_the_time_its_kernels_ran(snippets: Path, tmp_path: Path) -> None:
+    bench = Bench(simgpu.create(tmp_path / "machine", clock="real"), snippets)
+    out = bench.call(compile_sample(), "busy", "--seconds", "2").stdout.splitlines()
+    bench.end()
+    assert out[0] == "working"
+    assert float(out[1].removeprefix("busy ").removesuffix(" %")) > 20
 
 
 @pytest.mark.parametrize("words", [[], ["alloc"], ["alloc", "x"], ["hold", "1", "--api", "no"]])
