@@ -7,7 +7,7 @@ AREA ?= all
 NODES ?= 1
 NAME ?= mizar
 
-.PHONY: help demo test check lint types fast integration e2e gen bench up down images shim clean setup root-setup
+.PHONY: help demo test check lint types fast integration e2e gen bench soak up down images shim clean setup root-setup
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ gen: setup ## write the generated files: CRDs, hook table, gRPC stubs
 # Only what starts a cluster needs root.
 bench: $(if $(filter shim compute,$(AREA)),setup,root-setup) ## benchmarks; AREA=shim for one; results in build/bench/
 	@$(PY) -m bench $(AREA)
+
+soak: setup ## random work and sudden deaths under the shim; MIZAR_SOAK_MINUTES=5
+	@$(PY) -m soak
 
 up: root-setup ## a local cluster to play with, Mizar installed; NODES=2 NAME=mizar (root)
 	@$(PY) -m cluster up --name $(NAME) --nodes $(NODES)

@@ -1,12 +1,21 @@
 /*
- * Random work over every way to take memory, on whatever driver is there: `soak SEED OPERATIONS
- * THREADS [WAY]`, with WAY only that one. Somebody else looks whether the card ever holds more than the limit. What is refused is
- * refused; every other error ends the program.
+ * Random work over every way to take memory, on whatever driver is there. Somebody else looks
+ * whether the card ever holds more than the limit. What is refused is refused; every other error
+ * ends the program.
+ *     soak SEED OPERATIONS THREADS [WAY]   with WAY only that one
+ *     soak kill SEED KILLS AT_ONCE         keeps so many workers at it and kills each at some moment
+ * SOAK_COUNT names a file of 8 bytes that counts operations, and is the sign of life.
  */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -128,6 +137,17 @@ static void give(struct object *object, uint64_t *state) {
 }
 
 static int operations;
+static uint64_t nobody_counts, *done = &nobody_counts;
+
+static void open_count(void) {
+    const char *path = getenv("SOAK_COUNT");
+    if (!path) return;
+    int fd = open(path, O_RDWR);
+    CHECK(fd >= 0);
+    done = mmap(NULL, sizeof *done, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(done != MAP_FAILED);
+    close(fd);
+}
 
 static void *work(void *seed) {
     struct object objects[OBJECTS] = {0};
@@ -136,27 +156,114 @@ static void *work(void *seed) {
     for (int i = 0; i < operations; i++) {
         struct object *object = &objects[random_next(&state) % OBJECTS];
         if (object->kind) give(object, &state); else take(object, &state);
+        __atomic_fetch_add(done, 1, __ATOMIC_RELAXED);
     }
     for (int i = 0; i < OBJECTS; i++)
         if (objects[i].kind) give(&objects[i], &state);
     return NULL;
 }
 
-int main(int count, char **arguments) {
-    pthread_t threads[8];
-    CHECK(count > 3);
-    int number = atoi(arguments[3]);
-    operations = atoi(arguments[2]);
-    if (count > 4) only = atoi(arguments[4]);
+/* Returns when all threads are through, or there is no room even for a context. */
+static void soak(uint64_t seed, int threads) {
+    pthread_t thread[8];
     driver = dlopen("libcuda.so.1", RTLD_LAZY);
-    CHECK(driver && number <= 8);
+    CHECK(driver && threads <= 8);
     CHECK_IS(CALL(cuInit, 0), CUDA_SUCCESS);
-    if (!granted(CALL(cuDevicePrimaryCtxRetain, &primary, 0))) return 0;
-    for (int i = 0; i < number; i++)
-        CHECK(!pthread_create(&threads[i], NULL, work,
-                              (void *)(uintptr_t)(strtoull(arguments[1], NULL, 10) * 8 + (unsigned)i)));
-    for (int i = 0; i < number; i++) pthread_join(threads[i], NULL);
+    if (!granted(CALL(cuDevicePrimaryCtxRetain, &primary, 0))) return;
+    for (int i = 0; i < threads; i++)
+        CHECK(!pthread_create(&thread[i], NULL, work, (void *)(uintptr_t)(seed * 8 + (unsigned)i)));
+    for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);
     CHECK_IS(CALL(cuCtxSetCurrent, primary), CUDA_SUCCESS);
     CHECK_IS(CALL(cuCtxSynchronize), CUDA_SUCCESS);
+}
+
+/* ---- killing: the killer itself never touches the driver, so that its children may ------------ */
+
+enum { AT_ONCE_MAX = 64, US = 1000 };
+
+struct worker {
+    pid_t pid;
+    uint64_t until; /* when it is killed: ns, CLOCK_MONOTONIC */
+};
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* 16 us to 33 ms, short ones as often as long ones: deaths fall into starts as well as into work. */
+static uint64_t life(uint64_t *state) {
+    uint64_t longest = (uint64_t)16 * US << random_next(state) % 12;
+    return longest / 2 + random_next(state) % (longest / 2);
+}
+
+/* Some load everything anew, some inherit the loaded libraries. */
+static void be_worker(uint64_t seed, char *self) {
+    char text[24];
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)seed);
+    if (seed % 2) execl("/proc/self/exe", self, text, "1000000", seed % 4 == 1 ? "1" : "3", NULL);
+    operations = 1000000;
+    soak(seed, seed % 4 == 2 ? 1 : 3);
+    _exit(0);
+}
+
+static struct worker new_worker(uint64_t *state, char *self) {
+    uint64_t seed = random_next(state) >> 8, until = now_ns() + life(state);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (!pid) be_worker(seed, self);
+    return (struct worker){pid, until};
+}
+
+static struct worker *first_to_die(struct worker *workers, int count) {
+    struct worker *first = workers;
+    for (int i = 1; i < count; i++)
+        if (workers[i].until < first->until) first = &workers[i];
+    return first;
+}
+
+static void sleep_until(uint64_t when) {
+    struct timespec at = {(time_t)(when / 1000000000), (long)(when % 1000000000)};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+}
+
+/* True when it died of it; one that found no room may have ended before. */
+static bool kill_worker(const struct worker *worker) {
+    int status;
+    CHECK(!kill(worker->pid, SIGKILL));
+    CHECK(waitpid(worker->pid, &status, 0) == worker->pid);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) return true;
+    CHECK_IS(status, 0);
+    return false;
+}
+
+static int killer(uint64_t seed, int kills, int at_once, char *self) {
+    struct worker workers[AT_ONCE_MAX];
+    uint64_t state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    CHECK(at_once > 0 && at_once <= AT_ONCE_MAX);
+    for (int i = 0; i < at_once; i++) workers[i] = new_worker(&state, self);
+    while (kills > 0) {
+        struct worker *next = first_to_die(workers, at_once);
+        sleep_until(next->until);
+        if (kill_worker(next)) kills--;
+        *next = new_worker(&state, self);
+    }
+    for (int i = 0; i < at_once; i++) kill_worker(&workers[i]);
+    return 0;
+}
+
+int main(int count, char **arguments) {
+    CHECK(count > 3);
+    open_count();
+    if (!strcmp(arguments[1], "kill")) {
+        CHECK(count > 4);
+        return killer(strtoull(arguments[2], NULL, 10), atoi(arguments[3]), atoi(arguments[4]),
+                      arguments[0]);
+    }
+    operations = atoi(arguments[2]);
+    if (count > 4) only = atoi(arguments[4]);
+    soak(strtoull(arguments[1], NULL, 10), atoi(arguments[3]));
     return 0;
 }

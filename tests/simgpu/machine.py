@@ -235,8 +235,9 @@ class Machine:
 
     def watch(self, card: int, most: int) -> None:
         """From now on, look at every allocation whether living processes hold more than `most`
-        bytes together; 0 ends it."""
-        self.admin.set_number(card, "watch_bytes", most)
+        bytes together; 0 ends it. Forgets what was seen before."""
+        for field, value in (("watch_bytes", most), ("over_bytes", 0), ("over_count", 0)):
+            self.admin.set_number(card, field, value)
 
     def over(self, card: int) -> tuple[int, int]:
         """By how many bytes they ever held more than that, and how often they were seen to."""

@@ -1,0 +1,108 @@
+"""`make soak`: random work and sudden deaths, for MIZAR_SOAK_MINUTES (5). MIZAR_SOAK_SEED repeats
+what another run did. Fails when the limit was passed, a byte was lost or something stood still."""
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from bench.figures import ROOT, Details, Figure, Report
+from soak.container import WAYS, Container, Truth
+
+MINUTES = float(os.environ.get("MIZAR_SOAK_MINUTES", "5"))
+SEED = int(os.environ.get("MIZAR_SOAK_SEED", str(random.randrange(1 << 30))))
+OPERATIONS, KILLS = 1_000_000, 10_000
+ROUND_KILLS = 500
+
+
+class Soak:
+    """Rounds until the time is over and enough was done."""
+
+    def __init__(self, container: Container, minutes: float, seed: int) -> None:
+        self._container = container
+        self._end = time.monotonic() + minutes * 60
+        self._chance = random.Random(seed)
+        self._killed = 0
+        self.truths: list[Truth] = []
+        self.rows: list[tuple[str, ...]] = []
+
+    def run(self) -> Report:
+        """Each way alone, then all of them mixed and workers killed at any moment, in turns."""
+        seconds = max(0.5, (self._end - time.monotonic()) / 10 / len(WAYS))
+        for name, way in WAYS.items():
+            self._round(name, partial(self._work, seconds, way))
+        while not self._enough():
+            self._round("all ways", partial(self._work, seconds, None))
+            self._round("killing", self._kill)
+        return self._report()
+
+    def _enough(self) -> bool:
+        done = self._container.operations >= OPERATIONS and self._killed >= KILLS
+        return done and time.monotonic() >= self._end
+
+    def _work(self, seconds: float, way: int | None) -> None:
+        self._killed += self._container.work(self._chance.getrandbits(40), seconds, way=way)
+
+    def _kill(self) -> None:
+        self._container.kill(self._chance.getrandbits(40), ROUND_KILLS)
+        self._killed += ROUND_KILLS
+
+    def _round(self, name: str, what: Callable[[], None]) -> None:
+        operations, killed, began = self._container.operations, self._killed, time.monotonic()
+        what()
+        truth = self._container.truth()
+        self.truths.append(truth)
+        row = (
+            name,
+            f"{time.monotonic() - began:.1f}",
+            str(self._container.operations - operations),
+            str(self._killed - killed),
+            str(truth.over),
+            str(truth.lost),
+            f"{truth.took_s * 1000:.0f}",
+        )
+        self.rows.append(row)
+        print(f"  {name}: {row[2]} operations, {row[3]} killed in {row[1]} s", flush=True)
+
+    def _report(self) -> Report:
+        report = Report("soak")
+        report.figures = [
+            self._figure("granted_over_limit_bytes", [one.over for one in self.truths], "<= 0"),
+            self._figure("lost_bytes", [one.lost for one in self.truths], "<= 0"),
+            self._total("sigkills_survived", self._killed, f">= {KILLS}"),
+            self._total("operations", self._container.operations, f">= {OPERATIONS}"),
+            self._figure("limit_again_s", [one.took_s for one in self.truths], "<= 1"),
+        ]
+        columns = ("round", "s", "operations", "killed", "over", "lost", "whole limit again, ms")
+        report.details = [Details(f"soak, seed {SEED}", columns, self.rows)]
+        return report
+
+    @staticmethod
+    def _figure(name: str, values: Sequence[float], goal: str) -> Figure:
+        unit = name.rsplit("_", 1)[1]
+        spread = (round(min(values), 4), round(max(values), 4))
+        return Figure(name, spread[1], unit, goal, len(values), spread)
+
+    @staticmethod
+    def _total(name: str, value: int, goal: str) -> Figure:
+        return Figure(name, value, "", goal, 1, (value, value))
+
+
+def main() -> int:
+    """The report, and 1 when a limit was passed or a byte lost; a hang ends it with an error."""
+    subprocess.run(["make", "-s", "-C", ROOT / "shim", "tests"], check=True)
+    print(f"seed {SEED}, {MINUTES:g} minutes", flush=True)
+    with tempfile.TemporaryDirectory() as folder, Container(Path(folder)) as container:
+        report = Soak(container, MINUTES, SEED).run()
+    report.print()
+    print(f"written to {report.write()}")
+    return int(any(one.value > 0 for one in report.figures[:2]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
