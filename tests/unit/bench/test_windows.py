@@ -1,0 +1,60 @@
+"""From what a card did in each millisecond to what the figures of compute shares say."""
+
+import pytest
+
+from bench.compute.windows import jain, ratio_error, settled_after, shares, worst
+
+MS = 1_000_000
+
+
+def _work(*parts: tuple[int, float]) -> list[int]:
+    """So many milliseconds with such a share of each."""
+    return [round(share * MS) for length, share in parts for _ in range(length)]
+
+
+def test_each_window_has_its_share() -> None:
+    assert shares(_work((10, 1), (10, 0)), 10) == [100 - 10 * i for i in range(11)]
+
+
+def test_windows_begin_after_the_start() -> None:
+    assert shares(_work((10, 1), (10, 0.25)), 10, start=10) == [25]
+
+
+def test_the_worst_window_counts() -> None:
+    work = _work((1000, 0.3), (100, 0.5), (1000, 0.3))
+    assert worst(work, 30, 100, 0) == pytest.approx(20)
+    assert worst(work, 30, 1000, 0) == pytest.approx(2)
+
+
+def test_too_short_a_run_is_no_measurement() -> None:
+    with pytest.raises(ValueError, match="too short"):
+        worst(_work((500, 0.3)), 30, 1000, 0)
+
+
+def test_settled_is_when_every_tenth_of_a_second_is_near() -> None:
+    assert settled_after(_work((2000, 0.5)), 50, 0, 2000) == 0
+    # of a window that begins after 40 ms, at most 3 of 100 ms are wrong by 100 points
+    assert settled_after(_work((200, 1), (1800, 0)), 0, 0, 2000) == 197
+    assert settled_after(_work((2000, 0.5)), 10, 0, 2000) == 2000
+
+
+def test_what_comes_a_second_after_it_settled_does_not_count() -> None:
+    work = _work((50, 1), (1500, 0.5), (50, 1), (400, 0.5))
+    assert settled_after(work, 50, 0, len(work)) == pytest.approx(47, abs=3)
+
+
+def test_a_change_is_settled_from_its_own_time() -> None:
+    work = _work((1000, 0.5), (20, 0.5), (980, 0.2))
+    assert settled_after(work, 20, 1000, 2000) == 10
+
+
+def test_the_ratio_of_two_is_of_their_own_work() -> None:
+    assert ratio_error(_work((2000, 0.3)), _work((2000, 0.3)), 50, 0) == 0
+    assert ratio_error(_work((2000, 0.2)), _work((2000, 0.6)), 30, 0) == pytest.approx(5)
+    assert ratio_error([0] * 2000, [0] * 2000, 50, 0) == 100
+
+
+def test_jains_index() -> None:
+    assert jain([3, 3, 3, 3]) == 1
+    assert jain([1, 0, 0, 0]) == 0.25
+    assert jain([0, 0]) == 0
