@@ -6,6 +6,7 @@
 #include "pages.h"
 #include "pools.h"
 #include "slots.h"
+#include "vmm.h"
 
 CUresult shim_enter(struct regions **regions) {
     *regions = regions_get();
@@ -27,10 +28,11 @@ static CUresult begin(struct charge *charge) {
     return shim_enter(&charge->regions);
 }
 
-/* Memory that only pools still hold is asked back before anybody is refused. */
+/* Memory that nobody can use any more is given back before anybody is refused. */
 static bool reserve_hard(struct regions *regions, int card, uint64_t bytes) {
     if (account_reserve(regions, card, bytes)) return true;
-    return pools_shrink(regions, card) && account_reserve(regions, card, bytes);
+    bool shrunk = pools_shrink(regions, card), settled = vmm_settle(regions);
+    return (shrunk || settled) && account_reserve(regions, card, bytes);
 }
 
 static CUresult reserve(struct charge *charge, int card, uint64_t bytes) {

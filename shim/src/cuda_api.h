@@ -55,6 +55,24 @@ typedef struct {
     unsigned char flags[8];
 } CUmemAllocationProp;
 
+enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+
+typedef struct CUmulticastObjectProp_st CUmulticastObjectProp; /* never looked into */
+
+enum { CU_RESOURCE_TYPE_ARRAY = 0 };
+enum { CU_MEM_OPERATION_TYPE_MAP = 1 };
+
+typedef struct {
+    int resource_type;
+    void *resource; /* CUarray or CUmipmappedArray */
+    int subresource_type;
+    unsigned long long subresource[4];
+    int operation, handle_type; /* CU_MEM_OPERATION_TYPE_* */
+    CUmemGenericAllocationHandle handle;
+    unsigned long long offset;
+    unsigned devices, flags, reserved[2];
+} CUarrayMapInfo;
+
 typedef struct {
     int type, handle_types;
     CUmemLocation location;
@@ -262,6 +280,21 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags);
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address);
+CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAllocationHandle handle, int type,
+                                      unsigned long long flags);
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *prop);
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t at,
+                            CUmemGenericAllocationHandle memory, size_t offset, size_t bytes,
+                            unsigned long long flags);
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t at,
+                               CUmemGenericAllocationHandle memory, size_t offset, size_t bytes,
+                               unsigned long long flags);
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t at, CUdeviceptr pointer,
+                             size_t bytes, unsigned long long flags);
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device, size_t at,
+                                CUdeviceptr pointer, size_t bytes, unsigned long long flags);
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned count, CUstream stream);
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned count, CUstream stream);
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
                                         int type);
 

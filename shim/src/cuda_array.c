@@ -2,6 +2,7 @@
 #include "arrays.h"
 #include "charge.h"
 #include "resolve.h"
+#include "vmm.h"
 
 static CUresult undo_array(uint64_t key) {
     return REAL(cuArrayDestroy)((CUarray)(uintptr_t)(key ^ alloc_key(ALLOC_ARRAY, NULL)));
@@ -61,11 +62,28 @@ EXPORT CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1
     return end(&charge, result, array);
 }
 
-EXPORT CUresult cuArrayDestroy(CUarray array) {
+/* Around the end of an array: its own charge, and the memory that was mapped into it. */
+struct ending {
     struct charge charge;
-    uint64_t key = alloc_key(ALLOC_ARRAY, array);
-    charge_lift(&charge, array ? key : 0);
-    return charge_finish(&charge, REAL(cuArrayDestroy)(array), key);
+    struct vmm_keeper *keeper;
+    uint64_t key;
+};
+
+static struct ending lift(enum alloc_kind kind, const void *array) {
+    struct ending ending = {.key = alloc_key(kind, array)};
+    charge_lift(&ending.charge, array ? ending.key : 0);
+    ending.keeper = vmm_lift(ending.charge.regions, ending.key);
+    return ending;
+}
+
+static CUresult finish(struct ending *ending, CUresult result) {
+    vmm_finish(ending->charge.regions, ending->key, ending->keeper, result == CUDA_SUCCESS);
+    return charge_finish(&ending->charge, result, ending->key);
+}
+
+EXPORT CUresult cuArrayDestroy(CUarray array) {
+    struct ending ending = lift(ALLOC_ARRAY, array);
+    return finish(&ending, REAL(cuArrayDestroy)(array));
 }
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
@@ -79,8 +97,6 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
 }
 
 EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    struct charge charge;
-    uint64_t key = alloc_key(ALLOC_MIPMAP, array);
-    charge_lift(&charge, array ? key : 0);
-    return charge_finish(&charge, REAL(cuMipmappedArrayDestroy)(array), key);
+    struct ending ending = lift(ALLOC_MIPMAP, array);
+    return finish(&ending, REAL(cuMipmappedArrayDestroy)(array));
 }

@@ -66,6 +66,19 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     return result;
 }
 
+/* The descriptor holds the memory, also when the handle is released. */
+EXPORT CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAllocationHandle handle,
+                                             int type, unsigned long long flags) {
+    struct regions *regions = shim_known();
+    if (!regions || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return REAL(cuMemExportToShareableHandle)(os_handle, handle, type, flags);
+    vmm_lock(regions);
+    CUresult result = REAL(cuMemExportToShareableHandle)(os_handle, handle, type, flags);
+    if (result == CUDA_SUCCESS) vmm_export(regions, handle, *(int *)os_handle);
+    vmm_unlock(regions);
+    return result;
+}
+
 /* Where the memory of the imported handle is: on a card of ours, or elsewhere. */
 static int card_of_handle(struct regions *regions, CUmemGenericAllocationHandle handle) {
     CUmemAllocationProp prop = {0};
@@ -87,7 +100,86 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     result = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
     if (result != CUDA_SUCCESS || !charge.regions) return result;
     charge.alloc.card = card_of_handle(charge.regions, *handle);
-    if (charge.alloc.card == CARD_NONE || vmm_add(&charge, *handle)) return CUDA_SUCCESS;
+    if (vmm_add(&charge, *handle)) return CUDA_SUCCESS;
     REAL(cuMemRelease)(*handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* ---- other objects that hold memory -------------------------------------------------------------- */
+
+/* A multicast object has no memory of its own, but is a handle: its end is noticed like others'. */
+EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
+                                  const CUmulticastObjectProp *prop) {
+    struct charge charge = {.alloc.card = CARD_NONE};
+    CUresult result = shim_enter(&charge.regions);
+    if (result == CUDA_SUCCESS) result = REAL(cuMulticastCreate)(handle, prop);
+    if (result != CUDA_SUCCESS || !charge.regions || vmm_add(&charge, *handle)) return result;
+    REAL(cuMemRelease)(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static bool keep(uint64_t keeper, CUmemGenericAllocationHandle handle) {
+    struct regions *regions = shim_known();
+    if (!regions) return true;
+    vmm_lock(regions);
+    bool kept = vmm_keep(regions, keeper, handle);
+    vmm_unlock(regions);
+    return kept;
+}
+
+/* The same for the memory that is mapped there. */
+static bool keep_at(uint64_t keeper, CUdeviceptr pointer) {
+    CUmemGenericAllocationHandle handle;
+    void *address = (void *)(uintptr_t)pointer;
+    if (REAL(cuMemRetainAllocationHandle)(&handle, address) != CUDA_SUCCESS) return true;
+    bool kept = keep(keeper, handle);
+    REAL(cuMemRelease)(handle);
+    return kept;
+}
+
+EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t at,
+                                   CUmemGenericAllocationHandle memory, size_t offset, size_t bytes,
+                                   unsigned long long flags) {
+    if (!keep(handle, memory)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMulticastBindMem)(handle, at, memory, offset, bytes, flags);
+}
+
+EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device,
+                                      size_t at, CUmemGenericAllocationHandle memory,
+                                      size_t offset, size_t bytes, unsigned long long flags) {
+    if (!keep(handle, memory)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMulticastBindMem_v2)(handle, device, at, memory, offset, bytes, flags);
+}
+
+EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t at,
+                                    CUdeviceptr pointer, size_t bytes, unsigned long long flags) {
+    if (!keep_at(handle, pointer)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMulticastBindAddr)(handle, at, pointer, bytes, flags);
+}
+
+EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device,
+                                       size_t at, CUdeviceptr pointer, size_t bytes,
+                                       unsigned long long flags) {
+    if (!keep_at(handle, pointer)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMulticastBindAddr_v2)(handle, device, at, pointer, bytes, flags);
+}
+
+static bool keep_for_arrays(const CUarrayMapInfo *list, unsigned count) {
+    for (unsigned i = 0; list && i < count; i++) {
+        bool array = list[i].resource_type == CU_RESOURCE_TYPE_ARRAY;
+        uint64_t keeper = alloc_key(array ? ALLOC_ARRAY : ALLOC_MIPMAP, list[i].resource);
+        if (list[i].operation == CU_MEM_OPERATION_TYPE_MAP && !keep(keeper, list[i].handle))
+            return false;
+    }
+    return true;
+}
+
+EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned count, CUstream stream) {
+    if (!keep_for_arrays(list, count)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMemMapArrayAsync)(list, count, stream);
+}
+
+EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned count, CUstream stream) {
+    if (!keep_for_arrays(list, count)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMemMapArrayAsync_ptsz)(list, count, stream);
 }

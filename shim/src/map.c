@@ -74,3 +74,11 @@ void *map_remove(struct map *map, uint64_t key) {
     close_hole(map, cell);
     return value;
 }
+
+void map_drain(struct map *map, void (*taken)(void *value, void *context), void *context) {
+    struct map old = *map;
+    *map = (struct map){0};
+    for (uint32_t i = 0; old.cells && i < 1u << old.bits; i++)
+        if (old.cells[2 * i]) taken((void *)old.cells[2 * i + 1], context);
+    free(old.cells);
+}

@@ -15,4 +15,7 @@ bool map_put(struct map *map, uint64_t key, void *value);
 /* Returns what was there, or NULL. */
 void *map_remove(struct map *map, uint64_t key);
 
+/* Hands every value to `taken`, and empties the map. */
+void map_drain(struct map *map, void (*taken)(void *value, void *context), void *context);
+
 #endif

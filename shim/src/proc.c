@@ -1,12 +1,15 @@
 #include "proc.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "sys.h"
 
 #define PF_EXITING 0x4
+#define MARK SIGIO
 
 static bool read_text(const char *path, char *text, size_t bytes) {
     int fd = sys_open(path, O_RDONLY);
@@ -58,4 +61,22 @@ bool proc_exiting(unsigned pid, uint64_t start_time) {
     /* A zombie whose other threads still run has not let go of its files either. */
     if (stat.state == 'Z' || stat.state == 'X') return stat.threads > 1;
     return stat.flags & PF_EXITING;
+}
+
+/* By number: glibc's own fstat is not in every libc that programs bring. */
+static bool identify(int fd, struct proc_file *file) {
+    struct stat stat;
+    if (SYS(SYS_fstat, fd, &stat)) return false;
+    *file = (struct proc_file){fd, stat.st_dev, stat.st_ino};
+    return true;
+}
+
+bool proc_file(int fd, struct proc_file *file) {
+    return identify(fd, file) && SYS(SYS_fcntl, fd, F_SETSIG, MARK) == 0;
+}
+
+bool proc_file_is(const struct proc_file *file) {
+    struct proc_file now;
+    return identify(file->fd, &now) && now.device == file->device && now.inode == file->inode &&
+           SYS(SYS_fcntl, file->fd, F_GETSIG) == MARK;
 }

@@ -1,4 +1,4 @@
-/* What /proc says of a process. */
+/* What the kernel says of a process, and of this one's files. */
 #ifndef MIZAR_PROC_H
 #define MIZAR_PROC_H
 
@@ -20,5 +20,21 @@ uint64_t proc_pid_namespace(void);
 
 /* The process with that start time is on its way out, but the kernel has not closed its files. */
 bool proc_exiting(unsigned pid, uint64_t start_time);
+
+/*
+ * An open file that is known by its descriptor. NVIDIA's are all of one device, so it is marked with
+ * the signal that would tell of input on it (nobody asks for one): what is opened later under the
+ * same number has no mark.
+ */
+struct proc_file {
+    int fd;
+    uint64_t device, inode;
+};
+
+/* Marks it. False: there is no such file, or it cannot be marked. */
+bool proc_file(int fd, struct proc_file *file);
+
+/* The descriptor is still that file. */
+bool proc_file_is(const struct proc_file *file);
 
 #endif

@@ -15,7 +15,8 @@
 #define DEVICES_MAX 64
 #define SEGMENTS_MAX 8
 
-struct segment; /* allocs.c */
+struct segment;    /* allocs.c */
+struct vmm_handle; /* vmm.c */
 
 #define PAGE_SEGMENTS_MAX 5
 #define CONTEXTS_MAX 256
@@ -87,7 +88,8 @@ struct process {
     uint64_t *page_segments[PAGE_SEGMENTS_MAX]; /* pages.c */
     struct process_context contexts[CONTEXTS_MAX];
     struct process_pool pools[POOLS_MAX];
-    struct map vmm_handles, vmm_mappings;
+    struct map vmm_handles, vmm_mappings, vmm_keepers;
+    struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */
     struct metering *metering;
 };
 

@@ -4,17 +4,31 @@
 
 #include "account.h"
 #include "map.h"
+#include "proc.h"
 
 struct vmm_handle {
+    CUmemGenericAllocationHandle handle;
     uint64_t bytes;
     int card;
-    unsigned references, mappings;
+    unsigned references, mappings, keepers;
+    struct vmm_export *exports;
+    struct vmm_handle *next; /* among those that only exports hold */
+};
+
+/* A descriptor that was made for the handle, as long as it is that. */
+struct vmm_export {
+    struct proc_file file;
+    struct vmm_export *next;
 };
 
 struct vmm_mapping {
     uint64_t bytes;
-    CUmemGenericAllocationHandle handle;
     struct vmm_handle *memory;
+};
+
+/* What it holds, each once: the memory's address is key and value. */
+struct vmm_keeper {
+    struct map kept;
 };
 
 void vmm_lock(struct regions *regions) {
@@ -32,7 +46,10 @@ void vmm_unlock(struct regions *regions) {
 bool vmm_add(struct charge *charge, CUmemGenericAllocationHandle handle) {
     struct vmm_handle *memory = malloc(sizeof *memory);
     if (!memory) return false;
-    *memory = (struct vmm_handle){charge->alloc.bytes, charge->alloc.card, 1, 0};
+    *memory = (struct vmm_handle){.handle = handle,
+                                  .bytes = charge->alloc.bytes,
+                                  .card = charge->alloc.card,
+                                  .references = 1};
     vmm_lock(charge->regions);
     bool added = map_put(&charge->regions->process->vmm_handles, handle, memory);
     vmm_unlock(charge->regions);
@@ -51,20 +68,68 @@ void vmm_retain(struct regions *regions, CUmemGenericAllocationHandle handle) {
     vmm_unlock(regions);
 }
 
-static void drop_unused(struct regions *regions, CUmemGenericAllocationHandle handle,
-                        struct vmm_handle *memory) {
-    if (memory->references || memory->mappings) return;
-    if (find(regions, handle) == memory) map_remove(&regions->process->vmm_handles, handle);
+/* ---- gone ---------------------------------------------------------------------------------------- */
+
+/* Forgets the descriptors that were closed; true when one is left. */
+static bool is_exported(struct vmm_handle *memory) {
+    struct vmm_export **link = &memory->exports;
+    while (*link) {
+        struct vmm_export *export = *link;
+        if (proc_file_is(&export->file)) return true;
+        *link = export->next;
+        free(export);
+    }
+    return false;
+}
+
+static void give_back(struct regions *regions, struct vmm_handle *memory) {
     account_release(regions, memory->card, memory->bytes);
     free(memory);
+}
+
+static void release_keeper(struct regions *regions, struct vmm_keeper *keeper);
+
+static void drop_unused(struct regions *regions, struct vmm_handle *memory) {
+    struct process *process = regions->process;
+    if (memory->references || memory->mappings || memory->keepers) return;
+    if (find(regions, memory->handle) == memory) {
+        map_remove(&process->vmm_handles, memory->handle);
+        release_keeper(regions, map_remove(&process->vmm_keepers, memory->handle));
+    }
+    if (is_exported(memory)) {
+        memory->next = process->vmm_exported;
+        process->vmm_exported = memory;
+    } else {
+        give_back(regions, memory);
+    }
+}
+
+bool vmm_settle(struct regions *regions) {
+    bool any = false;
+    vmm_lock(regions);
+    struct vmm_handle **link = &regions->process->vmm_exported;
+    while (*link) {
+        struct vmm_handle *memory = *link;
+        if (is_exported(memory)) {
+            link = &memory->next;
+            continue;
+        }
+        *link = memory->next;
+        give_back(regions, memory);
+        any = true;
+    }
+    vmm_unlock(regions);
+    return any;
 }
 
 void vmm_release(struct regions *regions, CUmemGenericAllocationHandle handle) {
     struct vmm_handle *memory = find(regions, handle);
     if (!memory || !memory->references) return;
     memory->references--;
-    drop_unused(regions, handle, memory);
+    drop_unused(regions, memory);
 }
+
+/* ---- mapped -------------------------------------------------------------------------------------- */
 
 bool vmm_may_map(struct regions *regions, CUmemGenericAllocationHandle handle, uint64_t bytes) {
     struct vmm_handle *memory = find(regions, handle);
@@ -79,7 +144,7 @@ void vmm_map(struct regions *regions, CUdeviceptr pointer, uint64_t bytes,
     struct vmm_handle *memory = find(regions, handle);
     struct vmm_mapping *mapping = memory ? malloc(sizeof *mapping) : NULL;
     if (!mapping) return;
-    *mapping = (struct vmm_mapping){bytes, handle, memory};
+    *mapping = (struct vmm_mapping){bytes, memory};
     if (map_put(&regions->process->vmm_mappings, pointer, mapping))
         memory->mappings++;
     else
@@ -93,7 +158,73 @@ void vmm_unmap(struct regions *regions, CUdeviceptr pointer, uint64_t bytes) {
         if (!mapping) return;
         pointer += mapping->bytes;
         mapping->memory->mappings--;
-        drop_unused(regions, mapping->handle, mapping->memory);
+        drop_unused(regions, mapping->memory);
         free(mapping);
     }
+}
+
+/* ---- kept by other objects ----------------------------------------------------------------------- */
+
+static struct vmm_keeper *find_or_add_keeper(struct process *process, uint64_t key) {
+    struct vmm_keeper *keeper = map_get(&process->vmm_keepers, key);
+    if (keeper) return keeper;
+    keeper = calloc(1, sizeof *keeper);
+    if (!keeper || map_put(&process->vmm_keepers, key, keeper)) return keeper;
+    free(keeper);
+    return NULL;
+}
+
+bool vmm_keep(struct regions *regions, uint64_t key, CUmemGenericAllocationHandle handle) {
+    struct vmm_handle *memory = find(regions, handle);
+    if (!memory) return true;
+    struct vmm_keeper *keeper = find_or_add_keeper(regions->process, key);
+    uint64_t place = (uint64_t)(uintptr_t)memory;
+    if (!keeper) return false;
+    if (map_get(&keeper->kept, place)) return true;
+    if (!map_put(&keeper->kept, place, memory)) return false;
+    memory->keepers++;
+    return true;
+}
+
+static void let_go(void *memory, void *regions) {
+    ((struct vmm_handle *)memory)->keepers--;
+    drop_unused(regions, memory);
+}
+
+static void release_keeper(struct regions *regions, struct vmm_keeper *keeper) {
+    if (!keeper) return;
+    map_drain(&keeper->kept, let_go, regions);
+    free(keeper);
+}
+
+struct vmm_keeper *vmm_lift(struct regions *regions, uint64_t key) {
+    if (!regions || !__atomic_load_n(&regions->process->vmm_keepers.used, __ATOMIC_RELAXED))
+        return NULL;
+    vmm_lock(regions);
+    struct vmm_keeper *keeper = map_remove(&regions->process->vmm_keepers, key);
+    vmm_unlock(regions);
+    return keeper;
+}
+
+void vmm_finish(struct regions *regions, uint64_t key, struct vmm_keeper *keeper, bool gone) {
+    if (!keeper) return;
+    vmm_lock(regions);
+    if (gone)
+        release_keeper(regions, keeper);
+    else
+        map_put(&regions->process->vmm_keepers, key, keeper);
+    vmm_unlock(regions);
+}
+
+/* ---- exported ------------------------------------------------------------------------------------ */
+
+void vmm_export(struct regions *regions, CUmemGenericAllocationHandle handle, int fd) {
+    struct vmm_handle *memory = find(regions, handle);
+    struct vmm_export *export = memory ? malloc(sizeof *export) : NULL;
+    if (!export) return;
+    *export = (struct vmm_export){.next = memory->exports};
+    if (proc_file(fd, &export->file))
+        memory->exports = export;
+    else
+        free(export);
 }

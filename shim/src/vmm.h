@@ -1,6 +1,6 @@
 /*
- * Physical memory by handle (cuMemCreate). It lives while a handle to it or a mapping of it does,
- * so both are counted; it is charged once.
+ * Physical memory by handle (cuMemCreate). It lives while a handle to it, a mapping of it, or
+ * something else of the driver's that holds it does; so these are counted, and it is charged once.
  */
 #ifndef MIZAR_VMM_H
 #define MIZAR_VMM_H
@@ -26,5 +26,24 @@ void vmm_map(struct regions *regions, CUdeviceptr pointer, uint64_t bytes,
 
 /* Every mapping in the range. */
 void vmm_unmap(struct regions *regions, CUdeviceptr pointer, uint64_t bytes);
+
+/*
+ * The keeper (a multicast object by its handle, a sparse array by its key) holds the memory from
+ * now on, until it is gone itself: what it lets go earlier stays charged. False: no memory.
+ */
+bool vmm_keep(struct regions *regions, uint64_t keeper, CUmemGenericAllocationHandle handle);
+
+/* The handle was given to others by this descriptor, which holds the memory as long as it is open. */
+void vmm_export(struct regions *regions, CUmemGenericAllocationHandle handle, int fd);
+
+/* ---- without the lock ---- */
+
+/* Around the end of a keeper: out of the table before the driver may use its handle again ... */
+struct vmm_keeper *vmm_lift(struct regions *regions, uint64_t keeper);
+/* ... and what it held let go, or back into the table. */
+void vmm_finish(struct regions *regions, uint64_t key, struct vmm_keeper *keeper, bool gone);
+
+/* Gives back what only descriptors held that are closed now. True: there was some. */
+bool vmm_settle(struct regions *regions);
 
 #endif

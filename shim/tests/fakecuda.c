@@ -5,6 +5,7 @@
  */
 #include "fakecuda.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -580,6 +581,65 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     CALLED(cuMemImportFromShareableHandle);
     (void)os_handle, (void)type;
     return take(handle, 512);
+}
+
+/* Any file will do: it is only looked at whether it is open. */
+EXPORT CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAllocationHandle handle,
+                                             int type, unsigned long long flags) {
+    CALLED(cuMemExportToShareableHandle);
+    (void)handle, (void)type, (void)flags;
+    *(int *)os_handle = open("/dev/null", O_RDWR | O_CLOEXEC);
+    return fake.fail;
+}
+
+EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
+                                  const CUmulticastObjectProp *prop) {
+    CALLED(cuMulticastCreate);
+    (void)prop;
+    return take(handle, 512);
+}
+
+EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t at,
+                                   CUmemGenericAllocationHandle memory, size_t offset, size_t bytes,
+                                   unsigned long long flags) {
+    CALLED(cuMulticastBindMem);
+    (void)handle, (void)at, (void)memory, (void)offset, (void)bytes, (void)flags;
+    return fake.fail;
+}
+
+EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device,
+                                      size_t at, CUmemGenericAllocationHandle memory,
+                                      size_t offset, size_t bytes, unsigned long long flags) {
+    CALLED(cuMulticastBindMem_v2);
+    (void)handle, (void)device, (void)at, (void)memory, (void)offset, (void)bytes, (void)flags;
+    return fake.fail;
+}
+
+EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t at,
+                                    CUdeviceptr pointer, size_t bytes, unsigned long long flags) {
+    CALLED(cuMulticastBindAddr);
+    (void)handle, (void)at, (void)pointer, (void)bytes, (void)flags;
+    return fake.fail;
+}
+
+EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device,
+                                       size_t at, CUdeviceptr pointer, size_t bytes,
+                                       unsigned long long flags) {
+    CALLED(cuMulticastBindAddr_v2);
+    (void)handle, (void)device, (void)at, (void)pointer, (void)bytes, (void)flags;
+    return fake.fail;
+}
+
+EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned count, CUstream stream) {
+    CALLED(cuMemMapArrayAsync);
+    (void)list, (void)count, (void)stream;
+    return fake.fail;
+}
+
+EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned count, CUstream stream) {
+    CALLED(cuMemMapArrayAsync_ptsz);
+    (void)list, (void)count, (void)stream;
+    return fake.fail;
 }
 
 EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,

@@ -2,6 +2,7 @@
  * One snippet per hook: `snippets NAME WAY` runs one of them with the functions looked up that way.
  * The limits file allows 64 MiB on card 0 and 32 MiB on card 1; cards 2 and up are not in it.
  */
+#include <fcntl.h>
 #include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
@@ -302,6 +303,75 @@ static void create_elsewhere(void) {
     CHECK_IS(api.cuMemRelease(handle), CUDA_SUCCESS);
     CHECK_IS(api_used(0) + api_used(1), 20 * MIB);
 }
+
+/* A multicast object holds what is bound to it, also when that is released and unmapped. */
+static void multicast(void) {
+    CUmemGenericAllocationHandle memory, object;
+    CUdeviceptr pointer;
+    for (int way = 0; way < 4; way++) {
+        CUdeviceptr at = 1 << 30;
+        CHECK_IS(api.cuMulticastCreate(&object, NULL), CUDA_SUCCESS);
+        CHECK_IS(api.cuMemCreate(&memory, 40 * MIB, &on_card, 0), CUDA_SUCCESS);
+        CHECK_IS(api.cuMemMap(at, 40 * MIB, 0, memory, 0), CUDA_SUCCESS);
+        CUresult result = way == 0   ? api.cuMulticastBindMem(object, 0, memory, 0, 40 * MIB, 0)
+                          : way == 1 ? api.cuMulticastBindMem_v2(object, 0, 0, memory, 0, MIB, 0)
+                          : way == 2 ? api.cuMulticastBindAddr(object, 0, at, 40 * MIB, 0)
+                                     : api.cuMulticastBindAddr_v2(object, 0, 0, at, 40 * MIB, 0);
+        CHECK_IS(result, CUDA_SUCCESS);
+        CHECK_IS(api.cuMemUnmap(at, 40 * MIB), CUDA_SUCCESS);
+        CHECK_IS(api.cuMemRelease(memory), CUDA_SUCCESS);
+        CHECK_IS(api_used(0), 40 * MIB);
+        CHECK_IS(api.cuMemAlloc_v2(&pointer, 30 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+        CHECK_IS(api.cuMemRelease(object), CUDA_SUCCESS);
+        CHECK_IS(api_used(0), 0);
+    }
+}
+
+/* A sparse array holds what is mapped into it. */
+static void sparse_array(void) {
+    CUmemGenericAllocationHandle memory;
+    CUDA_ARRAY3D_DESCRIPTOR shape = {1024, 1024, 4, 0x20, 1, CUDA_ARRAY3D_SPARSE};
+    CUarray array;
+    CUmipmappedArray mipmap;
+    CHECK_IS(api.cuArray3DCreate_v2(&array, &shape), CUDA_SUCCESS);
+    CHECK_IS(api.cuMipmappedArrayCreate(&mipmap, &shape, 2), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemCreate(&memory, 40 * MIB, &on_card, 0), CUDA_SUCCESS);
+    CUarrayMapInfo list[] = {
+        {.resource = array, .operation = CU_MEM_OPERATION_TYPE_MAP, .handle = memory},
+        {.resource = array, .operation = CU_MEM_OPERATION_TYPE_MAP, .handle = memory},
+        {.resource_type = 1, .resource = mipmap, .operation = CU_MEM_OPERATION_TYPE_MAP,
+         .handle = memory}};
+    CHECK_IS(api.cuMemMapArrayAsync(list, 2, NULL), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemMapArrayAsync_ptsz(list + 2, 1, NULL), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemRelease(memory), CUDA_SUCCESS);
+    fake.fail = 999;
+    CHECK_IS(api.cuArrayDestroy(array), 999);
+    fake.fail = 0;
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(api.cuArrayDestroy(array), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(api.cuMipmappedArrayDestroy(mipmap), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
+/* The descriptor by which memory was given to others holds it; another file there does not. */
+static void export_handle(void) {
+    CUmemGenericAllocationHandle memory;
+    CUdeviceptr pointer;
+    int fd, other;
+    CHECK_IS(api.cuMemCreate(&memory, 40 * MIB, &on_card, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemExportToShareableHandle(&fd, memory, 1, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemExportToShareableHandle(&other, memory, 1, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemRelease(memory), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    close(other);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 40 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    close(fd);
+    CHECK_IS(open("/dev/null", O_RDWR), fd);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 40 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+}
+
 
 static void import_handle(void) {
     CUmemGenericAllocationHandle handle;
@@ -728,6 +798,9 @@ static const struct {
     {"cuMemCreate_fails", create_fails},
     {"cuMemCreate_elsewhere", create_elsewhere},
     {"cuMemImportFromShareableHandle", import_handle},
+    {"cuMemExportToShareableHandle", export_handle},
+    {"cuMulticastBindMem", multicast},
+    {"cuMemMapArrayAsync", sparse_array},
     {"cuCtxCreate", context},
     {"first_context_too_large", first_context_too_large},
     {"cuDevicePrimaryCtxRetain", primary},

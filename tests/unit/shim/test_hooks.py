@@ -32,6 +32,9 @@ HOOKS = [
 OBJECTS = [
     "cuMemCreate",
     "cuMemImportFromShareableHandle",
+    "cuMemExportToShareableHandle",
+    "cuMulticastBindMem",
+    "cuMemMapArrayAsync",
     "cuCtxCreate",
     "cuDevicePrimaryCtxRetain",
     "cuCtxSetLimit",
