@@ -1,0 +1,94 @@
+"""Shares of a card's time, from the quota's isolation to what programs get of a simulated card."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.kube import Kube
+from support.objects import share_pod
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+TENTHS = {"devices": 10, "cards": 1}
+BUSY = ["cuda-sample", "busy"]
+# A program with a loader that does not know /etc/ld.so.preload.
+WITHOUT_SHIM = (
+    "sed s#/etc/ld.so.preload#/etc/no.so.preload# /lib64/ld-linux-x86-64.so.2 > /tmp/ld;"
+    "chmod +x /tmp/ld; /tmp/ld /usr/local/bin/cuda-sample hold 500"
+)
+
+
+def tenant_of_tenths(stage: "Stage", compute: str) -> str:
+    """A tenant whose one card is cut into tenths."""
+    pool = stage.pool(profiles=[TENTHS], isolation={"compute": compute})
+    return stage.tenant({"devices": 10, "min": 0, "max": 1}, pool=pool)
+
+
+def work(kube: Kube, tenant: str, **tenths: int) -> None:
+    """Pods that want all of the card."""
+    for name, count in tenths.items():
+        kube.apply(share_pod(tenant, name, "mizar.share/gpu.10", count, BUSY))
+    kube.wait_running(tenant, *tenths)
+
+
+def percents(kube: Kube, tenant: str, pod: str) -> list[float]:
+    """How busy its kernels were in each of the last seconds."""
+    lines = kube.run("logs", pod, f"--namespace={tenant}", "--tail=4").splitlines()
+    return [float(one.split()[1]) for one in lines if one.startswith("busy")]
+
+
+def wait_percent(kube: Kube, tenant: str, pod: str, low: float, high: float) -> None:
+    """Wait until the last seconds all lie between."""
+
+    def so() -> bool:
+        found = percents(kube, tenant, pod)
+        assert len(found) == 4 and all(low <= one <= high for one in found), found
+        return True
+
+    wait_for(f"{pod} to be busy {low} to {high} %", so, timeout=60, interval=1)
+
+
+def test_hard_shares_hold_beside_each_other_and_alone(kube: Kube, stage: "Stage") -> None:
+    """Three tenths and seven tenths; what the one leaves is not the other's."""
+    tenant = tenant_of_tenths(stage, "Hard")
+    work(kube, tenant, three=3, seven=7)
+    wait_percent(kube, tenant, "three", 22, 31.5)
+    wait_percent(kube, tenant, "seven", 55, 71.5)
+    kube.delete("pod", "seven", tenant)
+    wait_percent(kube, tenant, "three", 27, 31.5)
+
+
+def test_soft_shares_take_what_others_leave(kube: Kube, stage: "Stage") -> None:
+    """Alone all of it; beside another that is busy, the share."""
+    tenant = tenant_of_tenths(stage, "Soft")
+    work(kube, tenant, three=3)
+    wait_percent(kube, tenant, "three", 90, 101)
+    work(kube, tenant, seven=7)
+    wait_percent(kube, tenant, "three", 22, 31.5)
+    kube.delete("pod", "seven", tenant)
+    wait_percent(kube, tenant, "three", 90, 101)
+
+
+def test_weights_divide_the_card_among_the_busy(kube: Kube, stage: "Stage") -> None:
+    """Two tenths beside two tenths are halves."""
+    tenant = tenant_of_tenths(stage, "Weighted")
+    work(kube, tenant, one=2, two=2)
+    wait_percent(kube, tenant, "one", 38, 51.5)
+    wait_percent(kube, tenant, "two", 38, 51.5)
+
+
+def test_a_process_without_the_shim_is_reported(kube: Kube, stage: "Stage") -> None:
+    """Its container's pod has an event that says what to do."""
+    tenant = stage.tenant({"devices": 2, "min": 0, "max": 1})
+    kube.apply(share_pod(tenant, "a", command=["sh", "-c", WITHOUT_SHIM]))
+    kube.wait_running(tenant, "a")
+
+    def told() -> bool:
+        events = kube.events(tenant, "a")
+        assert "IsolationNotEnforced" in dict(events), events
+        return "without Mizar's shim" in dict(events)["IsolationNotEnforced"]
+
+    wait_for("the event", told)
