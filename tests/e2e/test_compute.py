@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.kube import Kube
+from support.kube import Kube, is_ready
 from support.objects import share_pod
 from support.waiting import wait_for
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from e2e.conftest import Stage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+SYSTEM = "mizar-system"
+AGENTS = "app.kubernetes.io/component=nodeagent"
 TENTHS = {"devices": 10, "cards": 1}
 BUSY = ["cuda-sample", "busy"]
 # A program with a loader that does not know /etc/ld.so.preload.
@@ -51,6 +53,12 @@ def wait_percent(kube: Kube, tenant: str, pod: str, low: float, high: float) -> 
     wait_for(f"{pod} to be busy {low} to {high} %", so, timeout=60, interval=1)
 
 
+def agents(kube: Kube) -> set[str]:
+    """The node agents that are ready."""
+    pods = kube.all("pods", SYSTEM, AGENTS)
+    return {one["metadata"]["uid"] for one in pods if is_ready(one)}
+
+
 def test_hard_shares_hold_beside_each_other_and_alone(kube: Kube, stage: "Stage") -> None:
     """Three tenths and seven tenths; what the one leaves is not the other's."""
     tenant = tenant_of_tenths(stage, "Hard")
@@ -70,6 +78,19 @@ def test_soft_shares_take_what_others_leave(kube: Kube, stage: "Stage") -> None:
     wait_percent(kube, tenant, "three", 22, 31.5)
     kube.delete("pod", "seven", tenant)
     wait_percent(kube, tenant, "three", 90, 101)
+
+
+def test_another_agent_deals_out_the_time_again(kube: Kube, stage: "Stage") -> None:
+    """Hard shares hold on without one, and Soft ones borrow again as soon as there is one."""
+    hard, soft = tenant_of_tenths(stage, "Hard"), tenant_of_tenths(stage, "Soft")
+    work(kube, hard, three=3)
+    work(kube, soft, three=3)
+    wait_percent(kube, soft, "three", 90, 101)
+    before = agents(kube)
+    kube.run("delete", "pod", f"--namespace={SYSTEM}", f"--selector={AGENTS}", "--wait=false")
+    wait_percent(kube, hard, "three", 27, 31.5)
+    wait_for("other agents", lambda: len(agents(kube) - before) == len(before))
+    wait_percent(kube, soft, "three", 90, 101)
 
 
 def test_weights_divide_the_card_among_the_busy(kube: Kube, stage: "Stage") -> None:
@@ -92,3 +113,15 @@ def test_a_process_without_the_shim_is_reported(kube: Kube, stage: "Stage") -> N
         return "without Mizar's shim" in dict(events)["IsolationNotEnforced"]
 
     wait_for("the event", told)
+
+
+def test_memory_beyond_the_card_where_the_quota_says_so(kube: Kube, stage: "Stage") -> None:
+    """Two containers on one card of 16 GiB, each with 10 GiB of 12."""
+    pool = stage.pool(memoryScaling="1.5", isolation={"memory": "Oversubscribe"})
+    tenant = stage.tenant({"devices": 2, "min": 0, "max": 1}, pool=pool)
+    for name in ("a", "b"):
+        kube.apply(share_pod(tenant, name, command=["cuda-sample", "hold", "10240"]))
+    kube.wait_running(tenant, "a", "b")
+    for name in ("a", "b"):
+        assert "holding" in kube.run("logs", name, f"--namespace={tenant}")
+        assert kube.exec(tenant, name, "cuda-sample", "alloc", "3072")[0] == 3
