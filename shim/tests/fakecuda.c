@@ -229,6 +229,7 @@ EXPORT CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext *context) {
 
 #define LAUNCH(symbol, parameters, stream)  \
     EXPORT CUresult symbol parameters {     \
+        CALLED(symbol);                     \
         stream_of(stream)->launches++;      \
         return fake.fail;                   \
     }

@@ -449,6 +449,10 @@ static void primary(void) {
     CHECK_IS(api.cuMemAlloc_v2(&pointer, 20 * MIB), CUDA_SUCCESS);
     CHECK_IS(api.cuDevicePrimaryCtxReset_v2(1), CUDA_SUCCESS);
     CHECK_IS(api_used(1), 0);
+    CHECK_IS(api.cuDevicePrimaryCtxRetain(&one, 1), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 20 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api.cuDevicePrimaryCtxReset(1), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 0);
 }
 
 /* CUDA's runtime may make one through its private tables; it is counted when it is used. */

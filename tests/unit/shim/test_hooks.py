@@ -95,6 +95,34 @@ def test_more(snippet: str, env: dict[str, str]) -> None:
     run("snippets", snippet, "dlsym", env=env)
 
 
+LAUNCHES = [
+    "cuLaunchKernel",
+    "cuLaunchKernel_ptsz",
+    "cuLaunchKernelEx",
+    "cuLaunchKernelEx_ptsz",
+    "cuLaunchCooperativeKernel",
+    "cuLaunchCooperativeKernel_ptsz",
+    "cuLaunchCooperativeKernelMultiDevice",
+    "cuLaunch",
+    "cuLaunchGrid",
+    "cuLaunchGridAsync",
+    "cuGraphLaunch",
+    "cuGraphLaunch_ptsz",
+]
+
+
+def test_every_launch_is_run(env: dict[str, str]) -> None:
+    assert run("launches", env=env).stdout.split() == LAUNCHES
+
+
+@pytest.mark.parametrize("way", ["link", "dlsym", "proc", "proc_v1"])
+@pytest.mark.parametrize("mode", ["free", "metered"])
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_launch(launch: str, mode: str, way: str, env: dict[str, str], slot: Slot) -> None:
+    slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=int(mode == "metered")))
+    run("launches", launch, way, mode, env=env)
+
+
 def test_oversubscription(env: dict[str, str], slot: Slot) -> None:
     slot.set_limits(Card(card_uuid(0), 64 * MIB, memory_mode=1))
     run("snippets", "oversubscribed", "proc", env=env | {"OVERSUBSCRIBE": "1"})
