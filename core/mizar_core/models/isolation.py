@@ -33,7 +33,8 @@ class Isolation(Model):
 
     compute: ComputeMode = "None"
     """None: kernels of all containers take turns. Hard: never above the share. Soft: above it
-    while others are idle. Weighted: in proportion to the shares of those who are busy."""
+    while others are idle, pods of the highest priority first. Weighted: in proportion to the shares
+    of those who are busy."""
 
     backend: Backend = "Auto"
     """What enforces it. None: nothing does, containers are trusted."""
