@@ -18,7 +18,6 @@ enum fake_call {
 struct fake {
     int devices;
     int uncounted;       /* `calls` stays as it is: threads would wait for one another's counts */
-    uint64_t kernel_ns;  /* what each launch seems to take, by the events around it */
     int fail;            /* what the next calls that take or free memory return */
     uint64_t total;      /* bytes of each card */
     uint64_t others;     /* bytes that others have taken of it */
