@@ -830,6 +830,22 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
 
 /* ---- lookups ---- */
 
+/* An older driver, whose newer symbols the linker hides; or one of the future. */
+#ifndef FAKE_VERSION
+#define FAKE_VERSION 13999
+#endif
+
+#if FAKE_VERSION >= 14000
+EXPORT CUresult cuMemAlloc_v3(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
+    (void)flags;
+    return cuMemAlloc_v2(pointer, bytes);
+}
+
+EXPORT CUresult cuMemAllocQuantum(CUdeviceptr *pointer) {
+    return cuMemAlloc_v2(pointer, 1);
+}
+#endif
+
 static const struct entry {
     const char *base;
     int version;
@@ -845,6 +861,10 @@ static const struct entry {
 #define ALIAS(library, symbol, base, version, stream) ENTRY_##library(symbol, base, version, stream)
 #include "hooks.def"
     {"cuDeviceGetCount", 2000, 0, (void *)&cuDeviceGetCount},
+#if FAKE_VERSION >= 14000
+    {"cuMemAlloc", 14000, 0, (void *)&cuMemAlloc_v3},
+    {"cuMemAllocQuantum", 14000, 0, (void *)&cuMemAllocQuantum},
+#endif
 };
 
 static CUresult find(const char *name, void **function, int version, uint64_t flags) {
@@ -852,7 +872,8 @@ static CUresult find(const char *name, void **function, int version, uint64_t fl
     const struct entry *best = NULL;
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         const struct entry *entry = &entries[i];
-        if (strcmp(entry->base, name) || entry->version > version || entry->per_thread > per_thread)
+        if (strcmp(entry->base, name) || entry->version > version ||
+            entry->version > FAKE_VERSION || entry->per_thread > per_thread)
             continue;
         if (!best || entry->version >= best->version) best = entry;
     }

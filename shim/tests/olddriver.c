@@ -1,4 +1,4 @@
-/* An old driver: it has cuInit, contexts and cuMemAlloc_v2, but neither pools nor lookups. */
+/* An old driver: it has memory, contexts and launches, but neither pools, events nor lookups. */
 #include <dlfcn.h>
 
 #include "cuda_api.h"
@@ -18,5 +18,9 @@ int main(void) {
     CHECK_IS(init(0), CUDA_SUCCESS);
     CHECK_IS(alloc(&pointer, 65 << 20), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_IS(alloc(&pointer, 64 << 20), CUDA_SUCCESS);
+    CHECK(!dlsym(driver, "cuLaunchKernelEx") && !dlsym(driver, "cuGraphLaunch"));
+    __typeof__(&cuLaunchKernel) launch = (__typeof__(&cuLaunchKernel))dlsym(driver, "cuLaunchKernel");
+    for (int i = 0; i < 1000; i++)
+        CHECK_IS(launch((CUfunction)64, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
     return 0;
 }

@@ -100,12 +100,6 @@ def test_without_a_slot_it_is_inert(env: dict[str, str], slot: Slot) -> None:
     assert done.stderr == ""
 
 
-def test_an_old_driver_lacks_no_more_than_before(env: dict[str, str], slot: Slot) -> None:
-    """CUDA 10's libcuda: what it lacks is not found, what it has works."""
-    old = BUILD / "tests" / "old"
-    run("olddriver", env=env | {"LD_LIBRARY_PATH": str(old)})
-
-
 def test_layout_is_complete(layout: dict[str, Any]) -> None:
     """Every structure is covered by its fields up to what is reserved, without overlap."""
     for name, size in layout["sizes"].items():
