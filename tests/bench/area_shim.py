@@ -28,7 +28,7 @@ class Work:
     arguments: tuple[str, ...]
     goal: str
     unit: str = "ns"
-    difference: bool = True  # else the figure is the shim's own value
+    difference: bool = True  # else the figure is the shim's own best
 
     @property
     def bare(self) -> str:
@@ -84,7 +84,8 @@ def _run(work: Work, env: dict[str, str]) -> float:
 def _figures(work: Work, pairs: list[tuple[float, float]]) -> list[Figure]:
     bare = [each for each, _ in pairs]
     added = [shim - each * work.difference for each, shim in pairs]
+    percent = 50 if work.difference else 0
     return [
-        figure(work.bare, bare, 50, work.unit),
-        figure(work.name, added, 50, work.unit, work.goal, work.bare),
+        figure(work.bare, bare, percent, work.unit),
+        figure(work.name, added, percent, work.unit, work.goal, work.bare),
     ]
