@@ -55,6 +55,7 @@ typedef struct {
     unsigned char flags[8];
 } CUmemAllocationProp;
 
+enum { CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 
 typedef struct CUmulticastObjectProp_st CUmulticastObjectProp; /* never looked into */
@@ -429,6 +430,9 @@ CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active);
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value);
 CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,

@@ -5,6 +5,7 @@
 #include "account.h"
 #include "cards.h"
 #include "charge.h"
+#include "lanes.h"
 #include "pools.h"
 #include "resolve.h"
 
@@ -12,16 +13,18 @@ static CUresult undo(uint64_t pointer) {
     return REAL(cuMemFree_v2)(pointer);
 }
 
-static bool capturing(CUstream stream) {
+/* `twin`: for an entry point whose default stream is the thread's own. */
+static bool capturing(CUstream stream, bool twin) {
     int status = 0;
-    return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+    CUstream meant = (CUstream)lanes_stream(stream, twin);
+    return REAL(cuStreamIsCapturing)(meant, &status) == CUDA_SUCCESS &&
            status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
 static unsigned device_pool(struct regions *regions, CUdevice device, int card) {
     CUmemoryPool pool;
     return REAL(cuDeviceGetMemPool)(&pool, device) == CUDA_SUCCESS
-               ? pools_number(regions, pool, card)
+               ? pools_number(regions, pool, card, device)
                : pools_nameless_number(regions, device, card);
 }
 
@@ -32,8 +35,9 @@ static unsigned device_pool(struct regions *regions, CUdevice device, int card) 
 static CUresult find_pool(struct regions *regions, CUmemoryPool pool, CUstream stream, int *card,
                           unsigned *number) {
     CUdevice device;
+    if (pool && pools_is_gone(regions, pool)) return CUDA_ERROR_INVALID_VALUE;
     if (pool && pools_card(regions, pool, card)) {
-        *number = pools_number(regions, pool, *card);
+        *number = pools_number(regions, pool, *card, -1);
         return CUDA_SUCCESS;
     }
     CUresult result = cards_stream_device(stream, &device);
@@ -42,7 +46,8 @@ static CUresult find_pool(struct regions *regions, CUmemoryPool pool, CUstream s
     if (*card == CARD_NONE)
         *number = 0;
     else
-        *number = pool ? pools_number(regions, pool, *card) : device_pool(regions, device, *card);
+        *number = pool ? pools_number(regions, pool, *card, device)
+                       : device_pool(regions, device, *card);
     return CUDA_SUCCESS;
 }
 
@@ -70,11 +75,12 @@ static CUresult reserve(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool
  * Memory of a pool outside of the device costs nothing here; an allocation that is only recorded
  * into a graph is counted when the graph is instantiated.
  */
-static CUresult begin(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool, CUstream stream) {
+static CUresult begin(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool, CUstream stream,
+                      bool twin) {
     *pooled = (struct pooled){.way = POOLS_REFUSED};
     CUresult result = shim_enter(&pooled->regions);
     if (result != CUDA_SUCCESS || !pooled->regions) return result;
-    if (capturing(stream) || is_host_pool(pooled->regions, pool)) return CUDA_SUCCESS;
+    if (capturing(stream, twin) || is_host_pool(pooled->regions, pool)) return CUDA_SUCCESS;
     return reserve(pooled, bytes, pool, stream);
 }
 
@@ -96,35 +102,35 @@ static CUresult end(struct pooled *pooled, CUresult result, const CUdeviceptr *p
     return made ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
-#define ALLOC_ASYNC(symbol)                                                               \
+#define ALLOC_ASYNC(symbol, twin)                                                         \
     EXPORT CUresult symbol(CUdeviceptr *pointer, size_t bytes, CUstream stream) {         \
         struct pooled pooled;                                                             \
-        CUresult result = begin(&pooled, bytes, NULL, stream);                            \
+        CUresult result = begin(&pooled, bytes, NULL, stream, twin);                      \
         if (result != CUDA_SUCCESS) return result;                                        \
         return end(&pooled, REAL(symbol)(pointer, bytes, stream), pointer);               \
     }
 
-#define ALLOC_FROM_POOL(symbol)                                                           \
+#define ALLOC_FROM_POOL(symbol, twin)                                                     \
     EXPORT CUresult symbol(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,         \
                            CUstream stream) {                                             \
         struct pooled pooled;                                                             \
-        CUresult result = begin(&pooled, bytes, pool, stream);                            \
+        CUresult result = begin(&pooled, bytes, pool, stream, twin);                      \
         if (result != CUDA_SUCCESS) return result;                                        \
         return end(&pooled, REAL(symbol)(pointer, bytes, pool, stream), pointer);         \
     }
 
 /* A free that is only recorded into a graph frees nothing now. */
-#define FREE_ASYNC(symbol)                                                                \
+#define FREE_ASYNC(symbol, twin)                                                          \
     EXPORT CUresult symbol(CUdeviceptr pointer, CUstream stream) {                        \
         struct charge charge;                                                             \
-        if (capturing(stream)) return REAL(symbol)(pointer, stream);                      \
+        if (capturing(stream, twin)) return REAL(symbol)(pointer, stream);                \
         charge_lift(&charge, pointer);                                                    \
         return charge_finish(&charge, REAL(symbol)(pointer, stream), pointer);            \
     }
 
-ALLOC_ASYNC(cuMemAllocAsync)
-ALLOC_ASYNC(cuMemAllocAsync_ptsz)
-ALLOC_FROM_POOL(cuMemAllocFromPoolAsync)
-ALLOC_FROM_POOL(cuMemAllocFromPoolAsync_ptsz)
-FREE_ASYNC(cuMemFreeAsync)
-FREE_ASYNC(cuMemFreeAsync_ptsz)
+ALLOC_ASYNC(cuMemAllocAsync, false)
+ALLOC_ASYNC(cuMemAllocAsync_ptsz, true)
+ALLOC_FROM_POOL(cuMemAllocFromPoolAsync, false)
+ALLOC_FROM_POOL(cuMemAllocFromPoolAsync_ptsz, true)
+FREE_ASYNC(cuMemFreeAsync, false)
+FREE_ASYNC(cuMemFreeAsync_ptsz, true)

@@ -5,25 +5,32 @@
 #include "pools.h"
 #include "resolve.h"
 
+/* Managed memory may come to the card at any time, wherever the pool says that it lives. */
+static CUdevice device_of(const CUmemPoolProps *props) {
+    CUdevice device = 0;
+    if (props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) return props->location.id;
+    if (props->type != CU_MEM_ALLOCATION_TYPE_MANAGED) return -1;
+    REAL(cuCtxGetDevice)(&device);
+    return device;
+}
+
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
     struct regions *regions;
     int card = CARD_NONE;
     CUresult result = shim_enter(&regions);
-    bool device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (result == CUDA_SUCCESS && regions && device) {
-        card = cards_of_device(regions, props->location.id);
+    CUdevice device = props ? device_of(props) : -1;
+    if (result == CUDA_SUCCESS && regions && device >= 0) {
+        card = cards_of_device(regions, device);
         if (card == CARD_NONE) return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (result == CUDA_SUCCESS) result = REAL(cuMemPoolCreate)(pool, props);
-    if (result == CUDA_SUCCESS && regions) pools_add(regions, *pool, card);
+    if (result == CUDA_SUCCESS && regions) pools_number(regions, *pool, card, device);
     return result;
 }
 
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    CUresult result = REAL(cuMemPoolDestroy)(pool);
     struct regions *regions = shim_known();
-    if (result == CUDA_SUCCESS && regions) pools_destroyed(regions, pool);
-    return result;
+    return regions ? pools_destroy(regions, pool) : REAL(cuMemPoolDestroy)(pool);
 }
 
 static CUresult after_wait(CUresult result) {

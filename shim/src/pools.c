@@ -49,8 +49,8 @@ static unsigned find_or_add(struct regions *regions, uint64_t handle, int card, 
     return number;
 }
 
-unsigned pools_number(struct regions *regions, CUmemoryPool pool, int card) {
-    return find_or_add(regions, (uint64_t)(uintptr_t)pool, card, -1);
+unsigned pools_number(struct regions *regions, CUmemoryPool pool, int card, CUdevice device) {
+    return find_or_add(regions, (uint64_t)(uintptr_t)pool, card, device);
 }
 
 unsigned pools_graph_number(struct regions *regions, CUdevice device, int card) {
@@ -61,14 +61,19 @@ unsigned pools_nameless_number(struct regions *regions, CUdevice device, int car
     return find_or_add(regions, NAMELESS_POOL + (uint64_t)device, card, device);
 }
 
-void pools_add(struct regions *regions, CUmemoryPool pool, int card) {
-    pools_number(regions, pool, card);
-}
-
 bool pools_card(struct regions *regions, CUmemoryPool pool, int *card) {
     unsigned number = find(regions->process, (uint64_t)(uintptr_t)pool);
     if (number) *card = pool_of(regions, number)->card;
     return number != 0;
+}
+
+static bool is_destroyed(const struct process_pool *pool) {
+    return __atomic_load_n(&pool->destroyed, __ATOMIC_ACQUIRE);
+}
+
+bool pools_is_gone(struct regions *regions, CUmemoryPool pool) {
+    unsigned number = find(regions->process, (uint64_t)(uintptr_t)pool);
+    return number && is_destroyed(pool_of(regions, number));
 }
 
 /* ---- the charge ---------------------------------------------------------------------------------- */
@@ -99,7 +104,7 @@ static CUresult ask(const struct process_pool *pool, uint64_t *reserved) {
     if (handle & GRAPH_POOL)
         return REAL(cuDeviceGetGraphMemAttribute)(
             pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved);
-    if (handle & NAMELESS_POOL || pool->destroyed) return CUDA_ERROR_INVALID_VALUE;
+    if (handle & NAMELESS_POOL) return CUDA_ERROR_INVALID_VALUE;
     return REAL(cuMemPoolGetAttribute)((CUmemoryPool)(uintptr_t)handle,
                                        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved);
 }
@@ -140,13 +145,8 @@ static void trim(const struct process_pool *pool) {
     uint64_t handle = load(&pool->handle);
     if (handle & GRAPH_POOL)
         REAL(cuDeviceGraphMemTrim)(pool->device);
-    else if (!(handle & NAMELESS_POOL) && !pool->destroyed)
+    else if (!(handle & NAMELESS_POOL))
         REAL(cuMemPoolTrimTo)((CUmemoryPool)(uintptr_t)handle, 0);
-}
-
-static void forget_if_done(struct process_pool *pool) {
-    if (pool->destroyed && !load(&pool->live) && !charged_bytes(pool))
-        __atomic_store_n(&pool->handle, 0, __ATOMIC_RELEASE);
 }
 
 /* ---- allocations --------------------------------------------------------------------------------- */
@@ -236,13 +236,61 @@ void pools_freed(struct regions *regions, unsigned number, uint64_t bytes) {
     struct process_pool *pool = pool_of(regions, number);
     __atomic_sub_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
     mark_dirty(regions, pool);
-    if (pool->destroyed) {
-        lower(regions, pool);
-        forget_if_done(pool);
-    }
+}
+
+/* ---- the end of a pool --------------------------------------------------------------------------- */
+
+/* Its number is free before the driver may give its handle to another pool. */
+static void end_if_empty(struct process_pool *pool) {
+    uint64_t handle = load(&pool->handle), reserved = 0;
+    uint32_t retired = POOL_RETIRED;
+    if (!is_destroyed(pool) || load(&pool->live) || charged_bytes(pool)) return;
+    if (ask(pool, &reserved) == CUDA_SUCCESS && reserved) return;
+    if (!__atomic_compare_exchange_n(&pool->destroyed, &retired, POOL_ENDED, false,
+                                     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return;
+    __atomic_store_n(&pool->handle, 0, __ATOMIC_RELEASE);
+    REAL(cuMemPoolDestroy)((CUmemoryPool)(uintptr_t)handle);
+}
+
+static bool is_default(const struct process_pool *pool, CUmemoryPool *usual) {
+    return REAL(cuDeviceGetDefaultMemPool)(usual, pool->device) == CUDA_SUCCESS &&
+           load(&pool->handle) == (uint64_t)(uintptr_t)*usual;
+}
+
+/* As if it were destroyed: it keeps nothing, and its device goes back to the usual pool. */
+static void retire(const struct process_pool *pool, CUmemoryPool handle, CUmemoryPool usual) {
+    uint64_t nothing = 0;
+    CUmemoryPool present;
+    REAL(cuMemPoolSetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
+    if (REAL(cuDeviceGetMemPool)(&present, pool->device) == CUDA_SUCCESS && present == handle)
+        REAL(cuDeviceSetMemPool)(pool->device, usual);
+}
+
+CUresult pools_destroy(struct regions *regions, CUmemoryPool handle) {
+    unsigned number = find(regions->process, (uint64_t)(uintptr_t)handle);
+    CUmemoryPool usual = NULL;
+    uint32_t alive = 0;
+    if (!number) return REAL(cuMemPoolDestroy)(handle);
+    struct process_pool *pool = pool_of(regions, number);
+    if (is_default(pool, &usual)) return REAL(cuMemPoolDestroy)(handle);
+    if (!__atomic_compare_exchange_n(&pool->destroyed, &alive, POOL_RETIRED, false,
+                                     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return CUDA_ERROR_INVALID_VALUE;
+    retire(pool, handle, usual);
+    trim(pool);
+    mark_dirty(regions, pool);
+    pools_settle(regions);
+    return CUDA_SUCCESS;
 }
 
 /* ---- giving back --------------------------------------------------------------------------------- */
+
+/* Graphs take memory when they are launched, perhaps more than their nodes told of. */
+static bool may_change(const struct process_pool *pool) {
+    return charged_bytes(pool) > load(&pool->live) || is_destroyed(pool) ||
+           (load(&pool->handle) & GRAPH_POOL && load(&pool->live));
+}
 
 void pools_settle(struct regions *regions) {
     __atomic_store_n(&regions->process->pools_dirty, 0, __ATOMIC_RELAXED);
@@ -250,19 +298,12 @@ void pools_settle(struct regions *regions) {
         struct process_pool *pool = &regions->process->pools[place];
         if (!load(&pool->handle) || !__atomic_exchange_n(&pool->dirty, 0, __ATOMIC_RELAXED))
             continue;
+        raise_to(regions, pool, reserved_by(pool), true);
         lower(regions, pool);
-        /* More may come back at the next wait. */
-        if (charged_bytes(pool) > load(&pool->live)) mark_dirty(regions, pool);
+        end_if_empty(pool);
+        /* More may come back, or be taken, until the next wait. */
+        if (load(&pool->handle) && may_change(pool)) mark_dirty(regions, pool);
     }
-}
-
-void pools_destroyed(struct regions *regions, CUmemoryPool handle) {
-    unsigned number = find(regions->process, (uint64_t)(uintptr_t)handle);
-    if (!number) return;
-    struct process_pool *pool = pool_of(regions, number);
-    pool->destroyed = 1;
-    lower(regions, pool);
-    forget_if_done(pool);
 }
 
 bool pools_shrink(struct regions *regions, int card) {

@@ -9,7 +9,7 @@
 #include "regions.h"
 
 /* The number of that pool, which gives memory of the card; 0 when the table is full. */
-unsigned pools_number(struct regions *regions, CUmemoryPool pool, int card);
+unsigned pools_number(struct regions *regions, CUmemoryPool pool, int card, CUdevice device);
 
 /* The pool from which launches of graphs take the memory of their allocation nodes. */
 unsigned pools_graph_number(struct regions *regions, CUdevice device, int card);
@@ -17,11 +17,11 @@ unsigned pools_graph_number(struct regions *regions, CUdevice device, int card);
 /* The device's own pool, on a driver that does not name it. */
 unsigned pools_nameless_number(struct regions *regions, CUdevice device, int card);
 
-/* Makes a pool of the program known: one that gives host memory has CARD_NONE. */
-void pools_add(struct regions *regions, CUmemoryPool pool, int card);
-
-/* The card of a pool that pools_add has told of. False: never heard of it. */
+/* The card of a pool that has a number; CARD_NONE for host memory. False: never heard of it. */
 bool pools_card(struct regions *regions, CUmemoryPool pool, int *card);
+
+/* The program has destroyed it, so it may not be used any more. */
+bool pools_is_gone(struct regions *regions, CUmemoryPool pool);
 
 /*
  * bytes more are wanted from the pool. With room under the limit they are reserved, in case the
@@ -43,7 +43,11 @@ void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes, enum
 /* bytes were freed to the pool; the pool keeps them until the driver says otherwise. */
 void pools_freed(struct regions *regions, unsigned number, uint64_t bytes);
 
-void pools_destroyed(struct regions *regions, CUmemoryPool pool);
+/*
+ * cuMemPoolDestroy. While the driver holds memory for the pool, for allocations that live or frees
+ * that wait for their stream, the pool is only retired, since nobody could tell later what it holds.
+ */
+CUresult pools_destroy(struct regions *regions, CUmemoryPool pool);
 
 /* After the program waited for its work (drivers give memory back then) or trimmed a pool. */
 void pools_settle(struct regions *regions);

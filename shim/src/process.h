@@ -31,6 +31,8 @@ struct process_context {
     uint32_t primary, reserved;
 };
 
+enum { POOL_RETIRED = 1, POOL_ENDED };
+
 /*
  * A memory pool keeps what was freed: what counts is what the driver has reserved for it, and what
  * it may reserve for allocations that are under way.
@@ -41,7 +43,7 @@ struct process_pool {
     uint64_t pending; /* bytes reserved for allocations that the driver is just making */
     uint64_t charged; /* bytes, with a version: pools.c */
     int32_t card, device;
-    uint32_t destroyed; /* by the program, while allocations live */
+    uint32_t destroyed; /* by the program: POOL_*; 0: not */
     uint32_t dirty;     /* something was freed since the last look at the driver's figure */
     uint32_t distrust;  /* so many times more it will not be relied upon what the pool keeps */
     uint32_t kept_lock; /* one thread at a time relies on it */

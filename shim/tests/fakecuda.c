@@ -459,6 +459,21 @@ EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
+    if (device < 0 || device >= fake.devices) return 101;
+    return cuDeviceGetMemPool(pool, device);
+}
+
+EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+    (void)device, (void)pool;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
+    (void)pool, (void)attribute, (void)value;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
     CALLED(cuMemPoolCreate);
     (void)props;

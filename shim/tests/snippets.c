@@ -608,16 +608,32 @@ static void pool_grain(void) {
 
 static void custom_pool(void) {
     CUmemoryPool pool, host;
-    CUdeviceptr pointer;
+    CUdeviceptr pointer, other;
     CUmemPoolProps props = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
     CHECK_IS(api.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
     CHECK_IS(api.cuMemAllocFromPoolAsync(&pointer, 20 * MIB, pool, stream), CUDA_SUCCESS);
     CHECK_IS(api_used(1), 20 * MIB); /* the pool's card, not the stream's */
     CHECK_IS(api.cuMemPoolDestroy(pool), CUDA_SUCCESS);
     CHECK_IS(api_used(1), 20 * MIB); /* its allocations live on */
+    CHECK_IS(api.cuMemAllocFromPoolAsync(&other, 512, pool, stream), CUDA_ERROR_INVALID_VALUE);
+    CHECK_IS(api.cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
     CHECK_IS(api.cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 20 * MIB); /* until the stream has come so far */
+    CHECK_IS(fake.calls[FAKE_cuMemPoolDestroy], 0);
+    CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS);
+    CHECK_IS(fake.calls[FAKE_cuMemPoolDestroy], 1);
     CHECK_IS(api_used(1), 0);
+    CHECK_IS(api.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemPoolDestroy(pool), CUDA_SUCCESS); /* an empty one goes at once */
+    CHECK_IS(fake.calls[FAKE_cuMemPoolDestroy], 2);
     props.location.type = 2;
+    props.type = CU_MEM_ALLOCATION_TYPE_MANAGED; /* comes to the card when it is used there */
+    CHECK_IS(api.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemAllocFromPoolAsync(&pointer, 20 * MIB, pool, stream), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 20 * MIB);
+    CHECK_IS(api.cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS);
+    props.type = 1;
     CHECK_IS(api.cuMemPoolCreate(&host, &props), CUDA_SUCCESS);
     CHECK_IS(api.cuMemAllocFromPoolAsync(&pointer, 400 * MIB, host, stream), CUDA_SUCCESS);
     CHECK_IS(api_used(0) + api_used(1), 0);
