@@ -78,7 +78,6 @@ static const struct {
 
 static void check(size_t which, bool metered) {
     const struct mizar_compute *compute = &api_usage()->cards[0].compute;
-    fake.kernel_ns = 100000;
     for (int i = 0; i < TIMES; i++) {
         CHECK_IS(launchers[which].launch(), CUDA_SUCCESS);
         CHECK_IS(fake.calls[launchers[which].call], i + 1); /* exactly this entry, once */
