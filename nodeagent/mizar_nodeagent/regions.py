@@ -107,7 +107,8 @@ class Compute(ctypes.LittleEndianStructure):
         ("waited_ns", c_uint64),
         ("longest_at", c_uint64),
         ("load", c_uint64),
-        ("reserved", c_uint8 * 192),
+        ("uncharged_ns", c_uint64),
+        ("reserved", c_uint8 * 184),
     )
 
 

@@ -165,7 +165,8 @@ struct mizar_compute {
     uint64_t waited_ns;  /* how long launches were held up, all in all; advisory */
     uint64_t longest_at; /* when such a long one was last seen */
     uint64_t load;       /* the last look at charged_ns, for NVML: utilization.c */
-    uint8_t reserved[192];
+    uint64_t uncharged_ns; /* moments with work that nobody was charged for yet: the shim's own */
+    uint8_t reserved[184];
 };
 
 struct mizar_usage_card {
@@ -269,6 +270,7 @@ struct mizar_usage {
     FIELD(mizar_compute, waited_ns, 40, 8)                     \
     FIELD(mizar_compute, longest_at, 48, 8)                    \
     FIELD(mizar_compute, load, 56, 8)                          \
+    FIELD(mizar_compute, uncharged_ns, 64, 8)                  \
     FIELD(mizar_held, bytes, 0, 8)                             \
     FIELD(mizar_held, seq, 8, 8)                               \
     FIELD(mizar_usage_card, gate, 0, 16)                       \

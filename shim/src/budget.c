@@ -14,6 +14,7 @@
 #define LONGEST_FADES (1000 * MS)
 #define LONGEST_MOST (100 * MS)
 #define DEBT_MOST (600 * 1000 * MS)
+#define UNCHARGED_MOST (200 * MS)
 #define FUTURE_MOST (10 * MS) /* clocks of the card and of the machine are not the same */
 
 static uint64_t load(const uint64_t *word) {
@@ -172,36 +173,52 @@ static uint64_t pass(uint64_t *mark, uint64_t now, uint64_t from, uint64_t to, u
     return smaller(larger(from, *before), to);
 }
 
-/* What the container has to pay for [from, to] that it was not charged for yet. */
-static uint64_t charge_shared(struct regions *regions, int card, const struct terms *terms,
-                              uint64_t now, uint64_t from, uint64_t to) {
-    uint64_t before, begin;
-    begin = pass(&shared(regions, card)->busy_until, now, from, to, &before);
-    uint64_t part = bucket_own_part(terms, begin, to);
-    if (part && before < from) part += filled_by_others(regions, card, before, from);
-    return part;
+/*
+ * Out of the moments with work that nobody was charged for yet, to which the caller adds those that
+ * passed with the work that he settles.
+ */
+static uint64_t draw(uint64_t *uncharged, uint64_t passed, uint64_t wanted) {
+    uint64_t seen = load(uncharged), there;
+    do there = smaller(seen, UNCHARGED_MOST) + passed;
+    while (!swap(uncharged, &seen, there - smaller(wanted, there)));
+    return smaller(wanted, there);
 }
 
+/* What this process has to pay: for no moment twice. */
 static uint64_t charge_own(struct regions *regions, int card, const struct terms *terms,
-                           uint64_t now, uint64_t from, uint64_t to) {
-    uint64_t before;
-    uint64_t begin = pass(&regions->process->cards[card].busy_until, now, from, to, &before);
-    return bucket_own_part(terms, begin, to);
+                           uint64_t now, const struct done *done) {
+    struct process_card *own = &regions->process->cards[card];
+    uint64_t before, begin = pass(&own->busy_until, now, done->since, done->to, &before);
+    return draw(&own->uncharged_ns, bucket_own_part(terms, begin, done->to), done->most);
 }
 
-void budget_settle(struct regions *regions, int card, uint64_t from, uint64_t to,
-                   uint64_t reserved) {
+/* What of that the container has to pay: for no moment twice, whichever process it was. */
+static uint64_t charge_shared(struct regions *regions, int card, const struct terms *terms,
+                              uint64_t now, const struct done *done, uint64_t own) {
+    struct mizar_compute *compute = shared(regions, card);
+    uint64_t before, begin = pass(&compute->busy_until, now, done->since, done->to, &before);
+    uint64_t passed = bucket_own_part(terms, begin, done->to);
+    if (passed && before < done->since)
+        passed += filled_by_others(regions, card, before, done->since);
+    return draw(&compute->uncharged_ns, passed, own);
+}
+
+static void count(struct regions *regions, int card, uint64_t ns) {
+    struct mizar_slot_card *slot = &regions->usage->slots[regions->process->slot].cards[card];
+    __atomic_fetch_add(&shared(regions, card)->charged_ns, ns, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&slot->gpu_time_ns, ns, __ATOMIC_RELAXED);
+}
+
+void budget_settle(struct regions *regions, int card, const struct done *done) {
     struct terms terms = {0};
     uint64_t now = budget_now();
     bool limited = budget_terms(regions, card, now, &terms) && terms.rate;
-    uint64_t part = charge_shared(regions, card, &terms, now, from, to);
-    uint64_t own = charge_own(regions, card, &terms, now, from, to);
-    struct mizar_slot_card *slot = &regions->usage->slots[regions->process->slot].cards[card];
-    __atomic_fetch_add(&shared(regions, card)->charged_ns, part, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&slot->gpu_time_ns, part, __ATOMIC_RELAXED);
+    uint64_t own = charge_own(regions, card, &terms, now, done);
+    uint64_t charged = charge_shared(regions, card, &terms, now, done, own);
+    count(regions, card, charged);
     if (!limited) return;
-    correct(&shared(regions, card)->paid_until, &terms, (int64_t)(part - reserved));
-    correct(own_paid(regions, card), &terms, (int64_t)(own - reserved));
+    correct(&shared(regions, card)->paid_until, &terms, (int64_t)(charged - done->reserved));
+    correct(own_paid(regions, card), &terms, (int64_t)(own - done->reserved));
 }
 
 void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until) {

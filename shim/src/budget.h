@@ -15,12 +15,19 @@ bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms 
 bool budget_take(struct regions *regions, int card, const struct terms *terms, struct ask *ask,
                  uint64_t *extra, uint64_t *again);
 
+/* Work that is behind us. */
+struct done {
+    uint64_t from, to; /* it was on the card in this time, perhaps not alone */
+    uint64_t since;    /* the process has had some work there all the time since then */
+    uint64_t most;     /* ns that it took at most, if that is known; else UINT64_MAX */
+    uint64_t reserved;
+};
+
 /*
- * The card worked on it in [from, to]: the container is charged as far as it was not charged for
- * that time already, in place of what was reserved.
+ * Charges it in place of what was reserved. A process pays for no moment twice, whatever it has on
+ * the card at once; the container pays for no more moments than there were.
  */
-void budget_settle(struct regions *regions, int card, uint64_t from, uint64_t to,
-                   uint64_t reserved);
+void budget_settle(struct regions *regions, int card, const struct done *done);
 
 /* So many reserved ns will not be used. */
 void budget_refund(struct regions *regions, int card, uint64_t ns);

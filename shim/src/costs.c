@@ -4,8 +4,8 @@
 
 #define AT_LEAST 500    /* ns: no launch is for nothing */
 #define GROUP 256       /* samples */
-#define VARYING 2       /* times the least: then the mean is what counts */
-#define WILD_FACTOR 4   /* between the mean and the least ... */
+#define VARYING 2       /* times the median: a mean above that tells of times that vary */
+#define WILD_FACTOR 4   /* between the mean and the median ... */
 #define WILD_NS 2000000 /* ... and so long at times: more than a change of processes takes */
 
 struct cost costs[COSTS_MAX];
@@ -55,44 +55,57 @@ static uint64_t larger(uint64_t a, uint64_t b) {
 }
 
 static void begin_group(struct cost *entry) {
-    bool first = !entry->samples;
-    entry->sum[1] = entry->sum[0];
-    entry->low[1] = first ? UINT64_MAX : entry->low[0];
-    entry->high[1] = first ? 0 : entry->high[0];
-    entry->sum[0] = entry->high[0] = 0;
-    entry->low[0] = UINT64_MAX;
+    entry->group[1] = entry->group[0];
+    entry->group[0] = (struct cost_group){0};
 }
 
 static void add_sample(struct cost *entry, uint64_t ns) {
-    if (entry->samples % GROUP == 0) begin_group(entry);
-    entry->sum[0] += ns;
-    entry->low[0] = smaller(entry->low[0], ns);
-    entry->high[0] = larger(entry->high[0], ns);
-    entry->samples++;
+    struct cost_group *group = &entry->group[0];
+    if (entry->samples && entry->samples % GROUP == 0) begin_group(entry);
+    entry->recent[entry->samples++ % COSTS_RECENT] = (uint32_t)smaller(ns, UINT32_MAX);
+    group->high = larger(group->high, ns);
+    group->sum += ns;
+    group->count++;
 }
 
 static uint64_t mean(const struct cost *entry) {
-    uint64_t now = (entry->samples - 1) % GROUP + 1, before = entry->samples > GROUP ? GROUP : 0;
-    return (entry->sum[0] + entry->sum[1]) / (now + before);
+    return (entry->group[0].sum + entry->group[1].sum) /
+           larger(entry->group[0].count + entry->group[1].count, 1);
+}
+
+/* Of the newest samples; of an even number of them the lower one in the middle. */
+static uint64_t median(const struct cost *entry) {
+    unsigned count = (unsigned)smaller(entry->samples, COSTS_RECENT), place = 0;
+    uint32_t sorted[COSTS_RECENT];
+    for (unsigned i = 0; i < count; i++) {
+        for (place = i; place && sorted[place - 1] > entry->recent[i]; place--)
+            sorted[place] = sorted[place - 1];
+        sorted[place] = entry->recent[i];
+    }
+    return count ? larger(sorted[(count - 1) / 2], AT_LEAST) : AT_LEAST;
+}
+
+static bool varies(const struct cost *entry) {
+    return mean(entry) > VARYING * median(entry);
 }
 
 /*
- * The least that was seen of late: what a neighbour's turn on the card adds is not the work's own.
- * But where the times themselves differ, the mean; and the longest where that is very long.
+ * The median of the newest samples: what a neighbour's turn on the card adds to some is not the
+ * work's own. But where the times themselves vary, the mean of many; and the longest where that is
+ * very long.
  */
 static uint64_t guess(const struct cost *entry) {
-    uint64_t low = larger(smaller(entry->low[0], entry->low[1]), AT_LEAST);
-    uint64_t high = larger(entry->high[0], entry->high[1]), usual = mean(entry);
-    if (usual / WILD_FACTOR > low && high >= WILD_NS) return high;
-    return usual > VARYING * low ? usual : low;
+    uint64_t high = larger(entry->group[0].high, entry->group[1].high);
+    if (!varies(entry)) return median(entry);
+    return mean(entry) / WILD_FACTOR > median(entry) && high >= WILD_NS ? high : mean(entry);
 }
 
 /* Whoever finds another thread at it does without. */
-void costs_learn(const void *work, uint64_t ns) {
+void costs_learn(const void *work, uint64_t ns, bool exact) {
     uint32_t *lock = lock_of();
     if (!process_try_lock(lock)) return;
     struct cost *entry = enter(work);
-    add_sample(entry, ns);
+    if (exact || !entry->samples || ns < median(entry)) add_sample(entry, ns);
     store(&entry->ns, guess(entry));
     process_unlock(lock);
 }
@@ -111,5 +124,6 @@ enum costs_kind costs_of(const void *work, uint64_t *ns, uint64_t *likely) {
     *ns = *likely = same ? (uint64_t)__atomic_load_n(&entry->ns, __ATOMIC_RELAXED) : 0;
     if (!same || !__atomic_load_n(&entry->samples, __ATOMIC_RELAXED)) return COSTS_UNKNOWN;
     *likely = smaller(mean(entry), *ns);
-    return *ns > 2 * *likely ? COSTS_WILD : COSTS_STEADY;
+    if (*ns > 2 * *likely) return COSTS_WILD;
+    return varies(entry) ? COSTS_VARYING : COSTS_STEADY;
 }

@@ -14,11 +14,16 @@
 #define COSTS_BITS 13
 #define COSTS_MAX (1u << COSTS_BITS)
 
+#define COSTS_RECENT 15
+
 struct cost {
     const void *work; /* NULL: free */
     int64_t ns;       /* what a launch is taken for */
     uint64_t samples; /* what follows is for who writes */
-    uint64_t sum[2], low[2], high[2]; /* of this group of samples, and of the one before */
+    struct cost_group {
+        uint64_t high, sum, count;
+    } group[2]; /* of the newest samples, and of those before */
+    uint32_t recent[COSTS_RECENT];
 };
 
 extern struct cost costs[COSTS_MAX];
@@ -38,14 +43,15 @@ static inline struct cost *costs_place(const void *work) {
 enum costs_kind {
     COSTS_UNKNOWN, /* never measured */
     COSTS_STEADY,
-    COSTS_WILD, /* now short, now very long: taken for long until it is measured */
+    COSTS_VARYING, /* the mean of what it takes */
+    COSTS_WILD,    /* now short, now very long: taken for long until it is measured */
 };
 
 /* ns of GPU time: what a launch is taken for, and what it is likely to be. */
 enum costs_kind costs_of(const void *work, uint64_t *ns, uint64_t *likely);
 
-/* One launch took that long. */
-void costs_learn(const void *work, uint64_t ns);
+/* One launch took that long; or not `exact`: that long at most. */
+void costs_learn(const void *work, uint64_t ns, bool exact);
 
 /* Nobody measures: each launch is taken for so many ns. */
 void costs_mark(const void *work, uint64_t ns);

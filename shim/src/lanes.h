@@ -11,7 +11,7 @@
 #include "costs.h"
 #include "cuda_api.h"
 
-#define LANES_BITS 3
+#define LANES_MAX 8 /* streams that a thread uses in turns */
 
 struct meter;
 
@@ -19,30 +19,42 @@ struct meter;
 struct lane {
     uintptr_t name;  /* of the stream; 0: free */
     int64_t credit;  /* ns left */
-    int64_t granted; /* ns in all */
     struct meter *meter;   /* NULL: not measured */
+    uint32_t granted;      /* ns in all */
     uint32_t begin_serial; /* of the stamp at which the grant began */
     uint16_t begin;        /* that stamp; 0: none */
+    bool probed;           /* the last grant was none, to measure the launch after it */
 };
 
-/* The library is loaded with the program, so its thread variables lie at a fixed distance. */
+/*
+ * The library is loaded with the program, so that its thread variables lie at a fixed distance.
+ * There is little room for such variables where a library comes later (dlmopen).
+ */
 #define THREADS_OWN __thread __attribute__((tls_model("initial-exec")))
-extern THREADS_OWN struct lane lanes[1 << LANES_BITS];
+struct lanes {
+    uint32_t last; /* the one that was used last */
+    struct lane all[LANES_MAX];
+};
+extern THREADS_OWN struct lanes lanes;
 
 /* One name for each stream; `twin` for the entry points of the per-thread default stream. */
 static inline uintptr_t lanes_stream(CUstream stream, bool twin) {
     return stream ? (uintptr_t)stream : twin ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 }
 
-static inline struct lane *lanes_place(uintptr_t name) {
-    return &lanes[costs_hash(name, LANES_BITS)];
+/* Among those that were not used last; NULL: the stream has none. */
+struct lane *lanes_search(uintptr_t name);
+
+static inline struct lane *lanes_find(uintptr_t name) {
+    struct lane *lane = &lanes.all[lanes.last];
+    return __builtin_expect(lane->name == name, 1) ? lane : lanes_search(name);
 }
 
 /* Pays for one launch out of what the thread was granted; false: ask meter_begin(). */
 static inline bool lanes_pay(const void *work, uintptr_t name) {
-    struct lane *lane = lanes_place(name);
+    struct lane *lane = lanes_find(name);
     int64_t cost = __atomic_load_n(&costs_place(work)->ns, __ATOMIC_RELAXED);
-    if (__builtin_expect(lane->name != name || !cost, 0)) return false;
+    if (__builtin_expect(!lane || !cost, 0)) return false;
     return __builtin_expect((lane->credit -= cost) >= 0, 1);
 }
 

@@ -14,21 +14,24 @@
 #define QUANTUM INT64_C(1000000)      /* ns granted at once ... */
 #define QUANTUM_FREE INT64_C(5000000) /* ... and where nothing is limited */
 #define UNKNOWN_COST UINT64_C(20000)  /* ns, of work that was never measured */
+#define VARIED_FOR UINT64_C(1000000000) /* ns, for which a varying function is reckoned with */
 #define LOOK_FIRST UINT64_C(30000)    /* ns, to see whether the card has gone on ... */
 #define LOOK_LAST UINT64_C(1000000)   /* ... and at longest */
 #define UNLIMITED_COST 1000           /* what a launch pays where nothing is limited ... */
 #define UNLIMITED_CREDIT INT64_C(1000000) /* ... so that a new limit is noticed */
 
-THREADS_OWN struct lane lanes[1 << LANES_BITS];
+THREADS_OWN struct lanes lanes;
 
 /* Work between two stamps. */
 struct batch {
     uint16_t begin, end;  /* stamps */
-    bool dense;           /* the card was busy with it without a break */
+    bool sparse;          /* at its end, the card had been waiting for work */
     bool doubtful;        /* its cost may turn out to be quite another */
+    bool varies;          /* its cost is not always the same */
     const void *work;     /* if it is one piece of work: what */
     uint64_t reserved;    /* ns */
     uint64_t likely;      /* what it will probably take of that */
+    uint64_t launched_at; /* it cannot have begun before */
 };
 
 /* Of one context. */
@@ -47,6 +50,7 @@ struct meter {
 /* Of the process: wiped by fork, as all of it is. */
 struct metering {
     uint32_t lock;
+    uint64_t varied_at; /* when work of varying costs was last launched */
     struct meter meters[METERS_MAX];
 };
 
@@ -136,22 +140,40 @@ static uint64_t smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-static void charge(struct regions *regions, struct meter *meter, const struct batch *batch) {
-    uint64_t from = stamps_at(&meter->stamps, batch->begin);
-    uint64_t to = stamps_at(&meter->stamps, batch->end);
-    if (to < from) to = from;
-    if (batch->work) costs_learn(batch->work, to - from);
-    if (!batch->dense) to = smaller(to, from + batch->reserved);
-    budget_settle(regions, meter->card, from, to, batch->reserved);
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/*
+ * Work of steady costs takes what they say and no more: the card may have been with others in
+ * between, or have waited for us. Of other work, as long as it was on the card is all we know.
+ */
+static uint64_t at_most(const struct batch *batch) {
+    return batch->varies && !batch->sparse ? UINT64_MAX : batch->reserved;
+}
+
+static void charge(struct regions *regions, struct meter *meter, const struct batch *batch,
+                   uint64_t since) {
+    uint64_t began = stamps_at(&meter->stamps, batch->begin);
+    struct done done = {.from = larger(began, batch->launched_at), .since = since,
+                        .to = stamps_at(&meter->stamps, batch->end), .most = at_most(batch),
+                        .reserved = batch->reserved};
+    if (done.to < done.from) done.to = done.from;
+    if (done.since > done.from) done.since = done.from;
+    if (batch->work)
+        costs_learn(batch->work, done.to - done.from,
+                    began >= batch->launched_at && !batch->sparse);
+    budget_settle(regions, meter->card, &done);
 }
 
 /* Where the card cannot tell, what was reserved stays charged. */
-static bool settle(struct regions *regions, struct meter *meter, struct batch *batch, uint64_t now) {
+static bool settle(struct regions *regions, struct meter *meter, struct batch *batch,
+                   uint64_t since, uint64_t now) {
     enum stamp_state begin = stamps_look(&meter->stamps, batch->begin, now);
     enum stamp_state end = begin == STAMP_PASSED ? stamps_look(&meter->stamps, batch->end, now)
                                                  : begin;
     if (end == STAMP_AHEAD) return false;
-    if (end == STAMP_PASSED) charge(regions, meter, batch);
+    if (end == STAMP_PASSED) charge(regions, meter, batch, since);
     uint64_t ended = end == STAMP_PASSED ? stamps_at(&meter->stamps, batch->end) : now;
     if (ended > meter->moved_at) meter->moved_at = ended;
     stamps_drop(&meter->stamps, batch->begin);
@@ -161,27 +183,26 @@ static bool settle(struct regions *regions, struct meter *meter, struct batch *b
     return true;
 }
 
-/* What others of the container may count with while it is not settled. */
-static void tell(struct regions *regions, struct meter *meter, uint64_t now) {
-    uint64_t since = now;
-    if (meter->count) {
-        const struct batch *oldest = batch_at(meter, 0);
-        const struct stamp *begin = &meter->stamps.all[oldest->begin];
-        since = begin->at ? begin->at : begin->recorded_at;
-    }
-    budget_open(regions, meter->card, meter->count ? since : 0, now + 2 * meter->queue);
+/* Since when there is work on the card that is not settled: now, if there is none. */
+static uint64_t open_since(struct meter *meter, uint64_t now) {
+    if (!meter->count) return now;
+    const struct batch *oldest = batch_at(meter, 0);
+    const struct stamp *begin = &meter->stamps.all[oldest->begin];
+    return larger(begin->at ? begin->at : begin->recorded_at, oldest->launched_at);
 }
 
 /* The caller holds the meter's lock. */
 static void reap(struct regions *regions, struct meter *meter, uint64_t now) {
     unsigned left = 0, count = meter->count;
+    uint64_t since = open_since(meter, now);
     for (unsigned i = 0; i < count; i++) {
         struct batch *batch = batch_at(meter, i);
-        if (!settle(regions, meter, batch, now)) *batch_at(meter, left++) = *batch;
+        if (!settle(regions, meter, batch, since, now)) *batch_at(meter, left++) = *batch;
     }
     if (!left) meter->moved_at = now;
     meter->count = left;
-    tell(regions, meter, now);
+    /* Others of the container reckon with this while it is not settled. */
+    budget_open(regions, meter->card, left ? open_since(meter, now) : 0, now + 2 * meter->queue);
 }
 
 /* ---- batches ------------------------------------------------------------------------------------- */
@@ -196,40 +217,63 @@ static void push(struct meter *meter, struct batch batch) {
 }
 
 /* Is the lane's grant measured by this meter, and still to be ended? */
-static bool is_open(const struct lane *lane, const struct meter *meter, uintptr_t name) {
-    return lane->name == name && lane->meter == meter && lane->begin &&
+static bool is_open(const struct lane *lane, const struct meter *meter) {
+    return lane->meter == meter && lane->begin &&
            meter->stamps.all[lane->begin].serial == lane->begin_serial;
 }
 
-/*
- * What the thread was granted for the stream is measured up to `end`; the rest is given back. Is
- * the card still at it? Then there was no break: work was always waiting.
- */
-static void close_lane(struct regions *regions, struct lane *lane, uint16_t end, uint64_t now) {
+/* What the thread was granted for the stream is measured up to `end`; the rest is given back. */
+static void close_lane(struct regions *regions, struct lane *lane, uint16_t end) {
     struct meter *meter = lane->meter;
     uint64_t left = lane->credit > 0 ? (uint64_t)lane->credit : 0;
-    struct batch batch = {.begin = lane->begin, .end = end,
-                          .dense = stamps_look(&meter->stamps, end, now) == STAMP_AHEAD,
-                          .reserved = (uint64_t)lane->granted - left,
-                          .likely = (uint64_t)lane->granted - left};
+    uint64_t used = lane->granted - left;
+    bool varied = budget_now() - regions->process->metering->varied_at < VARIED_FOR;
+    struct batch batch = {.begin = lane->begin, .end = end, .varies = varied, .reserved = used,
+                          .likely = used};
     budget_refund(regions, meter->card, left);
     if (batch.reserved) push(meter, batch);
     lane->begin = 0;
-    lane->credit = lane->granted = 0;
+    lane->credit = 0;
+    lane->granted = 0;
 }
 
 /* ---- a launch ------------------------------------------------------------------------------------ */
 
-/* Whoever had the place in the thread's table before loses what it was granted. */
-static void grant(uintptr_t name, uint64_t ns, struct meter *meter, uint16_t begin) {
+/* A stream that makes way for another: it may be gone, so its work is taken for what it cost. */
+static void evict(struct regions *regions, struct lane *lane) {
+    if (regions && lane->meter && lane->begin && lane->credit > 0)
+        budget_refund(regions, lane->meter->card, (uint64_t)lane->credit);
+}
+
+struct lane *lanes_search(uintptr_t name) {
+    for (uint32_t i = 0; i < LANES_MAX; i++)
+        if (lanes.all[i].name == name) {
+            lanes.last = i;
+            return &lanes.all[i];
+        }
+    return NULL;
+}
+
+/* The stream's own lane, or a free one, or the one whose owner has least to lose. */
+static struct lane *take_lane(struct regions *regions, uintptr_t name) {
+    struct lane *own = lanes_find(name), *best = own ? own : &lanes.all[0];
+    for (uint32_t i = 0; !own && i < LANES_MAX; i++)
+        if (!lanes.all[i].name || lanes.all[i].credit < best->credit) best = &lanes.all[i];
+    if (!own) evict(regions, best);
+    return best;
+}
+
+static void grant(const struct piece *piece, uint64_t ns, struct meter *meter, uint16_t begin) {
     uint32_t serial = begin ? meter->stamps.all[begin].serial : 0;
-    *lanes_place(name) = (struct lane){name, (int64_t)ns, (int64_t)ns, meter, serial, begin};
+    *take_lane(piece->regions, piece->name) = (struct lane){
+        .name = piece->name, .credit = (int64_t)ns, .granted = (uint32_t)ns, .meter = meter,
+        .begin_serial = serial, .begin = begin, .probed = !ns};
 }
 
 /* Nothing is limited here: but look again some launches later. */
 static void grant_unlimited(const struct piece *piece) {
     costs_mark(piece->work, UNLIMITED_COST);
-    grant(piece->name, UNLIMITED_CREDIT, NULL, 0);
+    grant(piece, UNLIMITED_CREDIT, NULL, 0);
 }
 
 /* Of the legacy stream that cannot be asked while another one is captured: nothing may touch it. */
@@ -246,6 +290,17 @@ static uint64_t queue_of(struct meter *meter, uint64_t now) {
     return meter->queue - smaller(done, meter->queue);
 }
 
+/*
+ * What comes right after work that is on the card is measured exactly; what comes to an idle card
+ * isn't. So after the latter nothing is granted, once: the next launch is measured as well.
+ */
+static uint64_t extra_of(const struct piece *piece, const struct terms *terms) {
+    const struct lane *lane = lanes_find(piece->name);
+    uint64_t quantum = (uint64_t)(terms_free(terms) ? QUANTUM_FREE : QUANTUM);
+    bool probe = !piece->meter->count && !(lane && lane->probed);
+    return probe || piece->cost >= quantum ? 0 : quantum;
+}
+
 static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uint64_t *again) {
     struct meter *meter = piece->meter;
     struct ask ask = {.now = now, .cost = piece->cost, .likely = piece->likely,
@@ -253,14 +308,14 @@ static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uin
     bool unknown = piece->kind == COSTS_UNKNOWN && meter->doubtful;
     if (terms->longest < piece->cost) terms->longest = piece->cost;
     if (unknown || meter->count >= BATCHES_MAX - 2) return false;
-    piece->extra = (uint64_t)(terms_free(terms) ? QUANTUM_FREE : QUANTUM);
-    if (piece->cost >= piece->extra) piece->extra = 0;
+    piece->extra = extra_of(piece, terms);
     return budget_take(piece->regions, piece->card, terms, &ask, &piece->extra, again);
 }
 
 static void look_up_cost(struct piece *piece) {
     piece->kind = costs_of(piece->work, &piece->cost, &piece->likely);
     if (piece->kind == COSTS_UNKNOWN) piece->cost = piece->likely = UNKNOWN_COST;
+    if (piece->kind == COSTS_VARYING) piece->regions->process->metering->varied_at = budget_now();
 }
 
 /* Work that may be over sooner than was said is looked at soon, and then less and less often. */
@@ -300,13 +355,13 @@ static void undo_payment(struct lane *lane, const void *work) {
 
 /* Ends what the thread had; returns the stamp of the end, which is also the next beginning. */
 static uint16_t end_grant(struct piece *piece) {
-    struct lane *lane = lanes_place(piece->name);
+    struct lane *lane = lanes_find(piece->name);
     struct meter *meter = piece->meter;
     uint64_t now = budget_now();
-    if (!is_open(lane, meter, piece->name)) return 0;
+    if (!lane || !is_open(lane, meter)) return 0;
     undo_payment(lane, piece->work);
     uint16_t end = stamps_record(&meter->stamps, (CUstream)piece->stream, now);
-    if (end) close_lane(piece->regions, lane, end, now);
+    if (end) close_lane(piece->regions, lane, end);
     return stamps_keep(&meter->stamps, end);
 }
 
@@ -363,6 +418,7 @@ CUresult meter_begin(struct piece *piece, const void *work, uintptr_t stream) {
     if (piece->meter) piece->card = piece->meter->card;
     if (piece->meter && is_limited(piece)) {
         run_measured(piece, begin_measured);
+        piece->launched_at = budget_now();
     } else {
         piece->meter = NULL;
         grant_unlimited(piece);
@@ -372,12 +428,16 @@ CUresult meter_begin(struct piece *piece, const void *work, uintptr_t stream) {
 
 static void end_measured(struct piece *piece) {
     struct meter *meter = piece->meter;
-    uint16_t end = stamps_record(&meter->stamps, (CUstream)piece->stream, budget_now());
-    push(meter, (struct batch){.begin = piece->begin, .end = end, .dense = true,
-                               .doubtful = piece->kind != COSTS_STEADY, .work = piece->work,
+    uint64_t now = budget_now();
+    uint16_t end = stamps_record(&meter->stamps, (CUstream)piece->stream, now);
+    bool over = end && stamps_look(&meter->stamps, end, now) != STAMP_AHEAD;
+    push(meter, (struct batch){.begin = piece->begin, .end = end, .sparse = over,
+                               .launched_at = piece->launched_at,
+                               .doubtful = piece->kind != COSTS_STEADY && piece->kind != COSTS_VARYING,
+                               .varies = piece->kind != COSTS_STEADY, .work = piece->work,
                                .reserved = piece->cost, .likely = piece->likely});
     stamps_drop(&meter->stamps, piece->begin);
-    grant(piece->name, piece->extra, meter, end);
+    grant(piece, piece->extra, meter, end);
 }
 
 static void end_failed(struct piece *piece) {
@@ -400,8 +460,8 @@ void meter_before_wait(uintptr_t stream) {
     struct piece piece = {.regions = shim_known(), .stream = stream};
     if (!piece.regions) return;
     piece.name = lane_name(&piece);
-    struct lane *lane = lanes_place(piece.name);
-    if (lane->name != piece.name || !lane->begin || is_captured(stream)) return;
+    struct lane *lane = lanes_find(piece.name);
+    if (!lane || !lane->begin || is_captured(stream)) return;
     piece.meter = meter_of(piece.regions, stream);
     if (!piece.meter || piece.meter != lane->meter) return;
     piece.card = piece.meter->card;

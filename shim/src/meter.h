@@ -26,7 +26,8 @@ struct piece {
     enum costs_kind kind;
     uint64_t cost;   /* reserved for it */
     uint64_t likely; /* what it will probably take of that */
-    uint64_t extra; /* granted beyond it */
+    uint64_t extra;  /* granted beyond it */
+    uint64_t launched_at;
     uint16_t begin; /* stamp */
 };
 

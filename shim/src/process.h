@@ -64,7 +64,8 @@ struct process_card {
     uint32_t compute_mode, core_share; /* as in the limits */
     uint32_t beat; /* the node agent's, as last seen, and when it had changed */
     uint64_t beat_at;
-    uint64_t paid_until, busy_until; /* of this process alone: budget.c */
+    uint64_t paid_until, busy_until, uncharged_ns; /* of this process alone: budget.c */
+    uint64_t reserved[7];
 };
 
 struct metering; /* meter.c */
