@@ -1,8 +1,8 @@
 /*
- * Keeps a card busy until it is killed: `load KIND [STREAMS]`. Says `ready` on its output when it
+ * Keeps a card busy until it is killed: `load KIND [STREAMS [AHEAD]]`. Says `ready` on its output when it
  * has a context, and begins when it reads a line. Runs on any driver; kernels take the time that
  * they are told to take. Work is handed in by units of about a millisecond (or one kernel, where
- * that is longer), a few ahead of the card: as programs do that never wait without need.
+ * that is longer), AHEAD (4) of them for each stream: as programs do that never wait without need.
  */
 #include <dlfcn.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #define MS 1000000u
 #define UNIT MS
 
-enum { AHEAD = 4, STREAMS_MAX = 16, EVENTS = AHEAD * STREAMS_MAX };
+enum { AHEAD_MAX = 8, STREAMS_MAX = 16 };
 enum { MULTIPROCESSORS = 16, NON_BLOCKING = 1, RELAXED = 2, NO_TIMING = 2 };
 
 typedef struct CUmod_st *CUmodule;
@@ -167,13 +167,13 @@ static piece *piece_of(const char *name) {
 
 /* ---- the load ---- */
 
-static void work(piece *next, unsigned count) {
-    static CUevent events[EVENTS];
+static void work(piece *next, unsigned count, unsigned ahead) {
+    static CUevent events[AHEAD_MAX * STREAMS_MAX];
     for (unsigned i = 0; i < count; i++)
         CHECK_IS(cu.create_stream(&streams[i], NON_BLOCKING), CUDA_SUCCESS);
-    for (unsigned i = 0; i < AHEAD * count; i++)
+    for (unsigned i = 0; i < ahead * count; i++)
         CHECK_IS(cu.create_event(&events[i], NO_TIMING), CUDA_SUCCESS);
-    for (unsigned unit = 0;; unit = (unit + 1) % (AHEAD * count)) {
+    for (unsigned unit = 0;; unit = (unit + 1) % (ahead * count)) {
         unsigned stream = unit % count;
         CHECK_IS(cu.wait(events[unit]), CUDA_SUCCESS);
         for (unsigned ns = 0; ns < UNIT;) ns += next(stream);
@@ -184,12 +184,12 @@ static void work(piece *next, unsigned count) {
 int main(int count, char **arguments) {
     CHECK(count > 1);
     piece *next = piece_of(arguments[1]);
-    int number = count > 2 ? atoi(arguments[2]) : 1;
-    CHECK(next && number > 0 && number <= STREAMS_MAX);
+    int number = count > 2 ? atoi(arguments[2]) : 1, ahead = count > 3 ? atoi(arguments[3]) : 4;
+    CHECK(next && number > 0 && number <= STREAMS_MAX && ahead > 0 && ahead <= AHEAD_MAX);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     open_driver();
     puts("ready");
     fflush(stdout);
     if (getchar() == EOF) return 0;
-    work(next, (unsigned)number);
+    work(next, (unsigned)number, (unsigned)ahead);
 }

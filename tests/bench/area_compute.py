@@ -5,6 +5,10 @@ a slot with limits, processes that keep the card busy (shim/bench/load.c) under 
 node agent's steward beside them. Every case is run; the worst of them is the figure, and the table
 shows each. Several cases run at the same time, on a card each.
 
+Beside them a load without the shim keeps a card of its own busy, two milliseconds ahead: where
+even that card was idle at times, the machine was too busy with other things to judge anything, and
+the cases are run again, twice at most. The tables show how much that load lost.
+
 MIZAR_BENCH_SECONDS: how long each case runs (2 s after it has settled).
 MIZAR_BENCH_CARDS: how many cases run at the same time; fewer where processors are few or busy.
 """
@@ -12,10 +16,12 @@ MIZAR_BENCH_CARDS: how many cases run at the same time; fewer where processors a
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from bench.compute import windows
 from bench.compute.rig import Case, Tenant, Work, run
-from bench.figures import ROOT, Details, Figure, Report, figure
+from bench.figures import ROOT, Details, Figure, Report
+from bench.precedence import take_precedence
 from mizar_core.models import ComputeMode
 
 SECONDS = float(os.environ.get("MIZAR_BENCH_SECONDS", "2"))
@@ -39,12 +45,24 @@ MANY = 16
 
 Pair = tuple[str, str, int, ComputeMode]
 """The kinds of work of both, how many processes each has, and the mode."""
-Results = list[tuple[Case, list[Work]]]
+CONTROL = Case("control", (Tenant(("us_200 1 2",), mode=None),))
+LOST = 0.3  # percent
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a case's tenants got, and how much the load beside them lost, in percent."""
+
+    case: Case
+    works: list[Work]
+    lost: float
 
 
 def measure() -> Report:
     """Run every case."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
+    take_precedence()
     report = Report("compute")
     for part in (_check, _alone, _changes, _pairs, _many, _soft):
         figures, details = part()
@@ -56,12 +74,25 @@ def measure() -> Report:
     return report
 
 
-def _run(cases: Iterable[Case], seconds: float = SECONDS + SETTLING_MS / 1000) -> Results:
-    waiting, done = list(cases), []
+def _run(cases: Iterable[Case], seconds: float = SECONDS, at_once: int = CARDS) -> list[Result]:
+    waiting, done = list(cases), list[Result]()
     while waiting:
-        now, waiting = waiting[:CARDS], waiting[CARDS:]
-        done += list(zip(now, run(now, seconds), strict=True))
+        now, waiting = waiting[:at_once], waiting[at_once:]
+        done += _run_together(now, seconds + SETTLING_MS / 1000)
     return done
+
+
+def _run_together(cases: list[Case], seconds: float) -> list[Result]:
+    """The attempt of which the machine took least."""
+    least, best = 100.0, list[list[Work]]()
+    for _ in range(ATTEMPTS):
+        *works, (control,) = run([*cases, CONTROL], seconds)
+        lost = 100 - _percent(control)
+        if lost < least:
+            least, best = lost, works
+        if lost <= LOST:
+            break
+    return [Result(case, works, least) for case, works in zip(cases, best, strict=True)]
 
 
 def _busy(count: int, kind: str) -> tuple[str, ...]:
@@ -88,13 +119,14 @@ def _check() -> tuple[list[Figure], Details]:
         for count in (1, 2)
     ]
     rows, fullest = [], []
-    for case, works in _run(cases):
-        parts = [_percent(work) for work in works]
-        rows.append((case.name, *(f"{part:.2f}" for part in parts), *[""] * (2 - len(parts))))
+    for one in _run(cases):
+        parts = [_percent(work) for work in one.works]
+        second = f"{parts[1]:.2f}" if len(parts) > 1 else ""
+        rows.append((one.case.name, f"{parts[0]:.2f}", second, f"{one.lost:.2f}"))
         fullest.append(sum(parts))
-    columns = ("work without the shim", "first %", "second %")
-    busy = figure("bare_busy_percent", fullest, 50, "%")
-    return [busy], Details("The card without the shim", columns, rows)
+    columns = ("work without the shim", "first %", "second %", "lost %")
+    worst = [_worst("bare_busy_percent", fullest, "%", worst=min)]
+    return worst, Details("The card without the shim", columns, rows)
 
 
 # ---- one container with a Hard share -------------------------------------------------------------
@@ -111,14 +143,23 @@ def _alone() -> tuple[list[Figure], Details]:
     second: dict[float, list[float]] = {share: [] for share in SHARES}
     tenth: list[float] = []
     settle: list[float] = []
-    for case, works in _run(cases):
-        work, asked = works[0], case.tenants[0].share
+    for one in _run(cases):
+        work, asked = one.works[0], one.case.tenants[0].share
         second[asked].append(windows.worst(work, asked, windows.SECOND, SETTLING_MS))
         tenth.append(windows.worst(work, asked, windows.TENTH, SETTLING_MS))
         settle.append(windows.settled_after(work, asked, 0, len(work)))
         errors = (f"{second[asked][-1]:.2f}", f"{tenth[-1]:.2f}", f"{settle[-1]:.0f}")
-        rows.append((case.name, f"{asked} %", f"{_percent(work):.2f}", *errors))
-    columns = ("alone, Hard", "asked", "mean %", "worst 1 s", "worst 100 ms", "settled ms")
+        got = f"{_percent(work):.2f}"
+        rows.append((one.case.name, f"{asked} %", got, *errors, f"{one.lost:.2f}"))
+    columns = (
+        "alone, Hard",
+        "asked",
+        "mean %",
+        "worst 1 s",
+        "worst 100 ms",
+        "settled ms",
+        "lost %",
+    )
     figures = [
         _worst(f"share_{share}_error_1s_points", second[share], "points", "<= 1 points")
         for share in SHARES
@@ -136,11 +177,12 @@ def _changes() -> tuple[list[Figure], Details]:
         for count in PROCESSES
     ]
     rows, settle = [], []
-    for case, (work,) in _run(cases, seconds=4.5):
-        times = _settled_steps(work)
+    for one in _run(cases, seconds=4.2):
+        times = _settled_steps(one.works[0])
         settle += times
-        rows.append((case.name, *(f"{each:.0f}" for each in times)))
-    columns = ("settled after ms", "start, 50 %", *(f"to {share:.0f} %" for _, share in STEPS))
+        rows.append((one.case.name, *(f"{each:.0f}" for each in times), f"{one.lost:.2f}"))
+    changes = (f"to {share:.0f} %" for _, share in STEPS)
+    columns = ("settled after ms", "start, 50 %", *changes, "lost %")
     figures = [_worst("settle_ms", settle, "ms", "<= 300 ms")]
     return figures, Details("A limit that changes", columns, rows)
 
@@ -160,19 +202,20 @@ def _settled_steps(work: Work) -> list[float]:
 def _pairs() -> tuple[list[Figure], Details]:
     rows = []
     errors: dict[float, list[float]] = {30: [], 50: []}
-    for case, (first, second) in _run(_pair_cases()):
-        asked = case.tenants[0].share
+    for one in _run(_pair_cases()):
+        (first, second), asked = one.works, one.case.tenants[0].share
         errors[asked].append(windows.ratio_error(first, second, asked, SETTLING_MS))
         busy = _percent(first) + _percent(second)
         part = 100 * _percent(first) / (busy or 1)
+        figures = (part, busy, errors[asked][-1], one.lost)
         ratio = f"{asked:.0f}:{100 - asked:.0f}"
-        rows.append((case.name, ratio, f"{part:.2f}", f"{busy:.2f}", f"{errors[asked][-1]:.2f}"))
-    columns = ("two containers", "asked", "first %", "card busy %", "worst 1 s")
-    figures = [
+        rows.append((one.case.name, ratio, *(f"{each:.2f}" for each in figures)))
+    columns = ("two containers", "asked", "first %", "card busy %", "worst 1 s", "lost %")
+    worst = [
         _worst(f"pair_{share:.0f}_{100 - share:.0f}_error_points", found, "points", "<= 1 points")
         for share, found in errors.items()
     ]
-    return figures, Details("Two containers on a card", columns, rows)
+    return worst, Details("Two containers on a card", columns, rows)
 
 
 def _pair_cases() -> list[Case]:
@@ -194,15 +237,16 @@ def _pair_cases() -> list[Case]:
 def _many() -> tuple[list[Figure], Details]:
     """One case at a time: sixteen busy processes are enough for a machine."""
     rows, found = [], []
-    for kind in ("20 us", "200 us", "5 ms", "mixed"):
-        case = Case(kind, (Tenant(_busy(1, kind), 100 / MANY),) * MANY)
-        (works,) = run([case], SECONDS + SETTLING_MS / 1000)
-        parts = [_percent(work) for work in works]
+    kinds = ("20 us", "200 us", "5 ms", "mixed")
+    cases = [Case(kind, (Tenant(_busy(1, kind), 100 / MANY),) * MANY) for kind in kinds]
+    for one in _run(cases, at_once=1):
+        parts = [_percent(work) for work in one.works]
         found.append(windows.jain(parts))
-        rows.append((kind, f"{found[-1]:.5f}", *(f"{f(parts):.2f}" for f in (min, max, sum))))
-    columns = (f"{MANY} containers", "Jain's index", "least %", "most %", "card busy %")
-    figures = [_worst("jain_16", found, "", ">= 0.9995", worst=min)]
-    return figures, Details("Sixteen containers of equal share", columns, rows)
+        figures = (*(f(parts) for f in (min, max, sum)), one.lost)
+        rows.append((one.case.name, f"{found[-1]:.5f}", *(f"{each:.2f}" for each in figures)))
+    columns = (f"{MANY} containers", "Jain's index", "least %", "most %", "card busy %", "lost %")
+    worst = [_worst("jain_16", found, "", ">= 0.9995", worst=min)]
+    return worst, Details("Sixteen containers of equal share", columns, rows)
 
 
 def _soft() -> tuple[list[Figure], Details]:
@@ -210,13 +254,14 @@ def _soft() -> tuple[list[Figure], Details]:
     cases = [
         Case(kind, (Tenant(_busy(1, kind), 50, mode),)) for kind in KINDS for mode in (None, "Soft")
     ]
-    done = _run(cases)
+    done = _run(cases, at_once=CARDS // 2 * 2 or 2)
     rows, ratios = [], []
-    for (case, (bare,)), (_, (soft,)) in zip(done[::2], done[1::2], strict=True):
-        works = [_percent(work) for work in (bare, soft)]
+    for bare, soft in zip(done[::2], done[1::2], strict=True):
+        works = [_percent(one.works[0]) for one in (bare, soft)]
         ratios.append(works[1] / works[0])
-        rows.append((case.name, *(f"{each:.2f}" for each in works), f"{ratios[-1]:.4f}"))
-    columns = ("alone, Soft 50 %", "bare %", "with the shim %", "ratio")
+        got = (f"{each:.2f}" for each in works)
+        rows.append((bare.case.name, *got, f"{ratios[-1]:.4f}", f"{soft.lost:.2f}"))
+    columns = ("alone, Soft 50 %", "bare %", "with the shim %", "ratio", "lost %")
     figures = [_worst("soft_alone_ratio", ratios, "", ">= 0.995", worst=min)]
     return figures, Details("What a Soft container alone gets", columns, rows)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.figures import ROOT, Figure, Report, figure
+from bench.precedence import take_precedence
 from unit.shim.slot import BUILD, Card, Slot, card_uuid, load_layout
 
 PAIRS = int(os.environ.get("MIZAR_BENCH_RUNS", "9"))
@@ -50,6 +51,7 @@ WORKS = (
 def measure() -> Report:
     """Build the shim and the fake driver, run every work."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
+    take_precedence()
     report = Report("shim")
     for work in WORKS:
         with tempfile.TemporaryDirectory() as folder:
