@@ -17,6 +17,9 @@ from mizar_core.windows import Window, in_turn
 
 PERIOD_MIN_US: Final = 20_000
 PERIOD_MAX_US: Final = 100_000
+WINDOW_MIN_US: Final = 10_000
+"""A period is so long that each window is, if it can be: at the begin of each, its container wakes
+up, which takes some of it."""
 PIECES: Final = 20
 """A period holds this many of the longest piece of work, so that whole pieces fit a window."""
 SHRINK: Final = 4
@@ -117,13 +120,14 @@ def _windows(working: Sequence[Sharer], told: Mapping[str, Words]) -> dict[str, 
     if len(working) < 2:
         return {}
     rates = [rate(one, told[one.name]) for one in working]
-    windows = in_turn(rates, _period(working))
+    windows = in_turn(rates, _period(working, rates))
     return {one.name: window for one, window in zip(working, windows, strict=True)}
 
 
-def _period(working: Sequence[Sharer]) -> int:
-    longest = max(one.longest_ns for one in working)
-    wanted = min(max(PIECES * longest // 1000, PERIOD_MIN_US), PERIOD_MAX_US)
+def _period(working: Sequence[Sharer], rates: Sequence[int]) -> int:
+    pieces = PIECES * max(one.longest_ns for one in working) // 1000
+    least = WINDOW_MIN_US * sum(rates) // min(rates)
+    wanted = min(max(pieces, least, PERIOD_MIN_US), PERIOD_MAX_US)
     present = max(one.words.window.period if one.words.window else 0 for one in working)
     keep = wanted <= present < SHRINK * wanted and present <= PERIOD_MAX_US
     return present if keep else wanted

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mizar_core.carve import WHOLE_CARD
-from mizar_core.compute import PERIOD_MAX_US, PERIOD_MIN_US, PIECES, Sharer, Words, plan, rate
+from mizar_core.compute import (
+    PERIOD_MAX_US,
+    PERIOD_MIN_US,
+    PIECES,
+    WINDOW_MIN_US,
+    Sharer,
+    Words,
+    plan,
+    rate,
+)
 from mizar_core.windows import Window, in_turn
 
 periods = st.integers(PERIOD_MIN_US, PERIOD_MAX_US)
@@ -97,6 +106,13 @@ def test_a_period_holds_many_pieces_of_work(card: list[Sharer]) -> None:
     for one in told.values():
         if one.window:
             assert one.window.period >= min(PERIOD_MAX_US, PIECES * longest // 1000)
+
+
+@given(cards)
+def test_no_window_is_short_unless_the_period_is_the_longest(card: list[Sharer]) -> None:
+    found = [one.window for one in plan(card).values() if one.window]
+    for window in found:
+        assert window.length >= WINDOW_MIN_US - len(found) or window.period == PERIOD_MAX_US
 
 
 @given(cards)

@@ -4,12 +4,15 @@ import ctypes
 import mmap
 import os
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode
@@ -227,6 +230,41 @@ def test_absurd_figures_count_for_nothing(room: Room, wanted: int) -> None:
     two.want(room.now, longest=(1 << 64) - 1)
     room.round(one, after_ms=10)
     assert one.window and one.window.period == 100_000
+
+
+@given(st.binary(min_size=0, max_size=600), st.integers(0, 4096 + 3 * 512), st.booleans())
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_tenant_writes_nobody_has_more_than_the_card(
+    tmp_path: Path, noise: bytes, at: int, cut: bool
+) -> None:
+    room = Room(Path(tempfile.mkdtemp(dir=tmp_path)))
+    one, two = room.add("one", "Soft", 5000), room.add("two", "Soft", 5000)
+    room.round(one, two)
+    with two.usage.open("r+b") as file:
+        os.pwrite(file.fileno(), noise, at)
+        if cut:
+            file.truncate(at)
+    for _ in range(3):
+        room.round(one)
+        assert one.live().spare_share in (0, 5000)
+        assert not one.live().paused
+        assert one.window is None or one.window.length * 2 > one.window.period - 4
+    room.steward.close()
+
+
+@given(st.binary(min_size=1, max_size=600), st.integers(0, regions.CRC_TO))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damaged_limits_leave_the_steward_alive(tmp_path: Path, noise: bytes, at: int) -> None:
+    room = Room(Path(tempfile.mkdtemp(dir=tmp_path)))
+    one, two = room.add("one", "Soft", 5000), room.add("two", "Soft", 5000)
+    with two.limits.open("r+b") as file:
+        os.pwrite(file.fileno(), noise[: regions.CRC_TO - at], at)
+    room.round(one)
+    assert one.live().spare_share == 5000
+    two.permit("Soft", 4000)
+    room.round(one, two)
+    assert (one.live().spare_share, two.live().spare_share) == (555, 444)
+    room.steward.close()
 
 
 def test_who_waits_may_say_until_when(room: Room) -> None:
