@@ -109,12 +109,18 @@ static struct meter *meter_of(struct regions *regions, uintptr_t stream) {
     return card == CARD_NONE ? NULL : add(metering, context, card);
 }
 
+/* Read without the lock by who only wants to know whether there is anything. */
+static void set_count(struct meter *meter, unsigned count) {
+    __atomic_store_n(&meter->count, count, __ATOMIC_RELAXED);
+}
+
 void meter_forget(struct regions *regions, CUcontext context) {
     struct metering *metering = __atomic_load_n(&regions->process->metering, __ATOMIC_ACQUIRE);
     struct meter *meter = metering && context ? find(metering, context) : NULL;
     if (!meter) return;
     process_lock(&meter->lock);
-    meter->first = meter->count = meter->doubtful = 0;
+    meter->first = meter->doubtful = 0;
+    set_count(meter, 0);
     meter->queue = 0;
     uint32_t serial = meter->stamps.serial;
     memset(&meter->stamps, 0, sizeof meter->stamps);
@@ -200,7 +206,7 @@ static void reap(struct regions *regions, struct meter *meter, uint64_t now) {
         if (!settle(regions, meter, batch, since, now)) *batch_at(meter, left++) = *batch;
     }
     if (!left) meter->moved_at = now;
-    meter->count = left;
+    set_count(meter, left);
     /* Others of the container reckon with this while it is not settled. */
     budget_open(regions, meter->card, left ? open_since(meter, now) : 0, now + 2 * meter->queue);
 }
@@ -211,7 +217,8 @@ static void push(struct meter *meter, struct batch batch) {
     if (!batch.begin || !batch.end || meter->count == BATCHES_MAX) return;
     stamps_keep(&meter->stamps, batch.begin);
     stamps_keep(&meter->stamps, batch.end);
-    *batch_at(meter, meter->count++) = batch;
+    *batch_at(meter, meter->count) = batch;
+    set_count(meter, meter->count + 1);
     meter->queue += batch.likely;
     meter->doubtful += batch.doubtful;
 }

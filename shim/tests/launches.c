@@ -2,6 +2,7 @@
  * Every way to launch: `launches NAME WAY MODE` launches by one of them, with functions looked up
  * that way, on a card whose time is `free` or `metered`.
  */
+#include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
@@ -90,6 +91,25 @@ static void check(size_t which, bool metered) {
     CHECK_IS(launchers[which].launch(), 999);
 }
 
+static void *launch_all(void *unused) {
+    (void)unused;
+    api_use(0);
+    for (int i = 0; i < TIMES; i++) {
+        for (size_t which = 0; which < sizeof launchers / sizeof *launchers; which++)
+            CHECK_IS(launchers[which].launch(), CUDA_SUCCESS);
+        if (i % 10 == 0) CHECK_IS(api.cuStreamSynchronize(stream), CUDA_SUCCESS);
+    }
+    CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS);
+    return NULL;
+}
+
+/* All ways at once, by threads that share streams and cards; for sanitizers. */
+static void storm(void) {
+    pthread_t threads[8];
+    for (int i = 0; i < 8; i++) CHECK(!pthread_create(&threads[i], NULL, launch_all, NULL));
+    for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+}
+
 int main(int count, char **arguments) {
     bool found = false;
     size_t number = sizeof launchers / sizeof *launchers;
@@ -98,6 +118,7 @@ int main(int count, char **arguments) {
     api_load(arguments[2]);
     api_start();
     CHECK_IS(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+    if (!strcmp(arguments[1], "storm")) return storm(), 0;
     for (size_t i = 0; i < number; i++)
         if (!strcmp(launchers[i].name, arguments[1]))
             check(i, !strcmp(arguments[3], "metered")), found = true;

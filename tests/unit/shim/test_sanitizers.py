@@ -1,0 +1,78 @@
+"""The whole shim with sanitizers, under the snippets and the storms.
+
+The programs are linked with the driver: lookups are not hooked in these builds. ThreadSanitizer
+makes the 128-bit compare-and-swap a lock within one process, so its storms are of threads alone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import run, shim_env
+from .slot import BUILD, MIB, Card, Slot, card_uuid
+
+OPTIONS = {
+    # A program's own allocations at its end are no concern of the shim's.
+    "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1:report_signal_unsafe=0",
+    "API_WAY": "link",
+}
+
+
+def runtime(sanitizer: str) -> str:
+    """Where the compiler's runtime library is."""
+    command = ["cc", f"-print-file-name=lib{sanitizer}.so"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def check(sanitizer: str, slot: Slot, *command: str, metered: bool = False) -> None:
+    slot.set_limits(
+        Card(card_uuid(0), 64 * MIB, compute_mode=int(metered)),
+        Card(card_uuid(1), 32 * MIB, compute_mode=int(metered)),
+    )
+    library = BUILD / sanitizer / "libmizar.so"
+    preload = {"LD_PRELOAD": f"{runtime(sanitizer)} {library}"}
+    run(*command, env=shim_env(slot.path) | OPTIONS | preload, timeout=100)
+
+
+def names(program: str, env: dict[str, str]) -> list[str]:
+    return run(program, env=env).stdout.split()
+
+
+@pytest.mark.parametrize("program", ["snippets", "nvml"])
+def test_snippets(
+    program: str, env: dict[str, str], tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    for name in names(program, env):
+        slot = Slot(tmp_path / name, layout)
+        check("asan", slot, program, name, "link", metered=name == "metered")
+
+
+@pytest.mark.parametrize("sanitizer", ["asan", "tsan"])
+@pytest.mark.parametrize("metered", [False, True])
+def test_launches(
+    sanitizer: str, metered: bool, env: dict[str, str], tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    mode = "metered" if metered else "free"
+    for name in [*names("launches", env), "storm"]:
+        slot = Slot(tmp_path / name, layout)
+        check(sanitizer, slot, "launches", name, "link", mode, metered=metered)
+
+
+@pytest.mark.parametrize("storm", ["threads", "kills"])
+def test_storms(storm: str, slot: Slot) -> None:
+    check("asan", slot, "storm", storm, "20")
+
+
+def test_a_storm_of_threads_has_no_race(slot: Slot) -> None:
+    check("tsan", slot, "storm", "threads")
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_damaged_regions(when: str, slot: Slot) -> None:
+    check("asan", slot, "fuzz", when, "40", "7")
