@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from bench.compute import windows
 from bench.compute.rig import Case, Tenant, Work, run
 from bench.figures import ROOT, Details, Figure, Report
-from bench.precedence import take_precedence
 from mizar_core.models import ComputeMode
 
 SECONDS = float(os.environ.get("MIZAR_BENCH_SECONDS", "2"))
@@ -62,7 +61,6 @@ class Result:
 def measure() -> Report:
     """Run every case."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
-    take_precedence()
     report = Report("compute")
     for part in (_check, _alone, _changes, _pairs, _many, _soft):
         figures, details = part()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.figures import ROOT, Figure, Report, figure
-from bench.precedence import take_precedence
+from bench.precedence import give_precedence
 from unit.shim.slot import BUILD, Card, Slot, card_uuid, load_layout
 
 PAIRS = int(os.environ.get("MIZAR_BENCH_RUNS", "9"))
@@ -51,7 +51,6 @@ WORKS = (
 def measure() -> Report:
     """Build the shim and the fake driver, run every work."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
-    take_precedence()
     report = Report("shim")
     for work in WORKS:
         with tempfile.TemporaryDirectory() as folder:
@@ -77,10 +76,15 @@ def _pairs(work: Work, slot: Slot) -> list[tuple[float, float]]:
 def _run(work: Work, env: dict[str, str]) -> float:
     """What overhead prints first."""
     command = [str(BUILD / "bench" / "overhead"), *work.arguments]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed ({done.returncode}): {done.stderr}")
-    return float(done.stdout.split()[0])
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        give_precedence(process.pid)
+        out, errors = process.communicate(timeout=TIMEOUT_S)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed ({process.returncode}): {errors}")
+    return float(out.split()[0])
 
 
 def _figures(work: Work, pairs: list[tuple[float, float]]) -> list[Figure]:

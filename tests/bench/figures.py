@@ -79,8 +79,7 @@ class Report:
     @property
     def load(self) -> str:
         """How busy the machine was; figures are no better than that."""
-        nice = os.getpriority(os.PRIO_PROCESS, 0)
-        return f"nice {nice}, load {self.load_before:.1f} before, {os.getloadavg()[0]:.1f} after"
+        return f"load {self.load_before:.1f} before, {os.getloadavg()[0]:.1f} after"
 
     def write(self) -> Path:
         """Write build/bench/{area}.json."""

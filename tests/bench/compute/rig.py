@@ -1,6 +1,7 @@
 """Runs containers side by side on simulated cards and records what each card did for whom."""
 
 import multiprocessing
+import os
 import subprocess
 import tempfile
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import simgpu
 from bench.figures import ROOT
+from bench.precedence import give_precedence
 from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode
 from mizar_nodeagent import limits, usage
@@ -76,7 +78,11 @@ class _Room:
         for load in self.tenant.loads:
             command = [str(BUILD / "bench" / "load"), *load.split()]
             pipe = subprocess.PIPE
-            self.processes.append(subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe))
+            process = subprocess.Popen(
+                command, env=env, stdin=pipe, stdout=pipe, start_new_session=True
+            )
+            self.processes.append(process)
+            give_precedence(process.pid)
 
     def wait_until_ready(self) -> None:
         for process in self.processes:
@@ -145,13 +151,19 @@ def _rooms(folder: Path, cases: Sequence[Case], machine: simgpu.Machine) -> list
 def _steward(containers: list[Container]) -> Iterator[None]:
     """In a process of its own, as on a node."""
     context = multiprocessing.get_context("fork")
-    process = context.Process(target=Steward(lambda: containers).run, daemon=True)
+    process = context.Process(target=_run_steward, args=(containers,), daemon=True)
     process.start()
     try:
         yield
     finally:
         process.kill()
         process.join()
+
+
+def _run_steward(containers: list[Container]) -> None:
+    os.setsid()
+    give_precedence(os.getpid())
+    Steward(lambda: containers).run()
 
 
 def _record(machine: simgpu.Machine, rooms: list[list[_Room]], seconds: float) -> list[list[Work]]:
