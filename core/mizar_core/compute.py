@@ -39,7 +39,8 @@ class Words:
 @dataclass(frozen=True, slots=True)
 class Sharer:
     """A container on a card. `share`: basis points; `longest_ns`: its longest piece of work of
-    late; `words`: what it was told last."""
+    late; `words`: what it was told last. `need`: basis points that do for a container that works
+    and uses little of what it may; None for one that wants all it can have."""
 
     name: str
     mode: ComputeMode
@@ -48,19 +49,24 @@ class Sharer:
     busy: bool = False
     longest_ns: int = 0
     words: Words = Words()
+    need: int | None = None
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether it wants all that it can have."""
+        return self.busy and self.need is None
 
 
 def plan(sharers: Iterable[Sharer]) -> dict[str, Words]:
     """What to tell each container of one card, by name.
 
-    A container that is idle is told what it would have if it alone woke up, so that it starts
-    with that and not with what was right when it fell asleep.
+    A container that is idle, or needs little, is told what it would have if it alone came to want
+    more, so that it starts with that and not with what was right some time ago.
     """
     metered = sorted((one for one in sharers if one.mode != "None"), key=lambda one: one.name)
-    busy = [one for one in metered if one.busy]
-    crowd = reduce(_Crowd.joined_by, busy, _Crowd())
-    told = {one.name: _words(one, crowd if one.busy else crowd.joined_by(one)) for one in metered}
-    working = [one for one in busy if not told[one.name].paused]
+    crowd = reduce(_Crowd.joined_by, (one for one in metered if one.busy), _Crowd())
+    told = {one.name: _words(one, crowd.once_hungry(one)) for one in metered}
+    working = [one for one in metered if one.is_hungry and not told[one.name].paused]
     for name, window in _windows(working, told).items():
         told[name] = replace(told[name], window=window)
     return told
@@ -75,34 +81,52 @@ def rate(sharer: Sharer, words: Words) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Crowd:
-    """Those who want the card. `own`: what Hard and Soft ones have in any case; `weights`: of the
-    Weighted ones; `peers`, `peers_own`: borrowers of the highest `priority`, and what is theirs."""
+    """Those who want the card. `needs`: of those who need little. Of the others, `own`: what Hard
+    and Soft ones have in any case; `weights`: of the Weighted ones; `peers`, `peers_own`:
+    borrowers of the highest `priority`, and what is theirs."""
 
+    needs: int = 0
     own: int = 0
     weights: int = 0
     priority: int = -1
     peers: int = 0
     peers_own: int = 0
 
+    def once_hungry(self, one: Sharer) -> _Crowd:
+        """As if the container wanted all that it can have."""
+        if one.is_hungry:
+            return self
+        others = replace(self, needs=self.needs - (one.need or 0)) if one.busy else self
+        return others.joined_by(replace(one, need=None))
+
     def joined_by(self, one: Sharer) -> _Crowd:
+        if one.need is not None:
+            return replace(self, needs=self.needs + one.need)
         if one.mode == "Weighted":
             return replace(self, weights=self.weights + one.share)
         own = self.own + one.share
         if one.mode == "Hard" or one.priority < self.priority:
             return replace(self, own=own)
         before = (self.peers, self.peers_own) if one.priority == self.priority else (0, 0)
-        return _Crowd(own, self.weights, one.priority, before[0] + 1, before[1] + one.share)
+        peers, peers_own = before[0] + 1, before[1] + one.share
+        return _Crowd(self.needs, own, self.weights, one.priority, peers, peers_own)
+
+    @property
+    def room(self) -> int:
+        """What those who need little leave."""
+        return WHOLE_CARD - self.needs
 
     @property
     def all_weights(self) -> int:
-        return self.own + self.weights
+        """So that each weight is a part of the room, of which there is always some."""
+        return -(-(self.own + self.weights) * WHOLE_CARD // max(self.room, WHOLE_CARD // 10))
 
     def spare(self, one: Sharer) -> int:
         """Its part of what is left: for those of the highest priority, by their shares."""
         if one.priority < self.priority:
             return 0
         weighted = -(-self.weights * WHOLE_CARD // self.all_weights) if self.weights else 0
-        left = max(0, WHOLE_CARD - self.own - weighted)
+        left = max(0, self.room - self.own - weighted)
         return left * one.share // self.peers_own if self.peers_own else left // self.peers
 
 

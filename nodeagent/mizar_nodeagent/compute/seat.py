@@ -6,15 +6,16 @@ import ctypes
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from mizar_core.compute import Sharer, Words
+from mizar_core.compute import Sharer, Words, rate
 from mizar_core.models import ComputeMode
 from mizar_nodeagent import limits, regions
 from mizar_nodeagent.compute import futex
+from mizar_nodeagent.compute.appetite import Appetite
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.files import open_promptly
 from mizar_nodeagent.regions import Compute, Limits, LimitsLive, UsageCard, UsageHead
@@ -32,7 +33,7 @@ FUTURE_NS: Final = 1_000_000_000
 STEP_NS: Final = 50_000
 LONGEST_NS: Final = 5_000_000
 
-_WANTED: Final = Struct("<QQ")  # wanted_at, longest_ns
+_SEEN: Final = Struct("<QQQQ")  # charged_ns, wanted_at, longest_ns, waited_ns
 # Unlike os.pread, this keeps the interpreter's lock: giving it away means waiting for it again,
 # once per container, behind whatever else the agent is doing. The pages are in memory.
 _pread: Final = ctypes.PyDLL(None).pread64
@@ -57,12 +58,13 @@ class Seat:
         self.mode: ComputeMode = mode
         self.busy = False
         self.longest_ns = 0
+        self._appetite = Appetite()
         self._told: Words | None = None
-        self._share = share
+        self._share = self._due = share
         self._priority = priority
         self._desk = desk
         block = UsageHead.cards.offset + index * ctypes.sizeof(UsageCard) + UsageCard.compute.offset
-        self._wanted = block + Compute.wanted_at.offset
+        self._seen = block + Compute.charged_ns.offset
         self._live = Limits.live.offset + index * ctypes.sizeof(LimitsLive)
 
     @property
@@ -70,16 +72,32 @@ class Seat:
         """For the plan."""
         told = self._told or Words()
         return Sharer(
-            self.name, self.mode, self._share, self._priority, self.busy, self.longest_ns, told
+            name=self.name,
+            mode=self.mode,
+            share=self._share,
+            priority=self._priority,
+            busy=self.busy,
+            longest_ns=self.longest_ns,
+            words=told,
+            need=self._appetite.need,
         )
+
+    @property
+    def state(self) -> tuple[bool, int | None]:
+        """What others' words depend on."""
+        return self.busy, self._appetite.need
 
     def look(self, now: int) -> None:
         """See whether it wants GPU time, and in what pieces."""
-        wanted, longest = self._desk.peek(self._wanted)
+        charged, wanted, longest, waited = self._desk.peek(self._seen)
         patience = DROWSY_NS if self.busy else BUSY_NS
         self.busy = -FUTURE_NS < now - wanted < patience
         # Rounded up, so that a figure that trembles is no reason to plan anew.
         self.longest_ns = min(-(-longest // STEP_NS) * STEP_NS, LONGEST_NS)
+        if self.busy:
+            self._appetite.see(now, charged, waited, self._due)
+        else:
+            self._appetite.pause()
 
     def beat(self) -> None:
         """Somebody has thought of this container."""
@@ -100,6 +118,7 @@ class Seat:
         desk.put_long(live + LimitsLive.window.offset, words.window.word if words.window else 0)
         desk.ring(live + LimitsLive.wake.offset)
         self._told = words
+        self._due = rate(self.sharer, replace(words, spare_share=0))
 
 
 class Desk:
@@ -119,7 +138,7 @@ class Desk:
         except BaseException:
             os.close(self._usage)
             raise
-        self._buffer = ctypes.create_string_buffer(_WANTED.size)
+        self._buffer = ctypes.create_string_buffer(_SEEN.size)
 
     def close(self) -> None:
         """Let go of the files."""
@@ -147,12 +166,12 @@ class Desk:
         self.seats = self._seats(found)
         return True
 
-    def peek(self, offset: int) -> tuple[int, int]:
-        """Two numbers of the usage file; zeros where it was cut short."""
-        if _pread(self._usage, self._buffer, _WANTED.size, offset) != _WANTED.size:
-            return 0, 0
-        wanted, longest = _WANTED.unpack_from(self._buffer)
-        return wanted, longest
+    def peek(self, offset: int) -> tuple[int, int, int, int]:
+        """Four numbers of the usage file; zeros where it was cut short."""
+        if _pread(self._usage, self._buffer, _SEEN.size, offset) != _SEEN.size:
+            return 0, 0, 0, 0
+        charged, wanted, longest, waited = _SEEN.unpack_from(self._buffer)
+        return charged, wanted, longest, waited
 
     def put(self, offset: int, value: int) -> None:
         """Set a word of the limits, in one store."""
@@ -206,4 +225,4 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-assert Compute.longest_ns.offset == Compute.wanted_at.offset + 8
+assert Compute.waited_ns.offset == Compute.charged_ns.offset + 3 * 8

@@ -32,7 +32,7 @@ class Card:
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         self._seats = seats
-        self._dealt: tuple[list[str], int] | None = None
+        self._dealt: tuple[list[tuple[bool, int | None]], int] | None = None
         metered = [seat for seat in seats if seat.mode != "None"]
         # A Hard one alone has its share, whatever it does.
         self._matters = len(metered) > 1 or any(seat.mode != "Hard" for seat in metered)
@@ -47,9 +47,9 @@ class Card:
         for seat in self._seats:
             seat.look(now)
             seat.beat()
-        busy = [seat.name for seat in self._seats if seat.busy]
+        states = [seat.state for seat in self._seats]
         longest = max((seat.longest_ns for seat in self._seats if seat.busy), default=0)
-        seen = (busy, longest)
+        seen = (states, longest)
         if seen != self._dealt:
             self._deal()
             self._dealt = seen

@@ -44,12 +44,13 @@ sharers = st.builds(
     busy=st.booleans(),
     longest_ns=st.integers(0, 1 << 40) | st.integers(0, 10_000_000),
     words=words,
+    need=st.none() | st.integers(0, WHOLE_CARD),
 )  # fmt: skip
 cards = st.lists(sharers, max_size=8, unique_by=lambda one: one.name)
 
 
-def _busy(card: list[Sharer]) -> list[Sharer]:
-    return [one for one in card if one.busy and one.mode != "None"]
+def _hungry(card: list[Sharer]) -> list[Sharer]:
+    return [one for one in card if one.is_hungry and one.mode != "None"]
 
 
 @given(cards, st.randoms())
@@ -80,9 +81,11 @@ def test_windows_do_not_overlap_and_lie_within_one_period(card: list[Sharer]) ->
 
 
 @given(cards)
-def test_only_several_at_work_have_windows_and_then_each_has_one(card: list[Sharer]) -> None:
+def test_only_several_that_are_hungry_have_windows_and_then_each_has_one(
+    card: list[Sharer],
+) -> None:
     told = plan(card)
-    working = {one.name for one in _busy(card) if not told[one.name].paused}
+    working = {one.name for one in _hungry(card) if not told[one.name].paused}
     having = {name for name, one in told.items() if one.window}
     assert having == (working if len(working) > 1 else set())
 
@@ -90,7 +93,7 @@ def test_only_several_at_work_have_windows_and_then_each_has_one(card: list[Shar
 @given(cards)
 def test_windows_are_as_long_as_rates_are_high(card: list[Sharer]) -> None:
     told = plan(card)
-    working = [one for one in _busy(card) if told[one.name].window]
+    working = [one for one in _hungry(card) if told[one.name].window]
     total = sum(rate(one, told[one.name]) for one in working)
     for one in working:
         window = told[one.name].window
@@ -132,16 +135,17 @@ def test_nobody_is_above_what_its_mode_gives(card: list[Sharer]) -> None:
 @given(cards)
 def test_no_more_is_lent_than_is_left(card: list[Sharer]) -> None:
     told = plan(card)
-    busy = _busy(card)
-    lent = sum(told[one.name].spare_share for one in busy)
-    due = sum(rate(one, replace(told[one.name], spare_share=0)) for one in busy)
-    assert lent <= max(0, WHOLE_CARD - due)
+    hungry = _hungry(card)
+    lent = sum(told[one.name].spare_share for one in hungry)
+    due = sum(rate(one, replace(told[one.name], spare_share=0)) for one in hungry)
+    needs = sum(one.need or 0 for one in card if one.busy and one.mode != "None")
+    assert lent <= max(0, WHOLE_CARD - due - needs)
 
 
 @given(cards)
 def test_only_the_highest_priority_borrows(card: list[Sharer]) -> None:
     told = plan(card)
-    borrowers = [one for one in _busy(card) if one.mode == "Soft"]
+    borrowers = [one for one in _hungry(card) if one.mode == "Soft"]
     top = max((one.priority for one in borrowers), default=0)
     for one in borrowers:
         assert told[one.name].spare_share == 0 or one.priority == top
@@ -169,12 +173,22 @@ def test_equals_have_equal_words(card: list[Sharer], model: Sharer) -> None:
 
 
 @given(cards)
-def test_an_idle_one_is_told_what_it_would_have_if_it_woke(card: list[Sharer]) -> None:
+def test_who_is_not_hungry_is_told_what_it_would_have_if_it_were(card: list[Sharer]) -> None:
     told = plan(card)
     for one in card:
-        if one.mode != "None" and not one.busy:
-            awake = [replace(other, busy=other.busy or other is one) for other in card]
+        if one.mode != "None" and not one.is_hungry:
+            others = [other for other in card if other is not one]
+            awake = [*others, replace(one, busy=True, need=None)]
             assert replace(plan(awake)[one.name], window=None) == told[one.name]
+
+
+@given(cards, st.integers(0, WHOLE_CARD))
+def test_who_needs_little_leaves_the_rest_to_others(card: list[Sharer], need: int) -> None:
+    soft = Sharer("~", "Soft", 5000, busy=True)
+    little = [replace(one, busy=True, need=need // 8) for one in card]
+    told = plan([*little, soft])["~"]
+    needs = sum(one.need or 0 for one in little if one.mode != "None")
+    assert told == Words(spare_share=max(0, WHOLE_CARD - needs - 5000))
 
 
 @given(windows)

@@ -49,6 +49,11 @@ class Tenant:
             place = BLOCK + card * ctypes.sizeof(regions.UsageCard)
             os.pwrite(file.fileno(), struct.pack("<QQ", at, longest), place + 24)
 
+    def charge(self, total: int) -> None:
+        """It has used so many ns in its life."""
+        with self.usage.open("r+b") as file:
+            os.pwrite(file.fileno(), struct.pack("<Q", total), BLOCK + 16)
+
     def live(self, card: int = 0) -> regions.LimitsLive:
         raw = self.limits.read_bytes()
         return regions.LimitsLive.from_buffer_copy(
@@ -158,6 +163,21 @@ def test_cards_are_dealt_out_one_by_one(room: Room) -> None:
     room.round(both, other)
     assert (both.live(0).spare_share, both.live(1).spare_share) == (5000, 0)
     assert (both.live(0).window, other.window is not None) == (0, True)
+
+
+def test_who_needs_little_keeps_out_of_the_windows_and_leaves_the_rest(room: Room) -> None:
+    one, two = room.add("one", "Soft", 5000), room.add("two", "Soft", 5000)
+    room.round(one, two)
+    assert one.window and two.window
+    for turn in range(12):
+        one.charge(turn * 90 * MS)
+        two.charge(turn * 4 * MS)
+        room.round(one, two)
+    assert (one.window, two.window) == (None, None)
+    assert one.live().spare_share == 5000 - 1250
+    two.charge(200 * MS)
+    room.round(one, two)
+    assert one.window and two.window and one.live().spare_share == 0
 
 
 def test_slots_come_and_go(room: Room) -> None:
