@@ -5,6 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* The version of the first libc of this architecture. */
+#ifdef __x86_64__
+#define OLDEST_LIBC "GLIBC_2.2.5"
+#else
+#define OLDEST_LIBC "GLIBC_2.17"
+#endif
+
 #define CHECK(condition)                                                              \
     do {                                                                              \
         if (!(condition)) {                                                           \

@@ -27,7 +27,7 @@ static void *deep_late(const char *path) {
     void *library = deep_now(path);
     CHECK(dlsym(driver, "cuInit") == init);
     CHECK(dlsym(RTLD_DEFAULT, "cuInit") == init);
-    CHECK(dlvsym(library, "dlsym", "GLIBC_2.2.5") == (void *)dlsym);
+    CHECK(dlvsym(library, "dlsym", OLDEST_LIBC) == (void *)dlsym);
     return library;
 }
 

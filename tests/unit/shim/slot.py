@@ -6,6 +6,7 @@ Deliberately not the node agent's mirror: what is right here is right by the hea
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import zlib
@@ -15,7 +16,8 @@ from typing import Any
 
 MIB = 1 << 20
 ROOT = Path(__file__).resolve().parents[3]
-BUILD = ROOT / "build" / "shim"
+FOREIGN = os.environ.get("SHIM_ARCH", "")  # see `make -C shim aarch64`
+BUILD = ROOT / "build" / (f"shim-{FOREIGN}" if FOREIGN else "shim")
 
 
 def card_uuid(number: int) -> str:
@@ -23,9 +25,24 @@ def card_uuid(number: int) -> str:
     return f"GPU-ab000000-0000-0000-0000-0000000000{number:02x}"
 
 
+def emulated(
+    command: list[str | Path], env: dict[str, str]
+) -> tuple[list[str | Path], dict[str, str]]:
+    """The command as it is run here: by an emulator, which is not to load what the program does."""
+    if not FOREIGN:
+        return command, env
+    inner = ",".join(f"{name}={value}" for name, value in env.items() if name.startswith("LD_"))
+    outer = {name: value for name, value in env.items() if not name.startswith("LD_")}
+    outer["QEMU_LD_PREFIX"] = f"/usr/{FOREIGN}-linux-gnu"
+    if inner:
+        outer["QEMU_SET_ENV"] = inner
+    return [f"qemu-{FOREIGN}", *command], outer
+
+
 def load_layout() -> dict[str, Any]:
     """What build/shim/regions-layout prints."""
-    printed = subprocess.run([BUILD / "regions-layout"], check=True, capture_output=True)
+    command, env = emulated([BUILD / "regions-layout"], dict(os.environ))
+    printed = subprocess.run(command, check=True, capture_output=True, env=env)
     layout: dict[str, Any] = json.loads(printed.stdout)
     return layout
 
