@@ -1,7 +1,7 @@
 #include "account.h"
 
 #include "gate.h"
-#include "pages.h"
+#include "shares.h"
 #include "slots.h"
 
 #define UNIT (UINT64_C(512))
@@ -89,6 +89,8 @@ bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct
 void account_leave(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
     if (alloc->kind == ALLOC_SMALL)
         leave_pages(regions, alloc, pointer / PAGE_BYTES, page_after(pointer, alloc->bytes));
+    else if (account_is_share(alloc))
+        shares_give(regions, alloc->card, alloc->bytes);
     else
         account_release(regions, alloc->card, alloc->bytes);
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "allocs.h"
+#include "pages.h"
 #include "regions.h"
 
 /* What the driver takes for `bytes` by themselves: pages of 2 MiB; less only for what shares one. */
@@ -26,6 +27,12 @@ void account_release(struct regions *regions, int card, uint64_t bytes);
  * first in its page. False: it reaches into a second page which is not allowed; nothing is charged.
  */
 bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct alloc *alloc);
+
+/* Whether it shares pages with others like it, and has no address: shares.h counts it. */
+static inline bool account_is_share(const struct alloc *alloc) {
+    return (alloc->kind == ALLOC_ARRAY || alloc->kind == ALLOC_MIPMAP) && alloc->bytes &&
+           alloc->bytes <= SMALL_BYTES;
+}
 
 /* What was allocated at that key is gone: gives its charge back, of whatever kind it is. */
 void account_leave(struct regions *regions, uint64_t pointer, const struct alloc *alloc);

@@ -1,7 +1,6 @@
 #include "arrays.h"
 
 #include "mizar_regions.h"
-#include "pages.h"
 
 #define ROW_UNIT 512 /* bytes; no layout is known to pad rows to more */
 #define BLOCK_ROWS 8 /* the unit of a block-linear layout, of which up to 16 are stacked */
@@ -47,14 +46,6 @@ static uint64_t level_bytes(uint64_t element, uint64_t width, uint64_t height, u
     return times(times(row, rows), larger(depth, 1));
 }
 
-/* Small ones share pages of 2 MiB, of which this many have room in one, however they come. */
-static uint64_t packed(uint64_t bytes) {
-    uint64_t share = ROW_UNIT;
-    if (!bytes || bytes > SMALL_BYTES) return bytes;
-    while (share < bytes) share *= 2;
-    return share;
-}
-
 uint64_t arrays_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
     uint64_t element = channel_bytes(descriptor->format) * larger(descriptor->channels, 1);
     uint64_t bytes = 0;
@@ -64,5 +55,5 @@ uint64_t arrays_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels
                              descriptor->depth >> (descriptor->flags & 1 ? 0 : level));
         if (bytes > MIZAR_BYTES_MAX) return MIZAR_BYTES_MAX + 1;
     }
-    return packed(bytes);
+    return bytes;
 }

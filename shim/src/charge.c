@@ -3,8 +3,9 @@
 #include "account.h"
 #include "cards.h"
 #include "contexts.h"
-#include "pages.h"
+#include "late.h"
 #include "pools.h"
+#include "shares.h"
 #include "slots.h"
 #include "vmm.h"
 
@@ -29,10 +30,21 @@ static CUresult begin(struct charge *charge) {
 }
 
 /* Memory that nobody can use any more is given back before anybody is refused. */
+static bool give_unused_back(struct regions *regions, int card) {
+    bool shrunk = pools_shrink(regions, card), unshared = vmm_settle(regions);
+    return late_settle(regions) || shrunk || unshared;
+}
+
 static bool reserve_hard(struct regions *regions, int card, uint64_t bytes) {
     if (account_reserve(regions, card, bytes)) return true;
-    bool shrunk = pools_shrink(regions, card), settled = vmm_settle(regions);
-    return (shrunk || settled) && account_reserve(regions, card, bytes);
+    return give_unused_back(regions, card) && account_reserve(regions, card, bytes);
+}
+
+static bool take_share(struct charge *charge) {
+    int card = charge->alloc.card;
+    if (shares_take(charge->regions, card, charge->alloc.bytes)) return true;
+    return give_unused_back(charge->regions, card) &&
+           shares_take(charge->regions, card, charge->alloc.bytes);
 }
 
 static CUresult reserve(struct charge *charge, int card, uint64_t bytes) {
@@ -71,6 +83,16 @@ CUresult charge_memory(struct charge *charge, uint64_t bytes) {
     return result;
 }
 
+CUresult charge_array(struct charge *charge, uint64_t bytes, enum alloc_kind kind) {
+    CUresult result = begin_current(charge);
+    charge->alloc.kind = kind;
+    if (result != CUDA_SUCCESS || !charge->regions) return result;
+    charge->alloc.bytes = bytes;
+    if (!account_is_share(&charge->alloc)) return reserve(charge, charge->alloc.card, bytes);
+    charge->reserved = take_share(charge);
+    return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device) {
     CUresult result = begin(charge);
     if (result != CUDA_SUCCESS || !charge->regions) return result;
@@ -97,8 +119,10 @@ CUresult charge_correct(struct charge *charge, uint64_t bytes) {
 }
 
 void charge_cancel(struct charge *charge) {
-    if (charge->reserved)
-        account_release(charge->regions, charge->alloc.card, reserved_bytes(charge));
+    if (charge->reserved && charge->alloc.kind == ALLOC_SMALL)
+        account_release(charge->regions, charge->alloc.card, PAGE_BYTES);
+    else if (charge->reserved)
+        account_leave(charge->regions, 0, &charge->alloc);
     charge->reserved = false;
 }
 

@@ -33,11 +33,13 @@ struct regions *shim_known(void);
 
 /*
  * Reserves bytes on the current context's card; OUT_OF_MEMORY when the limit does not allow it.
+ * charge_array is for arrays and mipmapped arrays, the small ones of which share pages unseen.
  * charge_memory is for what may share a page with other small allocations: a page is reserved, and
  * given back when the address tells that it is charged already.
  */
 CUresult charge_memory(struct charge *charge, uint64_t bytes);
 CUresult charge_current(struct charge *charge, uint64_t bytes);
+CUresult charge_array(struct charge *charge, uint64_t bytes, enum alloc_kind kind);
 CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device);
 
 /* The true size is known now. OUT_OF_MEMORY when the difference is not allowed. */

@@ -3,6 +3,7 @@
 #include "account.h"
 #include "allocs.h"
 #include "cards.h"
+#include "late.h"
 #include "meter.h"
 #include "probe.h"
 
@@ -235,6 +236,7 @@ void contexts_gone(struct regions *regions, CUcontext context) {
     if (!sweep.number) return;
     struct process_context *entry = &process->contexts[sweep.number - 1];
     allocs_sweep(process, dies_with, give_back, &sweep);
+    late_context_gone(regions, sweep.number);
     account_release(regions, entry->card, entry->bytes + limits_bytes(entry));
     if (entry->card != CARD_NONE) count_context(regions, entry->card, -(int64_t)entry->bytes);
     __atomic_store_n(&entry->handle, 0, __ATOMIC_RELEASE);

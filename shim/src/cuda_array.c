@@ -13,11 +13,8 @@ static CUresult undo_mipmap(uint64_t key) {
         (CUmipmappedArray)(uintptr_t)(key ^ alloc_key(ALLOC_MIPMAP, NULL)));
 }
 
-static CUresult begin(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
-                      unsigned levels) {
-    CUresult result = charge_current(charge, arrays_bytes(descriptor, levels));
-    charge->alloc.kind = ALLOC_ARRAY;
-    return result;
+static CUresult begin(struct charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
+    return charge_array(charge, arrays_bytes(descriptor, 1), ALLOC_ARRAY);
 }
 
 static CUresult end(struct charge *charge, CUresult result, const CUarray *array) {
@@ -29,7 +26,7 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *gi
     if (!given) return REAL(cuArrayCreate_v2)(array, given);
     CUDA_ARRAY3D_DESCRIPTOR shape = {given->width, given->height, 0,
                                      given->format, given->channels, 0};
-    CUresult result = begin(&charge, &shape, 1);
+    CUresult result = begin(&charge, &shape);
     if (result == CUDA_SUCCESS) result = REAL(cuArrayCreate_v2)(array, given);
     return end(&charge, result, array);
 }
@@ -39,7 +36,7 @@ EXPORT CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *gi
     if (!given) return REAL(cuArrayCreate)(array, given);
     CUDA_ARRAY3D_DESCRIPTOR shape = {given->width, given->height, 0,
                                      given->format, given->channels, 0};
-    CUresult result = begin(&charge, &shape, 1);
+    CUresult result = begin(&charge, &shape);
     if (result == CUDA_SUCCESS) result = REAL(cuArrayCreate)(array, given);
     return end(&charge, result, array);
 }
@@ -47,7 +44,7 @@ EXPORT CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *gi
 EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *given) {
     struct charge charge;
     if (!given) return REAL(cuArray3DCreate_v2)(array, given);
-    CUresult result = begin(&charge, given, 1);
+    CUresult result = begin(&charge, given);
     if (result == CUDA_SUCCESS) result = REAL(cuArray3DCreate_v2)(array, given);
     return end(&charge, result, array);
 }
@@ -57,7 +54,7 @@ EXPORT CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1
     if (!given) return REAL(cuArray3DCreate)(array, given);
     CUDA_ARRAY3D_DESCRIPTOR shape = {given->width, given->height, given->depth,
                                      given->format, given->channels, given->flags};
-    CUresult result = begin(&charge, &shape, 1);
+    CUresult result = begin(&charge, &shape);
     if (result == CUDA_SUCCESS) result = REAL(cuArray3DCreate)(array, given);
     return end(&charge, result, array);
 }
@@ -90,8 +87,7 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
                                        const CUDA_ARRAY3D_DESCRIPTOR *given, unsigned levels) {
     struct charge charge;
     if (!given) return REAL(cuMipmappedArrayCreate)(array, given, levels);
-    CUresult result = begin(&charge, given, levels);
-    charge.alloc.kind = ALLOC_MIPMAP;
+    CUresult result = charge_array(&charge, arrays_bytes(given, levels), ALLOC_MIPMAP);
     if (result == CUDA_SUCCESS) result = REAL(cuMipmappedArrayCreate)(array, given, levels);
     return charge_settle(&charge, result, array ? alloc_key(ALLOC_MIPMAP, *array) : 0, undo_mipmap);
 }

@@ -6,6 +6,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "lanes.h"
+#include "late.h"
 #include "pools.h"
 #include "resolve.h"
 
@@ -119,13 +120,23 @@ static CUresult end(struct pooled *pooled, CUresult result, const CUdeviceptr *p
         return end(&pooled, REAL(symbol)(pointer, bytes, pool, stream), pointer);         \
     }
 
+/* What a pool got back is still the pool's; other memory goes when the stream has come so far. */
+static CUresult finish_free(struct charge *charge, CUresult result, CUdeviceptr pointer,
+                            CUstream stream, bool twin) {
+    bool late = result == CUDA_SUCCESS && charge->reserved && charge->alloc.kind != ALLOC_POOLED;
+    if (!late) return charge_finish(charge, result, pointer);
+    late_free(charge->regions, (CUstream)lanes_stream(stream, twin), pointer, &charge->alloc);
+    return result;
+}
+
 /* A free that is only recorded into a graph frees nothing now. */
 #define FREE_ASYNC(symbol, twin)                                                          \
     EXPORT CUresult symbol(CUdeviceptr pointer, CUstream stream) {                        \
         struct charge charge;                                                             \
         if (capturing(stream, twin)) return REAL(symbol)(pointer, stream);                \
         charge_lift(&charge, pointer);                                                    \
-        return charge_finish(&charge, REAL(symbol)(pointer, stream), pointer);            \
+        CUresult result = REAL(symbol)(pointer, stream);                                  \
+        return finish_free(&charge, result, pointer, stream, twin);                       \
     }
 
 ALLOC_ASYNC(cuMemAllocAsync, false)

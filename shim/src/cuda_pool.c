@@ -1,6 +1,7 @@
 /* Pools as objects, and the waits after which drivers give their unused memory back. */
 #include "cards.h"
 #include "charge.h"
+#include "late.h"
 #include "meter.h"
 #include "pools.h"
 #include "resolve.h"
@@ -36,7 +37,9 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 static CUresult after_wait(CUresult result) {
     struct regions *regions = shim_known();
     meter_after_wait();
-    if (result == CUDA_SUCCESS && regions && pools_are_dirty(regions)) pools_settle(regions);
+    if (result != CUDA_SUCCESS || !regions) return result;
+    if (pools_are_dirty(regions)) pools_settle(regions);
+    late_settle(regions);
     return result;
 }
 

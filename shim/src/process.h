@@ -17,10 +17,12 @@
 
 struct segment;    /* allocs.c */
 struct vmm_handle; /* vmm.c */
+struct late;       /* late.c */
 
 #define PAGE_SEGMENTS_MAX 5
 #define CONTEXTS_MAX 256
 #define POOLS_MAX 64
+#define SHARE_SIZES 12 /* shares.c */
 
 /* A context, and what it costs on its card. Its number is its place in the table, plus one. */
 struct process_context {
@@ -83,7 +85,7 @@ struct process {
     uint32_t context_lock, contexts_used;
     uint32_t pool_lock, pools_used;
     uint32_t pools_dirty; /* some pool is */
-    uint32_t vmm_lock;
+    uint32_t vmm_lock, late_lock;
     uint32_t costs_lock;
     struct process_card cards[MIZAR_CARD_MAX];
     int8_t device_card[DEVICES_MAX]; /* by CUDA ordinal: card + 1, -1 for none, 0 not asked yet */
@@ -91,7 +93,9 @@ struct process {
     uint64_t *page_segments[PAGE_SEGMENTS_MAX]; /* pages.c */
     struct process_context contexts[CONTEXTS_MAX];
     struct process_pool pools[POOLS_MAX];
+    uint64_t shares[MIZAR_CARD_MAX][SHARE_SIZES];
     struct map vmm_handles, vmm_mappings, vmm_keepers;
+    struct late *late; /* frees that wait for a stream */
     struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */
     struct metering *metering;
 };

@@ -1,0 +1,26 @@
+/*
+ * Plain memory that was freed in the order of a stream. It is there until the stream has come so
+ * far, so it stays charged until then.
+ */
+#ifndef MIZAR_LATE_H
+#define MIZAR_LATE_H
+
+#include "allocs.h"
+#include "cuda_api.h"
+#include "regions.h"
+
+/* The driver has just put the free of what lies at `pointer` into the stream. */
+void late_free(struct regions *regions, CUstream stream, CUdeviceptr pointer,
+               const struct alloc *alloc);
+
+static inline bool late_any(struct regions *regions) {
+    return __atomic_load_n(&regions->process->late, __ATOMIC_RELAXED) != NULL;
+}
+
+/* Gives back what streams have passed. True: there was some. */
+bool late_settle(struct regions *regions);
+
+/* The context with that number is gone, with its streams and its memory. */
+void late_context_gone(struct regions *regions, unsigned owner);
+
+#endif

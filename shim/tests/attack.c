@@ -1,0 +1,462 @@
+/*
+ * Ways to get more than is allowed, one by one: `attack NAME`, `attack list`. Somebody else looks
+ * whether the card ever holds more than the limit of 1 GiB; a refusal is fine, every other error
+ * ends the program. Afterwards everything that is allowed must still be there to be had.
+ */
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <string.h>
+#include <time.h>
+
+#include "check.h"
+#include "cuda_api.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define PAGE (2 * MIB)
+#define LIMIT (1024 * MIB)
+#define MOST (900 * MIB) /* what is allowed beside contexts and code */
+#define LARGE (600 * MIB)
+#define LONG_NS 100000000
+
+/* Not hooked, so not declared with the rest. */
+typedef struct CUmod_st *CUmodule;
+typedef struct CUlib_st *CUlibrary;
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment,
+                             CUdeviceptr wish, unsigned long long flags);
+CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode);
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
+CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphClone(CUgraph *clone, CUgraph graph);
+CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                                  size_t count, CUgraph child);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleUnload(CUmodule module);
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values,
+                           unsigned jits, int *options, void **values, unsigned count);
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library);
+CUresult cuLibraryUnload(CUlibrary library);
+
+static void *driver;
+static CUcontext primary;
+static CUstream stream;
+
+static void *look_up(const char *symbol) {
+    void *function = dlsym(driver, symbol);
+    if (!function) fprintf(stderr, "no %s\n", symbol);
+    CHECK(function);
+    return function;
+}
+
+#define CALL(symbol, ...) ((__typeof__(&symbol))look_up(#symbol))(__VA_ARGS__)
+#define DO(symbol, ...) CHECK_IS(CALL(symbol, __VA_ARGS__), CUDA_SUCCESS)
+
+static bool granted(CUresult result) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
+    CHECK_IS(result, CUDA_SUCCESS);
+    return true;
+}
+
+static bool take(CUdeviceptr *pointer, uint64_t bytes) {
+    return granted(CALL(cuMemAlloc_v2, pointer, bytes));
+}
+
+static void give(CUdeviceptr pointer) {
+    DO(cuMemFree_v2, pointer);
+}
+
+static void wait_for_all(void) {
+    DO(cuCtxSynchronize);
+}
+
+/* ---- frees that wait behind work ----------------------------------------------------------------- */
+
+static void sleep_a_while(void *unused) {
+    const struct timespec moment = {0, LONG_NS};
+    (void)unused;
+    nanosleep(&moment, NULL);
+}
+
+/* What is put into the stream from here on has to wait. */
+static void keep_busy(void) {
+    DO(cuLaunchHostFunc, stream, sleep_a_while, NULL);
+}
+
+static void free_behind_work(CUresult (*allocate)(CUdeviceptr *pointer)) {
+    CUdeviceptr pointer, more;
+    CHECK(granted(allocate(&pointer)));
+    keep_busy();
+    DO(cuMemFreeAsync, pointer, stream);
+    CHECK(!take(&more, LARGE));
+    wait_for_all();
+    CHECK(take(&more, LARGE));
+    give(more);
+}
+
+static CUresult plain(CUdeviceptr *pointer) {
+    return CALL(cuMemAlloc_v2, pointer, LARGE);
+}
+static CUresult pitched(CUdeviceptr *pointer) {
+    size_t pitch;
+    return CALL(cuMemAllocPitch_v2, pointer, &pitch, MIB, LARGE / MIB, 4);
+}
+static CUresult pooled(CUdeviceptr *pointer) {
+    return CALL(cuMemAllocAsync, pointer, LARGE, stream);
+}
+
+static void plain_behind_work(void) {
+    free_behind_work(plain);
+}
+static void pitched_behind_work(void) {
+    free_behind_work(pitched);
+}
+static void pooled_behind_work(void) {
+    free_behind_work(pooled);
+}
+
+/* The stream's context goes with what waits in it. */
+static void context_behind_work(void) {
+    CUcontext context;
+    CUstream before = stream;
+    CUdeviceptr pointer;
+    DO(cuCtxCreate_v2, &context, 0, 0);
+    DO(cuStreamCreate, &stream, 1);
+    CHECK(take(&pointer, LARGE));
+    keep_busy();
+    DO(cuMemFreeAsync, pointer, stream);
+    DO(cuCtxDestroy_v2, context);
+    stream = before;
+    DO(cuCtxSetCurrent, primary);
+}
+
+/* ---- small arrays -------------------------------------------------------------------------------- */
+
+enum { ARRAYS = 40000 };
+static CUarray arrays[ARRAYS];
+
+static unsigned take_arrays(unsigned from, unsigned end, uint64_t bytes) {
+    CUDA_ARRAY_DESCRIPTOR shape = {512, bytes / 512, 0x01, 1};
+    unsigned count = from;
+    while (count < end && granted(CALL(cuArrayCreate_v2, &arrays[count], &shape))) count++;
+    return count;
+}
+
+static void give_arrays(unsigned from, unsigned to, unsigned keep_each) {
+    for (unsigned i = from; i < to; i++)
+        if (arrays[i] && (!keep_each || i % keep_each)) {
+            DO(cuArrayDestroy, arrays[i]);
+            arrays[i] = NULL;
+        }
+}
+
+/* Pages that are nearly empty cannot be given back, so they count. */
+static void crumbs(void) {
+    CUdeviceptr pointers[600];
+    unsigned count = take_arrays(0, ARRAYS, 64 << 10), taken = 0;
+    CHECK(count > 10000);
+    give_arrays(0, count, 31);
+    while (taken < 600 && take(&pointers[taken], PAGE)) taken++;
+    while (taken) give(pointers[--taken]);
+    give_arrays(0, count, 0);
+}
+
+/* Holes of one size do not serve for another. */
+static void crumbs_of_many_sizes(void) {
+    enum { EACH = 3000 };
+    unsigned count = 0;
+    for (uint64_t bytes = 512; bytes < MIB; bytes = bytes * 2 + 512) {
+        unsigned end = take_arrays(count, count + EACH, bytes);
+        give_arrays(count, end, 7);
+        count = end;
+    }
+    give_arrays(0, count, 0);
+}
+
+/* ---- code ---------------------------------------------------------------------------------------- */
+
+static const char image[] = ".version 6.4\n.target sm_75\n.address_size 64\n"
+                            ".visible .entry nothing() { ret; }\n";
+
+enum { MODULES = 2000 };
+
+static void modules(void) {
+    static CUmodule loaded[MODULES];
+    unsigned count = 0;
+    while (count < MODULES && granted(CALL(cuModuleLoadData, &loaded[count], image))) count++;
+    CHECK(count < MODULES);
+    while (count) DO(cuModuleUnload, loaded[--count]);
+}
+
+static void libraries(void) {
+    static CUlibrary loaded[MODULES];
+    CUmodule module;
+    unsigned count = 0;
+    bool fits = true;
+    while (fits && count < MODULES) {
+        DO(cuLibraryLoadData, &loaded[count], image, NULL, NULL, 0, NULL, NULL, 0);
+        fits = granted(CALL(cuLibraryGetModule, &module, loaded[count++]));
+    }
+    CHECK(!fits);
+    while (count) DO(cuLibraryUnload, loaded[--count]);
+}
+
+/* What was loaded into a context goes with it. */
+static void modules_of_a_context(void) {
+    CUcontext context;
+    CUmodule module;
+    unsigned count = 0;
+    DO(cuCtxCreate_v2, &context, 0, 0);
+    while (count < MODULES && granted(CALL(cuModuleLoadData, &module, image))) count++;
+    CHECK(count < MODULES);
+    DO(cuCtxDestroy_v2, context);
+    DO(cuCtxSetCurrent, primary);
+}
+
+/* ---- graphs -------------------------------------------------------------------------------------- */
+
+typedef CUresult instantiate(CUgraphExec *exec, CUgraph graph);
+
+static CUresult instantiate_v1(CUgraphExec *exec, CUgraph graph) {
+    return CALL(cuGraphInstantiate, exec, graph, NULL, NULL, 0);
+}
+static CUresult instantiate_v2(CUgraphExec *exec, CUgraph graph) {
+    return CALL(cuGraphInstantiate_v2, exec, graph, NULL, NULL, 0);
+}
+static CUresult instantiate_flags(CUgraphExec *exec, CUgraph graph) {
+    return CALL(cuGraphInstantiateWithFlags, exec, graph, 0);
+}
+static CUresult instantiate_params(CUgraphExec *exec, CUgraph graph) {
+    uint64_t params[8] = {0};
+    return CALL(cuGraphInstantiateWithParams, exec, graph, params);
+}
+static CUresult instantiate_twin(CUgraphExec *exec, CUgraph graph) {
+    uint64_t params[8] = {0};
+    return CALL(cuGraphInstantiateWithParams_ptsz, exec, graph, params);
+}
+
+static instantiate *const instantiations[] = {instantiate_v1, instantiate_v2, instantiate_flags,
+                                              instantiate_params, instantiate_twin};
+enum { WAYS = sizeof instantiations / sizeof *instantiations };
+
+static CUgraph new_graph(uint64_t bytes, CUdeviceptr *pointer) {
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {
+        .pool = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}}, .bytes = bytes};
+    CUgraph graph;
+    CUgraphNode node;
+    DO(cuGraphCreate, &graph, 0);
+    DO(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &params);
+    *pointer = params.pointer;
+    return graph;
+}
+
+/* Memory that a graph took lives on when the graph is gone. */
+static void graphs_that_leave_memory(void) {
+    CUdeviceptr pointers[WAYS];
+    bool live[WAYS] = {false};
+    for (int i = 0; i < WAYS; i++) {
+        CUgraphExec exec;
+        CUgraph graph = new_graph(400 * MIB, &pointers[i]);
+        if (!granted(instantiations[i](&exec, graph))) continue;
+        live[i] = granted(CALL(cuGraphLaunch, exec, stream));
+        DO(cuStreamSynchronize, stream);
+        DO(cuGraphExecDestroy, exec);
+    }
+    CHECK(live[0] && live[1]);
+    for (int i = 0; i < WAYS; i++)
+        if (live[i]) give(pointers[i]);
+    wait_for_all();
+    DO(cuDeviceGraphMemTrim, 0);
+}
+
+/* Each instance of a graph, and of its clones and children, has memory of its own. */
+static void graphs_of_graphs(void) {
+    enum { GRAPHS = 4 };
+    CUgraphExec execs[GRAPHS];
+    CUgraph outer, clone;
+    CUgraphNode node;
+    CUdeviceptr pointers[GRAPHS], more;
+    for (int i = 0; i < GRAPHS; i++) {
+        DO(cuGraphCreate, &outer, 0);
+        DO(cuGraphAddChildGraphNode, &node, outer, NULL, 0, new_graph(200 * MIB, &pointers[i]));
+        DO(cuGraphClone, &clone, outer);
+        CHECK(granted(instantiate_flags(&execs[i], i % 2 ? clone : outer)));
+    }
+    CHECK(!take(&more, LARGE / 2));
+    for (int i = 0; i < GRAPHS; i++) DO(cuGraphLaunch, execs[i], stream);
+    DO(cuStreamSynchronize, stream);
+    for (int i = 0; i < GRAPHS; i++) DO(cuGraphExecDestroy, execs[i]);
+    CHECK(!take(&more, LARGE / 2));
+    for (int i = 0; i < GRAPHS; i++) give(pointers[i]);
+    wait_for_all();
+    DO(cuDeviceGraphMemTrim, 0);
+}
+
+/* Allocations that are recorded take memory when the graph is launched, not before. */
+static void captures(void) {
+    CUgraphExec exec;
+    CUgraph graph;
+    CUdeviceptr pointer, more;
+    DO(cuStreamBeginCapture_v2, stream, 2);
+    DO(cuMemAllocAsync, &pointer, LARGE, stream);
+    DO(cuMemFreeAsync, pointer, stream);
+    DO(cuStreamEndCapture, stream, &graph);
+    CHECK(take(&more, LARGE));
+    CHECK(!granted(instantiate_flags(&exec, graph)));
+    give(more);
+    CHECK(granted(instantiate_flags(&exec, graph)));
+    CHECK(!take(&more, LARGE));
+    DO(cuGraphLaunch, exec, stream);
+    DO(cuStreamSynchronize, stream);
+    CHECK(!take(&more, LARGE));
+    DO(cuGraphExecDestroy, exec);
+}
+
+/* The same on the thread's own default stream, which only the twins mean by NULL. */
+static void captures_of_the_thread(void) {
+    CUgraphExec exec;
+    CUgraph graph;
+    CUdeviceptr pointer, more;
+    DO(cuStreamBeginCapture_v2_ptsz, NULL, 2);
+    DO(cuMemAllocAsync_ptsz, &pointer, LARGE, NULL);
+    DO(cuMemFreeAsync_ptsz, pointer, NULL);
+    DO(cuStreamEndCapture_ptsz, NULL, &graph);
+    CHECK(take(&more, LARGE));
+    CHECK(!granted(instantiate_twin(&exec, graph)));
+    give(more);
+}
+
+/* ---- pools --------------------------------------------------------------------------------------- */
+
+static CUmemoryPool new_pool(uint64_t threshold) {
+    CUmemPoolProps props = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool pool;
+    DO(cuMemPoolCreate, &pool, &props);
+    DO(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
+    return pool;
+}
+
+/* What a destroyed pool still holds, nobody tells any more. */
+static void destroyed_pool(void) {
+    CUdeviceptr pointers[6], more;
+    CUmemoryPool pool = new_pool(UINT64_MAX);
+    for (int i = 0; i < 6; i++)
+        DO(cuMemAllocFromPoolAsync, &pointers[i], 100 * MIB, pool, stream);
+    keep_busy();
+    for (int i = 1; i < 6; i++) DO(cuMemFreeAsync, pointers[i], stream);
+    DO(cuMemPoolDestroy, pool);
+    CHECK(!take(&more, LARGE));
+    wait_for_all();
+    CHECK(take(&more, LARGE));
+    give(more);
+    DO(cuMemFreeAsync, pointers[0], stream);
+    wait_for_all();
+}
+
+static void small_pooled(void) {
+    static CUdeviceptr pointers[20000];
+    unsigned count = 0;
+    while (count < 20000 &&
+           granted(CALL(cuMemAllocAsync, &pointers[count], 200 << 10, stream)))
+        count++;
+    for (unsigned i = 0; i < count; i++) DO(cuMemFreeAsync, pointers[i], stream);
+    wait_for_all();
+}
+
+/* ---- handles ------------------------------------------------------------------------------------- */
+
+/* Released, but mapped twice, and found again by its address. */
+static void handles(void) {
+    CUmemAllocationProp prop = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle handle, again;
+    CUdeviceptr place, more;
+    DO(cuMemAddressReserve, &place, 2 * LARGE, 0, 0, 0);
+    DO(cuMemCreate, &handle, LARGE, &prop, 0);
+    DO(cuMemMap, place, LARGE, 0, handle, 0);
+    DO(cuMemMap, place + LARGE, LARGE, 0, handle, 0);
+    DO(cuMemRelease, handle);
+    DO(cuMemUnmap, place, LARGE);
+    CHECK(!take(&more, LARGE));
+    DO(cuMemRetainAllocationHandle, &again, (void *)(uintptr_t)(place + LARGE + PAGE));
+    DO(cuMemUnmap, place + LARGE, LARGE);
+    CHECK(!take(&more, LARGE));
+    DO(cuMemRelease, again);
+    CHECK(take(&more, LARGE));
+    give(more);
+}
+
+/* ---- contexts ------------------------------------------------------------------------------------ */
+
+/* Freed from another context than it was taken in; and the other way round. */
+static void contexts(void) {
+    CUcontext others[2];
+    CUdeviceptr pointer, more;
+    for (int i = 0; i < 2; i++) DO(cuCtxCreate_v2, &others[i], 0, 0);
+    CHECK(take(&pointer, LARGE));
+    DO(cuCtxDestroy_v2, others[0]);
+    CHECK(!take(&more, LARGE));
+    DO(cuCtxDestroy_v2, others[1]);
+    DO(cuCtxSetCurrent, primary);
+    CHECK(take(&more, LARGE));
+    give(more);
+}
+
+static void many_contexts(void) {
+    CUcontext made[100];
+    int count = 0;
+    while (count < 100 && granted(CALL(cuCtxCreate_v2, &made[count], 0, 0))) count++;
+    CHECK(count < 100);
+    while (count) DO(cuCtxDestroy_v2, made[--count]);
+    DO(cuCtxSetCurrent, primary);
+}
+
+/* ---- one of them --------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    void (*attack)(void);
+} attacks[] = {
+#define ATTACK(name) {#name, name}
+    ATTACK(plain_behind_work),    ATTACK(pitched_behind_work),  ATTACK(pooled_behind_work),
+    ATTACK(context_behind_work),  ATTACK(crumbs),               ATTACK(crumbs_of_many_sizes),
+    ATTACK(modules),              ATTACK(libraries),            ATTACK(modules_of_a_context),
+    ATTACK(graphs_that_leave_memory), ATTACK(graphs_of_graphs), ATTACK(captures),
+    ATTACK(captures_of_the_thread), ATTACK(destroyed_pool),     ATTACK(small_pooled),
+    ATTACK(handles),              ATTACK(contexts),             ATTACK(many_contexts),
+};
+enum { ATTACKS = sizeof attacks / sizeof *attacks };
+
+static void begin(void) {
+    driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    CHECK(driver);
+    DO(cuInit, 0);
+    DO(cuDevicePrimaryCtxRetain, &primary, 0);
+    DO(cuCtxSetCurrent, primary);
+    DO(cuStreamCreate, &stream, 1);
+}
+
+/* Nothing was charged that is not there any more. */
+static void all_is_there(void) {
+    CUdeviceptr pointer;
+    wait_for_all();
+    CHECK(take(&pointer, MOST));
+    give(pointer);
+}
+
+int main(int count, char **arguments) {
+    CHECK(count > 1);
+    for (int i = 0; i < ATTACKS; i++) {
+        if (!strcmp(arguments[1], "list")) puts(attacks[i].name);
+        if (strcmp(arguments[1], attacks[i].name)) continue;
+        begin();
+        attacks[i].attack();
+        all_is_there();
+    }
+    return 0;
+}
