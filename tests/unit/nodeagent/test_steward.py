@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+import signal
 import struct
 import tempfile
 import threading
@@ -321,6 +322,34 @@ def test_it_runs_in_a_thread_until_it_is_stopped(tmp_path: Path) -> None:
     steward.stop()
     assert tenant.live().spare_share == 5000
     assert tenant.live().beat >= 2
+
+
+def test_killed_at_any_moment_it_leaves_whole_words_and_the_next_one_goes_on(room: Room) -> None:
+    tenants = [room.add(name, "Soft", 5000) for name in ("one", "two")]
+    for turn in range(20):
+        child = os.fork()
+        if not child:
+            _deal_for_ever([one.container for one in tenants])
+        for _ in range(10 + turn):
+            tenants[turn % 2].want(time.monotonic_ns())
+            time.sleep(0.001)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        for one in tenants:
+            assert limits.read(one.limits).cards[0].core_share == 5000
+            assert one.live().window == 0 or one.window
+            assert one.live().spare_share in (0, 5000)
+    room.now = time.monotonic_ns()
+    room.round(*tenants)
+    assert all(one.window and one.live().spare_share == 0 for one in tenants)
+
+
+def _deal_for_ever(containers: list[Container]) -> None:
+    now = time.monotonic_ns()
+    steward = Steward(lambda: containers)
+    while True:
+        now += 5 * MS
+        steward.round(now if now % 3 else time.monotonic_ns())
 
 
 def _sleep_on(path: Path, offset: int, value: int) -> threading.Thread:
