@@ -28,7 +28,7 @@ from mizar_nodeagent.planning.isolation import wants_shim
 
 log = logging.getLogger(__name__)
 
-EVERY_S: Final = 1.0
+EVERY_S: Final = 2.0
 LOOKS: Final = 3
 """NVML and the account cannot be read at one instant, so what is allocated or freed in between
 looks like a difference. Only what so many looks agree on is one."""
