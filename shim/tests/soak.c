@@ -34,6 +34,12 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignmen
                              CUdeviceptr wish, unsigned long long flags);
 CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes);
 CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
+CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *wish);
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                               size_t count, CUdeviceptr pointer);
 
 static void *look_up(const char *symbol) {
     void *function = dlsym(driver, symbol);
@@ -49,7 +55,7 @@ static uint64_t random_next(uint64_t *state) {
     return *state;
 }
 
-enum kind { NOTHING, POINTER, ASYNC, HANDLE, MAPPED, ARRAY, MIPMAP, CONTEXT, KINDS };
+enum kind { NOTHING, POINTER, ASYNC, HANDLE, MAPPED, ARRAY, MIPMAP, CONTEXT, POOL, GRAPH, KINDS };
 
 struct object {
     enum kind kind;
@@ -87,7 +93,7 @@ static void take_pointer(struct object *object, uint64_t bytes, unsigned how) {
         how == 0   ? CALL(cuMemAlloc_v2, &object->address, bytes)
         : how == 1 ? CALL(cuMemAllocPitch_v2, &object->address, &pitch, 1000, bytes / 1024 + 1, 4)
         : how == 2 ? CALL(cuMemAllocManaged, &object->address, bytes, 1)
-                   : CALL(cuMemAllocAsync, &object->address, bytes + MIB, NULL);
+                   : CALL(cuMemAllocAsync, &object->address, bytes, NULL);
     if (granted(result)) object->kind = how == 3 ? ASYNC : POINTER;
 }
 
@@ -108,18 +114,53 @@ static void take_context(struct object *object) {
     CHECK_IS(CALL(cuCtxPopCurrent_v2, &popped), CUDA_SUCCESS);
 }
 
+/* A pool of its own. */
+static void take_pool(struct object *object, uint64_t bytes) {
+    CUmemPoolProps props = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool *pool = (CUmemoryPool *)&object->handle;
+    if (!granted(CALL(cuMemPoolCreate, pool, &props))) return;
+    if (granted(CALL(cuMemAllocFromPoolAsync, &object->address, bytes, *pool, NULL)))
+        object->kind = POOL;
+    else CHECK_IS(CALL(cuMemPoolDestroy, *pool), CUDA_SUCCESS);
+}
+
+static void end_graph(struct object *object) {
+    CHECK_IS(CALL(cuGraphDestroy, (CUgraph)object->address), CUDA_SUCCESS);
+    CHECK_IS(CALL(cuDeviceGraphMemTrim, 0), CUDA_SUCCESS);
+}
+
+/* A graph that allocates, launched once. */
+static void take_graph(struct object *object, uint64_t bytes) {
+    CUgraphNode first, last;
+    CUgraph *graph = (CUgraph *)&object->address;
+    CUgraphExec *exec = (CUgraphExec *)&object->handle;
+    CUDA_MEM_ALLOC_NODE_PARAMS wish = {
+        .pool = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}}, .bytes = bytes};
+    CHECK_IS(CALL(cuGraphCreate, graph, 0), CUDA_SUCCESS);
+    CHECK_IS(CALL(cuGraphAddMemAllocNode, &first, *graph, NULL, 0, &wish), CUDA_SUCCESS);
+    CHECK_IS(CALL(cuGraphAddMemFreeNode, &last, *graph, &first, 1, wish.pointer), CUDA_SUCCESS);
+    if (granted(CALL(cuGraphInstantiateWithFlags, exec, *graph, 0))) {
+        object->kind = GRAPH;
+        granted(CALL(cuGraphLaunch, *exec, NULL));
+    } else end_graph(object);
+}
+
 static void take(struct object *object, uint64_t *state) {
     uint64_t bytes = 1 + random_next(state) % (random_next(state) % 2 ? MIB : 100 * MIB);
-    unsigned how = only >= 0 ? (unsigned)only : (unsigned)(random_next(state) % 20);
+    unsigned how = only >= 0 ? (unsigned)only : (unsigned)(random_next(state) % 22);
     if (how < 12) take_pointer(object, bytes, how % 4);
     else if (how < 15) take_handle(object, bytes, how == 12);
     else if (how < 19) take_array(object, bytes, how == 15);
-    else take_context(object);
+    else if (how == 19) take_context(object);
+    else if (how == 20) take_pool(object, bytes);
+    else take_graph(object, bytes);
 }
 
 static void give(struct object *object, uint64_t *state) {
     CUresult result = CUDA_SUCCESS;
-    bool wait = object->kind == ASYNC && random_next(state) % 2;
+    bool pooled = object->kind == ASYNC || object->kind == POOL;
+    bool wait = object->kind == GRAPH || (pooled && random_next(state) % 2);
+    if (object->kind == GRAPH) CHECK_IS(CALL(cuStreamSynchronize, NULL), CUDA_SUCCESS);
     switch (object->kind) {
         case POINTER: result = CALL(cuMemFree_v2, object->address); break;
         case ASYNC: result = CALL(cuMemFreeAsync, object->address, NULL); break;
@@ -129,6 +170,10 @@ static void give(struct object *object, uint64_t *state) {
         case ARRAY: result = CALL(cuArrayDestroy, (CUarray)object->handle); break;
         case MIPMAP: result = CALL(cuMipmappedArrayDestroy, (CUmipmappedArray)object->handle); break;
         case CONTEXT: result = CALL(cuCtxDestroy_v2, (CUcontext)object->handle); break;
+        case POOL: result = CALL(cuMemFreeAsync, object->address, NULL);
+            CHECK_IS(CALL(cuMemPoolDestroy, (CUmemoryPool)object->handle), CUDA_SUCCESS); break;
+        case GRAPH: result = CALL(cuGraphExecDestroy, (CUgraphExec)object->handle);
+            end_graph(object); break;
         default: break;
     }
     CHECK_IS(result, CUDA_SUCCESS);

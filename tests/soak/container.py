@@ -29,6 +29,8 @@ WAYS = {
     "mipmaps": 15,
     "arrays": 16,
     "contexts": 19,
+    "pools": 20,
+    "graphs": 21,
 }
 HANG_S = 30.0
 """Nothing may stand still for longer: the machine may be busy, so it is far above what is usual."""
