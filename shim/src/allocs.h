@@ -16,7 +16,9 @@ enum alloc_kind {
     ALLOC_ARRAY,     /* CUarray */
     ALLOC_MIPMAP,    /* CUmipmappedArray */
     ALLOC_EXTERNAL,  /* CUexternalMemory */
-    ALLOC_GRAPH_EXEC /* CUgraphExec: the memory that its launches need */
+    ALLOC_GRAPH_EXEC, /* CUgraphExec: the memory that its launches need */
+    ALLOC_MODULE,    /* CUmodule: its code */
+    ALLOC_LIBRARY    /* CUlibrary: its code in one context */
 };
 
 #define ALLOC_OWNER_MAX 1023u

@@ -67,7 +67,8 @@ struct process_card {
     uint32_t beat; /* the node agent's, as last seen, and when it had changed */
     uint64_t beat_at;
     uint64_t paid_until, busy_until, uncharged_ns; /* of this process alone: budget.c */
-    uint64_t reserved[7];
+    uint64_t largest_load; /* bytes that code took at most: loads.c */
+    uint64_t reserved[6];
 };
 
 struct metering; /* meter.c */
@@ -85,7 +86,7 @@ struct process {
     uint32_t context_lock, contexts_used;
     uint32_t pool_lock, pools_used;
     uint32_t pools_dirty; /* some pool is */
-    uint32_t vmm_lock, late_lock;
+    uint32_t vmm_lock, late_lock, load_lock;
     uint32_t costs_lock;
     struct process_card cards[MIZAR_CARD_MAX];
     int8_t device_card[DEVICES_MAX]; /* by CUDA ordinal: card + 1, -1 for none, 0 not asked yet */

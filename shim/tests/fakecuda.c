@@ -385,6 +385,80 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned f
     return take(pointer, bytes);
 }
 
+/* ---- code ---- */
+
+static CUresult load(void *made) {
+    static uint64_t number;
+    if (fake.fail) return fake.fail;
+    fake.others += fake.module_bytes;
+    *(uint64_t *)made = ++number << 12;
+    return CUDA_SUCCESS;
+}
+
+static CUresult unload(void) {
+    if (!fake.fail) fake.others -= fake.module_bytes;
+    return fake.fail;
+}
+
+EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path) {
+    CALLED(cuModuleLoad);
+    (void)path;
+    return load(module);
+}
+
+EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    CALLED(cuModuleLoadData);
+    (void)image;
+    return load(module);
+}
+
+EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
+                                   int *options, void **values) {
+    CALLED(cuModuleLoadDataEx);
+    (void)image, (void)count, (void)options, (void)values;
+    return load(module);
+}
+
+EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
+    CALLED(cuModuleLoadFatBinary);
+    (void)image;
+    return load(module);
+}
+
+EXPORT CUresult cuModuleUnload(CUmodule module) {
+    CALLED(cuModuleUnload);
+    (void)module;
+    return unload();
+}
+
+EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values,
+                                  unsigned jits, int *options, void **values, unsigned count) {
+    CALLED(cuLibraryLoadData);
+    (void)code, (void)jit, (void)jit_values, (void)jits, (void)options, (void)values, (void)count;
+    return load(library);
+}
+
+EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit,
+                                      void **jit_values, unsigned jits, int *options,
+                                      void **values, unsigned count) {
+    CALLED(cuLibraryLoadFromFile);
+    (void)path, (void)jit, (void)jit_values, (void)jits, (void)options, (void)values, (void)count;
+    return load(library);
+}
+
+/* Every time it is asked for it takes memory once more. */
+EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+    CALLED(cuLibraryGetModule);
+    (void)library;
+    return load(module);
+}
+
+EXPORT CUresult cuLibraryUnload(CUlibrary library) {
+    CALLED(cuLibraryUnload);
+    (void)library;
+    return unload();
+}
+
 /* ---- pools: they keep what was freed until the program waits ---- */
 
 static uint64_t rounded(uint64_t bytes) {

@@ -25,6 +25,7 @@ struct fake {
     uint64_t next, next_large; /* the next pointers */
     uint64_t contexts;     /* that live now */
     uint64_t context_cost; /* bytes that NVML says each of them takes */
+    uint64_t module_bytes; /* what each module or library takes of the card */
     uint64_t pool_grain;   /* pools grow in steps of this */
     uint64_t pool_threshold;
     uint64_t live_bytes[FAKE_LIVE], live_pointers[FAKE_LIVE]; /* of pools' allocations */

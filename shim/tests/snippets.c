@@ -554,6 +554,91 @@ static void mipmap(void) {
     CHECK_IS(api_used(0), 0);
 }
 
+/* ---- code ---- */
+
+static CUresult load_file(CUmodule *module) {
+    return api.cuModuleLoad(module, "/dev/null");
+}
+static CUresult load_data(CUmodule *module) {
+    return api.cuModuleLoadData(module, ".version 6.4");
+}
+static CUresult load_data_ex(CUmodule *module) {
+    return api.cuModuleLoadDataEx(module, "", 0, NULL, NULL);
+}
+static CUresult load_fat(CUmodule *module) {
+    static const struct {
+        uint32_t magic;
+        uint16_t version, header_bytes;
+        uint64_t bytes;
+    } fat = {0xba55ed50, 1, 16, 100};
+    static const struct {
+        uint32_t magic, version;
+        const void *data;
+    } wrapper = {0x466243b1, 1, &fat};
+    CHECK_IS(api.cuModuleLoadFatBinary(module, &fat), CUDA_SUCCESS);
+    CHECK_IS(api.cuModuleUnload(*module), CUDA_SUCCESS);
+    return api.cuModuleLoadFatBinary(module, &wrapper);
+}
+
+/* What the card has less after code was loaded; but no more than such an image may need. */
+static void modules(void) {
+    static CUresult (*const ways[])(CUmodule *) = {load_file, load_data, load_data_ex, load_fat};
+    CUmodule module, other;
+    for (size_t i = 0; i < COUNT(ways); i++) {
+        fake.module_bytes = 4 * MIB;
+        CHECK_IS(ways[i](&module), CUDA_SUCCESS);
+        CHECK_IS(api_used(0), 4 * MIB);
+        fake.fail = 999;
+        CHECK_IS(api.cuModuleUnload(module), 999);
+        CHECK_IS(api.cuModuleLoadData(&other, ""), 999);
+        fake.fail = 0;
+        CHECK_IS(api_used(0), 4 * MIB);
+        CHECK_IS(api.cuModuleUnload(module), CUDA_SUCCESS);
+        CHECK_IS(api_used(0), 0);
+        fake.module_bytes = 0; /* loaded when it is needed */
+        CHECK_IS(api.cuModuleLoadData(&module, ".version"), CUDA_SUCCESS);
+        CHECK_IS(api_used(0), 0);
+    }
+    fake.module_bytes = 1000 * MIB; /* a neighbour's, most likely */
+    CHECK_IS(api.cuModuleLoadData(&module, ".version"), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 6 * MIB);
+    CHECK_IS(api.cuModuleUnload(module), CUDA_SUCCESS);
+}
+
+static void module_limits(void) {
+    CUdeviceptr pointer;
+    CUmodule module;
+    fake.module_bytes = 4 * MIB;
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 62 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api.cuModuleLoadData(&module, ""), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuModuleUnload], 1); /* it was more than expected */
+    CHECK_IS(api.cuModuleLoadData(&module, ""), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuModuleLoadData], 1); /* now it is known */
+    CHECK_IS(api_used(0), 62 * MIB);
+}
+
+static void libraries(void) {
+    CUlibrary library;
+    CUmodule module;
+    CUdeviceptr pointer;
+    fake.module_bytes = 4 * MIB;
+    CHECK_IS(api.cuLibraryLoadData(&library, "", NULL, NULL, 0, NULL, NULL, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuLibraryGetModule(&module, library), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 8 * MIB);
+    fake.fail = 999;
+    CHECK_IS(api.cuLibraryUnload(library), 999);
+    fake.fail = 0;
+    CHECK_IS(api_used(0), 8 * MIB);
+    CHECK_IS(api.cuLibraryUnload(library), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+    CHECK_IS(api.cuLibraryLoadFromFile(&library, "", NULL, NULL, 0, NULL, NULL, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 56 * MIB), CUDA_SUCCESS);
+    fake.module_bytes = 10 * MIB;
+    CHECK_IS(api.cuLibraryGetModule(&module, library), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 70 * MIB); /* it is there, so it counts; and cannot be undone */
+    CHECK_IS(api.cuLibraryGetModule(&module, library), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 /* ---- pools ---- */
 
 static void wait_ctx(void) {
@@ -835,6 +920,9 @@ static const struct {
     {"cuMipmappedArrayCreate", mipmap},
     {"pool_waits", pool_waits},
     {"pool_grain", pool_grain},
+    {"cuModuleLoad", modules},
+    {"cuModuleLoadData", module_limits},
+    {"cuLibraryGetModule", libraries},
     {"cuMemPoolCreate", custom_pool},
     {"cuMemPoolImportPointer", import_pointer},
     {"cuGraphInstantiate", graphs},

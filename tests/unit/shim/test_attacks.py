@@ -49,7 +49,5 @@ def test_every_attack_is_tried(layout: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_the_card_never_holds_more_than_the_limit(attack: str, container: Container) -> None:
-    if attack.startswith(("modules", "libraries")):
-        pytest.xfail("code that modules load is not charged yet")
     run("attack", attack, env=container.env)
     assert container.machine.over(0) == (0, 0)

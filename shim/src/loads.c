@@ -1,0 +1,156 @@
+#include "loads.h"
+
+#include <string.h>
+
+#include "account.h"
+#include "cards.h"
+#include "pages.h"
+#include "resolve.h"
+#include "sys.h"
+
+#define UNKNOWN (32 * PAGE_BYTES)
+
+/* ---- how large an image is ----------------------------------------------------------------------- */
+
+struct fat_wrapper {
+    uint32_t magic, version;
+    const void *data;
+};
+
+struct fat_header {
+    uint32_t magic;
+    uint16_t version, header_bytes;
+    uint64_t bytes;
+};
+
+struct elf_header {
+    unsigned char magic[40];
+    uint64_t sections_at;
+    unsigned char other[10];
+    uint16_t section_bytes, sections;
+};
+
+#define FAT_WRAPPER UINT32_C(0x466243b1)
+#define FAT_HEADER UINT32_C(0xba55ed50)
+
+static uint64_t elf_bytes(const void *image) {
+    struct elf_header header;
+    memcpy(&header, image, sizeof header);
+    return header.sections_at + (uint64_t)header.section_bytes * header.sections;
+}
+
+static uint64_t fat_bytes(const void *image) {
+    struct fat_header header;
+    memcpy(&header, image, sizeof header);
+    return header.header_bytes + header.bytes;
+}
+
+uint64_t loads_image_bytes(const void *image) {
+    struct fat_wrapper wrapper;
+    uint32_t magic = 0;
+    if (!image) return 0;
+    memccpy(&magic, image, 0, sizeof magic); /* a text may be shorter */
+    if (magic == FAT_HEADER) return fat_bytes(image);
+    if (!strncmp(image, "\177ELF", 4)) return elf_bytes(image);
+    if (magic != FAT_WRAPPER) return strlen(image);
+    memcpy(&wrapper, image, sizeof wrapper);
+    return fat_bytes(wrapper.data);
+}
+
+uint64_t loads_file_bytes(const char *path) {
+    int fd = path ? sys_open(path, O_RDONLY) : -1;
+    long bytes = fd < 0 ? 0 : sys_size(fd);
+    if (fd >= 0) sys_close(fd);
+    return bytes > 0 ? (uint64_t)bytes : 0;
+}
+
+/* ---- what it takes ------------------------------------------------------------------------------- */
+
+/* Code lies in pages of the driver's own; variables and tables come to it. */
+static uint64_t most_for(uint64_t image_bytes) {
+    return image_bytes && image_bytes < MIZAR_BYTES_MAX / 4 ? 2 * image_bytes + 2 * PAGE_BYTES
+                                                            : UNKNOWN;
+}
+
+/* The largest so far on the card: what the next one is likely to take at most. */
+static uint64_t expected(int card, const struct regions *regions, uint64_t most) {
+    uint64_t seen = __atomic_load_n(&regions->process->cards[card].largest_load, __ATOMIC_RELAXED);
+    uint64_t bytes = seen > PAGE_BYTES ? seen : PAGE_BYTES;
+    return bytes < most ? bytes : most;
+}
+
+/* What the card has in use beyond what this container knows of. */
+static bool measure(const struct charge *charge, int64_t *bytes) {
+    size_t free_now, total;
+    if (REAL(cuMemGetInfo_v2)(&free_now, &total) != CUDA_SUCCESS) return false;
+    *bytes = (int64_t)(total - free_now) -
+             (int64_t)account_used(charge->regions, charge->alloc.card);
+    return true;
+}
+
+/* One thread at a time measures; another one's load is charged what is expected. */
+static bool begin_measuring(struct load *load) {
+    uint32_t *lock = &load->charge.regions->process->load_lock;
+    if (!process_try_lock(lock)) return false;
+    if (measure(&load->charge, &load->before)) return true;
+    process_unlock(lock);
+    return false;
+}
+
+static bool has_card(int *card) {
+    struct regions *regions;
+    CUresult result = shim_enter(&regions);
+    return result == CUDA_SUCCESS && regions && cards_current(regions, card) == CUDA_SUCCESS &&
+           *card != CARD_NONE;
+}
+
+CUresult loads_begin(struct load *load, enum alloc_kind kind, uint64_t image_bytes) {
+    int card;
+    *load = (struct load){.most = most_for(image_bytes)};
+    CUresult result = shim_enter(&load->charge.regions);
+    if (result != CUDA_SUCCESS || !has_card(&card)) return result;
+    result = charge_current(&load->charge, expected(card, load->charge.regions, load->most));
+    load->charge.alloc.kind = kind;
+    if (result == CUDA_SUCCESS) load->measuring = begin_measuring(load);
+    return result;
+}
+
+static uint64_t clamp(int64_t bytes, uint64_t most) {
+    return bytes < 0 ? 0 : (uint64_t)bytes < most ? (uint64_t)bytes : most;
+}
+
+static void learn(const struct charge *charge, uint64_t bytes) {
+    uint64_t *most = &charge->regions->process->cards[charge->alloc.card].largest_load;
+    if (bytes > __atomic_load_n(most, __ATOMIC_RELAXED))
+        __atomic_store_n(most, bytes, __ATOMIC_RELAXED);
+}
+
+/* What was measured takes the place of what was reserved; `must`: whatever the limit is. */
+static CUresult correct(struct load *load, bool must) {
+    struct charge *charge = &load->charge;
+    int64_t after;
+    if (!load->measuring || !measure(charge, &after)) return CUDA_SUCCESS;
+    uint64_t bytes = clamp(after - load->before, load->most);
+    learn(charge, bytes);
+    if (charge_correct(charge, bytes) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    if (!must) return CUDA_ERROR_OUT_OF_MEMORY;
+    account_force(charge->regions, charge->alloc.card, account_size(bytes) - charge->alloc.bytes);
+    charge->alloc.bytes = account_size(bytes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult keep(uint64_t key) {
+    (void)key;
+    return CUDA_SUCCESS;
+}
+
+CUresult loads_end(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
+    struct charge *charge = &load->charge;
+    if (!charge->reserved) return result;
+    uint64_t key = alloc_key(charge->alloc.kind, handle);
+    CUresult allowed = result == CUDA_SUCCESS ? correct(load, !undo) : result;
+    if (load->measuring) process_unlock(&charge->regions->process->load_lock);
+    if (!charge->alloc.bytes) return allowed; /* it was there already, or comes when it is used */
+    if (result == CUDA_SUCCESS && allowed != CUDA_SUCCESS) undo(key);
+    return charge_settle(charge, allowed, key, undo ? undo : keep);
+}
