@@ -14,6 +14,7 @@
 #include "loading.h"
 #include "regions.h"
 #include "resolve.h"
+#include "symbols.h"
 
 void *mizar_real_dlsym, *mizar_real_dlvsym, *mizar_real_dlopen, *mizar_real_dlmopen;
 
@@ -65,14 +66,28 @@ static bool is_program(const void *handle) {
     return handle == first;
 }
 
+/* In an object and what it was linked with. Only what was opened by itself can be asked at once. */
+static void *ask_object(const struct question *question, const struct link_map *object) {
+    void *handle = resolve_libc()->dlopen(object->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    void *found = handle ? ask(question, handle) : NULL;
+    if (handle) resolve_libc()->dlclose(handle);
+    return found;
+}
+
+/* What a library finds that looks for the next definition after its own: not its own again. */
+static void *after_caller(const struct question *question, void *found) {
+    bool own = found && object_of(found) == object_of(question->caller);
+    return own ? symbols_after(question->caller, question->name) : found;
+}
+
 /*
  * Past the shim: in the objects of the global scope after it, then in what the caller itself
  * loaded. That is where RTLD_DEFAULT and RTLD_NEXT of any caller find a driver, if there is one.
  */
 static void *ask_past_shim(const struct question *question) {
     void *found = ask(question, RTLD_NEXT);
-    void *object = found ? NULL : object_of(question->caller);
-    return object && !is_program(object) ? ask(question, object) : found;
+    const struct link_map *object = found ? NULL : object_of(question->caller);
+    return object && !is_program(object) ? ask_object(question, object) : found;
 }
 
 static bool from_driver(int hook, void *function) {
@@ -95,9 +110,23 @@ static void *wrapper_for(int hook, void *found) {
     return found == resolve_find(hook) ? hooks[hook].wrapper : found;
 }
 
+/* What an object ahead of the shim has under that name: another preloaded one, or the program. */
+static void *ask_before_shim(const struct question *question) {
+    void *found = ask(question, RTLD_DEFAULT);
+    return found == hooks[question->hook].wrapper ? NULL : found;
+}
+
+static void *ask_handle(const struct question *question, void *handle) {
+    if (handle == RTLD_NEXT) return after_caller(question, ask_past_shim(question));
+    return handle == RTLD_DEFAULT || is_program(handle) ? ask_past_shim(question)
+                                                        : ask(question, handle);
+}
+
 static void *answer(const struct question *question, void *handle) {
-    bool scope = handle == RTLD_DEFAULT || handle == RTLD_NEXT || is_program(handle);
-    void *found = scope ? ask_past_shim(question) : ask(question, handle);
+    bool global = handle == RTLD_DEFAULT || is_program(handle);
+    void *found = global ? ask_before_shim(question) : NULL;
+    if (found && found != resolve_find(question->hook)) return found;
+    found = ask_handle(question, handle);
     return found ? wrapper_for(question->hook, found) : NULL;
 }
 

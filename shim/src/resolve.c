@@ -23,6 +23,7 @@ const struct resolve_libc *resolve_libc(void) {
     __atomic_store_n((void **)&libc.dlsym, found_or_none("dlsym"), __ATOMIC_RELAXED);
     __atomic_store_n((void **)&libc.dlvsym, found_or_none("dlvsym"), __ATOMIC_RELAXED);
     __atomic_store_n((void **)&libc.dlopen, found_or_none("dlopen"), __ATOMIC_RELAXED);
+    __atomic_store_n((void **)&libc.dlclose, found_or_none("dlclose"), __ATOMIC_RELAXED);
     __atomic_store_n((void **)&libc.dlmopen, found_or_none("dlmopen"), __ATOMIC_RELAXED);
     __atomic_store_n((void **)&libc.dlinfo, found_or_none("dlinfo"), __ATOMIC_RELAXED);
     __atomic_store_n((void **)&libc.dladdr1, found_or_none("dladdr1"), __ATOMIC_RELAXED);

@@ -32,6 +32,7 @@ struct resolve_libc {
     void *(*dlsym)(void *handle, const char *name);
     void *(*dlvsym)(void *handle, const char *name, const char *version);
     void *(*dlopen)(const char *file, int mode);
+    int (*dlclose)(void *handle);
     void *(*dlmopen)(long space, const char *file, int mode);
     int (*dlinfo)(void *handle, int request, void *info);
     int (*dladdr1)(const void *address, void *info, void **extra, int flags);

@@ -14,8 +14,9 @@ struct object {
 
 struct search {
     const char *name;
-    uintptr_t self; /* an address in the shim */
-    bool passed;    /* the shim's object was seen */
+    uintptr_t self; /* an address in the object after which it begins */
+    bool passed;    /* that object was seen */
+    bool any;       /* also where it is not libc's own */
     void *found;
 };
 
@@ -75,6 +76,11 @@ static void *look_up(const struct object *object, const char *name) {
     return NULL;
 }
 
+static bool is_libc(const struct dl_phdr_info *info) {
+    return info->dlpi_name && (strstr(info->dlpi_name, "/libc.so") ||
+                               strstr(info->dlpi_name, "/libdl.so"));
+}
+
 static int visit(struct dl_phdr_info *info, size_t size, void *data) {
     struct search *search = data;
     struct object object;
@@ -83,12 +89,22 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data) {
         search->passed = covers(info, search->self);
         return 0;
     }
-    if (read_object(info, &object)) search->found = look_up(&object, search->name);
+    if ((search->any || is_libc(info)) && read_object(info, &object))
+        search->found = look_up(&object, search->name);
     return search->found != NULL;
 }
 
-void *symbols_next(const char *name) {
-    struct search search = {.name = name, .self = (uintptr_t)&symbols_next};
+static void *find(const char *name, const void *after, bool any) {
+    struct search search = {.name = name, .self = (uintptr_t)after, .any = any};
     dl_iterate_phdr(visit, &search);
     return search.found;
+}
+
+void *symbols_next(const char *name) {
+    void *found = find(name, (void *)&symbols_next, false);
+    return found ? found : symbols_after((void *)&symbols_next, name);
+}
+
+void *symbols_after(const void *code, const char *name) {
+    return find(name, code, true);
 }

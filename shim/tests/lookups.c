@@ -11,6 +11,8 @@
 const char *who(void);
 const char *ask_first(void);
 const char *ask_second(void);
+void *first_default(const char *name);
+void *first_next(const char *name);
 
 static const char *object_of(void *function) {
     Dl_info info;
@@ -34,6 +36,7 @@ static void no_driver_yet(void) {
     CHECK(!dlsym(RTLD_DEFAULT, "cuInit"));
     CHECK(!dlsym(RTLD_NEXT, "cuMemAlloc_v2"));
     CHECK(!dlsym(dlopen(NULL, RTLD_LAZY), "cuInit"));
+    CHECK(!first_default("cuInit") && !first_next("cuInit"));
     CHECK(!dlsym(RTLD_DEFAULT, "nvmlDeviceGetMemoryInfo"));
     CHECK(dlerror());
 }
@@ -65,6 +68,8 @@ static void plugin(const char *object) {
     expect(dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuInit"), object);
     CHECK(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_GLOBAL));
     expect(dlsym(RTLD_DEFAULT, "cuInit"), object);
+    expect(first_default("cuInit"), object);
+    expect(first_next("cuInit"), object);
 }
 
 int main(int count, char **arguments) {

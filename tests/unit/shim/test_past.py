@@ -1,0 +1,76 @@
+"""Programs and libraries that a preloaded one may not reach: what happens, and who can see it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import run
+from .slot import BUILD, ROOT, Slot
+
+SOURCES = ROOT / "shim" / "tests" / "past"
+OUT_OF_MEMORY = "2\n"
+
+
+def compile_past(compiler: str, *flags: str, to: Path) -> Path:
+    command = [
+        compiler,
+        "-O1",
+        "-w",
+        "-D_GNU_SOURCE",
+        *flags,
+        str(SOURCES / "past.c"),
+        "-o",
+        str(to),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    return to
+
+
+def handshakes(slot: Slot) -> int:
+    """How many processes attached: what the node agent compares with who uses the card."""
+    at = slot.offset("mizar_usage.attached")
+    return int.from_bytes(slot.usage.read_bytes()[at : at + 4], "little")
+
+
+def start(program: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([program], env=env, capture_output=True, text=True, timeout=30)
+
+
+def test_a_program_that_is_reached(env: dict[str, str], slot: Slot) -> None:
+    assert run("past/dynamic", env=env).stdout == OUT_OF_MEMORY
+    assert handshakes(slot) == 1
+
+
+def test_a_static_program_makes_no_handshake(
+    env: dict[str, str], slot: Slot, tmp_path: Path
+) -> None:
+    """It runs as it does without the shim: glibc does not support a static program's dlopen."""
+    program = compile_past("cc", "-static", to=tmp_path / "static")
+    bare = {name: value for name, value in env.items() if name != "LD_PRELOAD"}
+    assert start(program, env).returncode == start(program, bare).returncode
+    assert handshakes(slot) == 0
+
+
+@pytest.mark.skipif(not shutil.which("musl-gcc"), reason="no musl-gcc")
+def test_a_program_of_musl_makes_no_handshake(
+    env: dict[str, str], slot: Slot, tmp_path: Path
+) -> None:
+    """Nor has it a driver: NVIDIA's is made for glibc."""
+    program = compile_past("musl-gcc", to=tmp_path / "musl")
+    assert start(program, env).stdout == "no driver\n"
+    assert handshakes(slot) == 0
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_another_preloaded_library(order: str, env: dict[str, str], slot: Slot) -> None:
+    """One that wraps dlsym and cuMemAlloc as well is called as before, and limited."""
+    libraries = [str(BUILD / "tests" / "past" / "other.so"), env["LD_PRELOAD"]]
+    preload = " ".join(libraries if order == "before" else reversed(libraries))
+    done = run("past/dynamic", env=env | {"LD_PRELOAD": preload})
+    assert done.stdout == OUT_OF_MEMORY
+    assert done.stderr.count("other: ") == 1
+    assert handshakes(slot) == 1
