@@ -73,7 +73,8 @@ static uint64_t page_after(uint64_t pointer, uint64_t bytes) {
 static bool enter_page(struct regions *regions, int card, uint64_t page, bool *spare) {
     if (pages_join(regions->process, page)) return true;
     if (!*spare && !account_reserve(regions, card, PAGE_BYTES)) return false;
-    *spare = !pages_enter(regions->process, page);
+    *spare = false;
+    pages_enter(regions->process, page);
     return true;
 }
 

@@ -52,13 +52,13 @@ static struct alloc unpack(uint64_t value) {
 }
 
 /*
- * 32 KiB of addresses share 64 buckets in a row, so that who allocates side by side finds them in
- * the cache: steps of 4 KiB go to the next bucket, smaller ones eight further. The lowest bits tell
- * handles apart; in addresses they are 0.
+ * 32 KiB of addresses share 32 buckets in a row, so that who allocates side by side finds them in
+ * the cache: two neighbours of 4 KiB are in one bucket, the next two in the next one. The lowest
+ * bits tell handles apart; in addresses they are 0.
  */
 static struct entry *bucket(struct segment *segment, unsigned number, uint64_t key) {
     uint64_t hash = (key >> 15 | key << 55) * UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t near = (key >> 12 & 7) | (key >> 9 & 7) << 3;
+    uint64_t near = (key >> 13 & 3) | (key >> 9 & 7) << 2;
     return segment[hash >> (64 - bits_of(number)) ^ near].bucket;
 }
 

@@ -62,7 +62,8 @@ static bool change(struct process *process, uint64_t page, int64_t by, uint64_t 
     return false;
 }
 
-static void add(struct process *process, uint64_t page) {
+/* A page for which there is no room is charged for each allocation by itself: see leave. */
+void pages_enter(struct process *process, uint64_t page) {
     for (unsigned number = 0; number < PAGE_SEGMENTS_MAX; number++) {
         uint64_t *words = segment_or_new(process, number);
         if (!words) return;
@@ -77,13 +78,6 @@ static void add(struct process *process, uint64_t page) {
 bool pages_join(struct process *process, uint64_t page) {
     uint64_t count;
     return change(process, page, 1, &count);
-}
-
-/* A page for which there was no room is charged for each allocation by itself: see leave. */
-bool pages_enter(struct process *process, uint64_t page) {
-    if (pages_join(process, page)) return false;
-    add(process, page);
-    return true;
 }
 
 bool pages_leave(struct process *process, uint64_t page) {

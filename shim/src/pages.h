@@ -16,8 +16,8 @@
 /* One more allocation in a page that is charged already; false when it is not. */
 bool pages_join(struct process *process, uint64_t page);
 
-/* The page has just been charged. False: another thread was faster, so once too often. */
-bool pages_enter(struct process *process, uint64_t page);
+/* The page has just been charged. */
+void pages_enter(struct process *process, uint64_t page);
 
 /* One less. True when the charge has to be given back. */
 bool pages_leave(struct process *process, uint64_t page);
