@@ -108,7 +108,9 @@ class Compute(ctypes.LittleEndianStructure):
         ("longest_at", c_uint64),
         ("load", c_uint64),
         ("uncharged_ns", c_uint64),
-        ("reserved", c_uint8 * 184),
+        ("turn", c_uint64),
+        ("turn_wanted", c_uint64),
+        ("reserved", c_uint8 * 168),
     )
 
 

@@ -166,7 +166,9 @@ struct mizar_compute {
     uint64_t longest_at; /* when such a long one was last seen */
     uint64_t load;       /* the last look at charged_ns, for NVML: utilization.c */
     uint64_t uncharged_ns; /* moments with work that nobody was charged for yet: the shim's own */
-    uint8_t reserved[184];
+    uint64_t turn;        /* whose turn it is among the processes, and until when: the shim's own */
+    uint64_t turn_wanted; /* until when another one waits for it */
+    uint8_t reserved[168];
 };
 
 struct mizar_usage_card {
@@ -271,6 +273,8 @@ struct mizar_usage {
     FIELD(mizar_compute, longest_at, 48, 8)                    \
     FIELD(mizar_compute, load, 56, 8)                          \
     FIELD(mizar_compute, uncharged_ns, 64, 8)                  \
+    FIELD(mizar_compute, turn, 72, 8)                          \
+    FIELD(mizar_compute, turn_wanted, 80, 8)                   \
     FIELD(mizar_held, bytes, 0, 8)                             \
     FIELD(mizar_held, seq, 8, 8)                               \
     FIELD(mizar_usage_card, gate, 0, 16)                       \

@@ -8,7 +8,7 @@
 #define SAVINGS (30 * MS)     /* without a window: what a container that was idle may use at once */
 #define LEAD (70 * US)        /* so much too early is on time: sleeps are not more precise */
 #define QUEUE (2 * MS)        /* work on the card beyond which no more is added ... */
-#define QUEUE_FREE (10 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
+#define QUEUE_FREE (32 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
 #define SLACK_PART 16         /* of a piece may lie behind the end of the window */
 #define NS_MAX (UINT64_C(1) << 50) /* 13 days: more is nonsense, and sums of it don't overflow */
 

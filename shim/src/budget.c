@@ -5,6 +5,7 @@
 
 #include "slots.h"
 #include "sys.h"
+#include "turns.h"
 
 #define MS UINT64_C(1000000)
 #define STALE (1000 * MS)        /* a node agent that is silent for so long is gone */
@@ -128,6 +129,7 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
     do {
         ask->paid = larger(seen, load(own_paid(regions, card)));
         if (!bucket_admits(terms, ask, again)) return false;
+        if (!terms_free(terms) && !turns_take(regions, card, ask, again)) return false;
         *extra = bucket_extra(terms, ask, *extra);
         next = bucket_spend(terms, seen, ask->now, ask->cost + *extra);
     } while (!swap(word, &seen, next));
@@ -184,15 +186,11 @@ static uint64_t draw(uint64_t *uncharged, uint64_t passed, uint64_t wanted) {
     return smaller(wanted, there);
 }
 
-/* What this process has to pay: for no moment twice. */
-static uint64_t charge_own(struct regions *regions, int card, const struct terms *terms,
-                           uint64_t now, const struct done *done) {
-    struct process_card *own = &regions->process->cards[card];
-    uint64_t before, begin = pass(&own->busy_until, now, done->since, done->to, &before);
-    return draw(&own->uncharged_ns, bucket_own_part(terms, begin, done->to), done->most);
+static uint64_t own_part(const void *terms, uint64_t from, uint64_t to) {
+    return bucket_own_part(terms, from, to);
 }
 
-/* What of that the container has to pay: for no moment twice, whichever process it was. */
+/* What of it the container has to pay: for no moment twice, whichever process it was. */
 static uint64_t charge_shared(struct regions *regions, int card, const struct terms *terms,
                               uint64_t now, const struct done *done, uint64_t own) {
     struct mizar_compute *compute = shared(regions, card);
@@ -209,16 +207,19 @@ static void count(struct regions *regions, int card, uint64_t ns) {
     __atomic_fetch_add(&slot->gpu_time_ns, ns, __ATOMIC_RELAXED);
 }
 
-void budget_settle(struct regions *regions, int card, const struct done *done) {
+uint64_t budget_settle(struct regions *regions, int card, const struct done *done) {
     struct terms terms = {0};
     uint64_t now = budget_now();
     bool limited = budget_terms(regions, card, now, &terms) && terms.rate;
-    uint64_t own = charge_own(regions, card, &terms, now, done);
+    struct process_card *process = &regions->process->cards[card];
+    uint64_t passed = moments_add(&process->moments, done->from, done->to, own_part, &terms);
+    uint64_t own = draw(&process->uncharged_ns, passed, done->most);
     uint64_t charged = charge_shared(regions, card, &terms, now, done, own);
     count(regions, card, charged);
-    if (!limited) return;
+    if (!limited) return own;
     correct(&shared(regions, card)->paid_until, &terms, (int64_t)(charged - done->reserved));
     correct(own_paid(regions, card), &terms, (int64_t)(own - done->reserved));
+    return own;
 }
 
 void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until) {

@@ -25,9 +25,10 @@ struct done {
 
 /*
  * Charges it in place of what was reserved. A process pays for no moment twice, whatever it has on
- * the card at once; the container pays for no more moments than there were.
+ * the card at once; the container pays for no more moments than there were. Returns the ns that the
+ * process has to pay.
  */
-void budget_settle(struct regions *regions, int card, const struct done *done);
+uint64_t budget_settle(struct regions *regions, int card, const struct done *done);
 
 /* So many reserved ns will not be used. */
 void budget_refund(struct regions *regions, int card, uint64_t ns);

@@ -1,5 +1,5 @@
 /*
- * Every way to start work on a card. What the thread was granted already pays for nearly all of
+ * Every way to start work on a card, and the end of streams. What the thread was granted already pays for nearly all of
  * it; then the driver's function is jumped to with the arguments where they are.
  */
 #include "meter.h"
@@ -88,4 +88,14 @@ EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, u
         result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
     while (begun) meter_end(&pieces[--begun], result);
     return result;
+}
+
+EXPORT CUresult cuStreamDestroy(CUstream stream) {
+    meter_before_end(stream);
+    return REAL(cuStreamDestroy)(stream);
+}
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
+    meter_before_end(stream);
+    return REAL(cuStreamDestroy_v2)(stream);
 }

@@ -18,11 +18,13 @@ struct meter;
 /* GPU time granted to one thread for one stream, and what measures its use. */
 struct lane {
     uintptr_t name;  /* of the stream; 0: free */
-    int64_t credit;  /* ns left */
+    int64_t credit;  /* ns left, by what launches cost */
     struct meter *meter;   /* NULL: not measured */
     uint32_t granted;      /* ns in all */
     uint32_t begin_serial; /* of the stamp at which the grant began */
+    uint32_t ended;        /* how many streams had ended at the grant */
     uint16_t begin;        /* that stamp; 0: none */
+    uint16_t overlap;      /* at the grant: meter.c */
     bool probed;           /* the last grant was none, to measure the launch after it */
 };
 

@@ -15,6 +15,9 @@
 #define QUANTUM_FREE INT64_C(5000000) /* ... and where nothing is limited */
 #define UNKNOWN_COST UINT64_C(20000)  /* ns, of work that was never measured */
 #define VARIED_FOR UINT64_C(1000000000) /* ns, for which a varying function is reckoned with */
+#define ONCE 16u                       /* nothing overlaps */
+#define OVERLAP_MOST (8 * ONCE)
+#define OVERLAP_OVER UINT64_C(20000000) /* ns of the card's time, from which it is learned */
 #define LOOK_FIRST UINT64_C(30000)    /* ns, to see whether the card has gone on ... */
 #define LOOK_LAST UINT64_C(1000000)   /* ... and at longest */
 #define UNLIMITED_COST 1000           /* what a launch pays where nothing is limited ... */
@@ -29,7 +32,8 @@ struct batch {
     bool doubtful;        /* its cost may turn out to be quite another */
     bool varies;          /* its cost is not always the same */
     const void *work;     /* if it is one piece of work: what */
-    uint64_t reserved;    /* ns */
+    uint64_t cost;        /* ns, of its launches */
+    uint64_t reserved;    /* less, where launches overlap */
     uint64_t likely;      /* what it will probably take of that */
     uint64_t launched_at; /* it cannot have begun before */
 };
@@ -42,6 +46,8 @@ struct meter {
     uint32_t first, count; /* of the batches that are not settled, a ring */
     uint32_t doubtful;     /* so many of them are */
     uint64_t queue;        /* ns that they will probably take */
+    uint64_t overlap;      /* ONCE times the work that is done at a time; 0: not known */
+    uint64_t worked, took; /* ns by what launches cost, and of the card's time, of late */
     uint64_t moved_at;     /* when the card last got something done, or had nothing to do */
     struct batch batches[BATCHES_MAX];
     struct stamps stamps;
@@ -155,7 +161,22 @@ static uint64_t larger(uint64_t a, uint64_t b) {
  * between, or have waited for us. Of other work, as long as it was on the card is all we know.
  */
 static uint64_t at_most(const struct batch *batch) {
-    return batch->varies && !batch->sparse ? UINT64_MAX : batch->reserved;
+    return batch->varies && !batch->sparse ? UINT64_MAX : batch->cost;
+}
+
+/* Kernels of several streams may run side by side: together they take less than each by itself. */
+static uint64_t overlap_of(const struct meter *meter) {
+    return meter->overlap ? meter->overlap : ONCE;
+}
+
+static void learn_overlap(struct meter *meter, uint64_t worked, uint64_t took) {
+    meter->worked += worked;
+    meter->took += took;
+    if (meter->took < OVERLAP_OVER) return;
+    uint64_t times = meter->worked * ONCE / meter->took;
+    meter->overlap = smaller(larger(times, ONCE), OVERLAP_MOST);
+    meter->worked /= 2;
+    meter->took /= 2;
 }
 
 static void charge(struct regions *regions, struct meter *meter, const struct batch *batch,
@@ -165,11 +186,13 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
                         .to = stamps_at(&meter->stamps, batch->end), .most = at_most(batch),
                         .reserved = batch->reserved};
     if (done.to < done.from) done.to = done.from;
+    done.most = smaller(done.most, done.to - done.from);
     if (done.since > done.from) done.since = done.from;
     if (batch->work)
         costs_learn(batch->work, done.to - done.from,
                     began >= batch->launched_at && !batch->sparse);
-    budget_settle(regions, meter->card, &done);
+    uint64_t took = budget_settle(regions, meter->card, &done);
+    if (!batch->varies) learn_overlap(meter, batch->cost, took);
 }
 
 /* Where the card cannot tell, what was reserved stays charged. */
@@ -233,12 +256,12 @@ static bool is_open(const struct lane *lane, const struct meter *meter) {
 static void close_lane(struct regions *regions, struct lane *lane, uint16_t end) {
     struct meter *meter = lane->meter;
     uint64_t left = lane->credit > 0 ? (uint64_t)lane->credit : 0;
-    uint64_t used = lane->granted - left;
+    uint64_t used = lane->granted - left, reserved = used * ONCE / lane->overlap;
     bool varied = budget_now() - regions->process->metering->varied_at < VARIED_FOR;
-    struct batch batch = {.begin = lane->begin, .end = end, .varies = varied, .reserved = used,
-                          .likely = used};
-    budget_refund(regions, meter->card, left);
-    if (batch.reserved) push(meter, batch);
+    struct batch batch = {.begin = lane->begin, .end = end, .varies = varied, .cost = used,
+                          .reserved = reserved, .likely = used};
+    budget_refund(regions, meter->card, left * ONCE / lane->overlap);
+    if (used) push(meter, batch);
     lane->begin = 0;
     lane->credit = 0;
     lane->granted = 0;
@@ -249,7 +272,7 @@ static void close_lane(struct regions *regions, struct lane *lane, uint16_t end)
 /* A stream that makes way for another: it may be gone, so its work is taken for what it cost. */
 static void evict(struct regions *regions, struct lane *lane) {
     if (regions && lane->meter && lane->begin && lane->credit > 0)
-        budget_refund(regions, lane->meter->card, (uint64_t)lane->credit);
+        budget_refund(regions, lane->meter->card, (uint64_t)lane->credit * ONCE / lane->overlap);
 }
 
 struct lane *lanes_search(uintptr_t name) {
@@ -270,11 +293,18 @@ static struct lane *take_lane(struct regions *regions, uintptr_t name) {
     return best;
 }
 
+static uint32_t streams_ended(const struct regions *regions) {
+    return regions ? __atomic_load_n(&regions->process->streams_ended, __ATOMIC_ACQUIRE) : 0;
+}
+
 static void grant(const struct piece *piece, uint64_t ns, struct meter *meter, uint16_t begin) {
+    uint16_t overlap = piece->overlap ? piece->overlap : ONCE;
     uint32_t serial = begin ? meter->stamps.all[begin].serial : 0;
+    uint32_t credit = (uint32_t)(ns * overlap / ONCE);
     *take_lane(piece->regions, piece->name) = (struct lane){
-        .name = piece->name, .credit = (int64_t)ns, .granted = (uint32_t)ns, .meter = meter,
-        .begin_serial = serial, .begin = begin, .probed = !ns};
+        .name = piece->name, .credit = credit, .granted = credit, .meter = meter,
+        .begin_serial = serial, .ended = streams_ended(piece->regions), .begin = begin,
+        .overlap = overlap, .probed = !ns};
 }
 
 /* Nothing is limited here: but look again some launches later. */
@@ -290,11 +320,18 @@ static bool is_captured(uintptr_t stream) {
     return result == CUDA_SUCCESS ? status : result != CUDA_ERROR_NOT_FOUND;
 }
 
-/* What is on the card, less what it must have done of the oldest batch meanwhile. */
+/* Of what is not settled, the card is at work on this. */
+static uint64_t begun(struct meter *meter) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < meter->count; i++)
+        if (stamps_at(&meter->stamps, batch_at(meter, i)->begin)) sum += batch_at(meter, i)->likely;
+    return sum;
+}
+
+/* What is on the card, less what it must have done of that meanwhile. */
 static uint64_t queue_of(struct meter *meter, uint64_t now) {
-    if (!meter->count) return 0;
-    uint64_t done = smaller(now > meter->moved_at ? now - meter->moved_at : 0, batch_at(meter, 0)->likely);
-    return meter->queue - smaller(done, meter->queue);
+    uint64_t since = now > meter->moved_at ? now - meter->moved_at : 0;
+    return meter->queue - smaller(smaller(since, begun(meter)), meter->queue);
 }
 
 /*
@@ -308,10 +345,15 @@ static uint64_t extra_of(const struct piece *piece, const struct terms *terms) {
     return probe || piece->cost >= quantum ? 0 : quantum;
 }
 
+/* ns of the card's time. */
+static uint64_t reserved_for(const struct piece *piece) {
+    return piece->cost * ONCE / piece->overlap;
+}
+
 static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uint64_t *again) {
     struct meter *meter = piece->meter;
-    struct ask ask = {.now = now, .cost = piece->cost, .likely = piece->likely,
-                      .queue = queue_of(meter, now)};
+    struct ask ask = {.now = now, .cost = reserved_for(piece), .likely = piece->likely,
+                      .queue = queue_of(meter, now) * ONCE / piece->overlap};
     bool unknown = piece->kind == COSTS_UNKNOWN && meter->doubtful;
     if (terms->longest < piece->cost) terms->longest = piece->cost;
     if (unknown || meter->count >= BATCHES_MAX - 2) return false;
@@ -321,6 +363,7 @@ static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uin
 
 static void look_up_cost(struct piece *piece) {
     piece->kind = costs_of(piece->work, &piece->cost, &piece->likely);
+    piece->overlap = (uint16_t)overlap_of(piece->meter);
     if (piece->kind == COSTS_UNKNOWN) piece->cost = piece->likely = UNKNOWN_COST;
     if (piece->kind == COSTS_VARYING) piece->regions->process->metering->varied_at = budget_now();
 }
@@ -332,6 +375,27 @@ static uint64_t when_to_look(const struct meter *meter, uint64_t now, uint64_t a
     uint64_t look = now + *patience;
     if (soon && *patience < LOOK_LAST) *patience += *patience / 2;
     return soon ? smaller(look, again) : again;
+}
+
+/* Default streams always are; the names of those of several cards are no handles. */
+static bool may_touch(const struct regions *regions, const struct lane *lane) {
+    bool handle = lane->name <= CU_STREAM_PER_THREAD || lane->name % sizeof(void *) == 0;
+    return handle && lane->ended == streams_ended(regions) && !is_captured(lane->name);
+}
+
+/*
+ * The thread will wait: what it launched to other streams is measured up to now, or the wait would
+ * be taken for work of theirs. Unless some stream has ended, since it might be one of them.
+ */
+static void close_others(const struct piece *piece, uint64_t now) {
+    struct stamps *stamps = &piece->meter->stamps;
+    for (struct lane *lane = lanes.all; lane < lanes.all + LANES_MAX; lane++) {
+        if (lane->name == piece->name || !is_open(lane, piece->meter) ||
+            !may_touch(piece->regions, lane))
+            continue;
+        uint16_t end = stamps_record(stamps, (CUstream)lane->name, now);
+        if (end) close_lane(piece->regions, lane, end);
+    }
 }
 
 /* Waits for the launch's turn. False: there is no limit any more. Lets the lock go meanwhile. */
@@ -346,6 +410,7 @@ static bool await_turn(struct piece *piece, bool *waited) {
         look_up_cost(piece);
         budget_want(piece->regions, piece->card, now, piece->cost);
         if (admitted(piece, &terms, now, &again)) return true;
+        if (!*waited) close_others(piece, now);
         again = when_to_look(piece->meter, now, again, &patience);
         process_unlock(&piece->meter->lock);
         budget_wait(piece->regions, piece->card, wake, now, again);
@@ -442,14 +507,15 @@ static void end_measured(struct piece *piece) {
                                .launched_at = piece->launched_at,
                                .doubtful = piece->kind != COSTS_STEADY && piece->kind != COSTS_VARYING,
                                .varies = piece->kind != COSTS_STEADY, .work = piece->work,
-                               .reserved = piece->cost, .likely = piece->likely});
+                               .cost = piece->cost, .reserved = reserved_for(piece),
+                               .likely = piece->likely});
     stamps_drop(&meter->stamps, piece->begin);
     grant(piece, piece->extra, meter, end);
 }
 
 static void end_failed(struct piece *piece) {
     stamps_drop(&piece->meter->stamps, piece->begin);
-    budget_refund(piece->regions, piece->card, piece->cost + piece->extra);
+    budget_refund(piece->regions, piece->card, reserved_for(piece) + piece->extra);
 }
 
 CUresult meter_end(struct piece *piece, CUresult result) {
@@ -461,6 +527,12 @@ CUresult meter_end(struct piece *piece, CUresult result) {
 
 static void end_waiting(struct piece *piece) {
     stamps_drop(&piece->meter->stamps, end_grant(piece));
+}
+
+void meter_before_end(CUstream stream) {
+    struct regions *regions = shim_known();
+    meter_before_wait((uintptr_t)stream);
+    if (regions) __atomic_fetch_add(&regions->process->streams_ended, 1, __ATOMIC_RELEASE);
 }
 
 void meter_before_wait(uintptr_t stream) {

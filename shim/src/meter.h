@@ -24,9 +24,10 @@ struct piece {
     uintptr_t name; /* of the lane */
     int card;
     enum costs_kind kind;
-    uint64_t cost;   /* reserved for it */
+    uint64_t cost;   /* what a launch is said to take */
     uint64_t likely; /* what it will probably take of that */
-    uint64_t extra;  /* granted beyond it */
+    uint64_t extra;  /* reserved beyond it, for launches that follow */
+    uint16_t overlap;
     uint64_t launched_at;
     uint16_t begin; /* stamp */
 };
@@ -37,6 +38,9 @@ CUresult meter_end(struct piece *piece, CUresult result);
 /* Around a wait for a stream: what was granted and not used goes back, what is done is charged. */
 void meter_before_wait(uintptr_t stream);
 void meter_after_wait(void);
+
+/* The stream ends: no thread may touch its handle any more. */
+void meter_before_end(CUstream stream);
 
 /* The context is gone, and with it its events. */
 void meter_forget(struct regions *regions, CUcontext context);

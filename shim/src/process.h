@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "mizar_regions.h"
+#include "moments.h"
 
 #define DEVICES_MAX 64
 #define SEGMENTS_MAX 8
@@ -57,7 +58,7 @@ struct map {
     uint32_t bits, used;
 };
 
-/* One per card, on a cache line of its own. */
+/* One per card, on cache lines of its own. */
 struct process_card {
     uint64_t bytes; /* what this process holds, whatever the shared region says */
     uint64_t limit; /* from the last good reading of the limits */
@@ -66,9 +67,10 @@ struct process_card {
     uint32_t compute_mode, core_share; /* as in the limits */
     uint32_t beat; /* the node agent's, as last seen, and when it had changed */
     uint64_t beat_at;
-    uint64_t paid_until, busy_until, uncharged_ns; /* of this process alone: budget.c */
+    uint64_t paid_until, uncharged_ns; /* of this process alone: budget.c */
     uint64_t largest_load; /* bytes that code took at most: loads.c */
-    uint64_t reserved[6];
+    uint64_t reserved[7];
+    struct moments moments; /* in which this process had work on the card */
 };
 
 struct metering; /* meter.c */
@@ -99,6 +101,7 @@ struct process {
     struct late *late; /* frees that wait for a stream */
     struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */
     struct metering *metering;
+    uint32_t streams_ended; /* so far */
 };
 
 /* A lock that may be waited for; held for microseconds, never over a call that may not return. */

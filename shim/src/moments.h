@@ -1,0 +1,29 @@
+/*
+ * A union of intervals that come nearly in order: moments up to a mark are in it or not, and of
+ * those that are not the latest gaps are remembered, for intervals that come late.
+ */
+#ifndef MIZAR_MOMENTS_H
+#define MIZAR_MOMENTS_H
+
+#include <stdint.h>
+
+#define GAPS_MAX 16
+
+struct gap {
+    uint64_t from, to;
+};
+
+struct moments {
+    uint32_t lock, next;
+    uint64_t until;
+    struct gap gaps[GAPS_MAX];
+};
+
+/* How much some interval [from, to] counts. */
+typedef uint64_t moments_measure(const void *terms, uint64_t from, uint64_t to);
+
+/* Adds [from, to] and returns the measure of what was not in the union before. */
+uint64_t moments_add(struct moments *moments, uint64_t from, uint64_t to, moments_measure *measure,
+                     const void *terms);
+
+#endif
