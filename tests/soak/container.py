@@ -58,7 +58,7 @@ class Container:
     def __init__(self, folder: Path) -> None:
         self.machine = simgpu.create(folder / "machine", cards=1, context_bytes=CONTEXT)
         self.slot = Slot(folder / "slot", load_layout())
-        self.slot.set_limits(Card(self.machine.cards[0].uuid, LIMIT, context_bytes=CONTEXT))
+        self._permit(LIMIT)
         self.machine.watch(0, LIMIT)
         self._count = folder / "count"
         self._count.write_bytes(bytes(8))
@@ -88,11 +88,15 @@ class Container:
         """How many were done so far, by whomever."""
         return int.from_bytes(self._count.read_bytes(), "little")
 
+    def _permit(self, limit: int) -> None:
+        self.slot.set_limits(Card(self.machine.cards[0].uuid, limit, context_bytes=CONTEXT))
+
     # ---- work ----
 
     def work(self, seed: int, seconds: float, processes: int = 3, way: int | None = None) -> int:
-        """Random work in several processes, one of which is killed every moment or so. Returns
-        how many were killed."""
+        """Random work in several processes, one of which is killed every moment or so; the limit
+        goes down at times, also below what is in use, and comes back. Returns how many were
+        killed."""
         chance, kills = random.Random(seed), 0
         ways = [] if way is None else [str(way)]
         end = time.monotonic() + seconds
@@ -102,12 +106,22 @@ class Container:
                 victim = chance.randrange(processes)
                 soaks[victim].kill()
                 self._reap(soaks[victim])
+                self._permit(chance.choice((LIMIT, LIMIT, LIMIT // 2)))
                 soaks[victim] = self._start(chance, ways)
                 kills += 1
+            self._permit(LIMIT)
         return kills
 
     def kill(self, seed: int, kills: int, at_once: int = 6) -> None:
-        """So many short-lived workers, each killed at some moment of its life."""
+        """So many short-lived workers, each killed at some moment of its life, beside one that
+        lives on."""
+        with self._soaks(random.Random(seed), 1, []) as (witness,):
+            self._kill(seed, kills, at_once)
+            self._let_work(0)
+            if witness.poll() is not None:
+                raise RuntimeError(f"the one that should live on {_said(witness)}")
+
+    def _kill(self, seed: int, kills: int, at_once: int) -> None:
         command = [str(BUILD / "tests" / "soak"), "kill", str(seed), str(kills), str(at_once)]
         with subprocess.Popen(command, env=self.env, stderr=subprocess.PIPE) as killer:
             try:
