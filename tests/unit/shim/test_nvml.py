@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +130,39 @@ def test_who_does_nothing_is_not_busy(mode: int, machine: Machine) -> None:
     with Shell(machine.env) as shell:
         assert shell.alloc(MIB) == SUCCESS
         assert {card["busy"] for card in machine.ask().values()} == {0}
+
+
+@contextmanager
+def load(env: dict[str, str]) -> Iterator[None]:
+    """A program that keeps card 0 as busy as it may: shim/bench/load.c."""
+    with subprocess.Popen(
+        [BUILD / "bench" / "load", "us_20"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin and process.stdout
+        assert process.stdout.readline() == b"ready\n"
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        time.sleep(0.5)
+        yield
+        process.kill()
+
+
+def bare(machine: Machine) -> dict[str, str]:
+    """A neighbour, of whom the container must not hear."""
+    return {name: value for name, value in machine.env.items() if name != "LD_PRELOAD"}
+
+
+def test_a_share_is_what_it_is_busy(machine: Machine) -> None:
+    machine.slot.set_limits(
+        Card(machine.uuids[0], 100 * MIB, compute_mode=1, core_share=3000),
+    )
+    with load(machine.env):
+        busy = machine.ask()[machine.uuids[0]]["busy"]
+    assert 15 <= busy <= 45
+
+
+def test_a_neighbours_work_is_not_told_of(machine: Machine) -> None:
+    with load(bare(machine)):
+        assert machine.ask()[machine.uuids[0]]["busy"] == 0
+        with load(machine.env):
+            assert 20 <= machine.ask()[machine.uuids[0]]["busy"] <= 80
