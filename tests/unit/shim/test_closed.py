@@ -82,3 +82,10 @@ def test_limits_that_come_late(env: dict[str, str], slot: Slot) -> None:
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_damaged_regions_lift_no_limit(when: str, env: dict[str, str], slot: Slot) -> None:
     run("fuzz", when, "150", "7", env=env)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+def test_no_damaged_word_lifts_a_limit(mode: int, env: dict[str, str], slot: Slot) -> None:
+    """Whatever any word of the regions says, also of the GPU time."""
+    slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=mode, core_share=5000))
+    run("fuzz", "words", "4", str(mode), env=env, timeout=100)
