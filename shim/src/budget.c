@@ -15,6 +15,7 @@
 #define LONGEST_FADES (1000 * MS)
 #define LONGEST_MOST (100 * MS)
 #define DEBT_MOST (600 * 1000 * MS)
+#define OTHERS_MOST (20 * MS) /* a process that died does not say that it has finished */
 #define UNCHARGED_MOST (200 * MS)
 #define FUTURE_MOST (10 * MS) /* clocks of the card and of the machine are not the same */
 
@@ -118,6 +119,18 @@ static void spend(uint64_t *word, const struct terms *terms, uint64_t now, uint6
     while (!swap(word, &seen, bucket_spend(terms, seen, now, ns))) continue;
 }
 
+/* What other processes of the container have on the card: ns until it is done, if they guess right. */
+static uint64_t queue_of_others(struct regions *regions, int card, uint64_t now) {
+    uint64_t most = 0;
+    for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
+        const struct mizar_slot_card *other = &regions->usage->slots[slot].cards[card];
+        uint64_t until = load(&other->open_until);
+        if (slot == regions->process->slot || !load(&other->open_since)) continue;
+        if (until > now) most = larger(most, until - now);
+    }
+    return smaller(most, OTHERS_MOST);
+}
+
 bool budget_take(struct regions *regions, int card, const struct terms *terms, struct ask *ask,
                  uint64_t *extra, uint64_t *again) {
     uint64_t *word = &shared(regions, card)->paid_until, next;
@@ -126,6 +139,7 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
         *again = ask->now + WAIT_MOST;
         return false;
     }
+    if (!terms_free(terms)) ask->queue += queue_of_others(regions, card, ask->now);
     do {
         ask->paid = larger(seen, load(own_paid(regions, card)));
         if (!bucket_admits(terms, ask, again)) return false;
@@ -220,6 +234,12 @@ uint64_t budget_settle(struct regions *regions, int card, const struct done *don
     correct(&shared(regions, card)->paid_until, &terms, (int64_t)(charged - done->reserved));
     correct(own_paid(regions, card), &terms, (int64_t)(own - done->reserved));
     return own;
+}
+
+bool budget_alone(struct regions *regions, int card, uint64_t from, uint64_t to) {
+    struct terms terms = {0};
+    budget_terms(regions, card, budget_now(), &terms);
+    return bucket_own_part(&terms, from, to) == to - from;
 }
 
 void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until) {

@@ -100,12 +100,17 @@ static uint64_t guess(const struct cost *entry) {
     return mean(entry) / WILD_FACTOR > median(entry) && high >= WILD_NS ? high : mean(entry);
 }
 
+/* A bound tells something new if it is lower than what was known. */
+static bool is_worth(const struct cost *entry, uint64_t ns, bool known) {
+    return known || !entry->samples || ns < median(entry);
+}
+
 /* Whoever finds another thread at it does without. */
-void costs_learn(const void *work, uint64_t ns, bool exact) {
+void costs_learn(const void *work, uint64_t ns, bool known) {
     uint32_t *lock = lock_of();
     if (!process_try_lock(lock)) return;
     struct cost *entry = enter(work);
-    if (exact || !entry->samples || ns < median(entry)) add_sample(entry, ns);
+    if (is_worth(entry, ns, known)) add_sample(entry, ns);
     store(&entry->ns, guess(entry));
     process_unlock(lock);
 }

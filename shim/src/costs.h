@@ -50,8 +50,8 @@ enum costs_kind {
 /* ns of GPU time: what a launch is taken for, and what it is likely to be. */
 enum costs_kind costs_of(const void *work, uint64_t *ns, uint64_t *likely);
 
-/* One launch took that long; or not `exact`: that long at most. */
-void costs_learn(const void *work, uint64_t ns, bool exact);
+/* One launch took that long; or not `known`: that long at most. */
+void costs_learn(const void *work, uint64_t ns, bool known);
 
 /* Nobody measures: each launch is taken for so many ns. */
 void costs_mark(const void *work, uint64_t ns);

@@ -15,6 +15,7 @@
 #define QUANTUM_FREE INT64_C(5000000) /* ... and where nothing is limited */
 #define UNKNOWN_COST UINT64_C(20000)  /* ns, of work that was never measured */
 #define VARIED_FOR UINT64_C(1000000000) /* ns, for which a varying function is reckoned with */
+#define SURPRISE UINT64_C(1000000)     /* ns */
 #define ONCE 16u                       /* nothing overlaps */
 #define OVERLAP_MOST (8 * ONCE)
 #define OVERLAP_OVER UINT64_C(20000000) /* ns of the card's time, from which it is learned */
@@ -156,12 +157,18 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
+/* Longer than it is said to take, and by more than chance and a change of processes add. */
+static bool is_surprise(const struct batch *batch, uint64_t ns) {
+    return batch->work && ns > 2 * batch->cost + SURPRISE;
+}
+
 /*
  * Work of steady costs takes what they say and no more: the card may have been with others in
  * between, or have waited for us. Of other work, as long as it was on the card is all we know.
  */
-static uint64_t at_most(const struct batch *batch) {
-    return batch->varies && !batch->sparse ? UINT64_MAX : batch->cost;
+static uint64_t at_most(const struct batch *batch, uint64_t ns, bool alone) {
+    bool cost_is_wrong = batch->varies || (alone && is_surprise(batch, ns));
+    return cost_is_wrong && !batch->sparse ? ns : smaller(batch->cost, ns);
 }
 
 /* Kernels of several streams may run side by side: together they take less than each by itself. */
@@ -182,15 +189,14 @@ static void learn_overlap(struct meter *meter, uint64_t worked, uint64_t took) {
 static void charge(struct regions *regions, struct meter *meter, const struct batch *batch,
                    uint64_t since) {
     uint64_t began = stamps_at(&meter->stamps, batch->begin);
-    struct done done = {.from = larger(began, batch->launched_at), .since = since,
-                        .to = stamps_at(&meter->stamps, batch->end), .most = at_most(batch),
-                        .reserved = batch->reserved};
-    if (done.to < done.from) done.to = done.from;
-    done.most = smaller(done.most, done.to - done.from);
-    if (done.since > done.from) done.since = done.from;
-    if (batch->work)
-        costs_learn(batch->work, done.to - done.from,
-                    began >= batch->launched_at && !batch->sparse);
+    struct done done = {.from = larger(began, batch->launched_at), .reserved = batch->reserved,
+                        .to = stamps_at(&meter->stamps, batch->end)};
+    done.to = larger(done.to, done.from);
+    done.since = smaller(since, done.from);
+    uint64_t ns = done.to - done.from;
+    bool alone = budget_alone(regions, meter->card, done.from, done.to);
+    done.most = at_most(batch, ns, alone);
+    if (batch->work) costs_learn(batch->work, ns, alone && !batch->sparse);
     uint64_t took = budget_settle(regions, meter->card, &done);
     if (!batch->varies) learn_overlap(meter, batch->cost, took);
 }
@@ -212,6 +218,8 @@ static bool settle(struct regions *regions, struct meter *meter, struct batch *b
     return true;
 }
 
+static uint64_t queue_of(struct meter *meter, uint64_t now);
+
 /* Since when there is work on the card that is not settled: now, if there is none. */
 static uint64_t open_since(struct meter *meter, uint64_t now) {
     if (!meter->count) return now;
@@ -231,7 +239,7 @@ static void reap(struct regions *regions, struct meter *meter, uint64_t now) {
     if (!left) meter->moved_at = now;
     set_count(meter, left);
     /* Others of the container reckon with this while it is not settled. */
-    budget_open(regions, meter->card, left ? open_since(meter, now) : 0, now + 2 * meter->queue);
+    budget_open(regions, meter->card, left ? open_since(meter, now) : 0, now + queue_of(meter, now));
 }
 
 /* ---- batches ------------------------------------------------------------------------------------- */
@@ -365,7 +373,7 @@ static void look_up_cost(struct piece *piece) {
     piece->kind = costs_of(piece->work, &piece->cost, &piece->likely);
     piece->overlap = (uint16_t)overlap_of(piece->meter);
     if (piece->kind == COSTS_UNKNOWN) piece->cost = piece->likely = UNKNOWN_COST;
-    if (piece->kind == COSTS_VARYING) piece->regions->process->metering->varied_at = budget_now();
+    if (piece->kind != COSTS_STEADY) piece->regions->process->metering->varied_at = budget_now();
 }
 
 /* Work that may be over sooner than was said is looked at soon, and then less and less often. */
