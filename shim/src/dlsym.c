@@ -74,9 +74,13 @@ static void *ask_object(const struct question *question, const struct link_map *
     return found;
 }
 
-/* What a library finds that looks for the next definition after its own: not its own again. */
+/*
+ * What a library finds that looks for the next definition after its own: not its own again. Of
+ * libc's functions it gets the shim's in any case.
+ */
 static void *after_caller(const struct question *question, void *found) {
-    bool own = found && object_of(found) == object_of(question->caller);
+    bool own = found && hooks[question->hook].library != LIBRARY_LIBC &&
+               object_of(found) == object_of(question->caller);
     return own ? symbols_after(question->caller, question->name) : found;
 }
 

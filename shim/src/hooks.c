@@ -2,7 +2,8 @@
 
 #include <dlfcn.h>
 #include <stdbool.h>
-#include <string.h>
+
+#include "text.h"
 
 #define TABLE_SIZE 1024 /* a power of two, well above the number of hooks */
 
@@ -42,7 +43,7 @@ static const char *base_of(const struct hook *hook) {
 static uint16_t *place(uint16_t *table, const char *name, name_of *get) {
     for (unsigned i = hash(name);; i = (i + 1) & (TABLE_SIZE - 1)) {
         uint16_t entry = __atomic_load_n(&table[i], __ATOMIC_RELAXED);
-        if (!entry || !strcmp(get(&hooks[entry - 1]), name)) return &table[i];
+        if (!entry || text_is(get(&hooks[entry - 1]), name)) return &table[i];
     }
 }
 
@@ -59,7 +60,7 @@ static void enter(uint16_t *table, const char *name, name_of *get, int id) {
 /* Each hook leads to the next one of its base. */
 static void chain_base(int id) {
     for (int other = id + 1; other < HOOK_COUNT; other++)
-        if (!strcmp(hooks[other].base, hooks[id].base)) {
+        if (text_is(hooks[other].base, hooks[id].base)) {
             store(&next_of_base[id], other + 1);
             return;
         }

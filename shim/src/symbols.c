@@ -2,8 +2,12 @@
 
 #include <link.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <string.h>
+
+#include "text.h"
+
+#pragma weak _r_debug /* so that only libc is needed */
 
 struct object {
     uintptr_t base;
@@ -37,18 +41,16 @@ static const ElfW(Dyn) * dynamic_of(const struct dl_phdr_info *info) {
 }
 
 /* ld.so has put the base into these pointers already, except where the section is read-only. */
-static const void *at(const struct dl_phdr_info *info, uintptr_t pointer) {
-    return (const void *)(pointer < info->dlpi_addr ? pointer + info->dlpi_addr : pointer);
+static const void *at(uintptr_t base, uintptr_t pointer) {
+    return (const void *)(pointer < base ? pointer + base : pointer);
 }
 
-static bool read_object(const struct dl_phdr_info *info, struct object *object) {
-    const ElfW(Dyn) *entry = dynamic_of(info);
-    memset(object, 0, sizeof *object);
-    object->base = info->dlpi_addr;
+static bool read_object(uintptr_t base, const ElfW(Dyn) * entry, struct object *object) {
+    *object = (struct object){.base = base};
     for (; entry && entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_SYMTAB) object->symbols = at(info, entry->d_un.d_ptr);
-        if (entry->d_tag == DT_STRTAB) object->strings = at(info, entry->d_un.d_ptr);
-        if (entry->d_tag == DT_GNU_HASH) object->hash = at(info, entry->d_un.d_ptr);
+        if (entry->d_tag == DT_SYMTAB) object->symbols = at(base, entry->d_un.d_ptr);
+        if (entry->d_tag == DT_STRTAB) object->strings = at(base, entry->d_un.d_ptr);
+        if (entry->d_tag == DT_GNU_HASH) object->hash = at(base, entry->d_un.d_ptr);
     }
     return object->symbols && object->strings && object->hash;
 }
@@ -69,16 +71,15 @@ static void *look_up(const struct object *object, const char *name) {
     for (uint32_t i = bucket[hash % buckets]; i >= first && i; i++) {
         const ElfW(Sym) *symbol = &object->symbols[i];
         if ((chain[i - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-            !strcmp(object->strings + symbol->st_name, name))
+            text_is(object->strings + symbol->st_name, name))
             return (void *)(object->base + symbol->st_value);
         if (chain[i - first] & 1) break;
     }
     return NULL;
 }
 
-static bool is_libc(const struct dl_phdr_info *info) {
-    return info->dlpi_name && (strstr(info->dlpi_name, "/libc.so") ||
-                               strstr(info->dlpi_name, "/libdl.so"));
+static bool is_libc(const char *path) {
+    return path && (text_contains(path, "/libc.so") || text_contains(path, "/libdl.so"));
 }
 
 static int visit(struct dl_phdr_info *info, size_t size, void *data) {
@@ -89,7 +90,8 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data) {
         search->passed = covers(info, search->self);
         return 0;
     }
-    if ((search->any || is_libc(info)) && read_object(info, &object))
+    if ((search->any || is_libc(info->dlpi_name)) &&
+        read_object(info->dlpi_addr, dynamic_of(info), &object))
         search->found = look_up(&object, search->name);
     return search->found != NULL;
 }
@@ -100,8 +102,25 @@ static void *find(const char *name, const void *after, bool any) {
     return search.found;
 }
 
+/*
+ * Along ld.so's own list: a sanitizer that the program was built with asks for libc's functions
+ * before dl_iterate_phdr, which it has replaced, can be called. libc is among the first of the list,
+ * which stay. NULL as well where the shim is in another namespace, whose list this is not.
+ */
+static void *find_early(const char *name) {
+    const struct link_map *next = &_r_debug ? _r_debug.r_map : NULL;
+    struct object object;
+    void *found = NULL;
+    while (next && next->l_ld != _DYNAMIC) next = next->l_next;
+    for (; next && !found; next = next->l_next)
+        if (is_libc(next->l_name) && read_object(next->l_addr, next->l_ld, &object))
+            found = look_up(&object, name);
+    return found;
+}
+
 void *symbols_next(const char *name) {
-    void *found = find(name, (void *)&symbols_next, false);
+    void *found = find_early(name);
+    if (!found) found = find(name, (void *)&symbols_next, false);
     return found ? found : symbols_after((void *)&symbols_next, name);
 }
 

@@ -65,6 +65,20 @@ def test_a_program_of_musl_makes_no_handshake(
     assert handshakes(slot) == 0
 
 
+@pytest.mark.parametrize("sanitizer", ["address", "thread", "leak", "undefined"])
+def test_a_program_with_a_sanitizer(
+    sanitizer: str, env: dict[str, str], slot: Slot, tmp_path: Path
+) -> None:
+    """Its runtime looks functions up before most of libc can be called."""
+    program = compile_past("cc", f"-fsanitize={sanitizer}", to=tmp_path / "sanitized")
+    options = {
+        "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0",
+        "LSAN_OPTIONS": "exitcode=0",
+    }
+    assert start(program, env | options).stdout == OUT_OF_MEMORY
+    assert handshakes(slot) == 1
+
+
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_another_preloaded_library(order: str, env: dict[str, str], slot: Slot) -> None:
     """One that wraps dlsym and cuMemAlloc as well is called as before, and limited."""
