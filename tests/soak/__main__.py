@@ -12,12 +12,15 @@ from functools import partial
 from pathlib import Path
 
 from bench.figures import ROOT, Details, Figure, Report
-from soak.container import WAYS, Container, Truth
+from soak.container import SHARE, WAYS, Container, Hang, Truth
 
 MINUTES = float(os.environ.get("MIZAR_SOAK_MINUTES", "5"))
 SEED = int(os.environ.get("MIZAR_SOAK_SEED", str(random.randrange(1 << 30))))
 OPERATIONS, KILLS = 1_000_000, 10_000
-ROUND_KILLS = 500
+ROUND_KILLS, LAUNCH_KILLS = 500, 100
+SHARE_AFTER = (SHARE - 20, SHARE + 10)
+"""Percent of the card, for one of whose neighbours in the container many have died: the machine may
+be busy with other things."""
 
 
 class Soak:
@@ -39,6 +42,7 @@ class Soak:
         while not self._enough():
             self._round("all ways", partial(self._work, seconds, None))
             self._round("killing", self._kill)
+            self._round("launching", self._launch)
         return self._report()
 
     def _enough(self) -> bool:
@@ -51,6 +55,12 @@ class Soak:
     def _kill(self) -> None:
         self._container.kill(self._chance.getrandbits(40), ROUND_KILLS)
         self._killed += ROUND_KILLS
+
+    def _launch(self) -> None:
+        share = self._container.launch(self._chance.getrandbits(40), LAUNCH_KILLS)
+        self._killed += LAUNCH_KILLS
+        if not SHARE_AFTER[0] <= share <= SHARE_AFTER[1]:
+            raise Hang(f"a process of a share of {SHARE} % has {share:.1f} % of the card")
 
     def _round(self, name: str, what: Callable[[], None]) -> None:
         operations, killed, began = self._container.operations, self._killed, time.monotonic()
@@ -95,7 +105,7 @@ class Soak:
 
 def main() -> int:
     """The report, and 1 when a limit was passed or a byte lost; a hang ends it with an error."""
-    subprocess.run(["make", "-s", "-C", ROOT / "shim", "tests"], check=True)
+    subprocess.run(["make", "-s", "-C", ROOT / "shim", "tests", "bench"], check=True)
     print(f"seed {SEED}, {MINUTES:g} minutes", flush=True)
     with tempfile.TemporaryDirectory() as folder, Container(Path(folder)) as container:
         report = Soak(container, MINUTES, SEED).run()

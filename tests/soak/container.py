@@ -18,6 +18,8 @@ from unit.shim.slot import BUILD, MIB, Card, Slot, load_layout
 LIMIT = 1024 * MIB
 CONTEXT = 20 * MIB
 PAGE = 2 * MIB
+COMPUTE_HARD, SHARE = 1, 50
+KINDS = ("us_20", "us_200", "ms_5", "mixed", "graph", "narrow")
 # What shim/tests/soak.c calls them.
 WAYS = {
     "plain": 0,
@@ -89,7 +91,9 @@ class Container:
         return int.from_bytes(self._count.read_bytes(), "little")
 
     def _permit(self, limit: int) -> None:
-        self.slot.set_limits(Card(self.machine.cards[0].uuid, limit, context_bytes=CONTEXT))
+        card = Card(self.machine.cards[0].uuid, limit, context_bytes=CONTEXT)
+        card.compute_mode, card.core_share = COMPUTE_HARD, SHARE * 100
+        self.slot.set_limits(card)
 
     # ---- work ----
 
@@ -131,6 +135,46 @@ class Container:
             if killer.returncode:
                 raise RuntimeError(f"{' '.join(command)}: {_said(killer)}")
 
+    def launch(self, seed: int, kills: int) -> float:
+        """Processes that keep the card busy, each killed at some moment, beside one that lives on.
+        Returns what share of the card that one has in the end, alone, in percent."""
+        chance = random.Random(seed)
+        loads = [self._load("us_200"), *(self._load(chance.choice(KINDS)) for _ in range(3))]
+        try:
+            for _ in range(kills):
+                time.sleep(chance.uniform(0, 0.02))
+                victim = chance.randrange(1, len(loads))
+                loads[victim].kill()
+                self._reap(loads[victim])
+                loads[victim] = self._load(chance.choice(KINDS))
+            self._end(loads[1:])
+            return self._share_of(loads[0])
+        finally:
+            self._end(loads)
+
+    def _load(self, kind: str) -> subprocess.Popen[bytes]:
+        command = [str(BUILD / "bench" / "load"), kind]
+        quiet = subprocess.DEVNULL
+        load = subprocess.Popen(command, env=self.env, stdin=subprocess.PIPE, stdout=quiet)
+        assert load.stdin
+        load.stdin.write(b"\n")
+        load.stdin.close()
+        return load
+
+    def _share_of(self, load: subprocess.Popen[bytes]) -> float:
+        """In a second, after one in which what the others left is settled."""
+        time.sleep(1)
+        recording = self.machine.record(0, seconds=2)
+        time.sleep(1)
+        work = recording.close()[load.pid]
+        return sum(work) / len(work) / 10_000
+
+    def _end(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            self._reap(process)
+
     def _start(self, chance: random.Random, ways: list[str]) -> subprocess.Popen[bytes]:
         threads = str(chance.choice((1, 2, 4)))
         command = [str(BUILD / "tests" / "soak"), str(chance.getrandbits(40)), "100000000", threads]
@@ -144,10 +188,7 @@ class Container:
         try:
             yield soaks
         finally:
-            for soak in soaks:
-                soak.kill()
-            for soak in soaks:
-                self._reap(soak)
+            self._end(soaks)
 
     def _let_work(self, seconds: float) -> None:
         """Sleep, and then until somebody did something. Raises Hang."""

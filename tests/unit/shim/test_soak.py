@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from soak.container import WAYS, Container
+from soak.container import SHARE, WAYS, Container
+
+from .slot import ROOT
 
 SEED = 20240601
 GROWTH = "by how much a pool grows is known only once it has grown"
@@ -29,6 +32,12 @@ def test_random_work_stays_within_the_limit(way: str, container: Container) -> N
     truth = container.truth()
     assert (truth.over, truth.lost) == (0, 0)
     assert container.operations > 100
+
+
+def test_launches_go_on_when_others_of_the_container_die(container: Container) -> None:
+    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
+    share = container.launch(SEED, kills=40)
+    assert SHARE - 20 < share < SHARE + 10
 
 
 def test_no_moment_to_die_hangs_others_or_loses_a_byte(container: Container) -> None:
