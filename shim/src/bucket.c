@@ -77,7 +77,7 @@ static struct moment moment_of(const struct window *window, uint64_t now) {
 static bool may_reach_over(const struct terms *terms, const struct ask *ask, uint64_t begins,
                            const struct moment *moment) {
     uint64_t paid = current(terms, ask->paid, ask->now) + stretched(terms, ask->likely);
-    bool is_long = ask->likely > (moment->ends - moment->began) / 2;
+    bool is_long = ask->likely > moment->ends - moment->began;
     return is_long && begins < moment->ends && paid <= moment->ends;
 }
 
@@ -115,14 +115,19 @@ static uint64_t inside_until(const struct window *window, uint64_t at) {
     return at / window->period * window->length + smaller(at % window->period, window->length);
 }
 
+static uint64_t own_part(const struct window *window, uint64_t from, uint64_t to) {
+    uint64_t since = (from + window->period - window->start % window->period) % window->period;
+    uint64_t until = since + (to - from);
+    uint64_t inside = inside_until(window, until) - inside_until(window, since);
+    return inside + (to - from - inside) / 2;
+}
+
 uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to) {
     struct window window;
     if (to <= from) return 0;
     if (!has_window(terms, &window)) return to - from;
-    uint64_t since = (from + window.period - window.start % window.period) % window.period;
-    uint64_t until = since + (to - from);
-    uint64_t inside = inside_until(&window, until) - inside_until(&window, since);
-    return inside + (to - from - inside) / 2;
+    uint64_t change = larger(smaller(terms->since, to), from);
+    return (change - from) * window.length / window.period + own_part(&window, change, to);
 }
 
 uint64_t bucket_spend(const struct terms *terms, uint64_t paid, uint64_t now, uint64_t ns) {

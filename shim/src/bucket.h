@@ -24,6 +24,7 @@
 struct terms {
     uint64_t rate;    /* its share, 1 .. MIZAR_SHARE_FULL; 0: paused */
     uint64_t window;  /* as in the limits */
+    uint64_t since;   /* the window is new: before that moment there was none */
     uint64_t longest; /* the longest piece of work of late */
 };
 
@@ -47,8 +48,9 @@ bool bucket_admits(const struct terms *terms, const struct ask *ask, uint64_t *a
 uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t quantum);
 
 /*
- * How much of [from, to], in which the card had the container's work, is the container's own: beyond
- * its window it shares the card with whose window it is, so half of it.
+ * How much of [from, to], in which the card had the container's work, is the container's own. Beyond
+ * its window it shares the card with whose window it is: half of it. Before it had one, it shared
+ * the card with all who have one now.
  */
 uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to);
 

@@ -83,6 +83,15 @@ static uint64_t rate_of(const struct mizar_limits_live *live, uint32_t mode, uin
     return smaller(larger(share, RATE_LEAST), MIZAR_SHARE_FULL);
 }
 
+/* Who had no window before shared the card with its neighbours until now. */
+static uint64_t window_since(struct process_card *own, uint64_t window, uint64_t now) {
+    uint64_t before = load(&own->window);
+    if (window == before) return load(&own->window_at);
+    if (!before) store(&own->window_at, now);
+    store(&own->window, window);
+    return load(&own->window_at);
+}
+
 bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms *terms) {
     const struct mizar_limits_live *live = live_of(regions, card);
     struct process_card *own = &regions->process->cards[card];
@@ -93,6 +102,7 @@ bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms 
     bool paused = fresh && load32(&live->paused);
     terms->rate = paused ? 0 : rate_of(live, mode, load32(&own->core_share), fresh);
     terms->window = load(&live->window);
+    terms->since = window_since(own, terms->window, now);
     terms->longest = smaller(load(&shared(regions, card)->longest_ns), LONGEST_MOST);
     return true;
 }
@@ -236,10 +246,10 @@ uint64_t budget_settle(struct regions *regions, int card, const struct done *don
     return own;
 }
 
-bool budget_alone(struct regions *regions, int card, uint64_t from, uint64_t to) {
+uint64_t budget_own_part(struct regions *regions, int card, uint64_t from, uint64_t to) {
     struct terms terms = {0};
     budget_terms(regions, card, budget_now(), &terms);
-    return bucket_own_part(&terms, from, to) == to - from;
+    return bucket_own_part(&terms, from, to);
 }
 
 void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until) {

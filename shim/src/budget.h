@@ -30,8 +30,8 @@ struct done {
  */
 uint64_t budget_settle(struct regions *regions, int card, const struct done *done);
 
-/* Whether the container had the card to itself in all of [from, to], as far as it can know. */
-bool budget_alone(struct regions *regions, int card, uint64_t from, uint64_t to);
+/* How much of [from, to] is the container's own, as far as it can know: bucket.h. */
+uint64_t budget_own_part(struct regions *regions, int card, uint64_t from, uint64_t to);
 
 /* So many reserved ns will not be used. */
 void budget_refund(struct regions *regions, int card, uint64_t ns);

@@ -194,9 +194,9 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     done.to = larger(done.to, done.from);
     done.since = smaller(since, done.from);
     uint64_t ns = done.to - done.from;
-    bool alone = budget_alone(regions, meter->card, done.from, done.to);
-    done.most = at_most(batch, ns, alone);
-    if (batch->work) costs_learn(batch->work, ns, alone && !batch->sparse);
+    uint64_t own = budget_own_part(regions, meter->card, done.from, done.to);
+    done.most = at_most(batch, ns, own == ns);
+    if (batch->work) costs_learn(batch->work, own, own == ns && !batch->sparse);
     uint64_t took = budget_settle(regions, meter->card, &done);
     if (!batch->varies) learn_overlap(meter, batch->cost, took);
 }

@@ -69,7 +69,8 @@ struct process_card {
     uint64_t beat_at;
     uint64_t paid_until, uncharged_ns; /* of this process alone: budget.c */
     uint64_t largest_load; /* bytes that code took at most: loads.c */
-    uint64_t reserved[7];
+    uint64_t window, window_at; /* as last seen, and since when it is one */
+    uint64_t reserved[5];
     struct moments moments; /* in which this process had work on the card */
 };
 
