@@ -65,8 +65,9 @@ def _download(package: Package, into: Path) -> None:
         (wheel,) = Path(scratch).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
-                if "/include/cuda" in name and name.endswith(".h") and name.count("/") < 4:
-                    (into / Path(name).name).write_bytes(archive.read(name))
+                path = Path(name)
+                if path.name == "cuda.h" or path.match(TYPEDEFS):
+                    (into / path.name).write_bytes(archive.read(name))
 
 
 def fetch(package: Package) -> Path:
