@@ -1,0 +1,217 @@
+"""The arithmetic of GPU time: shim/src/bucket.c and moments.c, called as they are."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, byref, c_bool, c_int64, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .slot import BUILD
+
+US = 1_000
+MS = 1_000_000
+FULL = 10_000
+LEAD = 70 * US  # bucket.c: so much too early is on time
+SAVINGS = 30 * MS  # bucket.c: without a window
+GAPS = 16  # moments.h
+
+
+class Terms(Structure):
+    _fields_ = (
+        ("rate", c_uint64),
+        ("window", c_uint64),
+        ("since", c_uint64),
+        ("longest", c_uint64),
+    )
+
+
+class Ask(Structure):
+    _fields_ = tuple((name, c_uint64) for name in ("now", "paid", "cost", "likely", "queue"))
+
+
+class Gap(Structure):
+    _fields_ = (("start", c_uint64), ("to", c_uint64))
+
+
+class Moments(Structure):
+    _fields_ = (
+        ("lock", c_uint32),
+        ("next", c_uint32),
+        ("until", c_uint64),
+        ("gaps", Gap * GAPS),
+    )
+
+
+MEASURE = ctypes.CFUNCTYPE(c_uint64, c_void_p, c_uint64, c_uint64)
+
+
+@pytest.fixture(scope="module")
+def pure(layout: dict[str, Any]) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(BUILD / "tests" / "libpure.so"))
+    library.bucket_admits.restype = c_bool
+    library.bucket_admits.argtypes = [POINTER(Terms), POINTER(Ask), POINTER(c_uint64)]
+    for name, arguments in (
+        ("bucket_extra", [POINTER(Terms), POINTER(Ask), c_uint64]),
+        ("bucket_spend", [POINTER(Terms), c_uint64, c_uint64, c_uint64]),
+        ("bucket_correct", [POINTER(Terms), c_uint64, c_int64]),
+        ("bucket_own_part", [POINTER(Terms), c_uint64, c_uint64]),
+        ("moments_add", [POINTER(Moments), c_uint64, c_uint64, MEASURE, c_void_p]),
+    ):
+        getattr(library, name).restype = c_uint64
+        getattr(library, name).argtypes = arguments
+    return library
+
+
+def window(period_us: int, start_us: int, length_us: int) -> int:
+    """The word of the limits file, as its header says."""
+    return 1 << 60 | period_us << 40 | start_us << 20 | length_us
+
+
+def admits(pure: ctypes.CDLL, terms: Terms, ask: Ask) -> tuple[bool, int]:
+    again = c_uint64(0)
+    return pure.bucket_admits(byref(terms), byref(ask), byref(again)), again.value
+
+
+rates = st.integers(100, FULL - 1)
+costs = st.integers(200 * US, 10 * MS)
+times = st.integers(10**9, 10**15)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[int, int, int]:
+    """Period, start and length in microseconds; some of the period is left to others."""
+    period = draw(st.integers(20_000, 100_000))
+    length = draw(st.integers(1_000, period - 1_000))
+    return period, draw(st.integers(0, period - 1)), length
+
+
+def greedy(
+    pure: ctypes.CDLL, terms: Terms, pieces: list[int], start: int, end: int
+) -> list[tuple[int, int]]:
+    """Whoever always has work: when each piece was on the card. The card is its own."""
+    now = free = start
+    paid, done = 0, list[tuple[int, int]]()
+    for number in range(10**6):
+        cost = pieces[number % len(pieces)]
+        ask = Ask(now, paid, cost, cost, max(0, free - now))
+        good, again = admits(pure, terms, ask)
+        while not good:
+            assert again > now, "nobody may be told to ask again in the past"
+            now = again
+            if now > end:
+                return done
+            ask = Ask(now, paid, cost, cost, max(0, free - now))
+            good, again = admits(pure, terms, ask)
+        paid = pure.bucket_spend(byref(terms), paid, now, cost)
+        begins = max(now, free)
+        free = begins + cost
+        done.append((begins, free))
+    raise AssertionError("the bucket never refuses")
+
+
+@settings(deadline=None)
+@given(rate=rates, pieces=st.lists(costs, min_size=1, max_size=5), start=times)
+def test_who_always_has_work_gets_its_share_and_no_more(
+    pure: ctypes.CDLL, rate: int, pieces: list[int], start: int
+) -> None:
+    span, longest = 500 * MS, max(pieces)
+    terms = Terms(rate, 0, 0, longest)
+    worked = sum(to - begins for begins, to in greedy(pure, terms, pieces, start, start + span))
+    due = span * rate // FULL
+    assert worked <= due + SAVINGS * rate // FULL + 2 * longest + LEAD
+    assert worked >= due - 2 * longest
+
+
+@settings(deadline=None)
+@given(
+    rate=rates,
+    where=windows(),
+    pieces=st.lists(st.integers(200 * US, 900 * US), min_size=1, max_size=5),
+    start=times,
+)
+def test_work_that_fits_a_window_stays_in_it(
+    pure: ctypes.CDLL, rate: int, where: tuple[int, int, int], pieces: list[int], start: int
+) -> None:
+    period, begin, length = (value * US for value in where)
+    terms = Terms(rate, window(*where), 0, max(pieces))
+    for begins, ends in greedy(pure, terms, pieces, start, start + 300 * MS):
+        inside = (begins + LEAD - begin) % period
+        assert inside + (ends - begins - LEAD) <= length + (ends - begins) // 16 + LEAD
+
+
+@settings(deadline=None)
+@given(rate=rates, where=windows(), start=times, extra=st.integers(1, 20 * MS))
+def test_a_piece_that_is_longer_than_its_window_comes_to_its_turn(
+    pure: ctypes.CDLL, rate: int, where: tuple[int, int, int], start: int, extra: int
+) -> None:
+    piece = where[2] * US + extra
+    terms = Terms(rate, window(*where), 0, piece)
+    span = 3 * where[0] * US + 3 * piece * FULL // rate
+    done = greedy(pure, terms, [piece], start, start + span)
+    savings = 3 * where[0] * US // 2 * rate // FULL + piece
+    assert done
+    assert len(done) * piece <= span * rate // FULL + savings + 2 * piece
+
+
+@settings(deadline=None)
+@given(rate=rates, paid=times, now=times, ns=costs)
+def test_what_was_spent_can_be_given_back(
+    pure: ctypes.CDLL, rate: int, paid: int, now: int, ns: int
+) -> None:
+    terms = Terms(rate, 0, 0, 0)
+    spent = pure.bucket_spend(byref(terms), paid, now, ns)
+    back = pure.bucket_correct(byref(terms), spent, -ns)
+    assert abs(back - max(paid, now - SAVINGS)) <= 1
+
+
+@settings(deadline=None)
+@given(word=st.integers(0, 2**64 - 1), rate=st.integers(1, FULL), now=times, cost=costs)
+def test_no_window_word_is_a_trap(
+    pure: ctypes.CDLL, word: int, rate: int, now: int, cost: int
+) -> None:
+    """Any word lets work start within two periods of the largest kind, once it is owed."""
+    terms = Terms(rate, word, 0, cost)
+    for _ in range(64):
+        good, again = admits(pure, terms, Ask(now, 0, cost, cost, 0))
+        if good:
+            return
+        assert now < again <= now + 2 * 1_048_576 * US
+        now = again
+    raise AssertionError("never admitted")
+
+
+@settings(deadline=None)
+@given(where=windows(), start=times, length=st.integers(0, 300 * MS), rate=rates)
+def test_ones_own_part_is_all_inside_and_half_outside(
+    pure: ctypes.CDLL, where: tuple[int, int, int], start: int, length: int, rate: int
+) -> None:
+    terms = Terms(rate, window(*where), 0, 0)
+    part = pure.bucket_own_part(byref(terms), start, start + length)
+    assert length // 2 <= part <= length
+    middle = start + length // 3
+    halves = [(start, middle), (middle, start + length)]
+    split = sum(pure.bucket_own_part(byref(terms), begin, end) for begin, end in halves)
+    assert abs(split - part) <= 1
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(-30, 60), st.integers(0, 40)), min_size=1, max_size=12)
+)
+def test_a_union_of_intervals_that_come_late_counts_no_moment_twice(
+    pure: ctypes.CDLL, lengths: list[tuple[int, int]]
+) -> None:
+    """With no more gaps than are remembered, it is the union."""
+    moments, seen, at, counted = Moments(), set[int](), 100, 0
+    measure = MEASURE(lambda _, begin, end: end - begin)
+    for step, length in lengths:
+        at = max(1, at + step)
+        counted += pure.moments_add(byref(moments), at, at + length, measure, None)
+        seen |= set(range(at, at + length))
+    first = lengths[0]
+    before = set(range(1, max(1, 100 + first[0])))  # earlier than all it ever knew
+    assert len(seen - before) <= counted <= len(seen)
