@@ -56,12 +56,16 @@ static struct link_map *object_of(const void *code) {
     return resolve_libc()->dladdr1(code, &info, &object, RTLD_DL_LINKMAP) ? object : NULL;
 }
 
+static struct link_map *first_beside(struct link_map *object) {
+    while (object && object->l_prev) object = object->l_prev;
+    return object;
+}
+
 /* The first object: its handle stands for the global scope, in which the shim is. */
 static bool is_program(const void *handle) {
-    static const struct link_map *program;
-    const struct link_map *first = __atomic_load_n(&program, __ATOMIC_RELAXED);
-    if (!first) first = object_of((void *)&is_program);
-    while (first && first->l_prev) first = first->l_prev;
+    static struct link_map *program;
+    struct link_map *first = __atomic_load_n(&program, __ATOMIC_RELAXED);
+    if (!first) first = first_beside(object_of((void *)&is_program));
     __atomic_store_n(&program, first, __ATOMIC_RELAXED);
     return handle == first;
 }
@@ -71,7 +75,7 @@ static void *ask_object(const struct question *question, const struct link_map *
     void *handle = resolve_libc()->dlopen(object->l_name, RTLD_LAZY | RTLD_NOLOAD);
     void *found = handle ? ask(question, handle) : NULL;
     if (handle) resolve_libc()->dlclose(handle);
-    return found;
+    return found ? found : ask(question, RTLD_NEXT); /* nothing there; leaves dlerror right */
 }
 
 /*
@@ -103,15 +107,27 @@ static bool from_driver(int hook, void *function) {
            strstr(info.dli_fname, parts[hooks[hook].library]);
 }
 
+/* A second driver is in a namespace of its own, whose first object is a shim of its own: loading.c. */
+static void *second_wrapper(int hook, void *found) {
+    struct link_map *first = first_beside(object_of(found));
+    void *wrapper = first && !is_program(first) && from_driver(hook, found)
+                        ? resolve_libc()->dlsym(first, hooks[hook].symbol)
+                        : NULL;
+    return wrapper ? wrapper : found;
+}
+
 /*
  * Only the driver's own function is replaced: a program may have one of that name itself. libc's
  * dlsym always is, without a look at any file: programs without CUDA ask for it too.
  */
 static void *wrapper_for(int hook, void *found) {
-    if (hooks[hook].library == LIBRARY_LIBC) return hooks[hook].wrapper;
-    if (found == hooks[hook].wrapper || regions_inert()) return found;
+    void *wrapper = hooks[hook].wrapper;
+    if (found == wrapper || hooks[hook].library == LIBRARY_LIBC) return wrapper;
+    if (regions_inert()) return found;
+    void *second = second_wrapper(hook, found);
+    if (second != found) return second;
     if (!resolve_find(hook) && from_driver(hook, found)) resolve_learn(hook, found);
-    return found == resolve_find(hook) ? hooks[hook].wrapper : found;
+    return found == resolve_find(hook) ? wrapper : found;
 }
 
 /* What an object ahead of the shim has under that name: another preloaded one, or the program. */

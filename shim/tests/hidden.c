@@ -48,12 +48,28 @@ static void *spaces(const char *path) {
     return dlmopen(where, path, RTLD_NOW);
 }
 
+/* Functions of the namespace's driver, looked up from outside, while there is another driver. */
+static void *space_handle(const char *path) {
+    CHECK(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL));
+    void *library = space(path);
+    CUdeviceptr pointer;
+    CUcontext context;
+    CHECK_IS(((__typeof__(&cuInit))dlsym(library, "cuInit"))(0), CUDA_SUCCESS);
+    CHECK_IS(((__typeof__(&cuDevicePrimaryCtxRetain))dlsym(library, "cuDevicePrimaryCtxRetain"))(
+                 &context, 0), CUDA_SUCCESS);
+    CHECK_IS(((CUresult(*)(CUcontext))dlsym(library, "cuCtxSetCurrent"))(context), CUDA_SUCCESS);
+    CHECK_IS(((__typeof__(&cuMemAlloc_v2))dlsym(library, "cuMemAlloc_v2"))(&pointer, 65 * MIB),
+             CUDA_ERROR_OUT_OF_MEMORY);
+    return library;
+}
+
 static const struct {
     const char *name;
     void *(*open)(const char *path);
 } ways[] = {
     {"deep", deep},   {"deep_now", deep_now},     {"deep_late", deep_late},
     {"space", space}, {"space_deep", space_deep}, {"spaces", spaces},
+    {"space_handle", space_handle},
 };
 
 int main(int count, char **arguments) {

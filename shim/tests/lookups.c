@@ -36,7 +36,10 @@ static void no_driver_yet(void) {
     CHECK(!dlsym(RTLD_DEFAULT, "cuInit"));
     CHECK(!dlsym(RTLD_NEXT, "cuMemAlloc_v2"));
     CHECK(!dlsym(dlopen(NULL, RTLD_LAZY), "cuInit"));
-    CHECK(!first_default("cuInit") && !first_next("cuInit"));
+    CHECK(!first_default("cuInit"));
+    CHECK(dlerror() && !dlerror());
+    CHECK(!first_next("cuInit"));
+    CHECK(dlerror());
     CHECK(!dlsym(RTLD_DEFAULT, "nvmlDeviceGetMemoryInfo"));
     CHECK(dlerror());
 }

@@ -51,7 +51,9 @@ def test_lookups_mean_what_they_mean(env: dict[str, str], slot: Slot) -> None:
 
 
 @pytest.mark.parametrize("library", ["linked", "asking"])
-@pytest.mark.parametrize("how", ["deep", "deep_now", "deep_late", "space", "space_deep", "spaces"])
+@pytest.mark.parametrize(
+    "how", ["deep", "deep_now", "deep_late", "space", "space_deep", "spaces", "space_handle"]
+)
 def test_nothing_hides_from_the_limits(how: str, library: str, env: dict[str, str]) -> None:
     """RTLD_DEEPBIND and dlmopen, in which a library does not see what was preloaded."""
     run("hidden", f"{library}.so", how, env=env)
