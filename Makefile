@@ -7,7 +7,7 @@ AREA ?= all
 NODES ?= 1
 NAME ?= mizar
 
-.PHONY: help demo test check lint types fast integration e2e gen bench soak up down images shim clean setup root-setup
+.PHONY: help demo test check lint types fast fast-shim fast-others integration e2e gen bench soak up down images shim shim-tests clean setup root-setup
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,8 +25,8 @@ demo: root-setup ## a real local Kubernetes with simulated cards, Mizar on it, t
 
 test: check integration e2e ## every test there is (root)
 
-check: setup shim ## lint, types and fast tests; under a minute, no root
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint types fast
+check: setup shim-tests ## lint, types and fast tests; about a minute, no root
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target fast-shim fast-others lint types
 
 lint: setup
 	@.venv/bin/ruff check --no-cache .
@@ -38,8 +38,13 @@ lint: setup
 types: setup
 	@.venv/bin/mypy
 
-fast: setup shim
-	@.venv/bin/pytest -q tests/unit tests/property tests/stateful
+fast: fast-shim fast-others
+
+fast-shim: setup shim-tests
+	@.venv/bin/pytest -q tests/unit/shim
+
+fast-others: setup shim-tests
+	@.venv/bin/pytest -q tests/unit tests/property tests/stateful --ignore tests/unit/shim
 
 integration: root-setup shim ## tests against a real API server, kubelet and registry of cards (root)
 	@.venv/bin/pytest -v --no-header tests/integration
@@ -68,6 +73,9 @@ images: root-setup ## build the container images as archives and print where the
 
 shim: setup
 	@$(MAKE) --no-print-directory --silent -C shim
+
+shim-tests: setup
+	@$(MAKE) --no-print-directory --silent --jobs=2 -C shim tests bench
 
 clean: ## remove what was built in this folder (the cache outside it stays)
 	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
