@@ -216,13 +216,14 @@ static uint64_t own_part(const void *terms, uint64_t from, uint64_t to) {
 
 /* What of it the container has to pay: for no moment twice, whichever process it was. */
 static uint64_t charge_shared(struct regions *regions, int card, const struct terms *terms,
-                              uint64_t now, const struct done *done, uint64_t own) {
+                              uint64_t now, const struct done *done, uint64_t late,
+                              uint64_t own) {
     struct mizar_compute *compute = shared(regions, card);
     uint64_t before, begin = pass(&compute->busy_until, now, done->since, done->to, &before);
     uint64_t passed = bucket_own_part(terms, begin, done->to);
     if (passed && before < done->since)
         passed += filled_by_others(regions, card, before, done->since);
-    return draw(&compute->uncharged_ns, passed, own);
+    return draw(&compute->uncharged_ns, passed + late, own);
 }
 
 static void count(struct regions *regions, int card, uint64_t ns) {
@@ -236,9 +237,9 @@ uint64_t budget_settle(struct regions *regions, int card, const struct done *don
     uint64_t now = budget_now();
     bool limited = budget_terms(regions, card, now, &terms) && terms.rate;
     struct process_card *process = &regions->process->cards[card];
-    uint64_t passed = moments_add(&process->moments, done->from, done->to, own_part, &terms);
+    uint64_t late, passed = moments_add(&process->moments, done->from, done->to, own_part, &terms, &late);
     uint64_t own = draw(&process->uncharged_ns, passed, done->most);
-    uint64_t charged = charge_shared(regions, card, &terms, now, done, own);
+    uint64_t charged = charge_shared(regions, card, &terms, now, done, late, own);
     count(regions, card, charged);
     if (!limited) return own;
     correct(&shared(regions, card)->paid_until, &terms, (int64_t)(charged - done->reserved));

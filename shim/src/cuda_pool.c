@@ -57,23 +57,17 @@ EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
     return after_wait(REAL(cuStreamSynchronize_ptsz)(stream));
 }
 
-/* Other streams may be gone: a handle of theirs must not be touched. */
-static void before_wait_for_all(void) {
-    meter_before_wait(CU_STREAM_LEGACY);
-    meter_before_wait(CU_STREAM_PER_THREAD);
-}
-
 EXPORT CUresult cuCtxSynchronize(void) {
-    before_wait_for_all();
+    meter_before_wait_for_all();
     return after_wait(REAL(cuCtxSynchronize)());
 }
 
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
-    before_wait_for_all();
+    meter_before_wait_for_all();
     return after_wait(REAL(cuCtxSynchronize_v2)(context));
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event) {
-    before_wait_for_all();
+    meter_before_wait_for_all();
     return after_wait(REAL(cuEventSynchronize)(event));
 }

@@ -555,6 +555,19 @@ void meter_before_wait(uintptr_t stream) {
     run_measured(&piece, end_waiting);
 }
 
+static void end_all(struct piece *piece) {
+    close_others(piece, budget_now());
+}
+
+/* The thread waits for it knows what: nothing stays granted for any stream of its context. */
+void meter_before_wait_for_all(void) {
+    struct piece piece = {.regions = shim_known()};
+    const struct lane *lane = &lanes.all[lanes.last];
+    if (!piece.regions || !lane->begin) return;
+    piece.meter = meter_of(piece.regions, CU_STREAM_LEGACY);
+    if (piece.meter) run_measured(&piece, end_all);
+}
+
 /* Whoever finds another thread at it leaves it to that one. */
 static void reap_meter(struct regions *regions, struct meter *meter) {
     if (!__atomic_load_n(&meter->count, __ATOMIC_RELAXED) || !process_try_lock(&meter->lock)) return;

@@ -27,21 +27,28 @@ static uint64_t fill(struct moments *moments, struct gap *gap, uint64_t from, ui
     return measure(terms, from, to);
 }
 
-static uint64_t add(struct moments *moments, uint64_t from, uint64_t to, moments_measure *measure,
-                    const void *terms) {
-    uint64_t before = moments->until, part = 0;
-    for (unsigned i = 0; from < before && i < GAPS_MAX; i++)
+static uint64_t fill_all(struct moments *moments, uint64_t from, uint64_t to,
+                         moments_measure *measure, const void *terms) {
+    uint64_t part = 0;
+    for (unsigned i = 0; from < moments->until && i < GAPS_MAX; i++)
         part += fill(moments, &moments->gaps[i], from, to, measure, terms);
-    if (to <= before) return part;
+    return part;
+}
+
+static uint64_t go_on(struct moments *moments, uint64_t from, uint64_t to,
+                      moments_measure *measure, const void *terms) {
+    uint64_t before = moments->until;
+    if (to <= before) return 0;
     if (before) remember(moments, before, from);
     moments->until = to;
-    return part + measure(terms, larger(from, before), to);
+    return measure(terms, larger(from, before), to);
 }
 
 uint64_t moments_add(struct moments *moments, uint64_t from, uint64_t to, moments_measure *measure,
-                     const void *terms) {
+                     const void *terms, uint64_t *late) {
     process_lock(&moments->lock);
-    uint64_t part = add(moments, from, to, measure, terms);
+    *late = fill_all(moments, from, to, measure, terms);
+    uint64_t part = *late + go_on(moments, from, to, measure, terms);
     process_unlock(&moments->lock);
     return part;
 }

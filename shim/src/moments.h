@@ -22,8 +22,11 @@ struct moments {
 /* How much some interval [from, to] counts. */
 typedef uint64_t moments_measure(const void *terms, uint64_t from, uint64_t to);
 
-/* Adds [from, to] and returns the measure of what was not in the union before. */
+/*
+ * Adds [from, to] and returns the measure of what was not in the union before; *late is the part of
+ * it that filled gaps.
+ */
 uint64_t moments_add(struct moments *moments, uint64_t from, uint64_t to, moments_measure *measure,
-                     const void *terms);
+                     const void *terms, uint64_t *late);
 
 #endif

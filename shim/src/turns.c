@@ -37,7 +37,9 @@ static bool take(uint64_t *word, uint64_t seen, uint32_t self, uint64_t now) {
 static bool is_idle(struct regions *regions, int card, const struct turn *turn,
                     const struct ask *ask) {
     const struct mizar_usage_slot *slot = &regions->usage->slots[turn->holder - 1];
-    return !load(&slot->cards[card].open_since) && ask->paid + YIELD <= ask->now;
+    const struct mizar_slot_card *work = &slot->cards[card];
+    bool done = !load(&work->open_since) || load(&work->open_until) + YIELD <= ask->now;
+    return done && ask->paid + YIELD <= ask->now;
 }
 
 static bool may_renew(const struct mizar_compute *compute, const struct turn *turn, uint64_t now) {

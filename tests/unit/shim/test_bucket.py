@@ -59,7 +59,10 @@ def pure(layout: dict[str, Any]) -> ctypes.CDLL:
         ("bucket_spend", [POINTER(Terms), c_uint64, c_uint64, c_uint64]),
         ("bucket_correct", [POINTER(Terms), c_uint64, c_int64]),
         ("bucket_own_part", [POINTER(Terms), c_uint64, c_uint64]),
-        ("moments_add", [POINTER(Moments), c_uint64, c_uint64, MEASURE, c_void_p]),
+        (
+            "moments_add",
+            [POINTER(Moments), c_uint64, c_uint64, MEASURE, c_void_p, POINTER(c_uint64)],
+        ),
     ):
         getattr(library, name).restype = c_uint64
         getattr(library, name).argtypes = arguments
@@ -206,11 +209,13 @@ def test_a_union_of_intervals_that_come_late_counts_no_moment_twice(
     pure: ctypes.CDLL, lengths: list[tuple[int, int]]
 ) -> None:
     """With no more gaps than are remembered, it is the union."""
-    moments, seen, at, counted = Moments(), set[int](), 100, 0
+    moments, late, seen, at, counted = Moments(), c_uint64(), set[int](), 100, 0
     measure = MEASURE(lambda _, begin, end: end - begin)
     for step, length in lengths:
         at = max(1, at + step)
-        counted += pure.moments_add(byref(moments), at, at + length, measure, None)
+        part = pure.moments_add(byref(moments), at, at + length, measure, None, byref(late))
+        assert late.value <= part
+        counted += part
         seen |= set(range(at, at + length))
     first = lengths[0]
     before = set(range(1, max(1, 100 + first[0])))  # earlier than all it ever knew
