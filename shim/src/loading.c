@@ -2,12 +2,16 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <time.h>
 
 #include "message.h"
+#include "process.h"
 #include "redirect.h"
 #include "regions.h"
 #include "resolve.h"
+#include "sys.h"
 
+#define PATIENCE 1000 /* ms */
 #define NO_SPACE (-3) /* a namespace that dlmopen refuses */
 
 static struct link_map *object_of(const void *code, Dl_info *info) {
@@ -45,14 +49,22 @@ static bool redirect_all(void) {
     return redirect_libc() && redirect_driver(LIBRARY_CUDA) && redirect_driver(LIBRARY_NVML);
 }
 
-/* Threads that come together do the same twice: no lock that a forked child might find taken. */
+/* One thread at a time; but a lock that a forked child finds taken by nobody holds it up only so long. */
+static void lock_patiently(uint32_t *lock) {
+    const struct timespec moment = {0, 1000000};
+    for (int i = 0; i < PATIENCE && !process_try_lock(lock); i++)
+        SYS(SYS_nanosleep, &moment, NULL);
+}
+
 void loading_deep(void) {
-    static bool done;
+    static uint32_t lock, done;
     static int told;
     if (__atomic_load_n(&done, __ATOMIC_ACQUIRE) || regions_inert()) return;
-    if (!redirect_all())
+    lock_patiently(&lock);
+    if (!done && !redirect_all())
         message_once(&told, "a library opened with RTLD_DEEPBIND may use CUDA without limits");
-    __atomic_store_n(&done, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&done, 1, __ATOMIC_RELEASE);
+    process_unlock(&lock);
 }
 
 /* The shim in that namespace prepares for RTLD_DEEPBIND when it is asked for it. */

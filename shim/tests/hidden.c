@@ -3,6 +3,7 @@
  * the ways below and takes memory in it. The limit is 64 MiB.
  */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "check.h"
@@ -63,13 +64,40 @@ static void *space_handle(const char *path) {
     return library;
 }
 
+static void *driver;
+
+static void *look_up(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 1000; i++) {
+        Dl_info info;
+        CHECK(dladdr(dlsym(driver, i % 2 ? "cuInit" : "cuMemAlloc_v2"), &info));
+        CHECK(strstr(info.dli_fname, "libmizar.so"));
+    }
+    return NULL;
+}
+
+static void *open_deep(void *path) {
+    return deep(path);
+}
+
+/* Opened by two threads for the first time, while others look things up. */
+static void *deep_storm(const char *path) {
+    pthread_t threads[4];
+    void *library;
+    driver = dlopen("libcuda.so.1", RTLD_NOW);
+    for (int i = 0; i < 4; i++)
+        CHECK(!pthread_create(&threads[i], NULL, i < 2 ? look_up : open_deep, (void *)path));
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], &library);
+    return library;
+}
+
 static const struct {
     const char *name;
     void *(*open)(const char *path);
 } ways[] = {
     {"deep", deep},   {"deep_now", deep_now},     {"deep_late", deep_late},
     {"space", space}, {"space_deep", space_deep}, {"spaces", spaces},
-    {"space_handle", space_handle},
+    {"space_handle", space_handle}, {"deep_storm", deep_storm},
 };
 
 int main(int count, char **arguments) {
