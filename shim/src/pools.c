@@ -7,6 +7,8 @@
 #define GRAPH_POOL (UINT64_C(1) << 63)
 #define NAMELESS_POOL (UINT64_C(1) << 62)
 
+#define GRAIN_MOST (UINT64_C(64) << 20) /* bytes; no driver is known to grow pools by more */
+
 /* ---- the table ----------------------------------------------------------------------------------- */
 
 static unsigned used(struct process *process) {
@@ -141,6 +143,25 @@ static void lower(struct regions *regions, struct process_pool *pool) {
     raise_to(regions, pool, load(&pool->live), true);
 }
 
+/* ---- what it keeps ------------------------------------------------------------------------------- */
+
+/* How many blocks of that size were freed and not had again since; sizes may share a count. */
+static uint32_t *kept(struct process_pool *pool, uint64_t bytes) {
+    return &pool->kept[(bytes >> 9) * UINT64_C(0x9e3779b97f4a7c15) >> 32 & (POOL_KEPT - 1)];
+}
+
+static bool take_kept(struct process_pool *pool, uint64_t bytes) {
+    uint32_t *count = kept(pool, bytes), seen = __atomic_load_n(count, __ATOMIC_RELAXED);
+    while (seen && !__atomic_compare_exchange_n(count, &seen, seen - 1, false, __ATOMIC_RELAXED,
+                                                __ATOMIC_RELAXED))
+        continue;
+    return seen;
+}
+
+static void forget_kept(struct process_pool *pool) {
+    for (unsigned i = 0; i < POOL_KEPT; i++) __atomic_store_n(&pool->kept[i], 0, __ATOMIC_RELAXED);
+}
+
 static void trim(const struct process_pool *pool) {
     uint64_t handle = load(&pool->handle);
     if (handle & GRAPH_POOL)
@@ -151,16 +172,31 @@ static void trim(const struct process_pool *pool) {
 
 /* ---- allocations --------------------------------------------------------------------------------- */
 
+/*
+ * A pool that has to grow may do so by more than is asked for, as it did before: there has to be
+ * room for that too.
+ */
 static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
-    if (!account_reserve(regions, pool->card, bytes)) return false;
+    uint64_t taken = load(&pool->live) + load(&pool->pending) + bytes;
+    uint64_t beyond = taken > charged_bytes(pool) ? load(&pool->grain) : 0;
+    if (!account_reserve(regions, pool->card, bytes + beyond)) return false;
+    account_release(regions, pool->card, beyond);
     __atomic_add_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
     add_charged(pool, bytes);
     return true;
 }
 
+static void learn_grain(struct process_pool *pool, uint64_t reserved) {
+    uint64_t charged = charged_bytes(pool);
+    uint64_t beyond = reserved > charged ? reserved - charged : 0;
+    if (beyond > GRAIN_MOST) beyond = GRAIN_MOST;
+    if (beyond > load(&pool->grain)) __atomic_store_n(&pool->grain, beyond, __ATOMIC_RELAXED);
+}
+
 /*
- * A pool that the program has told to keep memory serves from it, if it fits. Where the driver has
- * grown such a pool instead, it is made to give back first, for a while; any other pool always is.
+ * A pool that the program has told to keep memory serves from it, if a block of that size was freed.
+ * Where the driver has grown such a pool instead, it is made to give back first, for a while; any
+ * other pool always is.
  */
 #define DISTRUST 64
 
@@ -180,35 +216,47 @@ static bool rely_on_kept(struct process_pool *pool) {
     return !distrust && process_try_lock(&pool->kept_lock);
 }
 
-/* The allocation counts as living at once, so that nobody lowers the charge below it. */
-static bool use_kept(struct process_pool *pool, uint64_t bytes) {
-    uint64_t taken = load(&pool->live) + load(&pool->pending) + bytes;
-    if (taken > charged_bytes(pool) || !rely_on_kept(pool)) return false;
-    __atomic_add_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
+/* Whether the charge covers what lives and is under way; who is just lowering it looks again. */
+static bool hold_charge(struct process_pool *pool) {
+    uint64_t seen;
+    do {
+        seen = load(&pool->charged);
+        if (load(&pool->live) + load(&pool->pending) > seen >> VERSION_BITS) return false;
+    } while (!swap_charged(pool, seen, seen >> VERSION_BITS));
     return true;
+}
+
+/* It counts as under way, so that nobody lowers the charge below what the driver holds and this. */
+static bool use_kept(struct process_pool *pool, uint64_t bytes) {
+    if (!rely_on_kept(pool)) return false;
+    __atomic_add_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
+    if (hold_charge(pool)) return true;
+    __atomic_sub_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
+    process_unlock(&pool->kept_lock);
+    return false;
 }
 
 enum pools_way pools_allocate(struct regions *regions, unsigned number, uint64_t bytes) {
     struct process_pool *pool = pool_of(regions, number);
+    bool fits = take_kept(pool, bytes);
     if (reserve(regions, pool, bytes)) return POOLS_RESERVED;
-    if (use_kept(pool, bytes)) return POOLS_KEPT;
+    if (fits && use_kept(pool, bytes)) return POOLS_KEPT;
     return pools_shrink(regions, pool->card) && reserve(regions, pool, bytes) ? POOLS_RESERVED
                                                                                : POOLS_REFUSED;
 }
 
 /* From here on it lives; a moment of both is no harm. */
 static void begin_to_live(struct process_pool *pool, uint64_t bytes, enum pools_way way) {
-    if (way == POOLS_KEPT) {
-        process_unlock(&pool->kept_lock);
-        return;
-    }
     __atomic_add_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
     __atomic_sub_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
+    if (way == POOLS_KEPT) process_unlock(&pool->kept_lock);
 }
 
 bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, enum pools_way way) {
     struct process_pool *pool = pool_of(regions, number);
-    if (!raise_to(regions, pool, reserved_by(pool), false)) {
+    uint64_t reserved = reserved_by(pool);
+    learn_grain(pool, reserved);
+    if (!raise_to(regions, pool, reserved, false)) {
         __atomic_store_n(&pool->distrust, DISTRUST, __ATOMIC_RELAXED);
         return false;
     }
@@ -220,8 +268,8 @@ bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, e
 void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes, enum pools_way way,
                   bool grown) {
     struct process_pool *pool = pool_of(regions, number);
-    if (grown) trim(pool);
-    __atomic_sub_fetch(way == POOLS_KEPT ? &pool->live : &pool->pending, bytes, __ATOMIC_SEQ_CST);
+    if (grown) trim(pool), forget_kept(pool);
+    __atomic_sub_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
     raise_to(regions, pool, reserved_by(pool), true); /* what could not be trimmed is there */
     if (way == POOLS_KEPT) process_unlock(&pool->kept_lock);
     lower(regions, pool);
@@ -235,6 +283,7 @@ static void mark_dirty(struct regions *regions, struct process_pool *pool) {
 void pools_freed(struct regions *regions, unsigned number, uint64_t bytes) {
     struct process_pool *pool = pool_of(regions, number);
     __atomic_sub_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(kept(pool, bytes), 1, __ATOMIC_RELAXED);
     mark_dirty(regions, pool);
 }
 
@@ -299,7 +348,9 @@ void pools_settle(struct regions *regions) {
         if (!load(&pool->handle) || !__atomic_exchange_n(&pool->dirty, 0, __ATOMIC_RELAXED))
             continue;
         raise_to(regions, pool, reserved_by(pool), true);
+        uint64_t before = charged_bytes(pool);
         lower(regions, pool);
+        if (charged_bytes(pool) < before) forget_kept(pool);
         end_if_empty(pool);
         /* More may come back, or be taken, until the next wait. */
         if (load(&pool->handle) && may_change(pool)) mark_dirty(regions, pool);
@@ -315,7 +366,9 @@ bool pools_shrink(struct regions *regions, int card) {
             continue;
         trim(pool);
         lower(regions, pool);
-        shrunk = shrunk || charged_bytes(pool) < before;
+        if (charged_bytes(pool) >= before) continue;
+        forget_kept(pool);
+        shrunk = true;
     }
     return shrunk;
 }

@@ -23,6 +23,7 @@ struct late;       /* late.c */
 #define PAGE_SEGMENTS_MAX 5
 #define CONTEXTS_MAX 256
 #define POOLS_MAX 64
+#define POOL_KEPT 64
 #define SHARE_SIZES 12 /* shares.c */
 
 /* A context, and what it costs on its card. Its number is its place in the table, plus one. */
@@ -50,6 +51,8 @@ struct process_pool {
     uint32_t dirty;     /* something was freed since the last look at the driver's figure */
     uint32_t distrust;  /* so many times more it will not be relied upon what the pool keeps */
     uint32_t kept_lock; /* one thread at a time relies on it */
+    uint64_t grain;     /* it grew by so much more than was asked for */
+    uint32_t kept[POOL_KEPT]; /* blocks that it keeps, by size: pools.c */
 };
 
 /* A map of few or many objects, guarded by a lock: map.c. */

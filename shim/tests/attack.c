@@ -351,6 +351,20 @@ static void destroyed_pool(void) {
     wait_for_all();
 }
 
+/* A pool that keeps blocks has to grow for those of another size. */
+static void hoard(void) {
+    CUmemoryPool pool = new_pool(UINT64_MAX);
+    CUdeviceptr pointer, more;
+    for (uint64_t bytes = 100 * MIB; bytes < 700 * MIB; bytes += 50 * MIB) {
+        if (!granted(CALL(cuMemAllocFromPoolAsync, &pointer, bytes, pool, stream))) continue;
+        DO(cuMemFreeAsync, pointer, stream);
+        if (!granted(CALL(cuMemAllocFromPoolAsync, &more, bytes, pool, stream))) continue;
+        DO(cuMemFreeAsync, more, stream);
+    }
+    wait_for_all();
+    DO(cuMemPoolDestroy, pool);
+}
+
 static void small_pooled(void) {
     static CUdeviceptr pointers[20000];
     unsigned count = 0;
@@ -419,7 +433,8 @@ static const struct {
     ATTACK(context_behind_work),  ATTACK(crumbs),               ATTACK(crumbs_of_many_sizes),
     ATTACK(modules),              ATTACK(libraries),            ATTACK(modules_of_a_context),
     ATTACK(graphs_that_leave_memory), ATTACK(graphs_of_graphs), ATTACK(captures),
-    ATTACK(captures_of_the_thread), ATTACK(destroyed_pool),     ATTACK(small_pooled),
+    ATTACK(captures_of_the_thread), ATTACK(destroyed_pool),     ATTACK(hoard),
+    ATTACK(small_pooled),
     ATTACK(handles),              ATTACK(contexts),             ATTACK(many_contexts),
 };
 enum { ATTACKS = sizeof attacks / sizeof *attacks };

@@ -668,8 +668,9 @@ static void pool_waits(void) {
         CHECK_IS(api_used(0), 40 * MIB);
         CHECK_IS(api.cuMemAlloc_v2(&other, 40 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
         CHECK_IS(api.cuMemAllocAsync(&pointer, 30 * MIB, stream), CUDA_ERROR_OUT_OF_MEMORY);
-        fake.pool_threshold = UINT64_MAX; /* what the pool keeps may be relied upon */
-        CHECK_IS(api.cuMemAllocAsync(&pointer, 30 * MIB, stream), CUDA_SUCCESS);
+        fake.pool_threshold = UINT64_MAX; /* what the pool keeps may be relied upon, if it fits */
+        CHECK_IS(api.cuMemAllocAsync(&pointer, 38 * MIB, stream), CUDA_ERROR_OUT_OF_MEMORY);
+        CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, stream), CUDA_SUCCESS);
         fake.pool_threshold = 0;
         CHECK_IS(api_used(0), 40 * MIB);
         CHECK_IS(api.cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
@@ -689,6 +690,9 @@ static void pool_grain(void) {
     CHECK_IS(api.cuMemFreeAsync(other, stream), CUDA_SUCCESS);
     CHECK_IS(api.cuMemPoolTrimTo(NULL, 0), CUDA_SUCCESS);
     CHECK_IS(api_used(0), 32 * MIB);
+    CHECK_IS(api.cuMemAlloc_v2(&other, 10 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemAllocAsync(&pointer, 31 * MIB, stream), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuMemAllocAsync], 2); /* by how much the pool would grow is known */
 }
 
 static void custom_pool(void) {

@@ -29,6 +29,7 @@ ATTACKS = [
     "captures",
     "captures_of_the_thread",
     "destroyed_pool",
+    "hoard",
     "small_pooled",
     "handles",
     "contexts",
