@@ -7,6 +7,7 @@ MS_NS = 1_000_000
 SECOND, TENTH = 1000, 100  # ms
 NEAR = 3.0  # points: what counts as settled
 STAYS_MS = 1000
+MAY_LOSE_MS, MAY_LOSE_PART = 1.5, 0.004
 
 
 def shares(work: Sequence[int], length: int, start: int = 0) -> list[float]:
@@ -19,18 +20,43 @@ def shares(work: Sequence[int], length: int, start: int = 0) -> list[float]:
     return [(sums[end] - sums[end - length]) / (length * MS_NS) * 100 for end in ends]
 
 
-def worst(work: Sequence[int], asked: float, length: int, start: int) -> float:
-    """The largest distance from `asked` percent, in points."""
+def undisturbed(control: Sequence[int], length: int, start: int = 0) -> list[bool]:
+    """Of each such window, whether a load that always had work ran on through it and the tenth of a
+    second before it: if not, the machine was busy with other things, and the window says nothing.
+    """
+    lost = [0, *accumulate(MS_NS - each for each in control)]
+    most = max(MAY_LOSE_MS, MAY_LOSE_PART * length) * MS_NS
+    ends = range(start + length, len(lost))
+    return [lost[end] - lost[max(0, end - length - TENTH)] <= most for end in ends]
+
+
+def _errors(
+    found: Sequence[float], asked: float, work: Sequence[int], control: Sequence[int], length: int
+) -> list[float]:
+    """Of the windows that count; of all where none does."""
+    fair = undisturbed(control, length, len(work) - length - len(found) + 1)
+    errors = [abs(share - asked) for share in found]
+    return [each for each, good in zip(errors, fair, strict=False) if good] or errors
+
+
+def worst(
+    work: Sequence[int], asked: float, length: int, start: int, control: Sequence[int] = ()
+) -> float:
+    """The largest distance from `asked` percent, in points, in windows that count."""
     found = shares(work, length, start)
     if not found:
         raise ValueError(f"{len(work)} ms are too short for a window of {length} ms from {start}")
-    return max(abs(share - asked) for share in found)
+    return max(_errors(found, asked, work, control, length))
 
 
-def settled_after(work: Sequence[int], asked: float, start: int, end: int) -> int:
-    """ms from `start` until each window of a tenth of a second is near `asked`, and stays so for
-    a second (or until `end`). The whole time where it never is."""
+def settled_after(
+    work: Sequence[int], asked: float, start: int, end: int, control: Sequence[int] = ()
+) -> int:
+    """ms from `start` until each window of a tenth of a second that counts is near `asked`, and
+    stays so for a second (or until `end`). The whole time where it never is."""
     near = [abs(share - asked) <= NEAR for share in shares(work[:end], TENTH, start)]
+    for at, good in enumerate(undisturbed(control, TENTH, start)[: len(near)]):
+        near[at] = near[at if good or not at else at - 1]  # what says nothing changes nothing
     since = 0
     for at, good in enumerate(near):
         if not good:
@@ -40,11 +66,18 @@ def settled_after(work: Sequence[int], asked: float, start: int, end: int) -> in
     return since if since < len(near) else end - start
 
 
-def ratio_error(first: Sequence[int], second: Sequence[int], asked: float, start: int) -> float:
+def ratio_error(
+    first: Sequence[int],
+    second: Sequence[int],
+    asked: float,
+    start: int,
+    control: Sequence[int] = (),
+) -> float:
     """The largest distance of the first's part of both one's work from `asked` percent, over all
-    windows of a second, in points."""
+    windows of a second that count, in points."""
     pairs = zip(shares(first, SECOND, start), shares(second, SECOND, start), strict=True)
-    return max(abs(100 * a / (a + b) - asked) if a + b else 100.0 for a, b in pairs)
+    parts = [100 * a / (a + b) if a + b else asked + 100.0 for a, b in pairs]
+    return max(_errors(parts, asked, first, control, SECOND))
 
 
 def jain(works: Sequence[float]) -> float:

@@ -54,6 +54,18 @@ def test_the_ratio_of_two_is_of_their_own_work() -> None:
     assert ratio_error([0] * 2000, [0] * 2000, 50, 0) == 100
 
 
+def test_windows_in_which_the_machine_was_busy_do_not_count() -> None:
+    work = _work((1000, 0.5), (10, 0), (1000, 0.5))
+    stalled = _work((1000, 1), (10, 0), (1000, 1))
+    assert worst(work, 50, 100, 0) == pytest.approx(5)
+    assert worst(work, 50, 100, 0, stalled) < 1
+    assert worst(work, 50, 100, 0, _work((2010, 1))) == pytest.approx(5)
+    assert worst(work, 50, 100, 0, _work((2010, 0))) == pytest.approx(5)  # none counts: all do
+    assert settled_after(work[950:], 50, 0, 1060) > 0
+    assert settled_after(work[950:], 50, 0, 1060, stalled[950:]) == 0
+    assert ratio_error(work, _work((2010, 0.5)), 50, 0, stalled) < 0.2
+
+
 def test_jains_index() -> None:
     assert jain([3, 3, 3, 3]) == 1
     assert jain([1, 0, 0, 0]) == 0.25
