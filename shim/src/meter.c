@@ -1,142 +1,30 @@
 #include "meter.h"
 
-#include <string.h>
-
 #include "budget.h"
-#include "cards.h"
 #include "charge.h"
-#include "costs.h"
-#include "stamps.h"
-#include "sys.h"
+#include "meters.h"
+#include "resolve.h"
 
-#define METERS_MAX 32
-#define BATCHES_MAX 64
-#define QUANTUM INT64_C(1000000)      /* ns granted at once ... */
-#define QUANTUM_FREE INT64_C(5000000) /* ... and where nothing is limited */
-#define UNKNOWN_COST UINT64_C(20000)  /* ns, of work that was never measured */
-#define VARIED_FOR UINT64_C(1000000000) /* ns, for which a varying function is reckoned with */
-#define SURPRISE UINT64_C(1000000)     /* ns */
-#define ONCE 16u                       /* nothing overlaps */
-#define OVERLAP_MOST (8 * ONCE)
-#define OVERLAP_OVER UINT64_C(20000000) /* ns of the card's time, from which it is learned */
-#define LOOK_FIRST UINT64_C(30000)    /* ns, to see whether the card has gone on ... */
-#define LOOK_LAST UINT64_C(1000000)   /* ... and at longest */
-#define UNLIMITED_COST 1000           /* what a launch pays where nothing is limited ... */
-#define UNLIMITED_CREDIT INT64_C(1000000) /* ... so that a new limit is noticed */
+#define QUANTUM UINT64_C(1000000)        /* ns granted at once ... */
+#define QUANTUM_FREE UINT64_C(5000000)   /* ... and where nothing is limited */
+#define UNKNOWN_COST UINT64_C(20000)     /* ns, of work that was never measured ... */
+#define UNKNOWN_WAIT UINT64_C(200000000) /* ... and how long it waits for other such work: it may be
+                                            what that waits for */
+#define COST_MOST UINT64_C(50000000)     /* ns reserved ahead: for the same reason */
+#define LOOK_FIRST UINT64_C(30000)       /* ns, to see whether the card has gone on ... */
+#define LOOK_LAST UINT64_C(1000000)      /* ... and at longest */
+#define UNLIMITED_COST 1000              /* what a launch pays where nothing is limited ... */
+#define UNLIMITED_CREDIT 100000          /* ... so that a new limit is noticed */
 
 THREADS_OWN struct lanes lanes;
 
-/* Work between two stamps. */
-struct batch {
-    uint16_t begin, end;  /* stamps */
-    bool sparse;          /* at its end, the card had been waiting for work */
-    bool doubtful;        /* its cost may turn out to be quite another */
-    bool varies;          /* its cost is not always the same */
-    const void *work;     /* if it is one piece of work: what */
-    uint64_t cost;        /* ns, of its launches */
-    uint64_t reserved;    /* less, where launches overlap */
-    uint64_t likely;      /* what it will probably take of that */
-    uint64_t launched_at; /* it cannot have begun before */
-};
-
-/* Of one context. */
-struct meter {
-    CUcontext context; /* NULL: free */
-    int card;
-    uint32_t lock;
-    uint32_t first, count; /* of the batches that are not settled, a ring */
-    uint32_t doubtful;     /* so many of them are */
-    uint64_t queue;        /* ns that they will probably take */
-    uint64_t overlap;      /* ONCE times the work that is done at a time; 0: not known */
-    uint64_t worked, took; /* ns by what launches cost, and of the card's time, of late */
-    uint64_t moved_at;     /* when the card last got something done, or had nothing to do */
-    struct batch batches[BATCHES_MAX];
-    struct stamps stamps;
-};
-
-/* Of the process: wiped by fork, as all of it is. */
-struct metering {
-    uint32_t lock;
-    uint64_t varied_at; /* when work of varying costs was last launched */
-    struct meter meters[METERS_MAX];
-};
-
-static struct batch *batch_at(struct meter *meter, unsigned i) {
-    return &meter->batches[(meter->first + i) % BATCHES_MAX];
-}
-
-/* ---- the meters of a process ------------------------------------------------------------------- */
-
-static struct metering *metering_new(struct process *process) {
-    struct metering *none = NULL;
-    struct metering *made = process_map(sizeof *made);
-    if (!made) return NULL;
-    if (__atomic_compare_exchange_n(&process->metering, &none, made, false, __ATOMIC_ACQ_REL,
-                                    __ATOMIC_ACQUIRE))
-        return made;
-    sys_unmap(made, sizeof *made);
-    return none;
-}
-
-static struct metering *metering_of(struct regions *regions) {
-    struct metering *known = __atomic_load_n(&regions->process->metering, __ATOMIC_ACQUIRE);
-    return known ? known : metering_new(regions->process);
-}
-
-static struct meter *find(struct metering *metering, CUcontext context) {
-    for (unsigned i = 0; i < METERS_MAX; i++)
-        if (__atomic_load_n(&metering->meters[i].context, __ATOMIC_ACQUIRE) == context)
-            return &metering->meters[i];
-    return NULL;
-}
-
-static struct meter *add(struct metering *metering, CUcontext context, int card) {
-    process_lock(&metering->lock);
-    struct meter *meter = find(metering, context);
-    if (!meter && (meter = find(metering, NULL))) {
-        meter->card = card;
-        __atomic_store_n(&meter->context, context, __ATOMIC_RELEASE);
-    }
-    process_unlock(&metering->lock);
-    return meter;
-}
-
-/* NULL: the work cannot be measured (too many contexts, none is current). */
-static struct meter *meter_of(struct regions *regions, uintptr_t stream) {
-    struct metering *metering = metering_of(regions);
-    CUcontext context = NULL;
-    CUdevice device;
-    CUresult result = stream <= CU_STREAM_PER_THREAD ? REAL(cuCtxGetCurrent)(&context)
-                                                     : REAL(cuStreamGetCtx)((CUstream)stream, &context);
-    if (!metering || result != CUDA_SUCCESS || !context) return NULL;
-    struct meter *meter = find(metering, context);
-    if (meter) return meter;
-    if (cards_stream_device((CUstream)stream, &device) != CUDA_SUCCESS) return NULL;
-    int card = cards_of_device(regions, device);
-    return card == CARD_NONE ? NULL : add(metering, context, card);
-}
-
-/* Read without the lock by who only wants to know whether there is anything. */
-static void set_count(struct meter *meter, unsigned count) {
-    __atomic_store_n(&meter->count, count, __ATOMIC_RELAXED);
-}
-
 void meter_forget(struct regions *regions, CUcontext context) {
-    struct metering *metering = __atomic_load_n(&regions->process->metering, __ATOMIC_ACQUIRE);
-    struct meter *meter = metering && context ? find(metering, context) : NULL;
+    struct meter *meter = meters_known(regions, context);
     if (!meter) return;
     process_lock(&meter->lock);
-    meter->first = meter->doubtful = 0;
-    set_count(meter, 0);
-    meter->queue = 0;
-    uint32_t serial = meter->stamps.serial;
-    memset(&meter->stamps, 0, sizeof meter->stamps);
-    meter->stamps.serial = serial; /* lanes remember serials */
-    __atomic_store_n(&meter->context, NULL, __ATOMIC_RELEASE);
+    meters_clear(meter);
     process_unlock(&meter->lock);
 }
-
-/* ---- settling what the card has done ------------------------------------------------------------ */
 
 /* Calls that look at events are refused while some stream of the thread is captured, unless ... */
 static int relax_capture(void) {
@@ -149,110 +37,7 @@ static void restore_capture(int mode) {
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
-static uint64_t smaller(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
-/* Longer than it is said to take, and by more than chance and a change of processes add. */
-static bool is_surprise(const struct batch *batch, uint64_t ns) {
-    return batch->work && ns > 2 * batch->cost + SURPRISE;
-}
-
-/*
- * Work of steady costs takes what they say and no more: the card may have been with others in
- * between, or have waited for us. Of other work, as long as it was on the card is all we know.
- */
-static uint64_t at_most(const struct batch *batch, uint64_t ns, bool alone) {
-    bool cost_is_wrong = batch->varies || (alone && is_surprise(batch, ns));
-    return cost_is_wrong && !batch->sparse ? ns : smaller(batch->cost, ns);
-}
-
-/* Kernels of several streams may run side by side: together they take less than each by itself. */
-static uint64_t overlap_of(const struct meter *meter) {
-    return meter->overlap ? meter->overlap : ONCE;
-}
-
-static void learn_overlap(struct meter *meter, uint64_t worked, uint64_t took) {
-    meter->worked += worked;
-    meter->took += took;
-    if (meter->took < OVERLAP_OVER) return;
-    uint64_t times = meter->worked * ONCE / meter->took;
-    meter->overlap = smaller(larger(times, ONCE), OVERLAP_MOST);
-    meter->worked /= 2;
-    meter->took /= 2;
-}
-
-static void charge(struct regions *regions, struct meter *meter, const struct batch *batch,
-                   uint64_t since) {
-    uint64_t began = stamps_at(&meter->stamps, batch->begin);
-    struct done done = {.from = larger(began, batch->launched_at), .reserved = batch->reserved,
-                        .to = stamps_at(&meter->stamps, batch->end)};
-    done.to = larger(done.to, done.from);
-    done.since = smaller(since, done.from);
-    uint64_t ns = done.to - done.from;
-    uint64_t own = budget_own_part(regions, meter->card, done.from, done.to);
-    done.most = at_most(batch, ns, own == ns);
-    if (batch->work) costs_learn(batch->work, own, own == ns && !batch->sparse);
-    uint64_t took = budget_settle(regions, meter->card, &done);
-    if (!batch->varies) learn_overlap(meter, batch->cost, took);
-}
-
-/* Where the card cannot tell, what was reserved stays charged. */
-static bool settle(struct regions *regions, struct meter *meter, struct batch *batch,
-                   uint64_t since, uint64_t now) {
-    enum stamp_state begin = stamps_look(&meter->stamps, batch->begin, now);
-    enum stamp_state end = begin == STAMP_PASSED ? stamps_look(&meter->stamps, batch->end, now)
-                                                 : begin;
-    if (end == STAMP_AHEAD) return false;
-    if (end == STAMP_PASSED) charge(regions, meter, batch, since);
-    uint64_t ended = end == STAMP_PASSED ? stamps_at(&meter->stamps, batch->end) : now;
-    if (ended > meter->moved_at) meter->moved_at = ended;
-    stamps_drop(&meter->stamps, batch->begin);
-    stamps_drop(&meter->stamps, batch->end);
-    meter->queue -= smaller(batch->likely, meter->queue);
-    meter->doubtful -= batch->doubtful;
-    return true;
-}
-
-static uint64_t queue_of(struct meter *meter, uint64_t now);
-
-/* Since when there is work on the card that is not settled: now, if there is none. */
-static uint64_t open_since(struct meter *meter, uint64_t now) {
-    if (!meter->count) return now;
-    const struct batch *oldest = batch_at(meter, 0);
-    const struct stamp *begin = &meter->stamps.all[oldest->begin];
-    return larger(begin->at ? begin->at : begin->recorded_at, oldest->launched_at);
-}
-
-/* The caller holds the meter's lock. */
-static void reap(struct regions *regions, struct meter *meter, uint64_t now) {
-    unsigned left = 0, count = meter->count;
-    uint64_t since = open_since(meter, now);
-    for (unsigned i = 0; i < count; i++) {
-        struct batch *batch = batch_at(meter, i);
-        if (!settle(regions, meter, batch, since, now)) *batch_at(meter, left++) = *batch;
-    }
-    if (!left) meter->moved_at = now;
-    set_count(meter, left);
-    /* Others of the container reckon with this while it is not settled. */
-    budget_open(regions, meter->card, left ? open_since(meter, now) : 0, now + queue_of(meter, now));
-}
-
-/* ---- batches ------------------------------------------------------------------------------------- */
-
-static void push(struct meter *meter, struct batch batch) {
-    if (!batch.begin || !batch.end || meter->count == BATCHES_MAX) return;
-    stamps_keep(&meter->stamps, batch.begin);
-    stamps_keep(&meter->stamps, batch.end);
-    *batch_at(meter, meter->count) = batch;
-    set_count(meter, meter->count + 1);
-    meter->queue += batch.likely;
-    meter->doubtful += batch.doubtful;
-}
+/* ---- what threads were granted ------------------------------------------------------------------- */
 
 /* Is the lane's grant measured by this meter, and still to be ended? */
 static bool is_open(const struct lane *lane, const struct meter *meter) {
@@ -265,17 +50,14 @@ static void close_lane(struct regions *regions, struct lane *lane, uint16_t end)
     struct meter *meter = lane->meter;
     uint64_t left = lane->credit > 0 ? (uint64_t)lane->credit : 0;
     uint64_t used = lane->granted - left, reserved = used * ONCE / lane->overlap;
-    bool varied = budget_now() - regions->process->metering->varied_at < VARIED_FOR;
-    struct batch batch = {.begin = lane->begin, .end = end, .varies = varied, .cost = used,
-                          .reserved = reserved, .likely = used};
+    struct batch batch = {.begin = lane->begin, .end = end, .cost = used, .reserved = reserved,
+                          .likely = used, .varies = meters_vary(regions, budget_now())};
     budget_refund(regions, meter->card, left * ONCE / lane->overlap);
-    if (used) push(meter, batch);
+    if (used) meters_push(meter, batch);
     lane->begin = 0;
     lane->credit = 0;
     lane->granted = 0;
 }
-
-/* ---- a launch ------------------------------------------------------------------------------------ */
 
 /* A stream that makes way for another: it may be gone, so its work is taken for what it cost. */
 static void evict(struct regions *regions, struct lane *lane) {
@@ -328,19 +110,7 @@ static bool is_captured(uintptr_t stream) {
     return result == CUDA_SUCCESS ? status : result != CUDA_ERROR_NOT_FOUND;
 }
 
-/* Of what is not settled, the card is at work on this. */
-static uint64_t begun(struct meter *meter) {
-    uint64_t sum = 0;
-    for (unsigned i = 0; i < meter->count; i++)
-        if (stamps_at(&meter->stamps, batch_at(meter, i)->begin)) sum += batch_at(meter, i)->likely;
-    return sum;
-}
-
-/* What is on the card, less what it must have done of that meanwhile. */
-static uint64_t queue_of(struct meter *meter, uint64_t now) {
-    uint64_t since = now > meter->moved_at ? now - meter->moved_at : 0;
-    return meter->queue - smaller(smaller(since, begun(meter)), meter->queue);
-}
+/* ---- a launch ------------------------------------------------------------------------------------ */
 
 /*
  * What comes right after work that is on the card is measured exactly; what comes to an idle card
@@ -348,21 +118,23 @@ static uint64_t queue_of(struct meter *meter, uint64_t now) {
  */
 static uint64_t extra_of(const struct piece *piece, const struct terms *terms) {
     const struct lane *lane = lanes_find(piece->name);
-    uint64_t quantum = (uint64_t)(terms_free(terms) ? QUANTUM_FREE : QUANTUM);
+    uint64_t quantum = terms_free(terms) ? QUANTUM_FREE : QUANTUM;
     bool probe = !piece->meter->count && !(lane && lane->probed);
     return probe || piece->cost >= quantum ? 0 : quantum;
 }
 
 /* ns of the card's time. */
 static uint64_t reserved_for(const struct piece *piece) {
-    return piece->cost * ONCE / piece->overlap;
+    uint64_t cost = piece->cost < COST_MOST ? piece->cost : COST_MOST;
+    return cost * ONCE / piece->overlap;
 }
 
 static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uint64_t *again) {
     struct meter *meter = piece->meter;
     struct ask ask = {.now = now, .cost = reserved_for(piece), .likely = piece->likely,
-                      .queue = queue_of(meter, now) * ONCE / piece->overlap};
-    bool unknown = piece->kind == COSTS_UNKNOWN && meter->doubtful;
+                      .queue = meters_queue(meter, now) * ONCE / piece->overlap};
+    bool unknown = piece->kind == COSTS_UNKNOWN && meter->doubtful &&
+                   now - piece->asked_at < UNKNOWN_WAIT;
     if (terms->longest < piece->cost) terms->longest = piece->cost;
     if (unknown || meter->count >= BATCHES_MAX - 2) return false;
     piece->extra = extra_of(piece, terms);
@@ -371,9 +143,9 @@ static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uin
 
 static void look_up_cost(struct piece *piece) {
     piece->kind = costs_of(piece->work, &piece->cost, &piece->likely);
-    piece->overlap = (uint16_t)overlap_of(piece->meter);
+    piece->overlap = meters_overlap(piece->meter);
     if (piece->kind == COSTS_UNKNOWN) piece->cost = piece->likely = UNKNOWN_COST;
-    if (piece->kind != COSTS_STEADY) piece->regions->process->metering->varied_at = budget_now();
+    if (piece->kind != COSTS_STEADY) meters_note_varying(piece->regions, budget_now());
 }
 
 /* Work that may be over sooner than was said is looked at soon, and then less and less often. */
@@ -382,7 +154,7 @@ static uint64_t when_to_look(const struct meter *meter, uint64_t now, uint64_t a
     bool soon = meter->doubtful || meter->count >= BATCHES_MAX - 2;
     uint64_t look = now + *patience;
     if (soon && *patience < LOOK_LAST) *patience += *patience / 2;
-    return soon ? smaller(look, again) : again;
+    return soon && look < again ? look : again;
 }
 
 /* Default streams always are; the names of those of several cards are no handles. */
@@ -410,11 +182,12 @@ static void close_others(const struct piece *piece, uint64_t now) {
 static bool await_turn(struct piece *piece, bool *waited) {
     struct terms terms;
     uint64_t patience = LOOK_FIRST;
+    piece->asked_at = budget_now();
     for (*waited = false;; *waited = true) {
         uint32_t wake = budget_wake(piece->regions, piece->card);
         uint64_t now = budget_now(), again = UINT64_MAX;
         if (!budget_terms(piece->regions, piece->card, now, &terms)) return false;
-        reap(piece->regions, piece->meter, now);
+        meters_reap(piece->regions, piece->meter, now);
         look_up_cost(piece);
         budget_want(piece->regions, piece->card, now, piece->cost);
         if (admitted(piece, &terms, now, &again)) return true;
@@ -494,7 +267,7 @@ CUresult meter_begin(struct piece *piece, const void *work, uintptr_t stream) {
     piece->name = lane_name(piece);
     if (piece->name != stream && lanes_pay(work, piece->name)) return CUDA_SUCCESS;
     if (piece->regions && is_captured(stream)) return CUDA_SUCCESS;
-    piece->meter = piece->regions ? meter_of(piece->regions, stream) : NULL;
+    piece->meter = piece->regions ? meters_of(piece->regions, stream) : NULL;
     if (piece->meter) piece->card = piece->meter->card;
     if (piece->meter && is_limited(piece)) {
         run_measured(piece, begin_measured);
@@ -511,7 +284,7 @@ static void end_measured(struct piece *piece) {
     uint64_t now = budget_now();
     uint16_t end = stamps_record(&meter->stamps, (CUstream)piece->stream, now);
     bool over = end && stamps_look(&meter->stamps, end, now) != STAMP_AHEAD;
-    push(meter, (struct batch){.begin = piece->begin, .end = end, .sparse = over,
+    meters_push(meter, (struct batch){.begin = piece->begin, .end = end, .sparse = over,
                                .launched_at = piece->launched_at,
                                .doubtful = piece->kind != COSTS_STEADY && piece->kind != COSTS_VARYING,
                                .varies = piece->kind != COSTS_STEADY, .work = piece->work,
@@ -548,8 +321,9 @@ void meter_before_wait(uintptr_t stream) {
     if (!piece.regions) return;
     piece.name = lane_name(&piece);
     struct lane *lane = lanes_find(piece.name);
+    if (lane && !lane->meter) lane->credit = 0; /* has a limit come? */
     if (!lane || !lane->begin || is_captured(stream)) return;
-    piece.meter = meter_of(piece.regions, stream);
+    piece.meter = meters_of(piece.regions, stream);
     if (!piece.meter || piece.meter != lane->meter) return;
     piece.card = piece.meter->card;
     run_measured(&piece, end_waiting);
@@ -564,7 +338,7 @@ void meter_before_wait_for_all(void) {
     struct piece piece = {.regions = shim_known()};
     const struct lane *lane = &lanes.all[lanes.last];
     if (!piece.regions || !lane->begin) return;
-    piece.meter = meter_of(piece.regions, CU_STREAM_LEGACY);
+    piece.meter = meters_of(piece.regions, CU_STREAM_LEGACY);
     if (piece.meter) run_measured(&piece, end_all);
 }
 
@@ -572,14 +346,13 @@ void meter_before_wait_for_all(void) {
 static void reap_meter(struct regions *regions, struct meter *meter) {
     if (!__atomic_load_n(&meter->count, __ATOMIC_RELAXED) || !process_try_lock(&meter->lock)) return;
     int mode = relax_capture();
-    reap(regions, meter, budget_now());
+    meters_reap(regions, meter, budget_now());
     restore_capture(mode);
     process_unlock(&meter->lock);
 }
 
 void meter_after_wait(void) {
     struct regions *regions = shim_known();
-    struct metering *metering =
-        regions ? __atomic_load_n(&regions->process->metering, __ATOMIC_ACQUIRE) : NULL;
-    for (unsigned i = 0; metering && i < METERS_MAX; i++) reap_meter(regions, &metering->meters[i]);
+    struct meter *meters = regions ? meters_all(regions) : NULL;
+    for (unsigned i = 0; meters && i < METERS_MAX; i++) reap_meter(regions, &meters[i]);
 }

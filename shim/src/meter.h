@@ -28,7 +28,7 @@ struct piece {
     uint64_t likely; /* what it will probably take of that */
     uint64_t extra;  /* reserved beyond it, for launches that follow */
     uint16_t overlap;
-    uint64_t launched_at;
+    uint64_t asked_at, launched_at;
     uint16_t begin; /* stamp */
 };
 

@@ -1,0 +1,213 @@
+#include "meters.h"
+
+#include <string.h>
+
+#include "budget.h"
+#include "cards.h"
+#include "costs.h"
+#include "sys.h"
+
+#define VARIED_FOR UINT64_C(1000000000)  /* ns, for which a varying function is reckoned with */
+#define SURPRISE UINT64_C(1000000)       /* ns */
+#define OVERLAP_MOST (8 * ONCE)
+#define OVERLAP_OVER UINT64_C(20000000)  /* ns of the card's time, from which it is learned */
+
+/* ---- the meters of a process ------------------------------------------------------------------- */
+
+static struct metering *metering_new(struct process *process) {
+    struct metering *none = NULL;
+    struct metering *made = process_map(sizeof *made);
+    if (!made) return NULL;
+    if (__atomic_compare_exchange_n(&process->metering, &none, made, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE))
+        return made;
+    sys_unmap(made, sizeof *made);
+    return none;
+}
+
+static struct metering *metering_of(struct regions *regions) {
+    struct metering *known = __atomic_load_n(&regions->process->metering, __ATOMIC_ACQUIRE);
+    return known ? known : metering_new(regions->process);
+}
+
+static struct meter *find(struct metering *metering, CUcontext context) {
+    for (unsigned i = 0; i < METERS_MAX; i++)
+        if (__atomic_load_n(&metering->meters[i].context, __ATOMIC_ACQUIRE) == context)
+            return &metering->meters[i];
+    return NULL;
+}
+
+static struct meter *add(struct metering *metering, CUcontext context, int card) {
+    process_lock(&metering->lock);
+    struct meter *meter = find(metering, context);
+    if (!meter && (meter = find(metering, NULL))) {
+        meter->card = card;
+        __atomic_store_n(&meter->context, context, __ATOMIC_RELEASE);
+    }
+    process_unlock(&metering->lock);
+    return meter;
+}
+
+struct meter *meters_of(struct regions *regions, uintptr_t stream) {
+    struct metering *metering = metering_of(regions);
+    CUcontext context = NULL;
+    CUdevice device;
+    CUresult result = stream <= CU_STREAM_PER_THREAD ? REAL(cuCtxGetCurrent)(&context)
+                                                     : REAL(cuStreamGetCtx)((CUstream)stream, &context);
+    if (!metering || result != CUDA_SUCCESS || !context) return NULL;
+    struct meter *meter = find(metering, context);
+    if (meter) return meter;
+    if (cards_stream_device((CUstream)stream, &device) != CUDA_SUCCESS) return NULL;
+    int card = cards_of_device(regions, device);
+    return card == CARD_NONE ? NULL : add(metering, context, card);
+}
+
+struct meter *meters_known(struct regions *regions, CUcontext context) {
+    struct metering *metering = __atomic_load_n(&regions->process->metering, __ATOMIC_ACQUIRE);
+    return metering && context ? find(metering, context) : NULL;
+}
+
+struct meter *meters_all(struct regions *regions) {
+    struct metering *metering = __atomic_load_n(&regions->process->metering, __ATOMIC_ACQUIRE);
+    return metering ? metering->meters : NULL;
+}
+
+/* Read without the lock by who only wants to know whether there is anything. */
+static void set_count(struct meter *meter, unsigned count) {
+    __atomic_store_n(&meter->count, count, __ATOMIC_RELAXED);
+}
+
+void meters_clear(struct meter *meter) {
+    uint32_t serial = meter->stamps.serial;
+    set_count(meter, 0);
+    meter->doubtful = 0;
+    meter->queue = 0;
+    memset(&meter->stamps, 0, sizeof meter->stamps);
+    meter->stamps.serial = serial; /* lanes remember serials */
+    __atomic_store_n(&meter->context, NULL, __ATOMIC_RELEASE);
+}
+
+void meters_note_varying(struct regions *regions, uint64_t now) {
+    __atomic_store_n(&regions->process->metering->varied_at, now, __ATOMIC_RELAXED);
+}
+
+bool meters_vary(struct regions *regions, uint64_t now) {
+    return now - __atomic_load_n(&regions->process->metering->varied_at, __ATOMIC_RELAXED) <
+           VARIED_FOR;
+}
+
+/* ---- settling what the card has done ------------------------------------------------------------ */
+
+static uint64_t smaller(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* Longer than it is said to take, and by more than chance and a change of processes add. */
+static bool is_surprise(const struct batch *batch, uint64_t ns) {
+    return batch->work && ns > 2 * batch->cost + SURPRISE;
+}
+
+/*
+ * Work of steady costs takes what they say and no more: the card may have been with others in
+ * between, or have waited for us. Of other work, as long as it was on the card is all we know.
+ */
+static uint64_t at_most(const struct batch *batch, uint64_t ns, bool alone) {
+    bool cost_is_wrong = batch->varies || (alone && is_surprise(batch, ns));
+    return cost_is_wrong && !batch->sparse ? ns : smaller(batch->cost, ns);
+}
+
+uint16_t meters_overlap(const struct meter *meter) {
+    return meter->overlap ? (uint16_t)meter->overlap : ONCE;
+}
+
+static void learn_overlap(struct meter *meter, uint64_t worked, uint64_t took) {
+    meter->worked += worked;
+    meter->took += took;
+    if (meter->took < OVERLAP_OVER) return;
+    uint64_t times = meter->worked * ONCE / meter->took;
+    meter->overlap = smaller(larger(times, ONCE), OVERLAP_MOST);
+    meter->worked /= 2;
+    meter->took /= 2;
+}
+
+static void charge(struct regions *regions, struct meter *meter, const struct batch *batch,
+                   uint64_t since) {
+    uint64_t began = stamps_at(&meter->stamps, batch->begin);
+    struct done done = {.from = larger(began, batch->launched_at), .reserved = batch->reserved,
+                        .to = stamps_at(&meter->stamps, batch->end)};
+    done.to = larger(done.to, done.from);
+    done.since = smaller(since, done.from);
+    uint64_t ns = done.to - done.from;
+    uint64_t own = budget_own_part(regions, meter->card, done.from, done.to);
+    done.most = at_most(batch, ns, own == ns);
+    if (batch->work) costs_learn(batch->work, own, own == ns && !batch->sparse);
+    uint64_t took = budget_settle(regions, meter->card, &done);
+    if (!batch->varies) learn_overlap(meter, batch->cost, took);
+}
+
+/* Where the card cannot tell, what was reserved stays charged. */
+static bool settle(struct regions *regions, struct meter *meter, struct batch *batch,
+                   uint64_t since, uint64_t now) {
+    enum stamp_state begin = stamps_look(&meter->stamps, batch->begin, now);
+    enum stamp_state end = begin == STAMP_PASSED ? stamps_look(&meter->stamps, batch->end, now)
+                                                 : begin;
+    if (end == STAMP_AHEAD) return false;
+    if (end == STAMP_PASSED) charge(regions, meter, batch, since);
+    uint64_t ended = end == STAMP_PASSED ? stamps_at(&meter->stamps, batch->end) : now;
+    if (ended > meter->moved_at) meter->moved_at = ended;
+    stamps_drop(&meter->stamps, batch->begin);
+    stamps_drop(&meter->stamps, batch->end);
+    meter->queue -= smaller(batch->likely, meter->queue);
+    meter->doubtful -= batch->doubtful;
+    return true;
+}
+
+/* Of what is not settled, the card is at work on this. */
+static uint64_t begun(const struct meter *meter) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < meter->count; i++)
+        if (stamps_at(&meter->stamps, meter->batches[i].begin)) sum += meter->batches[i].likely;
+    return sum;
+}
+
+/* What is on the card, less what it must have done of that meanwhile. */
+uint64_t meters_queue(const struct meter *meter, uint64_t now) {
+    uint64_t since = now > meter->moved_at ? now - meter->moved_at : 0;
+    return meter->queue - smaller(smaller(since, begun(meter)), meter->queue);
+}
+
+/* Since when there is work on the card that is not settled: now, if there is none. */
+static uint64_t open_since(const struct meter *meter, uint64_t now) {
+    if (!meter->count) return now;
+    const struct batch *oldest = &meter->batches[0];
+    const struct stamp *begin = &meter->stamps.all[oldest->begin];
+    return larger(begin->at ? begin->at : begin->recorded_at, oldest->launched_at);
+}
+
+void meters_reap(struct regions *regions, struct meter *meter, uint64_t now) {
+    unsigned left = 0, count = meter->count;
+    uint64_t since = open_since(meter, now);
+    for (unsigned i = 0; i < count; i++) {
+        struct batch *batch = &meter->batches[i];
+        if (!settle(regions, meter, batch, since, now)) meter->batches[left++] = *batch;
+    }
+    if (!left) meter->moved_at = now;
+    set_count(meter, left);
+    /* Others of the container reckon with this while it is not settled. */
+    budget_open(regions, meter->card, left ? open_since(meter, now) : 0, now + meters_queue(meter, now));
+}
+
+void meters_push(struct meter *meter, struct batch batch) {
+    if (!batch.begin || !batch.end || meter->count == BATCHES_MAX) return;
+    stamps_keep(&meter->stamps, batch.begin);
+    stamps_keep(&meter->stamps, batch.end);
+    meter->batches[meter->count] = batch;
+    set_count(meter, meter->count + 1);
+    meter->queue += batch.likely;
+    meter->doubtful += batch.doubtful;
+}
+

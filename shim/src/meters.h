@@ -1,0 +1,78 @@
+/*
+ * What measures the work of one context: batches between two stamps that the card has not passed,
+ * or that were not looked at since. The caller holds the meter's lock, unless it is said.
+ */
+#ifndef MIZAR_METERS_H
+#define MIZAR_METERS_H
+
+#include "regions.h"
+#include "stamps.h"
+
+#define METERS_MAX 32
+#define BATCHES_MAX 64
+#define ONCE 16u /* of overlap: one piece of work at a time */
+
+/* Work between two stamps. */
+struct batch {
+    uint16_t begin, end;  /* stamps */
+    bool sparse;          /* at its end, the card had been waiting for work */
+    bool doubtful;        /* its cost may turn out to be quite another */
+    bool varies;          /* its cost is not always the same */
+    const void *work;     /* if it is one piece of work: what */
+    uint64_t cost;        /* ns, of its launches */
+    uint64_t reserved;    /* less, where launches overlap */
+    uint64_t likely;      /* what it will probably take of that */
+    uint64_t launched_at; /* it cannot have begun before */
+};
+
+/* Of one context. */
+struct meter {
+    CUcontext context; /* NULL: free */
+    int card;
+    uint32_t lock;
+    uint32_t count;        /* of the batches that are not settled, oldest first */
+    uint32_t doubtful;     /* so many of them are */
+    uint64_t queue;        /* ns that they will probably take */
+    uint64_t overlap;      /* ONCE times the work that is done at a time; 0: not known */
+    uint64_t worked, took; /* ns by what launches cost, and of the card's time, of late */
+    uint64_t moved_at;     /* when the card last got something done, or had nothing to do */
+    struct batch batches[BATCHES_MAX];
+    struct stamps stamps;
+};
+
+/* Of the process: wiped by fork, as all of it is. */
+struct metering {
+    uint32_t lock;
+    uint64_t varied_at; /* when work of varying costs was last launched */
+    struct meter meters[METERS_MAX];
+};
+
+/* The meter of the stream's context; NULL: its work cannot be measured. Needs no lock. */
+struct meter *meters_of(struct regions *regions, uintptr_t stream);
+
+/* The same if there is one already. */
+struct meter *meters_known(struct regions *regions, CUcontext context);
+
+/* All meters of the process, METERS_MAX of them, or NULL. */
+struct meter *meters_all(struct regions *regions);
+
+/* Its stamps are void, and what they measured stays charged as it was reserved. */
+void meters_clear(struct meter *meter);
+
+/* Adds a batch, unless it cannot be measured: then it stays charged as it was reserved. */
+void meters_push(struct meter *meter, struct batch batch);
+
+/* Settles what the card has done. */
+void meters_reap(struct regions *regions, struct meter *meter, uint64_t now);
+
+/* ns of work on the card, by what launches cost, less what it should have done meanwhile. */
+uint64_t meters_queue(const struct meter *meter, uint64_t now);
+
+/* Kernels of several streams may run side by side: ONCE times as much as one after the other. */
+uint16_t meters_overlap(const struct meter *meter);
+
+/* Work of varying costs was launched. */
+void meters_note_varying(struct regions *regions, uint64_t now);
+bool meters_vary(struct regions *regions, uint64_t now);
+
+#endif
