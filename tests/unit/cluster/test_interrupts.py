@@ -1,9 +1,18 @@
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from cluster.interrupts import Interrupted, interruptible_once
+
+
+@pytest.fixture(autouse=True)
+def heed_hangups() -> Iterator[None]:
+    """Also where the tests themselves were started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
