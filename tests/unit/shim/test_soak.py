@@ -15,7 +15,7 @@ from .slot import ROOT
 
 SEED = 20240601
 GROWTH = "by how much a pool grows is known only once it has grown"
-GUESSED = {"async": GROWTH, "pools": GROWTH}
+GUESSED = {"pools": GROWTH}
 
 
 @pytest.fixture
