@@ -62,7 +62,7 @@ def test_a_slow_step_shows_elapsed_time_and_detail(screen: Screen) -> None:
     progress = Progress(write=screen.write, every=0.01)
     with progress.step("building") as step:
         step.note("k8s.io/api")
-        screen.wait_for("0.0 s: k8s.io/api\n")
+        screen.wait_for(" s: k8s.io/api\n")
     assert screen.text.startswith("building ...\n")
 
 
