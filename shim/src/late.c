@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "account.h"
-#include "resolve.h"
+#include "relax.h"
 
 struct late {
     CUevent event; /* behind the free; NULL: none could be made, so it counts until the context ends */
@@ -75,13 +75,11 @@ static bool is_passed(const struct late *late, unsigned unused) {
     return true;
 }
 
-/* Looking at events is refused while the thread captures a stream, unless it says otherwise. */
 bool late_settle(struct regions *regions) {
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (!late_any(regions)) return false;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    int mode = relax_begin();
     bool any = sweep(regions, is_passed, 0);
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    relax_end(mode);
     return any;
 }
 
