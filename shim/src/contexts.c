@@ -5,6 +5,7 @@
 #include "cards.h"
 #include "late.h"
 #include "meter.h"
+#include "pools.h"
 #include "probe.h"
 
 /* ---- the table ---------------------------------------------------------------------------------- */
@@ -256,9 +257,11 @@ void contexts_check_primary(struct regions *regions, CUdevice device) {
     unsigned flags;
     int active = 1;
     CUcontext primary = primary_of(regions->process, device);
-    if (primary && REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS &&
-        !active)
-        contexts_gone(regions, primary);
+    if (!primary || REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS ||
+        active)
+        return;
+    contexts_gone(regions, primary);
+    pools_primary_gone(regions, device);
 }
 
 /* ---- cuCtxSetLimit ------------------------------------------------------------------------------- */

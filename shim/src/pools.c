@@ -1,6 +1,7 @@
 #include "pools.h"
 
 #include "account.h"
+#include "allocs.h"
 #include "resolve.h"
 
 /* Plus the device: no handle has these bits. */
@@ -101,14 +102,18 @@ static void add_charged(struct process_pool *pool, uint64_t bytes) {
 
 /* ---- what the driver says ------------------------------------------------------------------------ */
 
-static CUresult ask(const struct process_pool *pool, uint64_t *reserved) {
+static CUresult ask_for(const struct process_pool *pool, int of_graphs, int of_pools,
+                        uint64_t *bytes) {
     uint64_t handle = load(&pool->handle);
     if (handle & GRAPH_POOL)
-        return REAL(cuDeviceGetGraphMemAttribute)(
-            pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved);
+        return REAL(cuDeviceGetGraphMemAttribute)(pool->device, of_graphs, bytes);
     if (handle & NAMELESS_POOL) return CUDA_ERROR_INVALID_VALUE;
-    return REAL(cuMemPoolGetAttribute)((CUmemoryPool)(uintptr_t)handle,
-                                       CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved);
+    return REAL(cuMemPoolGetAttribute)((CUmemoryPool)(uintptr_t)handle, of_pools, bytes);
+}
+
+static CUresult ask(const struct process_pool *pool, uint64_t *reserved) {
+    return ask_for(pool, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                   CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved);
 }
 
 /* Bytes that the driver holds for the pool; at least what lives in it. */
@@ -280,9 +285,17 @@ static void mark_dirty(struct regions *regions, struct process_pool *pool) {
     __atomic_store_n(&regions->process->pools_dirty, 1, __ATOMIC_RELAXED);
 }
 
+/* Never below 0, also where a program resets a device that it still allocates on. */
+static void end_to_live(struct process_pool *pool, uint64_t bytes) {
+    uint64_t live = load(&pool->live);
+    while (!__atomic_compare_exchange_n(&pool->live, &live, live > bytes ? live - bytes : 0, false,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        continue;
+}
+
 void pools_freed(struct regions *regions, unsigned number, uint64_t bytes) {
     struct process_pool *pool = pool_of(regions, number);
-    __atomic_sub_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
+    end_to_live(pool, bytes);
     __atomic_add_fetch(kept(pool, bytes), 1, __ATOMIC_RELAXED);
     mark_dirty(regions, pool);
 }
@@ -371,4 +384,40 @@ bool pools_shrink(struct regions *regions, int card) {
         shrunk = true;
     }
     return shrunk;
+}
+
+/* ---- the end of the primary context -------------------------------------------------------------- */
+
+struct sweep {
+    struct regions *regions;
+    unsigned number;
+};
+
+static bool is_of_pool(const struct alloc *alloc, void *context) {
+    const struct sweep *sweep = context;
+    return alloc->kind == ALLOC_POOLED && alloc->owner == sweep->number;
+}
+
+static void forget(uint64_t key, const struct alloc *alloc, void *context) {
+    const struct sweep *sweep = context;
+    (void)key;
+    pools_freed(sweep->regions, sweep->number, alloc->bytes);
+}
+
+/* The driver says that nothing lives in it. */
+static bool is_empty(const struct process_pool *pool) {
+    uint64_t bytes = 0;
+    CUresult result = ask_for(pool, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
+                              CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes);
+    return result == CUDA_SUCCESS && !bytes;
+}
+
+void pools_primary_gone(struct regions *regions, CUdevice device) {
+    for (unsigned place = 0; place < used(regions->process); place++) {
+        struct process_pool *pool = &regions->process->pools[place];
+        struct sweep sweep = {regions, place + 1};
+        if (load(&pool->handle) && load(&pool->live) && pool->device == device && is_empty(pool))
+            allocs_sweep(regions->process, is_of_pool, forget, &sweep);
+    }
+    pools_settle(regions);
 }

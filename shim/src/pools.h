@@ -49,6 +49,9 @@ void pools_freed(struct regions *regions, unsigned number, uint64_t bytes);
  */
 CUresult pools_destroy(struct regions *regions, CUmemoryPool pool);
 
+/* The device's primary context is gone, with all that lived there: perhaps also in pools. */
+void pools_primary_gone(struct regions *regions, CUdevice device);
+
 /* After the program waited for its work (drivers give memory back then) or trimmed a pool. */
 void pools_settle(struct regions *regions);
 static inline bool pools_are_dirty(struct regions *regions) {

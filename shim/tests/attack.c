@@ -422,6 +422,19 @@ static void many_contexts(void) {
     DO(cuCtxSetCurrent, primary);
 }
 
+/* A reset ends what lives in pools too: nothing of it may count afterwards. */
+static void reset(void) {
+    CUdeviceptr pointer;
+    for (int i = 0; i < 3; i++) {
+        CHECK(granted(CALL(cuMemAllocAsync, &pointer, LARGE, stream)));
+        DO(cuStreamSynchronize, stream);
+        DO(cuDevicePrimaryCtxReset_v2, 0);
+        DO(cuDevicePrimaryCtxRetain, &primary, 0);
+        DO(cuCtxSetCurrent, primary);
+        DO(cuStreamCreate, &stream, 1);
+    }
+}
+
 /* ---- one of them --------------------------------------------------------------------------------- */
 
 static const struct {
@@ -436,6 +449,7 @@ static const struct {
     ATTACK(captures_of_the_thread), ATTACK(destroyed_pool),     ATTACK(hoard),
     ATTACK(small_pooled),
     ATTACK(handles),              ATTACK(contexts),             ATTACK(many_contexts),
+    ATTACK(reset),
 };
 enum { ATTACKS = sizeof attacks / sizeof *attacks };
 

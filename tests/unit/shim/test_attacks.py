@@ -34,6 +34,7 @@ ATTACKS = [
     "handles",
     "contexts",
     "many_contexts",
+    "reset",
 ]
 
 
