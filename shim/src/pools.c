@@ -24,18 +24,36 @@ static uint64_t load(const uint64_t *word) {
     return __atomic_load_n(word, __ATOMIC_SEQ_CST);
 }
 
+static int card_of(const struct process_pool *pool) {
+    return __atomic_load_n(&pool->card, __ATOMIC_RELAXED);
+}
+
+static CUdevice device_of(const struct process_pool *pool) {
+    return __atomic_load_n(&pool->device, __ATOMIC_RELAXED);
+}
+
 static unsigned find(struct process *process, uint64_t handle) {
     for (unsigned place = 0; place < used(process); place++)
         if (load(&process->pools[place].handle) == handle) return place + 1;
     return 0;
 }
 
-/* The caller holds the lock. */
+/* Whoever still looks at the pool that was there before finds nothing of it. */
+static void reset(struct process_pool *pool, int card, int device) {
+    __atomic_store_n(&pool->card, card, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->device, device, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->destroyed, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->distrust, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->grain, 0, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < POOL_KEPT; i++) __atomic_store_n(&pool->kept[i], 0, __ATOMIC_RELAXED);
+}
+
+/* The caller holds the lock. What ended has nothing charged, living or under way any more. */
 static unsigned add(struct process *process, uint64_t handle, int card, int device) {
     unsigned place = 0;
     while (place < used(process) && load(&process->pools[place].handle)) place++;
     if (place == POOLS_MAX) return 0;
-    process->pools[place] = (struct process_pool){.card = card, .device = device};
+    reset(&process->pools[place], card, device);
     __atomic_store_n(&process->pools[place].handle, handle, __ATOMIC_RELEASE);
     if (place == used(process)) __atomic_store_n(&process->pools_used, place + 1, __ATOMIC_RELEASE);
     return place + 1;
@@ -66,7 +84,7 @@ unsigned pools_nameless_number(struct regions *regions, CUdevice device, int car
 
 bool pools_card(struct regions *regions, CUmemoryPool pool, int *card) {
     unsigned number = find(regions->process, (uint64_t)(uintptr_t)pool);
-    if (number) *card = pool_of(regions, number)->card;
+    if (number) *card = card_of(pool_of(regions, number));
     return number != 0;
 }
 
@@ -106,7 +124,7 @@ static CUresult ask_for(const struct process_pool *pool, int of_graphs, int of_p
                         uint64_t *bytes) {
     uint64_t handle = load(&pool->handle);
     if (handle & GRAPH_POOL)
-        return REAL(cuDeviceGetGraphMemAttribute)(pool->device, of_graphs, bytes);
+        return REAL(cuDeviceGetGraphMemAttribute)(device_of(pool), of_graphs, bytes);
     if (handle & NAMELESS_POOL) return CUDA_ERROR_INVALID_VALUE;
     return REAL(cuMemPoolGetAttribute)((CUmemoryPool)(uintptr_t)handle, of_pools, bytes);
 }
@@ -129,8 +147,8 @@ static bool raise_to(struct regions *regions, struct process_pool *pool, uint64_
     if (charged >= bytes) return true;
     uint64_t more = bytes - charged;
     if (force)
-        account_force(regions, pool->card, more);
-    else if (!account_reserve(regions, pool->card, more))
+        account_force(regions, card_of(pool), more);
+    else if (!account_reserve(regions, card_of(pool), more))
         return false;
     add_charged(pool, more);
     return true;
@@ -144,7 +162,7 @@ static void lower(struct regions *regions, struct process_pool *pool) {
     uint64_t seen = load(&pool->charged), pending = load(&pool->pending);
     uint64_t bytes = reserved_by(pool) + pending, charged = seen >> VERSION_BITS;
     if (bytes >= charged || !swap_charged(pool, seen, bytes)) return;
-    account_release(regions, pool->card, charged - bytes);
+    account_release(regions, card_of(pool), charged - bytes);
     raise_to(regions, pool, load(&pool->live), true);
 }
 
@@ -170,7 +188,7 @@ static void forget_kept(struct process_pool *pool) {
 static void trim(const struct process_pool *pool) {
     uint64_t handle = load(&pool->handle);
     if (handle & GRAPH_POOL)
-        REAL(cuDeviceGraphMemTrim)(pool->device);
+        REAL(cuDeviceGraphMemTrim)(device_of(pool));
     else if (!(handle & NAMELESS_POOL))
         REAL(cuMemPoolTrimTo)((CUmemoryPool)(uintptr_t)handle, 0);
 }
@@ -184,8 +202,8 @@ static void trim(const struct process_pool *pool) {
 static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
     uint64_t taken = load(&pool->live) + load(&pool->pending) + bytes;
     uint64_t beyond = taken > charged_bytes(pool) ? load(&pool->grain) : 0;
-    if (!account_reserve(regions, pool->card, bytes + beyond)) return false;
-    account_release(regions, pool->card, beyond);
+    if (!account_reserve(regions, card_of(pool), bytes + beyond)) return false;
+    account_release(regions, card_of(pool), beyond);
     __atomic_add_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
     add_charged(pool, bytes);
     return true;
@@ -246,7 +264,7 @@ enum pools_way pools_allocate(struct regions *regions, unsigned number, uint64_t
     bool fits = take_kept(pool, bytes);
     if (reserve(regions, pool, bytes)) return POOLS_RESERVED;
     if (fits && use_kept(pool, bytes)) return POOLS_KEPT;
-    return pools_shrink(regions, pool->card) && reserve(regions, pool, bytes) ? POOLS_RESERVED
+    return pools_shrink(regions, card_of(pool)) && reserve(regions, pool, bytes) ? POOLS_RESERVED
                                                                                : POOLS_REFUSED;
 }
 
@@ -316,7 +334,7 @@ static void end_if_empty(struct process_pool *pool) {
 }
 
 static bool is_default(const struct process_pool *pool, CUmemoryPool *usual) {
-    return REAL(cuDeviceGetDefaultMemPool)(usual, pool->device) == CUDA_SUCCESS &&
+    return REAL(cuDeviceGetDefaultMemPool)(usual, device_of(pool)) == CUDA_SUCCESS &&
            load(&pool->handle) == (uint64_t)(uintptr_t)*usual;
 }
 
@@ -325,8 +343,8 @@ static void retire(const struct process_pool *pool, CUmemoryPool handle, CUmemor
     uint64_t nothing = 0;
     CUmemoryPool present;
     REAL(cuMemPoolSetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
-    if (REAL(cuDeviceGetMemPool)(&present, pool->device) == CUDA_SUCCESS && present == handle)
-        REAL(cuDeviceSetMemPool)(pool->device, usual);
+    if (REAL(cuDeviceGetMemPool)(&present, device_of(pool)) == CUDA_SUCCESS && present == handle)
+        REAL(cuDeviceSetMemPool)(device_of(pool), usual);
 }
 
 CUresult pools_destroy(struct regions *regions, CUmemoryPool handle) {
@@ -375,7 +393,7 @@ bool pools_shrink(struct regions *regions, int card) {
     for (unsigned place = 0; place < used(regions->process); place++) {
         struct process_pool *pool = &regions->process->pools[place];
         uint64_t before = charged_bytes(pool);
-        if (!load(&pool->handle) || pool->card != card || before <= load(&pool->live))
+        if (!load(&pool->handle) || card_of(pool) != card || before <= load(&pool->live))
             continue;
         trim(pool);
         lower(regions, pool);
@@ -416,7 +434,7 @@ void pools_primary_gone(struct regions *regions, CUdevice device) {
     for (unsigned place = 0; place < used(regions->process); place++) {
         struct process_pool *pool = &regions->process->pools[place];
         struct sweep sweep = {regions, place + 1};
-        if (load(&pool->handle) && load(&pool->live) && pool->device == device && is_empty(pool))
+        if (load(&pool->handle) && load(&pool->live) && device_of(pool) == device && is_empty(pool))
             allocs_sweep(regions->process, is_of_pool, forget, &sweep);
     }
     pools_settle(regions);
