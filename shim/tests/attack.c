@@ -16,7 +16,6 @@
 #define LIMIT (1024 * MIB)
 #define MOST (900 * MIB) /* what is allowed beside contexts and code */
 #define LARGE (600 * MIB)
-#define LONG_NS 100000000
 
 /* Not hooked, so not declared with the rest. */
 CUresult cuCtxSetCurrent(CUcontext context);
@@ -64,21 +63,25 @@ static void give(CUdeviceptr pointer) {
     DO(cuMemFree_v2, pointer);
 }
 
+static bool may_go_on; /* what keeps the stream busy */
+
 static void wait_for_all(void) {
+    __atomic_store_n(&may_go_on, true, __ATOMIC_RELEASE);
     DO(cuCtxSynchronize);
 }
 
 /* ---- frees that wait behind work ----------------------------------------------------------------- */
 
-static void sleep_a_while(void *unused) {
-    const struct timespec moment = {0, LONG_NS};
+static void wait_to_go_on(void *unused) {
+    const struct timespec moment = {0, 1000000};
     (void)unused;
-    nanosleep(&moment, NULL);
+    while (!__atomic_load_n(&may_go_on, __ATOMIC_ACQUIRE)) nanosleep(&moment, NULL);
 }
 
-/* What is put into the stream from here on has to wait. */
+/* What is put into the stream from here on has to wait, until somebody waits for all. */
 static void keep_busy(void) {
-    DO(cuLaunchHostFunc, stream, sleep_a_while, NULL);
+    __atomic_store_n(&may_go_on, false, __ATOMIC_RELEASE);
+    DO(cuLaunchHostFunc, stream, wait_to_go_on, NULL);
 }
 
 static void free_behind_work(CUresult (*allocate)(CUdeviceptr *pointer)) {
@@ -123,6 +126,7 @@ static void context_behind_work(void) {
     CHECK(take(&pointer, LARGE));
     keep_busy();
     DO(cuMemFreeAsync, pointer, stream);
+    __atomic_store_n(&may_go_on, true, __ATOMIC_RELEASE); /* the driver may wait for it */
     DO(cuCtxDestroy_v2, context);
     stream = before;
     DO(cuCtxSetCurrent, primary);
