@@ -2,6 +2,7 @@
 
 #include "account.h"
 #include "allocs.h"
+#include "pages.h"
 #include "resolve.h"
 
 /* Plus the device: no handle has these bits. */
@@ -44,7 +45,6 @@ static void reset(struct process_pool *pool, int card, int device) {
     __atomic_store_n(&pool->device, device, __ATOMIC_RELAXED);
     __atomic_store_n(&pool->destroyed, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&pool->distrust, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&pool->grain, 0, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < POOL_KEPT; i++) __atomic_store_n(&pool->kept[i], 0, __ATOMIC_RELAXED);
 }
 
@@ -195,25 +195,32 @@ static void trim(const struct process_pool *pool) {
 
 /* ---- allocations --------------------------------------------------------------------------------- */
 
-/*
- * A pool that has to grow may do so by more than is asked for, as it did before: there has to be
- * room for that too.
- */
+static uint64_t *grain(struct regions *regions, const struct process_pool *pool) {
+    return &regions->process->cards[card_of(pool)].pool_grain;
+}
+
+/* A pool that has to grow does so by whole pages: so much is under way. */
+static uint64_t whole(uint64_t bytes) {
+    return (bytes + PAGE_BYTES - 1) & -PAGE_BYTES;
+}
+
+/* It may grow by more, as pools of this card did before: there has to be room for that too. */
 static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
-    uint64_t taken = load(&pool->live) + load(&pool->pending) + bytes;
-    uint64_t beyond = taken > charged_bytes(pool) ? load(&pool->grain) : 0;
-    if (!account_reserve(regions, card_of(pool), bytes + beyond)) return false;
+    uint64_t taken = load(&pool->live) + load(&pool->pending) + whole(bytes);
+    uint64_t beyond = taken > charged_bytes(pool) ? load(grain(regions, pool)) : 0;
+    if (!account_reserve(regions, card_of(pool), whole(bytes) + beyond)) return false;
     account_release(regions, card_of(pool), beyond);
-    __atomic_add_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
-    add_charged(pool, bytes);
+    __atomic_add_fetch(&pool->pending, whole(bytes), __ATOMIC_SEQ_CST);
+    add_charged(pool, whole(bytes));
     return true;
 }
 
-static void learn_grain(struct process_pool *pool, uint64_t reserved) {
-    uint64_t charged = charged_bytes(pool);
+static void learn_grain(struct regions *regions, const struct process_pool *pool,
+                        uint64_t reserved) {
+    uint64_t charged = charged_bytes(pool), *known = grain(regions, pool);
     uint64_t beyond = reserved > charged ? reserved - charged : 0;
     if (beyond > GRAIN_MOST) beyond = GRAIN_MOST;
-    if (beyond > load(&pool->grain)) __atomic_store_n(&pool->grain, beyond, __ATOMIC_RELAXED);
+    if (beyond > load(known)) __atomic_store_n(known, beyond, __ATOMIC_RELAXED);
 }
 
 /*
@@ -252,9 +259,9 @@ static bool hold_charge(struct process_pool *pool) {
 /* It counts as under way, so that nobody lowers the charge below what the driver holds and this. */
 static bool use_kept(struct process_pool *pool, uint64_t bytes) {
     if (!rely_on_kept(pool)) return false;
-    __atomic_add_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&pool->pending, whole(bytes), __ATOMIC_SEQ_CST);
     if (hold_charge(pool)) return true;
-    __atomic_sub_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&pool->pending, whole(bytes), __ATOMIC_SEQ_CST);
     process_unlock(&pool->kept_lock);
     return false;
 }
@@ -271,14 +278,14 @@ enum pools_way pools_allocate(struct regions *regions, unsigned number, uint64_t
 /* From here on it lives; a moment of both is no harm. */
 static void begin_to_live(struct process_pool *pool, uint64_t bytes, enum pools_way way) {
     __atomic_add_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
-    __atomic_sub_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&pool->pending, whole(bytes), __ATOMIC_SEQ_CST);
     if (way == POOLS_KEPT) process_unlock(&pool->kept_lock);
 }
 
 bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, enum pools_way way) {
     struct process_pool *pool = pool_of(regions, number);
     uint64_t reserved = reserved_by(pool);
-    learn_grain(pool, reserved);
+    learn_grain(regions, pool, reserved);
     if (!raise_to(regions, pool, reserved, false)) {
         __atomic_store_n(&pool->distrust, DISTRUST, __ATOMIC_RELAXED);
         return false;
@@ -292,7 +299,7 @@ void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes, enum
                   bool grown) {
     struct process_pool *pool = pool_of(regions, number);
     if (grown) trim(pool), forget_kept(pool);
-    __atomic_sub_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&pool->pending, whole(bytes), __ATOMIC_SEQ_CST);
     raise_to(regions, pool, reserved_by(pool), true); /* what could not be trimmed is there */
     if (way == POOLS_KEPT) process_unlock(&pool->kept_lock);
     lower(regions, pool);

@@ -51,7 +51,6 @@ struct process_pool {
     uint32_t dirty;     /* something was freed since the last look at the driver's figure */
     uint32_t distrust;  /* so many times more it will not be relied upon what the pool keeps */
     uint32_t kept_lock; /* one thread at a time relies on it */
-    uint64_t grain;     /* it grew by so much more than was asked for */
     uint32_t kept[POOL_KEPT]; /* blocks that it keeps, by size: pools.c */
 };
 
@@ -73,7 +72,8 @@ struct process_card {
     uint64_t paid_until, uncharged_ns; /* of this process alone: budget.c */
     uint64_t largest_load; /* bytes that code took at most: loads.c */
     uint64_t window, window_at; /* as last seen, and since when it is one */
-    uint64_t reserved[5];
+    uint64_t pool_grain; /* pools grew by so much more than was asked for: pools.c */
+    uint64_t reserved[4];
     struct moments moments; /* in which this process had work on the card */
 };
 
