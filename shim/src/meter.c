@@ -287,7 +287,7 @@ static void end_measured(struct piece *piece) {
     meters_push(meter, (struct batch){.begin = piece->begin, .end = end, .sparse = over,
                                .launched_at = piece->launched_at,
                                .doubtful = piece->kind != COSTS_STEADY && piece->kind != COSTS_VARYING,
-                               .varies = piece->kind != COSTS_STEADY, .work = piece->work,
+                               .varies = meters_vary(piece->regions, now), .work = piece->work,
                                .cost = piece->cost, .reserved = reserved_for(piece),
                                .likely = piece->likely});
     stamps_drop(&meter->stamps, piece->begin);

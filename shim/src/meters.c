@@ -88,12 +88,11 @@ void meters_clear(struct meter *meter) {
 }
 
 void meters_note_varying(struct regions *regions, uint64_t now) {
-    __atomic_store_n(&regions->process->metering->varied_at, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&metering_of(regions)->varied_at, now, __ATOMIC_RELAXED);
 }
 
 bool meters_vary(struct regions *regions, uint64_t now) {
-    return now - __atomic_load_n(&regions->process->metering->varied_at, __ATOMIC_RELAXED) <
-           VARIED_FOR;
+    return now - __atomic_load_n(&metering_of(regions)->varied_at, __ATOMIC_RELAXED) < VARIED_FOR;
 }
 
 /* ---- settling what the card has done ------------------------------------------------------------ */

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define GAPS_MAX 16
+#define GAPS_MAX 128 /* a long kernel of one stream is settled after many short ones of others */
 
 struct gap {
     uint64_t from, to;

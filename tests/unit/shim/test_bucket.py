@@ -17,7 +17,7 @@ MS = 1_000_000
 FULL = 10_000
 LEAD = 70 * US  # bucket.c: so much too early is on time
 SAVINGS = 30 * MS  # bucket.c: without a window
-GAPS = 16  # moments.h
+GAPS = 128  # moments.h
 
 
 class Terms(Structure):
