@@ -114,7 +114,8 @@ def _owner(kind: str, name: str, uid: str, *, controller: bool) -> Object:
         "name": name,
         "uid": uid,
         "controller": controller,
-        # A foreground deletion of the owner must not take this one away undrained.
+        # A foreground deletion of the owner must not take this one away undrained; for what the
+        # garbage collector tries all the same see the policy of shadow pods' deletion.
         "blockOwnerDeletion": False,
     }
 

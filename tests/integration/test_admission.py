@@ -279,6 +279,10 @@ class TestPolicies:
         assert status != 0
         assert "delete those pods, and it goes by itself after the idle timeout" in said
         kube.run(*delete, "plain", tenant)
+        collector = "--as=system:serviceaccount:kube-system:generic-garbage-collector"
+        status, said = kube.attempt(*delete, "shadow", collector)
+        assert status != 0
+        assert "drained by Mizar's operator before it goes" in said
         kube.run(*delete, "shadow", operator)
 
     def test_a_node_agent_writes_its_own_nodes_shares_only(

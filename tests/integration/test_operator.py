@@ -352,7 +352,7 @@ def test_deleting_drains_first(tenant: Tenant) -> None:
     (replacement,) = tenant.shadows()
     assert replacement["metadata"]["name"] != name
     tenant.agent(replacement)
-    tenant.kube.delete("gpuquota", "gpus", tenant.name, "--cascade=foreground", "--wait=false")
+    tenant.kube.delete("gpuquota", "gpus", tenant.name, "--wait=false")
     tenant.wait_drain(replacement)
     tenant.agent(replacement, "Drained")
     tenant.shadows(0)
