@@ -1,11 +1,8 @@
 #include "answers.h"
 
 #include "account.h"
+#include "numbers.h"
 #include "slots.h"
-
-static uint64_t smaller(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
 
 static uint64_t plus(uint64_t a, uint64_t b) {
     return a + b < a ? UINT64_MAX : a + b;

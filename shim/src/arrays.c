@@ -1,14 +1,11 @@
 #include "arrays.h"
 
 #include "mizar_regions.h"
+#include "numbers.h"
 
 #define ROW_UNIT 512 /* bytes; no layout is known to pad rows to more */
 #define BLOCK_ROWS 8 /* the unit of a block-linear layout, of which up to 16 are stacked */
 #define BLOCK_ROWS_MAX 128
-
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
 
 static uint64_t round_up(uint64_t value, uint64_t unit) {
     return (value + unit - 1) / unit * unit;

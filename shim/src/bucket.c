@@ -1,6 +1,7 @@
 #include "bucket.h"
 
 #include "mizar_regions.h"
+#include "numbers.h"
 
 #define MS UINT64_C(1000000)
 #define US UINT64_C(1000)
@@ -30,14 +31,6 @@ static bool has_window(const struct terms *terms, struct window *window) {
     if (terms->window >> 60 != MIZAR_WINDOW_VALID >> 60) return false;
     *window = decode(terms->window);
     return window->period && window->length && window->length < window->period;
-}
-
-static uint64_t smaller(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
 }
 
 /* GPU time as time of the container's share. */

@@ -3,9 +3,11 @@
 #include <linux/futex.h>
 #include <time.h>
 
+#include "numbers.h"
 #include "slots.h"
 #include "sys.h"
 #include "turns.h"
+#include "words.h"
 
 #define MS UINT64_C(1000000)
 #define STALE (1000 * MS)        /* a node agent that is silent for so long is gone */
@@ -19,29 +21,8 @@
 #define UNCHARGED_MOST (200 * MS)
 #define FUTURE_MOST (10 * MS) /* clocks of the card and of the machine are not the same */
 
-static uint64_t load(const uint64_t *word) {
-    return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
-
 static uint32_t load32(const uint32_t *word) {
     return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
-
-static void store(uint64_t *word, uint64_t value) {
-    __atomic_store_n(word, value, __ATOMIC_RELAXED);
-}
-
-static bool swap(uint64_t *word, uint64_t *seen, uint64_t value) {
-    return __atomic_compare_exchange_n(word, seen, value, false, __ATOMIC_RELAXED,
-                                       __ATOMIC_RELAXED);
-}
-
-static uint64_t smaller(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
 }
 
 static struct mizar_compute *shared(struct regions *regions, int card) {
@@ -107,6 +88,27 @@ bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms 
     return true;
 }
 
+/* ---- work that is on the card -------------------------------------------------------------------- */
+
+void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until) {
+    struct mizar_slot_card *own = &regions->usage->slots[regions->process->slot].cards[card];
+    store(&own->open_until, until);
+    store(&own->open_since, since);
+}
+
+uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint64_t to,
+                          unsigned but) {
+    uint64_t most = 0;
+    for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
+        const struct mizar_slot_card *work = &regions->usage->slots[slot].cards[card];
+        uint64_t since = load(&work->open_since), until = smaller(load(&work->open_until), to);
+        if (slot == but || !since) continue;
+        since = larger(since, from);
+        if (until > since) most = larger(most, until - since);
+    }
+    return most;
+}
+
 /* ---- the budget -------------------------------------------------------------------------------- */
 
 /*
@@ -131,13 +133,7 @@ static void spend(uint64_t *word, const struct terms *terms, uint64_t now, uint6
 
 /* What other processes of the container have on the card: ns until it is done, if they guess right. */
 static uint64_t queue_of_others(struct regions *regions, int card, uint64_t now) {
-    uint64_t most = 0;
-    for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
-        const struct mizar_slot_card *other = &regions->usage->slots[slot].cards[card];
-        uint64_t until = load(&other->open_until);
-        if (slot == regions->process->slot || !load(&other->open_since)) continue;
-        if (until > now) most = larger(most, until - now);
-    }
+    uint64_t most = budget_open_time(regions, card, now, UINT64_MAX, regions->process->slot);
     return smaller(most, OTHERS_MOST);
 }
 
@@ -175,19 +171,6 @@ void budget_refund(struct regions *regions, int card, uint64_t ns) {
 
 /* ---- charging ---------------------------------------------------------------------------------- */
 
-/* How much of the gap (from, to) other processes of the container had work on the card. */
-static uint64_t filled_by_others(struct regions *regions, int card, uint64_t from, uint64_t to) {
-    uint64_t most = 0;
-    for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
-        const struct mizar_slot_card *other = &regions->usage->slots[slot].cards[card];
-        uint64_t since = larger(load(&other->open_since), from);
-        uint64_t until = smaller(load(&other->open_until), to);
-        if (slot == regions->process->slot || !load(&other->open_since)) continue;
-        if (until > since) most = larger(most, until - since);
-    }
-    return most;
-}
-
 /*
  * Moves the mark to `to` if that is later, and returns where the part of [from, to] begins that it
  * passed: `to` when there is none. *before is where it was.
@@ -222,7 +205,7 @@ static uint64_t charge_shared(struct regions *regions, int card, const struct te
     uint64_t before, begin = pass(&compute->busy_until, now, done->since, done->to, &before);
     uint64_t passed = bucket_own_part(terms, begin, done->to);
     if (passed && before < done->since)
-        passed += filled_by_others(regions, card, before, done->since);
+        passed += budget_open_time(regions, card, before, done->since, regions->process->slot);
     return draw(&compute->uncharged_ns, passed + late, own);
 }
 
@@ -232,31 +215,17 @@ static void count(struct regions *regions, int card, uint64_t ns) {
     __atomic_fetch_add(&slot->gpu_time_ns, ns, __ATOMIC_RELAXED);
 }
 
-uint64_t budget_settle(struct regions *regions, int card, const struct done *done) {
-    struct terms terms = {0};
-    uint64_t now = budget_now();
-    bool limited = budget_terms(regions, card, now, &terms) && terms.rate;
+uint64_t budget_settle(struct regions *regions, int card, const struct terms *terms, uint64_t now,
+                       const struct done *done) {
     struct process_card *process = &regions->process->cards[card];
-    uint64_t late, passed = moments_add(&process->moments, done->from, done->to, own_part, &terms, &late);
+    uint64_t late, passed = moments_add(&process->moments, done->from, done->to, own_part, terms, &late);
     uint64_t own = draw(&process->uncharged_ns, passed, done->most);
-    uint64_t charged = charge_shared(regions, card, &terms, now, done, late, own);
+    uint64_t charged = charge_shared(regions, card, terms, now, done, late, own);
     count(regions, card, charged);
-    if (!limited) return own;
-    correct(&shared(regions, card)->paid_until, &terms, (int64_t)(charged - done->reserved));
-    correct(own_paid(regions, card), &terms, (int64_t)(own - done->reserved));
+    if (!terms->rate) return own;
+    correct(&shared(regions, card)->paid_until, terms, (int64_t)(charged - done->reserved));
+    correct(own_paid(regions, card), terms, (int64_t)(own - done->reserved));
     return own;
-}
-
-uint64_t budget_own_part(struct regions *regions, int card, uint64_t from, uint64_t to) {
-    struct terms terms = {0};
-    budget_terms(regions, card, budget_now(), &terms);
-    return bucket_own_part(&terms, from, to);
-}
-
-void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until) {
-    struct mizar_slot_card *own = &regions->usage->slots[regions->process->slot].cards[card];
-    store(&own->open_until, until);
-    store(&own->open_since, since);
 }
 
 /* ---- waiting ------------------------------------------------------------------------------------ */

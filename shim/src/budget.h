@@ -28,16 +28,21 @@ struct done {
  * the card at once; the container pays for no more moments than there were. Returns the ns that the
  * process has to pay.
  */
-uint64_t budget_settle(struct regions *regions, int card, const struct done *done);
-
-/* How much of [from, to] is the container's own, as far as it can know: bucket.h. */
-uint64_t budget_own_part(struct regions *regions, int card, uint64_t from, uint64_t to);
+uint64_t budget_settle(struct regions *regions, int card, const struct terms *terms, uint64_t now,
+                       const struct done *done);
 
 /* So many reserved ns will not be used. */
 void budget_refund(struct regions *regions, int card, uint64_t ns);
 
 /* This process has work on the card since `since`, until `until` if the guess is right. */
 void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until);
+
+/*
+ * The longest time within [from, to] in which a process of the container says that it has work on
+ * the card; `but` is a slot to leave out, MIZAR_SLOT_MAX for none.
+ */
+uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint64_t to,
+                          unsigned but);
 
 /* Waits until about `until`, at most a moment; less when the limits change. */
 void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now, uint64_t until);

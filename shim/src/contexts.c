@@ -5,6 +5,7 @@
 #include "cards.h"
 #include "late.h"
 #include "meter.h"
+#include "numbers.h"
 #include "pools.h"
 #include "probe.h"
 
@@ -45,14 +46,6 @@ static unsigned add(struct process *process, struct process_context entry) {
 }
 
 /* ---- what a context costs ------------------------------------------------------------------------ */
-
-static uint64_t smaller(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
 
 static void count_context(struct regions *regions, int card, int64_t bytes) {
     struct mizar_usage_slot *slot = &regions->usage->slots[regions->process->slot];

@@ -1,5 +1,6 @@
 #include "costs.h"
 
+#include "numbers.h"
 #include "regions.h"
 
 #define AT_LEAST 500    /* ns: no launch is for nothing */
@@ -44,14 +45,6 @@ static struct cost *enter(const void *work) {
     store(&entry->ns, 0);
     __atomic_store_n(&entry->work, work, __ATOMIC_RELEASE);
     return entry;
-}
-
-static uint64_t smaller(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
 }
 
 static void begin_group(struct cost *entry) {

@@ -3,7 +3,7 @@
 #include "budget.h"
 #include "charge.h"
 #include "meters.h"
-#include "resolve.h"
+#include "relax.h"
 
 #define QUANTUM UINT64_C(1000000)        /* ns granted at once ... */
 #define QUANTUM_FREE UINT64_C(5000000)   /* ... and where nothing is limited */
@@ -24,17 +24,6 @@ void meter_forget(struct regions *regions, CUcontext context) {
     process_lock(&meter->lock);
     meters_clear(meter);
     process_unlock(&meter->lock);
-}
-
-/* Calls that look at events are refused while some stream of the thread is captured, unless ... */
-static int relax_capture(void) {
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    return mode;
-}
-
-static void restore_capture(int mode) {
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
 /* ---- what threads were granted ------------------------------------------------------------------- */
@@ -241,11 +230,11 @@ static bool is_limited(struct piece *piece) {
 
 static void run_measured(struct piece *piece, void (*step)(struct piece *piece)) {
     struct meter *meter = piece->meter;
-    int mode = relax_capture();
+    int mode = relax_begin();
     process_lock(&meter->lock);
     step(piece);
     process_unlock(&meter->lock);
-    restore_capture(mode);
+    relax_end(mode);
 }
 
 /*
@@ -345,9 +334,9 @@ void meter_before_wait_for_all(void) {
 /* Whoever finds another thread at it leaves it to that one. */
 static void reap_meter(struct regions *regions, struct meter *meter) {
     if (!__atomic_load_n(&meter->count, __ATOMIC_RELAXED) || !process_try_lock(&meter->lock)) return;
-    int mode = relax_capture();
+    int mode = relax_begin();
     meters_reap(regions, meter, budget_now());
-    restore_capture(mode);
+    relax_end(mode);
     process_unlock(&meter->lock);
 }
 

@@ -5,6 +5,7 @@
 #include "budget.h"
 #include "cards.h"
 #include "costs.h"
+#include "numbers.h"
 #include "sys.h"
 
 #define VARIED_FOR UINT64_C(1000000000)  /* ns, for which a varying function is reckoned with */
@@ -97,14 +98,6 @@ bool meters_vary(struct regions *regions, uint64_t now) {
 
 /* ---- settling what the card has done ------------------------------------------------------------ */
 
-static uint64_t smaller(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
 /* Longer than it is said to take, and by more than chance and a change of processes add. */
 static bool is_surprise(const struct batch *batch, uint64_t ns) {
     return batch->work && ns > 2 * batch->cost + SURPRISE;
@@ -134,17 +127,19 @@ static void learn_overlap(struct meter *meter, uint64_t worked, uint64_t took) {
 }
 
 static void charge(struct regions *regions, struct meter *meter, const struct batch *batch,
-                   uint64_t since) {
+                   uint64_t since, uint64_t now) {
     uint64_t began = stamps_at(&meter->stamps, batch->begin);
     struct done done = {.from = larger(began, batch->launched_at), .reserved = batch->reserved,
                         .to = stamps_at(&meter->stamps, batch->end)};
     done.to = larger(done.to, done.from);
     done.since = smaller(since, done.from);
     uint64_t ns = done.to - done.from;
-    uint64_t own = budget_own_part(regions, meter->card, done.from, done.to);
+    struct terms terms = {0};
+    budget_terms(regions, meter->card, now, &terms);
+    uint64_t own = bucket_own_part(&terms, done.from, done.to);
     done.most = at_most(batch, ns, own == ns);
     if (batch->work) costs_learn(batch->work, own, own == ns && !batch->sparse);
-    uint64_t took = budget_settle(regions, meter->card, &done);
+    uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
     if (!batch->varies) learn_overlap(meter, batch->cost, took);
 }
 
@@ -155,7 +150,7 @@ static bool settle(struct regions *regions, struct meter *meter, struct batch *b
     enum stamp_state end = begin == STAMP_PASSED ? stamps_look(&meter->stamps, batch->end, now)
                                                  : begin;
     if (end == STAMP_AHEAD) return false;
-    if (end == STAMP_PASSED) charge(regions, meter, batch, since);
+    if (end == STAMP_PASSED) charge(regions, meter, batch, since, now);
     uint64_t ended = end == STAMP_PASSED ? stamps_at(&meter->stamps, batch->end) : now;
     if (ended > meter->moved_at) meter->moved_at = ended;
     stamps_drop(&meter->stamps, batch->begin);

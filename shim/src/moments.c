@@ -1,14 +1,7 @@
 #include "moments.h"
 
+#include "numbers.h"
 #include "process.h"
-
-static uint64_t smaller(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
 
 /* In place of the gap that is longest ago. */
 static void remember(struct moments *moments, uint64_t from, uint64_t to) {

@@ -1,6 +1,7 @@
 #include "turns.h"
 
 #include "slots.h"
+#include "words.h"
 
 #define US UINT64_C(1000)
 #define TURN (8000 * US)
@@ -12,10 +13,6 @@ struct turn {
     uint32_t holder; /* slot + 1; 0: nobody */
     uint64_t until;
 };
-
-static uint64_t load(const uint64_t *word) {
-    return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
 
 /* A turn that lasts too long is nobody's: somebody scribbled. */
 static struct turn decode(uint64_t word, uint64_t now) {

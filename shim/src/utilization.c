@@ -8,8 +8,8 @@
 #include <time.h>
 
 #include "budget.h"
-#include "slots.h"
 #include "sys.h"
+#include "words.h"
 
 #define BITS 28
 #define MASK ((UINT64_C(1) << BITS) - 1)
@@ -24,10 +24,6 @@ struct look {
     uint64_t time, busy;
 };
 
-static uint64_t load(const uint64_t *word) {
-    return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
-
 static uint64_t pack(struct look look) {
     return look.percent | (look.time & MASK) << 8 | (look.busy & MASK) << (8 + BITS);
 }
@@ -36,23 +32,12 @@ static struct look unpack(uint64_t word) {
     return (struct look){word & 0xff, word >> 8 & MASK, word >> (8 + BITS) & MASK};
 }
 
-/* What a process has on the card and was not charged for yet. */
-static uint64_t open_time(const struct mizar_slot_card *slot, uint64_t charged_to, uint64_t now) {
-    uint64_t since = load(&slot->open_since), until = load(&slot->open_until);
-    if (!since) return 0;
-    if (since < charged_to) since = charged_to;
-    if (until > now) until = now;
-    return until > since ? until - since : 0;
-}
-
+/* What was charged, and what a process has on the card that was not charged for yet. */
 static uint64_t busy_time(struct regions *regions, int card, uint64_t now) {
     const struct mizar_compute *compute = &regions->usage->cards[card].compute;
-    uint64_t most = 0, charged_to = load(&compute->busy_until);
-    for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
-        uint64_t open = open_time(&regions->usage->slots[slot].cards[card], charged_to, now);
-        if (open > most) most = open;
-    }
-    return load(&compute->charged_ns) + most;
+    uint64_t charged_to = load(&compute->busy_until);
+    uint64_t open = budget_open_time(regions, card, charged_to, now, MIZAR_SLOT_MAX);
+    return load(&compute->charged_ns) + open;
 }
 
 static struct look look_now(struct regions *regions, int card) {
