@@ -119,12 +119,25 @@ static unsigned narrow(unsigned stream) {
     return kernel(streams[stream], 200 * US, 4);
 }
 
-static unsigned mixed(unsigned stream) {
+static unsigned chance(void) {
     static uint64_t state = 1;
     state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    unsigned chance = (unsigned)(state >> 33) % 100;
-    unsigned ns = chance < 2 ? 5 * MS : chance < 30 ? 200 * US : 20 * US;
-    return kernel(streams[stream], ns, chance % 7 ? multiprocessors : 8);
+    return (unsigned)(state >> 33) % 100;
+}
+
+/* One function over much and little: what is large takes so many more rounds of blocks. */
+static unsigned mixed(unsigned stream) {
+    unsigned part = chance();
+    unsigned rounds = part < 2 ? 250 : part < 30 ? 10 : 1;
+    unsigned blocks = part % 7 ? 2 * multiprocessors * rounds : 8;
+    return kernel(streams[stream], 20 * US, blocks) * (part % 7 ? rounds : 1);
+}
+
+/* One function of which nothing tells how long it will take. */
+static unsigned erratic(unsigned stream) {
+    unsigned part = chance();
+    unsigned ns = part < 2 ? 5 * MS : part < 30 ? 200 * US : 20 * US;
+    return kernel(streams[stream], ns, part % 7 ? multiprocessors : 8);
 }
 
 static unsigned together(unsigned stream) {
@@ -156,7 +169,7 @@ static const struct {
     piece *piece;
 } kinds[] = {
     {"us_20", us_20}, {"us_200", us_200}, {"ms_5", ms_5},          {"mixed", mixed},
-    {"graph", graph}, {"narrow", narrow}, {"cooperative", together},
+    {"erratic", erratic}, {"graph", graph}, {"narrow", narrow}, {"cooperative", together},
 };
 
 static piece *piece_of(const char *name) {

@@ -5,7 +5,8 @@
 
 #define AT_LEAST 500    /* ns: no launch is for nothing */
 #define GROUP 256       /* samples */
-#define VARYING 2       /* times the median: a mean above that tells of times that vary */
+#define VARIES_OVER 3   /* halves of the median: a mean above that tells of times that vary ... */
+#define QUARTERS 4      /* ... and so does an upper quartile above as much of the lower one */
 #define WILD_FACTOR 4   /* between the mean and the median ... */
 #define WILD_NS 2000000 /* ... and so long at times: more than a change of processes takes */
 
@@ -28,6 +29,7 @@ static void store(int64_t *word, uint64_t value) {
 static void forget_all(void) {
     for (unsigned i = 0; i < COSTS_MAX; i++) {
         costs[i].samples = 0;
+        costs[i].guess = 0;
         store(&costs[i].ns, 0);
         __atomic_store_n(&costs[i].work, NULL, __ATOMIC_RELEASE);
     }
@@ -41,7 +43,7 @@ static struct cost *enter(const void *work) {
         forget_all();
         entry = costs_place(work);
     }
-    entry->samples = 0;
+    entry->samples = entry->guess = 0;
     store(&entry->ns, 0);
     __atomic_store_n(&entry->work, work, __ATOMIC_RELEASE);
     return entry;
@@ -66,8 +68,8 @@ static uint64_t mean(const struct cost *entry) {
            larger(entry->group[0].count + entry->group[1].count, 1);
 }
 
-/* Of the newest samples; of an even number of them the lower one in the middle. */
-static uint64_t median(const struct cost *entry) {
+/* The sample below which so many quarters of the newest ones are; of two in question the lower. */
+static uint64_t quartile(const struct cost *entry, unsigned quarters) {
     unsigned count = (unsigned)smaller(entry->samples, COSTS_RECENT), place = 0;
     uint32_t sorted[COSTS_RECENT];
     for (unsigned i = 0; i < count; i++) {
@@ -75,11 +77,16 @@ static uint64_t median(const struct cost *entry) {
             sorted[place] = sorted[place - 1];
         sorted[place] = entry->recent[i];
     }
-    return count ? larger(sorted[(count - 1) / 2], AT_LEAST) : AT_LEAST;
+    return count ? larger(sorted[(count - 1) * quarters / QUARTERS], AT_LEAST) : AT_LEAST;
+}
+
+static uint64_t median(const struct cost *entry) {
+    return quartile(entry, 2);
 }
 
 static bool varies(const struct cost *entry) {
-    return mean(entry) > VARYING * median(entry);
+    return 2 * mean(entry) > VARIES_OVER * median(entry) ||
+           2 * quartile(entry, 3) > VARIES_OVER * quartile(entry, 1);
 }
 
 /*
@@ -98,29 +105,52 @@ static bool is_worth(const struct cost *entry, uint64_t ns, bool known) {
     return known || !entry->samples || ns < median(entry);
 }
 
-/* Whoever finds another thread at it does without. */
-void costs_learn(const void *work, uint64_t ns, bool known) {
-    uint32_t *lock = lock_of();
-    if (!process_try_lock(lock)) return;
+static struct cost *learn(const void *work, uint64_t ns, bool known) {
     struct cost *entry = enter(work);
     if (is_worth(entry, ns, known)) add_sample(entry, ns);
-    store(&entry->ns, guess(entry));
+    __atomic_store_n(&entry->guess, guess(entry), __ATOMIC_RELAXED);
+    if (entry->ns != COSTS_BY_SHAPE) store(&entry->ns, entry->guess);
+    return entry;
+}
+
+/* Whoever finds another thread at it does without. */
+void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known) {
+    uint32_t *lock = lock_of();
+    if (!process_try_lock(lock)) return;
+    struct cost *entry = learn(work, ns, known);
+    if (shape && varies(entry)) store(&entry->ns, COSTS_BY_SHAPE);
+    if (entry->ns == COSTS_BY_SHAPE) learn(costs_shaped(work, shape), ns, known);
     process_unlock(lock);
 }
 
-void costs_mark(const void *work, uint64_t ns) {
+void costs_mark(const void *work, uint64_t shape, uint64_t ns) {
     uint32_t *lock = lock_of();
     if (!process_try_lock(lock)) return;
     struct cost *entry = enter(work);
+    if (entry->ns == COSTS_BY_SHAPE) entry = enter(costs_shaped(work, shape));
     if (!entry->ns) store(&entry->ns, ns);
     process_unlock(lock);
 }
 
-enum costs_kind costs_of(const void *work, uint64_t *ns, uint64_t *likely) {
+/* NULL: it was never measured. */
+static const struct cost *measured(const void *work) {
     const struct cost *entry = costs_place(work);
     bool same = __atomic_load_n(&entry->work, __ATOMIC_ACQUIRE) == work;
-    *ns = *likely = same ? (uint64_t)__atomic_load_n(&entry->ns, __ATOMIC_RELAXED) : 0;
-    if (!same || !__atomic_load_n(&entry->samples, __ATOMIC_RELAXED)) return COSTS_UNKNOWN;
+    return same && __atomic_load_n(&entry->samples, __ATOMIC_RELAXED) ? entry : NULL;
+}
+
+/* A shape that is new is taken for what the function's launches took in others. */
+static const struct cost *nearest(const void *work, uint64_t shape) {
+    const struct cost *entry = measured(work), *shaped = NULL;
+    if (entry && __atomic_load_n(&entry->ns, __ATOMIC_RELAXED) == COSTS_BY_SHAPE)
+        shaped = measured(costs_shaped(work, shape));
+    return shaped ? shaped : entry;
+}
+
+enum costs_kind costs_of(const void *work, uint64_t shape, uint64_t *ns, uint64_t *likely) {
+    const struct cost *entry = nearest(work, shape);
+    *ns = *likely = entry ? __atomic_load_n(&entry->guess, __ATOMIC_RELAXED) : 0;
+    if (!entry) return COSTS_UNKNOWN;
     *likely = smaller(mean(entry), *ns);
     if (*ns > 2 * *likely) return COSTS_WILD;
     return varies(entry) ? COSTS_VARYING : COSTS_STEADY;

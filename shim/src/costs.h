@@ -2,6 +2,9 @@
  * What a launch of each kernel or graph takes of the card's time: learned from measurements. A
  * guess that says how much to reserve; what is charged is measured.
  *
+ * A function whose times vary is learned by the shape of its launches as well: the same kernel over
+ * as many blocks takes much the same time.
+ *
  * One table for the process, read without a lock: an entry is found by linear probing and stays
  * where it is, until the table is too full and starts anew.
  */
@@ -16,9 +19,12 @@
 
 #define COSTS_RECENT 15
 
+#define COSTS_BY_SHAPE (-1) /* in place of ns */
+
 struct cost {
-    const void *work; /* NULL: free */
-    int64_t ns;       /* what a launch is taken for */
+    const void *work; /* a function, a graph, or a function in one shape; NULL: free */
+    int64_t ns;       /* what a launch is taken for; 0: not known */
+    uint64_t guess;   /* the same, also where each shape has its own */
     uint64_t samples; /* what follows is for who writes */
     struct cost_group {
         uint64_t high, sum, count;
@@ -40,6 +46,26 @@ static inline struct cost *costs_place(const void *work) {
     }
 }
 
+/* Some number for a launch's blocks and threads; 0: it has none. */
+static inline uint64_t costs_shape(unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                   unsigned block_x, unsigned block_y, unsigned block_z) {
+    uint64_t blocks = grid_x + ((uint64_t)grid_y << 32) + grid_z * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t threads = block_x | (uint64_t)block_y << 20 | (uint64_t)block_z << 40;
+    return (blocks * UINT64_C(0xd6e8feb86659fd93)) ^ threads;
+}
+
+/* The name of a function in one shape: no address that a program can have. */
+static inline const void *costs_shaped(const void *work, uint64_t shape) {
+    return (const void *)(uintptr_t)(UINT64_C(1) << 63 | costs_hash((uintptr_t)work ^ shape, 63));
+}
+
+/* ns that a launch is taken for; 0: not known. */
+static inline int64_t costs_ns(const void *work, uint64_t shape) {
+    int64_t ns = __atomic_load_n(&costs_place(work)->ns, __ATOMIC_RELAXED);
+    if (__builtin_expect(ns != COSTS_BY_SHAPE, 1)) return ns;
+    return __atomic_load_n(&costs_place(costs_shaped(work, shape))->ns, __ATOMIC_RELAXED);
+}
+
 enum costs_kind {
     COSTS_UNKNOWN, /* never measured */
     COSTS_STEADY,
@@ -48,12 +74,12 @@ enum costs_kind {
 };
 
 /* ns of GPU time: what a launch is taken for, and what it is likely to be. */
-enum costs_kind costs_of(const void *work, uint64_t *ns, uint64_t *likely);
+enum costs_kind costs_of(const void *work, uint64_t shape, uint64_t *ns, uint64_t *likely);
 
 /* One launch took that long; or not `known`: that long at most. */
-void costs_learn(const void *work, uint64_t ns, bool known);
+void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known);
 
 /* Nobody measures: each launch is taken for so many ns. */
-void costs_mark(const void *work, uint64_t ns);
+void costs_mark(const void *work, uint64_t shape, uint64_t ns);
 
 #endif

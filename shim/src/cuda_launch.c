@@ -9,58 +9,71 @@
 #define PER_THREAD true
 
 /* Not inline, so that the fast way needs no stack of its own. */
-#define SLOWLY(symbol, parameters, work, name, arguments)                      \
+#define SLOWLY(symbol, parameters, work, shape, name, arguments)                    \
     static __attribute__((noinline)) CUresult slow_##symbol parameters {       \
         struct piece piece;                                                    \
-        CUresult result = meter_begin(&piece, work, name);                     \
+        CUresult result = meter_begin(&piece, work, shape, name);              \
         if (result != CUDA_SUCCESS) return result;                             \
         return meter_end(&piece, REAL(symbol) arguments);                      \
     }
 
-#define LAUNCH(symbol, parameters, work, name, arguments)                      \
-    SLOWLY(symbol, parameters, work, name, arguments)                          \
+#define LAUNCH(symbol, parameters, work, shape, name, arguments)               \
+    SLOWLY(symbol, parameters, work, shape, name, arguments)                   \
     EXPORT CUresult symbol parameters {                                        \
         __typeof__(&symbol) real = KNOWN(symbol);                              \
-        if (__builtin_expect(real && lanes_pay(work, name), 1))                \
+        if (__builtin_expect(real && lanes_pay(work, shape, name), 1))         \
             return real arguments;                                             \
         return slow_##symbol arguments;                                        \
     }
 
-#define SHAPE (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
-#define SHAPE_EXTRA                                                                               \
+#define SHAPE costs_shape(grid_x, grid_y, grid_z, block_x, block_y, block_z)
+#define NO_SHAPE 0
+
+#define ALL (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
+#define ALL_EXTRA                                                                                 \
     (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, \
      extra)
 
-LAUNCH(cuLaunchKernel, (LAUNCH_SHAPE, void **extra), function, lanes_stream(stream, LEGACY),
-       SHAPE_EXTRA)
-LAUNCH(cuLaunchKernel_ptsz, (LAUNCH_SHAPE, void **extra), function,
-       lanes_stream(stream, PER_THREAD), SHAPE_EXTRA)
-LAUNCH(cuLaunchCooperativeKernel, (LAUNCH_SHAPE), function, lanes_stream(stream, LEGACY), SHAPE)
-LAUNCH(cuLaunchCooperativeKernel_ptsz, (LAUNCH_SHAPE), function, lanes_stream(stream, PER_THREAD),
-       SHAPE)
+LAUNCH(cuLaunchKernel, (LAUNCH_SHAPE, void **extra), function, SHAPE, lanes_stream(stream, LEGACY),
+       ALL_EXTRA)
+LAUNCH(cuLaunchKernel_ptsz, (LAUNCH_SHAPE, void **extra), function, SHAPE,
+       lanes_stream(stream, PER_THREAD), ALL_EXTRA)
+LAUNCH(cuLaunchCooperativeKernel, (LAUNCH_SHAPE), function, SHAPE, lanes_stream(stream, LEGACY),
+       ALL)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, (LAUNCH_SHAPE), function, SHAPE,
+       lanes_stream(stream, PER_THREAD), ALL)
 
 /* The driver finds out what is wrong with a missing configuration. */
 static uintptr_t stream_in(const CUlaunchConfig *config, bool twin) {
     return lanes_stream(config ? config->stream : NULL, twin);
 }
 
+static inline uint64_t shape_in(const CUlaunchConfig *config) {
+    return config ? costs_shape(config->grid_x, config->grid_y, config->grid_z, config->block_x,
+                                config->block_y, config->block_z)
+                  : NO_SHAPE;
+}
+
 #define EX_PARAMETERS \
     (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 
-LAUNCH(cuLaunchKernelEx, EX_PARAMETERS, function, stream_in(config, LEGACY),
+LAUNCH(cuLaunchKernelEx, EX_PARAMETERS, function, shape_in(config), stream_in(config, LEGACY),
        (config, function, parameters, extra))
-LAUNCH(cuLaunchKernelEx_ptsz, EX_PARAMETERS, function, stream_in(config, PER_THREAD),
-       (config, function, parameters, extra))
+LAUNCH(cuLaunchKernelEx_ptsz, EX_PARAMETERS, function, shape_in(config),
+       stream_in(config, PER_THREAD), (config, function, parameters, extra))
 
-LAUNCH(cuLaunch, (CUfunction function), function, lanes_stream(NULL, LEGACY), (function))
+/* Their blocks' shape is the function's own. */
+LAUNCH(cuLaunch, (CUfunction function), function, NO_SHAPE, lanes_stream(NULL, LEGACY), (function))
 LAUNCH(cuLaunchGrid, (CUfunction function, int width, int height), function,
-       lanes_stream(NULL, LEGACY), (function, width, height))
+       costs_shape((unsigned)width, (unsigned)height, 0, 0, 0, 0), lanes_stream(NULL, LEGACY),
+       (function, width, height))
 LAUNCH(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream), function,
-       lanes_stream(stream, LEGACY), (function, width, height, stream))
+       costs_shape((unsigned)width, (unsigned)height, 0, 0, 0, 0), lanes_stream(stream, LEGACY),
+       (function, width, height, stream))
 
-LAUNCH(cuGraphLaunch, (CUgraphExec exec, CUstream stream), exec, lanes_stream(stream, LEGACY),
-       (exec, stream))
-LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), exec,
+LAUNCH(cuGraphLaunch, (CUgraphExec exec, CUstream stream), exec, NO_SHAPE,
+       lanes_stream(stream, LEGACY), (exec, stream))
+LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), exec, NO_SHAPE,
        lanes_stream(stream, PER_THREAD), (exec, stream))
 
 #define DEVICES_AT_ONCE 64
@@ -70,8 +83,10 @@ static CUresult begin_all(struct piece *pieces, const CUDA_LAUNCH_PARAMS *list, 
                           unsigned *begun) {
     for (*begun = 0; *begun < count; ++*begun) {
         const CUDA_LAUNCH_PARAMS *each = &list[*begun];
-        CUresult result =
-            meter_begin(&pieces[*begun], each->function, lanes_stream(each->stream, LEGACY));
+        uint64_t shape = costs_shape(each->grid_x, each->grid_y, each->grid_z, each->block_x,
+                                     each->block_y, each->block_z);
+        CUresult result = meter_begin(&pieces[*begun], each->function, shape,
+                                      lanes_stream(each->stream, LEGACY));
         if (result != CUDA_SUCCESS) return result;
     }
     return CUDA_SUCCESS;

@@ -53,9 +53,9 @@ static inline struct lane *lanes_find(uintptr_t name) {
 }
 
 /* Pays for one launch out of what the thread was granted; false: ask meter_begin(). */
-static inline bool lanes_pay(const void *work, uintptr_t name) {
+static inline bool lanes_pay(const void *work, uint64_t shape, uintptr_t name) {
     struct lane *lane = lanes_find(name);
-    int64_t cost = __atomic_load_n(&costs_place(work)->ns, __ATOMIC_RELAXED);
+    int64_t cost = costs_ns(work, shape);
     if (__builtin_expect(!lane || !cost, 0)) return false;
     return __builtin_expect((lane->credit -= cost) >= 0, 1);
 }

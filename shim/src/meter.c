@@ -88,7 +88,7 @@ static void grant(const struct piece *piece, uint64_t ns, struct meter *meter, u
 
 /* Nothing is limited here: but look again some launches later. */
 static void grant_unlimited(const struct piece *piece) {
-    costs_mark(piece->work, UNLIMITED_COST);
+    costs_mark(piece->work, piece->shape, UNLIMITED_COST);
     grant(piece, UNLIMITED_CREDIT, NULL, 0);
 }
 
@@ -131,7 +131,7 @@ static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uin
 }
 
 static void look_up_cost(struct piece *piece) {
-    piece->kind = costs_of(piece->work, &piece->cost, &piece->likely);
+    piece->kind = costs_of(piece->work, piece->shape, &piece->cost, &piece->likely);
     piece->overlap = meters_overlap(piece->meter);
     if (piece->kind == COSTS_UNKNOWN) piece->cost = piece->likely = UNKNOWN_COST;
     if (piece->kind != COSTS_STEADY) meters_note_varying(piece->regions, budget_now());
@@ -189,10 +189,8 @@ static bool await_turn(struct piece *piece, bool *waited) {
 }
 
 /* The launch that did not get through was subtracted already. */
-static void undo_payment(struct lane *lane, const void *work) {
-    uint64_t cost, likely;
-    costs_of(work, &cost, &likely);
-    if (lane->credit < 0) lane->credit += (int64_t)cost;
+static void undo_payment(struct lane *lane, const struct piece *piece) {
+    if (lane->credit < 0) lane->credit += costs_ns(piece->work, piece->shape);
 }
 
 /* Ends what the thread had; returns the stamp of the end, which is also the next beginning. */
@@ -201,7 +199,7 @@ static uint16_t end_grant(struct piece *piece) {
     struct meter *meter = piece->meter;
     uint64_t now = budget_now();
     if (!lane || !is_open(lane, meter)) return 0;
-    undo_payment(lane, piece->work);
+    undo_payment(lane, piece);
     uint16_t end = stamps_record(&meter->stamps, (CUstream)piece->stream, now);
     if (end) close_lane(piece->regions, lane, end);
     return stamps_keep(&meter->stamps, end);
@@ -249,12 +247,12 @@ static uintptr_t lane_name(const struct piece *piece) {
     return (uintptr_t)context + piece->stream;
 }
 
-CUresult meter_begin(struct piece *piece, const void *work, uintptr_t stream) {
-    *piece = (struct piece){.work = work, .stream = stream};
+CUresult meter_begin(struct piece *piece, const void *work, uint64_t shape, uintptr_t stream) {
+    *piece = (struct piece){.work = work, .shape = shape, .stream = stream};
     CUresult result = shim_enter(&piece->regions);
     if (result != CUDA_SUCCESS) return result;
     piece->name = lane_name(piece);
-    if (piece->name != stream && lanes_pay(work, piece->name)) return CUDA_SUCCESS;
+    if (piece->name != stream && lanes_pay(work, shape, piece->name)) return CUDA_SUCCESS;
     if (piece->regions && is_captured(stream)) return CUDA_SUCCESS;
     piece->meter = piece->regions ? meters_of(piece->regions, stream) : NULL;
     if (piece->meter) piece->card = piece->meter->card;
@@ -276,7 +274,7 @@ static void end_measured(struct piece *piece) {
     meters_push(meter, (struct batch){.begin = piece->begin, .end = end, .sparse = over,
                                .launched_at = piece->launched_at,
                                .doubtful = piece->kind != COSTS_STEADY && piece->kind != COSTS_VARYING,
-                               .varies = meters_vary(piece->regions, now), .work = piece->work,
+                               .varies = meters_vary(piece->regions, now), .work = piece->work, .shape = piece->shape,
                                .cost = piece->cost, .reserved = reserved_for(piece),
                                .likely = piece->likely});
     stamps_drop(&meter->stamps, piece->begin);

@@ -1,9 +1,9 @@
 /*
  * Metering of GPU time. One launch's way:
  *
- *     if (lanes_pay(function, stream)) return the driver's launch;    // nearly always
+ *     if (lanes_pay(function, shape, stream)) return the driver's launch;    // nearly always
  *     struct piece piece;
- *     CUresult result = meter_begin(&piece, function, stream);        // waits for its turn
+ *     CUresult result = meter_begin(&piece, function, shape, stream);      // waits for its turn
  *     if (result == CUDA_SUCCESS) result = the driver's launch;
  *     return meter_end(&piece, result);                               // measures, grants more
  *
@@ -20,6 +20,7 @@ struct piece {
     struct regions *regions;
     struct meter *meter; /* NULL: not measured */
     const void *work;
+    uint64_t shape;
     uintptr_t stream;
     uintptr_t name; /* of the lane */
     int card;
@@ -32,7 +33,8 @@ struct piece {
     uint16_t begin; /* stamp */
 };
 
-CUresult meter_begin(struct piece *piece, const void *work, uintptr_t stream);
+/* `shape`: of a kernel's launch (costs_shape), else 0. */
+CUresult meter_begin(struct piece *piece, const void *work, uint64_t shape, uintptr_t stream);
 CUresult meter_end(struct piece *piece, CUresult result);
 
 /* Around a wait for a stream: what was granted and not used goes back, what is done is charged. */

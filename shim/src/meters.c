@@ -138,7 +138,7 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     budget_terms(regions, meter->card, now, &terms);
     uint64_t own = bucket_own_part(&terms, done.from, done.to);
     done.most = at_most(batch, ns, own == ns);
-    if (batch->work) costs_learn(batch->work, own, own == ns && !batch->sparse);
+    if (batch->work) costs_learn(batch->work, batch->shape, own, own == ns && !batch->sparse);
     uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
     if (!batch->varies) learn_overlap(meter, batch->cost, took);
 }

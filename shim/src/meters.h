@@ -18,7 +18,8 @@ struct batch {
     bool sparse;          /* at its end, the card had been waiting for work */
     bool doubtful;        /* its cost may turn out to be quite another */
     bool varies;          /* its cost is not always the same */
-    const void *work;     /* if it is one piece of work: what */
+    const void *work;     /* if it is one piece of work: what ... */
+    uint64_t shape;       /* ... and over how many threads */
     uint64_t cost;        /* ns, of its launches */
     uint64_t reserved;    /* less, where launches overlap */
     uint64_t likely;      /* what it will probably take of that */

@@ -33,6 +33,7 @@ KINDS = {
     "200 us": "us_200",
     "5 ms": "ms_5",
     "mixed": "mixed",
+    "erratic": "erratic",
     "graphs": "graph",
     "cooperative": "cooperative",
     "narrow, 4 streams": "narrow 4",
