@@ -7,6 +7,7 @@
 #define US UINT64_C(1000)
 
 #define SAVINGS (30 * MS)     /* without a window: what a container that was idle may use at once */
+#define SAVED_UP (25 * MS) /* at most, ahead of a long piece */
 #define LEAD (70 * US)        /* so much too early is on time: sleeps are not more precise */
 #define QUEUE (2 * MS)        /* work on the card beyond which no more is added ... */
 #define QUEUE_FREE (32 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
@@ -85,11 +86,24 @@ static bool fits_window(const struct terms *terms, const struct ask *ask, uint64
     return false;
 }
 
+/*
+ * When the piece is due. Half of what it uses beyond the share meanwhile is saved up before it
+ * starts, the other half is paid back after it: so that what the container has had by any moment is
+ * as near to its share as can be. In a window, only the window counts.
+ */
+static uint64_t due(const struct terms *terms, const struct ask *ask) {
+    struct window window;
+    if (has_window(terms, &window)) return ask->paid;
+    uint64_t beyond = stretched(terms, ask->likely) - smaller(ask->likely, NS_MAX);
+    return ask->paid + smaller(beyond / 2, SAVED_UP);
+}
+
 bool bucket_admits(const struct terms *terms, const struct ask *ask, uint64_t *again) {
     if (queue_is_full(terms, ask, again)) return false;
     if (terms_free(terms)) return true;
-    if (ask->paid > ask->now + LEAD) {
-        *again = ask->paid;
+    uint64_t due_at = due(terms, ask);
+    if (due_at > ask->now + LEAD) {
+        *again = due_at;
         return false;
     }
     return fits_window(terms, ask, again);
