@@ -6,8 +6,8 @@
 #define MS UINT64_C(1000000)
 #define US UINT64_C(1000)
 
-#define SAVINGS (30 * MS)     /* without a window: what a container that was idle may use at once */
-#define SAVED_UP (25 * MS) /* at most, ahead of a long piece */
+#define SAVINGS (15 * MS)     /* without a window: what a container that was idle may use at once */
+#define AHEAD_MOST (25 * MS)
 #define LEAD (70 * US)        /* so much too early is on time: sleeps are not more precise */
 #define QUEUE (2 * MS)        /* work on the card beyond which no more is added ... */
 #define QUEUE_FREE (32 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
@@ -39,9 +39,15 @@ static uint64_t stretched(const struct terms *terms, uint64_t ns) {
     return smaller(ns, NS_MAX) * MIZAR_SHARE_FULL / larger(terms->rate, 1);
 }
 
+/* What is saved up before a piece starts: half of what it uses beyond the share. */
+static uint64_t ahead_of(const struct terms *terms, uint64_t ns) {
+    ns = smaller(ns, NS_MAX);
+    return smaller((stretched(terms, ns) - ns) / 2, AHEAD_MOST);
+}
+
 static uint64_t ceiling(const struct terms *terms) {
     struct window window;
-    if (!has_window(terms, &window)) return SAVINGS;
+    if (!has_window(terms, &window)) return SAVINGS + ahead_of(terms, terms->longest);
     return window.period + window.period / 2 + stretched(terms, terms->longest);
 }
 
@@ -87,15 +93,13 @@ static bool fits_window(const struct terms *terms, const struct ask *ask, uint64
 }
 
 /*
- * When the piece is due. Half of what it uses beyond the share meanwhile is saved up before it
- * starts, the other half is paid back after it: so that what the container has had by any moment is
- * as near to its share as can be. In a window, only the window counts.
+ * When the piece is due. What it uses beyond the share while it runs is saved up before it by one
+ * half, and paid back after it by the other: so that what the container has had by any moment is as
+ * near to its share as can be. In a window, only the window counts.
  */
 static uint64_t due(const struct terms *terms, const struct ask *ask) {
     struct window window;
-    if (has_window(terms, &window)) return ask->paid;
-    uint64_t beyond = stretched(terms, ask->likely) - smaller(ask->likely, NS_MAX);
-    return ask->paid + smaller(beyond / 2, SAVED_UP);
+    return has_window(terms, &window) ? ask->paid : ask->paid + ahead_of(terms, ask->likely);
 }
 
 bool bucket_admits(const struct terms *terms, const struct ask *ask, uint64_t *again) {

@@ -17,6 +17,8 @@
 #define LONGEST_FADES (1000 * MS)
 #define LONGEST_MOST (100 * MS)
 #define DEBT_MOST (600 * 1000 * MS)
+#define OTHERS_LEFT (MS / 4) /* of others' work on the card when one's own is added: enough to lose
+                                no moment, and little that takes turns with it */
 #define OTHERS_MOST (20 * MS) /* a process that died does not say that it has finished */
 #define UNCHARGED_MOST (200 * MS)
 #define FUTURE_MOST (10 * MS) /* clocks of the card and of the machine are not the same */
@@ -145,7 +147,12 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
         *again = ask->now + WAIT_MOST;
         return false;
     }
-    if (!terms_free(terms)) ask->queue += queue_of_others(regions, card, ask->now);
+    uint64_t others = terms_free(terms) ? 0 : queue_of_others(regions, card, ask->now);
+    if (others > OTHERS_LEFT) {
+        *again = ask->now + others - OTHERS_LEFT;
+        return false;
+    }
+    ask->queue += others;
     do {
         ask->paid = larger(seen, load(own_paid(regions, card)));
         if (!bucket_admits(terms, ask, again)) return false;

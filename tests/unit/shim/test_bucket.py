@@ -16,7 +16,7 @@ US = 1_000
 MS = 1_000_000
 FULL = 10_000
 LEAD = 70 * US  # bucket.c: so much too early is on time
-SAVINGS = 30 * MS  # bucket.c: without a window
+SAVINGS = 15 * MS  # bucket.c: without a window
 GAPS = 128  # moments.h
 
 
@@ -93,11 +93,11 @@ def windows(draw: st.DrawFn) -> tuple[int, int, int]:
 
 
 def greedy(
-    pure: ctypes.CDLL, terms: Terms, pieces: list[int], start: int, end: int
+    pure: ctypes.CDLL, terms: Terms, pieces: list[int], start: int, end: int, paid: int = 0
 ) -> list[tuple[int, int]]:
     """Whoever always has work: when each piece was on the card. The card is its own."""
     now = free = start
-    paid, done = 0, list[tuple[int, int]]()
+    done = list[tuple[int, int]]()
     for number in range(10**6):
         cost = pieces[number % len(pieces)]
         ask = Ask(now, paid, cost, cost, max(0, free - now))
@@ -127,6 +127,22 @@ def test_who_always_has_work_gets_its_share_and_no_more(
     due = span * rate // FULL
     assert worked <= due + SAVINGS * rate // FULL + 2 * longest + LEAD
     assert worked >= due - 2 * longest
+
+
+@settings(deadline=None)
+@given(
+    rate=st.integers(FULL // 10, FULL - 1),
+    pieces=st.lists(st.integers(200 * US, 5 * MS), min_size=1, max_size=5),
+    start=times,
+)
+def test_by_the_middle_of_each_piece_the_container_has_had_its_share(
+    pure: ctypes.CDLL, rate: int, pieces: list[int], start: int
+) -> None:
+    terms, had = Terms(rate, 0, 0, max(pieces)), 0
+    for begins, ends in greedy(pure, terms, pieces, start, start + 300 * MS, paid=start):
+        middle = (begins + ends) // 2 - start
+        assert abs(had + (ends - begins) // 2 - middle * rate // FULL) <= LEAD + US
+        had += ends - begins
 
 
 @settings(deadline=None)
