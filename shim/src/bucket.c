@@ -11,7 +11,8 @@
 #define LEAD (70 * US)        /* so much too early is on time: sleeps are not more precise */
 #define QUEUE (2 * MS)        /* work on the card beyond which no more is added ... */
 #define QUEUE_FREE (32 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
-#define SLACK_PART 16         /* of a piece may lie behind the end of the window */
+#define SLACK_PART 2           /* of a piece may lie behind the end of the window: as much as is left
+                                  unused where the next piece does not fit, so nobody loses by it */
 #define NS_MAX (UINT64_C(1) << 50) /* 13 days: more is nonsense, and sums of it don't overflow */
 
 struct window {
@@ -85,10 +86,14 @@ static bool fits_window(const struct terms *terms, const struct ask *ask, uint64
     struct window window;
     if (!has_window(terms, &window)) return true;
     struct moment moment = moment_of(&window, ask->now + LEAD);
-    uint64_t begins = ask->now + ask->queue, ends = begins + ask->likely;
-    if (ends <= moment.ends + ask->likely / SLACK_PART) return true;
+    uint64_t likely = ask->unsure ? smaller(ask->likely, window.length) : ask->likely;
+    uint64_t begins = ask->now + ask->queue, ends = begins + likely;
+    if (ends <= moment.ends + likely / SLACK_PART) return true;
     if (may_reach_over(terms, ask, begins, &moment)) return true;
-    *again = moment.began + window.period - LEAD;
+    /* What is on the card may be done sooner than it should. */
+    uint64_t half = ask->now + ask->queue / 2;
+    bool may_fit = half > ask->now + LEAD && half + ask->likely < moment.ends;
+    *again = may_fit ? half : moment.began + window.period - LEAD;
     return false;
 }
 

@@ -39,6 +39,7 @@ struct ask {
     uint64_t cost;   /* of the piece of work, at most, as far as known */
     uint64_t likely; /* what it will probably be */
     uint64_t queue; /* work that this process has on the card already, in ns */
+    bool unsure;    /* of what is likely: it was measured too seldom to be kept from any window */
 };
 
 /* May the piece start? If not, *again is when to ask again. */

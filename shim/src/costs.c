@@ -5,6 +5,7 @@
 
 #define AT_LEAST 500    /* ns: no launch is for nothing */
 #define GROUP 256       /* samples */
+#define FEW 3
 #define VARIES_OVER 3   /* halves of the median: a mean above that tells of times that vary ... */
 #define QUARTERS 4      /* ... and so does an upper quartile above as much of the lower one */
 #define WILD_FACTOR 4   /* between the mean and the median ... */
@@ -154,4 +155,9 @@ enum costs_kind costs_of(const void *work, uint64_t shape, uint64_t *ns, uint64_
     *likely = smaller(mean(entry), *ns);
     if (*ns > 2 * *likely) return COSTS_WILD;
     return varies(entry) ? COSTS_VARYING : COSTS_STEADY;
+}
+
+bool costs_new(const void *work, uint64_t shape) {
+    const struct cost *entry = nearest(work, shape);
+    return !entry || __atomic_load_n(&entry->samples, __ATOMIC_RELAXED) < FEW;
 }

@@ -76,6 +76,9 @@ enum costs_kind {
 /* ns of GPU time: what a launch is taken for, and what it is likely to be. */
 enum costs_kind costs_of(const void *work, uint64_t shape, uint64_t *ns, uint64_t *likely);
 
+/* It was measured a few times only, perhaps while others had the card as well. */
+bool costs_new(const void *work, uint64_t shape);
+
 /* One launch took that long; or not `known`: that long at most. */
 void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known);
 

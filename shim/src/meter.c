@@ -121,7 +121,8 @@ static uint64_t reserved_for(const struct piece *piece) {
 static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uint64_t *again) {
     struct meter *meter = piece->meter;
     struct ask ask = {.now = now, .cost = reserved_for(piece), .likely = piece->likely,
-                      .queue = meters_queue(meter, now) * ONCE / piece->overlap};
+                      .queue = meters_queue(meter, now),
+                      .unsure = costs_new(piece->work, piece->shape)};
     bool unknown = piece->kind == COSTS_UNKNOWN && meter->doubtful &&
                    now - piece->asked_at < UNKNOWN_WAIT;
     if (terms->longest < piece->cost) terms->longest = piece->cost;

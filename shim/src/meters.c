@@ -140,7 +140,7 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     done.most = at_most(batch, ns, own == ns);
     if (batch->work) costs_learn(batch->work, batch->shape, own, own == ns && !batch->sparse);
     uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
-    if (!batch->varies) learn_overlap(meter, batch->cost, took);
+    learn_overlap(meter, batch->likely, took);
 }
 
 /* Where the card cannot tell, what was reserved stays charged. */
@@ -168,10 +168,11 @@ static uint64_t begun(const struct meter *meter) {
     return sum;
 }
 
-/* What is on the card, less what it must have done of that meanwhile. */
+/* What is on the card, less what it must have done of that meanwhile: several at a time, perhaps. */
 uint64_t meters_queue(const struct meter *meter, uint64_t now) {
-    uint64_t since = now > meter->moved_at ? now - meter->moved_at : 0;
-    return meter->queue - smaller(smaller(since, begun(meter)), meter->queue);
+    uint64_t since = now > meter->moved_at ? now - meter->moved_at : 0, overlap = meters_overlap(meter);
+    uint64_t done = smaller(since * overlap / ONCE, begun(meter));
+    return (meter->queue - smaller(done, meter->queue)) * ONCE / overlap;
 }
 
 /* Since when there is work on the card that is not settled: now, if there is none. */

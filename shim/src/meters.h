@@ -66,7 +66,7 @@ void meters_push(struct meter *meter, struct batch batch);
 /* Settles what the card has done. */
 void meters_reap(struct regions *regions, struct meter *meter, uint64_t now);
 
-/* ns of work on the card, by what launches cost, less what it should have done meanwhile. */
+/* ns that the card will be at work, by what launches cost and what it should have done of that. */
 uint64_t meters_queue(const struct meter *meter, uint64_t now);
 
 /* Kernels of several streams may run side by side: ONCE times as much as one after the other. */
