@@ -102,6 +102,12 @@ static unsigned kernel(CUstream stream, uint64_t ns, unsigned blocks) {
     return (unsigned)ns;
 }
 
+static unsigned chance(void) {
+    static uint64_t state = 1;
+    state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (unsigned)(state >> 33) % 100;
+}
+
 static unsigned us_20(unsigned stream) {
     return kernel(streams[stream], 20 * US, multiprocessors);
 }
@@ -114,15 +120,14 @@ static unsigned ms_5(unsigned stream) {
     return kernel(streams[stream], 5 * MS, multiprocessors);
 }
 
+/* Two fifths more or less. */
+static unsigned uneven(unsigned stream) {
+    return kernel(streams[stream], (120 + 160 * chance() / 99) * US, multiprocessors);
+}
+
 /* A few blocks each: kernels of different streams run side by side. */
 static unsigned narrow(unsigned stream) {
     return kernel(streams[stream], 200 * US, 4);
-}
-
-static unsigned chance(void) {
-    static uint64_t state = 1;
-    state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    return (unsigned)(state >> 33) % 100;
 }
 
 /* One function over much and little: what is large takes so many more rounds of blocks. */
@@ -169,7 +174,7 @@ static const struct {
     piece *piece;
 } kinds[] = {
     {"us_20", us_20}, {"us_200", us_200}, {"ms_5", ms_5},          {"mixed", mixed},
-    {"erratic", erratic}, {"graph", graph}, {"narrow", narrow}, {"cooperative", together},
+    {"erratic", erratic}, {"uneven", uneven}, {"graph", graph}, {"narrow", narrow}, {"cooperative", together},
 };
 
 static piece *piece_of(const char *name) {

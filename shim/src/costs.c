@@ -3,13 +3,14 @@
 #include "numbers.h"
 #include "regions.h"
 
-#define AT_LEAST 500    /* ns: no launch is for nothing */
-#define GROUP 256       /* samples */
+#define AT_LEAST 500      /* ns: no launch is for nothing */
+#define GROUP 256         /* samples */
 #define FEW 3
-#define VARIES_OVER 3   /* halves of the median: a mean above that tells of times that vary ... */
-#define QUARTERS 4      /* ... and so does an upper quartile above as much of the lower one */
-#define WILD_FACTOR 4   /* between the mean and the median ... */
-#define WILD_NS 2000000 /* ... and so long at times: more than a change of processes takes */
+#define REFUSED_MOST 8
+#define QUARTERS 4
+#define VARIES_PART 3 / 2 /* of the middle is less than the mean, of the lower quartile less than the upper */
+#define WILD_FACTOR 4     /* between the mean and the middle ... */
+#define WILD_NS 2000000   /* ... and so long at times: more than a change of processes takes */
 
 struct cost costs[COSTS_MAX];
 
@@ -30,7 +31,6 @@ static void store(int64_t *word, uint64_t value) {
 static void forget_all(void) {
     for (unsigned i = 0; i < COSTS_MAX; i++) {
         costs[i].samples = 0;
-        costs[i].guess = 0;
         store(&costs[i].ns, 0);
         __atomic_store_n(&costs[i].work, NULL, __ATOMIC_RELEASE);
     }
@@ -44,7 +44,7 @@ static struct cost *enter(const void *work) {
         forget_all();
         entry = costs_place(work);
     }
-    entry->samples = entry->guess = 0;
+    entry->samples = entry->refused = 0;
     store(&entry->ns, 0);
     __atomic_store_n(&entry->work, work, __ATOMIC_RELEASE);
     return entry;
@@ -64,53 +64,74 @@ static void add_sample(struct cost *entry, uint64_t ns) {
     group->count++;
 }
 
-static uint64_t mean(const struct cost *entry) {
-    return (entry->group[0].sum + entry->group[1].sum) /
-           larger(entry->group[0].count + entry->group[1].count, 1);
-}
+/* ---- what the samples say -------------------------------------------------------------------------- */
 
-/* The sample below which so many quarters of the newest ones are; of two in question the lower. */
-static uint64_t quartile(const struct cost *entry, unsigned quarters) {
-    unsigned count = (unsigned)smaller(entry->samples, COSTS_RECENT), place = 0;
-    uint32_t sorted[COSTS_RECENT];
+/* The newest samples in order; returns how many. */
+static unsigned sort(const struct cost *entry, uint32_t *sorted) {
+    unsigned count = (unsigned)smaller(entry->samples, COSTS_RECENT), place;
     for (unsigned i = 0; i < count; i++) {
         for (place = i; place && sorted[place - 1] > entry->recent[i]; place--)
             sorted[place] = sorted[place - 1];
         sorted[place] = entry->recent[i];
     }
-    return count ? larger(sorted[(count - 1) * quarters / QUARTERS], AT_LEAST) : AT_LEAST;
+    return count;
 }
 
-static uint64_t median(const struct cost *entry) {
-    return quartile(entry, 2);
-}
-
-static bool varies(const struct cost *entry) {
-    return 2 * mean(entry) > VARIES_OVER * median(entry) ||
-           2 * quartile(entry, 3) > VARIES_OVER * quartile(entry, 1);
+/* The place of a quartile among so many; between two the lower one. */
+static unsigned quartile(unsigned count, unsigned number) {
+    return (count - 1) * number / QUARTERS;
 }
 
 /*
- * The median of the newest samples: what a neighbour's turn on the card adds to some is not the
- * work's own. But where the times themselves vary, the mean of many; and the longest where that is
- * very long.
+ * The mean of those between the quartiles: what a neighbour's turn on the card adds to some is not
+ * the work's own, and what it takes itself varies a little.
  */
-static uint64_t guess(const struct cost *entry) {
-    uint64_t high = larger(entry->group[0].high, entry->group[1].high);
-    if (!varies(entry)) return median(entry);
-    return mean(entry) / WILD_FACTOR > median(entry) && high >= WILD_NS ? high : mean(entry);
+static uint64_t middle(const uint32_t *sorted, unsigned count) {
+    unsigned first = quartile(count, 1), last = quartile(count, 3);
+    uint64_t sum = 0;
+    if (count <= FEW) return larger(sorted[quartile(count, 2)], AT_LEAST);
+    for (unsigned i = first; i <= last; i++) sum += sorted[i];
+    return larger(sum / (last - first + 1), AT_LEAST);
 }
 
-/* A bound tells something new if it is lower than what was known. */
-static bool is_worth(const struct cost *entry, uint64_t ns, bool known) {
-    return known || !entry->samples || ns < median(entry);
+static enum costs_kind kind_of(const uint32_t *sorted, unsigned count, uint64_t mean, uint64_t high) {
+    uint64_t usual = middle(sorted, count);
+    uint64_t lower = larger(sorted[quartile(count, 1)], AT_LEAST), upper = sorted[quartile(count, 3)];
+    if (mean <= usual * VARIES_PART && upper <= lower * VARIES_PART) return COSTS_STEADY;
+    return mean / WILD_FACTOR > usual && high >= WILD_NS ? COSTS_WILD : COSTS_VARYING;
+}
+
+/* Of work whose times vary the mean of many, and the longest where that is very long. */
+static struct guess guess(const struct cost *entry) {
+    const struct cost_group *now = &entry->group[0], *before = &entry->group[1];
+    uint64_t mean = (now->sum + before->sum) / larger(now->count + before->count, 1);
+    uint64_t high = larger(now->high, before->high);
+    uint32_t sorted[COSTS_RECENT];
+    unsigned count = sort(entry, sorted);
+    struct guess found = {.kind = kind_of(sorted, count, mean, high), .fresh = count < FEW};
+    found.likely = found.kind == COSTS_STEADY ? middle(sorted, count) : larger(mean, AT_LEAST);
+    found.ns = found.kind == COSTS_WILD ? high : found.likely;
+    return found;
+}
+
+/* ---- learning --------------------------------------------------------------------------------------- */
+
+/*
+ * A bound tells something new if it is lower than what was known: but when there were only higher
+ * ones for a while, it is the work that takes longer.
+ */
+static bool is_news(struct cost *entry, uint64_t ns, bool known) {
+    bool lower = !entry->samples || ns < entry->guess.likely;
+    if (lower || known) entry->refused = 0;
+    return lower || known || entry->refused++ >= REFUSED_MOST;
 }
 
 static struct cost *learn(const void *work, uint64_t ns, bool known) {
     struct cost *entry = enter(work);
-    if (is_worth(entry, ns, known)) add_sample(entry, ns);
-    __atomic_store_n(&entry->guess, guess(entry), __ATOMIC_RELAXED);
-    if (entry->ns != COSTS_BY_SHAPE) store(&entry->ns, entry->guess);
+    if (!is_news(entry, ns, known)) return entry;
+    add_sample(entry, ns);
+    entry->guess = guess(entry);
+    if (entry->ns != COSTS_BY_SHAPE) store(&entry->ns, entry->guess.ns);
     return entry;
 }
 
@@ -119,7 +140,7 @@ void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known) {
     uint32_t *lock = lock_of();
     if (!process_try_lock(lock)) return;
     struct cost *entry = learn(work, ns, known);
-    if (shape && varies(entry)) store(&entry->ns, COSTS_BY_SHAPE);
+    if (shape && entry->guess.kind != COSTS_STEADY) store(&entry->ns, (uint64_t)COSTS_BY_SHAPE);
     if (entry->ns == COSTS_BY_SHAPE) learn(costs_shaped(work, shape), ns, known);
     process_unlock(lock);
 }
@@ -140,24 +161,10 @@ static const struct cost *measured(const void *work) {
     return same && __atomic_load_n(&entry->samples, __ATOMIC_RELAXED) ? entry : NULL;
 }
 
-/* A shape that is new is taken for what the function's launches took in others. */
-static const struct cost *nearest(const void *work, uint64_t shape) {
+struct guess costs_of(const void *work, uint64_t shape) {
     const struct cost *entry = measured(work), *shaped = NULL;
     if (entry && __atomic_load_n(&entry->ns, __ATOMIC_RELAXED) == COSTS_BY_SHAPE)
         shaped = measured(costs_shaped(work, shape));
-    return shaped ? shaped : entry;
-}
-
-enum costs_kind costs_of(const void *work, uint64_t shape, uint64_t *ns, uint64_t *likely) {
-    const struct cost *entry = nearest(work, shape);
-    *ns = *likely = entry ? __atomic_load_n(&entry->guess, __ATOMIC_RELAXED) : 0;
-    if (!entry) return COSTS_UNKNOWN;
-    *likely = smaller(mean(entry), *ns);
-    if (*ns > 2 * *likely) return COSTS_WILD;
-    return varies(entry) ? COSTS_VARYING : COSTS_STEADY;
-}
-
-bool costs_new(const void *work, uint64_t shape) {
-    const struct cost *entry = nearest(work, shape);
-    return !entry || __atomic_load_n(&entry->samples, __ATOMIC_RELAXED) < FEW;
+    if (shaped) entry = shaped;
+    return entry ? entry->guess : (struct guess){.kind = COSTS_UNKNOWN, .fresh = true};
 }

@@ -21,11 +21,27 @@
 
 #define COSTS_BY_SHAPE (-1) /* in place of ns */
 
+enum costs_kind {
+    COSTS_UNKNOWN, /* never measured */
+    COSTS_STEADY,
+    COSTS_VARYING, /* the mean of what it takes */
+    COSTS_WILD,    /* now short, now very long: taken for long until it is measured */
+};
+
+/* What was learned of the times of some work. Whoever reads while it changes sees parts of both. */
+struct guess {
+    enum costs_kind kind;
+    bool fresh;      /* measured a few times only, perhaps while others had the card as well */
+    uint64_t ns;     /* what a launch is taken for ... */
+    uint64_t likely; /* ... and probably takes */
+};
+
 struct cost {
-    const void *work; /* a function, a graph, or a function in one shape; NULL: free */
-    int64_t ns;       /* what a launch is taken for; 0: not known */
-    uint64_t guess;   /* the same, also where each shape has its own */
-    uint64_t samples; /* what follows is for who writes */
+    const void *work;   /* a function, a graph, or a function in one shape; NULL: free */
+    int64_t ns;         /* what a launch is taken for; 0: not known */
+    struct guess guess; /* also where each shape has its own */
+    uint64_t samples;   /* what follows is for who writes */
+    unsigned refused;   /* samples in a row that told nothing new */
     struct cost_group {
         uint64_t high, sum, count;
     } group[2]; /* of the newest samples, and of those before */
@@ -66,20 +82,10 @@ static inline int64_t costs_ns(const void *work, uint64_t shape) {
     return __atomic_load_n(&costs_place(costs_shaped(work, shape))->ns, __ATOMIC_RELAXED);
 }
 
-enum costs_kind {
-    COSTS_UNKNOWN, /* never measured */
-    COSTS_STEADY,
-    COSTS_VARYING, /* the mean of what it takes */
-    COSTS_WILD,    /* now short, now very long: taken for long until it is measured */
-};
+/* What is known of it; of a shape that is new, what is known of the function. */
+struct guess costs_of(const void *work, uint64_t shape);
 
-/* ns of GPU time: what a launch is taken for, and what it is likely to be. */
-enum costs_kind costs_of(const void *work, uint64_t shape, uint64_t *ns, uint64_t *likely);
-
-/* It was measured a few times only, perhaps while others had the card as well. */
-bool costs_new(const void *work, uint64_t shape);
-
-/* One launch took that long; or not `known`: that long at most. */
+/* One launch took that long; or not `known`: that long at most, since others may have had the card. */
 void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known);
 
 /* Nobody measures: each launch is taken for so many ns. */

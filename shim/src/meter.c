@@ -109,33 +109,33 @@ static uint64_t extra_of(const struct piece *piece, const struct terms *terms) {
     const struct lane *lane = lanes_find(piece->name);
     uint64_t quantum = terms_free(terms) ? QUANTUM_FREE : QUANTUM;
     bool probe = !piece->meter->count && !(lane && lane->probed);
-    return probe || piece->cost >= quantum ? 0 : quantum;
+    return probe || piece->guess.ns >= quantum ? 0 : quantum;
 }
 
 /* ns of the card's time. */
 static uint64_t reserved_for(const struct piece *piece) {
-    uint64_t cost = piece->cost < COST_MOST ? piece->cost : COST_MOST;
+    uint64_t cost = piece->guess.ns < COST_MOST ? piece->guess.ns : COST_MOST;
     return cost * ONCE / piece->overlap;
 }
 
 static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uint64_t *again) {
     struct meter *meter = piece->meter;
-    struct ask ask = {.now = now, .cost = reserved_for(piece), .likely = piece->likely,
+    struct ask ask = {.now = now, .cost = reserved_for(piece), .likely = piece->guess.likely,
                       .queue = meters_queue(meter, now),
-                      .unsure = costs_new(piece->work, piece->shape)};
-    bool unknown = piece->kind == COSTS_UNKNOWN && meter->doubtful &&
+                      .unsure = piece->guess.fresh};
+    bool unknown = piece->guess.kind == COSTS_UNKNOWN && meter->doubtful &&
                    now - piece->asked_at < UNKNOWN_WAIT;
-    if (terms->longest < piece->cost) terms->longest = piece->cost;
+    if (terms->longest < piece->guess.ns) terms->longest = piece->guess.ns;
     if (unknown || meter->count >= BATCHES_MAX - 2) return false;
     piece->extra = extra_of(piece, terms);
     return budget_take(piece->regions, piece->card, terms, &ask, &piece->extra, again);
 }
 
 static void look_up_cost(struct piece *piece) {
-    piece->kind = costs_of(piece->work, piece->shape, &piece->cost, &piece->likely);
+    piece->guess = costs_of(piece->work, piece->shape);
     piece->overlap = meters_overlap(piece->meter);
-    if (piece->kind == COSTS_UNKNOWN) piece->cost = piece->likely = UNKNOWN_COST;
-    if (piece->kind != COSTS_STEADY) meters_note_varying(piece->regions, budget_now());
+    if (piece->guess.kind == COSTS_UNKNOWN) piece->guess.ns = piece->guess.likely = UNKNOWN_COST;
+    if (piece->guess.kind != COSTS_STEADY) meters_note_varying(piece->regions, budget_now());
 }
 
 /* Work that may be over sooner than was said is looked at soon, and then less and less often. */
@@ -179,7 +179,7 @@ static bool await_turn(struct piece *piece, bool *waited) {
         if (!budget_terms(piece->regions, piece->card, now, &terms)) return false;
         meters_reap(piece->regions, piece->meter, now);
         look_up_cost(piece);
-        budget_want(piece->regions, piece->card, now, piece->cost);
+        budget_want(piece->regions, piece->card, now, piece->guess.ns);
         if (admitted(piece, &terms, now, &again)) return true;
         if (!*waited) close_others(piece, now);
         again = when_to_look(piece->meter, now, again, &patience);
@@ -209,10 +209,9 @@ static uint16_t end_grant(struct piece *piece) {
 /* The caller holds the meter's lock. */
 static void begin_measured(struct piece *piece) {
     struct stamps *stamps = &piece->meter->stamps;
-    bool waited;
     uint16_t begin = end_grant(piece);
-    bool limited = await_turn(piece, &waited);
-    if (!begin || waited) {
+    bool limited = await_turn(piece, &piece->waited);
+    if (!begin || piece->waited) {
         stamps_drop(stamps, begin);
         begin = stamps_keep(stamps, stamps_record(stamps, (CUstream)piece->stream, budget_now()));
     }
@@ -274,10 +273,11 @@ static void end_measured(struct piece *piece) {
     bool over = end && stamps_look(&meter->stamps, end, now) != STAMP_AHEAD;
     meters_push(meter, (struct batch){.begin = piece->begin, .end = end, .sparse = over,
                                .launched_at = piece->launched_at,
-                               .doubtful = piece->kind != COSTS_STEADY && piece->kind != COSTS_VARYING,
-                               .varies = meters_vary(piece->regions, now), .work = piece->work, .shape = piece->shape,
-                               .cost = piece->cost, .reserved = reserved_for(piece),
-                               .likely = piece->likely});
+                               .doubtful = piece->guess.kind != COSTS_STEADY && piece->guess.kind != COSTS_VARYING,
+                               .varies = meters_vary(piece->regions, now),
+                               .waited = piece->waited, .work = piece->work, .shape = piece->shape,
+                               .cost = piece->guess.ns, .reserved = reserved_for(piece),
+                               .likely = piece->guess.likely});
     stamps_drop(&meter->stamps, piece->begin);
     grant(piece, piece->extra, meter, end);
 }

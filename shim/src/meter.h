@@ -24,10 +24,9 @@ struct piece {
     uintptr_t stream;
     uintptr_t name; /* of the lane */
     int card;
-    enum costs_kind kind;
-    uint64_t cost;   /* what a launch is said to take */
-    uint64_t likely; /* what it will probably take of that */
-    uint64_t extra;  /* reserved beyond it, for launches that follow */
+    struct guess guess;
+    bool waited;    /* for its turn */
+    uint64_t extra; /* reserved beyond it, for launches that follow */
     uint16_t overlap;
     uint64_t asked_at, launched_at;
     uint16_t begin; /* stamp */

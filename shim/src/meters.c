@@ -9,6 +9,7 @@
 #include "sys.h"
 
 #define VARIED_FOR UINT64_C(1000000000)  /* ns, for which a varying function is reckoned with */
+#define EVENS_OUT 4 /* a part of its time by which a piece may be short of its cost */
 #define SURPRISE UINT64_C(1000000)       /* ns */
 #define OVERLAP_MOST (8 * ONCE)
 #define OVERLAP_OVER UINT64_C(20000000)  /* ns of the card's time, from which it is learned */
@@ -104,12 +105,18 @@ static bool is_surprise(const struct batch *batch, uint64_t ns) {
 }
 
 /*
- * Work of steady costs takes what they say and no more: the card may have been with others in
- * between, or have waited for us. Of other work, as long as it was on the card is all we know.
+ * Work of steady costs takes what they say: the card may have been with others in between, or have
+ * waited for us; and what one piece takes less than another, some other takes more. Of other work,
+ * as long as it was on the card is all we know.
  */
 static uint64_t at_most(const struct batch *batch, uint64_t ns, bool alone) {
     bool cost_is_wrong = batch->varies || (alone && is_surprise(batch, ns));
-    return cost_is_wrong && !batch->sparse ? ns : smaller(batch->cost, ns);
+    return cost_is_wrong && !batch->sparse ? ns : smaller(batch->cost, ns + ns / EVENS_OUT);
+}
+
+/* Nobody else can have had the card for as long as that. */
+static bool is_exact(const struct batch *batch, const struct terms *terms, uint64_t ns) {
+    return !batch->sparse && !(terms->window && batch->waited && !is_surprise(batch, ns));
 }
 
 uint16_t meters_overlap(const struct meter *meter) {
@@ -138,7 +145,7 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     budget_terms(regions, meter->card, now, &terms);
     uint64_t own = bucket_own_part(&terms, done.from, done.to);
     done.most = at_most(batch, ns, own == ns);
-    if (batch->work) costs_learn(batch->work, batch->shape, own, own == ns && !batch->sparse);
+    if (batch->work) costs_learn(batch->work, batch->shape, own, own == ns && is_exact(batch, &terms, ns));
     uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
     learn_overlap(meter, batch->likely, took);
 }

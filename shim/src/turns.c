@@ -29,12 +29,14 @@ static bool take(uint64_t *word, uint64_t seen, uint32_t self, uint64_t now) {
 
 /*
  * The holder may be between two pieces of work, waiting until the container's share is due: then
- * it comes first. If it has not come a moment later, it has nothing to do.
+ * it comes first. If it has not come a moment later, it has nothing to do. Who has just taken the
+ * turn is about to launch.
  */
 static bool is_idle(struct regions *regions, int card, const struct turn *turn,
                     const struct ask *ask) {
     const struct mizar_usage_slot *slot = &regions->usage->slots[turn->holder - 1];
     const struct mizar_slot_card *work = &slot->cards[card];
+    if (ask->now < turn->until - TURN + LOOK) return false;
     bool done = !load(&work->open_since) || load(&work->open_until) + YIELD <= ask->now;
     return done && ask->paid + YIELD <= ask->now;
 }
