@@ -138,12 +138,16 @@ static uint64_t own_part(const struct window *window, uint64_t from, uint64_t to
     return inside + (to - from - inside) / 2;
 }
 
+uint64_t bucket_window_part(const struct terms *terms, uint64_t ns) {
+    struct window window;
+    return has_window(terms, &window) ? smaller(ns, NS_MAX) * window.length / window.period : ns;
+}
+
 uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to) {
     struct window window;
     if (to <= from) return 0;
     if (!has_window(terms, &window)) return to - from;
-    uint64_t change = larger(smaller(terms->since, to), from);
-    return (change - from) * window.length / window.period + own_part(&window, change, to);
+    return from < terms->since ? bucket_window_part(terms, to - from) : own_part(&window, from, to);
 }
 
 uint64_t bucket_spend(const struct terms *terms, uint64_t paid, uint64_t now, uint64_t ns) {

@@ -50,10 +50,13 @@ uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t
 
 /*
  * How much of [from, to], in which the card had the container's work, is the container's own. Beyond
- * its window it shares the card with whose window it is: half of it. Before it had one, it shared
- * the card with all who have one now.
+ * its window it shares the card with whose window it is: half of it. What began before it had one
+ * shares the card with all who have one now, as what they began does.
  */
 uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to);
+
+/* As much of it as the window is of its period. */
+uint64_t bucket_window_part(const struct terms *terms, uint64_t ns);
 
 /* The word after `ns` more of GPU time; savings beyond the ceiling are gone. */
 uint64_t bucket_spend(const struct terms *terms, uint64_t paid, uint64_t now, uint64_t ns);

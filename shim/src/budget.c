@@ -3,6 +3,7 @@
 #include <linux/futex.h>
 #include <time.h>
 
+#include "costs.h"
 #include "numbers.h"
 #include "slots.h"
 #include "sys.h"
@@ -21,6 +22,7 @@
                                 no moment, and little that takes turns with it */
 #define OTHERS_MOST (20 * MS) /* a process that died does not say that it has finished */
 #define UNCHARGED_MOST (200 * MS)
+#define NOTICED_AFTER (150 * MS)
 #define FUTURE_MOST (10 * MS) /* clocks of the card and of the machine are not the same */
 
 static uint32_t load32(const uint32_t *word) {
@@ -39,6 +41,19 @@ uint64_t budget_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+/*
+ * Each process keeps an account of its own as well, of what it spent itself: so that shared words
+ * that somebody scribbled on let no process have more than the container's share.
+ */
+static uint64_t *own_paid(struct regions *regions, int card) {
+    return &regions->process->cards[card].paid_until;
+}
+
+static void correct(uint64_t *word, const struct terms *terms, int64_t more) {
+    uint64_t seen = load(word);
+    while (more && !swap(word, &seen, bucket_correct(terms, seen, more))) continue;
 }
 
 /* ---- terms ------------------------------------------------------------------------------------ */
@@ -66,13 +81,40 @@ static uint64_t rate_of(const struct mizar_limits_live *live, uint32_t mode, uin
     return smaller(larger(share, RATE_LEAST), MIZAR_SHARE_FULL);
 }
 
-/* Who had no window before shared the card with its neighbours until now. */
-static uint64_t window_since(struct process_card *own, uint64_t window, uint64_t now) {
+/* As long as neighbours can have been there before the node agent gave each a window. */
+static bool is_late(const struct process_card *own, uint64_t now) {
+    return now - load(&own->alone_at) < NOTICED_AFTER;
+}
+
+static void note_alone(struct process_card *own, uint64_t now, uint64_t ns) {
+    if (is_late(own, now)) ns += load(&own->alone_ns);
+    else store(&own->alone_at, now);
+    store(&own->alone_ns, ns);
+}
+
+static void refund(struct regions *regions, int card, const struct terms *terms, uint64_t ns) {
+    correct(&shared(regions, card)->paid_until, terms, -(int64_t)ns);
+    correct(own_paid(regions, card), terms, -(int64_t)ns);
+}
+
+/*
+ * Who has a window and had none shared the card with its neighbours until now: of what was charged by
+ * the clock meanwhile, and learned, as much was theirs as is now.
+ */
+static void begin_windows(struct regions *regions, int card, const struct terms *terms, uint64_t now) {
+    struct process_card *own = &regions->process->cards[card];
+    uint64_t charged = __atomic_exchange_n(&own->alone_ns, 0, __ATOMIC_RELAXED);
+    costs_doubt();
+    store(&own->window_at, now);
+    if (is_late(own, now) && terms->rate)
+        refund(regions, card, terms, charged - bucket_window_part(terms, charged));
+}
+
+static void notice_window(struct regions *regions, int card, const struct terms *terms, uint64_t now) {
+    struct process_card *own = &regions->process->cards[card];
     uint64_t before = load(&own->window);
-    if (window == before) return load(&own->window_at);
-    if (!before) store(&own->window_at, now);
-    store(&own->window, window);
-    return load(&own->window_at);
+    if (terms->window == before || !swap(&own->window, &before, terms->window)) return;
+    if (!before) begin_windows(regions, card, terms, now);
 }
 
 bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms *terms) {
@@ -85,7 +127,8 @@ bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms 
     bool paused = fresh && load32(&live->paused);
     terms->rate = paused ? 0 : rate_of(live, mode, load32(&own->core_share), fresh);
     terms->window = load(&live->window);
-    terms->since = window_since(own, terms->window, now);
+    notice_window(regions, card, terms, now);
+    terms->since = load(&own->window_at);
     terms->longest = smaller(load(&shared(regions, card)->longest_ns), LONGEST_MOST);
     return true;
 }
@@ -112,14 +155,6 @@ uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint
 }
 
 /* ---- the budget -------------------------------------------------------------------------------- */
-
-/*
- * Each process keeps an account of its own as well, of what it spent itself: so that shared words
- * that somebody scribbled on let no process have more than the container's share.
- */
-static uint64_t *own_paid(struct regions *regions, int card) {
-    return &regions->process->cards[card].paid_until;
-}
 
 /* A word of the future that is nonsense is brought back, so that nobody waits for it for ever. */
 static uint64_t sane(uint64_t *word, uint64_t now, uint64_t most) {
@@ -164,16 +199,10 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
     return true;
 }
 
-static void correct(uint64_t *word, const struct terms *terms, int64_t more) {
-    uint64_t seen = load(word);
-    while (more && !swap(word, &seen, bucket_correct(terms, seen, more))) continue;
-}
-
 void budget_refund(struct regions *regions, int card, uint64_t ns) {
     struct terms terms;
     if (!ns || !budget_terms(regions, card, budget_now(), &terms) || !terms.rate) return;
-    correct(&shared(regions, card)->paid_until, &terms, -(int64_t)ns);
-    correct(own_paid(regions, card), &terms, -(int64_t)ns);
+    refund(regions, card, &terms, ns);
 }
 
 /* ---- charging ---------------------------------------------------------------------------------- */
@@ -229,6 +258,7 @@ uint64_t budget_settle(struct regions *regions, int card, const struct terms *te
     uint64_t own = draw(&process->uncharged_ns, passed, done->most);
     uint64_t charged = charge_shared(regions, card, terms, now, done, late, own);
     count(regions, card, charged);
+    if (!terms->window && done->most == done->to - done->from) note_alone(process, now, charged);
     if (!terms->rate) return own;
     correct(&shared(regions, card)->paid_until, terms, (int64_t)(charged - done->reserved));
     correct(own_paid(regions, card), terms, (int64_t)(own - done->reserved));

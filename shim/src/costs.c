@@ -14,7 +14,7 @@
 
 struct cost costs[COSTS_MAX];
 
-static uint32_t used;
+static uint32_t used, doubted;
 
 /* Of those who write. A forked child must not find it taken for ever, where that matters. */
 static uint32_t *lock_of(void) {
@@ -37,6 +37,11 @@ static void forget_all(void) {
     used = 0;
 }
 
+static void begin_anew(struct cost *entry) {
+    entry->samples = entry->refused = 0;
+    entry->group[0] = entry->group[1] = (struct cost_group){0};
+}
+
 static struct cost *enter(const void *work) {
     struct cost *entry = costs_place(work);
     if (entry->work) return entry;
@@ -44,7 +49,7 @@ static struct cost *enter(const void *work) {
         forget_all();
         entry = costs_place(work);
     }
-    entry->samples = entry->refused = 0;
+    begin_anew(entry);
     store(&entry->ns, 0);
     __atomic_store_n(&entry->work, work, __ATOMIC_RELEASE);
     return entry;
@@ -126,8 +131,15 @@ static bool is_news(struct cost *entry, uint64_t ns, bool known) {
     return lower || known || entry->refused++ >= REFUSED_MOST;
 }
 
+static void forget_doubtful(struct cost *entry) {
+    unsigned epoch = __atomic_load_n(&doubted, __ATOMIC_RELAXED);
+    if (entry->epoch != epoch && entry->samples < COSTS_RECENT) begin_anew(entry);
+    entry->epoch = epoch;
+}
+
 static struct cost *learn(const void *work, uint64_t ns, bool known) {
     struct cost *entry = enter(work);
+    forget_doubtful(entry);
     if (!is_news(entry, ns, known)) return entry;
     add_sample(entry, ns);
     entry->guess = guess(entry);
@@ -143,6 +155,10 @@ void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known) {
     if (shape && entry->guess.kind != COSTS_STEADY) store(&entry->ns, (uint64_t)COSTS_BY_SHAPE);
     if (entry->ns == COSTS_BY_SHAPE) learn(costs_shaped(work, shape), ns, known);
     process_unlock(lock);
+}
+
+void costs_doubt(void) {
+    __atomic_fetch_add(&doubted, 1, __ATOMIC_RELAXED);
 }
 
 void costs_mark(const void *work, uint64_t shape, uint64_t ns) {

@@ -42,6 +42,7 @@ struct cost {
     struct guess guess; /* also where each shape has its own */
     uint64_t samples;   /* what follows is for who writes */
     unsigned refused;   /* samples in a row that told nothing new */
+    unsigned epoch;     /* how often costs_doubt() was called before the newest one */
     struct cost_group {
         uint64_t high, sum, count;
     } group[2]; /* of the newest samples, and of those before */
@@ -87,6 +88,9 @@ struct guess costs_of(const void *work, uint64_t shape);
 
 /* One launch took that long; or not `known`: that long at most, since others may have had the card. */
 void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known);
+
+/* It turns out that others had the card of late: what was measured a few times only is forgotten. */
+void costs_doubt(void);
 
 /* Nobody measures: each launch is taken for so many ns. */
 void costs_mark(const void *work, uint64_t shape, uint64_t ns);

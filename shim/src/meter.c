@@ -275,7 +275,7 @@ static void end_measured(struct piece *piece) {
                                .launched_at = piece->launched_at,
                                .doubtful = piece->guess.kind != COSTS_STEADY && piece->guess.kind != COSTS_VARYING,
                                .varies = meters_vary(piece->regions, now),
-                               .waited = piece->waited, .work = piece->work, .shape = piece->shape,
+                               .waited = piece->waited, .fresh = piece->guess.fresh, .work = piece->work, .shape = piece->shape,
                                .cost = piece->guess.ns, .reserved = reserved_for(piece),
                                .likely = piece->guess.likely});
     stamps_drop(&meter->stamps, piece->begin);

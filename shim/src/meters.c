@@ -147,7 +147,7 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     done.most = at_most(batch, ns, own == ns);
     if (batch->work) costs_learn(batch->work, batch->shape, own, own == ns && is_exact(batch, &terms, ns));
     uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
-    learn_overlap(meter, batch->likely, took);
+    if (!batch->fresh) learn_overlap(meter, batch->likely, took);
 }
 
 /* Where the card cannot tell, what was reserved stays charged. */
