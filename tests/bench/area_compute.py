@@ -5,6 +5,13 @@ a slot with limits, processes that keep the card busy (shim/bench/load.c) under 
 node agent's steward beside them. Every case is run; the worst of them is the figure, and the table
 shows each. Several cases run at the same time, on a card each.
 
+Of windows of a second the worst counts; of those of a tenth what 95 % of them keep, and the table
+shows the worst as well: a kernel cannot be interrupted, so one of 5 ms moves single windows of
+100 ms by up to 4.5 points where the share is 10 %. For the same reason a share counts as settled
+when all such windows are within 3 points, or within what a kernel of that length makes of them.
+Work that is erratic (one function, one shape, now 20 us and now 5 ms) can be foreseen by nobody:
+its errors are figures of their own.
+
 Beside them a load without the shim keeps a card of its own busy, two milliseconds ahead: where
 even that card was idle, the machine was too busy with other things to judge anything. Windows in
 which it was are left out, and where it lost much the cases are run once more. The tables show how
@@ -28,16 +35,29 @@ SECONDS = float(os.environ.get("MIZAR_BENCH_SECONDS", "2"))
 CARDS = int(os.environ.get("MIZAR_BENCH_CARDS", "5"))
 
 SHARES = (10, 25, 50, 75, 90)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of work: the load's arguments, and the longest piece of it in ms. What is erratic no
+    scheduler can foresee, so that it is shown and has no goal."""
+
+    load: str
+    longest: float
+    erratic: bool = False
+
+
 KINDS = {
-    "20 us": "us_20",
-    "200 us": "us_200",
-    "5 ms": "ms_5",
-    "mixed": "mixed",
-    "erratic": "erratic",
-    "graphs": "graph",
-    "cooperative": "cooperative",
-    "narrow, 4 streams": "narrow 4",
-    "mixed, 3 streams": "mixed 3",
+    "20 us": Kind("us_20", 0.02),
+    "200 us": Kind("us_200", 0.2),
+    "5 ms": Kind("ms_5", 5),
+    "mixed": Kind("mixed", 5),
+    "graphs": Kind("graph", 1),
+    "cooperative": Kind("cooperative", 0.2),
+    "narrow, 4 streams": Kind("narrow 4", 0.2),
+    "mixed, 3 streams": Kind("mixed 3", 5),
+    "uneven": Kind("uneven", 0.28),
+    "erratic": Kind("erratic", 5, erratic=True),
 }
 PROCESSES = (1, 3)
 SETTLING_MS = 300
@@ -103,7 +123,7 @@ def _run_together(cases: list[Case], seconds: float) -> list[Result]:
 
 
 def _busy(count: int, kind: str) -> tuple[str, ...]:
-    return (KINDS[kind],) * count
+    return (KINDS[kind].load,) * count
 
 
 def _percent(work: Work, start: int = SETTLING_MS) -> float:
@@ -140,65 +160,70 @@ def _check() -> tuple[list[Figure], Details]:
 
 
 def _alone() -> tuple[list[Figure], Details]:
-    cases = [
+    cases = [(kind, count, share) for kind in KINDS for count in PROCESSES for share in SHARES]
+    found, rows = _Found(), []
+    results = _run(
         Case(_name(kind, count), (Tenant(_busy(count, kind), share),))
-        for kind in KINDS
-        for count in PROCESSES
-        for share in SHARES
-    ]
-    rows = []
-    second: dict[float, list[float]] = {share: [] for share in SHARES}
-    tenth: list[float] = []
-    settle: list[float] = []
-    for one in _run(cases):
-        work, asked = one.works[0], one.case.tenants[0].share
-        second[asked].append(windows.worst(work, asked, windows.SECOND, SETTLING_MS, one.control))
-        tenth.append(windows.worst(work, asked, windows.TENTH, SETTLING_MS, one.control))
-        settle.append(windows.settled_after(work, asked, 0, len(work), one.control))
-        errors = (f"{second[asked][-1]:.2f}", f"{tenth[-1]:.2f}", f"{settle[-1]:.0f}")
-        got = f"{_percent(work):.2f}"
-        rows.append((one.case.name, f"{asked} %", got, *errors, f"{one.lost:.2f}"))
+        for kind, count, share in cases
+    )
+    for (kind, _, share), one in zip(cases, results, strict=True):
+        work, control = one.works[0], one.control
+        values = (
+            windows.worst(work, share, windows.SECOND, SETTLING_MS, control),
+            windows.usual(work, share, windows.TENTH, SETTLING_MS, control),
+            windows.worst(work, share, windows.TENTH, SETTLING_MS, control),
+            windows.settled_after(work, share, 0, len(work), control, KINDS[kind].longest),
+        )
+        found.add(kind, f"share_{share}_error_1s", values[0])
+        found.add(kind, "share_error_100ms", values[1])
+        found.add(kind, "settle_from_start", values[3])
+        shown = (f"{each:.2f}" for each in (_percent(work), *values[:3]))
+        rows.append((one.case.name, f"{share} %", *shown, f"{values[3]:.0f}", f"{one.lost:.2f}"))
     columns = (
         "alone, Hard",
         "asked",
         "mean %",
         "worst 1 s",
+        "95 % of 100 ms",
         "worst 100 ms",
         "settled ms",
         "lost %",
     )
-    figures = [
-        _worst(f"share_{share}_error_1s_points", second[share], "points", "<= 1 points")
-        for share in SHARES
-    ]
-    figures.append(_worst("share_error_100ms_points", tenth, "points", "<= 3 points"))
-    figures.append(_worst("settle_from_start_ms", settle, "ms"))
-    return figures, Details("One container with a Hard share", columns, rows)
+    figures = [found.figure(f"share_{share}_error_1s", "points", "<= 1 points") for share in SHARES]
+    figures.append(found.figure("share_error_100ms", "points", "<= 3 points"))
+    figures.append(found.figure("settle_from_start", "ms"))
+    return figures + found.erratic("share"), Details(
+        "One container with a Hard share", columns, rows
+    )
 
 
 def _changes() -> tuple[list[Figure], Details]:
     """The limit goes down and up while the container works."""
-    cases = [
-        Case(_name(kind, count), (Tenant(_busy(count, kind), 50, changes=STEPS),))
-        for kind in KINDS
-        for count in PROCESSES
-    ]
-    rows, settle = [], []
-    for one in _run(cases, seconds=4.2):
-        times = _settled_steps(one.works[0], one.control)
-        settle += times
+    cases = [(kind, count) for kind in KINDS for count in PROCESSES]
+    found, rows = _Found(), []
+    results = _run(
+        (
+            Case(_name(kind, count), (Tenant(_busy(count, kind), 50, changes=STEPS),))
+            for kind, count in cases
+        ),
+        seconds=4.2,
+    )
+    for (kind, _), one in zip(cases, results, strict=True):
+        times = _settled_steps(one.works[0], one.control, KINDS[kind].longest)
+        for each in times:
+            found.add(kind, "settle", each)
         rows.append((one.case.name, *(f"{each:.0f}" for each in times), f"{one.lost:.2f}"))
     changes = (f"to {share:.0f} %" for _, share in STEPS)
     columns = ("settled after ms", "start, 50 %", *changes, "lost %")
-    figures = [_worst("settle_ms", settle, "ms", "<= 300 ms")]
+    figures = [found.figure("settle", "ms", "<= 300 ms")]
     return figures, Details("A limit that changes", columns, rows)
 
 
-def _settled_steps(work: Work, control: Work) -> list[float]:
+def _settled_steps(work: Work, control: Work, longest: float) -> list[float]:
     steps = [(0, 50.0), *((round(at * 1000), share) for at, share in STEPS)]
     ends = [at for at, _ in steps[1:]] + [len(work)]
     return [
-        windows.settled_after(work, share, start, end, control)
+        windows.settled_after(work, share, start, end, control, longest)
         for (start, share), end in zip(steps, ends, strict=True)
     ]
 
@@ -207,29 +232,29 @@ def _settled_steps(work: Work, control: Work) -> list[float]:
 
 
 def _pairs() -> tuple[list[Figure], Details]:
-    rows = []
-    errors: dict[float, list[float]] = {30: [], 50: []}
-    for one in _run(_pair_cases()):
+    found, rows = _Found(), []
+    cases = _pair_cases()
+    for kinds, one in zip(cases, _run(cases.values()), strict=True):
         (first, second), asked = one.works, one.case.tenants[0].share
-        errors[asked].append(windows.ratio_error(first, second, asked, SETTLING_MS, one.control))
+        error = windows.ratio_error(first, second, asked, SETTLING_MS, one.control)
+        found.add(kinds[0], f"pair_{asked:.0f}_{100 - asked:.0f}_error", error)
         busy = _percent(first) + _percent(second)
-        part = 100 * _percent(first) / (busy or 1)
-        figures = (part, busy, errors[asked][-1], one.lost)
+        figures = (100 * _percent(first) / (busy or 1), busy, error, one.lost)
         ratio = f"{asked:.0f}:{100 - asked:.0f}"
         rows.append((one.case.name, ratio, *(f"{each:.2f}" for each in figures)))
     columns = ("two containers", "asked", "first %", "card busy %", "worst 1 s", "lost %")
     worst = [
-        _worst(f"pair_{share:.0f}_{100 - share:.0f}_error_points", found, "points", "<= 1 points")
-        for share, found in errors.items()
+        found.figure(f"pair_{ratio}_error", "points", "<= 1 points") for ratio in ("30_70", "50_50")
     ]
-    return worst, Details("Two containers on a card", columns, rows)
+    return worst + found.erratic("pair"), Details("Two containers on a card", columns, rows)
 
 
-def _pair_cases() -> list[Case]:
+def _pair_cases() -> dict[tuple[str, ...], Case]:
+    """By the first one's kind of work, and what else tells cases apart."""
     alike: list[Pair] = [(kind, kind, count, "Hard") for kind in KINDS for count in PROCESSES]
     unlike: list[Pair] = [("20 us", "5 ms", 1, "Hard"), ("5 ms", "20 us", 1, "Hard")]
     weighted: list[Pair] = [("20 us", "20 us", 1, "Weighted"), ("5 ms", "mixed", 1, "Weighted")]
-    cases = []
+    cases: dict[tuple[str, ...], Case] = {}
     for first, second, count, mode in alike + unlike + weighted:
         kinds = first if first == second else f"{first} and {second}"
         for share in (30, 50):
@@ -237,7 +262,8 @@ def _pair_cases() -> list[Case]:
                 Tenant(_busy(count, first), share, mode),
                 Tenant(_busy(count, second), 100 - share, mode),
             )
-            cases.append(Case(f"{mode}: {_name(kinds, count)}", tenants))
+            name = f"{mode}: {_name(kinds, count)}"
+            cases[first, name, f"{share}"] = Case(name, tenants)
     return cases
 
 
@@ -272,6 +298,30 @@ def _soft() -> tuple[list[Figure], Details]:
     columns = ("alone, Soft 50 %", "bare %", "with the shim %", "ratio", "lost %")
     figures = [_worst("soft_alone_ratio", ratios, "", ">= 0.995", worst=min)]
     return figures, Details("What a Soft container alone gets", columns, rows)
+
+
+class _Found:
+    """The values of each figure in all cases, of which the worst counts; those of erratic work
+    apart."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[float]] = {}
+        self._erratic: list[float] = []
+
+    def add(self, kind: str, name: str, value: float) -> None:
+        """The value of a case with that kind of work."""
+        if not KINDS[kind].erratic:
+            self._values.setdefault(name, []).append(value)
+        elif "1s" in name or "pair" in name:
+            self._erratic.append(value)
+
+    def figure(self, name: str, unit: str, goal: str = "") -> Figure:
+        """The worst case."""
+        return _worst(f"{name}_{unit}", self._values[name], unit, goal)
+
+    def erratic(self, name: str) -> list[Figure]:
+        """Errors over a second, of work that nobody can foresee."""
+        return [_worst(f"erratic_{name}_error_points", self._erratic, "points")]
 
 
 def _worst(

@@ -2,7 +2,15 @@
 
 import pytest
 
-from bench.compute.windows import jain, ratio_error, settled_after, shares, worst
+from bench.compute.windows import (
+    jain,
+    least_spread,
+    ratio_error,
+    settled_after,
+    shares,
+    usual,
+    worst,
+)
 
 MS = 1_000_000
 
@@ -24,6 +32,20 @@ def test_the_worst_window_counts() -> None:
     work = _work((1000, 0.3), (100, 0.5), (1000, 0.3))
     assert worst(work, 30, 100, 0) == pytest.approx(20)
     assert worst(work, 30, 1000, 0) == pytest.approx(2)
+
+
+def test_the_usual_error_is_what_nearly_all_windows_keep() -> None:
+    few = _work((1000, 0.3), (20, 0.5), (2000, 0.3))
+    assert (usual(few, 30, 100, 0), worst(few, 30, 100, 0)) == (0, pytest.approx(4))
+    many = _work((1000, 0.3), (80, 0.5), (1000, 0.3))
+    assert usual(many, 30, 100, 0) == pytest.approx(14, abs=3)
+
+
+def test_a_long_piece_of_work_moves_windows() -> None:
+    assert least_spread(5, 10) == pytest.approx(4.5)
+    pieces = _work((200, 0.1), (5, 1), (45, 0), (1000, 0.1))
+    assert settled_after(pieces, 10, 0, len(pieces)) > 100
+    assert settled_after(pieces, 10, 0, len(pieces), piece_ms=5) == 0
 
 
 def test_too_short_a_run_is_no_measurement() -> None:
