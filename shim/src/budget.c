@@ -252,10 +252,11 @@ static void count(struct regions *regions, int card, uint64_t ns) {
 }
 
 uint64_t budget_settle(struct regions *regions, int card, const struct terms *terms, uint64_t now,
-                       const struct done *done) {
+                       struct done *done) {
     struct process_card *process = &regions->process->cards[card];
-    uint64_t late, passed = moments_add(&process->moments, done->from, done->to, own_part, terms, &late);
-    uint64_t own = draw(&process->uncharged_ns, passed, done->most);
+    uint64_t late;
+    done->passed = moments_add(&process->moments, done->from, done->to, own_part, terms, &late);
+    uint64_t own = draw(&process->uncharged_ns, done->passed, done->most);
     uint64_t charged = charge_shared(regions, card, terms, now, done, late, own);
     count(regions, card, charged);
     if (!terms->window && done->most == done->to - done->from) note_alone(process, now, charged);

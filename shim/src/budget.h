@@ -21,6 +21,7 @@ struct done {
     uint64_t since;    /* the process has had some work there all the time since then */
     uint64_t most;     /* ns that it took at most, if that is known; else UINT64_MAX */
     uint64_t reserved;
+    uint64_t passed; /* set: the part of the time in which the process had no other work there */
 };
 
 /*
@@ -29,7 +30,7 @@ struct done {
  * process has to pay.
  */
 uint64_t budget_settle(struct regions *regions, int card, const struct terms *terms, uint64_t now,
-                       const struct done *done);
+                       struct done *done);
 
 /* So many reserved ns will not be used. */
 void budget_refund(struct regions *regions, int card, uint64_t ns);

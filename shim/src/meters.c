@@ -136,35 +136,45 @@ static void learn_overlap(struct meter *meter, uint64_t worked, uint64_t took) {
 static void charge(struct regions *regions, struct meter *meter, const struct batch *batch,
                    uint64_t since, uint64_t now) {
     uint64_t began = stamps_at(&meter->stamps, batch->begin);
-    struct done done = {.from = larger(began, batch->launched_at), .reserved = batch->reserved,
-                        .to = stamps_at(&meter->stamps, batch->end)};
-    done.to = larger(done.to, done.from);
+    struct done done = {.from = larger(began, batch->launched_at), .reserved = batch->reserved};
+    done.to = larger(batch->ended_at, done.from);
     done.since = smaller(since, done.from);
     uint64_t ns = done.to - done.from;
     struct terms terms = {0};
     budget_terms(regions, meter->card, now, &terms);
-    uint64_t own = bucket_own_part(&terms, done.from, done.to);
-    done.most = at_most(batch, ns, own == ns);
-    if (batch->work) costs_learn(batch->work, batch->shape, own, own == ns && is_exact(batch, &terms, ns));
+    bool alone = bucket_own_part(&terms, done.from, done.to) == ns;
+    done.most = at_most(batch, ns, alone);
     uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
+    if (batch->work)
+        costs_learn(batch->work, batch->shape, done.passed, alone && is_exact(batch, &terms, ns));
     if (!batch->fresh) learn_overlap(meter, batch->likely, took);
 }
 
 /* Where the card cannot tell, what was reserved stays charged. */
-static bool settle(struct regions *regions, struct meter *meter, struct batch *batch,
+static void settle(struct regions *regions, struct meter *meter, const struct batch *batch,
                    uint64_t since, uint64_t now) {
-    enum stamp_state begin = stamps_look(&meter->stamps, batch->begin, now);
-    enum stamp_state end = begin == STAMP_PASSED ? stamps_look(&meter->stamps, batch->end, now)
-                                                 : begin;
-    if (end == STAMP_AHEAD) return false;
-    if (end == STAMP_PASSED) charge(regions, meter, batch, since, now);
-    uint64_t ended = end == STAMP_PASSED ? stamps_at(&meter->stamps, batch->end) : now;
-    if (ended > meter->moved_at) meter->moved_at = ended;
+    if (stamps_at(&meter->stamps, batch->begin) && stamps_at(&meter->stamps, batch->end))
+        charge(regions, meter, batch, since, now);
+    meter->moved_at = larger(meter->moved_at, batch->ended_at);
     stamps_drop(&meter->stamps, batch->begin);
     stamps_drop(&meter->stamps, batch->end);
     meter->queue -= smaller(batch->likely, meter->queue);
     meter->doubtful -= batch->doubtful;
-    return true;
+}
+
+static void look(struct meter *meter, struct batch *batch, uint64_t now) {
+    enum stamp_state state = stamps_look(&meter->stamps, batch->begin, now);
+    if (state == STAMP_PASSED) state = stamps_look(&meter->stamps, batch->end, now);
+    if (state == STAMP_PASSED) batch->ended_at = stamps_at(&meter->stamps, batch->end);
+    if (state == STAMP_BROKEN) batch->ended_at = now;
+}
+
+/* Of those that have ended the first, or NULL. */
+static struct batch *first_ended(struct meter *meter) {
+    struct batch *first = NULL;
+    for (struct batch *each = meter->batches; each < meter->batches + meter->count; each++)
+        if (each->ended_at && (!first || each->ended_at < first->ended_at)) first = each;
+    return first;
 }
 
 /* Of what is not settled, the card is at work on this. */
@@ -190,17 +200,25 @@ static uint64_t open_since(const struct meter *meter, uint64_t now) {
     return larger(begin->at ? begin->at : begin->recorded_at, oldest->launched_at);
 }
 
+static void take_out(struct meter *meter, struct batch *batch) {
+    size_t behind = (size_t)(meter->batches + meter->count - (batch + 1));
+    memmove(batch, batch + 1, behind * sizeof *batch);
+    set_count(meter, meter->count - 1);
+}
+
+/*
+ * In the order in which they ended: of what several streams had on the card at once, each piece has
+ * taken the time since the one before it was done.
+ */
 void meters_reap(struct regions *regions, struct meter *meter, uint64_t now) {
-    unsigned left = 0, count = meter->count;
     uint64_t since = open_since(meter, now);
-    for (unsigned i = 0; i < count; i++) {
-        struct batch *batch = &meter->batches[i];
-        if (!settle(regions, meter, batch, since, now)) meter->batches[left++] = *batch;
-    }
-    if (!left) meter->moved_at = now;
-    set_count(meter, left);
+    for (unsigned i = 0; i < meter->count; i++) look(meter, &meter->batches[i], now);
+    for (struct batch *next; (next = first_ended(meter)); take_out(meter, next))
+        settle(regions, meter, next, since, now);
+    if (!meter->count) meter->moved_at = now;
     /* Others of the container reckon with this while it is not settled. */
-    budget_open(regions, meter->card, left ? open_since(meter, now) : 0, now + meters_queue(meter, now));
+    budget_open(regions, meter->card, meter->count ? open_since(meter, now) : 0,
+                now + meters_queue(meter, now));
 }
 
 void meters_push(struct meter *meter, struct batch batch) {

@@ -26,6 +26,7 @@ struct batch {
     uint64_t reserved;    /* less, where launches overlap */
     uint64_t likely;      /* what it will probably take of that */
     uint64_t launched_at; /* it cannot have begun before */
+    uint64_t ended_at;    /* 0: not as far as is known */
 };
 
 /* Of one context. */
