@@ -25,6 +25,14 @@ COMPUTE_MODES: Final = {"None": 0, "Hard": 1, "Soft": 2, "Weighted": 3}
 
 BYTES_MAX: Final = (1 << 43) - 1
 
+# What copies are of, in the order of Copies.kinds.
+COPY_TO_DEVICE: Final = 0
+COPY_TO_HOST: Final = 1
+COPY_DEVICES: Final = 2
+COPY_OTHER: Final = 3
+MEMSET: Final = 4
+COPY_KINDS: Final = 5
+
 WINDOW_BITS: Final = 20  # of length, start and period each, in microseconds
 WINDOW_VALID: Final = 1 << 60
 
@@ -135,6 +143,18 @@ class SlotCard(ctypes.LittleEndianStructure):
     )
 
 
+class Copied(ctypes.LittleEndianStructure):
+    _fields_ = (("count", c_uint64), ("bytes", c_uint64))
+
+
+class Copies(ctypes.LittleEndianStructure):
+    _fields_ = (
+        ("kinds", Copied * COPY_KINDS),
+        ("card", c_uint64),
+        ("reserved", c_uint8 * 40),
+    )
+
+
 class UsageSlot(ctypes.LittleEndianStructure):
     _fields_ = (
         ("pid", c_uint32),
@@ -149,7 +169,7 @@ class UsageSlot(ctypes.LittleEndianStructure):
         ("reserved0", c_uint8 * 64),
         ("held", Held * CARD_MAX),
         ("cards", SlotCard * CARD_MAX),
-        ("reserved1", c_uint8 * 128),
+        ("copies", Copies),
     )
 
 
@@ -163,7 +183,8 @@ _USAGE_HEAD = (
     ("attached", c_uint32),
     ("no_slot", c_uint32),
     ("shim_version", c_uint32),
-    ("reserved", c_uint8 * 4056),
+    ("reserved", c_uint8 * 2008),
+    ("copies", Copies * CARD_MAX),
     ("cards", UsageCard * CARD_MAX),
 )
 

@@ -11,7 +11,8 @@
  * means unused. All numbers are little-endian. Files are never replaced or resized once mounted.
  *
  * The layout is mirrored in the node agent (nodeagent/mizar_nodeagent/regions.py); a test compares
- * it with what build/shim/regions-layout prints. Change it only together with MIZAR_REGIONS_VERSION.
+ * it with what build/shim/regions-layout prints. Change it only together with MIZAR_REGIONS_VERSION,
+ * except by fields in what was reserved: there an older writer left zeros, an older reader looks away.
  *
  * ---- limits: how it is written and read -------------------------------------------------------
  * There is one writer. It (1) makes `seq` odd, (2) writes state, identity and cards, (3) sets `crc`
@@ -46,6 +47,11 @@
  * A reader that wants both halves of one instant reads lo, hi, lo until lo is the same twice.
  * A dead slot's bytes stay in `total` until another process of the container settles them (it does
  * so before refusing memory): the node agent should sum over living slots, of 0 .. slot_high - 1.
+ *
+ * Copies and memsets: each process counts in its slot, on cache lines of its own, those of one card:
+ * of the first that was ever counted there. Those of other cards it counts in copies[card], with all
+ * other processes. Counters only grow, and no slot's are given back, so nobody's death loses any. Hence
+ *     copies of a card = copies[card] + sum over all slots i with slots[i].copies.card == card + 1
  */
 #ifndef MIZAR_REGIONS_H
 #define MIZAR_REGIONS_H
@@ -190,6 +196,28 @@ struct mizar_slot_card {
     uint64_t open_until;    /* ... and should be done by then */
 };
 
+/* What a copy is of. MIZAR_COPY_OTHER: between hosts, or the driver finds out from the addresses. */
+enum mizar_copy {
+    MIZAR_COPY_TO_DEVICE,
+    MIZAR_COPY_TO_HOST,
+    MIZAR_COPY_DEVICES, /* from device memory to device memory, of the same card or another one */
+    MIZAR_COPY_OTHER,
+    MIZAR_MEMSET,
+    MIZAR_COPY_KINDS
+};
+
+struct mizar_copied {
+    uint64_t count;
+    uint64_t bytes;
+};
+
+/* Work of copy engines that was started so far, as far as the driver took it. */
+struct mizar_copies {
+    struct mizar_copied kinds[MIZAR_COPY_KINDS];
+    uint64_t card; /* in a slot: the card plus one; 0: none yet */
+    uint8_t reserved[40];
+};
+
 struct mizar_usage_slot {
     uint32_t pid;          /* 0: never used. As the process itself sees it */
     uint32_t state;        /* MIZAR_STATE_*: READY once pid ... comm are written */
@@ -203,7 +231,7 @@ struct mizar_usage_slot {
     uint8_t reserved0[64];
     struct mizar_held held[MIZAR_CARD_MAX];
     struct mizar_slot_card cards[MIZAR_CARD_MAX];
-    uint8_t reserved1[128];
+    struct mizar_copies copies;
 };
 
 struct mizar_usage {
@@ -216,7 +244,8 @@ struct mizar_usage {
     uint32_t attached;     /* processes that attached so far: the handshake; wraps */
     uint32_t no_slot;      /* processes that were refused because every slot was taken */
     uint32_t shim_version; /* of the process that attached last */
-    uint8_t reserved[4056];
+    uint8_t reserved[2008];
+    struct mizar_copies copies[MIZAR_CARD_MAX]; /* of what slots do not count */
     struct mizar_usage_card cards[MIZAR_CARD_MAX];
     struct mizar_usage_slot slots[MIZAR_SLOT_MAX];
 };
@@ -286,6 +315,10 @@ struct mizar_usage {
     FIELD(mizar_slot_card, gpu_time_ns, 8, 8)                  \
     FIELD(mizar_slot_card, open_since, 16, 8)                  \
     FIELD(mizar_slot_card, open_until, 24, 8)                  \
+    FIELD(mizar_copied, count, 0, 8)                           \
+    FIELD(mizar_copied, bytes, 8, 8)                           \
+    FIELD(mizar_copies, kinds, 0, 80)                          \
+    FIELD(mizar_copies, card, 80, 8)                           \
     FIELD(mizar_usage_slot, pid, 0, 4)                         \
     FIELD(mizar_usage_slot, state, 4, 4)                       \
     FIELD(mizar_usage_slot, start_time, 8, 8)                  \
@@ -297,6 +330,7 @@ struct mizar_usage {
     FIELD(mizar_usage_slot, comm, 48, 16)                      \
     FIELD(mizar_usage_slot, held, 128, 256)                    \
     FIELD(mizar_usage_slot, cards, 384, 512)                   \
+    FIELD(mizar_usage_slot, copies, 896, 128)                  \
     FIELD(mizar_usage, magic, 0, 8)                            \
     FIELD(mizar_usage, version, 8, 4)                          \
     FIELD(mizar_usage, size, 12, 4)                            \
@@ -306,6 +340,7 @@ struct mizar_usage {
     FIELD(mizar_usage, attached, 28, 4)                        \
     FIELD(mizar_usage, no_slot, 32, 4)                         \
     FIELD(mizar_usage, shim_version, 36, 4)                    \
+    FIELD(mizar_usage, copies, 2048, 2048)                     \
     FIELD(mizar_usage, cards, 4096, 8192)                      \
     FIELD(mizar_usage, slots, 12288, 1048576)
 
@@ -318,6 +353,8 @@ struct mizar_usage {
     STRUCT(mizar_compute, 256)             \
     STRUCT(mizar_usage_card, 512)          \
     STRUCT(mizar_slot_card, 32)            \
+    STRUCT(mizar_copied, 16)               \
+    STRUCT(mizar_copies, 128)              \
     STRUCT(mizar_usage_slot, 1024)         \
     STRUCT(mizar_usage, MIZAR_USAGE_SIZE)
 

@@ -43,9 +43,12 @@ static uint64_t level_bytes(uint64_t element, uint64_t width, uint64_t height, u
     return times(times(row, rows), larger(depth, 1));
 }
 
+uint64_t arrays_element(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
+    return channel_bytes(descriptor->format) * larger(descriptor->channels, 1);
+}
+
 uint64_t arrays_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
-    uint64_t element = channel_bytes(descriptor->format) * larger(descriptor->channels, 1);
-    uint64_t bytes = 0;
+    uint64_t element = arrays_element(descriptor), bytes = 0;
     if (descriptor->flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
     for (unsigned level = 0; level < levels && level < 32; level++) {
         bytes += level_bytes(element, descriptor->width >> level, descriptor->height >> level,

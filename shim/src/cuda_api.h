@@ -143,6 +143,90 @@ typedef struct {
     void **parameters;
 } CUDA_LAUNCH_PARAMS;
 
+enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_UNIFIED = 4 };
+
+typedef struct {
+    unsigned from_x, from_y;
+    int from_type; /* CU_MEMORYTYPE_* */
+    const void *from_host;
+    CUdeviceptr_v1 from_device;
+    CUarray from_array;
+    unsigned from_pitch, to_x, to_y;
+    int to_type;
+    void *to_host;
+    CUdeviceptr_v1 to_device;
+    CUarray to_array;
+    unsigned to_pitch, width, height;
+} CUDA_MEMCPY2D_v1;
+
+typedef struct {
+    size_t from_x, from_y;
+    int from_type;
+    const void *from_host;
+    CUdeviceptr from_device;
+    CUarray from_array;
+    size_t from_pitch, to_x, to_y;
+    int to_type;
+    void *to_host;
+    CUdeviceptr to_device;
+    CUarray to_array;
+    size_t to_pitch, width, height;
+} CUDA_MEMCPY2D;
+
+typedef struct {
+    unsigned from_x, from_y, from_z, from_level;
+    int from_type;
+    const void *from_host;
+    CUdeviceptr_v1 from_device;
+    CUarray from_array;
+    void *reserved0;
+    unsigned from_pitch, from_height, to_x, to_y, to_z, to_level;
+    int to_type;
+    void *to_host;
+    CUdeviceptr_v1 to_device;
+    CUarray to_array;
+    void *reserved1;
+    unsigned to_pitch, to_height, width, height, depth;
+} CUDA_MEMCPY3D_v1;
+
+/* Between contexts (CUDA_MEMCPY3D_PEER), it is the same but for those in place of what is reserved. */
+typedef struct {
+    size_t from_x, from_y, from_z, from_level;
+    int from_type;
+    const void *from_host;
+    CUdeviceptr from_device;
+    CUarray from_array;
+    void *from_context;
+    size_t from_pitch, from_height, to_x, to_y, to_z, to_level;
+    int to_type;
+    void *to_host;
+    CUdeviceptr to_device;
+    CUarray to_array;
+    void *to_context;
+    size_t to_pitch, to_height, width, height, depth;
+} CUDA_MEMCPY3D;
+
+enum { CU_MEMCPY_OPERAND_TYPE_ARRAY = 2 };
+
+typedef struct {
+    int type; /* CU_MEMCPY_OPERAND_TYPE_* */
+    union {
+        CUarray array;
+        uint64_t other[4];
+    };
+} CUmemcpy3DOperand;
+
+typedef struct {
+    CUmemcpy3DOperand from, to;
+    size_t width, height, depth;
+    int order;
+    unsigned flags;
+} CUDA_MEMCPY3D_BATCH_OP;
+
+typedef struct CUmemcpyAttributes_st CUmemcpyAttributes; /* never looked into */
+typedef struct CUgraphEdgeData_st CUgraphEdgeData;       /* nor this */
+typedef void CUgraphRecaptureCallback(void);             /* never called */
+
 enum { CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
 enum {
     CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
@@ -372,6 +456,30 @@ CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream);
 
+#define COPY_EACH(symbol, stream, waits, kind, count, bytes, parameters, arguments) \
+    CUresult symbol parameters;
+#include "copies.def"
+
+#define CAPTURE_TO_GRAPH                                                                     \
+    (CUstream stream, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, \
+     size_t count, int mode)
+#define CAPTURE_AGAIN                                                                          \
+    (CUstream stream, int mode, CUgraph graph, CUgraphRecaptureCallback *callback, void *data)
+CUresult cuStreamBeginCapture(CUstream stream);
+CUresult cuStreamBeginCapture_ptsz(CUstream stream);
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode);
+CUresult cuStreamBeginCaptureToGraph CAPTURE_TO_GRAPH;
+CUresult cuStreamBeginCaptureToGraph_ptsz CAPTURE_TO_GRAPH;
+CUresult cuStreamBeginRecaptureToGraph CAPTURE_AGAIN;
+CUresult cuStreamBeginRecaptureToGraph_ptsz CAPTURE_AGAIN;
+CUresult cuStreamBeginCaptureToCig(CUstream stream, void *parameters);
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, void *parameters);
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
+CUresult cuStreamEndCaptureToCig(CUstream stream);
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream);
+
 CUresult cuModuleLoad(CUmodule *module, const char *path);
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options,
@@ -440,6 +548,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext context);
 CUresult cuCtxPopCurrent_v2(CUcontext *context);
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
+CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);

@@ -74,7 +74,8 @@ struct process_card {
     uint64_t window, window_at; /* as last seen, and since when it is one */
     uint64_t alone_ns, alone_at; /* charged of late by a clock that may have run for others too */
     uint64_t pool_grain; /* pools grew by so much more than was asked for: pools.c */
-    uint64_t reserved[4];
+    struct mizar_copies *copies; /* where this process counts them; NULL: not known yet */
+    uint64_t reserved[3];
     struct moments moments; /* in which this process had work on the card */
 };
 
@@ -107,6 +108,7 @@ struct process {
     struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */
     struct metering *metering;
     uint32_t streams_ended; /* so far */
+    uint32_t captures;      /* of streams, that are under way */
 };
 
 /* A lock that may be waited for; held for microseconds, never over a call that may not return. */

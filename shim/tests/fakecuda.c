@@ -251,6 +251,49 @@ LAUNCH(cuLaunchGrid, (CUfunction f, int width, int height), NULL)
 LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream), stream)
 LAUNCH(cuGraphLaunch, (CUgraphExec exec, CUstream stream), stream)
 LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), stream)
+
+/* ---- copies and memsets: they touch nothing ---- */
+
+#define COPY_EACH(symbol, stream, waits, kind, count, bytes, parameters, arguments) \
+    EXPORT CUresult symbol parameters {                                             \
+        CALLED(symbol);                                                             \
+        return fake.fail;                                                           \
+    }
+#include "copies.def"
+
+EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array) {
+    *descriptor = (CUDA_ARRAY3D_DESCRIPTOR){64, 64, 64, 0x20, 2, 0}; /* two times four bytes */
+    return CUDA_SUCCESS;
+}
+
+/* ---- captures: of any stream at once ---- */
+
+#define BEGIN(symbol, parameters)                    \
+    EXPORT CUresult symbol parameters {              \
+        CALLED(symbol);                              \
+        if (!fake.fail) fake.capturing = 1;          \
+        return fake.fail;                            \
+    }
+#define END(symbol, parameters)                      \
+    EXPORT CUresult symbol parameters {              \
+        CALLED(symbol);                              \
+        if (!fake.fail) fake.capturing = 0;          \
+        return fake.fail;                            \
+    }
+BEGIN(cuStreamBeginCapture, (CUstream stream))
+BEGIN(cuStreamBeginCapture_ptsz, (CUstream stream))
+BEGIN(cuStreamBeginCapture_v2, (CUstream stream, int mode))
+BEGIN(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode))
+BEGIN(cuStreamBeginCaptureToGraph, CAPTURE_TO_GRAPH)
+BEGIN(cuStreamBeginCaptureToGraph_ptsz, CAPTURE_TO_GRAPH)
+BEGIN(cuStreamBeginRecaptureToGraph, CAPTURE_AGAIN)
+BEGIN(cuStreamBeginRecaptureToGraph_ptsz, CAPTURE_AGAIN)
+BEGIN(cuStreamBeginCaptureToCig, (CUstream stream, void *parameters))
+BEGIN(cuStreamBeginCaptureToCig_ptsz, (CUstream stream, void *parameters))
+END(cuStreamEndCapture, (CUstream stream, CUgraph *graph))
+END(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *graph))
+END(cuStreamEndCaptureToCig, (CUstream stream))
+END(cuStreamEndCaptureToCig_ptsz, (CUstream stream))
 #pragma GCC diagnostic pop
 
 EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode) {

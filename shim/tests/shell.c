@@ -3,7 +3,7 @@
  * several processes in a certain order are written with it in Python.
  *
  *   init | use DEVICE | alloc BYTES | free NUMBER | info | total DEVICE | pid | fork | vfork | raw
- *   clone | exec | setuid UID | figures | await TOTAL | press BYTES | exit
+ *   clone | exec | setuid UID | figures | await TOTAL | press BYTES | copy TIMES | exit
  */
 #include <sched.h>
 #include <signal.h>
@@ -102,6 +102,17 @@ static void do_press(uint64_t bytes) {
     answer(result, now_ns());
 }
 
+/* 3 bytes to the device and 5 from there, so many times. */
+static void do_copy(uint64_t times) {
+    char host[8];
+    CUresult result = CUDA_SUCCESS;
+    for (uint64_t i = 0; i < times && result == CUDA_SUCCESS; i++) {
+        result = api.cuMemcpyHtoDAsync_v2(1 << 20, host, 3, NULL);
+        if (result == CUDA_SUCCESS) result = api.cuMemcpyDtoH_v2(host, 1 << 20, 5);
+    }
+    answer(result, 0);
+}
+
 /* The parent waits while the child takes over input and output. */
 static void do_fork(long child) {
     if (child == 0) {
@@ -139,6 +150,7 @@ static bool obey(const char *word, unsigned long long number) {
     else if (!strcmp(word, "figures")) do_figures();
     else if (!strcmp(word, "await")) do_await(number);
     else if (!strcmp(word, "press")) do_press(number);
+    else if (!strcmp(word, "copy")) do_copy(number);
     else return false;
     return true;
 }

@@ -31,6 +31,8 @@ MIRRORS: dict[str, type[ctypes.LittleEndianStructure]] = {
     "mizar_compute": regions.Compute,
     "mizar_usage_card": regions.UsageCard,
     "mizar_slot_card": regions.SlotCard,
+    "mizar_copied": regions.Copied,
+    "mizar_copies": regions.Copies,
     "mizar_usage_slot": regions.UsageSlot,
     "mizar_usage": regions.Usage,
 }
@@ -55,6 +57,12 @@ def test_the_mirror_is_the_headers_layout() -> None:
     assert constants["MIZAR_BYTES_MAX"] == regions.BYTES_MAX
     assert constants["MIZAR_WINDOW_BITS"] == regions.WINDOW_BITS
     assert constants["MIZAR_WINDOW_VALID"] == regions.WINDOW_VALID
+    assert constants["MIZAR_COPY_TO_DEVICE"] == regions.COPY_TO_DEVICE
+    assert constants["MIZAR_COPY_TO_HOST"] == regions.COPY_TO_HOST
+    assert constants["MIZAR_COPY_DEVICES"] == regions.COPY_DEVICES
+    assert constants["MIZAR_COPY_OTHER"] == regions.COPY_OTHER
+    assert constants["MIZAR_MEMSET"] == regions.MEMSET
+    assert constants["MIZAR_COPY_KINDS"] == regions.COPY_KINDS
     assert constants["MIZAR_SLOT_LOCK(1)"] == regions.slot_lock(1)
     assert printed["magic"] == {
         "limits": regions.LIMITS_MAGIC.decode(),

@@ -138,6 +138,20 @@ class Slot:
             file.seek(at)
             return int.from_bytes(file.read(8), "little")
 
+    def copied(self, card: int, kind: str) -> tuple[int, int]:
+        """How many copies of that kind the container's processes counted, and how many bytes."""
+        usage, sizes = self.usage.read_bytes(), self.layout["sizes"]
+        first, size = self.offset("mizar_usage.copies"), sizes["mizar_copies"]
+        slots = self.offset("mizar_usage.slots") + self.offset("mizar_usage_slot.copies")
+        places = range(slots, len(usage), sizes["mizar_usage_slot"])
+        of = self.offset("mizar_copies.card")
+        own = [at for at in places if usage[at + of] == card + 1]
+        at_kind = self.constant(f"MIZAR_{kind}") * sizes["mizar_copied"]
+        pairs = [
+            struct.unpack_from("<QQ", usage, at + at_kind) for at in (first + card * size, *own)
+        ]
+        return sum(count for count, _ in pairs), sum(size for _, size in pairs)
+
     def _write(self, body: bytearray) -> None:
         at = self.offset("mizar_limits.seq")
         self.seq += 2

@@ -37,6 +37,8 @@ def snippets(env: dict[str, str]) -> Iterator[tuple[str, ...]]:
             yield program, name, "link"
     for name in run("launches", env=env).stdout.split():
         yield "launches", name, "link", "free"
+    for name in set(run("copies", env=env).stdout.split()) - {"metered"}:
+        yield "copies", name, "link"
     yield from OTHER_WAYS
 
 

@@ -64,6 +64,13 @@ def test_launches(
         check(sanitizer, slot, "launches", name, "link", mode, metered=metered)
 
 
+def test_copies(env: dict[str, str], tmp_path: Path, layout: dict[str, Any]) -> None:
+    for name in names("copies", env):
+        slot = Slot(tmp_path / name, layout)
+        check("asan", slot, "copies", name, "link", metered=name == "metered")
+    check("tsan", Slot(tmp_path / "tsan", layout), "copies", "threads", "link")
+
+
 @pytest.mark.parametrize("storm", ["threads", "kills"])
 def test_storms(storm: str, slot: Slot) -> None:
     check("asan", slot, "storm", storm, "20")
