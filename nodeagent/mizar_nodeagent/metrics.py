@@ -13,14 +13,14 @@ from prometheus_client.registry import Collector
 
 from mizar_core.carve import WHOLE_CARD
 from mizar_kube.version import version
-from mizar_nodeagent import limits, usage
+from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.container.collect import living
 from mizar_nodeagent.container.inspection import Inspection
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.regions import LimitsCard, LimitsLive
-from mizar_nodeagent.usage import CardUse
+from mizar_nodeagent.usage import CardUse, Copied
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,38 @@ CONTAINER_FIGURES: tuple[
         "mizar_device_compute_waited_seconds",
         "Time that a container's work waited for its turn",
         lambda card, live, use: use.waited_ns / 1e9,
+    ),
+    (
+        CounterMetricFamily,
+        "mizar_device_memsets",
+        "Memsets that a container started",
+        lambda card, live, use: use.copied[regions.MEMSET].count,
+    ),
+    (
+        CounterMetricFamily,
+        "mizar_device_memset_bytes",
+        "Bytes of the memsets that a container started",
+        lambda card, live, use: use.copied[regions.MEMSET].bytes,
+    ),
+)
+
+# Unspecified: unified addresses, from which only the driver can tell the direction.
+DIRECTIONS = {
+    "host_to_device": regions.COPY_TO_DEVICE,
+    "device_to_host": regions.COPY_TO_HOST,
+    "device_to_device": regions.COPY_DEVICES,
+    "unspecified": regions.COPY_OTHER,
+}
+COPY_FIGURES: tuple[tuple[str, str, Callable[[Copied], float]], ...] = (
+    (
+        "mizar_device_copies",
+        "Copies that a container started on the card's copy engines, outside of graphs",
+        lambda copied: copied.count,
+    ),
+    (
+        "mizar_device_copied_bytes",
+        "Bytes of the copies that a container started, outside of graphs",
+        lambda copied: copied.bytes,
     ),
 )
 
@@ -152,13 +184,19 @@ class Figures(Collector):
 
     def _containers(self) -> Iterable[Metric]:
         families = [kind(name, about, labels=LABELS) for kind, name, about, _ in CONTAINER_FIGURES]
+        copies = [
+            CounterMetricFamily(name, about, labels=(*LABELS, "direction"))
+            for name, about, _ in COPY_FIGURES
+        ]
         for slot in living(self._slots.all(), self._mind.view):
             # A file that is gone or damaged says nothing; its container fails closed.
             with suppress(OSError, RegionDamaged):
-                self._add(slot, families)
-        return families
+                self._add(slot, families, copies)
+        return [*families, *copies]
 
-    def _add(self, slot: Slot, families: Sequence[Family]) -> None:
+    def _add(
+        self, slot: Slot, families: Sequence[Family], copies: Sequence[CounterMetricFamily]
+    ) -> None:
         assert slot.owner is not None
         region = limits.read(slot.limits)
         cards = region.cards[: region.card_count]
@@ -168,6 +206,15 @@ class Figures(Collector):
             labels = (self._node, owner.namespace, owner.pod, owner.container, card.uuid.decode())
             for family, (_, _, _, figure) in zip(families, CONTAINER_FIGURES, strict=True):
                 family.add_metric(labels, figure(card, live, use))
+            _add_copies(copies, labels, use)
+
+
+def _add_copies(
+    copies: Sequence[CounterMetricFamily], labels: tuple[str, ...], use: CardUse
+) -> None:
+    for family, (_, _, figure) in zip(copies, COPY_FIGURES, strict=True):
+        for direction, kind in DIRECTIONS.items():
+            family.add_metric((*labels, direction), figure(use.copied[kind]))
 
 
 def _build_info() -> Metric:

@@ -29,14 +29,24 @@ Slots = ctypes.Array[UsageSlot]
 
 
 @dataclass(frozen=True)
+class Copied:
+    """Copies of one kind, or memsets: how many, and of how many bytes together."""
+
+    count: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
 class CardUse:
-    """What living processes hold of one card (bytes), how often memory was refused, and the GPU
-    time that was charged for work and spent waiting for a turn."""
+    """What living processes hold of one card (bytes), how often memory was refused, the GPU time
+    that was charged for work and spent waiting for a turn, and what all processes that ever were
+    have copied, by kind (regions.COPY_*, MEMSET)."""
 
     bytes: int
     refused: int
     charged_ns: int = 0
     waited_ns: int = 0
+    copied: tuple[Copied, ...] = (Copied(),) * regions.COPY_KINDS
 
 
 @dataclass(frozen=True)
@@ -169,7 +179,24 @@ def _use(head: UsageHead, slots: Slots, index: int, living: list[int]) -> CardUs
     )
     compute = card.compute
     return CardUse(
-        min(held, regions.BYTES_MAX), card.refused, compute.charged_ns, compute.waited_ns
+        min(held, regions.BYTES_MAX),
+        card.refused,
+        compute.charged_ns,
+        compute.waited_ns,
+        _copied(head, slots, index),
+    )
+
+
+def _copied(head: UsageHead, slots: Slots, index: int) -> tuple[Copied, ...]:
+    """What living and dead processes counted, in their slots and where all of them do."""
+    own = (slot.copies for slot in slots)
+    places = [head.copies[index], *(copies for copies in own if copies.card == index + 1)]
+    return tuple(
+        Copied(
+            sum(place.kinds[kind].count for place in places),
+            sum(place.kinds[kind].bytes for place in places),
+        )
+        for kind in range(regions.COPY_KINDS)
     )
 
 

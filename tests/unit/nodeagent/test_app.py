@@ -490,6 +490,10 @@ async def test_figures_and_probes(world: World) -> None:
     assert f"mizar_device_compute_share_ratio{{{labels}}} 1.0" in text
     assert f"mizar_device_compute_seconds_total{{{labels}}} 0.0" in text
     assert f"mizar_device_compute_waited_seconds_total{{{labels}}} 0.0" in text
+    assert f"mizar_device_memsets_total{{{labels}}} 0.0" in text
+    directed = labels.replace(",namespace", ',direction="host_to_device",namespace')
+    assert f"mizar_device_copies_total{{{directed}}} 0.0" in text
+    assert f"mizar_device_copied_bytes_total{{{directed}}} 0.0" in text
     assert 'mizar_build_info{component="nodeagent"' in text
     assert 'mizar_deviceplugin_answer_seconds_count{call="allocate"} 1.0' in text
 

@@ -173,6 +173,36 @@ def test_use_counts_living_processes_and_the_gates_statement(tmp_path: Path) -> 
     assert usage.read(path, 1)[0].bytes == 0
 
 
+def put_copies(path: Path, at: int, counts: dict[int, tuple[int, int]], card: int = 0) -> None:
+    with path.open("r+b") as file:
+        for kind, pair in counts.items():
+            file.seek(at + 16 * kind)
+            file.write(struct.pack("<QQ", *pair))
+        file.seek(at + 80)
+        file.write(struct.pack("<Q", card))
+
+
+def test_copies_of_the_dead_are_counted_as_those_of_the_living(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    usage.initialise(path)
+    put_usage(path, 0, (0, 0), {3: 0})  # four slots, all of dead processes
+    put_copies(path, 2048 + 128, {regions.COPY_TO_HOST: (1, 10), regions.MEMSET: (7, 70)})
+    put_copies(path, 12288 + 896, {regions.COPY_TO_HOST: (2, 20)}, card=2)
+    put_copies(path, 12288 + 3 * 1024 + 896, {regions.COPY_TO_DEVICE: (4, 40)}, card=2)
+    put_copies(path, 12288 + 1024 + 896, {regions.COPY_TO_HOST: (8, 80)}, card=1)
+    put_copies(path, 12288 + 2 * 1024 + 896, {regions.COPY_TO_HOST: (9, 90)}, card=99)
+    first, second = usage.read(path, 2)
+    assert first.copied[regions.COPY_TO_HOST] == usage.Copied(8, 80)
+    assert first.copied[regions.MEMSET] == usage.Copied()
+    assert second.copied == (
+        usage.Copied(4, 40),
+        usage.Copied(3, 30),
+        usage.Copied(),
+        usage.Copied(),
+        usage.Copied(7, 70),
+    )
+
+
 def test_a_gate_is_taken_apart_as_the_header_says() -> None:
     big = (1 << 43) - 5
     assert usage.take_apart(*gate(1, 1023, big, big - 1)) == usage.Gate(1023, big, big - 1)

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from mizar_nodeagent import regions, usage
+
 from .conftest import run
 from .shell import SUCCESS, Shell
 from .slot import MIB, Card, Slot, card_uuid
@@ -49,6 +51,9 @@ def test_processes_at_once(env: dict[str, str], slot: Slot) -> None:
     assert slot.copied(0, "COPY_TO_HOST") == (20000, 100000)
     assert slot.copied(1, "COPY_TO_DEVICE") == (10000, 30000)
     assert slot.copied(1, "COPY_TO_HOST") == (10000, 50000)
+    first, second = usage.read(slot.usage, 2)  # as the node agent does
+    assert first.copied[regions.COPY_TO_HOST] == usage.Copied(20000, 100000)
+    assert second.copied[regions.COPY_TO_DEVICE] == usage.Copied(10000, 30000)
 
 
 def test_a_kill_loses_nothing(env: dict[str, str], slot: Slot) -> None:
