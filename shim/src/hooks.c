@@ -47,33 +47,23 @@ static uint16_t *place(uint16_t *table, const char *name, name_of *get) {
     }
 }
 
-static void store(uint16_t *entry, int value) {
-    __atomic_store_n(entry, (uint16_t)value, __ATOMIC_RELAXED);
+static void publish(uint16_t *table, const uint16_t *made) {
+    for (int i = 0; i < TABLE_SIZE; i++) __atomic_store_n(&table[i], made[i], __ATOMIC_RELAXED);
 }
 
-/* The first of a name stays. */
-static void enter(uint16_t *table, const char *name, name_of *get, int id) {
-    uint16_t *entry = place(table, name, get);
-    if (!__atomic_load_n(entry, __ATOMIC_RELAXED)) store(entry, id + 1);
-}
-
-/* Each hook leads to the next one of its base. */
-static void chain_base(int id) {
-    for (int other = id + 1; other < HOOK_COUNT; other++)
-        if (text_is(hooks[other].base, hooks[id].base)) {
-            store(&next_of_base[id], other + 1);
-            return;
-        }
-}
-
+/* From the end, so that the first of a name stays, and leads to the next one of its base. */
 static void make_tables(void) {
-    for (int id = 0; id < HOOK_COUNT; id++) {
+    uint16_t symbols[TABLE_SIZE] = {0}, bases[TABLE_SIZE] = {0};
+    for (int id = HOOK_COUNT - 1; id >= 0; id--) {
         if (!hooks[id].wrapper) continue;
-        enter(by_symbol, hooks[id].symbol, symbol_of, id);
+        *place(symbols, hooks[id].symbol, symbol_of) = (uint16_t)(id + 1);
         if (!*hooks[id].base) continue;
-        chain_base(id);
-        enter(by_base, hooks[id].base, base_of, id);
+        uint16_t *first = place(bases, hooks[id].base, base_of);
+        __atomic_store_n(&next_of_base[id], *first, __ATOMIC_RELAXED);
+        *first = (uint16_t)(id + 1);
     }
+    publish(by_symbol, symbols);
+    publish(by_base, bases);
     __atomic_store_n(&ready, true, __ATOMIC_RELEASE);
 }
 
