@@ -6,6 +6,8 @@
  *     live COUNT         the same with COUNT other allocations
  *     idle COUNT         the same with COUNT other processes that hold memory
  *     meminfo            cuMemGetInfo
+ *     copy               an asynchronous copy
+ *     wait               a copy that is waited for
  *     launch THREADS     a kernel's launch, in threads with a stream each
  *     starts COUNT       processes up to their first allocation, in seconds
  */
@@ -56,6 +58,16 @@ static void alloc_free_async(int count) {
 static void meminfo(int count) {
     size_t free_now, total;
     for (int i = 0; i < count; i++) api.cuMemGetInfo_v2(&free_now, &total);
+}
+
+static char host[4096];
+
+static void copy_async(int count) {
+    for (int i = 0; i < count; i++) api.cuMemcpyHtoDAsync_v2(1 << 20, host, sizeof host, NULL);
+}
+
+static void copy_and_wait(int count) {
+    for (int i = 0; i < count; i++) api.cuMemcpyDtoH_v2(host, 1 << 20, sizeof host);
 }
 
 static double best_of(work_function *work, int count) {
@@ -181,6 +193,13 @@ static void starts(int count, char *self) {
                (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6);
 }
 
+static work_function *find_work(const char *what) {
+    if (!strcmp(what, "meminfo")) return meminfo;
+    if (!strcmp(what, "async")) return alloc_free_async;
+    if (!strcmp(what, "copy")) return copy_async;
+    return strcmp(what, "wait") ? alloc_free : copy_and_wait;
+}
+
 int main(int count, char **arguments) {
     CHECK(count > 1);
     const char *what = arguments[1];
@@ -192,8 +211,6 @@ int main(int count, char **arguments) {
     if (!strcmp(what, "once")) return alloc_free(1), 0;
     if (!strcmp(what, "live")) live_allocations(number);
     if (!strcmp(what, "launch")) return printf("%.2f\n", launches(number)), 0;
-    work_function *work = !strcmp(what, "meminfo") ? meminfo
-                 : !strcmp(what, "async") ? alloc_free_async : alloc_free;
-    printf("%.2f\n", best_of(work, 2000));
+    printf("%.2f\n", best_of(find_work(what), 2000));
     return 0;
 }
