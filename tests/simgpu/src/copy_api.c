@@ -140,3 +140,45 @@ TWINS(cuMemcpy3DPeer, _ptds, (const CUDA_MEMCPY3D *copy), (copy)) {
 TWINS(cuMemcpy3DPeerAsync, _ptsz, (const CUDA_MEMCPY3D *copy, CUstream stream), (copy, stream)) {
     return box(copy, stream, false);
 }
+
+/* ---- several at once: attributes are hints ----------------------------------------------------- */
+
+/* The real driver refuses the legacy stream here. */
+static CUresult may_batch(size_t count, CUstream handle) {
+    CUstream stream;
+    TRY(stream_get(handle, &stream));
+    return count && stream->kind != STREAM_LEGACY ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult lines(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes,
+                      size_t count, CUstream stream) {
+    TRY(may_batch(count, stream));
+    if (!to || !from || !sizes) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        TRY(line(unified(to[i]), unified(from[i]), sizes[i], stream, false));
+    return CUDA_SUCCESS;
+}
+
+TWINS(cuMemcpyBatchAsync, _ptsz,
+      (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
+       size_t *each, size_t attribute_count, size_t *failed, CUstream stream),
+      (to, from, sizes, count, attributes, each, attribute_count, failed, stream)) {
+    (void)attributes, (void)each, (void)attribute_count;
+    if (failed) *failed = SIZE_MAX;
+    return lines(to, from, sizes, count, stream);
+}
+
+TWINS(cuMemcpyBatchAsync_v2, _ptsz,
+      (CUdeviceptr * to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes,
+       size_t *each, size_t attribute_count, CUstream stream),
+      (to, from, sizes, count, attributes, each, attribute_count, stream)) {
+    (void)attributes, (void)each, (void)attribute_count;
+    return lines(to, from, sizes, count, stream);
+}
+
+TWINS(cuMemcpyWithAttributesAsync, _ptsz,
+      (CUdeviceptr to, CUdeviceptr from, size_t bytes, void *attributes, CUstream stream),
+      (to, from, bytes, attributes, stream)) {
+    (void)attributes;
+    return lines(&to, &from, &bytes, 1, stream);
+}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import simgpu
+from unit.simgpu.harness import compile_snippets
 
 from .slot import BUILD, MIB, Card, Slot
 
@@ -61,6 +62,38 @@ def test_the_card_never_holds_more_than_the_limit(way: str, container: Container
         while process.poll() is None:
             assert container.used() <= LIMIT
         assert process.returncode == 0, process.stderr and process.stderr.read()
+
+
+COPYING = {
+    "bytes_come_back_as_they_went": [(1, 32), (1, 32), (0, 0), (1, 32), (0, 0)],
+    "memory_is_filled_with_patterns": [(0, 0), (1, 16), (0, 0), (0, 0), (2, 28)],
+    "rectangles_are_copied_by_their_pitches": [(1, 12), (1, 6), (0, 0), (0, 0), (0, 0)],
+    "a_batch_copies_all_of_it": [(0, 0), (1, 8), (0, 0), (4, 24), (0, 0)],
+    "threads_may_use_one_context_together": [(1200, 76800)] + [(0, 0)] * 4,
+    "captured_streams_become_a_graph": [(0, 0)] * 5,  # a memset is recorded
+    "a_copy_may_be_waited_for_beside_a_capture": [(0, 0), (1, 4), (0, 0), (0, 0), (1, 4)],
+    "a_spoiled_capture_fails": [(0, 0)] * 5,
+}
+KINDS = ["COPY_TO_DEVICE", "COPY_TO_HOST", "COPY_DEVICES", "COPY_OTHER", "MEMSET"]
+
+
+@pytest.mark.parametrize("metered", [False, True])
+@pytest.mark.parametrize("snippet", COPYING)
+def test_copies_do_what_they_do_without_the_shim(
+    snippet: str, metered: bool, tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    """The simulated driver's own snippets, and what is counted of them."""
+    with simgpu.create(tmp_path / "machine", cards=2, clock="stepped", switch_ns=0) as machine:
+        slot = Slot(tmp_path / "slot", layout)
+        slot.set_limits(
+            *(Card(card.uuid, 1 << 34, compute_mode=int(metered)) for card in machine.cards)
+        )
+        preload = {"LD_PRELOAD": str(BUILD / "testing" / "libmizar.so")}
+        env = preload | {"MIZAR_DIR": str(slot.path)} | simgpu.environment(machine.directory)
+        command = [compile_snippets(), snippet]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [slot.copied(0, kind) for kind in KINDS] == COPYING[snippet]
 
 
 def test_kills_at_any_moment_lose_no_byte(container: Container) -> None:

@@ -148,6 +148,30 @@ SNIPPET(captured_streams_become_a_graph) {
     OK(cuStreamQuery(b));
 }
 
+SNIPPET(a_copy_may_be_waited_for_beside_a_capture) {
+    CUgraph graph;
+    CUdeviceptr pointer;
+    CUstream busy, captured;
+    size_t count = 0;
+    int value = 1;
+    start();
+    CUfunction work = kernel("a_us_100");
+    OK(cuStreamCreate(&busy, 0));
+    OK(cuStreamCreate(&captured, 1));
+    OK(cuMemAlloc_v2(&pointer, 4));
+    OK(cuMemsetD32Async(pointer, 7, 1, busy));
+    for (int i = 0; i < 5; i++) launch(work, busy);
+    OK(cuStreamBeginCapture_v2(captured, 2));
+    launch(work, captured);
+    OK(cuMemsetD32Async(pointer, 9, 1, captured));
+    OK(cuMemcpyDtoH_v2(&value, pointer, 4)); /* waits for the busy stream */
+    EQUAL(value, 7);
+    OK(cuStreamQuery(busy));
+    OK(cuStreamEndCapture(captured, &graph));
+    OK(cuGraphGetNodes(graph, NULL, &count));
+    EQUAL(count, 2);
+}
+
 SNIPPET(a_spoiled_capture_fails) {
     CUgraph graph;
     start();

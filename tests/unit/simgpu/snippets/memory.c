@@ -146,6 +146,30 @@ SNIPPET(bytes_come_back_as_they_went) {
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(pointer + 100 * MIB - 1, text, 2));
 }
 
+SNIPPET(a_batch_copies_all_of_it) {
+    CUdeviceptr pointer, to[2], from[2];
+    char text[2][8] = {"there", "back"}, back[8];
+    size_t sizes[] = {8, 4}, failed;
+    CUstream stream;
+    start();
+    OK(cuMemAlloc_v2(&pointer, 64));
+    OK(cuStreamCreate(&stream, 1));
+    for (int i = 0; i < 2; i++) {
+        to[i] = pointer + 16 * i;
+        from[i] = (CUdeviceptr)(uintptr_t)text[i];
+    }
+    OK(cuMemcpyBatchAsync(to, from, sizes, 2, NULL, NULL, 0, &failed, stream));
+    OK(cuMemcpyBatchAsync_v2_ptsz(to, from, sizes, 1, NULL, NULL, 0, NULL));
+    OK(cuMemcpyWithAttributesAsync(pointer + 20, pointer, 4, NULL, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH_v2(back, pointer + 16, 8));
+    EXPECT(memcmp(back, "backther", 8) == 0);
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuMemcpyBatchAsync(to, from, sizes, 2, NULL, NULL, 0, &failed, NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuMemcpyBatchAsync(to, from, sizes, 0, NULL, NULL, 0, &failed, stream));
+}
+
 SNIPPET(memory_is_filled_with_patterns) {
     CUdeviceptr pointer;
     unsigned short rows[2][4];
