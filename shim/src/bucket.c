@@ -13,6 +13,7 @@
 #define QUEUE_FREE (32 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
 #define SLACK_PART 2           /* of a piece may lie behind the end of the window: as much as is left
                                   unused where the next piece does not fit, so nobody loses by it */
+#define HANDOVER (150 * US)   /* until the next container has noticed that its window has begun */
 #define NS_MAX (UINT64_C(1) << 50) /* 13 days: more is nonsense, and sums of it don't overflow */
 
 struct window {
@@ -126,28 +127,35 @@ uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t
     return busy < moment.ends ? smaller(quantum, moment.ends - busy) : 0;
 }
 
+uint64_t bucket_window_part(const struct terms *terms, uint64_t ns) {
+    struct window window;
+    return has_window(terms, &window) ? smaller(ns, NS_MAX) * window.length / window.period : ns;
+}
+
 /* ns of [0, at] that lie in windows, of which one begins at 0. */
 static uint64_t inside_until(const struct window *window, uint64_t at) {
     return at / window->period * window->length + smaller(at % window->period, window->length);
 }
 
-static uint64_t own_part(const struct window *window, uint64_t from, uint64_t to) {
-    uint64_t since = (from + window->period - window->start % window->period) % window->period;
+static uint64_t own_part(struct window window, uint64_t from, uint64_t to) {
+    uint64_t since = (from + window.period - window.start % window.period) % window.period;
     uint64_t until = since + (to - from);
-    uint64_t inside = inside_until(window, until) - inside_until(window, since);
+    window.length = smaller(window.length + HANDOVER, window.period);
+    uint64_t inside = inside_until(&window, until) - inside_until(&window, since);
     return inside + (to - from - inside) / 2;
-}
-
-uint64_t bucket_window_part(const struct terms *terms, uint64_t ns) {
-    struct window window;
-    return has_window(terms, &window) ? smaller(ns, NS_MAX) * window.length / window.period : ns;
 }
 
 uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to) {
     struct window window;
     if (to <= from) return 0;
     if (!has_window(terms, &window)) return to - from;
-    return from < terms->since ? bucket_window_part(terms, to - from) : own_part(&window, from, to);
+    return from < terms->since ? bucket_window_part(terms, to - from) : own_part(window, from, to);
+}
+
+bool bucket_had_card(const struct terms *terms, uint64_t from, uint64_t to) {
+    struct window window;
+    if (!has_window(terms, &window)) return true;
+    return from >= terms->since && to <= moment_of(&window, from).ends;
 }
 
 uint64_t bucket_spend(const struct terms *terms, uint64_t paid, uint64_t now, uint64_t ns) {

@@ -50,10 +50,13 @@ uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t
 
 /*
  * How much of [from, to], in which the card had the container's work, is the container's own. Beyond
- * its window it shares the card with whose window it is: half of it. What began before it had one
- * shares the card with all who have one now, as what they began does.
+ * its window, once the next container has begun, the two share the card: half of it. What began
+ * before it had a window shares the card with all who have one now, as what they began does.
  */
 uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to);
+
+/* The container had the card to itself then, if all keep to their windows. */
+bool bucket_had_card(const struct terms *terms, uint64_t from, uint64_t to);
 
 /* As much of it as the window is of its period. */
 uint64_t bucket_window_part(const struct terms *terms, uint64_t ns);

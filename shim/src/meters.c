@@ -142,7 +142,7 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     uint64_t ns = done.to - done.from;
     struct terms terms = {0};
     budget_terms(regions, meter->card, now, &terms);
-    bool alone = bucket_own_part(&terms, done.from, done.to) == ns;
+    bool alone = bucket_had_card(&terms, done.from, done.to);
     done.most = at_most(batch, ns, alone);
     uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
     if (batch->work)

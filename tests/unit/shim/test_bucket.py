@@ -55,7 +55,8 @@ MEASURE = ctypes.CFUNCTYPE(c_uint64, c_void_p, c_uint64, c_uint64)
 @pytest.fixture(scope="module")
 def pure(layout: dict[str, Any]) -> ctypes.CDLL:
     library = ctypes.CDLL(str(BUILD / "tests" / "libpure.so"))
-    library.bucket_admits.restype = c_bool
+    library.bucket_admits.restype = library.bucket_had_card.restype = c_bool
+    library.bucket_had_card.argtypes = [POINTER(Terms), c_uint64, c_uint64]
     library.bucket_admits.argtypes = [POINTER(Terms), POINTER(Ask), POINTER(c_uint64)]
     for name, arguments in (
         ("bucket_extra", [POINTER(Terms), POINTER(Ask), c_uint64]),
@@ -228,6 +229,31 @@ def test_ones_own_part_is_all_inside_and_half_outside(
     halves = [(start, middle), (middle, start + length)]
     split = sum(pure.bucket_own_part(byref(terms), begin, end) for begin, end in halves)
     assert abs(split - part) <= 1
+
+
+@settings(deadline=None)
+@given(where=windows(), since=times, start=st.integers(0, 300 * MS), length=st.integers(1, 10**9))
+def test_what_began_before_windows_did_is_shared_by_all(
+    pure: ctypes.CDLL, where: tuple[int, int, int], since: int, start: int, length: int
+) -> None:
+    terms = Terms(5000, window(*where), since, 0)
+    before = since - 1 - start
+    part = pure.bucket_own_part(byref(terms), before, before + length)
+    assert part == length * where[2] // where[0]
+
+
+@settings(deadline=None)
+@given(where=windows(), cycle=st.integers(1, 10**6), first=st.integers(0, 10**5), more=times)
+def test_a_container_had_the_card_from_the_begin_to_the_end_of_its_window(
+    pure: ctypes.CDLL, where: tuple[int, int, int], cycle: int, first: int, more: int
+) -> None:
+    period, begin, length = (value * US for value in where)
+    terms = Terms(5000, window(*where), 0, 0)
+    begins = cycle * period + begin
+    start = begins + first % length
+    assert pure.bucket_had_card(byref(terms), start, begins + length)
+    assert not pure.bucket_had_card(byref(terms), start, begins + length + more)
+    assert not pure.bucket_had_card(byref(terms), begins - 1, begins)
 
 
 @settings(deadline=None)
