@@ -14,6 +14,7 @@
 #define SLACK_PART 2           /* of a piece may lie behind the end of the window: as much as is left
                                   unused where the next piece does not fit, so nobody loses by it */
 #define HANDOVER (150 * US)   /* until the next container has noticed that its window has begun */
+#define CONTESTED (3 * MS)     /* what the neighbour has left takes turns for so long */
 #define NS_MAX (UINT64_C(1) << 50) /* 13 days: more is nonsense, and sums of it don't overflow */
 
 struct window {
@@ -152,10 +153,12 @@ uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to) 
     return from < terms->since ? bucket_window_part(terms, to - from) : own_part(window, from, to);
 }
 
-bool bucket_had_card(const struct terms *terms, uint64_t from, uint64_t to) {
+enum bucket_whose bucket_whose(const struct terms *terms, uint64_t from, uint64_t to) {
     struct window window;
-    if (!has_window(terms, &window)) return true;
-    return from >= terms->since && to <= moment_of(&window, from).ends;
+    if (!has_window(terms, &window)) return BUCKET_OWN;
+    struct moment moment = moment_of(&window, from);
+    if (from < terms->since || to > moment.ends) return BUCKET_NEIGHBOURS;
+    return from - moment.began < CONTESTED ? BUCKET_CONTESTED : BUCKET_OWN;
 }
 
 uint64_t bucket_spend(const struct terms *terms, uint64_t paid, uint64_t now, uint64_t ns) {

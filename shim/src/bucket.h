@@ -55,8 +55,13 @@ uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t
  */
 uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to);
 
-/* The container had the card to itself then, if all keep to their windows. */
-bool bucket_had_card(const struct terms *terms, uint64_t from, uint64_t to);
+/* Who had the card from the one moment to the other, if all keep to their windows. */
+enum bucket_whose {
+    BUCKET_OWN,       /* this container alone */
+    BUCKET_CONTESTED, /* its window had just begun: the neighbour may not have been done */
+    BUCKET_NEIGHBOURS /* not it alone */
+};
+enum bucket_whose bucket_whose(const struct terms *terms, uint64_t from, uint64_t to);
 
 /* As much of it as the window is of its period. */
 uint64_t bucket_window_part(const struct terms *terms, uint64_t ns);

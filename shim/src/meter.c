@@ -209,9 +209,10 @@ static uint16_t end_grant(struct piece *piece) {
 /* The caller holds the meter's lock. */
 static void begin_measured(struct piece *piece) {
     struct stamps *stamps = &piece->meter->stamps;
+    bool waited;
     uint16_t begin = end_grant(piece);
-    bool limited = await_turn(piece, &piece->waited);
-    if (!begin || piece->waited) {
+    bool limited = await_turn(piece, &waited);
+    if (!begin || waited) {
         stamps_drop(stamps, begin);
         begin = stamps_keep(stamps, stamps_record(stamps, (CUstream)piece->stream, budget_now()));
     }
@@ -275,7 +276,7 @@ static void end_measured(struct piece *piece) {
                                .launched_at = piece->launched_at,
                                .doubtful = piece->guess.kind != COSTS_STEADY && piece->guess.kind != COSTS_VARYING,
                                .varies = meters_vary(piece->regions, now),
-                               .waited = piece->waited, .fresh = piece->guess.fresh, .work = piece->work, .shape = piece->shape,
+                               .fresh = piece->guess.fresh, .work = piece->work, .shape = piece->shape,
                                .cost = piece->guess.ns, .reserved = reserved_for(piece),
                                .likely = piece->guess.likely});
     stamps_drop(&meter->stamps, piece->begin);

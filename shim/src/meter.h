@@ -25,7 +25,6 @@ struct piece {
     uintptr_t name; /* of the lane */
     int card;
     struct guess guess;
-    bool waited;    /* for its turn */
     uint64_t extra; /* reserved beyond it, for launches that follow */
     uint16_t overlap;
     uint64_t asked_at, launched_at;

@@ -109,14 +109,17 @@ static bool is_surprise(const struct batch *batch, uint64_t ns) {
  * waited for us; and what one piece takes less than another, some other takes more. Of other work,
  * as long as it was on the card is all we know.
  */
-static uint64_t at_most(const struct batch *batch, uint64_t ns, bool alone) {
-    bool cost_is_wrong = batch->varies || (alone && is_surprise(batch, ns));
-    return cost_is_wrong && !batch->sparse ? ns : smaller(batch->cost, ns + ns / EVENS_OUT);
+static uint64_t at_most(const struct batch *batch, uint64_t ns, enum bucket_whose whose) {
+    bool surprise = whose != BUCKET_NEIGHBOURS && is_surprise(batch, ns);
+    bool by_clock = surprise || (batch->varies && whose != BUCKET_CONTESTED);
+    if (by_clock && !batch->sparse) return ns;
+    return smaller(batch->varies ? batch->likely : batch->cost, ns + ns / EVENS_OUT);
 }
 
 /* Nobody else can have had the card for as long as that. */
-static bool is_exact(const struct batch *batch, const struct terms *terms, uint64_t ns) {
-    return !batch->sparse && !(terms->window && batch->waited && !is_surprise(batch, ns));
+static bool is_exact(const struct batch *batch, uint64_t ns, enum bucket_whose whose) {
+    bool surprise = whose == BUCKET_CONTESTED && is_surprise(batch, ns);
+    return !batch->sparse && (whose == BUCKET_OWN || surprise);
 }
 
 uint16_t meters_overlap(const struct meter *meter) {
@@ -142,11 +145,11 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     uint64_t ns = done.to - done.from;
     struct terms terms = {0};
     budget_terms(regions, meter->card, now, &terms);
-    bool alone = bucket_had_card(&terms, done.from, done.to);
-    done.most = at_most(batch, ns, alone);
+    enum bucket_whose whose = bucket_whose(&terms, done.from, done.to);
+    done.most = at_most(batch, ns, whose);
     uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
     if (batch->work)
-        costs_learn(batch->work, batch->shape, done.passed, alone && is_exact(batch, &terms, ns));
+        costs_learn(batch->work, batch->shape, done.passed, is_exact(batch, ns, whose));
     if (!batch->fresh) learn_overlap(meter, batch->likely, took);
 }
 

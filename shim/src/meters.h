@@ -19,7 +19,6 @@ struct batch {
     bool doubtful;        /* its cost may turn out to be quite another */
     bool varies;          /* its cost is not always the same */
     bool fresh;           /* it is not well known */
-    bool waited;          /* for its turn: when it came, others may still have had the card */
     const void *work;     /* if it is one piece of work: what ... */
     uint64_t shape;       /* ... and over how many threads */
     uint64_t cost;        /* ns, of its launches */

@@ -18,6 +18,7 @@ FULL = 10_000
 LEAD = 70 * US  # bucket.c: so much too early is on time
 SAVINGS = 15 * MS  # bucket.c: without a window
 GAPS = 128  # moments.h
+OWN, CONTESTED, NEIGHBOURS = range(3)  # bucket.h
 
 
 class Terms(Structure):
@@ -55,8 +56,8 @@ MEASURE = ctypes.CFUNCTYPE(c_uint64, c_void_p, c_uint64, c_uint64)
 @pytest.fixture(scope="module")
 def pure(layout: dict[str, Any]) -> ctypes.CDLL:
     library = ctypes.CDLL(str(BUILD / "tests" / "libpure.so"))
-    library.bucket_admits.restype = library.bucket_had_card.restype = c_bool
-    library.bucket_had_card.argtypes = [POINTER(Terms), c_uint64, c_uint64]
+    library.bucket_admits.restype = c_bool
+    library.bucket_whose.argtypes = [POINTER(Terms), c_uint64, c_uint64]
     library.bucket_admits.argtypes = [POINTER(Terms), POINTER(Ask), POINTER(c_uint64)]
     for name, arguments in (
         ("bucket_extra", [POINTER(Terms), POINTER(Ask), c_uint64]),
@@ -244,16 +245,18 @@ def test_what_began_before_windows_did_is_shared_by_all(
 
 @settings(deadline=None)
 @given(where=windows(), cycle=st.integers(1, 10**6), first=st.integers(0, 10**5), more=times)
-def test_a_container_had_the_card_from_the_begin_to_the_end_of_its_window(
+def test_a_container_has_the_card_from_soon_after_the_begin_of_its_window_to_its_end(
     pure: ctypes.CDLL, where: tuple[int, int, int], cycle: int, first: int, more: int
 ) -> None:
     period, begin, length = (value * US for value in where)
     terms = Terms(5000, window(*where), 0, 0)
     begins = cycle * period + begin
-    start = begins + first % length
-    assert pure.bucket_had_card(byref(terms), start, begins + length)
-    assert not pure.bucket_had_card(byref(terms), start, begins + length + more)
-    assert not pure.bucket_had_card(byref(terms), begins - 1, begins)
+    since = first * US % length
+    start, end = begins + since, begins + length
+    assert pure.bucket_whose(byref(terms), start, end) == (CONTESTED if since < 3 * MS else OWN)
+    assert pure.bucket_whose(byref(terms), start, end + more) == NEIGHBOURS
+    assert pure.bucket_whose(byref(terms), begins - 1, begins) == NEIGHBOURS
+    assert pure.bucket_whose(byref(Terms(5000, 0, 0, 0)), start, end + more) == OWN
 
 
 @settings(deadline=None)
