@@ -185,6 +185,7 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
     uint64_t others = terms_free(terms) ? 0 : queue_of_others(regions, card, ask->now);
     if (others > OTHERS_LEFT) {
         *again = ask->now + others - OTHERS_LEFT;
+        turns_want(regions, card, *again);
         return false;
     }
     ask->queue += others;

@@ -45,6 +45,11 @@ static bool may_renew(const struct mizar_compute *compute, const struct turn *tu
     return load(&compute->turn_wanted) + LOOK < now || now >= turn->until + YIELD;
 }
 
+void turns_want(struct regions *regions, int card, uint64_t at) {
+    struct mizar_compute *compute = &regions->usage->cards[card].compute;
+    __atomic_store_n(&compute->turn_wanted, at, __ATOMIC_RELAXED);
+}
+
 bool turns_take(struct regions *regions, int card, const struct ask *ask, uint64_t *again) {
     struct mizar_compute *compute = &regions->usage->cards[card].compute;
     uint64_t word = load(&compute->turn), now = ask->now;
@@ -58,6 +63,6 @@ bool turns_take(struct regions *regions, int card, const struct ask *ask, uint64
         is_idle(regions, card, &turn, ask))
         return take(&compute->turn, word, self, now) || (*again = now, false);
     *again = turn.until < now + LOOK ? turn.until : now + LOOK;
-    __atomic_store_n(&compute->turn_wanted, *again, __ATOMIC_RELAXED);
+    turns_want(regions, card, *again);
     return false;
 }
