@@ -267,6 +267,11 @@ CUresult meter_begin(struct piece *piece, const void *work, uint64_t shape, uint
     return CUDA_SUCCESS;
 }
 
+/* It may be over much sooner, or later, than is said. */
+static bool is_doubtful(const struct guess *guess) {
+    return guess->fresh || guess->kind == COSTS_UNKNOWN || guess->kind == COSTS_WILD;
+}
+
 static void end_measured(struct piece *piece) {
     struct meter *meter = piece->meter;
     uint64_t now = budget_now();
@@ -274,7 +279,7 @@ static void end_measured(struct piece *piece) {
     bool over = end && stamps_look(&meter->stamps, end, now) != STAMP_AHEAD;
     meters_push(meter, (struct batch){.begin = piece->begin, .end = end, .sparse = over,
                                .launched_at = piece->launched_at,
-                               .doubtful = piece->guess.kind != COSTS_STEADY && piece->guess.kind != COSTS_VARYING,
+                               .doubtful = is_doubtful(&piece->guess),
                                .varies = meters_vary(piece->regions, now),
                                .fresh = piece->guess.fresh, .work = piece->work, .shape = piece->shape,
                                .cost = piece->guess.ns, .reserved = reserved_for(piece),
