@@ -35,7 +35,7 @@ class _Account:
 
     @property
     def wants(self) -> bool:
-        return self.got > WANTS * self.due
+        return 0 < WANTS * self.due < self.got
 
 
 class Balance:
