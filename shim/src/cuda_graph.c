@@ -1,6 +1,6 @@
 /*
- * Graphs that allocate memory. Their launches take it from a pool of the device, at most what all
- * of their allocation nodes ask for; so that is reserved when a graph is instantiated.
+ * Graphs that allocate memory. Their launches take it from a pool of the device, at most whole pages
+ * for each of their allocation nodes; so that is reserved when a graph is instantiated.
  */
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ static void add_alloc(struct need *need, CUgraphNode node) {
     if (where->id < 0 || where->id >= GRAPH_DEVICES)
         need->beyond = true;
     else
-        need->bytes[where->id] += account_size(params.bytes);
+        need->bytes[where->id] += pages_whole(account_size(params.bytes));
 }
 
 static void add_node(struct need *need, CUgraphNode node, int depth) {
@@ -169,7 +169,7 @@ static void finish(struct regions *regions, CUgraphExec exec, struct alloc *allo
             allocs_put(regions->process, key_of(exec, device), allocs[device]);
             continue;
         }
-        pools_freed(regions, allocs[device].owner, allocs[device].bytes);
+        pools_graph_gone(regions, allocs[device].owner, allocs[device].bytes);
         REAL(cuDeviceGraphMemTrim)(device);
         pools_settle(regions);
     }

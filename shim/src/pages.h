@@ -13,6 +13,10 @@
 #define PAGE_BYTES (UINT64_C(1) << PAGE_BITS)
 #define SMALL_BYTES (UINT64_C(1) << 20) /* up to this, allocations share pages */
 
+static inline uint64_t pages_whole(uint64_t bytes) {
+    return (bytes + PAGE_BYTES - 1) & -PAGE_BYTES;
+}
+
 /* One more allocation in a page that is charged already; false when it is not. */
 bool pages_join(struct process *process, uint64_t page);
 

@@ -2,6 +2,7 @@
 
 #include "account.h"
 #include "allocs.h"
+#include "numbers.h"
 #include "pages.h"
 #include "resolve.h"
 
@@ -134,10 +135,22 @@ static CUresult ask(const struct process_pool *pool, uint64_t *reserved) {
                    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved);
 }
 
-/* Bytes that the driver holds for the pool; at least what lives in it. */
-static uint64_t reserved_by(const struct process_pool *pool) {
-    uint64_t live = load(&pool->live), reserved = 0;
-    return ask(pool, &reserved) == CUDA_SUCCESS && reserved > live ? reserved : live;
+/* What the driver does not hold any more, no graph has left. */
+static uint64_t still_left(struct process_pool *pool, uint64_t seen, uint64_t reserved) {
+    if (seen <= reserved) return seen;
+    __atomic_compare_exchange_n(&pool->left, &seen, reserved, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+    return reserved;
+}
+
+/*
+ * Bytes that the driver holds for the pool; at least what lives in it. Of a graph that lives, what
+ * the driver holds may be nothing yet, and all of it what others left.
+ */
+static uint64_t reserved_by(struct process_pool *pool) {
+    uint64_t live = load(&pool->live), left = load(&pool->left), reserved = 0;
+    if (ask(pool, &reserved) != CUDA_SUCCESS) return live + left;
+    return larger(live + still_left(pool, left, reserved), reserved);
 }
 
 /* Raises the charge to `bytes`; with `force` also beyond the limit. */
@@ -199,19 +212,14 @@ static uint64_t *grain(struct regions *regions, const struct process_pool *pool)
     return &regions->process->cards[card_of(pool)].pool_grain;
 }
 
-/* A pool that has to grow does so by whole pages: so much is under way. */
-static uint64_t whole(uint64_t bytes) {
-    return (bytes + PAGE_BYTES - 1) & -PAGE_BYTES;
-}
-
 /* It may grow by more, as pools of this card did before: there has to be room for that too. */
 static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
-    uint64_t taken = load(&pool->live) + load(&pool->pending) + whole(bytes);
+    uint64_t taken = load(&pool->live) + load(&pool->pending) + pages_whole(bytes);
     uint64_t beyond = taken > charged_bytes(pool) ? load(grain(regions, pool)) : 0;
-    if (!account_reserve(regions, card_of(pool), whole(bytes) + beyond)) return false;
+    if (!account_reserve(regions, card_of(pool), pages_whole(bytes) + beyond)) return false;
     account_release(regions, card_of(pool), beyond);
-    __atomic_add_fetch(&pool->pending, whole(bytes), __ATOMIC_SEQ_CST);
-    add_charged(pool, whole(bytes));
+    __atomic_add_fetch(&pool->pending, pages_whole(bytes), __ATOMIC_SEQ_CST);
+    add_charged(pool, pages_whole(bytes));
     return true;
 }
 
@@ -259,9 +267,9 @@ static bool hold_charge(struct process_pool *pool) {
 /* It counts as under way, so that nobody lowers the charge below what the driver holds and this. */
 static bool use_kept(struct process_pool *pool, uint64_t bytes) {
     if (!rely_on_kept(pool)) return false;
-    __atomic_add_fetch(&pool->pending, whole(bytes), __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&pool->pending, pages_whole(bytes), __ATOMIC_SEQ_CST);
     if (hold_charge(pool)) return true;
-    __atomic_sub_fetch(&pool->pending, whole(bytes), __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&pool->pending, pages_whole(bytes), __ATOMIC_SEQ_CST);
     process_unlock(&pool->kept_lock);
     return false;
 }
@@ -275,10 +283,15 @@ enum pools_way pools_allocate(struct regions *regions, unsigned number, uint64_t
                                                                                : POOLS_REFUSED;
 }
 
+static void mark_dirty(struct regions *regions, struct process_pool *pool) {
+    __atomic_store_n(&pool->dirty, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&regions->process->pools_dirty, 1, __ATOMIC_RELAXED);
+}
+
 /* From here on it lives; a moment of both is no harm. */
 static void begin_to_live(struct process_pool *pool, uint64_t bytes, enum pools_way way) {
     __atomic_add_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
-    __atomic_sub_fetch(&pool->pending, whole(bytes), __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&pool->pending, pages_whole(bytes), __ATOMIC_SEQ_CST);
     if (way == POOLS_KEPT) process_unlock(&pool->kept_lock);
 }
 
@@ -292,6 +305,7 @@ bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, e
     }
     begin_to_live(pool, bytes, way);
     lower(regions, pool);
+    if (load(&pool->handle) & GRAPH_POOL) mark_dirty(regions, pool); /* launches take it later */
     return true;
 }
 
@@ -299,15 +313,10 @@ void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes, enum
                   bool grown) {
     struct process_pool *pool = pool_of(regions, number);
     if (grown) trim(pool), forget_kept(pool);
-    __atomic_sub_fetch(&pool->pending, whole(bytes), __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&pool->pending, pages_whole(bytes), __ATOMIC_SEQ_CST);
     raise_to(regions, pool, reserved_by(pool), true); /* what could not be trimmed is there */
     if (way == POOLS_KEPT) process_unlock(&pool->kept_lock);
     lower(regions, pool);
-}
-
-static void mark_dirty(struct regions *regions, struct process_pool *pool) {
-    __atomic_store_n(&pool->dirty, 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&regions->process->pools_dirty, 1, __ATOMIC_RELAXED);
 }
 
 /* Never below 0, also where a program resets a device that it still allocates on. */
@@ -322,6 +331,14 @@ void pools_freed(struct regions *regions, unsigned number, uint64_t bytes) {
     struct process_pool *pool = pool_of(regions, number);
     end_to_live(pool, bytes);
     __atomic_add_fetch(kept(pool, bytes), 1, __ATOMIC_RELAXED);
+    mark_dirty(regions, pool);
+}
+
+/* First what is left, so that nobody misses it in between. */
+void pools_graph_gone(struct regions *regions, unsigned number, uint64_t bytes) {
+    struct process_pool *pool = pool_of(regions, number);
+    __atomic_add_fetch(&pool->left, bytes, __ATOMIC_SEQ_CST);
+    end_to_live(pool, bytes);
     mark_dirty(regions, pool);
 }
 

@@ -43,6 +43,9 @@ void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes, enum
 /* bytes were freed to the pool; the pool keeps them until the driver says otherwise. */
 void pools_freed(struct regions *regions, unsigned number, uint64_t bytes);
 
+/* A graph is gone for which so much was reserved; what it allocated, it may not have freed. */
+void pools_graph_gone(struct regions *regions, unsigned number, uint64_t bytes);
+
 /*
  * cuMemPoolDestroy. While the driver holds memory for the pool, for allocations that live or frees
  * that wait for their stream, the pool is only retired, since nobody could tell later what it holds.

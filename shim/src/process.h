@@ -43,7 +43,8 @@ enum { POOL_RETIRED = 1, POOL_ENDED };
  */
 struct process_pool {
     uint64_t handle; /* CUmemoryPool; GRAPH_POOL + device for a device's graphs; 0: free */
-    uint64_t live;    /* bytes in allocations */
+    uint64_t live;    /* bytes in allocations, or that launches of graphs may take */
+    uint64_t left;    /* bytes that graphs which are gone may have left allocated */
     uint64_t pending; /* bytes reserved for allocations that the driver is just making */
     uint64_t charged; /* bytes, with a version: pools.c */
     int32_t card, device;

@@ -294,6 +294,44 @@ static void graphs_of_graphs(void) {
     DO(cuDeviceGraphMemTrim, 0);
 }
 
+/* Whatever a graph asks for, its launch takes whole pages. */
+static void small_graphs(void) {
+    enum { GRAPHS = 600 };
+    static CUgraphExec execs[GRAPHS];
+    static CUdeviceptr pointers[GRAPHS];
+    int count = 0;
+    while (count < GRAPHS && granted(instantiate_flags(&execs[count], new_graph(512, &pointers[count])))) {
+        DO(cuGraphLaunch, execs[count++], stream);
+    }
+    CHECK(count < GRAPHS);
+    while (count) {
+        DO(cuGraphExecDestroy, execs[--count]);
+        give(pointers[count]);
+    }
+    wait_for_all();
+    DO(cuDeviceGraphMemTrim, 0);
+}
+
+/* What one leaves behind is no part of what another one, not launched yet, was promised. */
+static void graphs_launched_late(void) {
+    enum { GRAPHS = 2 };
+    CUdeviceptr pointers[GRAPHS], more;
+    CUgraphExec execs[GRAPHS];
+    for (int i = 0; i < GRAPHS; i++)
+        CHECK(granted(instantiate_flags(&execs[i], new_graph(400 * MIB, &pointers[i]))));
+    DO(cuGraphLaunch, execs[0], stream);
+    DO(cuStreamSynchronize, stream);
+    DO(cuGraphExecDestroy, execs[0]);
+    CHECK(!take(&more, LARGE / 2));
+    DO(cuGraphLaunch, execs[1], stream);
+    DO(cuStreamSynchronize, stream);
+    DO(cuGraphExecDestroy, execs[1]);
+    CHECK(!take(&more, LARGE / 2));
+    for (int i = 0; i < GRAPHS; i++) give(pointers[i]);
+    wait_for_all();
+    DO(cuDeviceGraphMemTrim, 0);
+}
+
 /* Allocations that are recorded take memory when the graph is launched, not before. */
 static void captures(void) {
     CUgraphExec exec;
@@ -449,7 +487,8 @@ static const struct {
     ATTACK(plain_behind_work),    ATTACK(pitched_behind_work),  ATTACK(pooled_behind_work),
     ATTACK(context_behind_work),  ATTACK(crumbs),               ATTACK(crumbs_of_many_sizes),
     ATTACK(modules),              ATTACK(libraries),            ATTACK(modules_of_a_context),
-    ATTACK(graphs_that_leave_memory), ATTACK(graphs_of_graphs), ATTACK(captures),
+    ATTACK(graphs_that_leave_memory), ATTACK(graphs_of_graphs), ATTACK(small_graphs),
+    ATTACK(graphs_launched_late), ATTACK(captures),
     ATTACK(captures_of_the_thread), ATTACK(destroyed_pool),     ATTACK(hoard),
     ATTACK(small_pooled),
     ATTACK(handles),              ATTACK(contexts),             ATTACK(many_contexts),

@@ -26,6 +26,8 @@ ATTACKS = [
     "modules_of_a_context",
     "graphs_that_leave_memory",
     "graphs_of_graphs",
+    "small_graphs",
+    "graphs_launched_late",
     "captures",
     "captures_of_the_thread",
     "destroyed_pool",
