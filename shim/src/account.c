@@ -62,7 +62,8 @@ void account_force(struct regions *regions, int card, uint64_t bytes) {
 static void leave_pages(struct regions *regions, const struct alloc *alloc, uint64_t page,
                         uint64_t end) {
     for (; page < end; page++)
-        if (pages_leave(regions->process, page)) account_release(regions, alloc->card, PAGE_BYTES);
+        if (pages_leave(regions->process, page) && !shares_inherit(regions, alloc->card))
+            account_release(regions, alloc->card, PAGE_BYTES);
 }
 
 static uint64_t page_after(uint64_t pointer, uint64_t bytes) {
@@ -91,7 +92,9 @@ void account_leave(struct regions *regions, uint64_t pointer, const struct alloc
     if (alloc->kind == ALLOC_SMALL)
         leave_pages(regions, alloc, pointer / PAGE_BYTES, page_after(pointer, alloc->bytes));
     else if (account_is_share(alloc))
-        shares_give(regions, alloc->card, alloc->bytes);
+        shares_give(regions, alloc->card);
+    else if (account_is_array(alloc) && shares_inherit(regions, alloc->card)) /* if it was small */
+        account_release(regions, alloc->card, alloc->bytes - PAGE_BYTES);
     else
         account_release(regions, alloc->card, alloc->bytes);
 }

@@ -28,10 +28,14 @@ void account_release(struct regions *regions, int card, uint64_t bytes);
  */
 bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct alloc *alloc);
 
+/* Not one that the program maps memory into. */
+static inline bool account_is_array(const struct alloc *alloc) {
+    return (alloc->kind == ALLOC_ARRAY || alloc->kind == ALLOC_MIPMAP) && alloc->bytes;
+}
+
 /* Whether it shares pages with others like it, and has no address: shares.h counts it. */
 static inline bool account_is_share(const struct alloc *alloc) {
-    return (alloc->kind == ALLOC_ARRAY || alloc->kind == ALLOC_MIPMAP) && alloc->bytes &&
-           alloc->bytes <= SMALL_BYTES;
+    return account_is_array(alloc) && alloc->bytes < SMALL_BYTES;
 }
 
 /* What was allocated at that key is gone: gives its charge back, of whatever kind it is. */

@@ -4,6 +4,7 @@
 #include "cards.h"
 #include "contexts.h"
 #include "late.h"
+#include "numbers.h"
 #include "pools.h"
 #include "shares.h"
 #include "slots.h"
@@ -88,7 +89,8 @@ CUresult charge_array(struct charge *charge, uint64_t bytes, enum alloc_kind kin
     charge->alloc.kind = kind;
     if (result != CUDA_SUCCESS || !charge->regions) return result;
     charge->alloc.bytes = bytes;
-    if (!account_is_share(&charge->alloc)) return reserve(charge, charge->alloc.card, bytes);
+    if (!account_is_share(&charge->alloc))
+        return reserve(charge, charge->alloc.card, bytes ? larger(bytes, PAGE_BYTES) : 0);
     charge->reserved = take_share(charge);
     return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

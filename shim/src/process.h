@@ -24,7 +24,6 @@ struct late;       /* late.c */
 #define CONTEXTS_MAX 256
 #define POOLS_MAX 64
 #define POOL_KEPT 64
-#define SHARE_SIZES 12 /* shares.c */
 
 /* A context, and what it costs on its card. Its number is its place in the table, plus one. */
 struct process_context {
@@ -53,6 +52,14 @@ struct process_pool {
     uint32_t distrust;  /* so many times more it will not be relied upon what the pool keeps */
     uint32_t kept_lock; /* one thread at a time relies on it */
     uint32_t kept[POOL_KEPT]; /* blocks that it keeps, by size: pools.c */
+};
+
+/* Small arrays on a card: shares.c. */
+struct process_shares {
+    uint64_t alive;     /* how many live */
+    uint64_t born;      /* bytes of all that were made since none lived */
+    uint64_t inherited; /* pages, from other small allocations, since then */
+    uint64_t charged;   /* pages */
 };
 
 /* A map of few or many objects, guarded by a lock: map.c. */
@@ -95,7 +102,7 @@ struct process {
     uint32_t context_lock, contexts_used;
     uint32_t pool_lock, pools_used;
     uint32_t pools_dirty; /* some pool is */
-    uint32_t vmm_lock, late_lock, load_lock;
+    uint32_t vmm_lock, late_lock, load_lock, share_lock;
     uint32_t costs_lock;
     struct process_card cards[MIZAR_CARD_MAX];
     int8_t device_card[DEVICES_MAX]; /* by CUDA ordinal: card + 1, -1 for none, 0 not asked yet */
@@ -103,7 +110,7 @@ struct process {
     uint64_t *page_segments[PAGE_SEGMENTS_MAX]; /* pages.c */
     struct process_context contexts[CONTEXTS_MAX];
     struct process_pool pools[POOLS_MAX];
-    uint64_t shares[MIZAR_CARD_MAX][SHARE_SIZES];
+    struct process_shares shares[MIZAR_CARD_MAX];
     struct map vmm_handles, vmm_mappings, vmm_keepers;
     struct late *late; /* frees that wait for a stream */
     struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */

@@ -1,63 +1,52 @@
 #include "shares.h"
 
 #include "account.h"
-#include "pages.h"
+#include "numbers.h"
 
-#define UNIT UINT64_C(512)
-
-_Static_assert(UNIT << (SHARE_SIZES - 1) == SMALL_BYTES, "the sizes go up to what is small");
-
-/* How many live now, and at most since there were none: one word, changed together. */
-struct crowd {
-    uint32_t live, most;
-};
-
-static struct crowd unpack(uint64_t word) {
-    return (struct crowd){(uint32_t)word, (uint32_t)(word >> 32)};
+/*
+ * Nothing small opens a page while there is room for it in another one, so each page but the last
+ * was more than half full at some time. And nobody keeps more than one.
+ */
+static uint64_t due(const struct process_shares *shares) {
+    return smaller(pages_whole(2 * shares->born) / PAGE_BYTES + shares->inherited, shares->alive);
 }
 
-static uint64_t pack(struct crowd crowd) {
-    return (uint64_t)crowd.most << 32 | crowd.live;
+static struct process_shares *lock(struct regions *regions, int card) {
+    process_lock(&regions->process->share_lock);
+    return &regions->process->shares[card];
 }
 
-static unsigned size_of(uint64_t bytes) {
-    unsigned size = 0;
-    while (UNIT << size < bytes) size++;
-    return size;
+/* Returns how many pages less are due now. */
+static int64_t unlock(struct regions *regions, struct process_shares *shares) {
+    uint64_t before = shares->charged, now = due(shares);
+    shares->charged = now;
+    process_unlock(&regions->process->share_lock);
+    return (int64_t)(before - now);
 }
 
-static uint64_t pages_bytes(unsigned size, uint32_t most) {
-    return (((uint64_t)most * (UNIT << size)) + PAGE_BYTES - 1) & -PAGE_BYTES;
-}
-
-static bool swap(uint64_t *word, uint64_t *seen, struct crowd next) {
-    return __atomic_compare_exchange_n(word, seen, pack(next), false, __ATOMIC_RELAXED,
-                                       __ATOMIC_RELAXED);
+static void set_alive(struct process_shares *shares, uint64_t count) {
+    __atomic_store_n(&shares->alive, count, __ATOMIC_RELAXED);
+    if (!count) shares->born = shares->inherited = 0;
 }
 
 bool shares_take(struct regions *regions, int card, uint64_t bytes) {
-    unsigned size = size_of(bytes);
     if (card == CARD_NONE || !account_reserve(regions, card, PAGE_BYTES)) return false;
-    uint64_t *word = &regions->process->shares[card][size];
-    uint64_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
-    struct crowd now, next;
-    do {
-        now = next = unpack(seen);
-        if (++next.live > next.most) next.most = next.live;
-    } while (!swap(word, &seen, next));
-    if (pages_bytes(size, next.most) == pages_bytes(size, now.most))
-        account_release(regions, card, PAGE_BYTES);
+    struct process_shares *shares = lock(regions, card);
+    set_alive(shares, shares->alive + 1);
+    shares->born += bytes;
+    if (!unlock(regions, shares)) account_release(regions, card, PAGE_BYTES);
     return true;
 }
 
-void shares_give(struct regions *regions, int card, uint64_t bytes) {
-    unsigned size = size_of(bytes);
-    uint64_t *word = &regions->process->shares[card][size];
-    uint64_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
-    struct crowd now, next;
-    do {
-        now = next = unpack(seen);
-        if (--next.live == 0) next.most = 0;
-    } while (!swap(word, &seen, next));
-    account_release(regions, card, pages_bytes(size, now.most) - pages_bytes(size, next.most));
+void shares_give(struct regions *regions, int card) {
+    struct process_shares *shares = lock(regions, card);
+    set_alive(shares, shares->alive - 1);
+    account_release(regions, card, (uint64_t)unlock(regions, shares) * PAGE_BYTES);
+}
+
+bool shares_inherit(struct regions *regions, int card) {
+    if (!__atomic_load_n(&regions->process->shares[card].alive, __ATOMIC_RELAXED)) return false;
+    struct process_shares *shares = lock(regions, card);
+    if (shares->alive) shares->inherited++;
+    return unlock(regions, shares) != 0;
 }

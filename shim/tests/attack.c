@@ -156,7 +156,7 @@ static void give_arrays(unsigned from, unsigned to, unsigned keep_each) {
 static void crumbs(void) {
     CUdeviceptr pointers[600];
     unsigned count = take_arrays(0, ARRAYS, 64 << 10), taken = 0;
-    CHECK(count > 10000);
+    CHECK(count > 7000);
     give_arrays(0, count, 31);
     while (taken < 600 && take(&pointers[taken], PAGE)) taken++;
     while (taken) give(pointers[--taken]);
@@ -173,6 +173,52 @@ static void crumbs_of_many_sizes(void) {
         count = end;
     }
     give_arrays(0, count, 0);
+}
+
+/* An array of 1 MiB has a page of its own. */
+static void arrays_of_a_page(void) {
+    unsigned count = take_arrays(0, LIMIT / MIB, MIB);
+    CHECK(count < LIMIT / PAGE);
+    give_arrays(0, count, 0);
+}
+
+/* The last that lies in a page keeps it, whatever lay there before. */
+static void crumbs_between(void (*take_more)(unsigned count), void (*give_more)(unsigned count)) {
+    enum { PAGES = 200 };
+    CUdeviceptr more;
+    for (unsigned i = 0; i < PAGES; i++) {
+        take_more(i);
+        CHECK(take_arrays(i, i + 1, 64 << 10) == i + 1);
+    }
+    for (unsigned i = 0; i < PAGES; i++) give_more(i);
+    CHECK(!take(&more, LARGE));
+    give_arrays(0, PAGES, 0);
+}
+
+enum { BESIDE = 2, BESIDE_BYTES = 960 << 10 };
+
+static CUdeviceptr beside[ARRAYS];
+
+static void take_pointers(unsigned at) {
+    for (unsigned i = 0; i < BESIDE; i++) CHECK(take(&beside[at * BESIDE + i], BESIDE_BYTES));
+}
+static void give_pointers(unsigned at) {
+    for (unsigned i = 0; i < BESIDE; i++) give(beside[at * BESIDE + i]);
+}
+static void crumbs_between_pointers(void) {
+    crumbs_between(take_pointers, give_pointers);
+}
+
+static void take_large(unsigned at) {
+    unsigned from = ARRAYS / 2 + at * BESIDE;
+    CHECK(take_arrays(from, from + BESIDE, BESIDE_BYTES) == from + BESIDE);
+}
+static void give_large(unsigned at) {
+    unsigned from = ARRAYS / 2 + at * BESIDE;
+    give_arrays(from, from + BESIDE, 0);
+}
+static void crumbs_between_arrays(void) {
+    crumbs_between(take_large, give_large);
 }
 
 /* ---- code ---------------------------------------------------------------------------------------- */
@@ -486,6 +532,7 @@ static const struct {
 #define ATTACK(name) {#name, name}
     ATTACK(plain_behind_work),    ATTACK(pitched_behind_work),  ATTACK(pooled_behind_work),
     ATTACK(context_behind_work),  ATTACK(crumbs),               ATTACK(crumbs_of_many_sizes),
+    ATTACK(arrays_of_a_page),     ATTACK(crumbs_between_pointers), ATTACK(crumbs_between_arrays),
     ATTACK(modules),              ATTACK(libraries),            ATTACK(modules_of_a_context),
     ATTACK(graphs_that_leave_memory), ATTACK(graphs_of_graphs), ATTACK(small_graphs),
     ATTACK(graphs_launched_late), ATTACK(captures),
