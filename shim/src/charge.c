@@ -32,7 +32,7 @@ static CUresult begin(struct charge *charge) {
 
 /* Memory that nobody can use any more is given back before anybody is refused. */
 static bool give_unused_back(struct regions *regions, int card) {
-    bool shrunk = pools_shrink(regions, card), unshared = vmm_settle(regions);
+    bool shrunk = pools_shrink(regions, card, POOLS_ALL), unshared = vmm_settle(regions);
     return late_settle(regions) || shrunk || unshared;
 }
 

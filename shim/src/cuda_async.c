@@ -2,13 +2,17 @@
  * Stream-ordered memory: from the stream's device's pool, or from one that is named. Most entries
  * have a twin for the per-thread default stream.
  */
+#include <time.h>
+
 #include "account.h"
+#include "budget.h"
 #include "cards.h"
 #include "charge.h"
 #include "lanes.h"
 #include "late.h"
 #include "pools.h"
-#include "resolve.h"
+#include "relax.h"
+#include "sys.h"
 
 static CUresult undo(uint64_t pointer) {
     return REAL(cuMemFree_v2)(pointer);
@@ -55,21 +59,50 @@ static CUresult find_pool(struct regions *regions, CUmemoryPool pool, CUstream s
 struct pooled {
     struct regions *regions;
     struct alloc alloc;
-    enum pools_way way; /* POOLS_REFUSED: not counted */
+    uint64_t reserved; /* 0: not counted */
 };
+
+#define PATIENCE UINT64_C(1000000000) /* ns */
+
+/*
+ * Whether nothing is left to do in the stream: then pools can give back what was freed there. It may
+ * have to wait for this very thread, so not for ever.
+ */
+static bool comes_to_rest(CUstream stream) {
+    const struct timespec moment = {0, 50000};
+    uint64_t until = budget_now() + PATIENCE;
+    while (budget_now() < until) {
+        int mode = relax_begin();
+        CUresult result = REAL(cuStreamQuery)(stream);
+        relax_end(mode);
+        if (result != CUDA_ERROR_NOT_READY) return result == CUDA_SUCCESS;
+        SYS(SYS_nanosleep, &moment, NULL);
+    }
+    return false;
+}
 
 static bool is_host_pool(struct regions *regions, CUmemoryPool pool) {
     int card;
     return pool && pools_card(regions, pool, &card) && card == CARD_NONE;
 }
 
-static CUresult reserve(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool, CUstream stream) {
+static bool allowed(struct pooled *pooled) {
+    const struct alloc *alloc = &pooled->alloc;
+    pooled->reserved = pools_allocate(pooled->regions, alloc->owner, alloc->bytes);
+    return pooled->reserved;
+}
+
+static CUresult reserve(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool, CUstream stream,
+                        bool twin) {
     struct alloc *alloc = &pooled->alloc;
     *alloc = (struct alloc){.bytes = account_size(bytes), .kind = ALLOC_POOLED};
     CUresult result = find_pool(pooled->regions, pool, stream, &alloc->card, &alloc->owner);
     if (result != CUDA_SUCCESS) return result;
-    if (alloc->owner) pooled->way = pools_allocate(pooled->regions, alloc->owner, alloc->bytes);
-    return pooled->way == POOLS_REFUSED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    if (!alloc->owner) return CUDA_ERROR_OUT_OF_MEMORY;
+    bool done = allowed(pooled) || (pools_keeps(pooled->regions, alloc->owner) &&
+                                    comes_to_rest((CUstream)lanes_stream(stream, twin)) &&
+                                    allowed(pooled));
+    return done ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /*
@@ -78,18 +111,18 @@ static CUresult reserve(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool
  */
 static CUresult begin(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool, CUstream stream,
                       bool twin) {
-    *pooled = (struct pooled){.way = POOLS_REFUSED};
+    *pooled = (struct pooled){0};
     CUresult result = shim_enter(&pooled->regions);
     if (result != CUDA_SUCCESS || !pooled->regions) return result;
     if (capturing(stream, twin) || is_host_pool(pooled->regions, pool)) return CUDA_SUCCESS;
-    return reserve(pooled, bytes, pool, stream);
+    return reserve(pooled, bytes, pool, stream, twin);
 }
 
 static bool settle(struct pooled *pooled, CUdeviceptr pointer) {
     struct process *process = pooled->regions->process;
     struct alloc unused, *alloc = &pooled->alloc;
     if (!allocs_put(process, pointer, *alloc)) return false;
-    if (pools_allocated(pooled->regions, alloc->owner, alloc->bytes, pooled->way)) return true;
+    if (pools_allocated(pooled->regions, alloc->owner, alloc->bytes, pooled->reserved)) return true;
     allocs_take(process, pointer, &unused);
     return false;
 }
@@ -97,9 +130,9 @@ static bool settle(struct pooled *pooled, CUdeviceptr pointer) {
 static CUresult end(struct pooled *pooled, CUresult result, const CUdeviceptr *pointer) {
     struct alloc *alloc = &pooled->alloc;
     bool made = result == CUDA_SUCCESS;
-    if (pooled->way == POOLS_REFUSED || (made && settle(pooled, *pointer))) return result;
+    if (!pooled->reserved || (made && settle(pooled, *pointer))) return result;
     if (made) undo(*pointer);
-    pools_cancel(pooled->regions, alloc->owner, alloc->bytes, pooled->way, made);
+    pools_cancel(pooled->regions, alloc->owner, pooled->reserved, made);
     return made ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 

@@ -62,10 +62,10 @@ static unsigned pool_of(struct regions *regions, CUdevice device, int *card) {
 
 /* Nothing is allocated yet: what was reserved becomes what lives in the graph's pool. */
 static bool reserve(struct regions *regions, unsigned pool, uint64_t bytes) {
-    enum pools_way way = pool ? pools_allocate(regions, pool, bytes) : POOLS_REFUSED;
-    if (way == POOLS_REFUSED) return false;
-    if (pools_allocated(regions, pool, bytes, way)) return true;
-    pools_cancel(regions, pool, bytes, way, false);
+    uint64_t reserved = pool ? pools_allocate(regions, pool, bytes) : 0;
+    if (!reserved) return false;
+    if (pools_allocated(regions, pool, bytes, reserved)) return true;
+    pools_cancel(regions, pool, reserved, false);
     return false;
 }
 

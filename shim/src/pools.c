@@ -45,8 +45,6 @@ static void reset(struct process_pool *pool, int card, int device) {
     __atomic_store_n(&pool->card, card, __ATOMIC_RELAXED);
     __atomic_store_n(&pool->device, device, __ATOMIC_RELAXED);
     __atomic_store_n(&pool->destroyed, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&pool->distrust, 0, __ATOMIC_RELAXED);
-    for (unsigned i = 0; i < POOL_KEPT; i++) __atomic_store_n(&pool->kept[i], 0, __ATOMIC_RELAXED);
 }
 
 /* The caller holds the lock. What ended has nothing charged, living or under way any more. */
@@ -153,6 +151,15 @@ static uint64_t reserved_by(struct process_pool *pool) {
     return larger(live + still_left(pool, left, reserved), reserved);
 }
 
+/* The driver gives back what the pool holds unused beyond `keep` bytes, as far as it can. */
+static void trim(const struct process_pool *pool, uint64_t keep) {
+    uint64_t handle = load(&pool->handle);
+    if (handle & GRAPH_POOL)
+        REAL(cuDeviceGraphMemTrim)(device_of(pool));
+    else if (!(handle & NAMELESS_POOL))
+        REAL(cuMemPoolTrimTo)((CUmemoryPool)(uintptr_t)handle, keep);
+}
+
 /* Raises the charge to `bytes`; with `force` also beyond the limit. */
 static bool raise_to(struct regions *regions, struct process_pool *pool, uint64_t bytes,
                      bool force) {
@@ -167,43 +174,12 @@ static bool raise_to(struct regions *regions, struct process_pool *pool, uint64_
     return true;
 }
 
-/*
- * Lowers the charge to what the driver holds and may yet take for allocations under way. One that
- * slipped in between (it relied on the higher charge) is made good at once.
- */
+/* Lowers the charge to what the driver holds and may yet take for allocations under way. */
 static void lower(struct regions *regions, struct process_pool *pool) {
     uint64_t seen = load(&pool->charged), pending = load(&pool->pending);
     uint64_t bytes = reserved_by(pool) + pending, charged = seen >> VERSION_BITS;
     if (bytes >= charged || !swap_charged(pool, seen, bytes)) return;
     account_release(regions, card_of(pool), charged - bytes);
-    raise_to(regions, pool, load(&pool->live), true);
-}
-
-/* ---- what it keeps ------------------------------------------------------------------------------- */
-
-/* How many blocks of that size were freed and not had again since; sizes may share a count. */
-static uint32_t *kept(struct process_pool *pool, uint64_t bytes) {
-    return &pool->kept[(bytes >> 9) * UINT64_C(0x9e3779b97f4a7c15) >> 32 & (POOL_KEPT - 1)];
-}
-
-static bool take_kept(struct process_pool *pool, uint64_t bytes) {
-    uint32_t *count = kept(pool, bytes), seen = __atomic_load_n(count, __ATOMIC_RELAXED);
-    while (seen && !__atomic_compare_exchange_n(count, &seen, seen - 1, false, __ATOMIC_RELAXED,
-                                                __ATOMIC_RELAXED))
-        continue;
-    return seen;
-}
-
-static void forget_kept(struct process_pool *pool) {
-    for (unsigned i = 0; i < POOL_KEPT; i++) __atomic_store_n(&pool->kept[i], 0, __ATOMIC_RELAXED);
-}
-
-static void trim(const struct process_pool *pool) {
-    uint64_t handle = load(&pool->handle);
-    if (handle & GRAPH_POOL)
-        REAL(cuDeviceGraphMemTrim)(device_of(pool));
-    else if (!(handle & NAMELESS_POOL))
-        REAL(cuMemPoolTrimTo)((CUmemoryPool)(uintptr_t)handle, 0);
 }
 
 /* ---- allocations --------------------------------------------------------------------------------- */
@@ -212,14 +188,18 @@ static uint64_t *grain(struct regions *regions, const struct process_pool *pool)
     return &regions->process->cards[card_of(pool)].pool_grain;
 }
 
-/* It may grow by more, as pools of this card did before: there has to be room for that too. */
-static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
+/*
+ * A pool that has to grow does so by whole pages; perhaps by more, as pools of this card did before.
+ * All of that is under way until the driver has said what it took.
+ */
+static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t bytes,
+                    uint64_t *wanted) {
     uint64_t taken = load(&pool->live) + load(&pool->pending) + pages_whole(bytes);
     uint64_t beyond = taken > charged_bytes(pool) ? load(grain(regions, pool)) : 0;
-    if (!account_reserve(regions, card_of(pool), pages_whole(bytes) + beyond)) return false;
-    account_release(regions, card_of(pool), beyond);
-    __atomic_add_fetch(&pool->pending, pages_whole(bytes), __ATOMIC_SEQ_CST);
-    add_charged(pool, pages_whole(bytes));
+    *wanted = pages_whole(bytes) + beyond;
+    if (!account_reserve(regions, card_of(pool), *wanted)) return false;
+    __atomic_add_fetch(&pool->pending, *wanted, __ATOMIC_SEQ_CST);
+    add_charged(pool, *wanted);
     return true;
 }
 
@@ -231,56 +211,16 @@ static void learn_grain(struct regions *regions, const struct process_pool *pool
     if (beyond > load(known)) __atomic_store_n(known, beyond, __ATOMIC_RELAXED);
 }
 
-/*
- * A pool that the program has told to keep memory serves from it, if a block of that size was freed.
- * Where the driver has grown such a pool instead, it is made to give back first, for a while; any
- * other pool always is.
- */
-#define DISTRUST 64
-
-static bool keeps_memory(const struct process_pool *pool) {
-    uint64_t handle = load(&pool->handle), threshold = 0;
-    return !(handle & (GRAPH_POOL | NAMELESS_POOL)) &&
-           REAL(cuMemPoolGetAttribute)((CUmemoryPool)(uintptr_t)handle,
-                                       CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                                       &threshold) == CUDA_SUCCESS &&
-           threshold;
-}
-
-static bool rely_on_kept(struct process_pool *pool) {
-    if (!keeps_memory(pool)) return false;
-    uint32_t distrust = __atomic_load_n(&pool->distrust, __ATOMIC_RELAXED);
-    if (distrust) __atomic_store_n(&pool->distrust, distrust - 1, __ATOMIC_RELAXED);
-    return !distrust && process_try_lock(&pool->kept_lock);
-}
-
-/* Whether the charge covers what lives and is under way; who is just lowering it looks again. */
-static bool hold_charge(struct process_pool *pool) {
-    uint64_t seen;
-    do {
-        seen = load(&pool->charged);
-        if (load(&pool->live) + load(&pool->pending) > seen >> VERSION_BITS) return false;
-    } while (!swap_charged(pool, seen, seen >> VERSION_BITS));
-    return true;
-}
-
-/* It counts as under way, so that nobody lowers the charge below what the driver holds and this. */
-static bool use_kept(struct process_pool *pool, uint64_t bytes) {
-    if (!rely_on_kept(pool)) return false;
-    __atomic_add_fetch(&pool->pending, pages_whole(bytes), __ATOMIC_SEQ_CST);
-    if (hold_charge(pool)) return true;
-    __atomic_sub_fetch(&pool->pending, pages_whole(bytes), __ATOMIC_SEQ_CST);
-    process_unlock(&pool->kept_lock);
-    return false;
-}
-
-enum pools_way pools_allocate(struct regions *regions, unsigned number, uint64_t bytes) {
+/* Asked back from pools is what is missing at most; all that they keep, where that is not enough. */
+uint64_t pools_allocate(struct regions *regions, unsigned number, uint64_t bytes) {
     struct process_pool *pool = pool_of(regions, number);
-    bool fits = take_kept(pool, bytes);
-    if (reserve(regions, pool, bytes)) return POOLS_RESERVED;
-    if (fits && use_kept(pool, bytes)) return POOLS_KEPT;
-    return pools_shrink(regions, card_of(pool)) && reserve(regions, pool, bytes) ? POOLS_RESERVED
-                                                                               : POOLS_REFUSED;
+    uint64_t wanted;
+    if (reserve(regions, pool, bytes, &wanted)) return wanted;
+    if (pools_shrink(regions, card_of(pool), wanted) && reserve(regions, pool, bytes, &wanted))
+        return wanted;
+    if (pools_shrink(regions, card_of(pool), POOLS_ALL) && reserve(regions, pool, bytes, &wanted))
+        return wanted;
+    return 0;
 }
 
 static void mark_dirty(struct regions *regions, struct process_pool *pool) {
@@ -289,33 +229,27 @@ static void mark_dirty(struct regions *regions, struct process_pool *pool) {
 }
 
 /* From here on it lives; a moment of both is no harm. */
-static void begin_to_live(struct process_pool *pool, uint64_t bytes, enum pools_way way) {
+static void begin_to_live(struct process_pool *pool, uint64_t bytes, uint64_t reserved) {
     __atomic_add_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
-    __atomic_sub_fetch(&pool->pending, pages_whole(bytes), __ATOMIC_SEQ_CST);
-    if (way == POOLS_KEPT) process_unlock(&pool->kept_lock);
+    __atomic_sub_fetch(&pool->pending, reserved, __ATOMIC_SEQ_CST);
 }
 
-bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, enum pools_way way) {
+bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, uint64_t reserved) {
     struct process_pool *pool = pool_of(regions, number);
-    uint64_t reserved = reserved_by(pool);
-    learn_grain(regions, pool, reserved);
-    if (!raise_to(regions, pool, reserved, false)) {
-        __atomic_store_n(&pool->distrust, DISTRUST, __ATOMIC_RELAXED);
-        return false;
-    }
-    begin_to_live(pool, bytes, way);
+    uint64_t held = reserved_by(pool);
+    learn_grain(regions, pool, held);
+    if (!raise_to(regions, pool, held, false)) return false;
+    begin_to_live(pool, bytes, reserved);
     lower(regions, pool);
     if (load(&pool->handle) & GRAPH_POOL) mark_dirty(regions, pool); /* launches take it later */
     return true;
 }
 
-void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes, enum pools_way way,
-                  bool grown) {
+void pools_cancel(struct regions *regions, unsigned number, uint64_t reserved, bool grown) {
     struct process_pool *pool = pool_of(regions, number);
-    if (grown) trim(pool), forget_kept(pool);
-    __atomic_sub_fetch(&pool->pending, pages_whole(bytes), __ATOMIC_SEQ_CST);
+    if (grown) trim(pool, 0);
+    __atomic_sub_fetch(&pool->pending, reserved, __ATOMIC_SEQ_CST);
     raise_to(regions, pool, reserved_by(pool), true); /* what could not be trimmed is there */
-    if (way == POOLS_KEPT) process_unlock(&pool->kept_lock);
     lower(regions, pool);
 }
 
@@ -330,7 +264,6 @@ static void end_to_live(struct process_pool *pool, uint64_t bytes) {
 void pools_freed(struct regions *regions, unsigned number, uint64_t bytes) {
     struct process_pool *pool = pool_of(regions, number);
     end_to_live(pool, bytes);
-    __atomic_add_fetch(kept(pool, bytes), 1, __ATOMIC_RELAXED);
     mark_dirty(regions, pool);
 }
 
@@ -382,7 +315,7 @@ CUresult pools_destroy(struct regions *regions, CUmemoryPool handle) {
                                      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return CUDA_ERROR_INVALID_VALUE;
     retire(pool, handle, usual);
-    trim(pool);
+    trim(pool, 0);
     mark_dirty(regions, pool);
     pools_settle(regions);
     return CUDA_SUCCESS;
@@ -403,27 +336,32 @@ void pools_settle(struct regions *regions) {
         if (!load(&pool->handle) || !__atomic_exchange_n(&pool->dirty, 0, __ATOMIC_RELAXED))
             continue;
         raise_to(regions, pool, reserved_by(pool), true);
-        uint64_t before = charged_bytes(pool);
         lower(regions, pool);
-        if (charged_bytes(pool) < before) forget_kept(pool);
         end_if_empty(pool);
         /* More may come back, or be taken, until the next wait. */
         if (load(&pool->handle) && may_change(pool)) mark_dirty(regions, pool);
     }
 }
 
-bool pools_shrink(struct regions *regions, int card) {
+bool pools_keeps(struct regions *regions, unsigned number) {
+    const struct process_pool *pool = pool_of(regions, number);
+    uint64_t handle = load(&pool->handle), threshold = 0;
+    return charged_bytes(pool) > load(&pool->live) && !(handle & (GRAPH_POOL | NAMELESS_POOL)) &&
+           REAL(cuMemPoolGetAttribute)((CUmemoryPool)(uintptr_t)handle,
+                                       CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                                       &threshold) == CUDA_SUCCESS &&
+           threshold;
+}
+
+bool pools_shrink(struct regions *regions, int card, uint64_t bytes) {
     bool shrunk = false;
     for (unsigned place = 0; place < used(regions->process); place++) {
         struct process_pool *pool = &regions->process->pools[place];
         uint64_t before = charged_bytes(pool);
-        if (!load(&pool->handle) || card_of(pool) != card || before <= load(&pool->live))
-            continue;
-        trim(pool);
+        if (!load(&pool->handle) || card_of(pool) != card || before <= load(&pool->live)) continue;
+        trim(pool, bytes < before ? before - bytes : 0);
         lower(regions, pool);
-        if (charged_bytes(pool) >= before) continue;
-        forget_kept(pool);
-        shrunk = true;
+        shrunk = charged_bytes(pool) < before || shrunk;
     }
     return shrunk;
 }

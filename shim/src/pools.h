@@ -24,21 +24,19 @@ bool pools_card(struct regions *regions, CUmemoryPool pool, int *card);
 bool pools_is_gone(struct regions *regions, CUmemoryPool pool);
 
 /*
- * bytes more are wanted from the pool. With room under the limit they are reserved, in case the
- * pool has to grow; without, only what the pool keeps unused can serve. False: neither.
+ * bytes more are wanted from the pool. Reserves what it may grow by, and returns that: also where it
+ * could serve from what it keeps, since nobody tells whether it will. 0: not allowed.
  */
-enum pools_way { POOLS_REFUSED, POOLS_RESERVED, POOLS_KEPT };
-enum pools_way pools_allocate(struct regions *regions, unsigned number, uint64_t bytes);
+uint64_t pools_allocate(struct regions *regions, unsigned number, uint64_t bytes);
 
 /*
  * The driver has done it: what the pool takes now is known exactly. False: it grew, and may not;
  * the caller frees the allocation and cancels.
  */
-bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, enum pools_way way);
+bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, uint64_t reserved);
 
 /* It did not come to an allocation (any more); `grown`: the pool may have grown for it. */
-void pools_cancel(struct regions *regions, unsigned number, uint64_t bytes, enum pools_way way,
-                  bool grown);
+void pools_cancel(struct regions *regions, unsigned number, uint64_t reserved, bool grown);
 
 /* bytes were freed to the pool; the pool keeps them until the driver says otherwise. */
 void pools_freed(struct regions *regions, unsigned number, uint64_t bytes);
@@ -61,7 +59,14 @@ static inline bool pools_are_dirty(struct regions *regions) {
     return __atomic_load_n(&regions->process->pools_dirty, __ATOMIC_RELAXED);
 }
 
-/* Asks the driver for what this process's pools on the card hold unused. True: there was some. */
-bool pools_shrink(struct regions *regions, int card);
+/* Whether the pool holds what was freed to it, and was told to (by a release threshold). */
+bool pools_keeps(struct regions *regions, unsigned number);
+
+/*
+ * Asks the driver for so many bytes of what each of this process's pools on the card holds unused.
+ * True: there was some.
+ */
+#define POOLS_ALL UINT64_MAX
+bool pools_shrink(struct regions *regions, int card, uint64_t bytes);
 
 #endif

@@ -23,7 +23,6 @@ struct late;       /* late.c */
 #define PAGE_SEGMENTS_MAX 5
 #define CONTEXTS_MAX 256
 #define POOLS_MAX 64
-#define POOL_KEPT 64
 
 /* A context, and what it costs on its card. Its number is its place in the table, plus one. */
 struct process_context {
@@ -49,9 +48,6 @@ struct process_pool {
     int32_t card, device;
     uint32_t destroyed; /* by the program: POOL_*; 0: not */
     uint32_t dirty;     /* something was freed since the last look at the driver's figure */
-    uint32_t distrust;  /* so many times more it will not be relied upon what the pool keeps */
-    uint32_t kept_lock; /* one thread at a time relies on it */
-    uint32_t kept[POOL_KEPT]; /* blocks that it keeps, by size: pools.c */
 };
 
 /* Small arrays on a card: shares.c. */

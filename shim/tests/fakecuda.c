@@ -620,6 +620,11 @@ EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *va
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuStreamQuery(CUstream stream) {
+    (void)stream;
+    return wait_for_all();
+}
+
 EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool,
                                        CUmemPoolPtrExportData *data) {
     CALLED(cuMemPoolImportPointer);

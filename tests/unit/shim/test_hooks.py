@@ -66,6 +66,7 @@ MORE = [
     "first_context_too_large",
     "unseen_context",
     "pool_waits",
+    "pool_reuse",
     "pool_grain",
     "capture",
 ]
