@@ -45,6 +45,15 @@ static unsigned add(struct process *process, struct process_context entry) {
     return place + 1;
 }
 
+static bool has_primary(struct regions *regions, CUdevice device) {
+    struct process *process = regions->process;
+    for (unsigned place = 0; place < used(process); place++) {
+        struct process_context *entry = &process->contexts[place];
+        if (handle_in(process, place) && entry->primary && entry->device == device) return true;
+    }
+    return false;
+}
+
 /* ---- what a context costs ------------------------------------------------------------------------ */
 
 static void count_context(struct regions *regions, int card, int64_t bytes) {
@@ -96,12 +105,15 @@ static bool measure(struct regions *regions, int card, int64_t *bytes) {
 
 /* ---- made on purpose ----------------------------------------------------------------------------- */
 
-CUresult contexts_begin(struct context_charge *charge, CUdevice device) {
+CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool primary) {
     struct regions *regions = charge->regions;
     charge->device = device;
     charge->card = cards_of_device(regions, device);
     if (charge->card == CARD_NONE) return CUDA_ERROR_OUT_OF_MEMORY;
     process_lock(&regions->process->context_lock);
+    charge->primary = primary;
+    charge->counted = primary && has_primary(regions, device);
+    if (charge->counted) return CUDA_SUCCESS;
     known_cost(regions, charge->card, &charge->bytes);
     if (!account_reserve(regions, charge->card, charge->bytes)) {
         process_unlock(&regions->process->context_lock);
@@ -129,21 +141,33 @@ static bool correct(struct context_charge *charge) {
     return true;
 }
 
-CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context,
-                      bool primary) {
-    struct process *process = charge->regions->process;
-    if (result == CUDA_SUCCESS && !correct(charge)) result = CUDA_ERROR_OUT_OF_MEMORY;
+static CUresult undo(const struct context_charge *charge, CUcontext context) {
+    if (charge->primary)
+        REAL(cuDevicePrimaryCtxRelease_v2)(charge->device);
+    else
+        REAL(cuCtxDestroy_v2)(context);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult settle(struct context_charge *charge, CUresult result, CUcontext context) {
+    struct regions *regions = charge->regions;
+    if (result == CUDA_SUCCESS && !correct(charge)) result = undo(charge, context);
     if (result == CUDA_SUCCESS) {
-        add(process, (struct process_context){.handle = (uint64_t)(uintptr_t)context,
-                                              .bytes = charge->bytes,
-                                              .card = charge->card,
-                                              .device = charge->device,
-                                              .primary = primary});
-        count_context(charge->regions, charge->card, (int64_t)charge->bytes);
+        add(regions->process, (struct process_context){.handle = (uint64_t)(uintptr_t)context,
+                                                       .bytes = charge->bytes,
+                                                       .card = charge->card,
+                                                       .device = charge->device,
+                                                       .primary = charge->primary});
+        count_context(regions, charge->card, (int64_t)charge->bytes);
     } else {
-        account_release(charge->regions, charge->card, charge->bytes);
+        account_release(regions, charge->card, charge->bytes);
     }
-    process_unlock(&process->context_lock);
+    return result;
+}
+
+CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context) {
+    if (!charge->counted) result = settle(charge, result, context);
+    process_unlock(&charge->regions->process->context_lock);
     return result;
 }
 
@@ -162,7 +186,7 @@ static unsigned notice(struct regions *regions, CUcontext context, CUdevice devi
             account_force(regions, entry.card, entry.bytes);
             count_context(regions, entry.card, (int64_t)entry.bytes);
         }
-        entry.primary = !contexts_has_primary(regions, device);
+        entry.primary = !has_primary(regions, device);
         number = add(process, entry);
     }
     process_unlock(&process->context_lock);
@@ -174,15 +198,6 @@ unsigned contexts_current(struct regions *regions, CUdevice device) {
     if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context) return 0;
     unsigned number = find(regions->process, context);
     return __builtin_expect(number != 0, 1) ? number : notice(regions, context, device);
-}
-
-bool contexts_has_primary(struct regions *regions, CUdevice device) {
-    struct process *process = regions->process;
-    for (unsigned place = 0; place < used(process); place++) {
-        struct process_context *entry = &process->contexts[place];
-        if (handle_in(process, place) && entry->primary && entry->device == device) return true;
-    }
-    return false;
 }
 
 void contexts_add_free(struct regions *regions, CUcontext context) {
@@ -259,16 +274,20 @@ void contexts_check_primary(struct regions *regions, CUdevice device) {
 
 /* ---- cuCtxSetLimit ------------------------------------------------------------------------------- */
 
-/* Of another thread's context nothing is changed meanwhile: a context has one current limit. */
-bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes,
-                        uint64_t *before) {
+uint64_t contexts_limit(struct regions *regions, CUdevice device, int limit) {
     unsigned number = contexts_current(regions, device);
-    *before = 0;
+    if (!number) return 0;
+    return __atomic_load_n(&regions->process->contexts[number - 1].limits[limit], __ATOMIC_RELAXED);
+}
+
+/* Of another thread's context nothing is changed meanwhile: a context has one current limit. */
+bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes) {
+    unsigned number = contexts_current(regions, device);
     if (!number) return true;
     struct process_context *entry = &regions->process->contexts[number - 1];
-    *before = __atomic_exchange_n(&entry->limits[limit], bytes, __ATOMIC_RELAXED);
-    if (bytes < *before) account_release(regions, entry->card, *before - bytes);
-    if (bytes <= *before || account_reserve(regions, entry->card, bytes - *before)) return true;
-    __atomic_store_n(&entry->limits[limit], *before, __ATOMIC_RELAXED);
+    uint64_t before = __atomic_exchange_n(&entry->limits[limit], bytes, __ATOMIC_RELAXED);
+    if (bytes < before) account_release(regions, entry->card, before - bytes);
+    if (bytes <= before || account_reserve(regions, entry->card, bytes - before)) return true;
+    __atomic_store_n(&entry->limits[limit], before, __ATOMIC_RELAXED);
     return false;
 }

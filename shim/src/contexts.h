@@ -19,20 +19,17 @@ struct context_charge {
     uint64_t bytes;
     int64_t before; /* in use on the card beyond what the container knew of */
     bool measuring;
+    bool primary, counted; /* counted: it is the primary one, and was there before */
 };
 
 /* Reserves what a context costs, as far as that is known. Holds the lock on success. */
-CUresult contexts_begin(struct context_charge *charge, CUdevice device);
+CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool primary);
 
 /*
- * After the driver's `result`: measures, records, lets the lock go. OUT_OF_MEMORY: the caller must
- * destroy the context again.
+ * After the driver's `result`: measures, records, lets the lock go. OUT_OF_MEMORY: it cost more than
+ * is allowed, and was destroyed again.
  */
-CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context,
-                      bool primary);
-
-/* True when the device's primary context is known and counted. */
-bool contexts_has_primary(struct regions *regions, CUdevice device);
+CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context);
 
 /* Held over a call that may end a context, so that no new one gets its handle meanwhile. */
 void contexts_lock(struct regions *regions);
@@ -48,10 +45,10 @@ void contexts_check_primary(struct regions *regions, CUdevice device);
 void contexts_add_free(struct regions *regions, CUcontext context);
 
 /*
- * cuCtxSetLimit: what the current context's stack, printf buffer or heap take. `bytes` replaces
- * what that limit took before, which is put into *before. False: not allowed.
+ * cuCtxSetLimit: what the current context's stack, printf buffer or heap take; and `bytes` in place
+ * of what that limit took before. False: not allowed.
  */
-bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes,
-                        uint64_t *before);
+uint64_t contexts_limit(struct regions *regions, CUdevice device, int limit);
+bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* Contexts take hundreds of MiB each: made, released, reset, destroyed. */
 #include "charge.h"
 #include "contexts.h"
+#include "numbers.h"
 #include "resolve.h"
 
 /* CUDA_SUCCESS with charge->regions NULL: inert, or nothing to count. */
@@ -8,14 +9,11 @@ static CUresult begin(struct context_charge *charge, CUdevice device) {
     *charge = (struct context_charge){0};
     CUresult result = shim_enter(&charge->regions);
     if (result != CUDA_SUCCESS || !charge->regions) return result;
-    return contexts_begin(charge, device);
+    return contexts_begin(charge, device, false);
 }
 
 static CUresult end(struct context_charge *charge, CUresult result, CUcontext *context) {
-    if (!charge->regions) return result;
-    CUresult allowed = contexts_end(charge, result, context ? *context : NULL, false);
-    if (result == CUDA_SUCCESS && allowed != CUDA_SUCCESS) REAL(cuCtxDestroy_v2)(*context);
-    return allowed;
+    return charge->regions ? contexts_end(charge, result, context ? *context : NULL) : result;
 }
 
 EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
@@ -56,15 +54,9 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned fl
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     struct context_charge charge = {0};
     CUresult result = shim_enter(&charge.regions);
+    if (result == CUDA_SUCCESS && charge.regions) result = contexts_begin(&charge, device, true);
     if (result != CUDA_SUCCESS) return result;
-    if (!charge.regions || contexts_has_primary(charge.regions, device))
-        return REAL(cuDevicePrimaryCtxRetain)(context, device);
-    result = contexts_begin(&charge, device);
-    if (result != CUDA_SUCCESS) return result;
-    result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-    CUresult allowed = contexts_end(&charge, result, context ? *context : NULL, true);
-    if (result == CUDA_SUCCESS && allowed != CUDA_SUCCESS) REAL(cuDevicePrimaryCtxRelease_v2)(device);
-    return allowed;
+    return end(&charge, REAL(cuDevicePrimaryCtxRetain)(context, device), context);
 }
 
 static CUresult end_primary(CUresult (*call)(CUdevice), CUdevice device) {
@@ -152,10 +144,11 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     if (result != CUDA_SUCCESS) return result;
     if (!regions || !counted || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
         return REAL(cuCtxSetLimit)(limit, value);
-    uint64_t before;
-    if (!contexts_set_limit(regions, device, limit, limit_bytes(limit, value, device), &before))
+    uint64_t before = contexts_limit(regions, device, limit);
+    uint64_t after = limit_bytes(limit, value, device);
+    if (!contexts_set_limit(regions, device, limit, larger(before, after)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     result = REAL(cuCtxSetLimit)(limit, value);
-    if (result != CUDA_SUCCESS) contexts_set_limit(regions, device, limit, before, &before);
+    contexts_set_limit(regions, device, limit, result == CUDA_SUCCESS ? after : before);
     return result;
 }

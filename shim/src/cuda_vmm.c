@@ -61,8 +61,11 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     struct regions *regions = shim_known();
+    if (!regions) return REAL(cuMemRetainAllocationHandle)(handle, address);
+    vmm_lock(regions);
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
-    if (result == CUDA_SUCCESS && regions) vmm_retain(regions, *handle);
+    if (result == CUDA_SUCCESS) vmm_retain(regions, *handle);
+    vmm_unlock(regions);
     return result;
 }
 

@@ -70,7 +70,7 @@ static bool sweep(struct regions *regions, bool (*is_over)(const struct late *la
 
 static bool is_passed(const struct late *late, unsigned unused) {
     (void)unused;
-    if (!late->event || REAL(cuEventQuery)(late->event) == CUDA_ERROR_NOT_READY) return false;
+    if (!late->event || REAL(cuEventQuery)(late->event) != CUDA_SUCCESS) return false;
     REAL(cuEventDestroy_v2)(late->event);
     return true;
 }

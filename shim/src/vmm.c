@@ -62,10 +62,8 @@ static struct vmm_handle *find(struct regions *regions, CUmemGenericAllocationHa
 }
 
 void vmm_retain(struct regions *regions, CUmemGenericAllocationHandle handle) {
-    vmm_lock(regions);
     struct vmm_handle *memory = find(regions, handle);
     if (memory) memory->references++;
-    vmm_unlock(regions);
 }
 
 /* ---- gone ---------------------------------------------------------------------------------------- */

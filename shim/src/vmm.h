@@ -10,13 +10,13 @@
 /* The handle was created with the charge; or imported, with one of no bytes yet. */
 bool vmm_add(struct charge *charge, CUmemGenericAllocationHandle handle);
 
-/* One more reference of a handle that the driver handed out again. */
-void vmm_retain(struct regions *regions, CUmemGenericAllocationHandle handle);
-
 void vmm_lock(struct regions *regions);
 void vmm_unlock(struct regions *regions);
 
 /* The rest is called with the lock held, around the driver's call. */
+
+/* One more reference of a handle that the driver handed out again. */
+void vmm_retain(struct regions *regions, CUmemGenericAllocationHandle handle);
 void vmm_release(struct regions *regions, CUmemGenericAllocationHandle handle);
 
 /* An imported handle shows its size when it is mapped. False: not allowed. */
