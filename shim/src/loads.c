@@ -4,8 +4,10 @@
 
 #include "account.h"
 #include "cards.h"
+#include "gate.h"
 #include "pages.h"
 #include "relax.h"
+#include "slots.h"
 #include "sys.h"
 
 #define UNKNOWN (32 * PAGE_BYTES)
@@ -91,10 +93,16 @@ static bool measure(const struct charge *charge, int64_t *bytes) {
     return true;
 }
 
+/* Changes whenever the container's account does. */
+static uint32_t moves(const struct charge *charge) {
+    return gate_view(charge->regions->usage, (unsigned)charge->alloc.card).seq;
+}
+
 /* One thread at a time measures; another one's load is charged what is expected. */
 static bool begin_measuring(struct load *load) {
     uint32_t *lock = &load->charge.regions->process->load_lock;
     if (!process_try_lock(lock)) return false;
+    load->moves = moves(&load->charge);
     if (measure(&load->charge, &load->before)) return true;
     process_unlock(lock);
     return false;
@@ -128,12 +136,24 @@ static void learn(const struct charge *charge, uint64_t bytes) {
         __atomic_store_n(most, bytes, __ATOMIC_RELAXED);
 }
 
+/*
+ * What the container's other threads and processes free or are about to take at that moment hides
+ * what was loaded. Their account tells, at the latest when those who died are settled; then what was
+ * reserved is the least.
+ */
+static uint64_t taken(struct load *load, int64_t after) {
+    struct charge *charge = &load->charge;
+    uint64_t bytes = clamp(after - load->before, load->most), reserved = charge->alloc.bytes;
+    if (bytes >= reserved) return bytes;
+    return slots_settle(charge->regions) && moves(charge) == load->moves ? bytes : reserved;
+}
+
 /* What was measured takes the place of what was reserved; `must`: whatever the limit is. */
 static CUresult correct(struct load *load, bool must) {
     struct charge *charge = &load->charge;
     int64_t after;
     if (!load->measuring || !measure(charge, &after)) return CUDA_SUCCESS;
-    uint64_t bytes = clamp(after - load->before, load->most);
+    uint64_t bytes = taken(load, after);
     learn(charge, bytes);
     if (charge_correct(charge, bytes) == CUDA_SUCCESS) return CUDA_SUCCESS;
     if (!must) return CUDA_ERROR_OUT_OF_MEMORY;

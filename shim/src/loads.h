@@ -13,6 +13,7 @@ struct load {
     struct charge charge;
     uint64_t most;  /* bytes that it may be charged */
     int64_t before; /* in use on the card beyond what the container knew of */
+    uint32_t moves; /* of the container's account until then */
     bool measuring;
 };
 

@@ -81,23 +81,26 @@ unsigned slots_used(struct mizar_usage *usage) {
     return high < MIZAR_SLOT_MAX ? high : MIZAR_SLOT_MAX;
 }
 
-/* Looks at up to `count` slots, from `first` on and around. */
-static void settle_some(struct mizar_usage *usage, int fd, unsigned first, unsigned count) {
+/* Looks at up to `count` slots, from `first` on and around. False: one is not quite gone. */
+static bool settle_some(struct mizar_usage *usage, int fd, unsigned first, unsigned count) {
     unsigned used = slots_used(usage);
+    bool all = true;
     for (unsigned i = 0; i < used && i < count; i++) {
         unsigned slot = (first + i) % used;
         if (load(&usage->slots[slot].state) == MIZAR_STATE_EMPTY) continue;
         if (!try_lock(fd, slot)) continue; /* alive: it may well be ourselves */
-        settle(usage, slot);
+        all = settle(usage, slot) && all;
         unlock(fd, slot);
     }
+    return all;
 }
 
-void slots_settle(struct regions *regions) {
+bool slots_settle(struct regions *regions) {
     int fd = regions_open_usage();
-    if (fd < 0) return;
-    settle_some(regions->usage, fd, 0, MIZAR_SLOT_MAX);
+    if (fd < 0) return false;
+    bool all = settle_some(regions->usage, fd, 0, MIZAR_SLOT_MAX);
     sys_close(fd);
+    return all;
 }
 
 void slots_settle_sometimes(struct regions *regions) {

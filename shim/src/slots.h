@@ -12,8 +12,8 @@ bool slots_attach(struct regions *regions);
 /* Slots from this one on were never used. */
 unsigned slots_used(struct mizar_usage *usage);
 
-/* Gives back the bytes of every dead process of the container. */
-void slots_settle(struct regions *regions);
+/* Gives back the bytes of every dead process of the container. False: one is not quite gone. */
+bool slots_settle(struct regions *regions);
 
 /* The same, but at most every 100 ms: for answers that should not count the dead. */
 void slots_settle_sometimes(struct regions *regions);
