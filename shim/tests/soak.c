@@ -55,7 +55,9 @@ static uint64_t random_next(uint64_t *state) {
     return *state;
 }
 
-enum kind { NOTHING, POINTER, ASYNC, HANDLE, MAPPED, ARRAY, MIPMAP, CONTEXT, POOL, GRAPH, KINDS };
+enum kind {
+    NOTHING, POINTER, LATE, ASYNC, HANDLE, MAPPED, ARRAY, MIPMAP, CONTEXT, POOL, GRAPH, LEFT, MODULE
+};
 
 struct object {
     enum kind kind;
@@ -87,14 +89,32 @@ static void take_handle(struct object *object, uint64_t bytes, bool mapped) {
     if (mapped) map(object);
 }
 
+static CUmemoryPool new_pool(void) {
+    CUmemPoolProps props = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool pool;
+    CHECK_IS(CALL(cuMemPoolCreate, &pool, &props), CUDA_SUCCESS);
+    return pool;
+}
+
+/* Keeps what is freed to it. */
+static CUmemoryPool hoard;
+
+static void open_hoard(void) {
+    uint64_t all = UINT64_MAX;
+    hoard = new_pool();
+    CHECK_IS(CALL(cuMemPoolSetAttribute, hoard, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all),
+             CUDA_SUCCESS);
+}
+
 static void take_pointer(struct object *object, uint64_t bytes, unsigned how) {
     size_t pitch;
     CUresult result =
         how == 0   ? CALL(cuMemAlloc_v2, &object->address, bytes)
         : how == 1 ? CALL(cuMemAllocPitch_v2, &object->address, &pitch, 1000, bytes / 1024 + 1, 4)
         : how == 2 ? CALL(cuMemAllocManaged, &object->address, bytes, 1)
-                   : CALL(cuMemAllocAsync, &object->address, bytes, NULL);
-    if (granted(result)) object->kind = how == 3 ? ASYNC : POINTER;
+        : how == 3 ? CALL(cuMemAllocAsync, &object->address, bytes, NULL)
+                   : CALL(cuMemAllocFromPoolAsync, &object->address, bytes, hoard, NULL);
+    if (granted(result)) object->kind = how >= 3 ? ASYNC : bytes % 4 ? POINTER : LATE;
 }
 
 static void take_array(struct object *object, uint64_t bytes, bool mipmapped) {
@@ -107,18 +127,19 @@ static void take_array(struct object *object, uint64_t bytes, bool mipmapped) {
     }
 }
 
-static void take_context(struct object *object) {
+/* With memory in it that goes with it. */
+static void take_context(struct object *object, uint64_t bytes) {
     if (!granted(CALL(cuCtxCreate_v2, (CUcontext *)&object->handle, 0, 0))) return;
     CUcontext popped; /* it was made current */
     object->kind = CONTEXT;
+    granted(CALL(cuMemAlloc_v2, &object->address, bytes));
     CHECK_IS(CALL(cuCtxPopCurrent_v2, &popped), CUDA_SUCCESS);
 }
 
 /* A pool of its own. */
 static void take_pool(struct object *object, uint64_t bytes) {
-    CUmemPoolProps props = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     CUmemoryPool *pool = (CUmemoryPool *)&object->handle;
-    if (!granted(CALL(cuMemPoolCreate, pool, &props))) return;
+    *pool = new_pool();
     if (granted(CALL(cuMemAllocFromPoolAsync, &object->address, bytes, *pool, NULL)))
         object->kind = POOL;
     else CHECK_IS(CALL(cuMemPoolDestroy, *pool), CUDA_SUCCESS);
@@ -129,8 +150,8 @@ static void end_graph(struct object *object) {
     CHECK_IS(CALL(cuDeviceGraphMemTrim, 0), CUDA_SUCCESS);
 }
 
-/* A graph that allocates, launched once. */
-static void take_graph(struct object *object, uint64_t bytes) {
+/* A graph that allocates, launched once if at all; what it leaves lives on without it. */
+static void take_graph(struct object *object, uint64_t bytes, bool leaves, bool launches) {
     CUgraphNode first, last;
     CUgraph *graph = (CUgraph *)&object->address;
     CUgraphExec *exec = (CUgraphExec *)&object->handle;
@@ -138,32 +159,50 @@ static void take_graph(struct object *object, uint64_t bytes) {
         .pool = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}}, .bytes = bytes};
     CHECK_IS(CALL(cuGraphCreate, graph, 0), CUDA_SUCCESS);
     CHECK_IS(CALL(cuGraphAddMemAllocNode, &first, *graph, NULL, 0, &wish), CUDA_SUCCESS);
-    CHECK_IS(CALL(cuGraphAddMemFreeNode, &last, *graph, &first, 1, wish.pointer), CUDA_SUCCESS);
-    if (granted(CALL(cuGraphInstantiateWithFlags, exec, *graph, 0))) {
-        object->kind = GRAPH;
-        granted(CALL(cuGraphLaunch, *exec, NULL));
-    } else end_graph(object);
+    if (!leaves)
+        CHECK_IS(CALL(cuGraphAddMemFreeNode, &last, *graph, &first, 1, wish.pointer), CUDA_SUCCESS);
+    if (!granted(CALL(cuGraphInstantiateWithFlags, exec, *graph, 0))) return end_graph(object);
+    object->kind = GRAPH;
+    if (!launches || !granted(CALL(cuGraphLaunch, *exec, NULL)) || !leaves) return;
+    CHECK_IS(CALL(cuStreamSynchronize, NULL), CUDA_SUCCESS);
+    CHECK_IS(CALL(cuGraphExecDestroy, *exec), CUDA_SUCCESS);
+    end_graph(object);
+    object->address = wish.pointer;
+    object->kind = LEFT;
 }
+
+static void take_module(struct object *object) {
+    static const char image[] = ".version 6.4\n.target sm_75\n.address_size 64\n"
+                                ".visible .entry nothing() { ret; }\n";
+    if (granted(CALL(cuModuleLoadData, (CUmodule *)&object->handle, image))) object->kind = MODULE;
+}
+
+/* Code is measured by what the card has less, so it is not mixed with what others take and give. */
+enum { MIXED = 25 };
 
 static void take(struct object *object, uint64_t *state) {
     uint64_t bytes = 1 + random_next(state) % (random_next(state) % 2 ? MIB : 100 * MIB);
-    unsigned how = only >= 0 ? (unsigned)only : (unsigned)(random_next(state) % 22);
+    unsigned how = only >= 0 ? (unsigned)only : (unsigned)(random_next(state) % MIXED);
     if (how < 12) take_pointer(object, bytes, how % 4);
     else if (how < 15) take_handle(object, bytes, how == 12);
     else if (how < 19) take_array(object, bytes, how == 15);
-    else if (how == 19) take_context(object);
+    else if (how == 19) take_context(object, bytes);
     else if (how == 20) take_pool(object, bytes);
-    else take_graph(object, bytes);
+    else if (how == 21) take_graph(object, bytes, false, true);
+    else if (how == 22) take_graph(object, bytes, bytes % 2, bytes % 3);
+    else if (how == 23) take_pointer(object, bytes, 4);
+    else if (how == 24) take_array(object, bytes % MIB, random_next(state) % 2);
+    else take_module(object);
 }
 
 static void give(struct object *object, uint64_t *state) {
     CUresult result = CUDA_SUCCESS;
     bool pooled = object->kind == ASYNC || object->kind == POOL;
-    bool wait = object->kind == GRAPH || (pooled && random_next(state) % 2);
+    bool wait = object->kind == GRAPH || ((pooled || object->kind == LATE) && random_next(state) % 2);
     if (object->kind == GRAPH) CHECK_IS(CALL(cuStreamSynchronize, NULL), CUDA_SUCCESS);
     switch (object->kind) {
         case POINTER: result = CALL(cuMemFree_v2, object->address); break;
-        case ASYNC: result = CALL(cuMemFreeAsync, object->address, NULL); break;
+        case LEFT: case LATE: case ASYNC: result = CALL(cuMemFreeAsync, object->address, NULL); break;
         case HANDLE: result = CALL(cuMemRelease, object->handle); break;
         case MAPPED: result = CALL(cuMemUnmap, object->address, object->bytes);
             CHECK_IS(CALL(cuMemAddressFree, object->address, object->bytes), CUDA_SUCCESS); break;
@@ -174,6 +213,7 @@ static void give(struct object *object, uint64_t *state) {
             CHECK_IS(CALL(cuMemPoolDestroy, (CUmemoryPool)object->handle), CUDA_SUCCESS); break;
         case GRAPH: result = CALL(cuGraphExecDestroy, (CUgraphExec)object->handle);
             end_graph(object); break;
+        case MODULE: result = CALL(cuModuleUnload, (CUmodule)object->handle); break;
         default: break;
     }
     CHECK_IS(result, CUDA_SUCCESS);
@@ -215,6 +255,7 @@ static void soak(uint64_t seed, int threads) {
     CHECK(driver && threads <= 8);
     CHECK_IS(CALL(cuInit, 0), CUDA_SUCCESS);
     if (!granted(CALL(cuDevicePrimaryCtxRetain, &primary, 0))) return;
+    open_hoard();
     for (int i = 0; i < threads; i++)
         CHECK(!pthread_create(&thread[i], NULL, work, (void *)(uintptr_t)(seed * 8 + (unsigned)i)));
     for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);

@@ -33,6 +33,10 @@ WAYS = {
     "contexts": 19,
     "pools": 20,
     "graphs": 21,
+    "graphs left": 22,
+    "hoards": 23,
+    "small arrays": 24,
+    "modules": 25,
 }
 HANG_S = 30.0
 """Nothing may stand still for longer: the machine may be busy, so it is far above what is usual."""
