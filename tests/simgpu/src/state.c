@@ -152,7 +152,8 @@ bool sim_slot_alive(const struct sim *sim, int slot) {
     struct flock lock = {
         .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot_locks + slot, .l_len = 1};
     if (slot == sim->slot) return true;
-    return fcntl(sim->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    /* Whoever reaps a dead one's has a lock too, but no process owns it. */
+    return fcntl(sim->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK && lock.l_pid != -1;
 }
 
 void sim_lock_card(struct sim *sim, unsigned card) {

@@ -1,10 +1,4 @@
 /* Who holds how much of a card's memory. */
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "state.h"
 
 struct held {
@@ -44,28 +38,13 @@ static bool fits(const struct sim *sim, unsigned card, uint64_t bytes) {
 
 /* ---- is it ever more than a test allows? ------------------------------------------------------ */
 
-/* The kernel's flag of a task that is exiting: field 9 of /proc/PID/stat. */
-static bool is_leaving(uint32_t pid) {
-    enum { PF_EXITING = 4 };
-    char path[32], text[512];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t length = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
-    if (fd >= 0) close(fd);
-    if (length <= 0) return true;
-    text[length] = 0;
-    const char *at = strrchr(text, ')'); /* before field 3 */
-    for (int field = 2; at && field < 9; field++) at = strchr(at + 1, ' ');
-    return !at || strtoul(at, NULL, 10) & PF_EXITING;
-}
-
-/* Without those who are being killed: their memory goes within their exit, but not at its start. */
-static uint64_t held_by_the_living(const struct sim_state *state, unsigned card) {
+/* Who dies counts until he has let go of the driver, not until somebody has counted him out. */
+static uint64_t held_by_the_living(const struct sim *sim, unsigned card) {
     uint64_t held = 0;
-    for (uint32_t slot = 0; slot < state->slots_touched; slot++) {
-        const struct sim_process *process = &state->processes[slot];
+    for (uint32_t slot = 0; slot < sim->state->slots_touched; slot++) {
+        const struct sim_process *process = &sim->state->processes[slot];
         uint64_t bytes = process->memory[card] + process->managed[card];
-        if (bytes && !is_leaving(process->pid)) held += bytes;
+        if (bytes && sim_slot_alive(sim, (int)slot)) held += bytes;
     }
     return held;
 }
@@ -77,7 +56,7 @@ static void watch(struct sim *sim, unsigned card) {
     if (!most) return;
     struct held held = held_on(sim->state, card);
     if (held.fixed + held.movable <= most) return;
-    uint64_t living = held_by_the_living(sim->state, card);
+    uint64_t living = held_by_the_living(sim, card);
     if (living <= most) return;
     info->over_count++;
     if (living - most > info->over_bytes) info->over_bytes = living - most;
