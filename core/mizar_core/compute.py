@@ -24,8 +24,6 @@ PIECES: Final = 20
 """A period holds this many of the longest piece of work, so that whole pieces fit a window."""
 SHRINK: Final = 4
 """A period is kept until a quarter of it would do: each change moves everybody's windows."""
-TILT_MOST: Final = WHOLE_CARD // 8
-"""By so much a window may differ from its part of the period, in basis points of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,7 @@ class Words:
 class Sharer:
     """A container on a card. `share`: basis points; `longest_ns`: its longest piece of work of
     late; `words`: what it was told last. `need`: basis points that do for a container that works
-    and uses little of what it may; None for one that wants all it can have. `tilt`: basis points of
-    its window by which that should be longer than its part."""
+    and uses little of what it may; None for one that wants all it can have."""
 
     name: str
     mode: ComputeMode
@@ -53,7 +50,6 @@ class Sharer:
     longest_ns: int = 0
     words: Words = Words()
     need: int | None = None
-    tilt: int = 0
 
     @property
     def is_hungry(self) -> bool:
@@ -148,13 +144,8 @@ def _windows(working: Sequence[Sharer], told: Mapping[str, Words]) -> dict[str, 
     if len(working) < 2:
         return {}
     rates = [rate(one, told[one.name]) for one in working]
-    parts = [each * (WHOLE_CARD + _tilt(one)) for each, one in zip(rates, working, strict=True)]
-    windows = in_turn(parts, _period(working, rates))
+    windows = in_turn(rates, _period(working, rates))
     return {one.name: window for one, window in zip(working, windows, strict=True)}
-
-
-def _tilt(one: Sharer) -> int:
-    return max(-TILT_MOST, min(TILT_MOST, one.tilt))
 
 
 def _period(working: Sequence[Sharer], rates: Sequence[int]) -> int:

@@ -13,7 +13,6 @@ from typing import Final
 
 from mizar_core.compute import Sharer, Words, rate
 from mizar_core.models import ComputeMode
-from mizar_core.windows import Window
 from mizar_nodeagent import limits, regions
 from mizar_nodeagent.compute import futex
 from mizar_nodeagent.compute.appetite import Appetite
@@ -52,19 +51,16 @@ class Container:
 
 
 class Seat:
-    """One container on one card. `busy`, `longest_ns` and `charged_ns` as of the last look; `tilt`:
-    for the next plan."""
+    """One container on one card. `busy` and `longest_ns` as of the last look."""
 
     def __init__(self, desk: Desk, index: int, mode: ComputeMode, share: int, priority: int):
         self.name = desk.container.name
         self.mode: ComputeMode = mode
         self.busy = False
         self.longest_ns = 0
-        self.charged_ns = 0
-        self.tilt = 0
         self._appetite = Appetite()
         self._told: Words | None = None
-        self._share = self._owned = share
+        self._share = self._due = share
         self._priority = priority
         self._desk = desk
         block = UsageHead.cards.offset + index * ctypes.sizeof(UsageCard) + UsageCard.compute.offset
@@ -84,18 +80,7 @@ class Seat:
             longest_ns=self.longest_ns,
             words=told,
             need=self._appetite.need,
-            tilt=self.tilt,
         )
-
-    @property
-    def window(self) -> Window | None:
-        """As it was told last."""
-        return self._told.window if self._told else None
-
-    @property
-    def due(self) -> int:
-        """Basis points of the card's time that it may use by what it was told last."""
-        return rate(self.sharer, self._told or Words())
 
     @property
     def state(self) -> tuple[bool, int | None]:
@@ -105,13 +90,12 @@ class Seat:
     def look(self, now: int) -> None:
         """See whether it wants GPU time, and in what pieces."""
         charged, wanted, longest, waited = self._desk.peek(self._seen)
-        self.charged_ns = charged
         patience = DROWSY_NS if self.busy else BUSY_NS
         self.busy = -FUTURE_NS < now - wanted < patience
         # Rounded up, so that a figure that trembles is no reason to plan anew.
         self.longest_ns = min(-(-longest // STEP_NS) * STEP_NS, LONGEST_NS)
         if self.busy:
-            self._appetite.see(now, charged, waited, self._owned)
+            self._appetite.see(now, charged, waited, self._due)
         else:
             self._appetite.pause()
 
@@ -134,7 +118,7 @@ class Seat:
         desk.put_long(live + LimitsLive.window.offset, words.window.word if words.window else 0)
         desk.ring(live + LimitsLive.wake.offset)
         self._told = words
-        self._owned = rate(self.sharer, replace(words, spare_share=0))
+        self._due = rate(self.sharer, replace(words, spare_share=0))
 
 
 class Desk:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from mizar_core import compute
-from mizar_nodeagent.compute.balance import Balance
 from mizar_nodeagent.compute.seat import Container, Desk, Seat
 from mizar_nodeagent.errors import RegionDamaged
 
@@ -36,7 +35,6 @@ class Card:
         self._dealt: tuple[list[tuple[bool, int | None]], int] | None = None
         metered = [seat for seat in seats if seat.mode != "None"]
         # A Hard one alone has its share, whatever it does.
-        self._balance = Balance()
         self._matters = len(metered) > 1 or any(seat.mode != "Hard" for seat in metered)
 
     @property
@@ -52,21 +50,11 @@ class Card:
         states = [seat.state for seat in self._seats]
         longest = max((seat.longest_ns for seat in self._seats if seat.busy), default=0)
         seen = (states, longest)
-        if self._is_tilted(now) or seen != self._dealt:
+        if seen != self._dealt:
             self._deal()
             self._dealt = seen
 
-    def _is_tilted(self, now: int) -> bool:
-        """Whether somebody's window should be another, by what all got of theirs."""
-        those = {seat.name: seat for seat in self._seats if seat.busy and seat.window}
-        rates = {name: seat.due for name, seat in those.items()}
-        charged = {name: seat.charged_ns for name, seat in those.items()}
-        period = max((seat.window.period for seat in those.values() if seat.window), default=0)
-        return self._balance.see(now, rates, charged, period * 1000)
-
     def _deal(self) -> None:
-        for seat in self._seats:
-            seat.tilt = self._balance.tilt(seat.name)
         told = compute.plan(seat.sharer for seat in self._seats)
         for seat in self._seats:
             seat.tell(told.get(seat.name, compute.Words()))

@@ -11,7 +11,6 @@ from mizar_core.compute import (
     PERIOD_MAX_US,
     PERIOD_MIN_US,
     PIECES,
-    TILT_MOST,
     WINDOW_MIN_US,
     Sharer,
     Words,
@@ -48,7 +47,6 @@ sharers = st.builds(
     need=st.none() | st.integers(0, WHOLE_CARD),
 )  # fmt: skip
 cards = st.lists(sharers, max_size=8, unique_by=lambda one: one.name)
-tilts = st.lists(st.integers(-2 * WHOLE_CARD, 2 * WHOLE_CARD), min_size=8, max_size=8)
 
 
 def _hungry(card: list[Sharer]) -> list[Sharer]:
@@ -102,29 +100,6 @@ def test_windows_are_as_long_as_rates_are_high(card: list[Sharer]) -> None:
         assert window
         exact = window.period * rate(one, told[one.name]) / total
         assert abs(window.length - exact) <= len(working)
-
-
-@given(cards, tilts)
-def test_a_tilt_moves_windows_by_an_eighth_at_most(card: list[Sharer], tilted: list[int]) -> None:
-    level = plan(card)
-    told = plan(replace(one, tilt=tilt) for one, tilt in zip(card, tilted, strict=False))
-    found = sorted((one.window for one in told.values() if one.window), key=lambda one: one.start)
-    assert all(a.start + a.length == b.start for a, b in pairwise(found))
-    assert all(
-        replace(told[name], window=None) == replace(level[name], window=None) for name in told
-    )
-    for name, words in told.items():
-        before, after = level[name].window, words.window
-        assert (before is None) == (after is None)
-        if before and after:
-            least, most = before.length * 7 / 9 - len(card), before.length * 9 / 7 + len(card)
-            assert after.period == before.period
-            assert least <= after.length <= most
-
-
-@given(cards, st.integers(-TILT_MOST, TILT_MOST))
-def test_tilts_that_are_all_the_same_change_nothing(card: list[Sharer], tilt: int) -> None:
-    assert plan(replace(one, tilt=tilt) for one in card) == plan(card)
 
 
 @given(cards)
