@@ -158,7 +158,8 @@ enum bucket_whose bucket_whose(const struct terms *terms, uint64_t from, uint64_
     if (!has_window(terms, &window)) return BUCKET_OWN;
     struct moment moment = moment_of(&window, from);
     if (from < terms->since || to > moment.ends) return BUCKET_NEIGHBOURS;
-    return from - moment.began < CONTESTED ? BUCKET_CONTESTED : BUCKET_OWN;
+    uint64_t contested = larger(CONTESTED, terms->longest); /* the neighbour's may be as long */
+    return from - moment.began < contested ? BUCKET_CONTESTED : BUCKET_OWN;
 }
 
 uint64_t bucket_spend(const struct terms *terms, uint64_t paid, uint64_t now, uint64_t ns) {

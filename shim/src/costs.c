@@ -7,6 +7,7 @@
 #define GROUP 256         /* samples */
 #define FEW 3
 #define REFUSED_MOST 8
+#define NEAR 8            /* a part of what was known */
 #define QUARTERS 4
 #define VARIES_PART 3 / 2 /* of the middle is less than the mean, of the lower quartile less than the upper */
 #define WILD_FACTOR 4     /* between the mean and the middle ... */
@@ -122,13 +123,13 @@ static struct guess guess(const struct cost *entry) {
 /* ---- learning --------------------------------------------------------------------------------------- */
 
 /*
- * A bound tells something new if it is lower than what was known: but when there were only higher
+ * A bound tells something if it is no higher than what was known: but when there were only higher
  * ones for a while, it is the work that takes longer.
  */
 static bool is_news(struct cost *entry, uint64_t ns, bool known) {
-    bool lower = !entry->samples || ns < entry->guess.likely;
-    if (lower || known) entry->refused = 0;
-    return lower || known || entry->refused++ >= REFUSED_MOST;
+    bool good = known || !entry->samples || ns <= entry->guess.likely + entry->guess.likely / NEAR;
+    if (good) entry->refused = 0;
+    return good || entry->refused++ >= REFUSED_MOST;
 }
 
 static void forget_doubtful(struct cost *entry) {
