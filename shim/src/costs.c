@@ -134,7 +134,7 @@ static bool is_news(struct cost *entry, uint64_t ns, bool known) {
 
 static void forget_doubtful(struct cost *entry) {
     unsigned epoch = __atomic_load_n(&doubted, __ATOMIC_RELAXED);
-    if (entry->epoch != epoch && entry->samples < COSTS_RECENT) begin_anew(entry);
+    if (entry->epoch != epoch && entry->samples < GROUP) begin_anew(entry);
     entry->epoch = epoch;
 }
 

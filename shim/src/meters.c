@@ -110,16 +110,10 @@ static bool is_surprise(const struct batch *batch, uint64_t ns) {
  * as long as it was on the card is all we know.
  */
 static uint64_t at_most(const struct batch *batch, uint64_t ns, enum bucket_whose whose) {
-    bool surprise = whose != BUCKET_NEIGHBOURS && is_surprise(batch, ns);
+    bool surprise = whose == BUCKET_OWN && is_surprise(batch, ns);
     bool by_clock = surprise || (batch->varies && whose != BUCKET_CONTESTED);
     if (by_clock && !batch->sparse) return ns;
     return smaller(batch->varies ? batch->likely : batch->cost, ns + ns / EVENS_OUT);
-}
-
-/* Nobody else can have had the card for as long as that. */
-static bool is_exact(const struct batch *batch, uint64_t ns, enum bucket_whose whose) {
-    bool surprise = whose == BUCKET_CONTESTED && is_surprise(batch, ns);
-    return !batch->sparse && (whose == BUCKET_OWN || surprise);
 }
 
 uint16_t meters_overlap(const struct meter *meter) {
@@ -149,7 +143,8 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     done.most = at_most(batch, ns, whose);
     uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
     if (batch->work)
-        costs_learn(batch->work, batch->shape, done.passed, is_exact(batch, ns, whose));
+        costs_learn(batch->work, batch->shape, done.passed,
+                    whose == BUCKET_OWN && !batch->sparse);
     if (!batch->fresh) learn_overlap(meter, batch->likely, took);
 }
 

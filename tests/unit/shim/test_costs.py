@@ -136,8 +136,8 @@ def test_work_that_takes_longer_than_before_is_believed_in_the_end(costs: Costs)
 
 
 def test_what_was_measured_seldom_is_forgotten_when_in_doubt(costs: Costs) -> None:
-    costs.learn(70 * MS)
-    costs.learn(*[20 * US] * 20, work=OTHER)
+    costs.learn(*[70 * MS] * 100)
+    costs.learn(*[20 * US] * 300, work=OTHER)
     costs.doubt()
     costs.learn(5 * MS)
     costs.learn(20 * US, work=OTHER)
