@@ -20,6 +20,10 @@ PERIOD_MAX_US: Final = 100_000
 WINDOW_MIN_US: Final = 10_000
 """A period is so long that each window is, if it can be: at the begin of each, its container wakes
 up, which takes some of it."""
+PERIOD_FAR_US: Final = 200_000
+WINDOW_PIECES: Final = 2.5
+"""A period may be this long where the shortest window would not hold so many of the longest piece
+of work: what does not fit is left of each window, and is more of a short one."""
 PIECES: Final = 20
 """A period holds this many of the longest piece of work, so that whole pieces fit a window."""
 SHRINK: Final = 4
@@ -149,9 +153,11 @@ def _windows(working: Sequence[Sharer], told: Mapping[str, Words]) -> dict[str, 
 
 
 def _period(working: Sequence[Sharer], rates: Sequence[int]) -> int:
-    pieces = PIECES * max(one.longest_ns for one in working) // 1000
-    least = WINDOW_MIN_US * sum(rates) // min(rates)
-    wanted = min(max(pieces, least, PERIOD_MIN_US), PERIOD_MAX_US)
+    longest = max(one.longest_ns for one in working)
+    total, least = sum(rates), min(rates)
+    near = max(PIECES * longest // 1000, WINDOW_MIN_US * total // least, PERIOD_MIN_US)
+    far = int(WINDOW_PIECES * longest) * total // least // 1000
+    wanted = max(min(near, PERIOD_MAX_US), min(far, PERIOD_FAR_US))
     present = max(one.words.window.period if one.words.window else 0 for one in working)
-    keep = wanted <= present < SHRINK * wanted and present <= PERIOD_MAX_US
+    keep = wanted <= present < SHRINK * wanted and present <= PERIOD_FAR_US
     return present if keep else wanted

@@ -273,7 +273,7 @@ def _many() -> tuple[list[Figure], Details]:
     rows, found = [], []
     kinds = ("20 us", "200 us", "5 ms", "mixed")
     cases = [Case(kind, (Tenant(_busy(1, kind), 100 / MANY),) * MANY) for kind in kinds]
-    for one in _run(cases, 2 * SECONDS, at_once=1):
+    for one in _run(cases, 5 * SECONDS, at_once=1):
         parts = [_percent(work) for work in one.works]
         found.append(windows.jain(parts))
         figures = (*(f(parts) for f in (min, max, sum)), one.lost)

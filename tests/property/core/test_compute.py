@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from mizar_core.carve import WHOLE_CARD
 from mizar_core.compute import (
+    PERIOD_FAR_US,
     PERIOD_MAX_US,
     PERIOD_MIN_US,
     PIECES,
     WINDOW_MIN_US,
+    WINDOW_PIECES,
     Sharer,
     Words,
     plan,
@@ -19,7 +21,7 @@ from mizar_core.compute import (
 )
 from mizar_core.windows import Window, in_turn
 
-periods = st.integers(PERIOD_MIN_US, PERIOD_MAX_US)
+periods = st.integers(PERIOD_MIN_US, PERIOD_FAR_US)
 windows = st.builds(
     lambda period, start, length: Window(
         1 + length % (period - start % period), start % period, period
@@ -77,7 +79,7 @@ def test_windows_do_not_overlap_and_lie_within_one_period(card: list[Sharer]) ->
         assert before.start + before.length <= after.start
     for one in found:
         assert one.length > 0 and one.start >= 0 and one.start + one.length <= one.period
-        assert PERIOD_MIN_US <= one.period <= PERIOD_MAX_US
+        assert PERIOD_MIN_US <= one.period <= PERIOD_FAR_US
 
 
 @given(cards)
@@ -115,7 +117,19 @@ def test_a_period_holds_many_pieces_of_work(card: list[Sharer]) -> None:
 def test_no_window_is_short_unless_the_period_is_the_longest(card: list[Sharer]) -> None:
     found = [one.window for one in plan(card).values() if one.window]
     for window in found:
-        assert window.length >= WINDOW_MIN_US - len(found) or window.period == PERIOD_MAX_US
+        assert window.length >= WINDOW_MIN_US - len(found) or window.period >= PERIOD_MAX_US
+
+
+@given(cards)
+def test_the_shortest_window_holds_two_long_pieces_if_it_can(card: list[Sharer]) -> None:
+    told = plan(card)
+    having = [one for one in card if told.get(one.name, Words()).window]
+    longest = max((one.longest_ns for one in having), default=0) // 1000
+    for one in having:
+        window = told[one.name].window
+        assert window
+        wide = window.length >= WINDOW_PIECES * longest - len(having) - 1
+        assert wide or window.period == PERIOD_FAR_US
 
 
 @given(cards)
