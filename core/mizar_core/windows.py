@@ -11,6 +11,9 @@ from typing import Final
 
 BITS: Final = 20
 VALID: Final = 1 << 60
+CHANGE_US: Final = 300
+CHANGE_PART: Final = 50
+"""Changes take no more of a period than one part of so many."""
 _MASK: Final = (1 << BITS) - 1
 
 
@@ -39,12 +42,14 @@ def in_turn(rates: Sequence[int], period: int) -> list[Window]:
     """Windows one after the other, in proportion to the rates (all positive).
 
     They fill the period: a rate is kept by the container itself, and whoever lost a moment of its
-    window must be able to make up for it. None is empty.
+    window must be able to make up for it. What a change from one container to the next costs is
+    much the same for each, so each has as much more. None is empty.
     """
-    total, spread = sum(rates), period - len(rates)
+    change = max(1, min(CHANGE_US, period // (CHANGE_PART * len(rates))))
+    total, spread = sum(rates), period - change * len(rates)
     found, start = [], 0
     for rate in rates:
-        length = 1 + spread * rate // total
+        length = change + spread * rate // total
         found.append(Window(length, start, period))
         start += length
     return found

@@ -19,7 +19,7 @@ from mizar_core.compute import (
     plan,
     rate,
 )
-from mizar_core.windows import Window, in_turn
+from mizar_core.windows import CHANGE_US, Window, in_turn
 
 periods = st.integers(PERIOD_MIN_US, PERIOD_FAR_US)
 windows = st.builds(
@@ -101,7 +101,8 @@ def test_windows_are_as_long_as_rates_are_high(card: list[Sharer]) -> None:
         window = told[one.name].window
         assert window
         exact = window.period * rate(one, told[one.name]) / total
-        assert abs(window.length - exact) <= len(working)
+        changes = len(working) * CHANGE_US
+        assert abs(window.length - exact) <= len(working) + min(changes, window.period / 50)
 
 
 @given(cards)
@@ -117,7 +118,8 @@ def test_a_period_holds_many_pieces_of_work(card: list[Sharer]) -> None:
 def test_no_window_is_short_unless_the_period_is_the_longest(card: list[Sharer]) -> None:
     found = [one.window for one in plan(card).values() if one.window]
     for window in found:
-        assert window.length >= WINDOW_MIN_US - len(found) or window.period >= PERIOD_MAX_US
+        least = WINDOW_MIN_US - len(found) * CHANGE_US
+        assert window.length >= least or window.period >= PERIOD_MAX_US
 
 
 @given(cards)
@@ -128,7 +130,7 @@ def test_the_shortest_window_holds_two_long_pieces_if_it_can(card: list[Sharer])
     for one in having:
         window = told[one.name].window
         assert window
-        wide = window.length >= WINDOW_PIECES * longest - len(having) - 1
+        wide = window.length >= WINDOW_PIECES * longest * 49 / 50 - len(having) - 1
         assert wide or window.period == PERIOD_FAR_US
 
 
