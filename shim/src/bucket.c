@@ -7,7 +7,7 @@
 #define US UINT64_C(1000)
 
 #define SAVINGS (15 * MS)     /* without a window: what a container that was idle may use at once */
-#define AHEAD_MOST (25 * MS)
+#define AHEAD_MOST (25 * MS)  /* so long pieces start late, but not for ever later */
 #define LEAD (70 * US)        /* so much too early is on time: sleeps are not more precise */
 #define QUEUE (2 * MS)        /* work on the card beyond which no more is added ... */
 #define QUEUE_FREE (32 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
@@ -130,7 +130,8 @@ uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t
 
 uint64_t bucket_window_part(const struct terms *terms, uint64_t ns) {
     struct window window;
-    return has_window(terms, &window) ? smaller(ns, NS_MAX) * window.length / window.period : ns;
+    if (!has_window(terms, &window)) return ns;
+    return ns / window.period * window.length + ns % window.period * window.length / window.period;
 }
 
 /* ns of [0, at] that lie in windows, of which one begins at 0. */
@@ -153,12 +154,18 @@ uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to) 
     return from < terms->since ? bucket_window_part(terms, to - from) : own_part(window, from, to);
 }
 
+/* The neighbour's pieces may be as long as the container's own. */
+uint64_t bucket_contest(const struct terms *terms) {
+    return larger(CONTESTED, terms->longest);
+}
+
 enum bucket_whose bucket_whose(const struct terms *terms, uint64_t from, uint64_t to) {
     struct window window;
     if (!has_window(terms, &window)) return BUCKET_OWN;
     struct moment moment = moment_of(&window, from);
     if (from < terms->since || to > moment.ends) return BUCKET_NEIGHBOURS;
-    uint64_t contested = larger(CONTESTED, terms->longest); /* the neighbour's may be as long */
+    /* Never all of the window, or nothing would be learned in it. */
+    uint64_t contested = smaller(bucket_contest(terms), window.length / 2);
     return from - moment.began < contested ? BUCKET_CONTESTED : BUCKET_OWN;
 }
 

@@ -61,6 +61,9 @@ enum bucket_whose {
     BUCKET_CONTESTED, /* its window had just begun: the neighbour may not have been done */
     BUCKET_NEIGHBOURS /* not it alone */
 };
+/* ns from the begin of a window, for which what neighbours have left may be on the card. */
+uint64_t bucket_contest(const struct terms *terms);
+
 enum bucket_whose bucket_whose(const struct terms *terms, uint64_t from, uint64_t to);
 
 /* As much of it as the window is of its period. */

@@ -98,8 +98,9 @@ static void refund(struct regions *regions, int card, const struct terms *terms,
 }
 
 /*
- * Who has a window and had none shared the card with its neighbours until now: of what was charged by
- * the clock meanwhile, and learned, as much was theirs as is now.
+ * Who has a window and had none shared the card with its neighbours until now: of what was charged for
+ * work that was not known, by the clock, as much was theirs as is now. Nothing else is given back,
+ * or a neighbour that comes and goes would be worth GPU time.
  */
 static void begin_windows(struct regions *regions, int card, const struct terms *terms, uint64_t now) {
     struct process_card *own = &regions->process->cards[card];
@@ -260,7 +261,7 @@ uint64_t budget_settle(struct regions *regions, int card, const struct terms *te
     uint64_t own = draw(&process->uncharged_ns, done->passed, done->most);
     uint64_t charged = charge_shared(regions, card, terms, now, done, late, own);
     count(regions, card, charged);
-    if (!terms->window && done->most == done->to - done->from) note_alone(process, now, charged);
+    if (!terms->window && done->fresh) note_alone(process, now, charged);
     if (!terms->rate) return own;
     correct(&shared(regions, card)->paid_until, terms, (int64_t)(charged - done->reserved));
     correct(own_paid(regions, card), terms, (int64_t)(own - done->reserved));

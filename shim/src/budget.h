@@ -19,8 +19,9 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
 struct done {
     uint64_t from, to; /* it was on the card in this time, perhaps not alone */
     uint64_t since;    /* the process has had some work there all the time since then */
-    uint64_t most;     /* ns that it took at most, if that is known; else UINT64_MAX */
+    uint64_t most;     /* ns that it took at most, as far as is known */
     uint64_t reserved;
+    bool fresh;      /* of work that is not well known: by the clock, which may have run for others */
     uint64_t passed; /* set: the part of the time in which the process had no other work there */
 };
 

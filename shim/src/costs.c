@@ -6,6 +6,7 @@
 #define AT_LEAST 500      /* ns: no launch is for nothing */
 #define GROUP 256         /* samples */
 #define FEW 3
+#define SURE 4            /* samples, from which it shows whether times vary */
 #define REFUSED_MOST 8
 #define NEAR 8            /* a part of what was known */
 #define QUARTERS 4
@@ -148,12 +149,17 @@ static struct cost *learn(const void *work, uint64_t ns, bool known) {
     return entry;
 }
 
-/* Whoever finds another thread at it does without. */
+/*
+ * Whoever finds another thread at it does without. The first launches of many functions take
+ * longer than all that follow, which does not mean that their times vary.
+ */
 void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known) {
     uint32_t *lock = lock_of();
-    if (!process_try_lock(lock)) return;
+    if (!work || !process_try_lock(lock)) return;
     struct cost *entry = learn(work, ns, known);
-    if (shape && entry->guess.kind != COSTS_STEADY) store(&entry->ns, (uint64_t)COSTS_BY_SHAPE);
+    bool steady = entry->guess.kind == COSTS_STEADY;
+    if (shape && entry->samples >= SURE)
+        store(&entry->ns, steady ? entry->guess.ns : (uint64_t)COSTS_BY_SHAPE);
     if (entry->ns == COSTS_BY_SHAPE) learn(costs_shaped(work, shape), ns, known);
     process_unlock(lock);
 }
@@ -164,7 +170,7 @@ void costs_doubt(void) {
 
 void costs_mark(const void *work, uint64_t shape, uint64_t ns) {
     uint32_t *lock = lock_of();
-    if (!process_try_lock(lock)) return;
+    if (!work || !process_try_lock(lock)) return;
     struct cost *entry = enter(work);
     if (entry->ns == COSTS_BY_SHAPE) entry = enter(costs_shaped(work, shape));
     if (!entry->ns) store(&entry->ns, ns);

@@ -73,7 +73,8 @@ static inline uint64_t costs_shape(unsigned grid_x, unsigned grid_y, unsigned gr
 
 /* The name of a function in one shape: no address that a program can have. */
 static inline const void *costs_shaped(const void *work, uint64_t shape) {
-    return (const void *)(uintptr_t)(UINT64_C(1) << 63 | costs_hash((uintptr_t)work ^ shape, 63));
+    uint64_t name = costs_hash(costs_hash((uintptr_t)work, 64) ^ shape, 63);
+    return (const void *)(uintptr_t)(UINT64_C(1) << 63 | name);
 }
 
 /* ns that a launch is taken for; 0: not known. */
@@ -89,7 +90,7 @@ struct guess costs_of(const void *work, uint64_t shape);
 /* One launch took that long; or not `known`: that long at most, since others may have had the card. */
 void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known);
 
-/* It turns out that others had the card of late: what was measured a few times only is forgotten. */
+/* It turns out that others had the card of late: what was not measured often is forgotten. */
 void costs_doubt(void);
 
 /* Nobody measures: each launch is taken for so many ns. */

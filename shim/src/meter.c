@@ -3,6 +3,7 @@
 #include "budget.h"
 #include "charge.h"
 #include "meters.h"
+#include "numbers.h"
 #include "relax.h"
 
 #define QUANTUM UINT64_C(1000000)        /* ns granted at once ... */
@@ -37,7 +38,8 @@ static bool is_open(const struct lane *lane, const struct meter *meter) {
 /* What the thread was granted for the stream is measured up to `end`; the rest is given back. */
 static void close_lane(struct regions *regions, struct lane *lane, uint16_t end) {
     struct meter *meter = lane->meter;
-    uint64_t left = lane->credit > 0 ? (uint64_t)lane->credit : 0;
+    /* What a launch costs may have changed between its payment and its undoing. */
+    uint64_t left = lane->credit > 0 ? smaller((uint64_t)lane->credit, lane->granted) : 0;
     uint64_t used = lane->granted - left, reserved = used * ONCE / lane->overlap;
     struct batch batch = {.begin = lane->begin, .end = end, .cost = used, .reserved = reserved,
                           .likely = used, .varies = meters_vary(regions, budget_now())};
@@ -123,10 +125,11 @@ static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uin
     struct ask ask = {.now = now, .cost = reserved_for(piece), .likely = piece->guess.likely,
                       .queue = meters_queue(meter, now),
                       .unsure = piece->guess.fresh};
-    bool unknown = piece->guess.kind == COSTS_UNKNOWN && meter->doubtful &&
-                   now - piece->asked_at < UNKNOWN_WAIT;
+    bool unknown = piece->guess.kind == COSTS_UNKNOWN && meter->doubtful;
+    bool late = now - piece->asked_at >= UNKNOWN_WAIT, stuck = late && meters_stuck(meter, now);
     if (terms->longest < piece->guess.ns) terms->longest = piece->guess.ns;
-    if (unknown || meter->count >= BATCHES_MAX - 2) return false;
+    if ((unknown && !late) || (meter->count >= BATCHES_MAX - 2 && !stuck)) return false;
+    if (stuck) ask.queue = 0;
     piece->extra = extra_of(piece, terms);
     return budget_take(piece->regions, piece->card, terms, &ask, &piece->extra, again);
 }

@@ -9,6 +9,7 @@
 #include "sys.h"
 
 #define VARIED_FOR UINT64_C(1000000000)  /* ns, for which a varying function is reckoned with */
+#define STUCK_AFTER UINT64_C(200000000)  /* ns */
 #define EVENS_OUT 4 /* a part of its time by which a piece may be short of its cost */
 #define SURPRISE UINT64_C(1000000)       /* ns */
 #define OVERLAP_MOST (8 * ONCE)
@@ -99,9 +100,9 @@ bool meters_vary(struct regions *regions, uint64_t now) {
 
 /* ---- settling what the card has done ------------------------------------------------------------ */
 
-/* Longer than it is said to take, and by more than chance and a change of processes add. */
-static bool is_surprise(const struct batch *batch, uint64_t ns) {
-    return batch->work && ns > 2 * batch->cost + SURPRISE;
+/* Longer than it is said to take, and by more than chance, a change and neighbours add. */
+static bool is_surprise(const struct batch *batch, uint64_t own, uint64_t others) {
+    return batch->work && own > 2 * batch->cost + SURPRISE + others;
 }
 
 /*
@@ -109,9 +110,8 @@ static bool is_surprise(const struct batch *batch, uint64_t ns) {
  * waited for us; and what one piece takes less than another, some other takes more. Of other work,
  * as long as it was on the card is all we know.
  */
-static uint64_t at_most(const struct batch *batch, uint64_t ns, enum bucket_whose whose) {
-    bool surprise = whose == BUCKET_OWN && is_surprise(batch, ns);
-    bool by_clock = surprise || (batch->varies && whose != BUCKET_CONTESTED);
+static uint64_t at_most(const struct batch *batch, uint64_t ns, bool surprise, bool contested) {
+    bool by_clock = surprise || (batch->varies && !contested);
     if (by_clock && !batch->sparse) return ns;
     return smaller(batch->varies ? batch->likely : batch->cost, ns + ns / EVENS_OUT);
 }
@@ -133,18 +133,23 @@ static void learn_overlap(struct meter *meter, uint64_t worked, uint64_t took) {
 static void charge(struct regions *regions, struct meter *meter, const struct batch *batch,
                    uint64_t since, uint64_t now) {
     uint64_t began = stamps_at(&meter->stamps, batch->begin);
-    struct done done = {.from = larger(began, batch->launched_at), .reserved = batch->reserved};
+    struct done done = {.from = larger(began, batch->launched_at), .reserved = batch->reserved,
+                        .fresh = batch->fresh};
     done.to = larger(batch->ended_at, done.from);
     done.since = smaller(since, done.from);
     uint64_t ns = done.to - done.from;
     struct terms terms = {0};
     budget_terms(regions, meter->card, now, &terms);
+    if (!batch->fresh) terms.since = 0; /* what it costs is known, whoever else was there */
     enum bucket_whose whose = bucket_whose(&terms, done.from, done.to);
-    done.most = at_most(batch, ns, whose);
+    bool contested = whose == BUCKET_CONTESTED;
+    uint64_t own = bucket_own_part(&terms, done.from, done.to);
+    bool surprise = is_surprise(batch, own, contested ? bucket_contest(&terms) : 0);
+    done.most = at_most(batch, ns, surprise, contested);
     uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
     if (batch->work)
         costs_learn(batch->work, batch->shape, done.passed,
-                    whose == BUCKET_OWN && !batch->sparse);
+                    (whose == BUCKET_OWN || surprise) && !batch->sparse);
     if (!batch->fresh) learn_overlap(meter, batch->likely, took);
 }
 
@@ -198,6 +203,10 @@ static uint64_t open_since(const struct meter *meter, uint64_t now) {
     return larger(begin->at ? begin->at : begin->recorded_at, oldest->launched_at);
 }
 
+bool meters_stuck(const struct meter *meter, uint64_t now) {
+    return meter->count && !begun(meter) && open_since(meter, now) + STUCK_AFTER < now;
+}
+
 static void take_out(struct meter *meter, struct batch *batch) {
     size_t behind = (size_t)(meter->batches + meter->count - (batch + 1));
     memmove(batch, batch + 1, behind * sizeof *batch);
@@ -215,7 +224,8 @@ void meters_reap(struct regions *regions, struct meter *meter, uint64_t now) {
         settle(regions, meter, next, since, now);
     if (!meter->count) meter->moved_at = now;
     /* Others of the container reckon with this while it is not settled. */
-    budget_open(regions, meter->card, meter->count ? open_since(meter, now) : 0,
+    bool open = meter->count && !meters_stuck(meter, now);
+    budget_open(regions, meter->card, open ? open_since(meter, now) : 0,
                 now + meters_queue(meter, now));
 }
 

@@ -76,7 +76,7 @@ struct process_card {
     uint64_t paid_until, uncharged_ns; /* of this process alone: budget.c */
     uint64_t largest_load; /* bytes that code took at most: loads.c */
     uint64_t window, window_at; /* as last seen, and since when it is one */
-    uint64_t alone_ns, alone_at; /* charged of late by a clock that may have run for others too */
+    uint64_t alone_ns, alone_at; /* charged of late for work not known: budget.c */
     uint64_t pool_grain; /* pools grew by so much more than was asked for: pools.c */
     struct mizar_copies *copies; /* where this process counts them; NULL: not known yet */
     uint64_t reserved[3];

@@ -1,5 +1,6 @@
 #include "turns.h"
 
+#include "numbers.h"
 #include "slots.h"
 #include "words.h"
 
@@ -41,8 +42,10 @@ static bool is_idle(struct regions *regions, int card, const struct turn *turn,
     return done && ask->paid + YIELD <= ask->now;
 }
 
+/* Who wants it says about when it will come: believed for a while, should it not. */
 static bool may_renew(const struct mizar_compute *compute, const struct turn *turn, uint64_t now) {
-    return load(&compute->turn_wanted) + LOOK < now || now >= turn->until + YIELD;
+    uint64_t wanted = smaller(load(&compute->turn_wanted), turn->until + 3 * TURN);
+    return wanted + LOOK < now || now >= larger(turn->until, wanted) + YIELD;
 }
 
 void turns_want(struct regions *regions, int card, uint64_t at) {

@@ -51,6 +51,7 @@ def kube(cluster: Cluster) -> Iterator[Kube]:
     kube.run("wait", "--for=condition=Established", "--timeout=60s", crds)
     install(cluster)
     try:
+        wait_until_asked(kube)
         kube.apply(objects.namespace(TENANT), objects.namespace(OTHER), objects.pool(RELEASE))
         for tenant in (TENANT, OTHER):
             wait_for(
@@ -73,6 +74,16 @@ def install(cluster: Cluster) -> None:
         *("--create-namespace", "--skip-crds", "--wait", "--timeout=120s"),
         *(f"--values={CHART / 'values-local.yaml'}", "--values=-"),
         input=yaml.safe_dump(VALUES),
+    )
+
+
+def wait_until_asked(kube: Kube) -> None:
+    """Pods that are ready are asked only once every node's service rules say so."""
+    pool = json.dumps(objects.pool(RELEASE))
+    ask = ("create", "--dry-run=server", "--filename=-")
+    wait_for(
+        "the webhook behind its service",
+        lambda: "failed calling webhook" not in kube.attempt(*ask, input=pool)[1],
     )
 
 

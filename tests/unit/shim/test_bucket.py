@@ -233,14 +233,14 @@ def test_ones_own_part_is_all_inside_and_half_outside(
 
 
 @settings(deadline=None)
-@given(where=windows(), since=times, start=st.integers(0, 300 * MS), length=st.integers(1, 10**9))
+@given(where=windows(), since=times, start=st.integers(0, 300 * MS), length=st.integers(1, 10**15))
 def test_what_began_before_windows_did_is_shared_by_all(
     pure: ctypes.CDLL, where: tuple[int, int, int], since: int, start: int, length: int
 ) -> None:
     terms = Terms(5000, window(*where), since, 0)
-    before = since - 1 - start
+    before = max(0, since - 1 - start)
     part = pure.bucket_own_part(byref(terms), before, before + length)
-    assert part == length * where[2] // where[0]
+    assert abs(part - length * where[2] // where[0]) <= 1
 
 
 @settings(deadline=None)
@@ -253,7 +253,8 @@ def test_a_container_has_the_card_from_soon_after_the_begin_of_its_window_to_its
     begins = cycle * period + begin
     since = first * US % length
     start, end = begins + since, begins + length
-    assert pure.bucket_whose(byref(terms), start, end) == (CONTESTED if since < 3 * MS else OWN)
+    contested = since < min(3 * MS, length // 2)
+    assert pure.bucket_whose(byref(terms), start, end) == (CONTESTED if contested else OWN)
     assert pure.bucket_whose(byref(terms), start, end + more) == NEIGHBOURS
     assert pure.bucket_whose(byref(terms), begins - 1, begins) == NEIGHBOURS
     assert pure.bucket_whose(byref(Terms(5000, 0, 0, 0)), start, end + more) == OWN

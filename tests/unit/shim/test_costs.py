@@ -114,6 +114,17 @@ def test_shapes_of_a_steady_function_are_all_the_same(costs: Costs) -> None:
     assert costs.ns(shape=2) == 20 * US
 
 
+def test_a_slow_first_launch_does_not_make_a_function_vary(costs: Costs) -> None:
+    costs.learn(200 * US, *[20 * US] * 40, shape=1)
+    assert costs.ns(shape=2) == 20 * US
+
+
+def test_long_ones_among_short_ones_are_not_forgotten(costs: Costs) -> None:
+    for number in range(2000):
+        costs.learn(10 * MS if number % 10 == 0 else 20 * US)
+    assert costs.of().kind is Kind.WILD
+
+
 def test_functions_do_not_share_shapes(costs: Costs) -> None:
     for shape, ns in _mixed(200):
         costs.learn(ns, shape=shape)
