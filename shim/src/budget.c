@@ -192,7 +192,10 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
     ask->queue += others;
     do {
         ask->paid = larger(seen, load(own_paid(regions, card)));
-        if (!bucket_admits(terms, ask, again)) return false;
+        if (!bucket_admits(terms, ask, again)) {
+            turns_want(regions, card, *again);
+            return false;
+        }
         if (!terms_free(terms) && !turns_take(regions, card, ask, again)) return false;
         *extra = bucket_extra(terms, ask, *extra);
         next = bucket_spend(terms, seen, ask->now, ask->cost + *extra);

@@ -50,7 +50,9 @@ static bool may_renew(const struct mizar_compute *compute, const struct turn *tu
 
 void turns_want(struct regions *regions, int card, uint64_t at) {
     struct mizar_compute *compute = &regions->usage->cards[card].compute;
-    __atomic_store_n(&compute->turn_wanted, at, __ATOMIC_RELAXED);
+    uint32_t holder = decode(load(&compute->turn), at).holder;
+    if (holder != regions->process->slot + 1)
+        __atomic_store_n(&compute->turn_wanted, at, __ATOMIC_RELAXED);
 }
 
 bool turns_take(struct regions *regions, int card, const struct ask *ask, uint64_t *again) {

@@ -15,7 +15,7 @@
  */
 bool turns_take(struct regions *regions, int card, const struct ask *ask, uint64_t *again);
 
-/* This process wants its turn, about then. */
+/* This process wants its turn, about then, unless it has it. */
 void turns_want(struct regions *regions, int card, uint64_t at);
 
 #endif

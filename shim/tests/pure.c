@@ -1,14 +1,35 @@
 /* What the shim's pure parts need of the rest, to be called by themselves. */
 #include <string.h>
 
+#include <stdlib.h>
+
+#include "../src/budget.h"
 #include "../src/costs.h"
+#include "../src/numbers.h"
 #include "../src/regions.h"
+#include "../src/slots.h"
 
 struct regions *regions_current;
+
+unsigned slots_used(struct mizar_usage *usage) {
+    return usage->slot_high;
+}
+
+bool regions_refresh(struct regions *regions) {
+    return regions != NULL;
+}
 
 void pure_forget(void);
 int64_t pure_ns(const void *work, uint64_t shape);
 void pure_guess(const void *work, uint64_t shape, uint64_t *found);
+
+/* A process of a container that always has work. */
+struct worker {
+    uint64_t did, longest_wait; /* ns */
+    uint64_t looks_at, busy_until, began_at;
+    struct regions regions;
+};
+void pure_contend(struct terms *terms, uint64_t piece, uint64_t span, uint64_t *did, uint64_t *waits);
 
 void pure_forget(void) {
     memset(costs, 0, sizeof costs);
@@ -24,4 +45,58 @@ void pure_guess(const void *work, uint64_t shape, uint64_t *found) {
     found[1] = guess.fresh;
     found[2] = guess.ns;
     found[3] = guess.likely;
+}
+
+/* ---- two processes of a container -------------------------------------------------------------------- */
+
+#define START UINT64_C(1000000000000)
+#define US UINT64_C(1000)
+
+static void begin(struct worker *worker, uint32_t slot, struct mizar_limits *limits,
+                  struct mizar_usage *usage) {
+    memset(worker, 0, sizeof *worker);
+    worker->regions.limits = limits;
+    worker->regions.usage = usage;
+    worker->regions.process = process_new();
+    worker->regions.process->slot = slot;
+    worker->looks_at = START + slot * 3000 * US;
+    worker->began_at = START;
+}
+
+/* Launches a piece if it may, and says when it will look again. `free_at`: when the card is done. */
+static void look(struct worker *worker, const struct terms *terms, uint64_t piece, uint64_t *free_at) {
+    uint64_t now = worker->looks_at, extra = 0, again = now;
+    uint64_t queue = worker->busy_until > now ? worker->busy_until - now : 0;
+    struct ask ask = {.now = now, .cost = piece, .likely = piece, .queue = queue};
+    budget_open(&worker->regions, 0, queue ? now - 1 : 0, now + queue);
+    worker->looks_at = now + 20 * US;
+    if (!budget_take(&worker->regions, 0, terms, &ask, &extra, &again)) {
+        worker->looks_at = larger(again, now) + 40 * US; /* nobody wakes up at once */
+        return;
+    }
+    *free_at = worker->busy_until = larger(now, *free_at) + piece;
+    worker->did += piece;
+    worker->longest_wait = larger(worker->longest_wait, now - worker->began_at);
+    worker->began_at = now;
+}
+
+/* Two of them for so many ns: what each did, and the longest that it waited between two launches. */
+void pure_contend(struct terms *terms, uint64_t piece, uint64_t span, uint64_t *did, uint64_t *waits) {
+    struct worker workers[2];
+    struct mizar_limits *limits = calloc(1, sizeof *limits);
+    struct mizar_usage *usage = calloc(1, sizeof *usage);
+    uint64_t free_at = START;
+    usage->slot_high = 2;
+    usage->cards[0].compute.paid_until = START;
+    for (uint32_t i = 0; i < 2; i++) begin(&workers[i], i, limits, usage);
+    for (struct worker *next = workers; next->looks_at < START + span;
+         next = &workers[workers[0].looks_at > workers[1].looks_at])
+        look(next, terms, piece, &free_at);
+    for (uint32_t i = 0; i < 2; i++) {
+        uint64_t since = START + span - workers[i].began_at;
+        did[i] = workers[i].did;
+        waits[i] = larger(workers[i].longest_wait, since);
+    }
+    free(limits);
+    free(usage);
 }
