@@ -81,13 +81,13 @@ static uint64_t rate_of(const struct mizar_limits_live *live, uint32_t mode, uin
     return smaller(larger(share, RATE_LEAST), MIZAR_SHARE_FULL);
 }
 
-/* As long as neighbours can have been there before the node agent gave each a window. */
-static bool is_late(const struct process_card *own, uint64_t now) {
+/* Was it so lately that neighbours can have been there, before the node agent gave each a window? */
+static bool is_recent(const struct process_card *own, uint64_t now) {
     return now - load(&own->alone_at) < NOTICED_AFTER;
 }
 
 static void note_alone(struct process_card *own, uint64_t now, uint64_t ns) {
-    if (is_late(own, now)) ns += load(&own->alone_ns);
+    if (is_recent(own, now)) ns += load(&own->alone_ns);
     else store(&own->alone_at, now);
     store(&own->alone_ns, ns);
 }
@@ -107,7 +107,7 @@ static void begin_windows(struct regions *regions, int card, const struct terms 
     uint64_t charged = __atomic_exchange_n(&own->alone_ns, 0, __ATOMIC_RELAXED);
     costs_doubt();
     store(&own->window_at, now);
-    if (is_late(own, now) && terms->rate)
+    if (is_recent(own, now) && terms->rate)
         refund(regions, card, terms, charged - bucket_window_part(terms, charged));
 }
 

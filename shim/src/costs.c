@@ -101,8 +101,9 @@ static uint64_t middle(const uint32_t *sorted, unsigned count) {
     return larger(sum / (last - first + 1), AT_LEAST);
 }
 
-static enum costs_kind kind_of(const uint32_t *sorted, unsigned count, uint64_t mean, uint64_t high) {
-    uint64_t usual = middle(sorted, count);
+/* `usual`: their middle; `mean` and `high` are of many more. */
+static enum costs_kind kind_of(const uint32_t *sorted, unsigned count, uint64_t usual,
+                               uint64_t mean, uint64_t high) {
     uint64_t lower = larger(sorted[quartile(count, 1)], AT_LEAST), upper = sorted[quartile(count, 3)];
     if (mean <= usual * VARIES_PART && upper <= lower * VARIES_PART) return COSTS_STEADY;
     return mean / WILD_FACTOR > usual && high >= WILD_NS ? COSTS_WILD : COSTS_VARYING;
@@ -115,8 +116,9 @@ static struct guess guess(const struct cost *entry) {
     uint64_t high = larger(now->high, before->high);
     uint32_t sorted[COSTS_RECENT];
     unsigned count = sort(entry, sorted);
-    struct guess found = {.kind = kind_of(sorted, count, mean, high), .fresh = count < FEW};
-    found.likely = found.kind == COSTS_STEADY ? middle(sorted, count) : larger(mean, AT_LEAST);
+    uint64_t usual = middle(sorted, count);
+    struct guess found = {.kind = kind_of(sorted, count, usual, mean, high), .fresh = count < FEW};
+    found.likely = found.kind == COSTS_STEADY ? usual : larger(mean, AT_LEAST);
     found.ns = found.kind == COSTS_WILD ? high : found.likely;
     return found;
 }
