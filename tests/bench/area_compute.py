@@ -189,12 +189,12 @@ def _alone() -> tuple[list[Figure], Details]:
         "settled ms",
         "lost %",
     )
-    figures = [found.figure(f"share_{share}_error_1s", "points", "<= 1 points") for share in SHARES]
+    errors = [f"share_{share}_error_1s" for share in SHARES]
+    figures = [found.figure(name, "points", "<= 1 points") for name in errors]
     figures.append(found.figure("share_error_100ms", "points", "<= 3 points"))
     figures.append(found.figure("settle_from_start", "ms"))
-    return figures + found.erratic("share"), Details(
-        "One container with a Hard share", columns, rows
-    )
+    figures.append(found.erratic("share", errors))
+    return figures, Details("One container with a Hard share", columns, rows)
 
 
 def _changes() -> tuple[list[Figure], Details]:
@@ -234,27 +234,28 @@ def _settled_steps(work: Work, control: Work, longest: float) -> list[float]:
 def _pairs() -> tuple[list[Figure], Details]:
     found, rows = _Found(), []
     cases = _pair_cases()
-    for kinds, one in zip(cases, _run(cases.values()), strict=True):
+    results = _run(case for _, case in cases)
+    for (kind, _), one in zip(cases, results, strict=True):
         (first, second), asked = one.works, one.case.tenants[0].share
         error = windows.ratio_error(first, second, asked, SETTLING_MS, one.control)
-        found.add(kinds[0], f"pair_{asked:.0f}_{100 - asked:.0f}_error", error)
+        found.add(kind, f"pair_{asked:.0f}_{100 - asked:.0f}_error", error)
         busy = _percent(first) + _percent(second)
         figures = (100 * _percent(first) / (busy or 1), busy, error, one.lost)
         ratio = f"{asked:.0f}:{100 - asked:.0f}"
         rows.append((one.case.name, ratio, *(f"{each:.2f}" for each in figures)))
     columns = ("two containers", "asked", "first %", "card busy %", "worst 1 s", "lost %")
-    worst = [
-        found.figure(f"pair_{ratio}_error", "points", "<= 1 points") for ratio in ("30_70", "50_50")
-    ]
-    return worst + found.erratic("pair"), Details("Two containers on a card", columns, rows)
+    errors = ["pair_30_70_error", "pair_50_50_error"]
+    worst = [found.figure(name, "points", "<= 1 points") for name in errors]
+    worst.append(found.erratic("pair", errors))
+    return worst, Details("Two containers on a card", columns, rows)
 
 
-def _pair_cases() -> dict[tuple[str, ...], Case]:
-    """By the first one's kind of work, and what else tells cases apart."""
+def _pair_cases() -> list[tuple[str, Case]]:
+    """Each with the first one's kind of work."""
     alike: list[Pair] = [(kind, kind, count, "Hard") for kind in KINDS for count in PROCESSES]
     unlike: list[Pair] = [("20 us", "5 ms", 1, "Hard"), ("5 ms", "20 us", 1, "Hard")]
     weighted: list[Pair] = [("20 us", "20 us", 1, "Weighted"), ("5 ms", "mixed", 1, "Weighted")]
-    cases: dict[tuple[str, ...], Case] = {}
+    cases = []
     for first, second, count, mode in alike + unlike + weighted:
         kinds = first if first == second else f"{first} and {second}"
         for share in (30, 50):
@@ -262,8 +263,7 @@ def _pair_cases() -> dict[tuple[str, ...], Case]:
                 Tenant(_busy(count, first), share, mode),
                 Tenant(_busy(count, second), 100 - share, mode),
             )
-            name = f"{mode}: {_name(kinds, count)}"
-            cases[first, name, f"{share}"] = Case(name, tenants)
+            cases.append((first, Case(f"{mode}: {_name(kinds, count)}", tenants)))
     return cases
 
 
@@ -306,22 +306,21 @@ class _Found:
 
     def __init__(self) -> None:
         self._values: dict[str, list[float]] = {}
-        self._erratic: list[float] = []
+        self._erratic: dict[str, list[float]] = {}
 
     def add(self, kind: str, name: str, value: float) -> None:
         """The value of a case with that kind of work."""
-        if not KINDS[kind].erratic:
-            self._values.setdefault(name, []).append(value)
-        elif "1s" in name or "pair" in name:
-            self._erratic.append(value)
+        values = self._erratic if KINDS[kind].erratic else self._values
+        values.setdefault(name, []).append(value)
 
     def figure(self, name: str, unit: str, goal: str = "") -> Figure:
         """The worst case."""
         return _worst(f"{name}_{unit}", self._values[name], unit, goal)
 
-    def erratic(self, name: str) -> list[Figure]:
-        """Errors over a second, of work that nobody can foresee."""
-        return [_worst(f"erratic_{name}_error_points", self._erratic, "points")]
+    def erratic(self, title: str, names: Sequence[str]) -> Figure:
+        """The worst of several figures together, of work that nobody can foresee."""
+        values = [value for name in names for value in self._erratic[name]]
+        return _worst(f"erratic_{title}_error_points", values, "points")
 
 
 def _worst(
