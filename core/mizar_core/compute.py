@@ -21,8 +21,11 @@ WINDOW_MIN_US: Final = 10_000
 """A period is so long that each window is, if it can be: at the begin of each, its container wakes
 up, which takes some of it."""
 PERIOD_FAR_US: Final = 200_000
+PERIODS_US: Final = (PERIOD_MIN_US, 25_000, 33_333, 50_000, PERIOD_MAX_US, PERIOD_FAR_US)
+"""All that there are: whole parts of a tenth of a second (or of a second), so that any tenth of a
+second holds as much of each window as any other."""
 WINDOW_PIECES: Final = 2.5
-"""A period may be this long where the shortest window would not hold so many of the longest piece
+"""A period may be that long where the shortest window would not hold so many of the longest piece
 of work: what does not fit is left of each window, and is more of a short one."""
 PIECES: Final = 20
 """A period holds this many of the longest piece of work, so that whole pieces fit a window."""
@@ -157,7 +160,8 @@ def _period(working: Sequence[Sharer], rates: Sequence[int]) -> int:
     total, least = sum(rates), min(rates)
     near = max(PIECES * longest // 1000, WINDOW_MIN_US * total // least, PERIOD_MIN_US)
     far = int(WINDOW_PIECES * longest) * total // least // 1000
-    wanted = max(min(near, PERIOD_MAX_US), min(far, PERIOD_FAR_US))
+    least_us = max(min(near, PERIOD_MAX_US), min(far, PERIOD_FAR_US))
+    wanted = next(period for period in PERIODS_US if period >= least_us)
     present = max(one.words.window.period if one.words.window else 0 for one in working)
-    keep = wanted <= present < SHRINK * wanted and present <= PERIOD_FAR_US
+    keep = wanted <= present < SHRINK * wanted and present in PERIODS_US
     return present if keep else wanted

@@ -11,6 +11,7 @@ from mizar_core.compute import (
     PERIOD_FAR_US,
     PERIOD_MAX_US,
     PERIOD_MIN_US,
+    PERIODS_US,
     PIECES,
     WINDOW_MIN_US,
     WINDOW_PIECES,
@@ -79,7 +80,26 @@ def test_windows_do_not_overlap_and_lie_within_one_period(card: list[Sharer]) ->
         assert before.start + before.length <= after.start
     for one in found:
         assert one.length > 0 and one.start >= 0 and one.start + one.length <= one.period
-        assert PERIOD_MIN_US <= one.period <= PERIOD_FAR_US
+        assert one.period in PERIODS_US
+
+
+@given(cards, st.integers(0, 10**9), st.integers(0, 10**9))
+def test_any_second_holds_as_much_of_a_window_as_any_other(
+    card: list[Sharer], first: int, second: int
+) -> None:
+    for one in plan(card).values():
+        if one.window:
+            held = {
+                _inside(one.window, at + 1_000_000) - _inside(one.window, at)
+                for at in (first, second)
+            }
+            assert max(held) - min(held) <= 10
+
+
+def _inside(window: Window, until: int) -> int:
+    """Microseconds in windows from 0 on, where a period begins."""
+    whole, rest = divmod(until, window.period)
+    return whole * window.length + min(max(0, rest - window.start), window.length)
 
 
 @given(cards)
