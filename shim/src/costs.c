@@ -40,7 +40,7 @@ static void forget_all(void) {
 }
 
 static void begin_anew(struct cost *entry) {
-    entry->samples = entry->refused = 0;
+    entry->samples = entry->refused = entry->size = 0;
     entry->group[0] = entry->group[1] = (struct cost_group){0};
 }
 
@@ -151,6 +151,14 @@ static struct cost *learn(const void *work, uint64_t ns, bool known) {
     return entry;
 }
 
+static void learn_shaped(struct cost *function, uint64_t shape, uint64_t ns, bool known) {
+    const void *work = function->work;
+    const struct cost *entry = learn(costs_shaped(work, shape), ns, known);
+    if (function->work != work || costs_size(shape) < function->size) return;
+    function->size = costs_size(shape);
+    function->size_ns = entry->guess.likely;
+}
+
 /*
  * Whoever finds another thread at it does without. The first launches of many functions take
  * longer than all that follow, which does not mean that their times vary.
@@ -162,7 +170,7 @@ void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known) {
     bool steady = entry->guess.kind == COSTS_STEADY;
     if (shape && entry->samples >= SURE)
         store(&entry->ns, steady ? entry->guess.ns : (uint64_t)COSTS_BY_SHAPE);
-    if (entry->ns == COSTS_BY_SHAPE) learn(costs_shaped(work, shape), ns, known);
+    if (entry->ns == COSTS_BY_SHAPE) learn_shaped(entry, shape, ns, known);
     process_unlock(lock);
 }
 
@@ -186,10 +194,19 @@ static const struct cost *measured(const void *work) {
     return same && __atomic_load_n(&entry->samples, __ATOMIC_RELAXED) ? entry : NULL;
 }
 
+/* Of a shape that is new: work grows with its size. */
+static struct guess by_size(const struct cost *function, uint64_t shape) {
+    struct guess guess = function->guess;
+    uint64_t ns = (uint64_t)((double)function->size_ns * costs_size(shape) / function->size);
+    guess.fresh = true;
+    guess.ns = guess.likely = larger(ns, AT_LEAST);
+    return guess;
+}
+
 struct guess costs_of(const void *work, uint64_t shape) {
-    const struct cost *entry = measured(work), *shaped = NULL;
-    if (entry && __atomic_load_n(&entry->ns, __ATOMIC_RELAXED) == COSTS_BY_SHAPE)
-        shaped = measured(costs_shaped(work, shape));
-    if (shaped) entry = shaped;
-    return entry ? entry->guess : (struct guess){.kind = COSTS_UNKNOWN, .fresh = true};
+    const struct cost *entry = measured(work), *shaped;
+    if (!entry) return (struct guess){.kind = COSTS_UNKNOWN, .fresh = true};
+    if (__atomic_load_n(&entry->ns, __ATOMIC_RELAXED) != COSTS_BY_SHAPE) return entry->guess;
+    if ((shaped = measured(costs_shaped(work, shape)))) return shaped->guess;
+    return entry->size ? by_size(entry, shape) : entry->guess;
 }

@@ -40,6 +40,8 @@ struct cost {
     const void *work;   /* a function, a graph, or a function in one shape; NULL: free */
     int64_t ns;         /* what a launch is taken for; 0: not known */
     struct guess guess; /* also where each shape has its own */
+    uint32_t size;      /* of the largest launch that was measured, where each shape has its own ... */
+    uint64_t size_ns;   /* ... and what it takes */
     uint64_t samples;   /* what follows is for who writes */
     unsigned refused;   /* samples in a row that told nothing new */
     unsigned epoch;     /* how often costs_doubt() was called before the newest one */
@@ -63,12 +65,23 @@ static inline struct cost *costs_place(const void *work) {
     }
 }
 
-/* Some number for a launch's blocks and threads; 0: it has none. */
+/*
+ * Of a launch's blocks and threads: in the upper half how many warps they are, in the lower some
+ * number for how they are arranged. 0: it has none.
+ */
 static inline uint64_t costs_shape(unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                    unsigned block_x, unsigned block_y, unsigned block_z) {
-    uint64_t blocks = grid_x + ((uint64_t)grid_y << 32) + grid_z * UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t threads = block_x | (uint64_t)block_y << 20 | (uint64_t)block_z << 40;
-    return (blocks * UINT64_C(0xd6e8feb86659fd93)) ^ threads;
+    uint64_t blocks = (uint64_t)grid_x * grid_y * grid_z;
+    uint64_t threads = (uint64_t)block_x * block_y * block_z;
+    uint64_t warps = blocks * ((threads + 31) / 32 + !threads);
+    uint64_t grid = grid_x + ((uint64_t)grid_y << 32) + grid_z * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t block = block_x | (uint64_t)block_y << 20 | (uint64_t)block_z << 40;
+    uint64_t arranged = costs_hash(grid * UINT64_C(0xd6e8feb86659fd93) ^ block, 32);
+    return (warps < UINT32_MAX ? warps : UINT32_MAX) << 32 | arranged;
+}
+
+static inline uint32_t costs_size(uint64_t shape) {
+    return (uint32_t)(shape >> 32);
 }
 
 /* The name of a function in one shape: no address that a program can have. */
@@ -84,7 +97,7 @@ static inline int64_t costs_ns(const void *work, uint64_t shape) {
     return __atomic_load_n(&costs_place(costs_shaped(work, shape))->ns, __ATOMIC_RELAXED);
 }
 
-/* What is known of it; of a shape that is new, what is known of the function. */
+/* What is known of it; of a shape that is new, as much as the largest that is known takes for its size. */
 struct guess costs_of(const void *work, uint64_t shape);
 
 /* One launch took that long; or not `known`: that long at most, since others may have had the card. */

@@ -105,13 +105,14 @@ static bool is_captured(uintptr_t stream) {
 
 /*
  * What comes right after work that is on the card is measured exactly; what comes to an idle card
- * isn't. So after the latter nothing is granted, once: the next launch is measured as well.
+ * isn't. So after the latter nothing is granted, once: the next launch is measured as well. And
+ * so is what was measured a few times only.
  */
 static uint64_t extra_of(const struct piece *piece, const struct terms *terms) {
     const struct lane *lane = lanes_find(piece->name);
     uint64_t quantum = terms_free(terms) ? QUANTUM_FREE : QUANTUM;
     bool probe = !piece->meter->count && !(lane && lane->probed);
-    return probe || piece->guess.ns >= quantum ? 0 : quantum;
+    return probe || piece->guess.fresh || piece->guess.ns >= quantum ? 0 : quantum;
 }
 
 /* ns of the card's time. */

@@ -109,6 +109,19 @@ def test_a_shape_that_is_new_is_taken_for_what_the_function_took(costs: Costs) -
     assert costs.ns(shape=3) == 0
 
 
+def test_a_larger_shape_that_is_new_is_taken_for_so_much_more(costs: Costs) -> None:
+    small, large, larger = (_shape(1), _shape(10), _shape(250))
+    for number in range(50):
+        costs.learn(20 * US if number % 3 else 200 * US, shape=small if number % 3 else large)
+    assert costs.of(larger) == Guess(costs.of(larger).kind, True, 5 * MS, 5 * MS)
+    assert costs.ns(larger) == 0
+
+
+def _shape(warps: int) -> int:
+    """Of so many warps."""
+    return warps << 32 | 1
+
+
 def test_shapes_of_a_steady_function_are_all_the_same(costs: Costs) -> None:
     costs.learn(*[20 * US] * 20, shape=1)
     assert costs.ns(shape=2) == 20 * US
