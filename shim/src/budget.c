@@ -21,6 +21,7 @@
 #define OTHERS_LEFT (MS / 4) /* of others' work on the card when one's own is added: enough to lose
                                 no moment, and little that takes turns with it */
 #define OTHERS_MOST (20 * MS) /* a process that died does not say that it has finished */
+#define GUESS_SHORT (10 * MS) /* so much longer others' work may take than they have said */
 #define UNCHARGED_MOST (200 * MS)
 #define NOTICED_AFTER (150 * MS)
 #define FUTURE_MOST (10 * MS) /* clocks of the card and of the machine are not the same */
@@ -143,11 +144,11 @@ void budget_open(struct regions *regions, int card, uint64_t since, uint64_t unt
 }
 
 uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint64_t to,
-                          unsigned but) {
+                          uint64_t longer, unsigned but) {
     uint64_t most = 0;
     for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
         const struct mizar_slot_card *work = &regions->usage->slots[slot].cards[card];
-        uint64_t since = load(&work->open_since), until = smaller(load(&work->open_until), to);
+        uint64_t since = load(&work->open_since), until = smaller(load(&work->open_until) + longer, to);
         if (slot == but || !since) continue;
         since = larger(since, from);
         if (until > since) most = larger(most, until - since);
@@ -171,7 +172,7 @@ static void spend(uint64_t *word, const struct terms *terms, uint64_t now, uint6
 
 /* What other processes of the container have on the card: ns until it is done, if they guess right. */
 static uint64_t queue_of_others(struct regions *regions, int card, uint64_t now) {
-    uint64_t most = budget_open_time(regions, card, now, UINT64_MAX, regions->process->slot);
+    uint64_t most = budget_open_time(regions, card, now, UINT64_MAX, 0, regions->process->slot);
     return smaller(most, OTHERS_MOST);
 }
 
@@ -246,7 +247,7 @@ static uint64_t charge_shared(struct regions *regions, int card, const struct te
     uint64_t before, begin = pass(&compute->busy_until, now, done->since, done->to, &before);
     uint64_t passed = bucket_own_part(terms, begin, done->to);
     if (passed && before < done->since)
-        passed += budget_open_time(regions, card, before, done->since, regions->process->slot);
+        passed += budget_open_time(regions, card, before, done->since, GUESS_SHORT, regions->process->slot);
     return draw(&compute->uncharged_ns, passed + late, own);
 }
 

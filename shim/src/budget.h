@@ -41,10 +41,10 @@ void budget_open(struct regions *regions, int card, uint64_t since, uint64_t unt
 
 /*
  * The longest time within [from, to] in which a process of the container says that it has work on
- * the card; `but` is a slot to leave out, MIZAR_SLOT_MAX for none.
+ * the card, or until so many ns `longer`; `but` is a slot to leave out, MIZAR_SLOT_MAX for none.
  */
 uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint64_t to,
-                          unsigned but);
+                          uint64_t longer, unsigned but);
 
 /* Waits until about `until`, at most a moment; less when the limits change. */
 void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now, uint64_t until);

@@ -12,6 +12,10 @@
 #define STUCK_AFTER UINT64_C(200000000)  /* ns */
 #define EVENS_OUT 4 /* a part of its time by which a piece may be short of its cost */
 #define SURPRISE UINT64_C(1000000)       /* ns */
+#define AT_ONCE UINT64_C(15000)          /* ns, from when an event is recorded until an idle card passes it */
+#define GAPS_ALL 4096                    /* at the end of each grant of late the card was waiting */
+#define GAPS_FROM (GAPS_ALL / 8)
+#define GAPS_LATELY 16                   /* grants */
 #define OVERLAP_MOST (8 * ONCE)
 #define OVERLAP_OVER UINT64_C(20000000)  /* ns of the card's time, from which it is learned */
 
@@ -102,17 +106,33 @@ bool meters_vary(struct regions *regions, uint64_t now) {
 
 /* Longer than it is said to take, and by more than chance, a change and neighbours add. */
 static bool is_surprise(const struct batch *batch, uint64_t own, uint64_t others) {
-    return batch->work && own > 2 * batch->cost + SURPRISE + others;
+    return own > 2 * batch->cost + SURPRISE + others;
+}
+
+/* At its end, the card was waiting for work: it passed the stamp as soon as it had it. */
+static bool is_sparse(const struct meter *meter, const struct batch *batch) {
+    return batch->sparse || batch->ended_at < meter->stamps.all[batch->end].recorded_at + AT_ONCE;
+}
+
+/*
+ * A program that takes longer to prepare its work than the card to do it leaves gaps within what
+ * was granted: then the card is often found waiting, and the clock says more than the work takes.
+ */
+static bool leaves_gaps(const struct meter *meter) {
+    return meter->sparse > GAPS_FROM;
+}
+
+static void learn_gaps(struct meter *meter, bool sparse) {
+    meter->sparse += ((sparse ? GAPS_ALL : 0) - meter->sparse) / GAPS_LATELY;
 }
 
 /*
  * Work of steady costs takes what they say: the card may have been with others in between, or have
  * waited for us; and what one piece takes less than another, some other takes more. Of other work,
- * as long as it was on the card is all we know.
+ * as long as it was on the card is all we know, unless the card was waiting in between.
  */
-static uint64_t at_most(const struct batch *batch, uint64_t ns, bool surprise, bool contested) {
-    bool by_clock = surprise || (batch->varies && !contested);
-    if (by_clock && !batch->sparse) return ns;
+static uint64_t at_most(const struct batch *batch, uint64_t ns, bool by_clock) {
+    if (by_clock) return ns;
     return smaller(batch->varies ? batch->likely : batch->cost, ns + ns / EVENS_OUT);
 }
 
@@ -145,11 +165,14 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     bool contested = whose == BUCKET_CONTESTED;
     uint64_t own = bucket_own_part(&terms, done.from, done.to);
     bool surprise = is_surprise(batch, own, contested ? bucket_contest(&terms) : 0);
-    done.most = at_most(batch, ns, surprise, contested);
+    bool sparse = is_sparse(meter, batch), gaps = sparse || (!batch->work && leaves_gaps(meter));
+    done.most = at_most(batch, ns, (surprise || (batch->varies && !contested)) && !gaps);
     uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
     if (batch->work)
         costs_learn(batch->work, batch->shape, done.passed,
                     (whose == BUCKET_OWN || surprise) && !batch->sparse);
+    else
+        learn_gaps(meter, sparse);
     if (!batch->fresh) learn_overlap(meter, batch->likely, took);
 }
 

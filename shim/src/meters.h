@@ -38,6 +38,7 @@ struct meter {
     uint64_t queue;        /* ns that they will probably take */
     uint64_t overlap;      /* ONCE times the work that is done at a time; 0: not known */
     uint64_t worked, took; /* ns by what launches cost, and of the card's time, of late */
+    int sparse;            /* how often the card was waiting at the end of a grant, of late: meters.c */
     uint64_t moved_at;     /* when the card last got something done, or had nothing to do */
     struct batch batches[BATCHES_MAX];
     struct stamps stamps;

@@ -59,6 +59,8 @@ KINDS = {
     "uneven": Kind("uneven", 0.28),
     "erratic": Kind("erratic", 5, erratic=True),
 }
+BELOW = ("eager",)
+"""Loads that leave more than half of a card idle, whatever they may have of it."""
 PROCESSES = (1, 3)
 SETTLING_MS = 300
 STEPS = ((1.5, 20.0), (3.0, 80.0))  # after a start with 50 %
@@ -90,7 +92,7 @@ def measure() -> Report:
     """Run every case."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     report = Report("compute")
-    for part in (_check, _alone, _changes, _pairs, _many, _soft):
+    for part in (_check, _alone, _changes, _pairs, _many, _soft, _below):
         figures, details = part()
         report.figures += figures
         report.details.append(details)
@@ -298,6 +300,21 @@ def _soft() -> tuple[list[Figure], Details]:
     columns = ("alone, Soft 50 %", "bare %", "with the shim %", "ratio", "lost %")
     figures = [_worst("soft_alone_ratio", ratios, "", ">= 0.995", worst=min)]
     return figures, Details("What a Soft container alone gets", columns, rows)
+
+
+def _below() -> tuple[list[Figure], Details]:
+    """Who uses less than its share is not slowed. One case at a time: these need a processor."""
+    rows, ratios = [], []
+    for load in BELOW:
+        tenants = (Tenant((load,), 50, None), Tenant((load,), 50))
+        done = _run([Case(load, (each,)) for each in tenants], at_once=1)
+        works = [_percent(one.works[0]) for one in done]
+        ratios.append(works[1] / works[0])
+        got = (f"{each:.2f}" for each in works)
+        rows.append((load, *got, f"{ratios[-1]:.4f}", f"{done[1].lost:.2f}"))
+    columns = ("alone, Hard 50 %", "bare %", "with the shim %", "ratio", "lost %")
+    figures = [_worst("below_share_ratio", ratios, "", ">= 0.95", worst=min)]
+    return figures, Details("What a container gets that needs less than its share", columns, rows)
 
 
 class _Found:

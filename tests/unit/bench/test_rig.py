@@ -22,3 +22,11 @@ def test_without_the_shim_two_share_alike_and_with_it_as_they_are_told() -> None
     assert abs(_percent(first) - _percent(second)) < 10
     assert _percent(first) + _percent(second) > 80
     assert 12 < _percent(limited) < 28
+
+
+def test_who_needs_less_than_its_share_pays_for_what_it_used() -> None:
+    """Not for the time in which the card waited for it: or it would be slowed."""
+    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
+    bare, limited = (Case(str(mode), (Tenant(("eager",), 50, mode),)) for mode in (None, "Hard"))
+    ((alone,), (work,)) = run([bare, limited], 1.3)
+    assert _percent(work) > 0.7 * _percent(alone)
