@@ -33,7 +33,7 @@ lint: setup
 	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }
 	@.venv/bin/lint-imports
 	@hack/gen.sh --check
-	@.venv/bin/python shim/tools/hook_table.py --headers
+	@.venv/bin/python shim/tools/hook_table.py --headers --newest
 
 types: setup
 	@.venv/bin/mypy

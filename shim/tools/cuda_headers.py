@@ -27,6 +27,9 @@ NEWER = (
 )
 
 
+LOOK = ("index", "versions", "--retries=1", "--timeout=10")
+
+
 @dataclass(frozen=True)
 class Package:
     """One line of cuda-headers.lock."""
@@ -117,9 +120,13 @@ def nvml_functions() -> set[str]:
 
 
 def newer() -> list[str]:
-    """Whether a CUDA is out that is newer than every pinned one."""
+    """Whether a CUDA is out that is newer than every pinned one, as far as can be seen."""
     last = packages()[-1]
-    newest = re.search(r"\(([\d.]+)\)", _pip("index", "versions", last.name))
+    try:
+        newest = re.search(r"\(([\d.]+)\)", _pip(*LOOK, last.name))
+    except subprocess.CalledProcessError as error:
+        why = error.stderr.strip().splitlines()[-1:]
+        return [f"whether a newer CUDA is out cannot be seen now: {' '.join(why)}"]
     if not newest or newest[1].split(".")[:2] == last.version.split(".")[:2]:
         return []
     return [NEWER.format(newest=newest[1], last=last.version)]

@@ -210,8 +210,14 @@ def _check_headers(every: bool) -> list[str]:
     return wrong
 
 
+def _newer() -> list[str]:
+    import cuda_headers
+
+    return cuda_headers.newer()
+
+
 def main() -> int:
-    """0 when nothing is wrong."""
+    """0 when nothing is wrong. That a newer CUDA is out is told, and is nothing wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for option in ("--check", "--headers", "--all", "--newest"):
         parser.add_argument(option, action="store_true")
@@ -223,11 +229,9 @@ def main() -> int:
         wrong.append(STALE)
     if options.headers or options.all:
         wrong += _check_headers(options.all)
-    if options.newest:
-        import cuda_headers
-
-        wrong += cuda_headers.newer()
-    print("\n".join(wrong), end="\n" if wrong else "", file=sys.stderr)
+    notes = _newer() if options.newest else []
+    for line in wrong + notes:
+        print(line, file=sys.stderr)
     return bool(wrong)
 
 
