@@ -20,9 +20,19 @@ PERIOD_MAX_US: Final = 100_000
 WINDOW_MIN_US: Final = 10_000
 """A period is so long that each window is, if it can be: at the begin of each, its container wakes
 up, which takes some of it."""
-PERIOD_FAR_US: Final = 200_000
-PERIODS_US: Final = (PERIOD_MIN_US, 25_000, 33_333, 50_000, PERIOD_MAX_US, PERIOD_FAR_US)
-"""All that there are: whole parts of a tenth of a second (or of a second), so that any tenth of a
+PERIOD_FAR_US: Final = 500_000
+PERIODS_US: Final = (
+    PERIOD_MIN_US,
+    25_000,
+    33_333,
+    50_000,
+    PERIOD_MAX_US,
+    200_000,
+    250_000,
+    333_333,
+    PERIOD_FAR_US,
+)
+"""All that there are: whole parts of a tenth of a second, or of one (or two) seconds, so that any
 second holds as much of each window as any other."""
 WINDOW_PIECES: Final = 2.5
 """A period may be that long where the shortest window would not hold so many of the longest piece

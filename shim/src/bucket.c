@@ -13,6 +13,8 @@
 #define QUEUE_FREE (32 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
 #define SLACK_PART 2           /* of a piece may lie behind the end of the window: as much as is left
                                   unused where the next piece does not fit, so nobody loses by it */
+#define LONG (8 * MS)          /* A piece is long from here on ... */
+#define LONG_PART 4            /* ... or from such a part of a window */
 #define HANDOVER (150 * US)   /* until the next container has noticed that its window has begun */
 #define CONTESTED (3 * MS)     /* what the neighbour has left takes turns for so long */
 #define NS_MAX (UINT64_C(1) << 50) /* 13 days: more is nonsense, and sums of it don't overflow */
@@ -76,11 +78,14 @@ static struct moment moment_of(const struct window *window, uint64_t now) {
     return (struct moment){now - since, now - since + window->length};
 }
 
-/* Else pieces that are longer than a window would never come to their turn. */
+/*
+ * What a long piece would leave of its window is much, and a piece that is longer than its window
+ * would never come to its turn. What it takes of the next one's window is its own share.
+ */
 static bool may_reach_over(const struct terms *terms, const struct ask *ask, uint64_t begins,
                            const struct moment *moment) {
     uint64_t paid = current(terms, ask->paid, ask->now) + stretched(terms, ask->likely);
-    bool is_long = ask->likely > moment->ends - moment->began;
+    bool is_long = ask->likely > smaller((moment->ends - moment->began) / LONG_PART, LONG);
     return is_long && begins < moment->ends && paid <= moment->ends;
 }
 

@@ -183,7 +183,7 @@ static bool await_turn(struct piece *piece, bool *waited) {
         if (!budget_terms(piece->regions, piece->card, now, &terms)) return false;
         meters_reap(piece->regions, piece->meter, now);
         look_up_cost(piece);
-        budget_want(piece->regions, piece->card, now, piece->guess.ns);
+        budget_want(piece->regions, piece->card, now, piece->guess.fresh ? 0 : piece->guess.ns);
         if (admitted(piece, &terms, now, &again)) return true;
         if (!*waited) close_others(piece, now);
         again = when_to_look(piece->meter, now, again, &patience);

@@ -31,7 +31,8 @@ DROWSY_NS: Final = 100_000_000
 FUTURE_NS: Final = 1_000_000_000
 """Who waits may say until when; no honest shim waits longer."""
 STEP_NS: Final = 50_000
-LONGEST_NS: Final = 5_000_000
+LONGEST_NS: Final = 50_000_000
+"""Windows are made for pieces as long as this: longer ones would keep the others waiting."""
 
 _SEEN: Final = Struct("<QQQQ")  # charged_ns, wanted_at, longest_ns, waited_ns
 # Unlike os.pread, this keeps the interpreter's lock: giving it away means waiting for it again,

@@ -90,10 +90,10 @@ times = st.integers(10**9, 10**15)
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> tuple[int, int, int]:
+def windows(draw: st.DrawFn, shortest: int = 1_000) -> tuple[int, int, int]:
     """Period, start and length in microseconds; some of the period is left to others."""
     period = draw(st.integers(20_000, 100_000))
-    length = draw(st.integers(1_000, period - 1_000))
+    length = draw(st.integers(shortest, period - 1_000))
     return period, draw(st.integers(0, period - 1)), length
 
 
@@ -153,7 +153,7 @@ def test_by_the_middle_of_each_piece_the_container_has_had_its_share(
 @settings(deadline=None)
 @given(
     rate=rates,
-    where=windows(),
+    where=windows(shortest=4_000),
     pieces=st.lists(st.integers(200 * US, 900 * US), min_size=1, max_size=5),
     start=times,
 )
@@ -168,17 +168,20 @@ def test_work_lies_in_its_window_by_half_at_least(
 
 
 @settings(deadline=None)
-@given(rate=rates, where=windows(), start=times, extra=st.integers(1, 20 * MS))
-def test_a_piece_that_is_longer_than_its_window_comes_to_its_turn(
-    pure: ctypes.CDLL, rate: int, where: tuple[int, int, int], start: int, extra: int
+@given(rate=rates, where=windows(), start=times, part=st.floats(0.26, 5))
+def test_a_long_piece_begins_in_its_window_and_ends_as_it_may(
+    pure: ctypes.CDLL, rate: int, where: tuple[int, int, int], start: int, part: float
 ) -> None:
-    piece = where[2] * US + extra
+    period, begin, length = (value * US for value in where)
+    piece = int(length * part)
     terms = Terms(rate, window(*where), 0, piece)
-    span = 3 * where[0] * US + 3 * piece * FULL // rate
+    span = 3 * period + 3 * piece * FULL // rate
     done = greedy(pure, terms, [piece], start, start + span)
-    savings = 3 * where[0] * US // 2 * rate // FULL + piece
+    savings = 3 * period // 2 * rate // FULL + piece
     assert done
     assert len(done) * piece <= span * rate // FULL + savings + 2 * piece
+    for begins, _ in done:
+        assert (begins + LEAD - begin) % period <= length + LEAD
 
 
 @settings(deadline=None)
