@@ -8,7 +8,8 @@
 #define GROWTH_BITS 2   /* each segment has four times the buckets of the one before */
 
 #define CARD_BITS 5
-#define KIND_BITS 5
+#define KIND_BITS 4
+#define STAND_IN_BITS 1
 #define OWNER_BITS 10
 
 struct entry {
@@ -30,12 +31,14 @@ static size_t size_of(unsigned number) {
 }
 
 #define KIND_AT CARD_BITS
-#define OWNER_AT (KIND_AT + KIND_BITS)
+#define STAND_IN_AT (KIND_AT + KIND_BITS)
+#define OWNER_AT (STAND_IN_AT + STAND_IN_BITS)
 #define BYTES_AT (OWNER_AT + OWNER_BITS)
 
 static uint64_t pack(struct alloc alloc) {
     return alloc.bytes << BYTES_AT | (uint64_t)alloc.owner << OWNER_AT |
-           (uint64_t)alloc.kind << KIND_AT | (uint64_t)(alloc.card + 1);
+           (uint64_t)alloc.stand_in << STAND_IN_AT | (uint64_t)alloc.kind << KIND_AT |
+           (uint64_t)(alloc.card + 1);
 }
 
 static unsigned bits(uint64_t value, unsigned at, unsigned count) {
@@ -48,6 +51,7 @@ static struct alloc unpack(uint64_t value) {
         .card = (int)bits(value, 0, CARD_BITS) - 1,
         .kind = (enum alloc_kind)bits(value, KIND_AT, KIND_BITS),
         .owner = bits(value, OWNER_AT, OWNER_BITS),
+        .stand_in = bits(value, STAND_IN_AT, STAND_IN_BITS),
     };
 }
 

@@ -28,6 +28,7 @@ struct alloc {
     int card;
     enum alloc_kind kind;
     unsigned owner; /* number of the context it dies with, or of its pool; 0: of none */
+    bool stand_in;  /* managed memory, where the card had none left: stand_in.h */
 };
 
 /*

@@ -16,7 +16,8 @@ static uint64_t used_of(struct regions *regions, int card) {
 /*
  * A card that the limits don't name is all used: its total stays true, so that nobody divides by
  * zero. Free is never more than the card has left, since neighbours may have been promised more
- * than there is; unless the limit is met with managed memory, which has no such bound.
+ * than there is; unless managed memory stands in for what does not fit. Then it is what the calls
+ * that have such a stand-in (stand_in.h) can take; for those that have none, the card ends sooner.
  */
 struct answer answer_memory(struct regions *regions, int card, uint64_t total, uint64_t free) {
     uint64_t limit = regions_memory_total(regions, card);

@@ -12,6 +12,7 @@
 #include "late.h"
 #include "pools.h"
 #include "relax.h"
+#include "stand_in.h"
 #include "sys.h"
 
 static CUresult undo(uint64_t pointer) {
@@ -58,6 +59,8 @@ static CUresult find_pool(struct regions *regions, CUmemoryPool pool, CUstream s
 
 struct pooled {
     struct regions *regions;
+    CUstream stream;
+    size_t bytes; /* asked for */
     struct alloc alloc;
     uint64_t reserved; /* 0: not counted */
 };
@@ -92,16 +95,14 @@ static bool allowed(struct pooled *pooled) {
     return pooled->reserved;
 }
 
-static CUresult reserve(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool, CUstream stream,
-                        bool twin) {
+static CUresult reserve(struct pooled *pooled, CUmemoryPool pool, CUstream stream) {
     struct alloc *alloc = &pooled->alloc;
-    *alloc = (struct alloc){.bytes = account_size(bytes), .kind = ALLOC_POOLED};
+    *alloc = (struct alloc){.bytes = account_size(pooled->bytes), .kind = ALLOC_POOLED};
     CUresult result = find_pool(pooled->regions, pool, stream, &alloc->card, &alloc->owner);
     if (result != CUDA_SUCCESS) return result;
     if (!alloc->owner) return CUDA_ERROR_OUT_OF_MEMORY;
     bool done = allowed(pooled) || (pools_keeps(pooled->regions, alloc->owner) &&
-                                    comes_to_rest((CUstream)lanes_stream(stream, twin)) &&
-                                    allowed(pooled));
+                                    comes_to_rest(pooled->stream) && allowed(pooled));
     return done ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -109,13 +110,13 @@ static CUresult reserve(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool
  * Memory of a pool outside of the device costs nothing here; an allocation that is only recorded
  * into a graph is counted when the graph is instantiated.
  */
-static CUresult begin(struct pooled *pooled, uint64_t bytes, CUmemoryPool pool, CUstream stream,
+static CUresult begin(struct pooled *pooled, size_t bytes, CUmemoryPool pool, CUstream stream,
                       bool twin) {
-    *pooled = (struct pooled){0};
+    *pooled = (struct pooled){.stream = (CUstream)lanes_stream(stream, twin), .bytes = bytes};
     CUresult result = shim_enter(&pooled->regions);
     if (result != CUDA_SUCCESS || !pooled->regions) return result;
     if (capturing(stream, twin) || is_host_pool(pooled->regions, pool)) return CUDA_SUCCESS;
-    return reserve(pooled, bytes, pool, stream, twin);
+    return reserve(pooled, pool, stream);
 }
 
 static bool settle(struct pooled *pooled, CUdeviceptr pointer) {
@@ -127,13 +128,47 @@ static bool settle(struct pooled *pooled, CUdeviceptr pointer) {
     return false;
 }
 
-static CUresult end(struct pooled *pooled, CUresult result, const CUdeviceptr *pointer) {
+/* As if the program had asked for managed memory itself, in the stream's context. */
+static CUresult stand_in(const struct pooled *pooled, CUdeviceptr *pointer) {
+    struct charge charge;
+    CUresult result = charge_memory(&charge, pooled->bytes);
+    if (result != CUDA_SUCCESS) return result;
+    result = CUDA_ERROR_OUT_OF_MEMORY; /* of the card, perhaps another one than the pool's */
+    if (stand_in_wanted(&charge, result)) result = stand_in_allocate(&charge, pointer, pooled->bytes);
+    return charge_settle(&charge, result, *pointer, undo);
+}
+
+static CUresult stand_in_beside_captures(const struct pooled *pooled, CUdeviceptr *pointer) {
+    int mode = relax_begin();
+    CUresult result = stand_in(pooled, pointer);
+    relax_end(mode);
+    return result;
+}
+
+static CUresult stand_in_there(const struct pooled *pooled, CUdeviceptr *pointer) {
+    CUcontext context, popped;
+    if (REAL(cuStreamGetCtx)(pooled->stream, &context) != CUDA_SUCCESS ||
+        REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = stand_in_beside_captures(pooled, pointer);
+    REAL(cuCtxPopCurrent_v2)(&popped);
+    return result;
+}
+
+static bool may_have_stand_in(const struct pooled *pooled, CUresult result) {
+    const struct alloc *alloc = &pooled->alloc;
+    return result == CUDA_ERROR_OUT_OF_MEMORY && stand_in_allowed(pooled->regions, alloc->card) &&
+           !pools_is_apart(pooled->regions, alloc->owner);
+}
+
+static CUresult end(struct pooled *pooled, CUresult result, CUdeviceptr *pointer) {
     struct alloc *alloc = &pooled->alloc;
     bool made = result == CUDA_SUCCESS;
     if (!pooled->reserved || (made && settle(pooled, *pointer))) return result;
     if (made) undo(*pointer);
     pools_cancel(pooled->regions, alloc->owner, pooled->reserved, made);
-    return made ? CUDA_ERROR_OUT_OF_MEMORY : result;
+    if (made) return CUDA_ERROR_OUT_OF_MEMORY;
+    return may_have_stand_in(pooled, result) ? stand_in_there(pooled, pointer) : result;
 }
 
 #define ALLOC_ASYNC(symbol, twin)                                                         \
@@ -153,12 +188,23 @@ static CUresult end(struct pooled *pooled, CUresult result, const CUdeviceptr *p
         return end(&pooled, REAL(symbol)(pointer, bytes, pool, stream), pointer);         \
     }
 
+/* The program must not notice where a driver frees no managed memory in the order of streams. */
+static bool frees_no_stand_in(const struct alloc *alloc, CUresult result) {
+    return alloc->stand_in &&
+           (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED);
+}
+
 /* What a pool got back is still the pool's; other memory goes when the stream has come so far. */
 static CUresult finish_free(struct charge *charge, CUresult result, CUdeviceptr pointer,
-                            CUstream stream, bool twin) {
-    bool late = result == CUDA_SUCCESS && charge->reserved && charge->alloc.kind != ALLOC_POOLED;
-    if (!late) return charge_finish(charge, result, pointer);
-    late_free(charge->regions, (CUstream)lanes_stream(stream, twin), pointer, &charge->alloc);
+                            CUstream stream) {
+    bool late = charge->reserved && charge->alloc.kind != ALLOC_POOLED;
+    if (late && result == CUDA_SUCCESS)
+        late_free(charge->regions, stream, pointer, &charge->alloc);
+    else if (late && frees_no_stand_in(&charge->alloc, result) &&
+             late_free_ourselves(charge->regions, stream, pointer, &charge->alloc))
+        result = CUDA_SUCCESS;
+    else
+        charge_finish(charge, result, pointer);
     return result;
 }
 
@@ -169,7 +215,7 @@ static CUresult finish_free(struct charge *charge, CUresult result, CUdeviceptr 
         if (capturing(stream, twin)) return REAL(symbol)(pointer, stream);                \
         charge_lift(&charge, pointer);                                                    \
         CUresult result = REAL(symbol)(pointer, stream);                                  \
-        return finish_free(&charge, result, pointer, stream, twin);                       \
+        return finish_free(&charge, result, pointer, (CUstream)lanes_stream(stream, twin)); \
     }
 
 ALLOC_ASYNC(cuMemAllocAsync, false)

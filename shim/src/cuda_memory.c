@@ -1,6 +1,7 @@
 /* Plain device memory: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and their free. */
 #include "charge.h"
 #include "resolve.h"
+#include "stand_in.h"
 
 #define PITCH_UNIT UINT64_C(512) /* what the pitch of present cards is a multiple of */
 
@@ -8,20 +9,9 @@ static CUresult undo(uint64_t pointer) {
     return REAL(cuMemFree_v2)(pointer);
 }
 
-#define CU_MEM_ATTACH_GLOBAL 1
-
-static bool oversubscribes(const struct charge *charge) {
-    return charge->regions &&
-           __atomic_load_n(&charge->regions->process->cards[charge->alloc.card].oversubscribe,
-                           __ATOMIC_RELAXED);
-}
-
-/* Where the limit is above the card, what no longer fits on it is managed memory. */
-static CUresult allocate(const struct charge *charge, CUdeviceptr *pointer, size_t bytes) {
+static CUresult allocate(struct charge *charge, CUdeviceptr *pointer, size_t bytes) {
     CUresult result = REAL(cuMemAlloc_v2)(pointer, bytes);
-    if (__builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && oversubscribes(charge))
-        result = REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL);
-    return result;
+    return stand_in_wanted(charge, result) ? stand_in_allocate(charge, pointer, bytes) : result;
 }
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
@@ -31,10 +21,15 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }
 
+static CUresult allocate_v1(struct charge *charge, CUdeviceptr_v1 *pointer, unsigned bytes) {
+    CUresult result = REAL(cuMemAlloc)(pointer, bytes);
+    return stand_in_wanted(charge, result) ? stand_in_allocate_v1(charge, pointer, bytes) : result;
+}
+
 EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
     struct charge charge;
     CUresult result = charge_memory(&charge, bytes);
-    if (result == CUDA_SUCCESS) result = REAL(cuMemAlloc)(pointer, bytes);
+    if (result == CUDA_SUCCESS) result = allocate_v1(&charge, pointer, bytes);
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }
 
@@ -45,14 +40,12 @@ static uint64_t pitched(uint64_t width, uint64_t height) {
     return height && row > MIZAR_BYTES_MAX / height ? MIZAR_BYTES_MAX + 1 : row * height;
 }
 
-static CUresult allocate_pitch(const struct charge *charge, CUdeviceptr *pointer, size_t *pitch,
+static CUresult allocate_pitch(struct charge *charge, CUdeviceptr *pointer, size_t *pitch,
                                size_t width, size_t height, unsigned element) {
     CUresult result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
-    if (__builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && oversubscribes(charge)) {
-        result = REAL(cuMemAllocManaged)(pointer, pitched(width, height), CU_MEM_ATTACH_GLOBAL);
-        if (result == CUDA_SUCCESS) *pitch = pitched(width, 1);
-    }
-    return result;
+    if (!stand_in_wanted(charge, result)) return result;
+    *pitch = pitched(width, 1);
+    return stand_in_allocate(charge, pointer, pitched(width, height));
 }
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
@@ -68,12 +61,20 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }
 
+static CUresult allocate_pitch_v1(struct charge *charge, CUdeviceptr_v1 *pointer, unsigned *pitch,
+                                  unsigned width, unsigned height, unsigned element) {
+    CUresult result = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
+    if (!stand_in_wanted(charge, result)) return result;
+    *pitch = (unsigned)pitched(width, 1);
+    return stand_in_allocate_v1(charge, pointer, pitched(width, height));
+}
+
 EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width,
                                 unsigned height, unsigned element) {
     struct charge charge;
     CUresult result = charge_memory(&charge, pitched(width, height));
     if (result == CUDA_SUCCESS)
-        result = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
+        result = allocate_pitch_v1(&charge, pointer, pitch, width, height, element);
     if (result == CUDA_SUCCESS) {
         result = charge_correct(&charge, (uint64_t)*pitch * height);
         if (result != CUDA_SUCCESS) undo(*pointer);

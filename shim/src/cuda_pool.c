@@ -15,6 +15,12 @@ static CUdevice device_of(const CUmemPoolProps *props) {
     return device;
 }
 
+static void learn(struct regions *regions, CUmemoryPool pool, const CUmemPoolProps *props,
+                  int card, CUdevice device) {
+    unsigned number = pools_number(regions, pool, card, device);
+    if (props->handle_types || props->max_bytes) pools_set_apart(regions, number);
+}
+
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
     struct regions *regions;
     int card = CARD_NONE;
@@ -25,7 +31,7 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
         if (card == CARD_NONE) return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (result == CUDA_SUCCESS) result = REAL(cuMemPoolCreate)(pool, props);
-    if (result == CUDA_SUCCESS && regions) pools_number(regions, *pool, card, device);
+    if (result == CUDA_SUCCESS && regions) learn(regions, *pool, props, card, device);
     return result;
 }
 

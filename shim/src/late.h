@@ -13,6 +13,13 @@
 void late_free(struct regions *regions, CUstream stream, CUdeviceptr pointer,
                const struct alloc *alloc);
 
+/*
+ * The same where the driver does not do so: it is freed when the stream has come so far, as soon as
+ * somebody looks. False: nobody could tell when that is, so nothing was done.
+ */
+bool late_free_ourselves(struct regions *regions, CUstream stream, CUdeviceptr pointer,
+                         const struct alloc *alloc);
+
 static inline bool late_any(struct regions *regions) {
     return __atomic_load_n(&regions->process->late, __ATOMIC_RELAXED) != NULL;
 }

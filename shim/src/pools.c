@@ -45,6 +45,7 @@ static void reset(struct process_pool *pool, int card, int device) {
     __atomic_store_n(&pool->card, card, __ATOMIC_RELAXED);
     __atomic_store_n(&pool->device, device, __ATOMIC_RELAXED);
     __atomic_store_n(&pool->destroyed, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->apart, 0, __ATOMIC_RELAXED);
 }
 
 /* The caller holds the lock. What ended has nothing charged, living or under way any more. */
@@ -85,6 +86,14 @@ bool pools_card(struct regions *regions, CUmemoryPool pool, int *card) {
     unsigned number = find(regions->process, (uint64_t)(uintptr_t)pool);
     if (number) *card = card_of(pool_of(regions, number));
     return number != 0;
+}
+
+void pools_set_apart(struct regions *regions, unsigned number) {
+    if (number) __atomic_store_n(&pool_of(regions, number)->apart, 1, __ATOMIC_RELAXED);
+}
+
+bool pools_is_apart(struct regions *regions, unsigned number) {
+    return __atomic_load_n(&pool_of(regions, number)->apart, __ATOMIC_RELAXED);
 }
 
 static bool is_destroyed(const struct process_pool *pool) {

@@ -20,6 +20,10 @@ unsigned pools_nameless_number(struct regions *regions, CUdevice device, int car
 /* The card of a pool that has a number; CARD_NONE for host memory. False: never heard of it. */
 bool pools_card(struct regions *regions, CUmemoryPool pool, int *card);
 
+/* Its memory has to be its own: other processes share it, or the program said how much it may be. */
+void pools_set_apart(struct regions *regions, unsigned number);
+bool pools_is_apart(struct regions *regions, unsigned number);
+
 /* The program has destroyed it, so it may not be used any more. */
 bool pools_is_gone(struct regions *regions, CUmemoryPool pool);
 

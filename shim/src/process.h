@@ -48,6 +48,8 @@ struct process_pool {
     int32_t card, device;
     uint32_t destroyed; /* by the program: POOL_*; 0: not */
     uint32_t dirty;     /* something was freed since the last look at the driver's figure */
+    uint32_t apart;     /* nothing may stand in for its memory */
+    uint32_t reserved;
 };
 
 /* Small arrays on a card: shares.c. */

@@ -172,12 +172,14 @@ static void run_threads(void *(*function)(void *)) {
 }
 
 static void table_extremes(void) {
-    struct alloc alloc = {.bytes = MIZAR_BYTES_MAX, .card = 15, .kind = 31};
+    struct alloc alloc = {MIZAR_BYTES_MAX, 15, 15, ALLOC_OWNER_MAX, true};
     CHECK(allocs_put(table, UINT64_MAX - 1, alloc));
     CHECK(allocs_take(table, UINT64_MAX - 1, &alloc));
     CHECK_IS(alloc.bytes, MIZAR_BYTES_MAX);
     CHECK_IS(alloc.card, 15);
-    CHECK_IS(alloc.kind, 31);
+    CHECK_IS(alloc.kind, 15);
+    CHECK_IS(alloc.owner, ALLOC_OWNER_MAX);
+    CHECK_IS(alloc.stand_in, true);
 }
 
 /* Handles lie close together, unlike addresses: the table must not fill up for that. */

@@ -352,7 +352,7 @@ EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsi
 
 EXPORT CUresult cuEventQuery(CUevent event) {
     (void)event;
-    return CUDA_SUCCESS;
+    return fake.busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
@@ -390,7 +390,7 @@ static CUresult take(CUdeviceptr *pointer, uint64_t bytes) {
 static CUresult take_v1(CUdeviceptr_v1 *pointer, uint64_t bytes) {
     static uint64_t next = 1 << 30;
     CUdeviceptr unused;
-    CUresult result = take(&unused, bytes);
+    CUresult result = fake.card_full ? CUDA_ERROR_OUT_OF_MEMORY : take(&unused, bytes);
     if (result == CUDA_SUCCESS) *pointer = (CUdeviceptr_v1)next;
     next += (bytes + 2 * MIB - 1) & -2 * MIB;
     return result;
@@ -425,7 +425,9 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     CALLED(cuMemAllocManaged);
     (void)flags;
-    return take(pointer, bytes);
+    CUresult result = take(pointer, bytes);
+    if (result == CUDA_SUCCESS) fake.managed = *pointer;
+    return result;
 }
 
 /* ---- code ---- */
@@ -511,6 +513,7 @@ static uint64_t rounded(uint64_t bytes) {
 
 /* The first few allocations have their sizes kept; more than that are without a size. */
 static CUresult take_pooled(CUdeviceptr *pointer, uint64_t bytes) {
+    if (fake.card_full && !fake.capturing) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = take(pointer, bytes);
     if (result != CUDA_SUCCESS || fake.capturing) return result;
     for (int i = 0; i < FAKE_LIVE; i++) {
@@ -556,6 +559,8 @@ static CUresult wait_for_all(void) {
     EXPORT CUresult symbol(CUdeviceptr pointer, CUstream stream) {  \
         CALLED(symbol);                                             \
         (void)stream;                                               \
+        if (fake.keeps_managed && pointer == fake.managed)          \
+            return CUDA_ERROR_INVALID_VALUE;                        \
         if (!fake.fail) give_pooled(pointer);                       \
         return fake.fail;                                           \
     }

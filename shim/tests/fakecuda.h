@@ -33,6 +33,9 @@ struct fake {
     uint64_t graph_reserved, graph_sizes[4];                  /* the graph: its allocation nodes */
     int capturing;
     int card_full; /* device memory is refused, managed memory is not */
+    int busy;      /* no event has happened yet */
+    int keeps_managed; /* cuMemFreeAsync refuses managed memory: the newest of it */
+    uint64_t managed;  /* that one's address */
     uint64_t calls[FAKE_CALLS];
 };
 

@@ -4,6 +4,7 @@
  *
  *   init | use DEVICE | alloc BYTES | free NUMBER | info | total DEVICE | pid | fork | vfork | raw
  *   clone | exec | setuid UID | figures | await TOTAL | press BYTES | copy TIMES | exit
+ *   pitch, managed, async, pooled, create or array BYTES, whole MiB | free_async NUMBER | sync
  */
 #include <sched.h>
 #include <signal.h>
@@ -26,9 +27,39 @@ static void answer(long long code, long long detail) {
     fflush(stdout);
 }
 
-static void do_alloc(unsigned long long bytes) {
-    CUresult result = api.cuMemAlloc_v2(&pointers[live], bytes);
-    answer(result, result == CUDA_SUCCESS ? live++ : -1);
+static CUresult take_pooled(CUdeviceptr *pointer, size_t bytes) {
+    static CUmemoryPool pool;
+    CUmemPoolProps props = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUresult result = pool ? CUDA_SUCCESS : api.cuMemPoolCreate(&pool, &props);
+    return result ? result : api.cuMemAllocFromPoolAsync(pointer, bytes, pool, NULL);
+}
+
+static CUresult take_handle(CUmemGenericAllocationHandle *handle, size_t bytes) {
+    CUmemAllocationProp prop = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    return api.cuMemCreate(handle, bytes, &prop, 0);
+}
+
+static CUresult take_array(CUdeviceptr *handle, size_t bytes) {
+    CUDA_ARRAY_DESCRIPTOR shape = {MIB / 64, bytes / MIB * 16, 0x20, 1}; /* of four bytes each */
+    return api.cuArrayCreate_v2((CUarray *)handle, &shape);
+}
+
+static CUresult take(const char *way, CUdeviceptr *pointer, size_t bytes) {
+    size_t pitch;
+    if (!strcmp(way, "alloc")) return api.cuMemAlloc_v2(pointer, bytes);
+    if (!strcmp(way, "pitch")) return api.cuMemAllocPitch_v2(pointer, &pitch, MIB, bytes / MIB, 4);
+    if (!strcmp(way, "managed")) return api.cuMemAllocManaged(pointer, bytes, 1);
+    if (!strcmp(way, "async")) return api.cuMemAllocAsync(pointer, bytes, NULL);
+    if (!strcmp(way, "pooled")) return take_pooled(pointer, bytes);
+    if (!strcmp(way, "create")) return take_handle(pointer, bytes);
+    if (!strcmp(way, "array")) return take_array(pointer, bytes);
+    return -1;
+}
+
+static bool do_take(const char *way, size_t bytes) {
+    CUresult result = take(way, &pointers[live], bytes);
+    if (result >= 0) answer(result, result == CUDA_SUCCESS ? live++ : -1);
+    return result >= 0;
 }
 
 static void do_info(void) {
@@ -136,8 +167,9 @@ static void do_vfork(void) {
 static bool obey(const char *word, unsigned long long number) {
     if (!strcmp(word, "init")) answer(api.cuInit(0), 0);
     else if (!strcmp(word, "use")) answer(do_use((CUdevice)number), 0);
-    else if (!strcmp(word, "alloc")) do_alloc(number);
     else if (!strcmp(word, "free")) answer(api.cuMemFree_v2(pointers[number]), 0);
+    else if (!strcmp(word, "free_async")) answer(api.cuMemFreeAsync(pointers[number], NULL), 0);
+    else if (!strcmp(word, "sync")) answer(api.cuCtxSynchronize(), 0);
     else if (!strcmp(word, "info")) do_info();
     else if (!strcmp(word, "total")) do_total((CUdevice)number);
     else if (!strcmp(word, "pid")) answer(getpid(), 0);
@@ -151,7 +183,7 @@ static bool obey(const char *word, unsigned long long number) {
     else if (!strcmp(word, "await")) do_await(number);
     else if (!strcmp(word, "press")) do_press(number);
     else if (!strcmp(word, "copy")) do_copy(number);
-    else return false;
+    else return do_take(word, number);
     return true;
 }
 

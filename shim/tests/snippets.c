@@ -861,17 +861,86 @@ static void nvml_processes(void) {
     CHECK_IS(count, 0);
 }
 
-/* With a limit above the card, managed memory takes the place of what does not fit. */
+/* ---- with a limit above the card, managed memory takes the place of what does not fit ---- */
+
 static void oversubscribed(void) {
     CUdeviceptr pointer;
+    CUdeviceptr_v1 narrow;
     size_t row;
+    unsigned row_v1;
     fake.card_full = 1;
     CUresult expected = getenv("OVERSUBSCRIBE") ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    CHECK_IS(api.cuMemAlloc_v2(&pointer, 24 * MIB), expected);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 4 * MIB), expected);
     CHECK_IS(api.cuMemAllocPitch_v2(&pointer, &row, 1000, 20 * 1024, 4), expected);
-    CHECK_IS(fake.calls[FAKE_cuMemAllocManaged], expected ? 0 : 2);
-    CHECK_IS(api_used(0), expected ? 0 : 44 * MIB);
+    CHECK_IS(api.cuMemAlloc(&narrow, 4 * MIB), expected);
+    CHECK_IS(api.cuMemAllocPitch(&narrow, &row_v1, 1000, 20 * 1024, 4), expected);
+    CHECK_IS(fake.calls[FAKE_cuMemAllocManaged], expected ? 0 : 4);
+    CHECK_IS(api_used(0), expected ? 0 : 48 * MIB);
+    CHECK_IS(expected ? 1024 : row_v1, 1024);
     CHECK_IS(api.cuMemAlloc_v2(&pointer, 30 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    fake.next_large = (uint64_t)1 << 40; /* of no use to an entry of 32 bits */
+    CHECK_IS(api.cuMemAlloc(&narrow, 4 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuMemFree_v2], expected ? 0 : 1);
+    CHECK_IS(api_used(0), expected ? 0 : 48 * MIB);
+}
+
+static CUresult take_somehow(int way, CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool) {
+    switch (way) {
+    case 0: return api.cuMemAllocAsync(pointer, bytes, NULL);
+    case 1: return api.cuMemAllocAsync_ptsz(pointer, bytes, NULL);
+    case 2: return api.cuMemAllocFromPoolAsync(pointer, bytes, pool, NULL);
+    default: return api.cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, NULL);
+    }
+}
+
+static CUmemoryPool pool_with(int handle_types, size_t max_bytes) {
+    CUmemoryPool pool;
+    CUmemPoolProps props = {.type = 1, .handle_types = handle_types,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}, .max_bytes = max_bytes};
+    CHECK_IS(api.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
+    return pool;
+}
+
+/* Both drivers that free managed memory in the order of streams and those that do not. */
+static void oversubscribed_async(void) {
+    CUdeviceptr pointer;
+    CUmemoryPool pool = pool_with(0, 0);
+    CUresult expected = getenv("OVERSUBSCRIBE") ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    fake.card_full = 1;
+    for (int way = 0; way < 8; way++) {
+        fake.keeps_managed = way / 4;
+        CHECK_IS(take_somehow(way % 4, &pointer, 40 * MIB, pool), expected);
+        CHECK_IS(api_used(0), expected ? 0 : 40 * MIB);
+        if (expected) continue;
+        fake.busy = 1;
+        CHECK_IS(api.cuMemFreeAsync(pointer, NULL), CUDA_SUCCESS);
+        CHECK_IS(api.cuStreamSynchronize(NULL), CUDA_SUCCESS);
+        CHECK_IS(api_used(0), 40 * MIB); /* the stream has not come so far */
+        fake.busy = 0;
+        CHECK_IS(fake.calls[FAKE_cuMemFree_v2], way < 4 ? 0 : way - 4);
+        CHECK_IS(api.cuStreamSynchronize(NULL), CUDA_SUCCESS);
+        CHECK_IS(fake.calls[FAKE_cuMemFree_v2], way < 4 ? 0 : way - 3);
+        CHECK_IS(api_used(0), 0);
+    }
+}
+
+/* Where managed memory would not do, it does not take the place. */
+static void oversubscribed_apart(void) {
+    CUdeviceptr pointer;
+    CUmemoryPool pools[] = {pool_with(1, 0), pool_with(0, 4 * MIB)};
+    fake.card_full = 1;
+    for (int way = 2; way < 4; way++)
+        for (size_t i = 0; i < COUNT(pools); i++)
+            CHECK_IS(take_somehow(way, &pointer, MIB, pools[i]), CUDA_ERROR_OUT_OF_MEMORY);
+    fake.capturing = 1;
+    CHECK_IS(api.cuMemAllocAsync(&pointer, 4 * MIB, NULL), CUDA_SUCCESS);
+    fake.capturing = 0;
+    CHECK_IS(fake.calls[FAKE_cuMemAllocManaged], 0);
+    CHECK_IS(api_used(0), 0);
+    CHECK_IS(api.cuMemAllocManaged(&pointer, 4 * MIB, 1), CUDA_SUCCESS);
+    fake.keeps_managed = 1; /* what is the program's own is the program's own mistake */
+    CHECK_IS(api.cuMemFreeAsync(pointer, NULL), CUDA_ERROR_INVALID_VALUE);
+    CHECK_IS(api_used(0), 4 * MIB);
 }
 
 /* Small ones cost the pages they lie in, once; a page is given back with the last of them. */
@@ -944,6 +1013,8 @@ static const struct {
     {"many", many},
     {"nvml_processes", nvml_processes},
     {"oversubscribed", oversubscribed},
+    {"oversubscribed_async", oversubscribed_async},
+    {"oversubscribed_apart", oversubscribed_apart},
     {"small", small},
 };
 

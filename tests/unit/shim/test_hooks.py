@@ -54,13 +54,14 @@ OBJECTS = [
     "cuIpcOpenMemHandle",
     "cuIpcOpenMemHandle_v2",
 ]
+OVERSUBSCRIBED = ["oversubscribed", "oversubscribed_async", "oversubscribed_apart"]
 MORE = [
     "pitch",
     "foreign_card",
     "many",
     "small",
     "nvml_processes",
-    "oversubscribed",
+    *OVERSUBSCRIBED,
     "cuMemCreate_fails",
     "cuMemCreate_elsewhere",
     "first_context_too_large",
@@ -127,6 +128,7 @@ def test_launch(launch: str, mode: str, way: str, env: dict[str, str], slot: Slo
     run("launches", launch, way, mode, env=env)
 
 
-def test_oversubscription(env: dict[str, str], slot: Slot) -> None:
+@pytest.mark.parametrize("snippet", OVERSUBSCRIBED)
+def test_oversubscription(snippet: str, env: dict[str, str], slot: Slot) -> None:
     slot.set_limits(Card(card_uuid(0), 64 * MIB, memory_mode=1))
-    run("snippets", "oversubscribed", "proc", env=env | {"OVERSUBSCRIBE": "1"})
+    run("snippets", snippet, "proc", env=env | {"OVERSUBSCRIBE": "1"})

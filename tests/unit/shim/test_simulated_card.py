@@ -16,6 +16,7 @@ import pytest
 import simgpu
 from unit.simgpu.harness import compile_snippets
 
+from .shell import OUT_OF_MEMORY, SUCCESS, Shell
 from .slot import BUILD, MIB, Card, Slot
 
 LIMIT = 1024 * MIB
@@ -109,3 +110,60 @@ def test_kills_at_any_moment_lose_no_byte(container: Container) -> None:
     ask = f"init\nuse 0\nalloc {LIMIT - CONTEXT}\nalloc {2 * MIB}\n"
     done = subprocess.run(sample, env=container.env, input=ask, capture_output=True, text=True)
     assert done.stdout.split()[::2] == ["0", "0", "0", "2"], done.stderr
+
+
+# ---- oversubscription: a limit above what the card has left ----
+
+STEP = 512 * MIB
+STAND_INS = {"alloc": "free", "pitch": "free", "managed": "free"} | dict.fromkeys(
+    ("async", "pooled"), "free_async"
+)
+BOUNDED = ["create", "array"]
+
+
+@contextmanager
+def oversubscribed(container: Container, neighbour: int) -> Iterator[Shell]:
+    """A program that may have more than the card, of which somebody else has `neighbour` bytes."""
+    card = container.machine.cards[0]
+    limit = card.total - neighbour + LIMIT
+    container.slot.set_limits(Card(card.uuid, limit, memory_mode=1, context_bytes=CONTEXT))
+    bare = {name: value for name, value in container.env.items() if name != "LD_PRELOAD"}
+    with Shell(bare) as other, Shell(container.env) as shell:
+        assert neighbour == 0 or other.alloc(neighbour) == SUCCESS
+        yield shell
+
+
+def take_all(shell: Shell, way: str) -> int:
+    """Takes until it is refused; how often it was not."""
+    times = 0
+    while (code := shell(way, STEP).code) == SUCCESS:
+        times += 1
+    assert code == OUT_OF_MEMORY
+    return times
+
+
+@pytest.mark.parametrize("neighbour", [0, 8192 * MIB])
+@pytest.mark.parametrize("way", STAND_INS)
+def test_what_is_said_to_be_free_can_be_taken(
+    way: str, neighbour: int, container: Container
+) -> None:
+    with oversubscribed(container, neighbour) as shell:
+        free, total = shell.free_and_total()
+        assert free == total - CONTEXT
+        assert take_all(shell, way) == free // STEP
+        assert shell.free_and_total() == (free % STEP, total)
+        for number in range(free // STEP):
+            assert shell(STAND_INS[way], number).code == SUCCESS
+        assert shell("sync").code == SUCCESS
+        assert shell.free_and_total() == (free, total)
+
+
+@pytest.mark.parametrize("way", BOUNDED)
+def test_what_has_no_stand_in_is_bounded_by_the_card(way: str, container: Container) -> None:
+    with oversubscribed(container, 8192 * MIB) as shell:
+        free, total = shell.free_and_total()
+        taken = take_all(shell, way)
+        assert 0 < taken < free // STEP
+        assert container.machine.cards[0].used > container.machine.cards[0].total - 2 * STEP
+        assert shell.free_and_total() == (free - taken * STEP, total)
+        assert take_all(shell, "alloc") == free // STEP - taken  # what is said to be free
