@@ -143,15 +143,19 @@ void budget_open(struct regions *regions, int card, uint64_t since, uint64_t unt
     store(&own->open_since, since);
 }
 
+uint64_t budget_open_part(const struct mizar_slot_card *work, uint64_t from, uint64_t to,
+                          uint64_t longer) {
+    uint64_t since = load(&work->open_since), until = smaller(load(&work->open_until) + longer, to);
+    uint64_t begin = larger(since, from);
+    return since && until > begin ? until - begin : 0;
+}
+
 uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint64_t to,
                           uint64_t longer, unsigned but) {
     uint64_t most = 0;
     for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
         const struct mizar_slot_card *work = &regions->usage->slots[slot].cards[card];
-        uint64_t since = load(&work->open_since), until = smaller(load(&work->open_until) + longer, to);
-        if (slot == but || !since) continue;
-        since = larger(since, from);
-        if (until > since) most = larger(most, until - since);
+        if (slot != but) most = larger(most, budget_open_part(work, from, to, longer));
     }
     return most;
 }

@@ -18,14 +18,20 @@ int nvml_card(struct regions *regions, nvmlDevice_t device) {
     return regions_card(regions, uuid);
 }
 
-bool nvml_own(struct regions *regions, unsigned pid) {
+const struct mizar_usage_slot *nvml_own(struct regions *regions, unsigned pid) {
     for (unsigned slot = 0; pid && slot < slots_used(regions->usage); slot++) {
         struct mizar_usage_slot *entry = &regions->usage->slots[slot];
         if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) == MIZAR_STATE_READY &&
             entry->pid == pid)
-            return true;
+            return entry;
     }
-    return false;
+    return NULL;
+}
+
+bool nvml_metered(struct regions *regions, int card) {
+    return card != CARD_NONE && regions_fresh(regions) &&
+           __atomic_load_n(&regions->process->cards[card].compute_mode, __ATOMIC_RELAXED) !=
+               MIZAR_COMPUTE_NONE;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {

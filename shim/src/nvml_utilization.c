@@ -1,23 +1,19 @@
 /*
  * How busy the card is: with the container's own work. Where its time is metered, that is what the
- * container was charged for; else what the driver says of the container's processes.
+ * container and its processes were charged for; else what the driver says of those processes.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "activity.h"
+#include "numbers.h"
 #include "nvml.h"
 #include "resolve.h"
 #include "utilization.h"
 
 #define OF_LATE 1000000u /* us: the driver's samples of this long make the figure */
 #define SLACK 16         /* processes that may come between two questions */
-
-static bool metered(struct regions *regions, int card) {
-    return card != CARD_NONE && regions_fresh(regions) &&
-           __atomic_load_n(&regions->process->cards[card].compute_mode, __ATOMIC_RELAXED) !=
-               MIZAR_COMPUTE_NONE;
-}
 
 static unsigned long long moments_ago(void) {
     struct timespec now;
@@ -46,16 +42,65 @@ static nvmlReturn_t own_samples(struct regions *regions, nvmlDevice_t device,
 }
 
 /* NVML's way to hand out a list: how many there are, then, where there is room, all of them. */
-static nvmlReturn_t hand_out(nvmlReturn_t result, unsigned number, const void *from, size_t size,
-                             unsigned *count, void *to) {
-    if (result != NVML_SUCCESS) return result;
-    unsigned room = *count;
+static nvmlReturn_t number_of(unsigned number, unsigned room, unsigned *count) {
     *count = number;
     if (!number) return NVML_ERROR_NOT_FOUND;
-    if (!to || room < number) return NVML_ERROR_INSUFFICIENT_SIZE;
-    memcpy(to, from, number * size);
-    return NVML_SUCCESS;
+    return room < number ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
+
+static nvmlReturn_t hand_out(nvmlReturn_t result, unsigned number, const void *from, size_t size,
+                             unsigned *count, void *to) {
+    if (result == NVML_SUCCESS) result = number_of(number, to ? *count : 0, count);
+    if (result == NVML_SUCCESS) memcpy(to, from, number * size);
+    return result;
+}
+
+/* ---- the container's own account of its processes ---- */
+
+/* Of the time in which memory was read or written, somebody's part is as of all the time. */
+static unsigned memory_part(const nvmlUtilization_t *rates, unsigned own) {
+    unsigned all = (unsigned)larger(rates->gpu, own);
+    return all ? rates->memory * own / all : 0;
+}
+
+struct list {
+    void *to;
+    nvmlUtilization_t rates; /* the card's */
+};
+
+static void put_sample(void *list, unsigned index, const struct activity *own) {
+    const struct list *put = list;
+    ((nvmlProcessUtilizationSample_t *)put->to)[index] =
+        (nvmlProcessUtilizationSample_t){.pid = own->pid,
+                                         .time = own->stamp,
+                                         .sm = own->percent,
+                                         .memory = memory_part(&put->rates, own->percent)};
+}
+
+static void put_info(void *list, unsigned index, const struct activity *own) {
+    const struct list *put = list;
+    ((nvmlProcessUtilizationInfo_v1_t *)put->to)[index] =
+        (nvmlProcessUtilizationInfo_v1_t){.pid = own->pid,
+                                          .time = own->stamp,
+                                          .sm = own->percent,
+                                          .memory = memory_part(&put->rates, own->percent)};
+}
+
+/* `real`: the driver's answer to a question for the number alone, for its errors. */
+static nvmlReturn_t told_by_account(nvmlReturn_t real, struct regions *regions, nvmlDevice_t device,
+                                    unsigned long long since, activity_found *put, unsigned *count,
+                                    void *to) {
+    struct list list = {.to = to};
+    unsigned room = to ? *count : 0;
+    nvmlReturn_t result = nvml_would_answer(real);
+    if (result != NVML_SUCCESS) return result;
+    if (!room) return number_of(activity_most(regions), 0, count);
+    REAL(nvmlDeviceGetUtilizationRates)(device, &list.rates);
+    int card = nvml_card(regions, device);
+    return number_of(activity_list(regions, card, since, put, &list, room), room, count);
+}
+
+/* ---- what both make ---- */
 
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
                                                     nvmlProcessUtilizationSample_t *samples,
@@ -67,6 +112,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
     if (result != NVML_SUCCESS) return result;
     if (!regions || !count)
         return REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since);
+    if (nvml_metered(regions, nvml_card(regions, device)))
+        return told_by_account(REAL(nvmlDeviceGetProcessUtilization)(device, NULL, &number, since),
+                               regions, device, since, put_sample, count, samples);
     result = own_samples(regions, device, since, &number, &own);
     result = hand_out(result, number, own, sizeof *own, count, samples);
     free(own);
@@ -96,6 +144,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     if (result != NVML_SUCCESS) return result;
     if (!regions || !list) return REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, list);
     nvmlProcessesUtilizationInfo_t all = {.version = list->version, .since = list->since};
+    if (nvml_metered(regions, nvml_card(regions, device)))
+        return told_by_account(REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, &all), regions,
+                               device, list->since, put_info, &list->count, list->infos);
     result = own_infos(regions, device, &all);
     result = hand_out(result, all.count, all.infos, sizeof *all.infos, &list->count, list->infos);
     if (result == NVML_SUCCESS) list->since = all.since;
@@ -117,12 +168,11 @@ static nvmlReturn_t sampled(struct regions *regions, nvmlDevice_t device, unsign
 
 static nvmlReturn_t own_percent(struct regions *regions, nvmlDevice_t device, unsigned *percent) {
     int card = nvml_card(regions, device);
-    if (!metered(regions, card)) return sampled(regions, device, percent);
+    if (!nvml_metered(regions, card)) return sampled(regions, device, percent);
     *percent = utilization_charged(regions, card);
     return NVML_SUCCESS;
 }
 
-/* Of the time in which memory was read or written, the container's part is as of all the time. */
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
     struct regions *regions;
     unsigned own;
@@ -130,8 +180,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
     if (result != NVML_SUCCESS || (result = nvml_enter(&regions)) != NVML_SUCCESS || !regions)
         return result;
     if ((result = own_percent(regions, device, &own)) != NVML_SUCCESS) return result;
-    rates->memory = rates->gpu > own ? rates->memory * own / rates->gpu : rates->memory;
-    rates->gpu = own;
+    *rates = (nvmlUtilization_t){own, memory_part(rates, own)};
     return NVML_SUCCESS;
 }
 
@@ -152,38 +201,4 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned
                                       ? own
                                       : samples[i].value.number * own / 100;
     return NVML_SUCCESS;
-}
-
-/* ---- accounting, which the driver keeps per process ---- */
-
-EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count,
-                                                unsigned *pids) {
-    struct regions *regions;
-    unsigned own = 0;
-    nvmlReturn_t result = nvml_enter(&regions);
-    if (result != NVML_SUCCESS) return result;
-    result = REAL(nvmlDeviceGetAccountingPids)(device, count, pids);
-    if (result != NVML_SUCCESS || !regions || !pids) return result;
-    for (unsigned i = 0; i < *count; i++)
-        if (nvml_own(regions, pids[i])) pids[own++] = pids[i];
-    *count = own;
-    return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid,
-                                                 nvmlAccountingStats_t *stats) {
-    struct regions *regions;
-    nvmlReturn_t result = nvml_enter(&regions);
-    if (result != NVML_SUCCESS) return result;
-    if (regions && !nvml_own(regions, pid)) return NVML_ERROR_NOT_FOUND;
-    return REAL(nvmlDeviceGetAccountingStats)(device, pid, stats);
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device,
-                                                    nvmlAccountingStats_v2_t *stats) {
-    struct regions *regions;
-    nvmlReturn_t result = nvml_enter(&regions);
-    if (result != NVML_SUCCESS) return result;
-    if (regions && stats && !nvml_own(regions, stats->pid)) return NVML_ERROR_NOT_FOUND;
-    return REAL(nvmlDeviceGetAccountingStats_v2)(device, stats);
 }

@@ -19,6 +19,7 @@
 struct segment;    /* allocs.c */
 struct vmm_handle; /* vmm.c */
 struct late;       /* late.c */
+struct looks;      /* activity.c */
 
 #define PAGE_SEGMENTS_MAX 5
 #define CONTEXTS_MAX 256
@@ -101,7 +102,7 @@ struct process {
     uint32_t pool_lock, pools_used;
     uint32_t pools_dirty; /* some pool is */
     uint32_t vmm_lock, late_lock, load_lock, share_lock;
-    uint32_t costs_lock;
+    uint32_t costs_lock, looks_lock;
     struct process_card cards[MIZAR_CARD_MAX];
     int8_t device_card[DEVICES_MAX]; /* by CUDA ordinal: card + 1, -1 for none, 0 not asked yet */
     struct segment *segments[SEGMENTS_MAX];
@@ -113,6 +114,7 @@ struct process {
     struct late *late; /* frees that wait for a stream */
     struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */
     struct metering *metering;
+    struct looks *looks[MIZAR_CARD_MAX];
     uint32_t streams_ended; /* so far */
     uint32_t captures;      /* of streams, that are under way */
 };

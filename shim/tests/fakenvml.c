@@ -1,5 +1,6 @@
 /* NVML beside the fake driver: device k is card k, whatever CUDA's order. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "cuda_api.h"
@@ -94,6 +95,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
     return NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
+/* The caller, as the driver knows him: with FAKE_HOST_PIDS by a PID that means nothing to him. */
+static unsigned caller(void) {
+    return (unsigned)getpid() + (getenv("FAKE_HOST_PIDS") ? 1u << 22 : 0);
+}
+
 /* Somebody else is 60 % of the card, the caller 30 %. */
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
     (void)device;
@@ -110,7 +116,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
     if (!samples || room < 2) return NVML_ERROR_INSUFFICIENT_SIZE;
     samples[0] = (nvmlProcessUtilizationSample_t){.pid = 4711, .time = since + 1, .sm = 60};
     samples[1] = (nvmlProcessUtilizationSample_t){
-        .pid = (unsigned)getpid(), .time = since + 2, .sm = 30, .memory = 7};
+        .pid = caller(), .time = since + 2, .sm = 30, .memory = 7};
     return NVML_SUCCESS;
 }
 
@@ -122,7 +128,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     list->count = 2;
     if (!list->infos || room < 2) return NVML_ERROR_INSUFFICIENT_SIZE;
     list->infos[0] = (nvmlProcessUtilizationInfo_v1_t){.pid = 4711, .sm = 60};
-    list->infos[1] = (nvmlProcessUtilizationInfo_v1_t){.pid = (unsigned)getpid(), .sm = 30};
+    list->infos[1] = (nvmlProcessUtilizationInfo_v1_t){.pid = caller(), .sm = 30};
     list->since = 99;
     return NVML_SUCCESS;
 }
@@ -142,7 +148,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *c
     if (*count < 2) return NVML_ERROR_INSUFFICIENT_SIZE;
     *count = 2;
     pids[0] = 4711;
-    pids[1] = (unsigned)getpid();
+    pids[1] = caller();
     return NVML_SUCCESS;
 }
 
@@ -150,12 +156,12 @@ EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned p
                                                  nvmlAccountingStats_t *stats) {
     (void)device;
     *stats = (nvmlAccountingStats_t){.gpu = pid == 4711 ? 60 : 30};
-    return NVML_SUCCESS;
+    return pid == 4711 || pid == caller() ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device,
                                                     nvmlAccountingStats_v2_t *stats) {
     (void)device;
     stats->gpu = stats->pid == 4711 ? 60 : 30;
-    return NVML_SUCCESS;
+    return stats->pid == 4711 || stats->pid == caller() ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }

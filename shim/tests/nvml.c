@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "api.h"
@@ -19,17 +20,24 @@ static nvmlDevice_t device_of(unsigned index) {
     return device;
 }
 
-/* What the meter does, which has no work to measure here. */
-static void charge(unsigned card, uint64_t ns) {
+static struct mizar_usage *open_usage(void) {
     char path[4096];
     snprintf(path, sizeof path, "%s/usage", getenv("MIZAR_DIR"));
     int fd = open(path, O_RDWR);
     struct mizar_usage *usage =
         mmap(NULL, MIZAR_USAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(fd >= 0 && usage != MAP_FAILED);
-    __atomic_fetch_add(&usage->cards[card].compute.charged_ns, ns, __ATOMIC_RELAXED);
-    munmap(usage, MIZAR_USAGE_SIZE);
     close(fd);
+    return usage;
+}
+
+/* What the meter does, which has no work to measure here. This process is the only one. */
+static void charge(unsigned card, uint64_t ns) {
+    struct mizar_usage *usage = open_usage();
+    CHECK_IS(usage->slots[0].pid, getpid());
+    __atomic_fetch_add(&usage->cards[card].compute.charged_ns, ns, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&usage->slots[0].cards[card].gpu_time_ns, ns, __ATOMIC_RELAXED);
+    munmap(usage, MIZAR_USAGE_SIZE);
 }
 
 static unsigned rate(unsigned index) {
@@ -91,6 +99,107 @@ static void infos(void) {
     CHECK_IS(found[0].sm, 30);
     list.version = 7;
     CHECK_IS(api.nvmlDeviceGetProcessesUtilizationInfo(device, &list), NVML_ERROR_INVALID_ARGUMENT);
+}
+
+/* Another process has taken the slot, and begins at nothing. */
+static void replace_process(void) {
+    struct mizar_usage *usage = open_usage();
+    usage->slots[0].generation++;
+    usage->slots[0].cards[0].gpu_time_ns = 0;
+    munmap(usage, MIZAR_USAGE_SIZE);
+}
+
+static nvmlReturn_t ask_samples(unsigned card, unsigned long long since,
+                                nvmlProcessUtilizationSample_t *found) {
+    unsigned count = 4;
+    nvmlDevice_t device = device_of(card);
+    nvmlReturn_t result =
+        api.nvmlDeviceGetProcessUtilization(device, found, &count, since);
+    CHECK_IS(count, result == NVML_SUCCESS);
+    return result;
+}
+
+/* It was found so short a time ago that nothing newer can be found yet. */
+static bool is_young(const nvmlProcessUtilizationSample_t *found) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t us = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+    return us - found->time < 100000;
+}
+
+/*
+ * Metered: the container's own account of its processes, whatever PIDs the driver tells. What is found
+ * is of the time since somebody last asked, and is no news to who has seen it.
+ */
+static void metered_processes(void) {
+    nvmlProcessUtilizationSample_t first, found[4];
+    unsigned count = 0;
+    CHECK_IS(api.nvmlDeviceGetProcessUtilization(device_of(0), NULL, &count, 0),
+             NVML_ERROR_INSUFFICIENT_SIZE);
+    CHECK_IS(count, 1);
+    CHECK_IS(ask_samples(0, 0, found), NVML_ERROR_NOT_FOUND); /* nothing was done */
+    usleep(200000);
+    charge(0, 100000000);
+    CHECK_IS(ask_samples(0, 0, &first), NVML_SUCCESS);
+    CHECK_IS(first.pid, getpid());
+    CHECK(first.sm > 0 && first.sm <= 50);
+    CHECK_IS(first.memory, 45 * first.sm / 90);
+    nvmlReturn_t again = ask_samples(0, first.time - 1, found);
+    if (is_young(&first)) CHECK_IS(again, NVML_SUCCESS);
+    if (is_young(&first)) CHECK_IS(found[0].sm, first.sm); /* the same answer */
+    CHECK_IS(ask_samples(0, first.time, found), NVML_ERROR_NOT_FOUND);
+    CHECK_IS(ask_samples(1, 0, found), NVML_ERROR_NOT_FOUND);
+    usleep(200000);
+    replace_process();
+    charge(0, 2000000000);
+    CHECK_IS(ask_samples(0, first.time, found), NVML_SUCCESS);
+    CHECK(found[0].time > first.time);
+    CHECK_IS(found[0].sm, 100);
+    usleep(200000);
+    CHECK_IS(ask_samples(0, found[0].time, found), NVML_ERROR_NOT_FOUND);
+}
+
+static void metered_infos(void) {
+    nvmlProcessUtilizationInfo_v1_t found[4];
+    nvmlProcessesUtilizationInfo_t list = {.version = 0x01000018, .count = 4, .infos = found};
+    CHECK_IS(api.nvmlDeviceGetProcessesUtilizationInfo(device_of(0), &list), NVML_ERROR_NOT_FOUND);
+    usleep(200000);
+    charge(0, 100000000);
+    list.count = 4;
+    CHECK_IS(api.nvmlDeviceGetProcessesUtilizationInfo(device_of(0), &list), NVML_SUCCESS);
+    CHECK_IS(list.count, 1);
+    CHECK_IS(found[0].pid, getpid());
+    CHECK(found[0].sm > 0 && found[0].sm <= 50);
+    CHECK_IS(found[0].memory, 45 * found[0].sm / 90);
+    list = (nvmlProcessesUtilizationInfo_t){.version = 0x01000018, .since = found[0].time};
+    CHECK_IS(api.nvmlDeviceGetProcessesUtilizationInfo(device_of(0), &list),
+             NVML_ERROR_INSUFFICIENT_SIZE);
+    CHECK_IS(list.count, 1);
+    list.version = 7;
+    CHECK_IS(api.nvmlDeviceGetProcessesUtilizationInfo(device_of(0), &list), NVML_ERROR_INVALID_ARGUMENT);
+}
+
+/* Over a process's life; who has nothing on the card is not told of. */
+static void metered_accounting(void) {
+    nvmlAccountingStats_t stats;
+    nvmlAccountingStats_v2_t stats_v2 = {.pid = (unsigned)getpid()};
+    unsigned pids[4], count = 0;
+    nvmlDevice_t device = device_of(0);
+    CHECK_IS(api.nvmlDeviceGetAccountingPids(device, &count, NULL), NVML_SUCCESS);
+    CHECK_IS(count, 0);
+    charge(0, 3600000000000000);
+    CHECK_IS(api.nvmlDeviceGetAccountingPids(device, &count, NULL), NVML_ERROR_INSUFFICIENT_SIZE);
+    CHECK_IS(count, 1);
+    CHECK_IS(api.nvmlDeviceGetAccountingPids(device, &count, pids), NVML_SUCCESS);
+    CHECK_IS(pids[0], getpid());
+    CHECK_IS(api.nvmlDeviceGetAccountingStats(device, (unsigned)getpid(), &stats), NVML_SUCCESS);
+    CHECK_IS(stats.gpu, 100);
+    CHECK_IS(stats.running, 1);
+    CHECK_IS(api.nvmlDeviceGetAccountingStats_v2(device, &stats_v2), NVML_SUCCESS);
+    CHECK_IS(stats_v2.gpu, 100);
+    CHECK_IS(stats_v2.start_time, stats.start_time);
+    CHECK(stats.start_time / 1000000 <= (unsigned long long)time(NULL));
+    CHECK_IS(api.nvmlDeviceGetAccountingStats(device, OTHER, &stats), NVML_ERROR_NOT_FOUND);
 }
 
 static unsigned sample(int type) {
@@ -188,6 +297,9 @@ static const struct {
     {"nvmlDeviceGetMPSComputeRunningProcesses", mps},
     {"nvmlDeviceGetRunningProcessDetailList", details},
     {"metered", metered},
+    {"metered_processes", metered_processes},
+    {"metered_infos", metered_infos},
+    {"metered_accounting", metered_accounting},
 };
 
 int main(int count, char **arguments) {

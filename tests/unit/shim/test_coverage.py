@@ -33,8 +33,9 @@ def hooks() -> set[str]:
 def snippets(env: dict[str, str]) -> Iterator[tuple[str, ...]]:
     """Every snippet of every program of snippets, as a command."""
     for program in ("snippets", "nvml"):
-        for name in set(run(program, env=env).stdout.split()) - {"oversubscribed", "metered"}:
-            yield program, name, "link"
+        for name in set(run(program, env=env).stdout.split()) - {"oversubscribed"}:
+            if not name.startswith("metered"):
+                yield program, name, "link"
     for name in run("launches", env=env).stdout.split():
         yield "launches", name, "link", "free"
     for name in set(run("copies", env=env).stdout.split()) - {"metered"}:

@@ -30,10 +30,11 @@ SNIPPETS = [
     "nvmlDeviceGetMPSComputeRunningProcesses",
     "nvmlDeviceGetRunningProcessDetailList",
 ]
+METERED = ["metered", "metered_processes", "metered_infos", "metered_accounting"]
 
 
 def test_every_snippet_is_run(env: dict[str, str]) -> None:
-    assert set(run("nvml", env=env).stdout.split()) == {*SNIPPETS, "metered"}
+    assert set(run("nvml", env=env).stdout.split()) == {*SNIPPETS, *METERED}
 
 
 @pytest.mark.parametrize("way", ["link", "dlsym", "default"])
@@ -42,9 +43,12 @@ def test_snippet(snippet: str, way: str, env: dict[str, str]) -> None:
     run("nvml", snippet, way, env=env)
 
 
-def test_metered_time(env: dict[str, str], slot: Slot) -> None:
+@pytest.mark.parametrize("pids", ["own", "host"])
+@pytest.mark.parametrize("snippet", METERED)
+def test_metered_time(snippet: str, pids: str, env: dict[str, str], slot: Slot) -> None:
+    """In a PID namespace of its own, a container is told PIDs that it does not know."""
     slot.set_limits(*(Card(card_uuid(i), 64 * MIB, compute_mode=1) for i in range(2)))
-    run("nvml", "metered", "dlsym", env=env)
+    run("nvml", snippet, "dlsym", env=env | ({"FAKE_HOST_PIDS": "1"} if pids == "host" else {}))
 
 
 # ---- on a simulated machine, as nvidia-smi and monitors see it ----
@@ -60,6 +64,15 @@ print(json.dumps({n.nvmlDeviceGetUUID(h): {
     "processes": [p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(h)],
     "busy": n.nvmlDeviceGetUtilizationRates(h).gpu,
 } for h in handles}))
+"""
+ASK_PROCESSES = """
+import json, time, pynvml as n
+n.nvmlInit()
+handle = n.nvmlDeviceGetHandleByIndex(0)
+first = n.nvmlDeviceGetProcessUtilization(handle, 0)
+time.sleep(1)
+found = n.nvmlDeviceGetProcessUtilization(handle, max(sample.timeStamp for sample in first))
+print(json.dumps({sample.pid: sample.smUtil for sample in found}))
 """
 
 
@@ -88,13 +101,17 @@ class Machine:
             Card(self.uuids[0], 100 * MIB, compute_mode=compute_mode),
         )
 
-    def ask(self) -> dict[str, dict[str, Any]]:
-        """What NVML says, by UUID, in NVML's order."""
+    def ask(self, program: str = ASK) -> dict[str, Any]:
+        """What NVML says: by UUID, in NVML's order."""
         done = subprocess.run(
-            [sys.executable, "-c", ASK], env=self.env, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", program],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == 0, done.stderr
-        answer: dict[str, dict[str, Any]] = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
 
@@ -133,8 +150,8 @@ def test_who_does_nothing_is_not_busy(mode: int, machine: Machine) -> None:
 
 
 @contextmanager
-def load(env: dict[str, str]) -> Iterator[None]:
-    """A program that keeps card 0 as busy as it may: shim/bench/load.c."""
+def load(env: dict[str, str]) -> Iterator[int]:
+    """A program that keeps card 0 as busy as it may: shim/bench/load.c. Its PID."""
     with subprocess.Popen(
         [BUILD / "bench" / "load", "us_20"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -143,7 +160,7 @@ def load(env: dict[str, str]) -> Iterator[None]:
         process.stdin.write(b"\n")
         process.stdin.flush()
         time.sleep(0.5)
-        yield
+        yield process.pid
         process.kill()
 
 
@@ -166,3 +183,15 @@ def test_a_neighbours_work_is_not_told_of(machine: Machine) -> None:
         assert machine.ask()[machine.uuids[0]]["busy"] == 0
         with load(machine.env):
             assert 20 <= machine.ask()[machine.uuids[0]]["busy"] <= 80
+
+
+def test_each_process_of_the_container_is_told_of(machine: Machine) -> None:
+    """By the container's own account: nobody looks for its processes among the driver's."""
+    machine.slot.set_limits(
+        Card(machine.uuids[0], 100 * MIB, compute_mode=1, core_share=5000),
+    )
+    with load(bare(machine)), load(machine.env) as one, load(machine.env) as other:
+        busy = machine.ask(ASK_PROCESSES)
+    assert set(busy) == {str(one), str(other)}
+    assert all(2 <= percent <= 60 for percent in busy.values())
+    assert 15 <= sum(busy.values()) <= 70
