@@ -110,6 +110,7 @@ API CUresult cuFuncGetModule(CUmodule *module, CUfunction function) {
 
 API CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     TRY(function_check(kernel));
+    if (kernel->library) TRY(library_load(kernel->library));
     *function = kernel;
     return CUDA_SUCCESS;
 }

@@ -27,6 +27,8 @@ struct CUfunc_st {
 };
 
 CUresult function_check(CUfunction function);
+/* Brings the library's code to the card, as its first kernel to be used does. */
+CUresult library_load(CUlibrary library);
 /* A kernel of that name, made when first asked for. */
 CUfunction function_new(const char *name);
 

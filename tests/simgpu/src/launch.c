@@ -51,6 +51,7 @@ CUresult launch_work(const CUDA_KERNEL_NODE_PARAMS *launch, unsigned number, str
     CUDA_KERNEL_NODE_PARAMS whole = *launch;
     if (!whole.func) whole.func = whole.kern;
     TRY(function_check(whole.func));
+    if (whole.func->library) TRY(library_load(whole.func->library));
     uint64_t threads = threads_of(launch), blocks = blocks_of(launch);
     if (wrong_shape(launch, threads)) return CUDA_ERROR_INVALID_VALUE;
     uint64_t resident = launch_resident((unsigned)threads);

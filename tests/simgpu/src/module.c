@@ -18,6 +18,7 @@ struct image {
 struct CUmod_st {
     uint32_t magic;
     CUcontext context;
+    bool loaded; /* its code is on the card */
     uint64_t charged;
     struct image image;
 };
@@ -99,16 +100,44 @@ static CUresult check_module(CUmodule module) {
     return module && module->magic == MODULE_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+/* Code comes to the card when a kernel of it is first asked for, unless the environment says otherwise. */
+static bool is_lazy(void) {
+    const char *mode = getenv("CUDA_MODULE_LOADING");
+    return !mode || strcmp(mode, "EAGER") != 0;
+}
+
+/* The caller holds the lock. */
+static CUresult take_code(CUmodule module) {
+    CUcontext context = module->context;
+    uint64_t cost = driver.sim.state->cards[context->card].module_bytes;
+    if (module->loaded || !context->alive) return CUDA_SUCCESS;
+    if (!sim_take(&driver.sim, context->card, cost)) return CUDA_ERROR_OUT_OF_MEMORY;
+    context->charged += cost; /* ends with the context, if not before */
+    module->charged = cost;
+    module->loaded = true;
+    return CUDA_SUCCESS;
+}
+
+static CUresult load_code(CUmodule module) {
+    pthread_mutex_lock(&lock);
+    CUresult result = take_code(module);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
 API CUresult cuModuleLoadData(CUmodule *module, const void *data) {
     CUcontext context;
     TRY(context_current(&context));
     if (!module || !data) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t cost = driver.sim.state->cards[context->card].module_bytes;
-    if (!sim_take(&driver.sim, context->card, cost)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUmodule made = calloc(1, sizeof *made);
     if (!made) abort();
-    context->charged += cost; /* ends with the context, if not before */
-    *made = (struct CUmod_st){MODULE_MAGIC, context, cost, image_of(data)};
+    *made = (struct CUmod_st){.magic = MODULE_MAGIC, .context = context};
+    CUresult result = is_lazy() ? CUDA_SUCCESS : load_code(made);
+    if (result) {
+        free(made);
+        return result;
+    }
+    made->image = image_of(data);
     *module = made;
     return CUDA_SUCCESS;
 }
@@ -148,6 +177,7 @@ API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const ch
     TRY(check_module(module));
     if (!function) return CUDA_ERROR_INVALID_VALUE;
     TRY(find(&module->image, name, function));
+    TRY(load_code(module));
     (*function)->module = module;
     return CUDA_SUCCESS;
 }
@@ -161,9 +191,9 @@ API CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule 
 }
 
 API CUresult cuModuleGetLoadingMode(int *mode) {
-    enum { LAZY = 2 };
+    enum { EAGER = 1, LAZY };
     TRY(driver_ready());
-    *mode = LAZY;
+    *mode = is_lazy() ? LAZY : EAGER;
     return CUDA_SUCCESS;
 }
 
@@ -225,4 +255,10 @@ API CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     }
     *module = library->module;
     return CUDA_SUCCESS;
+}
+
+CUresult library_load(CUlibrary library) {
+    CUmodule module;
+    TRY(cuLibraryGetModule(&module, library));
+    return load_code(module);
 }

@@ -35,6 +35,7 @@ class Container:
         self.env = {
             "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
             "MIZAR_DIR": str(self.slot.path),
+            "CUDA_MODULE_LOADING": "EAGER",  # what is loaded later, the limit does not hold
             **simgpu.environment(self.machine.directory),
         }
 
@@ -167,3 +168,20 @@ def test_what_has_no_stand_in_is_bounded_by_the_card(way: str, container: Contai
         assert container.machine.cards[0].used > container.machine.cards[0].total - 2 * STEP
         assert shell.free_and_total() == (free - taken * STEP, total)
         assert take_all(shell, "alloc") == free // STEP - taken  # what is said to be free
+
+
+# ---- code ----
+
+
+@pytest.mark.parametrize("mode", ["EAGER", "LAZY"])
+def test_code_is_charged_where_it_comes_when_it_is_loaded(mode: str, container: Container) -> None:
+    """Drivers load a kernel when it is first asked for. Then NVML alone tells of its code."""
+    command, env = BUILD / "bench" / "load", container.env | {"CUDA_MODULE_LOADING": mode}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([command, "us_20"], env=env, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout and process.stdout.readline() == b"ready\n"
+        charged, used = container.slot.used(0), container.machine.cards[0].used
+        process.kill()
+    code = used - CONTEXT
+    assert code > 0
+    assert charged == used - (code if mode == "LAZY" else 0)
