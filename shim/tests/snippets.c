@@ -924,6 +924,25 @@ static void oversubscribed_async(void) {
     }
 }
 
+/* It is the stream's context that counts, also where another is current. */
+static void oversubscribed_elsewhere(void) {
+    CUdeviceptr pointer;
+    CUstream first;
+    CUdevice device;
+    CHECK_IS(cuStreamCreate(&first, 0), CUDA_SUCCESS);
+    fake_use(2); /* not one of ours */
+    fake.card_full = 1;
+    CUresult expected = getenv("OVERSUBSCRIBE") ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, first), expected);
+    CHECK_IS(api_used(0), expected ? 0 : 40 * MIB);
+    CHECK_IS(cuCtxGetDevice(&device), CUDA_SUCCESS);
+    CHECK_IS(device, 2);
+    if (expected) return;
+    CHECK_IS(api.cuMemFreeAsync(pointer, first), CUDA_SUCCESS);
+    CHECK_IS(api.cuStreamSynchronize(first), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
 /* Where managed memory would not do, it does not take the place. */
 static void oversubscribed_apart(void) {
     CUdeviceptr pointer;
@@ -1014,6 +1033,7 @@ static const struct {
     {"nvml_processes", nvml_processes},
     {"oversubscribed", oversubscribed},
     {"oversubscribed_async", oversubscribed_async},
+    {"oversubscribed_elsewhere", oversubscribed_elsewhere},
     {"oversubscribed_apart", oversubscribed_apart},
     {"small", small},
 };

@@ -29,7 +29,8 @@ class Isolation(Model):
 
     memory: MemoryMode = "Hard"
     """Hard: a container never has more memory than its share. Oversubscribe: shares may add up
-    to more than the card; what does not fit goes to the node's memory."""
+    to more than the card; allocations that do not fit go to the node's memory, where CUDA can
+    (not those of virtual memory management, arrays and graphs)."""
 
     compute: ComputeMode = "None"
     """None: kernels of all containers take turns. Hard: never above the share. Soft: above it

@@ -54,7 +54,12 @@ OBJECTS = [
     "cuIpcOpenMemHandle",
     "cuIpcOpenMemHandle_v2",
 ]
-OVERSUBSCRIBED = ["oversubscribed", "oversubscribed_async", "oversubscribed_apart"]
+OVERSUBSCRIBED = [
+    "oversubscribed",
+    "oversubscribed_async",
+    "oversubscribed_elsewhere",
+    "oversubscribed_apart",
+]
 MORE = [
     "pitch",
     "foreign_card",
