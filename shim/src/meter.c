@@ -259,7 +259,8 @@ CUresult meter_begin(struct piece *piece, const void *work, uint64_t shape, uint
     piece->name = lane_name(piece);
     if (piece->name != stream && lanes_pay(work, shape, piece->name)) return CUDA_SUCCESS;
     if (piece->regions && is_captured(stream)) return CUDA_SUCCESS;
-    piece->meter = piece->regions ? meters_of(piece->regions, stream) : NULL;
+    if (piece->regions) result = meters_of(piece->regions, stream, &piece->meter);
+    if (result != CUDA_SUCCESS) return result;
     if (piece->meter) piece->card = piece->meter->card;
     if (piece->meter && is_limited(piece)) {
         run_measured(piece, begin_measured);
@@ -321,7 +322,7 @@ void meter_before_wait(uintptr_t stream) {
     struct lane *lane = lanes_find(piece.name);
     if (lane && !lane->meter) lane->credit = 0; /* has a limit come? */
     if (!lane || !lane->begin || is_captured(stream)) return;
-    piece.meter = meters_of(piece.regions, stream);
+    meters_of(piece.regions, stream, &piece.meter);
     if (!piece.meter || piece.meter != lane->meter) return;
     piece.card = piece.meter->card;
     run_measured(&piece, end_waiting);
@@ -336,7 +337,7 @@ void meter_before_wait_for_all(void) {
     struct piece piece = {.regions = shim_known()};
     const struct lane *lane = &lanes.all[lanes.last];
     if (!piece.regions || !lane->begin) return;
-    piece.meter = meters_of(piece.regions, CU_STREAM_LEGACY);
+    meters_of(piece.regions, CU_STREAM_LEGACY, &piece.meter);
     if (piece.meter) run_measured(&piece, end_all);
 }
 
@@ -351,6 +352,6 @@ static void reap_meter(struct regions *regions, struct meter *meter) {
 
 void meter_after_wait(void) {
     struct regions *regions = shim_known();
-    struct meter *meters = regions ? meters_all(regions) : NULL;
-    for (unsigned i = 0; meters && i < METERS_MAX; i++) reap_meter(regions, &meters[i]);
+    struct meter *meter = regions ? meters_first(regions) : NULL;
+    for (; meter; meter = meter->next) reap_meter(regions, meter);
 }

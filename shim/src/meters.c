@@ -21,62 +21,65 @@
 
 /* ---- the meters of a process ------------------------------------------------------------------- */
 
-static struct metering *metering_new(struct process *process) {
-    struct metering *none = NULL;
-    struct metering *made = process_map(sizeof *made);
-    if (!made) return NULL;
-    if (__atomic_compare_exchange_n(&process->metering, &none, made, false, __ATOMIC_ACQ_REL,
-                                    __ATOMIC_ACQUIRE))
-        return made;
-    sys_unmap(made, sizeof *made);
-    return none;
+struct meter *meters_first(struct regions *regions) {
+    return __atomic_load_n(&regions->process->meters, __ATOMIC_ACQUIRE);
 }
 
-static struct metering *metering_of(struct regions *regions) {
-    struct metering *known = __atomic_load_n(&regions->process->metering, __ATOMIC_ACQUIRE);
-    return known ? known : metering_new(regions->process);
-}
-
-static struct meter *find(struct metering *metering, CUcontext context) {
-    for (unsigned i = 0; i < METERS_MAX; i++)
-        if (__atomic_load_n(&metering->meters[i].context, __ATOMIC_ACQUIRE) == context)
-            return &metering->meters[i];
-    return NULL;
-}
-
-static struct meter *add(struct metering *metering, CUcontext context, int card) {
-    process_lock(&metering->lock);
-    struct meter *meter = find(metering, context);
-    if (!meter && (meter = find(metering, NULL))) {
-        meter->card = card;
-        __atomic_store_n(&meter->context, context, __ATOMIC_RELEASE);
-    }
-    process_unlock(&metering->lock);
+static struct meter *find(struct regions *regions, CUcontext context) {
+    struct meter *meter = meters_first(regions);
+    while (meter && __atomic_load_n(&meter->context, __ATOMIC_ACQUIRE) != context)
+        meter = meter->next;
     return meter;
 }
 
-struct meter *meters_of(struct regions *regions, uintptr_t stream) {
-    struct metering *metering = metering_of(regions);
+static struct meter *push_new(struct regions *regions) {
+    struct meter *meter = process_map(sizeof *meter);
+    if (!meter) return NULL;
+    meter->next = meters_first(regions);
+    __atomic_store_n(&regions->process->meters, meter, __ATOMIC_RELEASE);
+    return meter;
+}
+
+/* The caller holds the lock. */
+static struct meter *take_free(struct regions *regions, CUcontext context, int card) {
+    struct meter *meter = find(regions, NULL);
+    if (!meter && !(meter = push_new(regions))) return NULL;
+    meter->card = card;
+    __atomic_store_n(&meter->context, context, __ATOMIC_RELEASE);
+    return meter;
+}
+
+static struct meter *add(struct regions *regions, CUcontext context, int card) {
+    process_lock(&regions->process->meters_lock);
+    struct meter *meter = find(regions, context);
+    if (!meter) meter = take_free(regions, context, card);
+    process_unlock(&regions->process->meters_lock);
+    return meter;
+}
+
+/* Where the driver does not tell, the current one: what cannot be measured there stays charged. */
+static CUresult context_of(uintptr_t stream, CUcontext *context) {
+    if (stream > CU_STREAM_PER_THREAD &&
+        REAL(cuStreamGetCtx)((CUstream)stream, context) == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    CUresult result = REAL(cuCtxGetCurrent)(context);
+    return result == CUDA_SUCCESS && !*context ? CUDA_ERROR_INVALID_CONTEXT : result;
+}
+
+CUresult meters_of(struct regions *regions, uintptr_t stream, struct meter **meter) {
     CUcontext context = NULL;
     CUdevice device;
-    CUresult result = stream <= CU_STREAM_PER_THREAD ? REAL(cuCtxGetCurrent)(&context)
-                                                     : REAL(cuStreamGetCtx)((CUstream)stream, &context);
-    if (!metering || result != CUDA_SUCCESS || !context) return NULL;
-    struct meter *meter = find(metering, context);
-    if (meter) return meter;
-    if (cards_stream_device((CUstream)stream, &device) != CUDA_SUCCESS) return NULL;
+    CUresult result = context_of(stream, &context);
+    if (result != CUDA_SUCCESS || (*meter = find(regions, context))) return result;
+    result = cards_stream_device((CUstream)stream, &device);
+    if (result != CUDA_SUCCESS) return result;
     int card = cards_of_device(regions, device);
-    return card == CARD_NONE ? NULL : add(metering, context, card);
+    *meter = card == CARD_NONE ? NULL : add(regions, context, card);
+    return *meter ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 struct meter *meters_known(struct regions *regions, CUcontext context) {
-    struct metering *metering = __atomic_load_n(&regions->process->metering, __ATOMIC_ACQUIRE);
-    return metering && context ? find(metering, context) : NULL;
-}
-
-struct meter *meters_all(struct regions *regions) {
-    struct metering *metering = __atomic_load_n(&regions->process->metering, __ATOMIC_ACQUIRE);
-    return metering ? metering->meters : NULL;
+    return context ? find(regions, context) : NULL;
 }
 
 /* Read without the lock by who only wants to know whether there is anything. */
@@ -95,11 +98,11 @@ void meters_clear(struct meter *meter) {
 }
 
 void meters_note_varying(struct regions *regions, uint64_t now) {
-    __atomic_store_n(&metering_of(regions)->varied_at, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&regions->process->varied_at, now, __ATOMIC_RELAXED);
 }
 
 bool meters_vary(struct regions *regions, uint64_t now) {
-    return now - __atomic_load_n(&metering_of(regions)->varied_at, __ATOMIC_RELAXED) < VARIED_FOR;
+    return now - __atomic_load_n(&regions->process->varied_at, __ATOMIC_RELAXED) < VARIED_FOR;
 }
 
 /* ---- settling what the card has done ------------------------------------------------------------ */

@@ -8,7 +8,6 @@
 #include "regions.h"
 #include "stamps.h"
 
-#define METERS_MAX 32
 #define BATCHES_MAX 64
 #define ONCE 16u /* of overlap: one piece of work at a time */
 
@@ -30,7 +29,8 @@ struct batch {
 
 /* Of one context. */
 struct meter {
-    CUcontext context; /* NULL: free */
+    CUcontext context;  /* NULL: free */
+    struct meter *next; /* the one made before it */
     int card;
     uint32_t lock;
     uint32_t count;        /* of the batches that are not settled, oldest first */
@@ -44,21 +44,17 @@ struct meter {
     struct stamps stamps;
 };
 
-/* Of the process: wiped by fork, as all of it is. */
-struct metering {
-    uint32_t lock;
-    uint64_t varied_at; /* when work of varying costs was last launched */
-    struct meter meters[METERS_MAX];
-};
+/*
+ * The meter of the stream's context, which is made if there is none: as many as there are contexts,
+ * since work that nobody measures would not be limited. Needs no lock.
+ */
+CUresult meters_of(struct regions *regions, uintptr_t stream, struct meter **meter);
 
-/* The meter of the stream's context; NULL: its work cannot be measured. Needs no lock. */
-struct meter *meters_of(struct regions *regions, uintptr_t stream);
-
-/* The same if there is one already. */
+/* The same if there is one already, or NULL. */
 struct meter *meters_known(struct regions *regions, CUcontext context);
 
-/* All meters of the process, METERS_MAX of them, or NULL. */
-struct meter *meters_all(struct regions *regions);
+/* All meters of the process: this one, its next, ... or NULL. */
+struct meter *meters_first(struct regions *regions);
 
 /* Its stamps are void, and what they measured stays charged as it was reserved. */
 void meters_clear(struct meter *meter);

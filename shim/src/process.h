@@ -86,7 +86,7 @@ struct process_card {
     struct moments moments; /* in which this process had work on the card */
 };
 
-struct metering; /* meter.c */
+struct meter; /* meters.c */
 
 struct process {
     uint32_t attached; /* set last: slot is ours */
@@ -113,8 +113,10 @@ struct process {
     struct map vmm_handles, vmm_mappings, vmm_keepers;
     struct late *late; /* frees that wait for a stream */
     struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */
-    struct metering *metering;
     struct looks *looks[MIZAR_CARD_MAX];
+    struct meter *meters; /* the newest first */
+    uint32_t meters_lock;
+    uint64_t varied_at;     /* when work of varying costs was last launched */
     uint32_t streams_ended; /* so far */
     uint32_t captures;      /* of streams, that are under way */
 };

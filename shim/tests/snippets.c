@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "api.h"
@@ -481,6 +482,20 @@ static void context_limits(void) {
     CHECK_IS(api.cuCtxSetLimit(5, 64 * MIB), CUDA_SUCCESS); /* no memory in this one */
     CHECK_IS(api.cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
     CHECK_IS(api_used(0), 0);
+}
+
+/* No memory for what measures its work: that is refused, not unlimited. */
+static void unmeasured_context(void) {
+    struct rlimit before, none;
+    CHECK(!getrlimit(RLIMIT_AS, &before));
+    none = before;
+    none.rlim_cur = 0;
+    CHECK(!setrlimit(RLIMIT_AS, &none));
+    CUresult result = api.cuLaunchKernel((CUfunction)0x1000, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+    CHECK(!setrlimit(RLIMIT_AS, &before));
+    CHECK_IS(result, CUDA_ERROR_OUT_OF_MEMORY);
+    result = api.cuLaunchKernel((CUfunction)0x1000, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+    CHECK_IS(result, CUDA_SUCCESS);
 }
 
 static void green_context(void) {
@@ -1008,6 +1023,7 @@ static const struct {
     {"first_context_too_large", first_context_too_large},
     {"cuDevicePrimaryCtxRetain", primary},
     {"unseen_context", unseen_context},
+    {"unmeasured_context", unmeasured_context},
     {"cuCtxSetLimit", context_limits},
     {"cuCtxFromGreenCtx", green_context},
     {"cuArrayCreate", array_v1},

@@ -71,6 +71,7 @@ MORE = [
     "cuMemCreate_elsewhere",
     "first_context_too_large",
     "unseen_context",
+    "unmeasured_context",
     "pool_waits",
     "pool_reuse",
     "pool_grain",
