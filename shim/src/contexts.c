@@ -9,6 +9,8 @@
 #include "pools.h"
 #include "probe.h"
 
+#define OF_A_VIEW (-1) /* in place of a device */
+
 /* ---- the table ---------------------------------------------------------------------------------- */
 
 static unsigned used(struct process *process) {
@@ -45,13 +47,14 @@ static unsigned add(struct process *process, struct process_context entry) {
     return place + 1;
 }
 
-static bool has_primary(struct regions *regions, CUdevice device) {
-    struct process *process = regions->process;
+/* The number of the device's primary context, or 0. */
+static unsigned find_primary(struct process *process, CUdevice device) {
     for (unsigned place = 0; place < used(process); place++) {
         struct process_context *entry = &process->contexts[place];
-        if (handle_in(process, place) && entry->primary && entry->device == device) return true;
+        if (handle_in(process, place) && entry->primary && entry->device == device)
+            return place + 1;
     }
-    return false;
+    return 0;
 }
 
 /* ---- what a context costs ------------------------------------------------------------------------ */
@@ -112,7 +115,7 @@ CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool pri
     if (charge->card == CARD_NONE) return CUDA_ERROR_OUT_OF_MEMORY;
     process_lock(&regions->process->context_lock);
     charge->primary = primary;
-    charge->counted = primary && has_primary(regions, device);
+    charge->counted = primary && find_primary(regions->process, device);
     if (charge->counted) return CUDA_SUCCESS;
     known_cost(regions, charge->card, &charge->bytes);
     if (!account_reserve(regions, charge->card, charge->bytes)) {
@@ -186,27 +189,35 @@ static unsigned notice(struct regions *regions, CUcontext context, CUdevice devi
             account_force(regions, entry.card, entry.bytes);
             count_context(regions, entry.card, (int64_t)entry.bytes);
         }
-        entry.primary = !has_primary(regions, device);
+        entry.primary = !find_primary(process, device);
         number = add(process, entry);
     }
     process_unlock(&process->context_lock);
     return number;
 }
 
+/* Memory that is taken in a view outlives it. */
+static unsigned owner_for(struct process *process, unsigned number, CUdevice device) {
+    if (__builtin_expect(process->contexts[number - 1].device != OF_A_VIEW, 1)) return number;
+    unsigned primary = find_primary(process, device);
+    return primary ? primary : number;
+}
+
 unsigned contexts_current(struct regions *regions, CUdevice device) {
     CUcontext context = NULL;
     if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context) return 0;
     unsigned number = find(regions->process, context);
-    return __builtin_expect(number != 0, 1) ? number : notice(regions, context, device);
+    if (__builtin_expect(number != 0, 1)) return owner_for(regions->process, number, device);
+    return notice(regions, context, device);
 }
 
-void contexts_add_free(struct regions *regions, CUcontext context) {
+void contexts_add_view(struct regions *regions, CUcontext context) {
     struct process *process = regions->process;
     process_lock(&process->context_lock);
     if (!find(process, context))
         add(process, (struct process_context){.handle = (uint64_t)(uintptr_t)context,
                                               .card = CARD_NONE,
-                                              .device = -1});
+                                              .device = OF_A_VIEW});
     process_unlock(&process->context_lock);
 }
 
@@ -251,25 +262,24 @@ void contexts_gone(struct regions *regions, CUcontext context) {
     __atomic_store_n(&entry->handle, 0, __ATOMIC_RELEASE);
 }
 
-static CUcontext primary_of(struct process *process, CUdevice device) {
-    for (unsigned place = 0; place < used(process); place++) {
-        struct process_context *entry = &process->contexts[place];
-        uint64_t handle = handle_in(process, place);
-        if (handle && entry->primary && entry->device == device)
-            return (CUcontext)(uintptr_t)handle;
-    }
-    return NULL;
+static void check_primary(struct regions *regions, unsigned number) {
+    unsigned flags;
+    int active = 1;
+    CUdevice device = regions->process->contexts[number - 1].device;
+    CUresult result = REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active);
+    if (result != CUDA_SUCCESS || active) return;
+    contexts_gone(regions, (CUcontext)(uintptr_t)handle_in(regions->process, number - 1));
+    pools_primary_gone(regions, device);
 }
 
 void contexts_check_primary(struct regions *regions, CUdevice device) {
-    unsigned flags;
-    int active = 1;
-    CUcontext primary = primary_of(regions->process, device);
-    if (!primary || REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS ||
-        active)
-        return;
-    contexts_gone(regions, primary);
-    pools_primary_gone(regions, device);
+    unsigned number = find_primary(regions->process, device);
+    if (number) check_primary(regions, number);
+}
+
+void contexts_check_primaries(struct regions *regions) {
+    for (CUdevice device = 0; device < DEVICES_MAX; device++)
+        contexts_check_primary(regions, device);
 }
 
 /* ---- cuCtxSetLimit ------------------------------------------------------------------------------- */

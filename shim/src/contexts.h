@@ -8,7 +8,10 @@
 #include "cuda_api.h"
 #include "regions.h"
 
-/* The number of the calling thread's context, which is on that device; 0 when there is no room. */
+/*
+ * The number of the calling thread's context, which is on that device, or of the primary one where
+ * that is a view of it; 0 when there is no room.
+ */
 unsigned contexts_current(struct regions *regions, CUdevice device);
 
 /* A context that is about to be made, and was made. */
@@ -40,9 +43,10 @@ void contexts_gone(struct regions *regions, CUcontext context);
 
 /* After a release or reset: the primary context may be gone. The caller holds the lock. */
 void contexts_check_primary(struct regions *regions, CUdevice device);
+void contexts_check_primaries(struct regions *regions);
 
-/* A context that costs nothing of its own (a view of another). */
-void contexts_add_free(struct regions *regions, CUcontext context);
+/* A context that costs nothing of its own: what is taken in it is the primary one's. */
+void contexts_add_view(struct regions *regions, CUcontext context);
 
 /*
  * cuCtxSetLimit: what the current context's stack, printf buffer or heap take; and `bytes` in place

@@ -27,6 +27,7 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUfunc_st *CUfunction;
 typedef uint64_t CUmemGenericAllocationHandle;
@@ -404,6 +405,9 @@ CUresult cuCtxDestroy_v2(CUcontext context);
 CUresult cuCtxDetach(CUcontext context);
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green);
 CUresult cuCtxSetLimit(int limit, size_t value);
+CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
+                          unsigned flags);
+CUresult cuGreenCtxDestroy(CUgreenCtx green);
 
 CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor);
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor);

@@ -113,11 +113,37 @@ EXPORT CUresult cuCtxDetach(CUcontext context) {
     return end_context(REAL(cuCtxDetach), context, false);
 }
 
+/* It makes the primary context if there is none, and keeps it. */
+EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
+                                 unsigned flags) {
+    CUcontext primary;
+    CUresult result = cuDevicePrimaryCtxRetain(&primary, device);
+    if (result != CUDA_SUCCESS) return result;
+    result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
+    cuDevicePrimaryCtxRelease_v2(device);
+    return result;
+}
+
+EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    struct regions *regions = shim_known();
+    CUcontext view = NULL;
+    if (!regions) return REAL(cuGreenCtxDestroy)(green);
+    contexts_lock(regions);
+    REAL(cuCtxFromGreenCtx)(&view, green);
+    CUresult result = REAL(cuGreenCtxDestroy)(green);
+    if (result == CUDA_SUCCESS) {
+        if (view) contexts_gone(regions, view);
+        contexts_check_primaries(regions);
+    }
+    contexts_unlock(regions);
+    return result;
+}
+
 /* A view of a part of the primary context. */
 EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     CUresult result = REAL(cuCtxFromGreenCtx)(context, green);
     struct regions *regions = shim_known();
-    if (result == CUDA_SUCCESS && regions && context) contexts_add_free(regions, *context);
+    if (result == CUDA_SUCCESS && regions && context) contexts_add_view(regions, *context);
     return result;
 }
 

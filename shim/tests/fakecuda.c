@@ -150,10 +150,25 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned fl
     return create(context, device);
 }
 
+EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
+                                 unsigned flags) {
+    CUcontext primary, view = calloc(1, sizeof *view); /* a handle that is never used again */
+    CALLED(cuGreenCtxCreate);
+    (void)resources, (void)flags;
+    view->device = device;
+    *green = (CUgreenCtx)view;
+    return make(&primary, device);
+}
+
+EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    CALLED(cuGreenCtxDestroy);
+    return unmake(&contexts[((CUcontext)green)->device], 1);
+}
+
 EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     CALLED(cuCtxFromGreenCtx);
-    (void)green;
-    return create(context, 0);
+    *context = current = (CUcontext)green;
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {

@@ -10,6 +10,7 @@
 
 #include "api.h"
 #include "check.h"
+#include "process.h"
 
 #define LIMIT (64 * MIB)
 
@@ -498,13 +499,39 @@ static void unmeasured_context(void) {
     CHECK_IS(result, CUDA_SUCCESS);
 }
 
+/* A view of a part of the primary context, which it keeps; memory is that one's. */
 static void green_context(void) {
-    CUcontext made;
+    CUgreenCtx green;
+    CUcontext view, primary;
     CUdeviceptr pointer;
     fake.context_cost = 10 * MIB;
-    CHECK_IS(api.cuCtxFromGreenCtx(&made, NULL), CUDA_SUCCESS);
+    CHECK_IS(api.cuGreenCtxCreate(&green, NULL, 1, 1), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 10 * MIB);
+    CHECK_IS(api.cuCtxFromGreenCtx(&view, green), CUDA_SUCCESS);
     CHECK_IS(api.cuMemAlloc_v2(&pointer, 512), CUDA_SUCCESS);
-    CHECK_IS(api_used(0), 2 * MIB);
+    CHECK_IS(api_used(1), 12 * MIB);
+    CHECK_IS(api.cuDevicePrimaryCtxRetain(&primary, 1), CUDA_SUCCESS);
+    CHECK_IS(api.cuGreenCtxDestroy(green), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 12 * MIB);
+    CHECK_IS(api.cuDevicePrimaryCtxRelease_v2(1), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 0);
+}
+
+/* With the last one the primary context goes; there is room for others in their places. */
+static void green_contexts(void) {
+    CUgreenCtx green;
+    CUcontext context;
+    fake.context_cost = 10 * MIB;
+    for (int i = 0; i < CONTEXTS_MAX; i++) {
+        CHECK_IS(api.cuGreenCtxCreate(&green, NULL, 1, 1), CUDA_SUCCESS);
+        CHECK_IS(api.cuCtxFromGreenCtx(&context, green), CUDA_SUCCESS);
+        CHECK_IS(api_used(1), 10 * MIB);
+        CHECK_IS(api.cuGreenCtxDestroy(green), CUDA_SUCCESS);
+        CHECK_IS(api_used(1), 0);
+    }
+    CHECK_IS(api.cuCtxCreate_v2(&context, 0, 1), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxDestroy_v2(context), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 0);
 }
 
 /* ---- arrays ---- */
@@ -1026,6 +1053,7 @@ static const struct {
     {"unmeasured_context", unmeasured_context},
     {"cuCtxSetLimit", context_limits},
     {"cuCtxFromGreenCtx", green_context},
+    {"cuGreenCtxDestroy", green_contexts},
     {"cuArrayCreate", array_v1},
     {"cuArrayCreate_v2", array},
     {"cuArray3DCreate", array_3d_v1},

@@ -39,6 +39,7 @@ OBJECTS = [
     "cuDevicePrimaryCtxRetain",
     "cuCtxSetLimit",
     "cuCtxFromGreenCtx",
+    "cuGreenCtxDestroy",
     "cuArrayCreate",
     "cuArrayCreate_v2",
     "cuArray3DCreate",
