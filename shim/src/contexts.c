@@ -1,5 +1,7 @@
 #include "contexts.h"
 
+#include <string.h>
+
 #include "account.h"
 #include "allocs.h"
 #include "cards.h"
@@ -34,26 +36,39 @@ static unsigned free_place(struct process *process) {
     return place;
 }
 
+/* Who needs no lock for it reads the place meanwhile: the handle comes last. */
+static void fill(struct process_context *place, const struct process_context *entry) {
+    place->bytes = entry->bytes;
+    memset(place->limits, 0, sizeof place->limits);
+    place->card = entry->card;
+    __atomic_store_n(&place->device, entry->device, __ATOMIC_RELAXED);
+    __atomic_store_n(&place->primary, entry->primary, __ATOMIC_RELAXED);
+    __atomic_store_n(&place->handle, entry->handle, __ATOMIC_RELEASE);
+}
+
 /* The caller holds the lock. 0 when the table is full: then nothing will be given back with it. */
 static unsigned add(struct process *process, struct process_context entry) {
     unsigned place = free_place(process);
     if (place == CONTEXTS_MAX) return 0;
-    uint64_t handle = entry.handle;
-    entry.handle = 0;
-    process->contexts[place] = entry;
-    __atomic_store_n(&process->contexts[place].handle, handle, __ATOMIC_RELEASE);
+    fill(&process->contexts[place], &entry);
     if (place == used(process))
         __atomic_store_n(&process->contexts_used, place + 1, __ATOMIC_RELEASE);
     return place + 1;
 }
 
+static CUdevice device_in(struct process *process, unsigned place) {
+    return __atomic_load_n(&process->contexts[place].device, __ATOMIC_RELAXED);
+}
+
+static bool is_primary(struct process *process, unsigned place) {
+    return handle_in(process, place) &&
+           __atomic_load_n(&process->contexts[place].primary, __ATOMIC_RELAXED);
+}
+
 /* The number of the device's primary context, or 0. */
 static unsigned find_primary(struct process *process, CUdevice device) {
-    for (unsigned place = 0; place < used(process); place++) {
-        struct process_context *entry = &process->contexts[place];
-        if (handle_in(process, place) && entry->primary && entry->device == device)
-            return place + 1;
-    }
+    for (unsigned place = 0; place < used(process); place++)
+        if (is_primary(process, place) && device_in(process, place) == device) return place + 1;
     return 0;
 }
 
@@ -198,7 +213,7 @@ static unsigned notice(struct regions *regions, CUcontext context, CUdevice devi
 
 /* Memory that is taken in a view outlives it. */
 static unsigned owner_for(struct process *process, unsigned number, CUdevice device) {
-    if (__builtin_expect(process->contexts[number - 1].device != OF_A_VIEW, 1)) return number;
+    if (__builtin_expect(device_in(process, number - 1) != OF_A_VIEW, 1)) return number;
     unsigned primary = find_primary(process, device);
     return primary ? primary : number;
 }
@@ -265,7 +280,7 @@ void contexts_gone(struct regions *regions, CUcontext context) {
 static void check_primary(struct regions *regions, unsigned number) {
     unsigned flags;
     int active = 1;
-    CUdevice device = regions->process->contexts[number - 1].device;
+    CUdevice device = device_in(regions->process, number - 1);
     CUresult result = REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active);
     if (result != CUDA_SUCCESS || active) return;
     contexts_gone(regions, (CUcontext)(uintptr_t)handle_in(regions->process, number - 1));

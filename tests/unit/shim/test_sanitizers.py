@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+import simgpu
+from soak.container import CONTEXT, LIMIT, WAYS
+
 from .conftest import run, shim_env
 from .slot import BUILD, MIB, Card, Slot, card_uuid
 
@@ -21,6 +24,7 @@ OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:report_signal_unsafe=0",
     "API_WAY": "link",
+    "SOAK_LINKED": "1",
 }
 
 
@@ -30,14 +34,17 @@ def runtime(sanitizer: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def preload(sanitizer: str) -> dict[str, str]:
+    library = BUILD / sanitizer / "libmizar.so"
+    return {"LD_PRELOAD": f"{runtime(sanitizer)} {library}"}
+
+
 def check(sanitizer: str, slot: Slot, *command: str, metered: bool = False) -> None:
     slot.set_limits(
         Card(card_uuid(0), 64 * MIB, compute_mode=int(metered)),
         Card(card_uuid(1), 32 * MIB, compute_mode=int(metered)),
     )
-    library = BUILD / sanitizer / "libmizar.so"
-    preload = {"LD_PRELOAD": f"{runtime(sanitizer)} {library}"}
-    run(*command, env=shim_env(slot.path) | OPTIONS | preload, timeout=100)
+    run(*command, env=shim_env(slot.path) | OPTIONS | preload(sanitizer), timeout=100)
 
 
 def names(program: str, env: dict[str, str]) -> list[str]:
@@ -83,3 +90,16 @@ def test_a_storm_of_threads_has_no_race(slot: Slot) -> None:
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_damaged_regions(when: str, slot: Slot) -> None:
     check("asan", slot, "fuzz", when, "40", "7")
+
+
+@pytest.mark.parametrize("sanitizer", ["asan", "tsan"])
+@pytest.mark.parametrize("way", [*WAYS, "all ways"])
+def test_threads_take_memory_in_every_way(
+    way: str, sanitizer: str, tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    only = [str(WAYS[way])] if way in WAYS else []
+    with simgpu.create(tmp_path / "machine", cards=1, context_bytes=CONTEXT) as machine:
+        slot = Slot(tmp_path / "slot", layout)
+        slot.set_limits(Card(machine.cards[0].uuid, LIMIT, compute_mode=1, context_bytes=CONTEXT))
+        env = shim_env(slot.path) | OPTIONS | simgpu.environment(machine.directory)
+        run("soak", "7", "400", "4", *only, env=env | preload(sanitizer), timeout=100)
