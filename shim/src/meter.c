@@ -23,7 +23,7 @@ void meter_forget(struct regions *regions, CUcontext context) {
     struct meter *meter = meters_known(regions, context);
     if (!meter) return;
     process_lock(&meter->lock);
-    meters_clear(meter);
+    meters_clear(regions, meter);
     process_unlock(&meter->lock);
 }
 

@@ -10,6 +10,7 @@
 
 #define VARIED_FOR UINT64_C(1000000000)  /* ns, for which a varying function is reckoned with */
 #define STUCK_AFTER UINT64_C(200000000)  /* ns */
+#define UNSEEN_AFTER UINT64_C(100000000) /* ns, since when what nobody looks at should be done */
 #define EVENS_OUT 4 /* a part of its time by which a piece may be short of its cost */
 #define SURPRISE UINT64_C(1000000)       /* ns */
 #define AT_ONCE UINT64_C(15000)          /* ns, from when an event is recorded until an idle card passes it */
@@ -87,8 +88,33 @@ static void set_count(struct meter *meter, unsigned count) {
     __atomic_store_n(&meter->count, count, __ATOMIC_RELAXED);
 }
 
-void meters_clear(struct meter *meter) {
+/* Has it work on the card that somebody looked at of late? */
+static bool is_open(const struct meter *meter, int card, uint64_t now) {
+    return meter->card == card && meter->open_since && meter->open_until + UNSEEN_AFTER > now;
+}
+
+/*
+ * Others of the container reckon with the work of this process on the card, in whichever context:
+ * from when the first of it began until the last is done.
+ */
+static void tell_others(struct regions *regions, struct meter *meter, uint64_t since,
+                        uint64_t until, uint64_t now) {
+    uint64_t first = UINT64_MAX, last = now;
+    process_lock(&regions->process->meters_lock);
+    meter->open_since = since;
+    meter->open_until = until;
+    for (const struct meter *each = meters_first(regions); each; each = each->next)
+        if (is_open(each, meter->card, now)) {
+            first = smaller(first, each->open_since);
+            last = larger(last, each->open_until);
+        }
+    budget_open(regions, meter->card, first == UINT64_MAX ? 0 : first, last);
+    process_unlock(&regions->process->meters_lock);
+}
+
+void meters_clear(struct regions *regions, struct meter *meter) {
     uint32_t serial = meter->stamps.serial;
+    tell_others(regions, meter, 0, 0, budget_now());
     set_count(meter, 0);
     meter->doubtful = 0;
     meter->queue = 0;
@@ -249,10 +275,9 @@ void meters_reap(struct regions *regions, struct meter *meter, uint64_t now) {
     for (struct batch *next; (next = first_ended(meter)); take_out(meter, next))
         settle(regions, meter, next, since, now);
     if (!meter->count) meter->moved_at = now;
-    /* Others of the container reckon with this while it is not settled. */
     bool open = meter->count && !meters_stuck(meter, now);
-    budget_open(regions, meter->card, open ? open_since(meter, now) : 0,
-                now + meters_queue(meter, now));
+    tell_others(regions, meter, open ? open_since(meter, now) : 0, now + meters_queue(meter, now),
+                now);
 }
 
 void meters_push(struct meter *meter, struct batch batch) {

@@ -40,6 +40,7 @@ struct meter {
     uint64_t worked, took; /* ns by what launches cost, and of the card's time, of late */
     int sparse;            /* how often the card was waiting at the end of a grant, of late: meters.c */
     uint64_t moved_at;     /* when the card last got something done, or had nothing to do */
+    uint64_t open_since, open_until; /* what the others of the container were told: meters.c */
     struct batch batches[BATCHES_MAX];
     struct stamps stamps;
 };
@@ -57,7 +58,7 @@ struct meter *meters_known(struct regions *regions, CUcontext context);
 struct meter *meters_first(struct regions *regions);
 
 /* Its stamps are void, and what they measured stays charged as it was reserved. */
-void meters_clear(struct meter *meter);
+void meters_clear(struct regions *regions, struct meter *meter);
 
 /* Adds a batch, unless it cannot be measured: then it stays charged as it was reserved. */
 void meters_push(struct meter *meter, struct batch batch);

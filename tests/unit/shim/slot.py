@@ -134,6 +134,16 @@ class Slot:
         sizes = self.layout["sizes"]
         at = self.offset("mizar_usage.cards") + card * sizes["mizar_usage_card"]
         at += self.offset("mizar_usage_card.compute") + self.offset(f"mizar_compute.{name}")
+        return self._word(at)
+
+    def process(self, slot: int, card: int, name: str) -> int:
+        """A word of what a process says about its use of the card."""
+        sizes = self.layout["sizes"]
+        at = self.offset("mizar_usage.slots") + slot * sizes["mizar_usage_slot"]
+        at += self.offset("mizar_usage_slot.cards") + card * sizes["mizar_slot_card"]
+        return self._word(at + self.offset(f"mizar_slot_card.{name}"))
+
+    def _word(self, at: int) -> int:
         with self.usage.open("rb") as file:
             file.seek(at)
             return int.from_bytes(file.read(8), "little")

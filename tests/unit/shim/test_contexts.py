@@ -7,8 +7,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import simgpu
 
@@ -18,45 +21,60 @@ SHARE = 2500
 SECONDS = 0.8
 
 
-@contextmanager
-def working(env: dict[str, str], *command: str) -> Iterator[None]:
-    """Runs a test program that says when it is ready, and then works until it is killed."""
-    program = [str(BUILD / "tests" / command[0]), *command[1:]]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(program, env=env, **pipes) as process:
-        try:
-            assert process.stdout and process.stdin
-            assert process.stdout.readline() == b"ready\n"
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            yield
-            assert process.poll() is None
-        finally:
-            process.kill()
+@dataclass
+class Container:
+    """One card, a quarter of whose time is the container's."""
+
+    machine: simgpu.Machine
+    slot: Slot
+
+    @contextmanager
+    def contexts(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """shim/tests/contexts.c, when it is ready."""
+        env = {
+            "PATH": os.environ["PATH"],
+            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
+            "MIZAR_DIR": str(self.slot.path),
+            **simgpu.environment(self.machine.directory),
+        }
+        command = [str(BUILD / "tests" / "contexts"), *arguments]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, env=env, **pipes) as process:
+            try:
+                assert process.stdout
+                assert process.stdout.readline() == b"ready\n"
+                yield process
+                assert process.poll() is None
+            finally:
+                process.kill()
+
+    def share(self, seconds: float) -> float:
+        uuid = self.machine.cards[0].uuid
+        before = self.machine.busy(uuid)
+        time.sleep(seconds)
+        after = self.machine.busy(uuid)
+        return (after.work_ns - before.work_ns) / (after.now_ns - before.now_ns)
 
 
-def share_of_card(machine: simgpu.Machine, seconds: float) -> float:
-    uuid = machine.cards[0].uuid
-    before = machine.busy(uuid)
-    time.sleep(seconds)
-    after = machine.busy(uuid)
-    return (after.work_ns - before.work_ns) / (after.now_ns - before.now_ns)
-
-
-def test_the_fortieth_context_is_limited_as_the_first(
-    tmp_path: Path, layout: dict[str, Any]
-) -> None:
+@pytest.fixture
+def container(tmp_path: Path, layout: dict[str, Any]) -> Iterator[Container]:
     with simgpu.create(tmp_path / "machine", cards=1, context_bytes=MIB) as machine:
         slot = Slot(tmp_path / "slot", layout)
         card = Card(machine.cards[0].uuid, 1024 * MIB, context_bytes=MIB)
         card.compute_mode, card.core_share = 1, SHARE
         slot.set_limits(card)
-        env = {
-            "PATH": os.environ["PATH"],
-            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
-            "MIZAR_DIR": str(slot.path),
-            **simgpu.environment(machine.directory),
-        }
-        with working(env, "contexts", "40"):
-            share_of_card(machine, SECONDS / 4)  # until it is under way
-            assert abs(share_of_card(machine, SECONDS) - 0.25) < 0.08
+        yield Container(machine, slot)
+
+
+def test_the_fortieth_context_is_limited_as_the_first(container: Container) -> None:
+    with container.contexts("many", "40") as process:
+        assert process.stdin
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        container.share(SECONDS / 4)  # until it is under way
+        assert abs(container.share(SECONDS) - SHARE / 10000) < 0.08
+
+
+def test_work_of_one_context_shows_when_another_has_none(container: Container) -> None:
+    with container.contexts("behind"):
+        assert container.slot.process(0, 0, "open_since") > 0
