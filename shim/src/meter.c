@@ -5,6 +5,7 @@
 #include "meters.h"
 #include "numbers.h"
 #include "relax.h"
+#include "slots.h"
 
 #define QUANTUM UINT64_C(1000000)        /* ns granted at once ... */
 #define QUANTUM_FREE UINT64_C(5000000)   /* ... and where nothing is limited */
@@ -189,6 +190,7 @@ static bool await_turn(struct piece *piece, bool *waited) {
         again = when_to_look(piece->meter, now, again, &patience);
         process_unlock(&piece->meter->lock);
         budget_wait(piece->regions, piece->card, wake, now, again);
+        slots_settle_sometimes(piece->regions); /* who died never says that his work is done */
         process_lock(&piece->meter->lock);
     }
 }

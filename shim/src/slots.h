@@ -15,7 +15,7 @@ unsigned slots_used(struct mizar_usage *usage);
 /* Gives back the bytes of every dead process of the container. False: one is not quite gone. */
 bool slots_settle(struct regions *regions);
 
-/* The same, but at most every 100 ms: for answers that should not count the dead. */
+/* The same, but at most every 100 ms: for answers and turns that should not count the dead. */
 void slots_settle_sometimes(struct regions *regions);
 
 #endif

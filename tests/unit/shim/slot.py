@@ -138,10 +138,26 @@ class Slot:
 
     def process(self, slot: int, card: int, name: str) -> int:
         """A word of what a process says about its use of the card."""
+        return self._word(self._of_process(slot, card, name))
+
+    def leave_dead(self, slot: int, card: int, **words: int) -> None:
+        """A process that is gone said this of its use of the card."""
+        first = self.offset("mizar_usage.slots") + slot * self.layout["sizes"]["mizar_usage_slot"]
+        state = first + self.offset("mizar_usage_slot.state")
+        with self.usage.open("r+b", buffering=0) as file:
+            file.seek(state)
+            file.write(self._u32(self.constant("MIZAR_STATE_READY")))
+            for name, value in words.items():
+                file.seek(self._of_process(slot, card, name))
+                file.write(struct.pack("<Q", value))
+            file.seek(self.offset("mizar_usage.slot_high"))
+            file.write(self._u32(slot + 1))
+
+    def _of_process(self, slot: int, card: int, name: str) -> int:
         sizes = self.layout["sizes"]
         at = self.offset("mizar_usage.slots") + slot * sizes["mizar_usage_slot"]
         at += self.offset("mizar_usage_slot.cards") + card * sizes["mizar_slot_card"]
-        return self._word(at + self.offset(f"mizar_slot_card.{name}"))
+        return int(at + self.offset(f"mizar_slot_card.{name}"))
 
     def _word(self, at: int) -> int:
         with self.usage.open("rb") as file:

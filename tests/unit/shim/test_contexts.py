@@ -66,11 +66,15 @@ def container(tmp_path: Path, layout: dict[str, Any]) -> Iterator[Container]:
         yield Container(machine, slot)
 
 
+def begin(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+
+
 def test_the_fortieth_context_is_limited_as_the_first(container: Container) -> None:
     with container.contexts("many", "40") as process:
-        assert process.stdin
-        process.stdin.write(b"\n")
-        process.stdin.flush()
+        begin(process)
         container.share(SECONDS / 4)  # until it is under way
         assert abs(container.share(SECONDS) - SHARE / 10000) < 0.08
 
@@ -78,3 +82,13 @@ def test_the_fortieth_context_is_limited_as_the_first(container: Container) -> N
 def test_work_of_one_context_shows_when_another_has_none(container: Container) -> None:
     with container.contexts("behind"):
         assert container.slot.process(0, 0, "open_since") > 0
+
+
+def test_nobody_waits_for_work_of_the_dead(container: Container) -> None:
+    """One was killed within a kernel that was said to take a minute."""
+    with container.contexts("many", "1") as process:
+        now = time.monotonic_ns()
+        container.slot.leave_dead(1, 0, open_since=now, open_until=now + 60 * 10**9)
+        begin(process)
+        container.share(SECONDS / 4)  # until that is found out
+        assert container.share(SECONDS) > SHARE / 20000
