@@ -152,10 +152,16 @@ static uint64_t when_to_look(const struct meter *meter, uint64_t now, uint64_t a
     return soon && look < again ? look : again;
 }
 
-/* Default streams always are; the names of those of several cards are no handles. */
-static bool may_touch(const struct regions *regions, const struct lane *lane) {
-    bool handle = lane->name <= CU_STREAM_PER_THREAD || lane->name % sizeof(void *) == 0;
-    return handle && lane->ended == streams_ended(regions) && !is_captured(lane->name);
+/* The stream that has the name; one of the default streams of `current`: see lane_name(). */
+static uintptr_t stream_named(uintptr_t name, CUcontext current) {
+    uintptr_t stream = name - (uintptr_t)current;
+    return stream <= CU_STREAM_PER_THREAD ? stream : name;
+}
+
+/* Default streams always are there; those of contexts that are not current have no handles. */
+static bool may_touch(const struct regions *regions, const struct lane *lane, uintptr_t stream) {
+    bool handle = stream <= CU_STREAM_PER_THREAD || stream % sizeof(void *) == 0;
+    return handle && lane->ended == streams_ended(regions) && !is_captured(stream);
 }
 
 /*
@@ -164,11 +170,14 @@ static bool may_touch(const struct regions *regions, const struct lane *lane) {
  */
 static void close_others(const struct piece *piece, uint64_t now) {
     struct stamps *stamps = &piece->meter->stamps;
+    CUcontext current = NULL;
+    REAL(cuCtxGetCurrent)(&current);
     for (struct lane *lane = lanes.all; lane < lanes.all + LANES_MAX; lane++) {
+        uintptr_t stream = stream_named(lane->name, current);
         if (lane->name == piece->name || !is_open(lane, piece->meter) ||
-            !may_touch(piece->regions, lane))
+            !may_touch(piece->regions, lane, stream))
             continue;
-        uint16_t end = stamps_record(stamps, (CUstream)lane->name, now);
+        uint16_t end = stamps_record(stamps, (CUstream)stream, now);
         if (end) close_lane(piece->regions, lane, end);
     }
 }
@@ -334,11 +343,16 @@ static void end_all(struct piece *piece) {
     close_others(piece, budget_now());
 }
 
+static bool has_grant(void) {
+    const struct lane *lane = lanes.all;
+    while (lane < lanes.all + LANES_MAX && !lane->begin) lane++;
+    return lane < lanes.all + LANES_MAX;
+}
+
 /* The thread waits for it knows what: nothing stays granted for any stream of its context. */
 void meter_before_wait_for_all(void) {
     struct piece piece = {.regions = shim_known()};
-    const struct lane *lane = &lanes.all[lanes.last];
-    if (!piece.regions || !lane->begin) return;
+    if (!piece.regions || !has_grant()) return;
     meters_of(piece.regions, CU_STREAM_LEGACY, &piece.meter);
     if (piece.meter) run_measured(&piece, end_all);
 }

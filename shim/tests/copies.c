@@ -323,7 +323,33 @@ static bool is_threads_own(const char *name) {
     return strstr(name, "_ptds") != NULL;
 }
 
+static CUresult wait_for_all(void) {
+    return api.cuCtxSynchronize();
+}
+
+static CUresult wait_for_event(void) {
+    static CUevent event;
+    if (!event) CHECK_IS(cuEventCreate(&event, 0), CUDA_SUCCESS);
+    return api.cuEventSynchronize(event);
+}
+
+/* The stream that was used last has nothing to give back. */
+static CUresult wait_for_stream_and_all(void) {
+    CHECK_IS(api.cuStreamSynchronize(stream), CUDA_SUCCESS);
+    return api.cuCtxSynchronize();
+}
+
+static void wait_for(CUstream on) {
+    CHECK(gives_back(wait_for_all, on));
+    CHECK(gives_back(wait_for_event, on));
+}
+
 static void metered(void) {
+    wait_for(stream);
+    wait_for((CUstream)(uintptr_t)CU_STREAM_LEGACY);
+    wait_for((CUstream)(uintptr_t)CU_STREAM_PER_THREAD);
+    CHECK(gives_back(wait_for_stream_and_all, (CUstream)(uintptr_t)CU_STREAM_LEGACY));
+
     for (size_t i = 0; i < COUNT(calls); i++) {
         const struct call *each = &calls[i];
         bool own = is_threads_own(each->name);
