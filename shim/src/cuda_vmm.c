@@ -52,10 +52,9 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     struct regions *regions = shim_known();
     if (!regions) return REAL(cuMemUnmap)(pointer, bytes);
-    vmm_lock(regions);
+    struct vmm_mapping *lifted = vmm_lift_mappings(regions, pointer, bytes);
     CUresult result = REAL(cuMemUnmap)(pointer, bytes);
-    if (result == CUDA_SUCCESS) vmm_unmap(regions, pointer, bytes);
-    vmm_unlock(regions);
+    vmm_finish_mappings(regions, pointer, lifted, result == CUDA_SUCCESS);
     return result;
 }
 

@@ -24,6 +24,7 @@ struct vmm_export {
 struct vmm_mapping {
     uint64_t bytes;
     struct vmm_handle *memory;
+    struct vmm_mapping *next; /* behind it, among those that are just being unmapped */
 };
 
 /* What it holds, each once: the memory's address is key and value. */
@@ -142,23 +143,50 @@ void vmm_map(struct regions *regions, CUdeviceptr pointer, uint64_t bytes,
     struct vmm_handle *memory = find(regions, handle);
     struct vmm_mapping *mapping = memory ? malloc(sizeof *mapping) : NULL;
     if (!mapping) return;
-    *mapping = (struct vmm_mapping){bytes, memory};
+    *mapping = (struct vmm_mapping){bytes, memory, NULL};
     if (map_put(&regions->process->vmm_mappings, pointer, mapping))
         memory->mappings++;
     else
         free(mapping);
 }
 
-void vmm_unmap(struct regions *regions, CUdeviceptr pointer, uint64_t bytes) {
-    CUdeviceptr end = pointer + bytes;
-    while (pointer < end) {
-        struct vmm_mapping *mapping = map_remove(&regions->process->vmm_mappings, pointer);
-        if (!mapping) return;
-        pointer += mapping->bytes;
-        mapping->memory->mappings--;
-        drop_unused(regions, mapping->memory);
-        free(mapping);
+struct vmm_mapping *vmm_lift_mappings(struct regions *regions, CUdeviceptr pointer,
+                                      uint64_t bytes) {
+    struct vmm_mapping *first = NULL, **link = &first;
+    vmm_lock(regions);
+    for (CUdeviceptr end = pointer + bytes; pointer < end; link = &(*link)->next) {
+        *link = map_remove(&regions->process->vmm_mappings, pointer);
+        if (!*link) break;
+        pointer += (*link)->bytes;
     }
+    vmm_unlock(regions);
+    return first;
+}
+
+static void end_mapping(struct regions *regions, struct vmm_mapping *mapping) {
+    mapping->memory->mappings--;
+    drop_unused(regions, mapping->memory);
+    free(mapping);
+}
+
+/* What finds no room in the table stays charged. */
+static void put_back(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *mapping) {
+    mapping->next = NULL;
+    if (!map_put(&regions->process->vmm_mappings, pointer, mapping)) free(mapping);
+}
+
+void vmm_finish_mappings(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *first,
+                         bool gone) {
+    if (!first) return;
+    vmm_lock(regions);
+    for (struct vmm_mapping *next; first; first = next) {
+        CUdeviceptr end = pointer + first->bytes;
+        next = first->next;
+        if (gone) end_mapping(regions, first);
+        else put_back(regions, pointer, first);
+        pointer = end;
+    }
+    vmm_unlock(regions);
 }
 
 /* ---- kept by other objects ----------------------------------------------------------------------- */

@@ -13,7 +13,7 @@ bool vmm_add(struct charge *charge, CUmemGenericAllocationHandle handle);
 void vmm_lock(struct regions *regions);
 void vmm_unlock(struct regions *regions);
 
-/* The rest is called with the lock held, around the driver's call. */
+/* The rest is called with the lock held, around calls of the driver's that wait for no work. */
 
 /* One more reference of a handle that the driver handed out again. */
 void vmm_retain(struct regions *regions, CUmemGenericAllocationHandle handle);
@@ -23,9 +23,6 @@ void vmm_release(struct regions *regions, CUmemGenericAllocationHandle handle);
 bool vmm_may_map(struct regions *regions, CUmemGenericAllocationHandle handle, uint64_t bytes);
 void vmm_map(struct regions *regions, CUdeviceptr pointer, uint64_t bytes,
              CUmemGenericAllocationHandle handle);
-
-/* Every mapping in the range. */
-void vmm_unmap(struct regions *regions, CUdeviceptr pointer, uint64_t bytes);
 
 /*
  * The keeper (a multicast object by its handle, a sparse array by its key) holds the memory from
@@ -37,6 +34,12 @@ bool vmm_keep(struct regions *regions, uint64_t keeper, CUmemGenericAllocationHa
 void vmm_export(struct regions *regions, CUmemGenericAllocationHandle handle, int fd);
 
 /* ---- without the lock ---- */
+
+/* Around the end of mappings, for which a driver may wait: every one in the range, out of the table ... */
+struct vmm_mapping *vmm_lift_mappings(struct regions *regions, CUdeviceptr pointer, uint64_t bytes);
+/* ... and what they held let go, or back into the table. */
+void vmm_finish_mappings(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *first,
+                         bool gone);
 
 /* Around the end of a keeper: out of the table before the driver may use its handle again ... */
 struct vmm_keeper *vmm_lift(struct regions *regions, uint64_t keeper);

@@ -6,6 +6,7 @@
 #include "fakecuda.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -717,8 +718,10 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 }
 
 EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
-    CALLED(cuMemUnmap);
     (void)pointer, (void)bytes;
+    CALLED(cuMemUnmap);
+    __atomic_store_n(&fake.unmapping, 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&fake.unmap_waits, __ATOMIC_ACQUIRE)) sched_yield();
     return fake.fail;
 }
 

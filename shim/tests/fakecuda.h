@@ -32,6 +32,7 @@ struct fake {
     uint64_t pool_reserved, pool_live;                        /* of all pools together */
     uint64_t graph_reserved, graph_sizes[4];                  /* the graph: its allocation nodes */
     int capturing;
+    int unmap_waits, unmapping; /* whether unmapping does not return, and has begun */
     int card_full; /* device memory is refused, managed memory is not */
     int busy;      /* no event has happened yet */
     int keeps_managed; /* cuMemFreeAsync refuses managed memory: the newest of it */

@@ -3,6 +3,8 @@
  * The limits file allows 64 MiB on card 0 and 32 MiB on card 1; cards 2 and up are not in it.
  */
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -289,7 +291,38 @@ static void create_fails(void) {
     CHECK_IS(api.cuMemRelease(handle), 999);
     CHECK_IS(api_used(0), 40 * MIB);
     fake.fail = 0;
+    CHECK_IS(api.cuMemMap(0x1000000, 20 * MIB, 0, handle, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemMap(0x1000000 + 20 * MIB, 20 * MIB, 20 * MIB, handle, 0), CUDA_SUCCESS);
     CHECK_IS(api.cuMemRelease(handle), CUDA_SUCCESS);
+    fake.fail = 999;
+    CHECK_IS(api.cuMemUnmap(0x1000000, 40 * MIB), 999);
+    CHECK_IS(api_used(0), 40 * MIB);
+    fake.fail = 0;
+    CHECK_IS(api.cuMemUnmap(0x1000000, 40 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
+static void *unmap(void *unused) {
+    (void)unused;
+    CHECK_IS(api.cuMemUnmap(0x1000000, 20 * MIB), CUDA_SUCCESS);
+    return NULL;
+}
+
+/* While the driver waits for work before it unmaps, another thread may have to do something for it. */
+static void unmap_waits(void) {
+    CUmemGenericAllocationHandle handle, other;
+    pthread_t thread;
+    CHECK_IS(api.cuMemCreate(&handle, 20 * MIB, &on_card, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemMap(0x1000000, 20 * MIB, 0, handle, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemRelease(handle), CUDA_SUCCESS);
+    fake.unmap_waits = 1;
+    CHECK(!pthread_create(&thread, NULL, unmap, NULL));
+    while (!__atomic_load_n(&fake.unmapping, __ATOMIC_ACQUIRE)) sched_yield();
+    CHECK_IS(api.cuMemCreate(&other, 20 * MIB, &on_card, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemRelease(other), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 20 * MIB);
+    __atomic_store_n(&fake.unmap_waits, 0, __ATOMIC_RELEASE);
+    CHECK(!pthread_join(thread, NULL));
     CHECK_IS(api_used(0), 0);
 }
 
@@ -1041,6 +1074,7 @@ static const struct {
     {"nvmlDeviceGetMemoryInfo_v2", nvml_v2},
     {"cuMemCreate", create},
     {"cuMemCreate_fails", create_fails},
+    {"unmap_waits", unmap_waits},
     {"cuMemCreate_elsewhere", create_elsewhere},
     {"cuMemImportFromShareableHandle", import_handle},
     {"cuMemExportToShareableHandle", export_handle},

@@ -69,6 +69,7 @@ MORE = [
     "nvml_processes",
     *OVERSUBSCRIBED,
     "cuMemCreate_fails",
+    "unmap_waits",
     "cuMemCreate_elsewhere",
     "first_context_too_large",
     "unseen_context",
