@@ -125,6 +125,7 @@ class Container:
         """So many short-lived workers, each killed at some moment of its life, beside one that
         lives on."""
         with self._soaks(random.Random(seed), 1, []) as (witness,):
+            self._let_work(0)  # else the others might leave it no room for a context
             self._kill(seed, kills, at_once)
             self._let_work(0)
             if witness.poll() is not None:
