@@ -139,6 +139,17 @@ def test_a_process_alone_has_the_whole_card(bench: Bench) -> None:
     assert bench.machine.cards[0].processes[0].work_ns == 100 * MS
 
 
+@pytest.mark.parametrize("multiprocessors", [8, 16, 58, 84, 108, 132, 142, 188])
+def test_more_blocks_than_fit_take_more_waves(
+    multiprocessors: int, snippets: Path, tmp_path: Path
+) -> None:
+    """One wave of 100 us, then two."""
+    figures = {"sm_count": multiprocessors, "switch_ns": 0}
+    with simgpu.create(tmp_path, cards=1, clock="stepped", **figures) as machine:
+        bench = Bench(machine, snippets)
+        assert bench.run("waves", str(multiprocessors)) == "300\n"
+
+
 def test_the_work_of_a_dead_process_is_dropped(bench: Bench) -> None:
     _load(bench, 1000)
     bench.machine.tick(10 * MS)

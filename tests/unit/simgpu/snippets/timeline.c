@@ -30,17 +30,19 @@ SNIPPET(a_kernel_takes_as_long_as_its_parameter_says) {
     EQUAL(elapsed_us(from, to), 1234);
 }
 
-/* 108 SMs of 2048 threads: 216 blocks of 1024 threads are one wave. */
-SNIPPET(more_blocks_than_fit_take_more_waves) {
+/* On so many SMs of 2048 threads, two blocks of 1024 threads each are one wave: prints us of one such
+ * kernel and of one with a block more. */
+SNIPPET(waves) {
     start();
+    unsigned blocks = 2 * (unsigned)atoi(arguments[0]);
     CUfunction work = kernel("work_us_100");
     CUevent from = event(), to = event();
     OK(cuEventRecord(from, NULL));
-    launch_blocks(work, 216, NULL);
-    launch_blocks(work, 217, NULL);
+    launch_blocks(work, blocks, NULL);
+    launch_blocks(work, blocks + 1, NULL);
     OK(cuEventRecord(to, NULL));
     OK(cuCtxSynchronize());
-    EQUAL(elapsed_us(from, to), 300);
+    printf("%ld\n", elapsed_us(from, to));
 }
 
 static long two_streams(unsigned blocks) {
