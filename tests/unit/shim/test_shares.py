@@ -1,0 +1,62 @@
+"""Shares of a card's time under the shim, as the node agent tells them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .busy import Container, Containers
+
+HARD, SOFT, WEIGHTED = 1, 2, 3
+BEAT_S = 0.05
+
+LENT = [
+    # mode, share, the live words, and the share with them
+    (SOFT, 30, {"spare_share": 4000}, 70),
+    (WEIGHTED, 20, {"active_weight": 4000}, 50),
+    (SOFT, 30, {"paused": 1}, 0),
+    (HARD, 30, {"spare_share": 4000}, 30),
+]
+
+
+@contextmanager
+def _agent(containers: list[Container]) -> Iterator[None]:
+    """A node agent that lives: its beat counts up."""
+    dead = threading.Event()
+
+    def live() -> None:
+        beat = 0
+        while not dead.wait(BEAT_S):
+            beat += 1
+            for each in containers:
+                each.slot.set_live(0, "beat", beat)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        yield
+    finally:
+        dead.set()
+        thread.join()
+
+
+def test_what_the_agent_tells_holds_as_long_as_it_lives(
+    tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    own, lent = [[share] for _, share, _, _ in LENT], [[share] for *_, share in LENT]
+    with Containers(tmp_path, layout, cards=len(LENT)) as containers:
+        for mode, share, _, _ in LENT:
+            containers.add(mode, share).start("bench/load", "us_200")
+        containers.begin()
+        with _agent(containers.all):
+            containers.await_shares(own)
+            for each, (_, _, words, _) in zip(containers.all, LENT, strict=True):
+                for name, value in words.items():
+                    each.slot.set_live(0, name, value)
+            containers.await_shares(lent)
+        containers.await_shares(own)
+        with _agent(containers.all):
+            containers.await_shares(lent)
