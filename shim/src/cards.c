@@ -1,6 +1,5 @@
 #include "cards.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 
 #define DEFAULT_STREAMS 2 /* handles up to this one are the default streams, not pointers */
@@ -69,4 +68,15 @@ CUresult cards_stream_device(CUstream stream, CUdevice *device) {
         REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
         return REAL(cuCtxGetDevice)(device);
     return device_of_context(context, device);
+}
+
+bool cards_enter(CUstream stream) {
+    CUcontext context;
+    return REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS &&
+           REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+}
+
+void cards_leave(void) {
+    CUcontext popped;
+    REAL(cuCtxPopCurrent_v2)(&popped);
 }

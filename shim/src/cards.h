@@ -2,6 +2,8 @@
 #ifndef MIZAR_CARDS_H
 #define MIZAR_CARDS_H
 
+#include <stdbool.h>
+
 #include "cuda_api.h"
 #include "regions.h"
 #include "resolve.h"
@@ -14,5 +16,12 @@ CUresult cards_current(struct regions *regions, int *card);
 
 /* The device of the stream's context. */
 CUresult cards_stream_device(CUstream stream, CUdevice *device);
+
+/*
+ * Makes the stream's context current until cards_leave(): an event belongs to the context in which
+ * it is made, and must be of that of the streams which record it.
+ */
+bool cards_enter(CUstream stream);
+void cards_leave(void);
 
 #endif

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "account.h"
+#include "cards.h"
 #include "relax.h"
 
 struct late {
@@ -21,14 +22,10 @@ static CUevent record_here(CUstream stream) {
     return NULL;
 }
 
-/* An event belongs to the context that is current, and must be of the stream's. */
 static CUevent record(CUstream stream) {
-    CUcontext context, popped;
-    if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS ||
-        REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return NULL;
+    if (!cards_enter(stream)) return NULL;
     CUevent event = record_here(stream);
-    REAL(cuCtxPopCurrent_v2)(&popped);
+    cards_leave();
     return event;
 }
 

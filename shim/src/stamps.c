@@ -1,6 +1,6 @@
 #include "stamps.h"
 
-#include "resolve.h"
+#include "cards.h"
 
 #define REBASE_NS UINT64_C(30000000000) /* a float of milliseconds is exact to 2 us up to here */
 
@@ -13,15 +13,22 @@ static uint16_t free_stamp(struct stamps *stamps) {
     return 0;
 }
 
+static bool make_event(struct stamp *stamp, CUstream stream) {
+    if (!cards_enter(stream)) return false;
+    CUresult result = REAL(cuEventCreate)(&stamp->event, CU_EVENT_DEFAULT);
+    cards_leave();
+    return result == CUDA_SUCCESS;
+}
+
 /* Events are made once and used again. */
-static bool has_event(struct stamp *stamp) {
-    return stamp->event || REAL(cuEventCreate)(&stamp->event, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
+static bool has_event(struct stamp *stamp, CUstream stream) {
+    return stamp->event || make_event(stamp, stream);
 }
 
 uint16_t stamps_record(struct stamps *stamps, CUstream stream, uint64_t now) {
     uint16_t number = free_stamp(stamps);
     struct stamp *stamp = &stamps->all[number];
-    if (!number || !has_event(stamp)) return 0;
+    if (!number || !has_event(stamp, stream)) return 0;
     if (REAL(cuEventRecord)(stamp->event, stream) != CUDA_SUCCESS) return 0;
     stamp->serial = ++stamps->serial;
     stamp->at = 0;

@@ -1,4 +1,4 @@
-"""Shares of a card's time under the shim, as the node agent tells them."""
+"""Shares of a card's time under the shim: what the node agent tells, and every kind of stream."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ LENT = [
     (SOFT, 30, {"paused": 1}, 0),
     (HARD, 30, {"spare_share": 4000}, 30),
 ]
+
+STREAMS = {
+    # the shares of the cards that the way uses, and what it gets of each
+    "legacy": ([30], [30]),
+    "per_thread": ([30], [30]),
+    "blocking": ([30], [30]),
+    "many": ([30], [30]),
+    "cards": ([30, 60], [30, 60]),
+    "in_turn": ([60, 30], [30, 30]),  # the launch that waits keeps the other
+    "together": ([30, 60], [30, 30]),  # none of the two works without the other
+}
 
 
 @contextmanager
@@ -60,3 +71,12 @@ def test_what_the_agent_tells_holds_as_long_as_it_lives(
         containers.await_shares(own)
         with _agent(containers.all):
             containers.await_shares(lent)
+
+
+def test_shares_hold_for_every_kind_of_stream(tmp_path: Path, layout: dict[str, Any]) -> None:
+    cards = sum(len(shares) for shares, _ in STREAMS.values())
+    with Containers(tmp_path, layout, cards) as containers:
+        for way, (shares, _) in STREAMS.items():
+            containers.add(HARD, *shares).start("tests/streams", way)
+        containers.begin()
+        containers.await_shares([got for _, got in STREAMS.values()])
