@@ -25,6 +25,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 from bench.compute import windows
 from bench.compute.rig import Case, Tenant, Work, run
@@ -65,6 +66,14 @@ PROCESSES = (1, 3)
 SETTLING_MS = 300
 STEPS = ((1.5, 20.0), (3.0, 80.0))  # after a start with 50 %
 MANY = 16
+WAKES_MS = 1000
+WAKERS: dict[str, tuple[int, int, ComputeMode, int]] = {
+    # the shares of a Soft borrower and of the owner that wakes, and the owner's mode and priority
+    "Hard": (30, 70, "Hard", 0),
+    "Soft": (30, 70, "Soft", 0),
+    "Soft, higher priority": (10, 50, "Soft", 1),
+    "the borrower has no share": (0, 50, "Soft", 1),
+}
 
 Pair = tuple[str, str, int, ComputeMode]
 """The kinds of work of both, how many processes each has, and the mode."""
@@ -92,7 +101,7 @@ def measure() -> Report:
     """Run every case."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     report = Report("compute")
-    for part in (_check, _alone, _changes, _pairs, _many, _soft, _below):
+    for part in (_check, _alone, _changes, _pairs, _many, _soft, _wakes, _below):
         figures, details = part()
         report.figures += figures
         report.details.append(details)
@@ -305,6 +314,44 @@ def _soft() -> tuple[list[Figure], Details]:
     columns = ("alone, Soft 50 %", "bare %", "with the shim %", "ratio", "lost %")
     figures = [_worst("soft_alone_ratio", ratios, "", ">= 0.995", worst=min)]
     return figures, Details("What a Soft container alone gets", columns, rows)
+
+
+def _wakes() -> tuple[list[Figure], Details]:
+    """A borrower has all of the card when its owner wakes up."""
+    cases = [(kind, how) for kind in ("200 us", "5 ms") for how in WAKERS]
+    rows, woken, begun = [], [], []
+    for (kind, how), one in zip(cases, _run(starmap(_waking, cases), seconds=1.5), strict=True):
+        borrower, owner = one.works
+        share = one.case.tenants[1].share
+        woken.append(windows.woken_after(owner, share, WAKES_MS))
+        begun.append(windows.begun_after(owner, WAKES_MS))
+        before = _percent(borrower[:WAKES_MS])
+        after = [_percent(work, WAKES_MS + SETTLING_MS) for work in one.works]
+        shown = (f"{each:.2f}" for each in (before, *after, one.lost))
+        rows.append((kind, how, f"{begun[-1]}", f"{woken[-1]}", *shown))
+    columns = (
+        "borrower",
+        "owner",
+        "first work ms",
+        "its share ms",
+        "borrower before %",
+        "after %",
+        "owner after %",
+        "lost %",
+    )
+    figures = [
+        _worst("owner_wake_ms", woken, "ms", "<= 100 ms"),
+        _worst("owner_first_work_ms", begun, "ms", "<= 50 ms"),
+    ]
+    return figures, Details("An owner that wakes while another has all of the card", columns, rows)
+
+
+def _waking(kind: str, how: str) -> Case:
+    lower, share, mode, priority = WAKERS[how]
+    borrower = Tenant(_busy(1, kind), lower, "Soft")
+    wakes = WAKES_MS / 1000
+    owner = Tenant(_busy(1, "200 us"), share, mode, wakes=wakes, priority=priority)
+    return Case(f"{kind}, {how}", (borrower, owner))
 
 
 def _below() -> tuple[list[Figure], Details]:

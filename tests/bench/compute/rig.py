@@ -1,13 +1,16 @@
 """Runs containers side by side on simulated cards and records what each card did for whom."""
 
+import math
 import multiprocessing
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import simgpu
@@ -30,12 +33,14 @@ LOOK_S = 0.05
 class Tenant:
     """A container: its share of the card in percent, and what its processes do (the arguments of
     shim/bench/load.c, one for each). Without a mode it runs without the shim. `changes`: at so
-    many seconds it is given another share."""
+    many seconds it is given another share. `wakes`: at so many it begins to work."""
 
     loads: tuple[str, ...]
     share: float = 100.0
     mode: ComputeMode | None = "Hard"
     changes: tuple[tuple[float, float], ...] = ()
+    wakes: float = 0.0
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,9 @@ class _Room:
 
     def __init__(self, folder: Path, tenant: Tenant, uuid: str) -> None:
         self.tenant, self._uuid = tenant, uuid
-        self.changes = list(tenant.changes)
+        due = [(at, partial(self.permit, share)) for at, share in tenant.changes]
+        self._due: list[tuple[float, Callable[[], None]]]
+        self._due = sorted([*due, (tenant.wakes, self._begin)], key=itemgetter(0))
         self.container = Container(folder.name, folder / "limits", folder / "usage")
         folder.mkdir()
         limits.create_empty(self.container.limits)
@@ -67,7 +74,8 @@ class _Room:
         """Write the limits as the node agent does, also while the container runs."""
         identity = limits.Identity("bench", self.container.name, "", "main", self.container.name)
         mode = self.tenant.mode or "None"
-        limit = CardLimit(self._uuid, MEMORY, round(share * 100), "Hard", mode)
+        priority = self.tenant.priority
+        limit = CardLimit(self._uuid, MEMORY, round(share * 100), "Hard", mode, priority)
         limits.write(self.container.limits, identity, [limit], {})
 
     def start(self, env: dict[str, str]) -> None:
@@ -90,16 +98,17 @@ class _Room:
             if process.stdout.readline() != b"ready\n":
                 raise RuntimeError(f"{process.args!r} did not start: {process.wait()}")
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         for process in self.processes:
             assert process.stdin
             process.stdin.write(b"\n")
             process.stdin.flush()
 
-    def change(self, seconds: float) -> None:
-        """Make the changes that are due."""
-        while self.changes and self.changes[0][0] <= seconds:
-            self.permit(self.changes.pop(0)[1])
+    def act(self, seconds: float) -> float:
+        """Begin and make changes, as they are due. Returns when the next one is."""
+        while self._due and self._due[0][0] <= seconds:
+            self._due.pop(0)[1]()
+        return self._due[0][0] if self._due else math.inf
 
     def check(self) -> None:
         for process in self.processes:
@@ -169,15 +178,12 @@ def _run_steward(containers: list[Container]) -> None:
 def _record(machine: simgpu.Machine, rooms: list[list[_Room]], seconds: float) -> list[list[Work]]:
     everybody = [room for tenants in rooms for room in tenants]
     recordings = [machine.record(card, seconds + 1) for card in range(len(rooms))]
-    for room in everybody:
-        room.begin()
     began = time.monotonic()
     while (now := time.monotonic() - began) < seconds:
-        for room in everybody:
-            room.change(now)
+        due = min(room.act(now) for room in everybody)
         for recording in recordings:
             recording.catch_up()
-        time.sleep(min(LOOK_S, seconds - now))
+        time.sleep(max(0, min(due, now + LOOK_S, seconds) + began - time.monotonic()))
     for room in everybody:
         room.check()
     works = [recording.close() for recording in recordings]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 MS_NS = 1_000_000
-SECOND, TENTH = 1000, 100  # ms
+SECOND, TENTH, MOMENT = 1000, 100, 20  # ms
 NEAR = 3.0  # points: what counts as settled
 USUAL = 0.95  # of the windows
 STAYS_MS = 1000
@@ -86,6 +86,18 @@ def settled_after(
         elif at - since >= STAYS_MS:
             return since
     return since if since < len(near) else end - start
+
+
+def woken_after(work: Sequence[int], asked: float, woke: int) -> int:
+    """ms from waking until a fiftieth of a second begins in which one has `asked` percent, as near
+    as counts. All the time where there is none."""
+    found = shares(work, MOMENT, woke)
+    return next((at for at, share in enumerate(found) if share >= asked - NEAR), len(work) - woke)
+
+
+def begun_after(work: Sequence[int], woke: int) -> int:
+    """ms from waking until the first work."""
+    return next((at for at, done in enumerate(work[woke:]) if done), len(work) - woke)
 
 
 def ratio_error(

@@ -3,14 +3,15 @@
 import subprocess
 
 from bench.compute.rig import Case, Tenant, Work, run
+from bench.compute.windows import woken_after
 from bench.figures import ROOT
 
 MS = 1_000_000
 LOAD = "us_200"
 
 
-def _percent(work: Work) -> float:
-    later = work[300:]
+def _percent(work: Work, since: int = 300) -> float:
+    later = work[since:]
     return sum(later) / len(later) / MS * 100
 
 
@@ -30,3 +31,25 @@ def test_who_needs_less_than_its_share_pays_for_what_it_used() -> None:
     bare, limited = (Case(str(mode), (Tenant(("eager",), 50, mode),)) for mode in (None, "Hard"))
     ((alone,), (work,)) = run([bare, limited], 1.3)
     assert _percent(work) > 0.7 * _percent(alone)
+
+
+CHANGED = Tenant((LOAD,), 60, changes=((0.7, 20), (1.4, 60)))
+BORROWER = Tenant((LOAD,), 30, "Soft")
+OWNER = Tenant((LOAD,), 70, "Hard", wakes=1)
+LAST = Tenant((LOAD,), 0, "Soft")  # has what others leave, and nothing besides
+FIRST = Tenant((LOAD,), 50, "Soft", wakes=1, priority=1)
+
+
+def test_shares_follow_what_is_changed_and_who_wakes() -> None:
+    """Nobody has more than he may; that some have less is the machine's doing, as far as that."""
+    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
+    tenants = (CHANGED,), (BORROWER, OWNER), (LAST, FIRST)
+    (changed,), (borrower, owner), (last, first) = run([Case("", each) for each in tenants], 2)
+    assert [8 < _percent(changed[:to], to - 300) < 32 for to in (700, 1400, 2000)] == [0, 1, 0]
+    assert 35 < _percent(changed, 1700) < 72
+    for lent in (borrower, last):
+        assert _percent(lent[:1000], 700) > 75
+    for woken in (owner, first):
+        assert woken_after(woken, 50, 1000) < 400
+    assert _percent(borrower, 1300) < 42
+    assert _percent(last, 1300) < 5

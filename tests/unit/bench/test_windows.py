@@ -3,12 +3,14 @@
 import pytest
 
 from bench.compute.windows import (
+    begun_after,
     jain,
     least_spread,
     ratio_error,
     settled_after,
     shares,
     usual,
+    woken_after,
     worst,
 )
 
@@ -86,6 +88,15 @@ def test_windows_in_which_the_machine_was_busy_do_not_count() -> None:
     assert settled_after(work[700:], 50, 0, 1310) > 0
     assert settled_after(work[700:], 50, 0, 1310, stalled[700:]) == 0
     assert ratio_error(work, _work((2010, 0.5)), 50, 0, stalled) < 0.2
+
+
+def test_who_wakes_begins_and_then_has_its_share() -> None:
+    late = _work((1000, 0), (5, 0), (1, 0.1), (14, 0), (100, 0.7))
+    assert (begun_after(late, 1000), woken_after(late, 70, 1000)) == (5, 20)
+    assert (begun_after(_work((1040, 0)), 1000), woken_after(_work((1040, 0)), 70, 1000)) == (
+        40,
+        40,
+    )
 
 
 def test_jains_index() -> None:
