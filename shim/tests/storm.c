@@ -1,10 +1,14 @@
 /*
- * Storms: `storm threads`, `storm processes`, `storm kills ROUNDS`, `storm crowd`. 64 MiB are allowed on card 0.
+ * Storms: `storm threads`, `storm processes`, `storm kills ROUNDS`, `storm crowd`, `storm forks ROUNDS`.
+ * 64 MiB are allowed on card 0.
  * What the program was granted is counted beside the shim, in memory that all processes share: it
  * must never pass the limit, and after everybody is gone all of it can be had again.
  */
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -17,6 +21,7 @@
 
 #define LIMIT (64 * MIB)
 #define POINTERS 24
+#define HANGS_S 20
 
 static struct shared {
     uint64_t granted;
@@ -204,6 +209,83 @@ static void storm_of_a_crowd(void) {
     all_is_back();
 }
 
+/* ---- forks while threads are at it ---- */
+
+static bool forked_enough;
+
+/* One of so many functions that there is always one whose cost is to be learned. */
+static void launch(uint64_t number) {
+    CUfunction function = (CUfunction)(uintptr_t)(16 * (1 + number % 4096));
+    CHECK_IS(api.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
+}
+
+static void use_all(void) {
+    static __thread uint64_t state = 88172645463325252u;
+    struct held held = {0};
+    take_one(&held, 512 * (1 + random_next(&state) % 8000));
+    launch(random_next(&state));
+    CHECK(dlsym(RTLD_DEFAULT, "cuInit"));
+    if (held.bytes) free_one(&held);
+    __atomic_add_fetch(&shared->operations, 1, __ATOMIC_RELAXED);
+}
+
+static void *use_until_enough(void *unused) {
+    (void)unused;
+    api_use(0);
+    while (!__atomic_load_n(&forked_enough, __ATOMIC_RELAXED)) use_all();
+    return NULL;
+}
+
+/* Begins anew, as a process of its own, and dies with memory; killed if it ever hangs. */
+static pid_t fork_user(void) {
+    CUdeviceptr pointer;
+    pid_t child = fork();
+    if (child) return child;
+    alarm(HANGS_S);
+    api_start();
+    for (int i = 0; i < 20; i++) use_all();
+    api.cuMemAlloc_v2(&pointer, 4 * MIB);
+    _exit(0);
+}
+
+static pid_t spawn_other(void) {
+    char *const command[] = {"true", NULL};
+    pid_t child = -1;
+    CHECK(!posix_spawn(&child, "/bin/true", NULL, NULL, command, environ));
+    return child;
+}
+
+/* Borrows this process's memory until it has executed something else. */
+static int be_other(void *unused) {
+    char *const command[] = {"true", NULL};
+    (void)unused;
+    execve("/bin/true", command, environ);
+    _exit(1);
+}
+
+static pid_t clone_other(void) {
+    static char stack[64 << 10] __attribute__((aligned(16)));
+    return clone(be_other, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
+}
+
+static void storm_of_forks(int rounds) {
+    static pid_t (*const ways[])(void) = {fork_user, spawn_other, clone_other};
+    pthread_t threads[4];
+    api_start();
+    for (int i = 0; i < 4; i++) CHECK(!pthread_create(&threads[i], NULL, use_until_enough, NULL));
+    for (int i = 0; i < rounds; i++) {
+        int status;
+        pid_t child = ways[i % 3]();
+        CHECK(child > 0);
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK_IS(status, 0);
+    }
+    __atomic_store_n(&forked_enough, true, __ATOMIC_RELAXED);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    CHECK_IS(shared->granted, 0);
+    all_is_back();
+}
+
 int main(int count, char **arguments) {
     CHECK(count > 1);
     api_load("dlsym");
@@ -213,6 +295,7 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "processes")) storm_of_processes();
     if (!strcmp(arguments[1], "crowd")) storm_of_a_crowd();
     if (!strcmp(arguments[1], "kills")) storm_of_kills(count > 2 ? atoi(arguments[2]) : 200);
+    if (!strcmp(arguments[1], "forks")) storm_of_forks(count > 2 ? atoi(arguments[2]) : 200);
     CHECK_IS(shared->over, 0);
     printf("%llu operations, %llu refused\n", (unsigned long long)shared->operations,
            (unsigned long long)shared->refused);

@@ -183,3 +183,13 @@ def test_own_pid_and_start_time_are_told(env: dict[str, str], slot: Slot) -> Non
 def test_storm(storm: str, env: dict[str, str], slot: Slot) -> None:
     run("storm", storm, "60", env=env)
     assert slot.used(0) == 0
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["free", "metered"])
+def test_forks_while_threads_allocate_and_launch(
+    mode: int, env: dict[str, str], slot: Slot
+) -> None:
+    """The children begin anew, or execute something else: none hangs, and no byte is lost."""
+    slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=mode))
+    run("storm", "forks", "90", env=env, timeout=60)
+    assert slot.used(0) == 0
