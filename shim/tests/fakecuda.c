@@ -707,13 +707,22 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     return fake.fail;
 }
 
-static CUmemGenericAllocationHandle mapped;
+#define MAPPINGS 64
+
+/* The newest ones, and what is mapped there. */
+static struct {
+    CUdeviceptr pointer;
+    CUmemGenericAllocationHandle handle;
+} mapped[MAPPINGS];
+static unsigned mapped_last;
 
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
                          CUmemGenericAllocationHandle handle, unsigned long long flags) {
     CALLED(cuMemMap);
-    (void)pointer, (void)bytes, (void)offset, (void)flags;
-    mapped = handle;
+    (void)bytes, (void)offset, (void)flags;
+    mapped_last = (mapped_last + 1) % MAPPINGS;
+    mapped[mapped_last].pointer = pointer;
+    mapped[mapped_last].handle = handle;
     return fake.fail;
 }
 
@@ -727,8 +736,9 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CALLED(cuMemRetainAllocationHandle);
-    (void)address;
-    *handle = mapped;
+    *handle = mapped[mapped_last].handle;
+    for (unsigned i = 0; i < MAPPINGS; i++)
+        if (mapped[i].pointer == (CUdeviceptr)(uintptr_t)address) *handle = mapped[i].handle;
     return CUDA_SUCCESS;
 }
 

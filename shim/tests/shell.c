@@ -5,6 +5,8 @@
  *   init | use DEVICE | alloc BYTES | free NUMBER | info | total DEVICE | pid | fork | vfork | raw
  *   clone | exec | setuid UID | figures | await TOTAL | press BYTES | copy TIMES | exit
  *   pitch, managed, async, pooled, create or array BYTES, whole MiB | free_async NUMBER | sync
+ *   handle BYTES | map HANDLE | retain MAPPING | release HANDLE | unmap MAPPING
+ *   context BYTES | destroy
  */
 #include <sched.h>
 #include <signal.h>
@@ -68,10 +70,56 @@ static void do_info(void) {
     answer(result == CUDA_SUCCESS ? (long long)free_now : -result, (long long)total);
 }
 
+static CUcontext primary, made;
+
 static CUresult do_use(CUdevice device) {
-    CUcontext context;
-    CUresult result = api.cuDevicePrimaryCtxRetain(&context, device);
-    return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
+    CUresult result = api.cuDevicePrimaryCtxRetain(&primary, device);
+    return result == CUDA_SUCCESS ? cuCtxSetCurrent(primary) : result;
+}
+
+/* With memory in it: what became of the context, and of the memory. */
+static void do_context(uint64_t bytes) {
+    CUdeviceptr pointer;
+    CUresult result = api.cuCtxCreate_v2(&made, 0, 0), inside = -1;
+    if (result == CUDA_SUCCESS) inside = api.cuMemAlloc_v2(&pointer, bytes);
+    CHECK_IS(cuCtxSetCurrent(primary), CUDA_SUCCESS);
+    answer(result, inside);
+}
+
+/* ---- handles and mappings, each by its number ---- */
+
+static struct {
+    CUmemGenericAllocationHandle name;
+    uint64_t bytes;
+} handles[1000];
+static struct {
+    CUdeviceptr at;
+    uint64_t bytes;
+} mappings[1000];
+static int handle_count, mapping_count;
+
+static void do_create(uint64_t bytes) {
+    CUmemAllocationProp prop = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUresult result = api.cuMemCreate(&handles[handle_count].name, bytes, &prop, 0);
+    handles[handle_count].bytes = bytes;
+    answer(result, result == CUDA_SUCCESS ? handle_count++ : -1);
+}
+
+static void do_map(unsigned long long number) {
+    CUdeviceptr at = (uint64_t)(mapping_count + 1) << 40;
+    mappings[mapping_count].at = at;
+    mappings[mapping_count].bytes = handles[number].bytes;
+    CUresult result = api.cuMemMap(at, handles[number].bytes, 0, handles[number].name, 0);
+    answer(result, mapping_count++);
+}
+
+static void do_retain(unsigned long long number) {
+    CUmemGenericAllocationHandle found;
+    void *address = (void *)(uintptr_t)mappings[number].at;
+    CUresult result = api.cuMemRetainAllocationHandle(&found, address);
+    int handle = 0;
+    while (handle < handle_count && handles[handle].name != found) handle++;
+    answer(result, handle);
 }
 
 static void do_total(CUdevice device) {
@@ -183,6 +231,13 @@ static bool obey(const char *word, unsigned long long number) {
     else if (!strcmp(word, "await")) do_await(number);
     else if (!strcmp(word, "press")) do_press(number);
     else if (!strcmp(word, "copy")) do_copy(number);
+    else if (!strcmp(word, "handle")) do_create(number);
+    else if (!strcmp(word, "map")) do_map(number);
+    else if (!strcmp(word, "retain")) do_retain(number);
+    else if (!strcmp(word, "release")) answer(api.cuMemRelease(handles[number].name), 0);
+    else if (!strcmp(word, "unmap")) answer(api.cuMemUnmap(mappings[number].at, mappings[number].bytes), 0);
+    else if (!strcmp(word, "context")) do_context(number);
+    else if (!strcmp(word, "destroy")) answer(api.cuCtxDestroy_v2(made), 0);
     else return do_take(word, number);
     return true;
 }

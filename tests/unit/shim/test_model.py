@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -25,12 +27,39 @@ from .shell import OUT_OF_MEMORY, SUCCESS, Shell
 from .slot import MIB, Card, Slot, card_uuid
 
 PAGE = 2 * MIB
+CONTEXT = 3 * MIB
 PROCESSES_MAX = 4
+POOLED_MAX = 50  # the fake driver knows the sizes of so many
 
 small = st.integers(1, MIB)
 large = st.integers(MIB + 1, 12 * MIB)
+pages = st.integers(1, 6).map(lambda count: count * PAGE)
 limits = st.integers(0, 32).map(lambda pages: pages * PAGE) | st.integers(0, 64 * MIB)
 choices = st.integers(0, 1 << 16)
+
+
+@dataclass
+class Memory:
+    """By handle: held as long as there are references to it or mappings of it."""
+
+    size: int
+    references: list[int]  # the shell's numbers of the handle
+    mappings: list[int]
+
+
+@dataclass
+class Pool:
+    """Keeps what is freed until the program waits."""
+
+    live: dict[int, int] = field(default_factory=dict)
+    kept: int = 0
+
+    def take(self, number: int, size: int) -> None:
+        self.live[number] = size
+        self.kept = max(self.kept, sum(self.live.values()))
+
+    def wait(self) -> None:
+        self.kept = sum(self.live.values())
 
 
 class Process:
@@ -41,15 +70,34 @@ class Process:
         self.large: dict[int, int] = {}  # by the shell's number: bytes charged
         self.small: dict[int, range] = {}  # by the shell's number: pages it lies in
         self.next = PAGE  # where the fake driver puts the next small one
+        self.memory: list[Memory] = []
+        self.pool = Pool()
+        self.context: int | None = None  # a second one: bytes of the memory in it
 
     def held(self) -> int:
         pages = Counter(page for pages in self.small.values() for page in pages)
-        return sum(self.large.values()) + len(pages) * PAGE
+        handles = sum(each.size for each in self.memory)
+        contexts = CONTEXT if self.context is None else 2 * CONTEXT + self.context
+        large = sum(self.large.values())
+        return large + len(pages) * PAGE + handles + self.pool.kept + contexts
 
     def place(self, size: int) -> range:
         """The pages of a small allocation, which the fake driver puts after the one before."""
         first, self.next = self.next, self.next + (size + 511) // 512 * 512
         return range(first // PAGE, (first + size - 1) // PAGE + 1)
+
+
+Owned = tuple[Process, Memory]
+T = TypeVar("T")
+
+
+def choose(several: Sequence[T], which: int) -> T:
+    return several[which % len(several)]
+
+
+def whole(size: int) -> int:
+    """In whole pages."""
+    return (size + PAGE - 1) // PAGE * PAGE
 
 
 class Accounting(RuleBasedStateMachine):
@@ -70,20 +118,19 @@ class Accounting(RuleBasedStateMachine):
     @rule(limit=limits)
     def limit_to(self, limit: int) -> None:
         self.limit = limit
-        self.slot.set_limits(Card(card_uuid(0), limit))
+        self.slot.set_limits(Card(card_uuid(0), limit, context_bytes=CONTEXT))
 
-    @precondition(lambda self: len(self.processes) < PROCESSES_MAX and self.held() <= self.limit)
+    @precondition(lambda self: len(self.processes) < PROCESSES_MAX and self.allows(CONTEXT))
     @rule()
     def start(self) -> None:
-        """Not above the limit: then not even a context that costs nothing is allowed."""
         self.processes.append(Process(shim_env(self.slot.path)))
 
     @precondition(lambda self: self.processes)
     @rule(which=choices, size=large)
     def take_large(self, which: int, size: int) -> None:
         process = self.pick(which)
-        charged = (size + PAGE - 1) // PAGE * PAGE
-        allowed = self.held() + charged <= self.limit
+        charged = whole(size)
+        allowed = self.allows(charged)
         answer = self.take(process, size, allowed)
         if allowed:
             process.large[answer] = charged
@@ -93,7 +140,7 @@ class Accounting(RuleBasedStateMachine):
     def take_small(self, which: int, size: int) -> None:
         """A page is reserved before the address is known, and another where it reaches into it."""
         process = self.pick(which)
-        reserved = self.held() + PAGE <= self.limit
+        reserved = self.allows(PAGE)
         before = process.held()
         pages = process.place(size) if reserved else range(0)
         process.small[-1] = pages
@@ -104,8 +151,121 @@ class Accounting(RuleBasedStateMachine):
         if allowed:
             process.small[answer] = pages
 
-    def take(self, process: Process, size: int, allowed: bool) -> int:
-        answer = process.shell("alloc", size)
+    # ---- memory by handle ----
+
+    @precondition(lambda self: self.processes)
+    @rule(which=choices, size=pages)
+    def create(self, which: int, size: int) -> None:
+        process = self.pick(which)
+        allowed = self.allows(size)
+        number = self.take(process, size, allowed, "handle")
+        if allowed:
+            process.memory.append(Memory(size, [number], []))
+
+    @precondition(lambda self: self.memory(references=True))
+    @rule(which=choices)
+    def map(self, which: int) -> None:
+        process, memory = choose(self.memory(references=True), which)
+        answer = process.shell("map", memory.references[0])
+        assert answer.code == SUCCESS
+        memory.mappings.append(answer.detail)
+
+    @precondition(lambda self: self.memory(mappings=True))
+    @rule(which=choices)
+    def retain(self, which: int) -> None:
+        process, memory = choose(self.memory(mappings=True), which)
+        answer = process.shell("retain", memory.mappings[-1])
+        assert answer.code == SUCCESS
+        assert answer.detail in (memory.references or [answer.detail])
+        memory.references.append(answer.detail)
+
+    @precondition(lambda self: self.memory(references=True))
+    @rule(which=choices)
+    def release(self, which: int) -> None:
+        process, memory = choose(self.memory(references=True), which)
+        assert process.shell("release", memory.references.pop()).code == SUCCESS
+        self.forget(process, memory)
+
+    @precondition(lambda self: self.memory(mappings=True))
+    @rule(which=choices)
+    def unmap(self, which: int) -> None:
+        process, memory = choose(self.memory(mappings=True), which)
+        assert process.shell("unmap", memory.mappings.pop(0)).code == SUCCESS
+        self.forget(process, memory)
+
+    def memory(self, references: bool = False, mappings: bool = False) -> list[Owned]:
+        """All that has one of these."""
+        return [
+            (process, memory)
+            for process in self.processes
+            for memory in process.memory
+            if (references and memory.references) or (mappings and memory.mappings)
+        ]
+
+    @staticmethod
+    def forget(process: Process, memory: Memory) -> None:
+        if not memory.references and not memory.mappings:
+            process.memory.remove(memory)
+
+    # ---- pools ----
+
+    @precondition(lambda self: self.processes)
+    @rule(which=choices, size=pages)
+    def take_pooled(self, which: int, size: int) -> None:
+        """It needs room under the limit, also where the pool could serve from what it keeps."""
+        process = self.pick(which)
+        if len(process.pool.live) == POOLED_MAX:
+            return
+        allowed = self.allows(size)
+        number = self.take(process, size, allowed, "async")
+        if allowed:
+            process.pool.take(number, size)
+
+    @precondition(lambda self: any(p.pool.live for p in self.processes))
+    @rule(which=choices)
+    def free_pooled(self, which: int) -> None:
+        process, number = choose([(p, n) for p in self.processes for n in p.pool.live], which)
+        assert process.shell("free_async", number).code == SUCCESS
+        del process.pool.live[number]
+
+    @precondition(lambda self: self.processes)
+    @rule(which=choices)
+    def wait(self, which: int) -> None:
+        process = self.pick(which)
+        assert process.shell("sync").code == SUCCESS
+        process.pool.wait()
+
+    # ---- contexts ----
+
+    @precondition(lambda self: any(p.context is None for p in self.processes))
+    @rule(which=choices, size=pages)
+    def make_context(self, which: int, size: int) -> None:
+        """With memory in it, if there is room."""
+        process = choose([p for p in self.processes if p.context is None], which)
+        allowed = self.allows(CONTEXT)
+        inside = self.allows(CONTEXT + size)
+        answer = process.shell("context", size)
+        assert answer.code == (SUCCESS if allowed else OUT_OF_MEMORY)
+        assert not allowed or answer.detail == (SUCCESS if inside else OUT_OF_MEMORY)
+        if not inside:
+            self.unsettled = 0
+        if allowed:
+            process.context = size if inside else 0
+
+    @precondition(lambda self: any(p.context is not None for p in self.processes))
+    @rule(which=choices)
+    def destroy_context(self, which: int) -> None:
+        process = choose([p for p in self.processes if p.context is not None], which)
+        assert process.shell("destroy").code == SUCCESS
+        process.context = None
+
+    # ---- all of them ----
+
+    def allows(self, size: int) -> bool:
+        return self.held() + size <= self.limit
+
+    def take(self, process: Process, size: int, allowed: bool, how: str = "alloc") -> int:
+        answer = process.shell(how, size)
         assert answer.code == (SUCCESS if allowed else OUT_OF_MEMORY)
         if not allowed:
             self.unsettled = 0  # nobody is refused before the dead are settled
@@ -115,7 +275,7 @@ class Accounting(RuleBasedStateMachine):
     @rule(which=choices)
     def free(self, which: int) -> None:
         owners = [(p, n) for p in self.processes for n in (*p.large, *p.small)]
-        process, number = owners[which % len(owners)]
+        process, number = choose(owners, which)
         assert process.shell("free", number).code == SUCCESS
         process.large.pop(number, None)
         process.small.pop(number, None)
@@ -144,7 +304,7 @@ class Accounting(RuleBasedStateMachine):
         assert self.held() <= self.slot.used(0) <= self.held() + self.unsettled
 
     def pick(self, which: int) -> Process:
-        return self.processes[which % len(self.processes)]
+        return choose(self.processes, which)
 
     def held(self) -> int:
         return sum(process.held() for process in self.processes)
