@@ -57,6 +57,15 @@ static const char *check_usage(const struct mizar_usage *usage) {
     return NULL;
 }
 
+/* A device keeps its card, also while the limits cannot be read; one that had none may have one now. */
+static void ask_again_for_unknown(struct process *process) {
+    for (unsigned i = 0; i < DEVICES_MAX; i++) {
+        int8_t none = -1;
+        __atomic_compare_exchange_n(&process->device_card[i], &none, 0, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED);
+    }
+}
+
 static void store_limits(struct process *process, const struct limits_copy *copy) {
     for (unsigned i = 0; i < MIZAR_CARD_MAX; i++) {
         uint64_t limit = i < copy->card_count ? copy->cards[i].memory_limit : 0;
@@ -72,8 +81,7 @@ static void store_limits(struct process *process, const struct limits_copy *copy
                          __ATOMIC_RELAXED);
     }
     __atomic_store_n(&process->card_count, copy->card_count, __ATOMIC_RELAXED);
-    for (unsigned i = 0; i < DEVICES_MAX; i++)
-        __atomic_store_n(&process->device_card[i], 0, __ATOMIC_RELAXED);
+    ask_again_for_unknown(process);
     __atomic_store_n(&process->limits_seq, copy->seq, __ATOMIC_RELEASE);
     __atomic_store_n(&process->limits_known, 1, __ATOMIC_RELEASE);
 }

@@ -112,15 +112,32 @@ def test_what_others_took_on_the_containers_behalf(env: dict[str, str], slot: Sl
             assert shell.alloc(512) == OUT_OF_MEMORY
 
 
+def damage(slot: Slot) -> None:
+    """A change of card 0's limit that is not what its checksum says."""
+    body = bytearray(slot.limits.read_bytes())
+    body[16] += 2
+    body[1024 + 64 + 6] = 0xFF
+    with slot.limits.open("r+b") as file:
+        file.write(body)
+
+
 def test_a_damaged_change_leaves_the_last_good_one(env: dict[str, str], slot: Slot) -> None:
     with Shell(env) as shell:
         assert shell.alloc(1 * MIB) == SUCCESS
-        body = bytearray(slot.limits.read_bytes())
-        body[16] += 2
-        body[1024 + 64 + 6] = 0xFF
-        with slot.limits.open("r+b") as file:
-            file.write(body)
+        damage(slot)
         assert shell.free_and_total() == (62 * MIB, 64 * MIB)
+
+
+def test_a_damaged_change_leaves_devices_their_cards(env: dict[str, str], slot: Slot) -> None:
+    """Also those that nobody asked for since the last good one."""
+    with Shell(env) as shell:
+        assert shell("use", 1).code == SUCCESS
+        slot.set_limits(*slot.cards)
+        assert shell.alloc(4 * MIB) == SUCCESS
+        damage(slot)
+        assert shell("use", 0).code == SUCCESS
+        assert shell.alloc(4 * MIB) == SUCCESS
+        assert slot.used(0) == slot.used(1) == 4 * MIB
 
 
 def test_a_card_is_added(env: dict[str, str], slot: Slot) -> None:
