@@ -183,12 +183,16 @@ static bool raise_to(struct regions *regions, struct process_pool *pool, uint64_
     return true;
 }
 
-/* Lowers the charge to what the driver holds and may yet take for allocations under way. */
+/*
+ * Lowers the charge to what the driver holds and may yet take for allocations under way. When nothing
+ * is charged any more, the place may be another pool's at once, on another card.
+ */
 static void lower(struct regions *regions, struct process_pool *pool) {
     uint64_t seen = load(&pool->charged), pending = load(&pool->pending);
     uint64_t bytes = reserved_by(pool) + pending, charged = seen >> VERSION_BITS;
+    int card = card_of(pool);
     if (bytes >= charged || !swap_charged(pool, seen, bytes)) return;
-    account_release(regions, card_of(pool), charged - bytes);
+    account_release(regions, card, charged - bytes);
 }
 
 /* ---- allocations --------------------------------------------------------------------------------- */
