@@ -4,7 +4,8 @@
  * ends the program.
  *     soak SEED OPERATIONS THREADS [WAY]   with WAY only that one
  *     soak kill SEED KILLS AT_ONCE         keeps so many workers at it and kills each at some moment
- * SOAK_COUNT names a file of 8 bytes that counts operations, and is the sign of life.
+ * SOAK_COUNT names a file in which each thread counts its operations, as the sign of life; SOAK_BOARD
+ * one through which processes tell each other of memory. Work goes to as many cards as there are.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -24,6 +25,8 @@
 #define MIB ((uint64_t)1 << 20)
 #define PAGE (2 * MIB)
 #define OBJECTS 12
+#define CARDS_MAX 2
+#define THREADS_MAX 8
 
 static void *driver;
 
@@ -34,6 +37,8 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignmen
                              CUdeviceptr wish, unsigned long long flags);
 CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes);
 CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuDeviceGetCount(int *count);
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
 CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
 CUresult cuGraphDestroy(CUgraph graph);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
@@ -58,16 +63,19 @@ static uint64_t random_next(uint64_t *state) {
 }
 
 enum kind {
-    NOTHING, POINTER, LATE, ASYNC, HANDLE, MAPPED, ARRAY, MIPMAP, CONTEXT, POOL, GRAPH, LEFT, MODULE
+    NOTHING, POINTER, LATE, ASYNC, HANDLE, MAPPED, ARRAY, MIPMAP, CONTEXT, POOL, GRAPH, LEFT, MODULE,
+    EXPORTED, RETAINED, OPENED
 };
 
 struct object {
     enum kind kind;
-    uint64_t handle, address, bytes;
+    int card;
+    uint64_t handle, second, address, bytes;
+    int descriptor;
 };
 
-static CUcontext primary;
-static int only = -1;
+static CUcontext primary[CARDS_MAX];
+static int cards, only = -1;
 
 /* True when it was granted; a refusal is fine. */
 static bool granted(CUresult result) {
@@ -84,27 +92,107 @@ static void map(struct object *object) {
 }
 
 static void take_handle(struct object *object, uint64_t bytes, bool mapped) {
-    CUmemAllocationProp prop = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemAllocationProp prop = {.type = 1,
+                                .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, object->card}};
     object->bytes = (bytes + PAGE - 1) & -PAGE;
     if (!granted(CALL(cuMemCreate, &object->handle, object->bytes, &prop, 0))) return;
     object->kind = HANDLE;
     if (mapped) map(object);
 }
 
-static CUmemoryPool new_pool(void) {
-    CUmemPoolProps props = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+/* A descriptor of it, and a second handle that was imported from that. */
+static void take_exported(struct object *object, uint64_t bytes) {
+    const int type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    take_handle(object, bytes, false);
+    if (!object->kind) return;
+    CHECK_IS(CALL(cuMemExportToShareableHandle, &object->descriptor, object->handle, type, 0),
+             CUDA_SUCCESS);
+    void *shared = (void *)(intptr_t)object->descriptor;
+    if (!granted(CALL(cuMemImportFromShareableHandle, &object->second, shared, type)))
+        object->second = 0;
+    object->kind = EXPORTED;
+}
+
+static void give_exported(struct object *object, bool close_first) {
+    if (close_first) close(object->descriptor);
+    CHECK_IS(CALL(cuMemRelease, object->handle), CUDA_SUCCESS);
+    if (object->second) CHECK_IS(CALL(cuMemRelease, object->second), CUDA_SUCCESS);
+    if (!close_first) close(object->descriptor);
+}
+
+/* A handle of what is mapped. */
+static void take_retained(struct object *object, uint64_t bytes) {
+    take_handle(object, bytes, true);
+    if (!object->kind) return;
+    void *address = (void *)(uintptr_t)object->address;
+    CHECK_IS(CALL(cuMemRetainAllocationHandle, &object->handle, address), CUDA_SUCCESS);
+    object->kind = RETAINED;
+}
+
+static void give_mapped(struct object *object) {
+    CHECK_IS(CALL(cuMemUnmap, object->address, object->bytes), CUDA_SUCCESS);
+    CHECK_IS(CALL(cuMemAddressFree, object->address, object->bytes), CUDA_SUCCESS);
+}
+
+static void give_retained(struct object *object, bool unmap_first) {
+    if (unmap_first) give_mapped(object);
+    CHECK_IS(CALL(cuMemRelease, object->handle), CUDA_SUCCESS);
+    if (!unmap_first) give_mapped(object);
+}
+
+/* ---- memory of other processes: its owner may be killed at any moment, also while he writes ------ */
+
+enum { NOTICES = 8 };
+
+struct notice {
+    uint64_t sum;
+    CUipcMemHandle handle;
+};
+
+static struct notice nobody_reads[NOTICES], *board = nobody_reads;
+
+static uint64_t sum_of(const CUipcMemHandle *handle) {
+    uint64_t sum = 1, words[sizeof *handle / sizeof sum];
+    memcpy(words, handle, sizeof words);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) sum = sum * 31 + words[i];
+    return sum;
+}
+
+static void take_shown(struct object *object, unsigned where) {
+    struct notice notice;
+    if (!granted(CALL(cuMemAlloc_v2, &object->address, PAGE))) return;
+    object->kind = POINTER;
+    if (CALL(cuIpcGetMemHandle, &notice.handle, object->address) != CUDA_SUCCESS) return;
+    notice.sum = sum_of(&notice.handle);
+    board[where] = notice;
+}
+
+/* One's own cannot be opened, nor what is gone. */
+static void take_opened(struct object *object, unsigned where) {
+    struct notice notice = board[where];
+    if (notice.sum != sum_of(&notice.handle)) return;
+    CUresult result = CALL(cuIpcOpenMemHandle_v2, &object->address, notice.handle, 1);
+    if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_CONTEXT) return;
+    if (granted(result)) object->kind = OPENED;
+}
+
+/* ---- pools -------------------------------------------------------------------------------------- */
+
+static CUmemoryPool new_pool(int card) {
+    CUmemPoolProps props = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, card}};
     CUmemoryPool pool;
     CHECK_IS(CALL(cuMemPoolCreate, &pool, &props), CUDA_SUCCESS);
     return pool;
 }
 
-/* Keeps what is freed to it. */
-static CUmemoryPool hoard;
+/* Keep what is freed to them. */
+static CUmemoryPool hoards[CARDS_MAX];
 
-static void open_hoard(void) {
+static void open_hoard(int card) {
     uint64_t all = UINT64_MAX;
-    hoard = new_pool();
-    CHECK_IS(CALL(cuMemPoolSetAttribute, hoard, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all),
+    hoards[card] = new_pool(card);
+    CHECK_IS(CALL(cuMemPoolSetAttribute, hoards[card], CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all),
              CUDA_SUCCESS);
 }
 
@@ -115,7 +203,7 @@ static void take_pointer(struct object *object, uint64_t bytes, unsigned how) {
         : how == 1 ? CALL(cuMemAllocPitch_v2, &object->address, &pitch, 1000, bytes / 1024 + 1, 4)
         : how == 2 ? CALL(cuMemAllocManaged, &object->address, bytes, 1)
         : how == 3 ? CALL(cuMemAllocAsync, &object->address, bytes, NULL)
-                   : CALL(cuMemAllocFromPoolAsync, &object->address, bytes, hoard, NULL);
+                   : CALL(cuMemAllocFromPoolAsync, &object->address, bytes, hoards[object->card], NULL);
     if (granted(result)) object->kind = how >= 3 ? ASYNC : bytes % 4 ? POINTER : LATE;
 }
 
@@ -131,7 +219,7 @@ static void take_array(struct object *object, uint64_t bytes, bool mipmapped) {
 
 /* With memory in it that goes with it. */
 static void take_context(struct object *object, uint64_t bytes) {
-    if (!granted(CALL(cuCtxCreate_v2, (CUcontext *)&object->handle, 0, 0))) return;
+    if (!granted(CALL(cuCtxCreate_v2, (CUcontext *)&object->handle, 0, object->card))) return;
     CUcontext popped; /* it was made current */
     object->kind = CONTEXT;
     granted(CALL(cuMemAlloc_v2, &object->address, bytes));
@@ -141,7 +229,7 @@ static void take_context(struct object *object, uint64_t bytes) {
 /* A pool of its own. */
 static void take_pool(struct object *object, uint64_t bytes) {
     CUmemoryPool *pool = (CUmemoryPool *)&object->handle;
-    *pool = new_pool();
+    *pool = new_pool(object->card);
     if (granted(CALL(cuMemAllocFromPoolAsync, &object->address, bytes, *pool, NULL)))
         object->kind = POOL;
     else CHECK_IS(CALL(cuMemPoolDestroy, *pool), CUDA_SUCCESS);
@@ -149,7 +237,7 @@ static void take_pool(struct object *object, uint64_t bytes) {
 
 static void end_graph(struct object *object) {
     CHECK_IS(CALL(cuGraphDestroy, (CUgraph)object->address), CUDA_SUCCESS);
-    CHECK_IS(CALL(cuDeviceGraphMemTrim, 0), CUDA_SUCCESS);
+    CHECK_IS(CALL(cuDeviceGraphMemTrim, object->card), CUDA_SUCCESS);
 }
 
 /* A graph that allocates, launched once if at all; what it leaves lives on without it. */
@@ -158,7 +246,7 @@ static void take_graph(struct object *object, uint64_t bytes, bool leaves, bool 
     CUgraph *graph = (CUgraph *)&object->address;
     CUgraphExec *exec = (CUgraphExec *)&object->handle;
     CUDA_MEM_ALLOC_NODE_PARAMS wish = {
-        .pool = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}}, .bytes = bytes};
+        .pool = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, object->card}}, .bytes = bytes};
     CHECK_IS(CALL(cuGraphCreate, graph, 0), CUDA_SUCCESS);
     CHECK_IS(CALL(cuGraphAddMemAllocNode, &first, *graph, NULL, 0, &wish), CUDA_SUCCESS);
     if (!leaves)
@@ -180,7 +268,7 @@ static void take_module(struct object *object) {
 }
 
 /* Code is measured by what the card has less, so it is not mixed with what others take and give. */
-enum { MIXED = 25 };
+enum { MIXED = 28 };
 
 static void take(struct object *object, uint64_t *state) {
     uint64_t bytes = 1 + random_next(state) % (random_next(state) % 2 ? MIB : 100 * MIB);
@@ -194,6 +282,10 @@ static void take(struct object *object, uint64_t *state) {
     else if (how == 22) take_graph(object, bytes, bytes % 2, bytes % 3);
     else if (how == 23) take_pointer(object, bytes, 4);
     else if (how == 24) take_array(object, bytes % MIB, random_next(state) % 2);
+    else if (how == 25) take_exported(object, bytes);
+    else if (how == 26) take_retained(object, bytes);
+    else if (how == 27 && bytes % 2) take_shown(object, random_next(state) % NOTICES);
+    else if (how == 27) take_opened(object, random_next(state) % NOTICES);
     else take_module(object);
 }
 
@@ -206,8 +298,10 @@ static void give(struct object *object, uint64_t *state) {
         case POINTER: result = CALL(cuMemFree_v2, object->address); break;
         case LEFT: case LATE: case ASYNC: result = CALL(cuMemFreeAsync, object->address, NULL); break;
         case HANDLE: result = CALL(cuMemRelease, object->handle); break;
-        case MAPPED: result = CALL(cuMemUnmap, object->address, object->bytes);
-            CHECK_IS(CALL(cuMemAddressFree, object->address, object->bytes), CUDA_SUCCESS); break;
+        case MAPPED: give_mapped(object); break;
+        case EXPORTED: give_exported(object, random_next(state) % 2); break;
+        case RETAINED: give_retained(object, random_next(state) % 2); break;
+        case OPENED: result = CALL(cuIpcCloseMemHandle, object->address); break;
         case ARRAY: result = CALL(cuArrayDestroy, (CUarray)object->handle); break;
         case MIPMAP: result = CALL(cuMipmappedArrayDestroy, (CUmipmappedArray)object->handle); break;
         case CONTEXT: result = CALL(cuCtxDestroy_v2, (CUcontext)object->handle); break;
@@ -224,45 +318,70 @@ static void give(struct object *object, uint64_t *state) {
 }
 
 static int operations;
-static uint64_t nobody_counts, *done = &nobody_counts;
+static uint64_t nobody_counts[THREADS_MAX], *done = nobody_counts;
 
-static void open_count(void) {
-    const char *path = getenv("SOAK_COUNT");
-    if (!path) return;
+/* What others see too, where the variable names a file for it. */
+static void *open_shared(const char *variable, void *own, size_t bytes) {
+    const char *path = getenv(variable);
+    if (!path) return own;
     int fd = open(path, O_RDWR);
     CHECK(fd >= 0);
-    done = mmap(NULL, sizeof *done, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(done != MAP_FAILED);
+    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(shared != MAP_FAILED);
     close(fd);
+    return shared;
+}
+
+/* On some card, whose context is current then. */
+static void choose_card(struct object *object, uint64_t *state) {
+    if (!object->kind) object->card = (int)(random_next(state) % (unsigned)cards);
+    CHECK_IS(CALL(cuCtxSetCurrent, primary[object->card]), CUDA_SUCCESS);
+}
+
+static void take_or_give(struct object *object, uint64_t *state) {
+    choose_card(object, state);
+    if (object->kind) give(object, state);
+    else take(object, state);
 }
 
 static void *work(void *seed) {
     struct object objects[OBJECTS] = {0};
     uint64_t state = (uint64_t)(uintptr_t)seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
-    CHECK_IS(CALL(cuCtxSetCurrent, primary), CUDA_SUCCESS);
     for (int i = 0; i < operations; i++) {
-        struct object *object = &objects[random_next(&state) % OBJECTS];
-        if (object->kind) give(object, &state); else take(object, &state);
-        __atomic_fetch_add(done, 1, __ATOMIC_RELAXED);
+        take_or_give(&objects[random_next(&state) % OBJECTS], &state);
+        __atomic_fetch_add(&done[(uintptr_t)seed % THREADS_MAX], 1, __ATOMIC_RELAXED);
     }
     for (int i = 0; i < OBJECTS; i++)
-        if (objects[i].kind) give(&objects[i], &state);
+        if (objects[i].kind) take_or_give(&objects[i], &state);
     return NULL;
 }
 
-/* Returns when all threads are through, or there is no room even for a context. */
-static void soak(uint64_t seed, int threads) {
-    pthread_t thread[8];
-    driver = dlopen("libcuda.so.1", RTLD_LAZY);
-    CHECK(driver && threads <= 8);
+/* False when there is no room even for a context. */
+static bool open_cards(void) {
+    CHECK((driver = dlopen("libcuda.so.1", RTLD_LAZY)));
     CHECK_IS(CALL(cuInit, 0), CUDA_SUCCESS);
-    if (!granted(CALL(cuDevicePrimaryCtxRetain, &primary, 0))) return;
-    open_hoard();
-    for (int i = 0; i < threads; i++)
-        CHECK(!pthread_create(&thread[i], NULL, work, (void *)(uintptr_t)(seed * 8 + (unsigned)i)));
+    CHECK_IS(CALL(cuDeviceGetCount, &cards), CUDA_SUCCESS);
+    if (cards > CARDS_MAX) cards = CARDS_MAX;
+    for (int card = 0; card < cards; card++)
+        if (!granted(CALL(cuDevicePrimaryCtxRetain, &primary[card], card))) return false;
+    for (int card = 0; card < cards; card++) open_hoard(card);
+    return true;
+}
+
+/* Returns when all threads are through. */
+static void soak(uint64_t seed, int threads) {
+    pthread_t thread[THREADS_MAX];
+    CHECK(threads <= THREADS_MAX);
+    if (!open_cards()) return;
+    for (int i = 0; i < threads; i++) {
+        uint64_t own = seed * THREADS_MAX + (unsigned)i;
+        CHECK(!pthread_create(&thread[i], NULL, work, (void *)(uintptr_t)own));
+    }
     for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);
-    CHECK_IS(CALL(cuCtxSetCurrent, primary), CUDA_SUCCESS);
-    CHECK_IS(CALL(cuCtxSynchronize), CUDA_SUCCESS);
+    for (int card = 0; card < cards; card++) {
+        CHECK_IS(CALL(cuCtxSetCurrent, primary[card]), CUDA_SUCCESS);
+        CHECK_IS(CALL(cuCtxSynchronize), CUDA_SUCCESS);
+    }
 }
 
 /* ---- killing: the killer itself never touches the driver, so that its children may ------------ */
@@ -344,7 +463,8 @@ static int killer(uint64_t seed, int kills, int at_once, char *self) {
 
 int main(int count, char **arguments) {
     CHECK(count > 3);
-    open_count();
+    done = open_shared("SOAK_COUNT", done, THREADS_MAX * sizeof *done);
+    board = open_shared("SOAK_BOARD", board, NOTICES * sizeof *board);
     if (!strcmp(arguments[1], "kill")) {
         CHECK(count > 4);
         return killer(strtoull(arguments[2], NULL, 10), atoi(arguments[3]), atoi(arguments[4]),

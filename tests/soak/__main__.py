@@ -17,7 +17,7 @@ from soak.container import SHARE, WAYS, Container, Hang, Truth
 MINUTES = float(os.environ.get("MIZAR_SOAK_MINUTES", "5"))
 SEED = int(os.environ.get("MIZAR_SOAK_SEED", str(random.randrange(1 << 30))))
 OPERATIONS, KILLS = 1_000_000, 10_000
-ROUND_KILLS, LAUNCH_KILLS = 500, 100
+ROUND_KILLS, LAUNCH_KILLS, LOWER_S = 500, 100, 3
 SHARE_AFTER = (SHARE - 20, SHARE + 10)
 """Percent of the card, for one of whose neighbours in the container many have died: the machine may
 be busy with other things."""
@@ -41,6 +41,7 @@ class Soak:
             self._round(name, partial(self._work, seconds, way))
         while not self._enough():
             self._round("all ways", partial(self._work, seconds, None))
+            self._round("lowering", self._lower)
             self._round("killing", self._kill)
             self._round("launching", self._launch)
         return self._report()
@@ -51,6 +52,9 @@ class Soak:
 
     def _work(self, seconds: float, way: int | None) -> None:
         self._killed += self._container.work(self._chance.getrandbits(40), seconds, way=way)
+
+    def _lower(self) -> None:
+        self._container.lower(self._chance.getrandbits(40), LOWER_S)
 
     def _kill(self) -> None:
         self._container.kill(self._chance.getrandbits(40), ROUND_KILLS)

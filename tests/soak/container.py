@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,7 +16,8 @@ import simgpu
 from unit.shim.shell import OUT_OF_MEMORY, SUCCESS, Shell
 from unit.shim.slot import BUILD, MIB, Card, Slot, load_layout
 
-LIMIT = 1024 * MIB
+LIMITS = (1024 * MIB, 640 * MIB)
+"""Of each card."""
 CONTEXT = 20 * MIB
 PAGE = 2 * MIB
 COMPUTE_HARD, SHARE = 1, 50
@@ -36,7 +38,10 @@ WAYS = {
     "graphs left": 22,
     "hoards": 23,
     "small arrays": 24,
-    "modules": 25,
+    "exported": 25,
+    "retained": 26,
+    "of other processes": 27,
+    "modules": 28,
 }
 HANG_S = 30.0
 """Nothing may stand still for longer: the machine may be busy, so it is far above what is usual."""
@@ -44,6 +49,23 @@ HANG_S = 30.0
 
 class Hang(RuntimeError):
     """Something stood still; the message says where."""
+
+
+THREADS_MAX, BOARD_BYTES = 8, 4096
+"""As shim/tests/soak.c has them, or more."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that works, and the file in which each of its threads counts its operations."""
+
+    process: subprocess.Popen[bytes]
+    counts: Path
+    threads: int
+
+    def operations(self) -> list[int]:
+        """Of each thread."""
+        return [int(each) for each in memoryview(self.counts.read_bytes()).cast("Q")]
 
 
 @dataclass(frozen=True)
@@ -62,18 +84,21 @@ class Container:
     """Use it as a context manager. `survivor` lives all the time and saw everybody die."""
 
     def __init__(self, folder: Path) -> None:
-        self.machine = simgpu.create(folder / "machine", cards=1, context_bytes=CONTEXT)
+        self.machine = simgpu.create(folder / "machine", cards=len(LIMITS), context_bytes=CONTEXT)
         self.slot = Slot(folder / "slot", load_layout())
-        self._permit(LIMIT)
-        self.machine.watch(0, LIMIT)
-        self._count = folder / "count"
-        self._count.write_bytes(bytes(8))
+        self._folder, self._serial = folder, count()
+        self._workers: list[Worker] = []
+        self._done = self._over = 0  # operations of those who have ended; bytes over the limit
+        self._permit()
+        self._watch()
+        board = folder / "board"
+        board.write_bytes(bytes(BOARD_BYTES))
         self.env = {
             "PATH": os.environ["PATH"],
             "CUDA_MODULE_LOADING": "EAGER",  # what is loaded later, the limit does not hold
             "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
             "MIZAR_DIR": str(self.slot.path),
-            "SOAK_COUNT": str(self._count),
+            "SOAK_BOARD": str(board),
             **simgpu.environment(self.machine.directory),
         }
 
@@ -93,12 +118,23 @@ class Container:
     @property
     def operations(self) -> int:
         """How many were done so far, by whomever."""
-        return int.from_bytes(self._count.read_bytes(), "little")
+        return self._done + sum(sum(worker.operations()) for worker in self._workers)
 
-    def _permit(self, limit: int) -> None:
-        card = Card(self.machine.cards[0].uuid, limit, context_bytes=CONTEXT)
-        card.compute_mode, card.core_share = COMPUTE_HARD, SHARE * 100
-        self.slot.set_limits(card)
+    def _permit(self, part: float = 1) -> None:
+        """So much of each card's limit."""
+        cards = zip(self.machine.cards, LIMITS, strict=True)
+        self.slot.set_limits(
+            *(
+                Card(card.uuid, int(limit * part), 0, COMPUTE_HARD, SHARE * 100, 0, CONTEXT)
+                for card, limit in cards
+            )
+        )
+
+    def _watch(self, part: float = 1) -> None:
+        """From now on, whether more than so much of each limit is held."""
+        for card, limit in enumerate(LIMITS):
+            self._over = max(self._over, self.machine.over(card)[0])
+            self.machine.watch(card, int(limit * part))
 
     # ---- work ----
 
@@ -109,37 +145,44 @@ class Container:
         chance, kills = random.Random(seed), 0
         ways = [] if way is None else [str(way)]
         end = time.monotonic() + seconds
-        with self._soaks(chance, processes, ways) as soaks:
+        with self._soaks(chance, processes, ways):
             while time.monotonic() < end:
                 self._let_work(chance.uniform(0.01, 0.1))
-                victim = chance.randrange(processes)
-                soaks[victim].kill()
-                self._reap(soaks[victim])
-                self._permit(chance.choice((LIMIT, LIMIT, LIMIT // 2)))
-                soaks[victim] = self._start(chance, ways)
+                self._end([chance.choice(self._workers)])
+                self._permit(chance.choice((1, 1, 0.5)))
+                self._start_soak(chance, ways)
                 kills += 1
-            self._permit(LIMIT)
+            self._permit()
         return kills
+
+    def lower(self, seed: int, seconds: float, processes: int = 3) -> int:
+        """The limit is halved while all work; as soon as everybody has seen that, nobody may take
+        anything that leaves the container above it. Returns how often."""
+        chance, times = random.Random(seed), 0
+        end = time.monotonic() + seconds
+        with self._soaks(chance, processes, []):
+            while time.monotonic() < end:
+                self._let_work(chance.uniform(0.05, 0.2))
+                self._permit(0.5)
+                self._let_everybody_work()
+                self._watch(0.5)
+                self._let_work(chance.uniform(0.05, 0.2))
+                self._watch()
+                self._permit()
+                times += 1
+        return times
 
     def kill(self, seed: int, kills: int, at_once: int = 6) -> None:
         """So many short-lived workers, each killed at some moment of its life, beside one that
         lives on."""
         with self._soaks(random.Random(seed), 1, []) as (witness,):
             self._let_work(0)  # else the others might leave it no room for a context
-            self._kill(seed, kills, at_once)
+            killer = self._start("kill", str(seed), str(kills), str(at_once))
+            self._reap(killer.process, HANG_S + kills * 0.1)
+            self._end([killer])
             self._let_work(0)
-            if witness.poll() is not None:
-                raise RuntimeError(f"the one that should live on {_said(witness)}")
-
-    def _kill(self, seed: int, kills: int, at_once: int) -> None:
-        command = [str(BUILD / "tests" / "soak"), "kill", str(seed), str(kills), str(at_once)]
-        with subprocess.Popen(command, env=self.env, stderr=subprocess.PIPE) as killer:
-            try:
-                self._reap(killer, HANG_S + kills * 0.1)
-            finally:
-                killer.kill()
-            if killer.returncode:
-                raise RuntimeError(f"{' '.join(command)}: {_said(killer)}")
+            if witness.process.poll() is not None:
+                raise RuntimeError(f"the one that should live on {_said(witness.process)}")
 
     def launch(self, seed: int, kills: int) -> float:
         """Processes that keep the card busy, each killed at some moment, beside one that lives on.
@@ -153,10 +196,10 @@ class Container:
                 loads[victim].kill()
                 self._reap(loads[victim])
                 loads[victim] = self._load(chance.choice(KINDS))
-            self._end(loads[1:])
+            self._kill_all(loads[1:])
             return self._share_of(loads[0])
         finally:
-            self._end(loads)
+            self._kill_all(loads)
 
     def _load(self, kind: str) -> subprocess.Popen[bytes]:
         command = [str(BUILD / "bench" / "load"), kind]
@@ -175,26 +218,43 @@ class Container:
         work = recording.close()[load.pid]
         return sum(work) / len(work) / 10_000
 
-    def _end(self, processes: list[subprocess.Popen[bytes]]) -> None:
+    def _kill_all(self, processes: list[subprocess.Popen[bytes]]) -> None:
         for process in processes:
             process.kill()
         for process in processes:
             self._reap(process)
 
-    def _start(self, chance: random.Random, ways: list[str]) -> subprocess.Popen[bytes]:
-        threads = str(chance.choice((1, 2, 4)))
-        command = [str(BUILD / "tests" / "soak"), str(chance.getrandbits(40)), "100000000", threads]
-        return subprocess.Popen([*command, *ways], env=self.env, stderr=subprocess.PIPE)
+    def _end(self, workers: list[Worker]) -> None:
+        self._kill_all([worker.process for worker in workers])
+        for worker in workers:
+            self._workers.remove(worker)
+            self._done += sum(worker.operations())
+            worker.counts.unlink()
+
+    def _start(self, *arguments: str, threads: int = 0) -> Worker:
+        """shim/tests/soak.c with these arguments."""
+        counts = self._folder / f"counts-{next(self._serial)}"
+        counts.write_bytes(bytes(8 * THREADS_MAX))
+        command = [str(BUILD / "tests" / "soak"), *arguments]
+        env = self.env | {"SOAK_COUNT": str(counts)}
+        process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE)
+        self._workers.append(Worker(process, counts, threads))
+        return self._workers[-1]
+
+    def _start_soak(self, chance: random.Random, ways: list[str]) -> Worker:
+        threads = chance.choice((1, 2, 4))
+        seed = str(chance.getrandbits(40))
+        return self._start(seed, "100000000", str(threads), *ways, threads=threads)
 
     @contextmanager
     def _soaks(
         self, chance: random.Random, processes: int, ways: list[str]
-    ) -> Iterator[list[subprocess.Popen[bytes]]]:
-        soaks = [self._start(chance, ways) for _ in range(processes)]
+    ) -> Iterator[list[Worker]]:
+        soaks = [self._start_soak(chance, ways) for _ in range(processes)]
         try:
             yield soaks
         finally:
-            self._end(soaks)
+            self._end(list(self._workers))
 
     def _let_work(self, seconds: float) -> None:
         """Sleep, and then until somebody did something. Raises Hang."""
@@ -204,6 +264,15 @@ class Container:
             if time.monotonic() > until:
                 raise Hang(f"nobody did anything for {HANG_S:.0f} s")
             time.sleep(0.01)
+
+    def _let_everybody_work(self) -> None:
+        """Until each thread has begun and ended something. Raises Hang."""
+        before = [(worker, worker.operations()) for worker in self._workers]
+        until = time.monotonic() + HANG_S
+        while not all(_has_done_two(*each) for each in before):
+            if time.monotonic() > until:
+                raise Hang(f"some thread did nothing for {HANG_S:.0f} s")
+            time.sleep(0.005)
 
     @staticmethod
     def _reap(process: subprocess.Popen[bytes], timeout: float = HANG_S) -> None:
@@ -223,24 +292,33 @@ class Container:
         """To be asked when nobody works: whether limit and account are right, and the whole limit
         can be had, by the survivor and by a new process."""
         began = time.monotonic()
-        self._take_all(self.survivor, LIMIT - CONTEXT)
+        self._take_all(self.survivor, CONTEXT)
         took = time.monotonic() - began
         with Shell(self.env) as fresh:
-            self._take_all(fresh, LIMIT - 2 * CONTEXT)
-        self._take_all(self.survivor, LIMIT - CONTEXT)  # whoever is refused settles the dead
-        lost = self.slot.used(0) - self.machine.cards[0].used
-        over, _ = self.machine.over(0)
-        self.machine.watch(0, LIMIT)
+            self._take_all(fresh, 2 * CONTEXT)
+        self._take_all(self.survivor, CONTEXT)  # whoever is refused settles the dead
+        cards = self.machine.cards
+        lost = max(self.slot.used(card.index) - card.used for card in cards)
+        self._watch()
+        over, self._over = self._over, 0
         return Truth(over, lost, took)
 
     @staticmethod
-    def _take_all(shell: Shell, bytes_left: int) -> None:
-        """All that the limit leaves, not a page more, and back."""
-        given = shell("alloc", bytes_left)
-        more = shell("alloc", PAGE)
-        if (given.code, more.code) != (SUCCESS, OUT_OF_MEMORY):
-            raise RuntimeError(f"of {bytes_left} bytes: {given}; a page more: {more}")
-        shell("free", given.detail)
+    def _take_all(shell: Shell, taken: int) -> None:
+        """All that the limit leaves of each card, not a page more, and back."""
+        for card, limit in enumerate(LIMITS):
+            used = shell("use", card)
+            given = shell("alloc", limit - taken)
+            more = shell("alloc", PAGE)
+            if (used.code, given.code, more.code) != (SUCCESS, SUCCESS, OUT_OF_MEMORY):
+                raise RuntimeError(f"card {card}, {used}, {limit - taken}: {given}, a page: {more}")
+            shell("free", given.detail)
+
+
+def _has_done_two(worker: Worker, before: list[int]) -> bool:
+    """Each of its threads: the second operation began after `before`."""
+    done = zip(worker.operations(), before, strict=True)
+    return all(now >= then + 2 for now, then in list(done)[: worker.threads])
 
 
 def _said(process: subprocess.Popen[bytes]) -> str:

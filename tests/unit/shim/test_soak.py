@@ -30,6 +30,12 @@ def test_random_work_stays_within_the_limit(way: str, container: Container) -> N
     assert container.operations > 100
 
 
+def test_nobody_takes_more_once_the_limit_was_lowered(container: Container) -> None:
+    assert container.lower(SEED, seconds=1) > 0
+    truth = container.truth()
+    assert (truth.over, truth.lost) == (0, 0)
+
+
 def test_launches_go_on_when_others_of_the_container_die(container: Container) -> None:
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     share = container.launch(SEED, kills=40)
