@@ -74,12 +74,13 @@ static uint64_t book_engine(struct sim_card *card, const struct work *work, uint
     return end;
 }
 
+/* The machine may take longer for it than the card would. */
 static bool run_copy(CUstream stream, const struct work *work, uint64_t asked_at, uint64_t *wake) {
     if (!settled(stream, asked_at, wake)) return false;
     struct sim_card *card = &driver.sim.state->cards[stream->lane->card];
     uint64_t end = book_engine(card, work, later(stream->tail.at, asked_at));
     box_run(&work->copy.box);
-    set_time(stream, end);
+    set_time(stream, later(end, now()));
     return true;
 }
 
