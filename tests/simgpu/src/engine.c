@@ -86,8 +86,9 @@ static bool run_copy(CUstream stream, const struct work *work, uint64_t asked_at
 
 static bool run_record(CUstream stream, const struct work *work, uint64_t asked_at) {
     const struct moment tail = stream->tail;
-    if (!tail.is_work) mark_set_time(work->mark, later(tail.at, asked_at));
-    else if (lane_reached(stream->lane, tail.at)) mark_set_time(work->mark, asked_at);
+    uint64_t soonest = later(asked_at, stream->waited_until);
+    if (!tail.is_work) mark_set_time(work->mark, later(tail.at, soonest));
+    else if (lane_reached(stream->lane, tail.at)) mark_set_time(work->mark, soonest);
     else mark_set_work(work->mark, stream->lane, tail.at);
     mark_drop(work->mark);
     return true;
@@ -101,7 +102,10 @@ static bool join_work(CUstream stream, uint64_t amount, uint64_t *wake) {
 }
 
 static bool join_time(CUstream stream, uint64_t time, uint64_t *wake) {
-    if (time <= now()) return true;
+    if (time <= now()) {
+        stream->waited_until = later(stream->waited_until, time);
+        return true;
+    }
     if (stream->tail.is_work && !lane_reached(stream->lane, stream->tail.at))
         return past(time, wake);
     set_time(stream, stream->tail.is_work ? time : later(stream->tail.at, time));

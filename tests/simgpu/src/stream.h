@@ -28,6 +28,7 @@ struct CUstream_st {
     int priority;
     uint64_t id;
     struct moment tail;         /* of what has been handed to the card or the copy engines */
+    uint64_t waited_until;      /* when the last event happened that it waited for */
     struct queued *head, **end; /* what has not: it waits for something */
     struct mark *settling;      /* of the tail, while a time is needed for it */
     bool calling;               /* the worker is in a host function of the head */

@@ -117,6 +117,23 @@ SNIPPET(a_copy_takes_time_on_its_engine_beside_kernels) {
     EQUAL(elapsed_us(from, to), 25 * 1000 / LINK_GB + COPY_START + 10);
 }
 
+SNIPPET(an_event_behind_a_wait_happens_no_sooner_than_what_was_waited_for) {
+    void *host;
+    CUdeviceptr pointer;
+    start();
+    OK(cuMemAllocHost_v2(&host, 25 * 1000 * 1000));
+    OK(cuMemAlloc_v2(&pointer, 25 * 1000 * 1000));
+    CUstream a = stream(), b = stream();
+    CUevent copied = event(), behind = event();
+    launch(kernel("work_us_10"), a);
+    OK(cuMemcpyHtoDAsync_v2(pointer, host, 25 * 1000 * 1000, b));
+    OK(cuEventRecord(copied, b));
+    OK(cuStreamWaitEvent(a, copied, 0));
+    OK(cuEventRecord(behind, a));
+    OK(cuCtxSynchronize());
+    EQUAL(elapsed_us(copied, behind), 0);
+}
+
 /* Kernel, copy, kernel in one stream: the second kernel starts without anybody waiting for it. */
 SNIPPET(a_stream_goes_on_by_itself) {
     void *host;
