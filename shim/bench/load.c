@@ -17,6 +17,8 @@
 #define US 1000u
 #define MS 1000000u
 #define UNIT MS
+#define STALL (4 * MS)
+#define COPIED 2000000 /* bytes: over the bus of cards as slow as the bench's, as long as a stall */
 
 enum { AHEAD_MAX = 8, STREAMS_MAX = 16 };
 enum { MULTIPROCESSORS = 16, NON_BLOCKING = 1, RELAXED = 2, NO_TIMING = 2 };
@@ -42,6 +44,11 @@ static struct {
     CUresult (*create_event)(CUevent *, unsigned);
     CUresult (*record)(CUevent, CUstream);
     CUresult (*wait)(CUevent);
+    CUresult (*let_wait)(CUstream, CUevent, unsigned);
+    CUresult (*call)(CUstream, CUhostFn *, void *);
+    CUresult (*allocate)(CUdeviceptr *, size_t);
+    CUresult (*allocate_host)(void **, size_t);
+    CUresult (*copy)(CUdeviceptr, const void *, size_t, CUstream);
     CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                        unsigned, CUstream, void **, void **);
     CUresult (*launch_together)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -66,6 +73,11 @@ static const struct {
     {"cuEventCreate", &cu.create_event},
     {"cuEventRecord", &cu.record},
     {"cuEventSynchronize", &cu.wait},
+    {"cuStreamWaitEvent", &cu.let_wait},
+    {"cuLaunchHostFunc", &cu.call},
+    {"cuMemAlloc_v2", &cu.allocate},
+    {"cuMemAllocHost_v2", &cu.allocate_host},
+    {"cuMemcpyHtoDAsync_v2", &cu.copy},
     {"cuLaunchKernel", &cu.launch},
     {"cuLaunchCooperativeKernel", &cu.launch_together},
     {"cuStreamBeginCapture_v2", &cu.begin_capture},
@@ -181,14 +193,82 @@ static unsigned graph(unsigned stream) {
     return MS;
 }
 
+/* ---- rounds of a millisecond's work and a stall, in which the card has nothing to do ---- */
+
+/* One function in one shape, of which nothing tells how long it will take. */
+static unsigned varied(unsigned stream) {
+    unsigned sum = 0;
+    while (sum < UNIT)
+        sum += kernel(streams[stream], chance() < 10 ? 400 * US : 40 * US, multiprocessors);
+    return sum;
+}
+
+static void copy(CUstream stream, size_t bytes) {
+    static CUdeviceptr device;
+    static void *host;
+    if (!host) CHECK_IS(cu.allocate_host(&host, COPIED), CUDA_SUCCESS);
+    if (!device) CHECK_IS(cu.allocate(&device, COPIED), CUDA_SUCCESS);
+    CHECK_IS(cu.copy(device, host, bytes, stream), CUDA_SUCCESS);
+}
+
+static unsigned copying(unsigned stream) {
+    unsigned ns = varied(stream);
+    copy(streams[stream], COPIED);
+    return ns;
+}
+
+static void rest(void *unused) {
+    (void)unused;
+    nanosleep(&(struct timespec){0, STALL}, NULL);
+}
+
+static unsigned calling_back(unsigned stream) {
+    unsigned ns = varied(stream);
+    CHECK_IS(cu.call(streams[stream], rest, NULL), CUDA_SUCCESS);
+    return ns;
+}
+
+static void let_wait(CUstream who, CUstream whom) {
+    static CUevent event;
+    if (!event) CHECK_IS(cu.create_event(&event, NO_TIMING), CUDA_SUCCESS);
+    CHECK_IS(cu.record(event, whom), CUDA_SUCCESS);
+    CHECK_IS(cu.let_wait(who, event, 0), CUDA_SUCCESS);
+}
+
+static CUstream side(void) {
+    static CUstream made;
+    if (!made) CHECK_IS(cu.create_stream(&made, NON_BLOCKING), CUDA_SUCCESS);
+    return made;
+}
+
+static unsigned prefetching(unsigned stream) {
+    unsigned ns = varied(stream);
+    let_wait(side(), streams[stream]);
+    copy(side(), COPIED);
+    let_wait(streams[stream], side());
+    return ns;
+}
+
+/* Never without work, but between two kernels there is always something that might be a stall. */
+static unsigned interrupted(unsigned stream) {
+    unsigned ns = kernel(streams[stream], chance() < 50 ? 200 * US : 50 * US, multiprocessors);
+    let_wait(side(), streams[stream]);
+    copy(side(), 4);
+    let_wait(streams[stream], side());
+    return ns;
+}
+
 typedef unsigned piece(unsigned stream);
 
 static const struct {
     const char *name;
     piece *piece;
 } kinds[] = {
-    {"us_20", us_20}, {"us_200", us_200}, {"ms_5", ms_5},          {"mixed", mixed},
-    {"erratic", erratic}, {"uneven", uneven}, {"eager", eager}, {"graph", graph}, {"narrow", narrow}, {"cooperative", together},
+    {"us_20", us_20},         {"us_200", us_200},     {"ms_5", ms_5},
+    {"mixed", mixed},         {"erratic", erratic},   {"uneven", uneven},
+    {"eager", eager},         {"graph", graph},       {"narrow", narrow},
+    {"cooperative", together}, {"copying", copying},  {"calling_back", calling_back},
+    {"prefetching", prefetching}, {"interrupted", interrupted},
 };
 
 static piece *piece_of(const char *name) {

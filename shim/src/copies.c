@@ -55,7 +55,7 @@ enum mizar_copy copies_kind(int to, int from) {
 
 uint64_t copies_sum(const size_t *sizes, size_t count) {
     uint64_t sum = 0;
-    for (size_t i = 0; i < count; i++) sum += sizes[i];
+    for (size_t i = 0; sizes && i < count; i++) sum += sizes[i];
     return sum;
 }
 
@@ -75,6 +75,6 @@ static uint64_t box_bytes(const CUDA_MEMCPY3D_BATCH_OP *box) {
 
 uint64_t copies_sum_boxes(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count) {
     uint64_t sum = 0;
-    for (size_t i = 0; i < count; i++) sum += box_bytes(&list[i]);
+    for (size_t i = 0; list && i < count; i++) sum += box_bytes(&list[i]);
     return sum;
 }

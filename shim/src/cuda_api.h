@@ -51,6 +51,14 @@ typedef struct {
     int id;
 } CUmemLocation;
 
+typedef struct CUextSemaphore_st *CUexternalSemaphore;
+typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
+typedef union CUstreamBatchMemOpParams CUstreamBatchMemOpParams;
+typedef struct CUmemDecompressParams CUmemDecompressParams;
+typedef struct CUDA_FABRIC_COPY_BATCH_OP CUDA_FABRIC_COPY_BATCH_OP;
+typedef void CUhostFn(void *data);
+typedef void CUstreamCallback(CUstream stream, CUresult status, void *data);
+
 typedef struct {
     int type, handle_types;
     CUmemLocation location;
@@ -238,6 +246,7 @@ enum { CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CU
 enum { CU_STREAM_CAPTURE_STATUS_ACTIVE = 1 };
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum { CU_STREAM_LEGACY = 1, CU_STREAM_PER_THREAD = 2 };
+enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_LIMIT_STACK_SIZE = 0, CU_LIMIT_PRINTF_FIFO_SIZE = 1, CU_LIMIT_MALLOC_HEAP_SIZE = 2 };
 
@@ -464,6 +473,9 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream);
     CUresult symbol parameters;
 #include "copies.def"
 
+#define STALL_EACH(symbol, stream, over, parameters, arguments) CUresult symbol parameters;
+#include "stalls.def"
+
 #define CAPTURE_TO_GRAPH                                                                     \
     (CUstream stream, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, \
      size_t count, int mode)
@@ -556,6 +568,7 @@ CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
 CUresult cuStreamQuery(CUstream stream);
+CUresult cuStreamGetFlags(CUstream stream, unsigned *flags);
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);
 CUresult cuEventCreate(CUevent *event, unsigned flags);
 CUresult cuEventRecord(CUevent event, CUstream stream);

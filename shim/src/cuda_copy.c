@@ -1,6 +1,6 @@
 /*
  * Copies and memsets: counted when the driver has taken them. Who waits for one waits for what its
- * stream had to do before, as by cuStreamSynchronize.
+ * stream had to do before, as by cuStreamSynchronize; who launches behind one is not charged for it.
  */
 #include "copies.h"
 #include "meter.h"
@@ -15,9 +15,11 @@ static void before_wait(uintptr_t stream) {
 #define COPY_EACH(symbol, stream, waits, kind, count, bytes, parameters, arguments)  \
     EXPORT CUresult symbol parameters {                                               \
         const bool wait = waits;                                                      \
+        const uint64_t sum = bytes;                                                   \
         if (wait) before_wait(stream);                                                \
+        else if (copies_take_long(kind, sum)) meter_before_stall(stream);             \
         CUresult result = REAL(symbol) arguments;                                     \
-        if (result == CUDA_SUCCESS) copies_count(stream, kind, count, bytes);         \
+        if (result == CUDA_SUCCESS) copies_count(stream, kind, count, sum);           \
         if (wait) meter_after_wait();                                                 \
         return result;                                                                \
     }

@@ -34,7 +34,8 @@ struct lane {
  */
 #define THREADS_OWN __thread __attribute__((tls_model("initial-exec")))
 struct lanes {
-    uint32_t last; /* the one that was used last */
+    uint32_t last;   /* the one that was used last */
+    uint64_t copied; /* copies.h */
     struct lane all[LANES_MAX];
 };
 extern THREADS_OWN struct lanes lanes;
@@ -50,6 +51,13 @@ struct lane *lanes_search(uintptr_t name);
 static inline struct lane *lanes_find(uintptr_t name) {
     struct lane *lane = &lanes.all[lanes.last];
     return __builtin_expect(lane->name == name, 1) ? lane : lanes_search(name);
+}
+
+/* Whether the thread has a grant that is measured. */
+static inline bool lanes_granted(void) {
+    bool any = false;
+    for (uint32_t i = 0; i < LANES_MAX; i++) any |= lanes.all[i].begin != 0;
+    return any;
 }
 
 /* Pays for one launch out of what the thread was granted; false: ask meter_begin(). */

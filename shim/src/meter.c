@@ -36,19 +36,30 @@ static bool is_open(const struct lane *lane, const struct meter *meter) {
            meter->stamps.all[lane->begin].serial == lane->begin_serial;
 }
 
-/* What the thread was granted for the stream is measured up to `end`; the rest is given back. */
-static void close_lane(struct regions *regions, struct lane *lane, uint16_t end) {
-    struct meter *meter = lane->meter;
-    /* What a launch costs may have changed between its payment and its undoing. */
-    uint64_t left = lane->credit > 0 ? smaller((uint64_t)lane->credit, lane->granted) : 0;
-    uint64_t used = lane->granted - left, reserved = used * ONCE / lane->overlap;
-    struct batch batch = {.begin = lane->begin, .end = end, .cost = used, .reserved = reserved,
-                          .likely = used, .varies = meters_vary(regions, budget_now())};
-    budget_refund(regions, meter->card, left * ONCE / lane->overlap);
-    if (used) meters_push(meter, batch);
+/* What a launch costs may have changed between its payment and its undoing. */
+static uint64_t left_of(const struct lane *lane) {
+    return lane->credit > 0 ? smaller((uint64_t)lane->credit, lane->granted) : 0;
+}
+
+static bool is_unused(const struct lane *lane) {
+    return left_of(lane) == lane->granted;
+}
+
+/* Nothing is granted any more; what was not used goes back. */
+static void give_back(struct regions *regions, struct lane *lane) {
+    budget_refund(regions, lane->meter->card, left_of(lane) * ONCE / lane->overlap);
     lane->begin = 0;
     lane->credit = 0;
     lane->granted = 0;
+}
+
+/* What the thread was granted for the stream is measured up to `end`; the rest is given back. */
+static void close_lane(struct regions *regions, struct lane *lane, uint16_t end) {
+    uint64_t used = lane->granted - left_of(lane), reserved = used * ONCE / lane->overlap;
+    struct batch batch = {.begin = lane->begin, .end = end, .cost = used, .reserved = reserved,
+                          .likely = used, .varies = meters_vary(regions, budget_now())};
+    if (used) meters_push(lane->meter, batch);
+    give_back(regions, lane);
 }
 
 /* A stream that makes way for another: it may be gone, so its work is taken for what it cost. */
@@ -164,12 +175,18 @@ static bool may_touch(const struct regions *regions, const struct lane *lane, ui
     return handle && lane->ended == streams_ended(regions) && !is_captured(stream);
 }
 
+/* Ends what the thread was granted for the stream, at this point of it. */
+static void end_lane(struct regions *regions, struct lane *lane, CUstream stream, uint64_t now) {
+    uint16_t end = is_unused(lane) ? 0 : stamps_record(&lane->meter->stamps, stream, now);
+    if (end) close_lane(regions, lane, end);
+    else if (is_unused(lane)) give_back(regions, lane);
+}
+
 /*
  * The thread will wait: what it launched to other streams is measured up to now, or the wait would
  * be taken for work of theirs. Unless some stream has ended, since it might be one of them.
  */
 static void close_others(const struct piece *piece, uint64_t now) {
-    struct stamps *stamps = &piece->meter->stamps;
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
     for (struct lane *lane = lanes.all; lane < lanes.all + LANES_MAX; lane++) {
@@ -177,8 +194,7 @@ static void close_others(const struct piece *piece, uint64_t now) {
         if (lane->name == piece->name || !is_open(lane, piece->meter) ||
             !may_touch(piece->regions, lane, stream))
             continue;
-        uint16_t end = stamps_record(stamps, (CUstream)stream, now);
-        if (end) close_lane(piece->regions, lane, end);
+        end_lane(piece->regions, lane, (CUstream)stream, now);
     }
 }
 
@@ -317,7 +333,18 @@ CUresult meter_end(struct piece *piece, CUresult result) {
 /* ---- waits --------------------------------------------------------------------------------------- */
 
 static void end_waiting(struct piece *piece) {
-    stamps_drop(&piece->meter->stamps, end_grant(piece));
+    struct lane *lane = lanes_find(piece->name);
+    if (!lane || !is_open(lane, piece->meter)) return;
+    end_lane(piece->regions, lane, (CUstream)piece->stream, budget_now());
+}
+
+/* Does the step for the stream's grant, if the thread has one and the stream may be touched. */
+static void with_grant(struct piece *piece, const struct lane *lane, void (*step)(struct piece *)) {
+    if (!lane || !lane->begin || is_captured(piece->stream)) return;
+    meters_of(piece->regions, piece->stream, &piece->meter);
+    if (!piece->meter || piece->meter != lane->meter) return;
+    piece->card = piece->meter->card;
+    run_measured(piece, step);
 }
 
 void meter_before_end(CUstream stream) {
@@ -332,29 +359,48 @@ void meter_before_wait(uintptr_t stream) {
     piece.name = lane_name(&piece);
     struct lane *lane = lanes_find(piece.name);
     if (lane && !lane->meter) lane->credit = 0; /* has a limit come? */
-    if (!lane || !lane->begin || is_captured(stream)) return;
-    meters_of(piece.regions, stream, &piece.meter);
-    if (!piece.meter || piece.meter != lane->meter) return;
-    piece.card = piece.meter->card;
-    run_measured(&piece, end_waiting);
+    with_grant(&piece, lane, end_waiting);
 }
 
 static void end_all(struct piece *piece) {
     close_others(piece, budget_now());
 }
 
-static bool has_grant(void) {
-    const struct lane *lane = lanes.all;
-    while (lane < lanes.all + LANES_MAX && !lane->begin) lane++;
-    return lane < lanes.all + LANES_MAX;
-}
-
 /* The thread waits for it knows what: nothing stays granted for any stream of its context. */
 void meter_before_wait_for_all(void) {
     struct piece piece = {.regions = shim_known()};
-    if (!piece.regions || !has_grant()) return;
+    if (!piece.regions || !lanes_granted()) return;
     meters_of(piece.regions, CU_STREAM_LEGACY, &piece.meter);
     if (piece.meter) run_measured(&piece, end_all);
+}
+
+/* ---- stalls -------------------------------------------------------------------------------------- */
+
+/* Who waits for long behind a stall may be what it waits for: then he is not kept by more batches. */
+static void end_before_stall(struct piece *piece) {
+    if (!meters_stuck(piece->meter, budget_now())) end_waiting(piece);
+}
+
+static void stall_one(struct regions *regions, uintptr_t stream) {
+    struct piece piece = {.regions = regions, .stream = stream};
+    piece.name = lane_name(&piece);
+    with_grant(&piece, lanes_find(piece.name), end_before_stall);
+}
+
+static bool waits_for_legacy(uintptr_t stream) {
+    unsigned flags = 0;
+    CUresult result = REAL(cuStreamGetFlags)((CUstream)stream, &flags);
+    return result == CUDA_SUCCESS && !(flags & CU_STREAM_NON_BLOCKING);
+}
+
+/* What one stream does, the legacy stream waits for, and the other way round. */
+void meter_before_stall(uintptr_t stream) {
+    struct regions *regions = lanes_granted() ? shim_known() : NULL;
+    if (!regions) return;
+    stall_one(regions, stream);
+    if (!lanes_granted()) return;
+    if (stream == CU_STREAM_LEGACY) meter_before_wait_for_all();
+    else if (waits_for_legacy(stream)) stall_one(regions, CU_STREAM_LEGACY);
 }
 
 /* Whoever finds another thread at it leaves it to that one. */

@@ -40,6 +40,12 @@ void meter_before_wait(uintptr_t stream);
 void meter_before_wait_for_all(void);
 void meter_after_wait(void);
 
+/*
+ * Before what may hold the stream up otherwise than by work: what was granted for it ends here, and
+ * the next launch is measured from behind it, so that nobody pays for the time.
+ */
+void meter_before_stall(uintptr_t stream);
+
 /* The stream ends: no thread may touch its handle any more. */
 void meter_before_end(CUstream stream);
 

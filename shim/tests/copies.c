@@ -8,6 +8,7 @@
 
 #include "api.h"
 #include "check.h"
+#include "granted.h"
 
 enum { TO_DEVICE, TO_HOST, DEVICES, OTHER, SET, KINDS };
 enum { GOES_ON, WAITS };
@@ -299,26 +300,6 @@ static void cards(void) {
 
 /* ---- waits: what a thread was granted and did not use goes back ---- */
 
-#define LAUNCHES 20
-#define GRANTED 1000000 /* ns, at least */
-
-static void launch(CUstream on) {
-    for (int i = 0; i < LAUNCHES; i++)
-        CHECK_IS(api.cuLaunchKernel((CUfunction)0x5000, 1, 1, 1, 32, 1, 1, 0, on, NULL, NULL),
-                 CUDA_SUCCESS);
-}
-
-/* Whether the call, after launches to a stream, lowers what the container has reserved. */
-static bool gives_back(CUresult (*call)(void), CUstream on) {
-    const uint64_t *paid_until = &api_usage()->cards[0].compute.paid_until;
-    CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS);
-    CHECK_IS(api.cuStreamSynchronize(on), CUDA_SUCCESS);
-    launch(on);
-    uint64_t before = __atomic_load_n(paid_until, __ATOMIC_RELAXED);
-    CHECK_IS(call(), CUDA_SUCCESS);
-    return __atomic_load_n(paid_until, __ATOMIC_RELAXED) + GRANTED < before;
-}
-
 static bool is_threads_own(const char *name) {
     return strstr(name, "_ptds") != NULL;
 }
@@ -360,6 +341,38 @@ static void metered(void) {
     CHECK(api_usage()->cards[0].compute.charged_ns > 0);
 }
 
+/* ---- streams that stand still for a copy ---- */
+
+static CUresult copy_much(void) {
+    return api.cuMemcpyHtoDAsync_v2(THERE, host, 1 << 20, stream);
+}
+
+static CUresult copy_often(void) {
+    for (int i = 0; i < 20; i++)
+        CHECK_IS(api.cuMemcpyDtoHAsync_v2(host, HERE, 4, stream), CUDA_SUCCESS);
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_within(void) {
+    return api.cuMemcpyDtoDAsync_v2(THERE, HERE, 1 << 20, stream);
+}
+
+static CUresult copy_much_within(void) {
+    return api.cuMemcpyDtoDAsync_v2(THERE, HERE, 64 << 20, stream);
+}
+
+static CUresult fill_much(void) {
+    return api.cuMemsetD32Async(THERE, 0, 16 << 20, stream);
+}
+
+static void stalls(void) {
+    CHECK(gives_back(copy_much, stream));
+    CHECK(gives_back(copy_often, stream));
+    CHECK(!gives_back(copy_within, stream));
+    CHECK(gives_back(copy_much_within, stream));
+    CHECK(gives_back(fill_much, stream));
+}
+
 /* ---- at once ---- */
 
 #define THREADS 8
@@ -391,7 +404,8 @@ static const struct {
     void (*run)(void);
 } cases[] = {
     {"all", all},     {"directions", directions}, {"captures", captures},
-    {"cards", cards}, {"metered", metered},       {"threads", threads},
+    {"cards", cards}, {"metered", metered},       {"stalls", stalls},
+    {"threads", threads},
 };
 
 int main(int count, char **arguments) {

@@ -27,6 +27,7 @@ static struct CUctx_st {
 static struct CUstream_st {
     CUcontext context;
     uint64_t launches;
+    unsigned flags;
 } __attribute__((aligned(64))) streams[FAKE_DEVICES]; /* the default ones */
 static __thread CUcontext current;
 
@@ -220,9 +221,8 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context) {
 }
 
 EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
-    (void)flags;
     *stream = aligned_alloc(64, sizeof **stream);
-    **stream = (struct CUstream_st){.context = current};
+    **stream = (struct CUstream_st){.context = current, .flags = flags};
     return CUDA_SUCCESS;
 }
 
@@ -233,6 +233,11 @@ static CUstream stream_of(CUstream stream) {
 
 EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
     *context = stream_of(stream)->context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetFlags(CUstream stream, unsigned *flags) {
+    *flags = stream_of(stream)->flags;
     return CUDA_SUCCESS;
 }
 
@@ -276,6 +281,15 @@ LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), stream)
         return fake.fail;                                                           \
     }
 #include "copies.def"
+
+/* ---- stalls: nothing waits ---- */
+
+#define STALL_EACH(symbol, stream, over, parameters, arguments) \
+    EXPORT CUresult symbol parameters {                         \
+        CALLED(symbol);                                         \
+        return fake.fail;                                       \
+    }
+#include "stalls.def"
 
 EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array) {
     *descriptor = (CUDA_ARRAY3D_DESCRIPTOR){64, 64, 64, 0x20, 2, 0}; /* two times four bytes */
@@ -367,8 +381,7 @@ EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsi
 }
 
 EXPORT CUresult cuEventQuery(CUevent event) {
-    (void)event;
-    return fake.busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    return fake.busy || event == fake.pending ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {

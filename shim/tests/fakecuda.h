@@ -33,6 +33,7 @@ struct fake {
     uint64_t graph_reserved, graph_sizes[4];                  /* the graph: its allocation nodes */
     int capturing;
     int unmap_waits, unmapping; /* whether unmapping does not return, and has begun */
+    void *pending; /* an event that has not happened */
     int card_full; /* device memory is refused, managed memory is not */
     int busy;      /* no event has happened yet */
     int keeps_managed; /* cuMemFreeAsync refuses managed memory: the newest of it */

@@ -60,7 +60,7 @@ KINDS = {
     "uneven": Kind("uneven", 0.28),
     "erratic": Kind("erratic", 5, erratic=True),
 }
-BELOW = ("eager",)
+BELOW = ("eager", "copying", "calling_back", "prefetching")
 """Loads that leave more than half of a card idle, whatever they may have of it."""
 PROCESSES = (1, 3)
 SETTLING_MS = 300

@@ -26,6 +26,7 @@ MIB = 1 << 20
 CONTEXT = 16 * MIB
 MEMORY = 1024 * MIB
 SM_COUNTS = (108, 188, 132, 8)  # of the cards, in turn
+BUS = 500  # bytes per us: copies keep the card waiting, and not the machine copying
 LOOK_S = 0.05
 
 
@@ -139,7 +140,8 @@ def run(cases: Sequence[Case], seconds: float) -> list[list[Work]]:
 
 @contextmanager
 def _machine(folder: Path, cards: int) -> Iterator[simgpu.Machine]:
-    with simgpu.create(folder, cards=cards, context_bytes=CONTEXT) as machine:
+    made = simgpu.create(folder, cards=cards, context_bytes=CONTEXT, link_bytes_per_us=BUS)
+    with made as machine:
         for card in range(cards):
             machine.admin.set_number(card, "sm_count", SM_COUNTS[card % len(SM_COUNTS)])
         yield machine

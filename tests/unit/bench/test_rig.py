@@ -2,6 +2,8 @@
 
 import subprocess
 
+import pytest
+
 from bench.compute.rig import Case, Tenant, Work, run
 from bench.compute.windows import woken_after
 from bench.figures import ROOT
@@ -53,3 +55,18 @@ def test_shares_follow_what_is_changed_and_who_wakes() -> None:
         assert woken_after(woken, 50, 1000) < 400
     assert _percent(borrower, 1300) < 42
     assert _percent(last, 1300) < 5
+
+
+@pytest.mark.parametrize("load", ["copying", "calling_back", "prefetching"])
+def test_nobody_pays_for_what_holds_a_stream_up(load: str) -> None:
+    """It is no work of the card's, also between launches that are measured together."""
+    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
+    bare, limited = (Case(str(mode), (Tenant((load,), 30, mode),)) for mode in (None, "Hard"))
+    ((alone,), (work,)) = run([bare, limited], 1.3)
+    assert _percent(work) > 0.7 * _percent(alone)
+
+
+def test_what_might_hold_a_stream_up_makes_no_work_free() -> None:
+    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
+    ((work,),) = run([Case("interrupted", (Tenant(("interrupted",), 20, "Hard"),))], 1.3)
+    assert 12 < _percent(work) < 28

@@ -12,8 +12,9 @@ from .conftest import run
 from .shell import SUCCESS, Shell
 from .slot import MIB, Card, Slot, card_uuid
 
-CASES = ["all", "directions", "captures", "cards", "metered", "threads"]
-CASES_OF_COUNTING = [case for case in CASES if case != "metered"]
+CASES = ["all", "directions", "captures", "cards", "metered", "stalls", "threads"]
+METERED = ["metered", "stalls"]
+CASES_OF_COUNTING = [case for case in CASES if case not in METERED]
 PATIENCE_S = 30
 
 
@@ -34,10 +35,13 @@ def test_copies_with_one_card(case: str, env: dict[str, str], slot: Slot) -> Non
 
 
 @pytest.mark.parametrize("cards", [1, 2])
-def test_who_waits_for_a_copy_keeps_no_time(cards: int, env: dict[str, str], slot: Slot) -> None:
+@pytest.mark.parametrize("case", METERED)
+def test_who_waits_for_a_copy_keeps_no_time(
+    case: str, cards: int, env: dict[str, str], slot: Slot
+) -> None:
     limits = [Card(card_uuid(i), 64 * MIB, compute_mode=1, core_share=5000) for i in range(cards)]
     slot.set_limits(*limits)
-    run("copies", "metered", "dlsym", env=env)
+    run("copies", case, "dlsym", env=env)
 
 
 def test_processes_at_once(env: dict[str, str], slot: Slot) -> None:

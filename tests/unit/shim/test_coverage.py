@@ -38,8 +38,9 @@ def snippets(env: dict[str, str]) -> Iterator[tuple[str, ...]]:
                 yield program, name, "link"
     for name in run("launches", env=env).stdout.split():
         yield "launches", name, "link", "free"
-    for name in set(run("copies", env=env).stdout.split()) - {"metered"}:
+    for name in set(run("copies", env=env).stdout.split()) - {"metered", "stalls"}:
         yield "copies", name, "link"
+    yield "stalls", "all", "link"
     yield from OTHER_WAYS
 
 

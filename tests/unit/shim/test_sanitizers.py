@@ -74,8 +74,14 @@ def test_launches(
 def test_copies(env: dict[str, str], tmp_path: Path, layout: dict[str, Any]) -> None:
     for name in names("copies", env):
         slot = Slot(tmp_path / name, layout)
-        check("asan", slot, "copies", name, "link", metered=name == "metered")
+        check("asan", slot, "copies", name, "link", metered=name in ("metered", "stalls"))
     check("tsan", Slot(tmp_path / "tsan", layout), "copies", "threads", "link")
+
+
+def test_stalls(env: dict[str, str], tmp_path: Path, layout: dict[str, Any]) -> None:
+    for name in names("stalls", env):
+        slot = Slot(tmp_path / name, layout)
+        check("asan", slot, "stalls", name, "link", metered=name == "metered")
 
 
 @pytest.mark.parametrize("storm", ["threads", "kills"])

@@ -1,0 +1,22 @@
+/*
+ * What may hold a stream up, and is no work of the card: who launches behind it is not charged for
+ * the time in which the stream stands still.
+ */
+#include "captures.h"
+#include "charge.h"
+#include "meter.h"
+#include "resolve.h"
+
+/* While anything is captured, the event may be a part of it, and cannot be asked. */
+static bool has_happened(CUevent event) {
+    const struct regions *regions = shim_known();
+    if (!regions || __atomic_load_n(&regions->process->captures, __ATOMIC_RELAXED)) return false;
+    return REAL(cuEventQuery)(event) == CUDA_SUCCESS;
+}
+
+#define STALL_EACH(symbol, stream, over, parameters, arguments)           \
+    EXPORT CUresult symbol parameters {                                   \
+        if (lanes_granted() && !(over)) meter_before_stall(stream);       \
+        return REAL(symbol) arguments;                                    \
+    }
+#include "stalls.def"

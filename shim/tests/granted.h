@@ -1,0 +1,31 @@
+/* What a thread was granted for its launches, and whether a call ends it. */
+#ifndef GRANTED_H
+#define GRANTED_H
+
+#include <stdbool.h>
+
+#include "api.h"
+#include "check.h"
+
+#define LAUNCHES 20
+#define GRANTED 1000000 /* ns, at least */
+
+static inline void launch(CUstream on) {
+    for (int i = 0; i < LAUNCHES; i++)
+        CHECK_IS(api.cuLaunchKernel((CUfunction)0x5000, 1, 1, 1, 32, 1, 1, 0, on, NULL, NULL),
+                 CUDA_SUCCESS);
+}
+
+/* Whether the call, after launches to a stream, lowers what the container has reserved. */
+static inline bool gives_back(CUresult (*call)(void), CUstream on) {
+    const uint64_t *paid_until = &api_usage()->cards[0].compute.paid_until;
+    CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS);
+    CHECK_IS(api.cuStreamSynchronize(on), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemcpyHtoDAsync_v2(0x1000, "", 1 << 20, on), CUDA_SUCCESS); /* see copies.h */
+    launch(on);
+    uint64_t before = __atomic_load_n(paid_until, __ATOMIC_RELAXED);
+    CHECK_IS(call(), CUDA_SUCCESS);
+    return __atomic_load_n(paid_until, __ATOMIC_RELAXED) + GRANTED < before;
+}
+
+#endif

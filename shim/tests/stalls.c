@@ -1,0 +1,152 @@
+/*
+ * What may hold a stream up: `stalls all WAY` calls every such function, looked up that way;
+ * `stalls metered WAY` looks at what becomes of what was granted for the launches before.
+ */
+#include <string.h>
+
+#include "api.h"
+#include "check.h"
+#include "granted.h"
+
+#define THERE 0x1000
+
+static CUstream stream;
+static CUevent event;
+static CUcontext context = (CUcontext)0x2000;
+static CUgreenCtx green = (CUgreenCtx)0x3000;
+static CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+
+#define LEGACY ((CUstream)(uintptr_t)CU_STREAM_LEGACY)
+
+/* CALL(symbol, arguments) */
+#define CALLS(CALL) \
+    CALL(cuLaunchHostFunc, (stream, NULL, NULL)) \
+    CALL(cuLaunchHostFunc_ptsz, (stream, NULL, NULL)) \
+    CALL(cuLaunchHostFunc_v2, (stream, NULL, NULL, 0)) \
+    CALL(cuLaunchHostFunc_v2_ptsz, (stream, NULL, NULL, 0)) \
+    CALL(cuStreamAddCallback, (stream, NULL, NULL, 0)) \
+    CALL(cuStreamAddCallback_ptsz, (stream, NULL, NULL, 0)) \
+    CALL(cuStreamWaitEvent, (stream, event, 0)) \
+    CALL(cuStreamWaitEvent_ptsz, (stream, event, 0)) \
+    CALL(cuCtxWaitEvent, (context, event)) \
+    CALL(cuGreenCtxWaitEvent, (green, event)) \
+    CALL(cuStreamWaitValue32, (stream, THERE, 1, 0)) \
+    CALL(cuStreamWaitValue32_ptsz, (stream, THERE, 1, 0)) \
+    CALL(cuStreamWaitValue32_v2, (stream, THERE, 1, 0)) \
+    CALL(cuStreamWaitValue32_v2_ptsz, (stream, THERE, 1, 0)) \
+    CALL(cuStreamWaitValue64, (stream, THERE, 1, 0)) \
+    CALL(cuStreamWaitValue64_ptsz, (stream, THERE, 1, 0)) \
+    CALL(cuStreamWaitValue64_v2, (stream, THERE, 1, 0)) \
+    CALL(cuStreamWaitValue64_v2_ptsz, (stream, THERE, 1, 0)) \
+    CALL(cuStreamBatchMemOp, (stream, 1, NULL, 0)) \
+    CALL(cuStreamBatchMemOp_ptsz, (stream, 1, NULL, 0)) \
+    CALL(cuStreamBatchMemOp_v2, (stream, 1, NULL, 0)) \
+    CALL(cuStreamBatchMemOp_v2_ptsz, (stream, 1, NULL, 0)) \
+    CALL(cuWaitExternalSemaphoresAsync, (NULL, NULL, 1, stream)) \
+    CALL(cuWaitExternalSemaphoresAsync_ptsz, (NULL, NULL, 1, stream)) \
+    CALL(cuMemPrefetchAsync, (THERE, 10, 0, stream)) \
+    CALL(cuMemPrefetchAsync_ptsz, (THERE, 10, 0, stream)) \
+    CALL(cuMemPrefetchAsync_v2, (THERE, 10, location, 0, stream)) \
+    CALL(cuMemPrefetchAsync_v2_ptsz, (THERE, 10, location, 0, stream)) \
+    CALL(cuMemPrefetchBatchAsync, (NULL, NULL, 1, NULL, NULL, 1, 0, stream)) \
+    CALL(cuMemPrefetchBatchAsync_ptsz, (NULL, NULL, 1, NULL, NULL, 1, 0, stream)) \
+    CALL(cuMemDiscardAndPrefetchBatchAsync, (NULL, NULL, 1, NULL, NULL, 1, 0, stream)) \
+    CALL(cuMemDiscardAndPrefetchBatchAsync_ptsz, (NULL, NULL, 1, NULL, NULL, 1, 0, stream)) \
+    CALL(cuMemBatchDecompressAsync, (NULL, 1, 0, NULL, stream)) \
+    CALL(cuMemBatchDecompressAsync_ptsz, (NULL, 1, 0, NULL, stream)) \
+    CALL(cuFabricCpyBatchAsync, (1, NULL, 0, stream)) \
+    CALL(cuFabricCpyBatchAsync_ptsz, (1, NULL, 0, stream))
+
+#define FUNCTION(symbol, arguments)      \
+    static CUresult do_##symbol(void) {  \
+        return api.symbol arguments;     \
+    }
+CALLS(FUNCTION)
+
+#define ROW(symbol, arguments) {#symbol, do_##symbol, FAKE_##symbol},
+static const struct call {
+    const char *name;
+    CUresult (*call)(void);
+    int number;
+} calls[] = {CALLS(ROW)};
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* Each reaches the driver, exactly that entry, and what the driver answers is the answer. */
+static void all(void) {
+    for (size_t i = 0; i < COUNT(calls); i++) {
+        CHECK_IS(calls[i].call(), CUDA_SUCCESS);
+        CHECK_IS(fake.calls[calls[i].number], 1);
+        fake.fail = 999;
+        CHECK_IS(calls[i].call(), 999);
+        fake.fail = 0;
+    }
+}
+
+/* ---- what was granted for the stream ends ---- */
+
+static bool waits_for_event(const struct call *each) {
+    return strstr(each->name, "WaitEvent") != NULL;
+}
+
+static void check_each(const struct call *each) {
+    CUgraph graph;
+    CHECK_IS(gives_back(each->call, stream), !waits_for_event(each)); /* it has happened */
+    fake.pending = event;
+    CHECK(gives_back(each->call, stream));
+    CHECK_IS(api.cuStreamBeginCapture_v2(stream, 0), CUDA_SUCCESS);
+    CHECK(!gives_back(each->call, stream)); /* it is recorded, and holds nothing up */
+    CHECK_IS(api.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    fake.pending = NULL;
+}
+
+static CUresult call_back(void) {
+    return api.cuLaunchHostFunc(stream, NULL, NULL);
+}
+
+static CUresult call_back_legacy(void) {
+    return api.cuLaunchHostFunc(LEGACY, NULL, NULL);
+}
+
+/* What ended for the stream that was used last is no sign for the others. */
+static CUresult call_back_and_wait(void) {
+    launch(stream);
+    CHECK_IS(call_back(), CUDA_SUCCESS);
+    return api.cuCtxSynchronize();
+}
+
+/* The legacy stream waits for the others, and they for it: but for those that were told not to. */
+static void legacy(void) {
+    CUstream blocking = stream;
+    CHECK(gives_back(call_back_legacy, stream));
+    CHECK(gives_back(call_back, LEGACY));
+    CHECK_IS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CHECK(!gives_back(call_back, LEGACY));
+    CHECK(!gives_back(call_back, blocking));
+    CHECK(gives_back(call_back_and_wait, blocking));
+}
+
+static void metered(void) {
+    for (size_t i = 0; i < COUNT(calls); i++) check_each(&calls[i]);
+    legacy();
+    CHECK(api_usage()->cards[0].compute.charged_ns > 0);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {{"all", all}, {"metered", metered}};
+
+int main(int count, char **arguments) {
+    bool found = false;
+    for (size_t i = 0; count < 3 && i < COUNT(cases); i++) puts(cases[i].name);
+    if (count < 3) return 0;
+    api_load(arguments[2]);
+    api_start();
+    CHECK_IS(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+    CHECK_IS(cuEventCreate(&event, 0), CUDA_SUCCESS);
+    for (size_t i = 0; i < COUNT(cases); i++)
+        if (!strcmp(cases[i].name, arguments[1])) cases[i].run(), found = true;
+    CHECK(found);
+    return 0;
+}

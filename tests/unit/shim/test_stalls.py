@@ -1,0 +1,24 @@
+"""What may hold a stream up without being work: it reaches the driver, and nobody pays for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import run
+from .slot import MIB, Card, Slot, card_uuid
+
+
+def test_every_case_is_run(env: dict[str, str]) -> None:
+    assert run("stalls", env=env).stdout.split() == ["all", "metered"]
+
+
+@pytest.mark.parametrize("way", ["link", "dlsym", "proc", "proc_v1"])
+def test_every_stall_reaches_the_driver(way: str, env: dict[str, str]) -> None:
+    run("stalls", "all", way, env=env)
+
+
+@pytest.mark.parametrize("cards", [1, 2])
+def test_what_was_granted_ends_at_a_stall(cards: int, env: dict[str, str], slot: Slot) -> None:
+    limits = [Card(card_uuid(i), 64 * MIB, compute_mode=1, core_share=5000) for i in range(cards)]
+    slot.set_limits(*limits)
+    run("stalls", "metered", "dlsym", env=env)
