@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import simgpu
-from soak.container import CONTEXT, LIMIT, WAYS
+from soak.container import CONTEXT, LIMITS, WAYS
 
 from .conftest import run, shim_env
 from .slot import BUILD, MIB, Card, Slot, card_uuid
@@ -104,8 +104,14 @@ def test_threads_take_memory_in_every_way(
     way: str, sanitizer: str, tmp_path: Path, layout: dict[str, Any]
 ) -> None:
     only = [str(WAYS[way])] if way in WAYS else []
-    with simgpu.create(tmp_path / "machine", cards=1, context_bytes=CONTEXT) as machine:
+    with simgpu.create(tmp_path / "machine", len(LIMITS), context_bytes=CONTEXT) as machine:
         slot = Slot(tmp_path / "slot", layout)
-        slot.set_limits(Card(machine.cards[0].uuid, LIMIT, compute_mode=1, context_bytes=CONTEXT))
+        cards = zip(machine.cards, LIMITS, strict=True)
+        slot.set_limits(
+            *(
+                Card(card.uuid, limit, compute_mode=1, context_bytes=CONTEXT)
+                for card, limit in cards
+            )
+        )
         env = shim_env(slot.path) | OPTIONS | simgpu.environment(machine.directory)
         run("soak", "7", "400", "4", *only, env=env | preload(sanitizer), timeout=100)
