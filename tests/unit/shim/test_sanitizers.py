@@ -114,4 +114,4 @@ def test_threads_take_memory_in_every_way(
             )
         )
         env = shim_env(slot.path) | OPTIONS | simgpu.environment(machine.directory)
-        run("soak", "7", "400", "4", *only, env=env | preload(sanitizer), timeout=100)
+        run("soak", "7", "100", "4", *only, env=env | preload(sanitizer), timeout=100)
