@@ -39,8 +39,12 @@ int cards_of_device(struct regions *regions, CUdevice device) {
     int8_t known = __atomic_load_n(cached, __ATOMIC_RELAXED);
     if (__builtin_expect(known > 0, 1)) return known - 1;
     if (known < 0) return CARD_NONE;
+    const uint32_t *seq = &regions->process->limits_seq;
+    uint32_t before = __atomic_load_n(seq, __ATOMIC_RELAXED);
     int card = look_up(regions, device);
-    __atomic_store_n(cached, (int8_t)(card == CARD_NONE ? -1 : card + 1), __ATOMIC_RELAXED);
+    /* Unless other limits have come meanwhile, by which it may have one. */
+    if (card != CARD_NONE || __atomic_load_n(seq, __ATOMIC_RELAXED) == before)
+        __atomic_store_n(cached, (int8_t)(card == CARD_NONE ? -1 : card + 1), __ATOMIC_RELAXED);
     return card;
 }
 

@@ -4,6 +4,7 @@
 #include "regions.h"
 
 #define AT_LEAST 500      /* ns: no launch is for nothing */
+#define LONGEST UINT64_C(10000000000)
 #define GROUP 256         /* samples */
 #define FEW 3
 #define SURE 4            /* samples, from which it shows whether times vary */
@@ -195,11 +196,10 @@ static const struct cost *measured(const void *work) {
 }
 
 /* Of a shape that is new: work grows with its size. */
-static struct guess by_size(const struct cost *function, uint64_t shape) {
-    struct guess guess = function->guess;
-    uint64_t ns = (uint64_t)((double)function->size_ns * costs_size(shape) / function->size);
+static struct guess by_size(struct guess guess, double ns, double size, uint32_t wanted) {
+    double likely = ns * wanted / size;
     guess.fresh = true;
-    guess.ns = guess.likely = larger(ns, AT_LEAST);
+    guess.ns = guess.likely = larger(likely < LONGEST ? (uint64_t)likely : LONGEST, AT_LEAST);
     return guess;
 }
 
@@ -208,5 +208,6 @@ struct guess costs_of(const void *work, uint64_t shape) {
     if (!entry) return (struct guess){.kind = COSTS_UNKNOWN, .fresh = true};
     if (__atomic_load_n(&entry->ns, __ATOMIC_RELAXED) != COSTS_BY_SHAPE) return entry->guess;
     if ((shaped = measured(costs_shaped(work, shape)))) return shaped->guess;
-    return entry->size ? by_size(entry, shape) : entry->guess;
+    uint32_t size = __atomic_load_n(&entry->size, __ATOMIC_RELAXED);
+    return size ? by_size(entry->guess, (double)entry->size_ns, size, costs_size(shape)) : entry->guess;
 }

@@ -5,13 +5,17 @@
 #include "captures.h"
 #include "charge.h"
 #include "meter.h"
+#include "relax.h"
 #include "resolve.h"
 
 /* While anything is captured, the event may be a part of it, and cannot be asked. */
 static bool has_happened(CUevent event) {
     const struct regions *regions = shim_known();
     if (!regions || __atomic_load_n(&regions->process->captures, __ATOMIC_RELAXED)) return false;
-    return REAL(cuEventQuery)(event) == CUDA_SUCCESS;
+    int mode = relax_begin();
+    bool happened = REAL(cuEventQuery)(event) == CUDA_SUCCESS;
+    relax_end(mode);
+    return happened;
 }
 
 #define STALL_EACH(symbol, stream, over, parameters, arguments)           \

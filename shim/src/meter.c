@@ -9,6 +9,7 @@
 
 #define QUANTUM UINT64_C(1000000)        /* ns granted at once ... */
 #define QUANTUM_FREE UINT64_C(5000000)   /* ... and where nothing is limited */
+#define SUSPECT_PART 4
 #define UNKNOWN_COST UINT64_C(20000)     /* ns, of work that was never measured ... */
 #define UNKNOWN_WAIT UINT64_C(200000000) /* ... and how long it waits for other such work: it may be
                                             what that waits for */
@@ -64,7 +65,7 @@ static void close_lane(struct regions *regions, struct lane *lane, uint16_t end)
 
 /* A stream that makes way for another: it may be gone, so its work is taken for what it cost. */
 static void evict(struct regions *regions, struct lane *lane) {
-    if (regions && lane->meter && lane->begin && lane->credit > 0)
+    if (regions && lane->meter && is_open(lane, lane->meter) && lane->credit > 0)
         budget_refund(regions, lane->meter->card, (uint64_t)lane->credit * ONCE / lane->overlap);
 }
 
@@ -116,13 +117,22 @@ static bool is_captured(uintptr_t stream) {
 /* ---- a launch ------------------------------------------------------------------------------------ */
 
 /*
+ * What a grant ended on a waiting card took is not known. If it may be much more than was paid for, the
+ * next ones are small, and chance says how small: so no program knows which launches are measured.
+ */
+static uint64_t quantum_of(const struct meter *meter, const struct terms *terms, uint64_t now) {
+    uint64_t quantum = terms_free(terms) ? QUANTUM_FREE : QUANTUM;
+    return meter->suspect ? costs_hash(now, 32) % (quantum / SUSPECT_PART) : quantum;
+}
+
+/*
  * What comes right after work that is on the card is measured exactly; what comes to an idle card
  * isn't. So after the latter nothing is granted, once: the next launch is measured as well. And
  * so is what was measured a few times only.
  */
-static uint64_t extra_of(const struct piece *piece, const struct terms *terms) {
+static uint64_t extra_of(const struct piece *piece, const struct terms *terms, uint64_t now) {
     const struct lane *lane = lanes_find(piece->name);
-    uint64_t quantum = terms_free(terms) ? QUANTUM_FREE : QUANTUM;
+    uint64_t quantum = quantum_of(piece->meter, terms, now);
     bool probe = !piece->meter->count && !(lane && lane->probed);
     return probe || piece->guess.fresh || piece->guess.ns >= quantum ? 0 : quantum;
 }
@@ -143,7 +153,7 @@ static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uin
     if (terms->longest < piece->guess.ns) terms->longest = piece->guess.ns;
     if ((unknown && !late) || (meter->count >= BATCHES_MAX - 2 && !stuck)) return false;
     if (stuck) ask.queue = 0;
-    piece->extra = extra_of(piece, terms);
+    piece->extra = extra_of(piece, terms, now);
     return budget_take(piece->regions, piece->card, terms, &ask, &piece->extra, again);
 }
 
@@ -184,9 +194,11 @@ static void end_lane(struct regions *regions, struct lane *lane, CUstream stream
 
 /*
  * The thread will wait: what it launched to other streams is measured up to now, or the wait would
- * be taken for work of theirs. Unless some stream has ended, since it might be one of them.
+ * be taken for work of theirs. Unless some stream has ended, since it might be one of them. An event
+ * in the legacy stream makes blocking streams wait for one another: where the program does not
+ * wait itself, that stream's work is taken for what it cost.
  */
-static void close_others(const struct piece *piece, uint64_t now) {
+static void close_others(const struct piece *piece, uint64_t now, bool program_waits) {
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
     for (struct lane *lane = lanes.all; lane < lanes.all + LANES_MAX; lane++) {
@@ -194,7 +206,8 @@ static void close_others(const struct piece *piece, uint64_t now) {
         if (lane->name == piece->name || !is_open(lane, piece->meter) ||
             !may_touch(piece->regions, lane, stream))
             continue;
-        end_lane(piece->regions, lane, (CUstream)stream, now);
+        if (stream == CU_STREAM_LEGACY && !program_waits) give_back(piece->regions, lane);
+        else end_lane(piece->regions, lane, (CUstream)stream, now);
     }
 }
 
@@ -211,7 +224,7 @@ static bool await_turn(struct piece *piece, bool *waited) {
         look_up_cost(piece);
         budget_want(piece->regions, piece->card, now, piece->guess.fresh ? 0 : piece->guess.ns);
         if (admitted(piece, &terms, now, &again)) return true;
-        if (!*waited) close_others(piece, now);
+        if (!*waited) close_others(piece, now, false);
         again = when_to_look(piece->meter, now, again, &patience);
         process_unlock(&piece->meter->lock);
         budget_wait(piece->regions, piece->card, wake, now, again);
@@ -363,7 +376,7 @@ void meter_before_wait(uintptr_t stream) {
 }
 
 static void end_all(struct piece *piece) {
-    close_others(piece, budget_now());
+    close_others(piece, budget_now(), true);
 }
 
 /* The thread waits for it knows what: nothing stays granted for any stream of its context. */
@@ -381,10 +394,16 @@ static void end_before_stall(struct piece *piece) {
     if (!meters_stuck(piece->meter, budget_now())) end_waiting(piece);
 }
 
-static void stall_one(struct regions *regions, uintptr_t stream) {
+static void stall_one(struct regions *regions, uintptr_t stream, void (*step)(struct piece *)) {
     struct piece piece = {.regions = regions, .stream = stream};
     piece.name = lane_name(&piece);
-    with_grant(&piece, lanes_find(piece.name), end_before_stall);
+    with_grant(&piece, lanes_find(piece.name), step);
+}
+
+/* Without an event, which would make the program's streams wait for one another. */
+static void leave_unmeasured(struct piece *piece) {
+    struct lane *lane = lanes_find(piece->name);
+    if (lane && is_open(lane, piece->meter)) give_back(piece->regions, lane);
 }
 
 static bool waits_for_legacy(uintptr_t stream) {
@@ -397,10 +416,10 @@ static bool waits_for_legacy(uintptr_t stream) {
 void meter_before_stall(uintptr_t stream) {
     struct regions *regions = lanes_granted() ? shim_known() : NULL;
     if (!regions) return;
-    stall_one(regions, stream);
+    stall_one(regions, stream, end_before_stall);
     if (!lanes_granted()) return;
     if (stream == CU_STREAM_LEGACY) meter_before_wait_for_all();
-    else if (waits_for_legacy(stream)) stall_one(regions, CU_STREAM_LEGACY);
+    else if (waits_for_legacy(stream)) stall_one(regions, CU_STREAM_LEGACY, leave_unmeasured);
 }
 
 /* Whoever finds another thread at it leaves it to that one. */

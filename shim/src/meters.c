@@ -151,7 +151,8 @@ static bool leaves_gaps(const struct meter *meter) {
     return meter->sparse > GAPS_FROM;
 }
 
-static void learn_gaps(struct meter *meter, bool sparse) {
+static void learn_gaps(struct meter *meter, bool sparse, bool surprise) {
+    meter->suspect = sparse && surprise;
     meter->sparse += ((sparse ? GAPS_ALL : 0) - meter->sparse) / GAPS_LATELY;
 }
 
@@ -201,7 +202,7 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
         costs_learn(batch->work, batch->shape, done.passed,
                     (whose == BUCKET_OWN || surprise) && !batch->sparse);
     else
-        learn_gaps(meter, sparse);
+        learn_gaps(meter, sparse, surprise);
     if (!batch->fresh) learn_overlap(meter, batch->likely, took);
 }
 

@@ -39,6 +39,7 @@ struct meter {
     uint64_t overlap;      /* ONCE times the work that is done at a time; 0: not known */
     uint64_t worked, took; /* ns by what launches cost, and of the card's time, of late */
     int sparse;            /* how often the card was waiting at the end of a grant, of late: meters.c */
+    bool suspect;          /* the last grant may have been more than was paid for: meter.c */
     uint64_t moved_at;     /* when the card last got something done, or had nothing to do */
     uint64_t open_since, open_until; /* what the others of the container were told: meters.c */
     struct batch batches[BATCHES_MAX];

@@ -70,3 +70,9 @@ def test_what_might_hold_a_stream_up_makes_no_work_free() -> None:
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     ((work,),) = run([Case("interrupted", (Tenant(("interrupted",), 20, "Hard"),))], 1.3)
     assert 12 < _percent(work) < 28
+
+
+def test_no_work_is_hidden_in_what_was_granted() -> None:
+    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
+    ((work,),) = run([Case("hiding", (Tenant(("hiding",), 20, "Hard"),))], 1.8)
+    assert _percent(work) < 32
