@@ -65,8 +65,7 @@ static void close_lane(struct regions *regions, struct lane *lane, uint16_t end)
 
 /* A stream that makes way for another: it may be gone, so its work is taken for what it cost. */
 static void evict(struct regions *regions, struct lane *lane) {
-    if (regions && lane->meter && is_open(lane, lane->meter) && lane->credit > 0)
-        budget_refund(regions, lane->meter->card, (uint64_t)lane->credit * ONCE / lane->overlap);
+    if (regions && lane->meter && is_open(lane, lane->meter)) give_back(regions, lane);
 }
 
 struct lane *lanes_search(uintptr_t name) {
@@ -187,9 +186,12 @@ static bool may_touch(const struct regions *regions, const struct lane *lane, ui
 
 /* Ends what the thread was granted for the stream, at this point of it. */
 static void end_lane(struct regions *regions, struct lane *lane, CUstream stream, uint64_t now) {
-    uint16_t end = is_unused(lane) ? 0 : stamps_record(&lane->meter->stamps, stream, now);
+    if (is_unused(lane)) {
+        give_back(regions, lane);
+        return;
+    }
+    uint16_t end = stamps_record(&lane->meter->stamps, stream, now);
     if (end) close_lane(regions, lane, end);
-    else if (is_unused(lane)) give_back(regions, lane);
 }
 
 /*
