@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api.h"
+#include "cases.h"
 #include "check.h"
 #include "granted.h"
 
@@ -399,24 +400,17 @@ static void threads(void) {
     check_is(&sum);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} cases[] = {
+static const struct test_case cases[] = {
     {"all", all},     {"directions", directions}, {"captures", captures},
     {"cards", cards}, {"metered", metered},       {"stalls", stalls},
     {"threads", threads},
 };
 
 int main(int count, char **arguments) {
-    bool found = false;
-    for (size_t i = 0; count < 3 && i < COUNT(cases); i++) puts(cases[i].name);
-    if (count < 3) return 0;
+    if (count < 3) return cases_list(cases, COUNT(cases)), 0;
     api_load(arguments[2]);
     api_start();
     CHECK_IS(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
-    for (size_t i = 0; i < COUNT(cases); i++)
-        if (!strcmp(cases[i].name, arguments[1])) cases[i].run(), found = true;
-    CHECK(found);
+    cases_run(cases, COUNT(cases), arguments[1]);
     return 0;
 }

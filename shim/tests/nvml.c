@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "api.h"
+#include "cases.h"
 #include "check.h"
 
 #define OTHER 4711
@@ -283,10 +284,7 @@ static void details(void) {
              NVML_ERROR_INVALID_ARGUMENT);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} snippets[] = {
+static const struct test_case snippets[] = {
     {"nvmlDeviceGetUtilizationRates", rates},
     {"nvmlDeviceGetProcessUtilization", samples},
     {"nvmlDeviceGetProcessesUtilizationInfo", infos},
@@ -303,14 +301,10 @@ static const struct {
 };
 
 int main(int count, char **arguments) {
-    bool found = false;
     size_t number = sizeof snippets / sizeof *snippets;
-    for (size_t i = 0; count < 3 && i < number; i++) puts(snippets[i].name);
-    if (count < 3) return 0;
+    if (count < 3) return cases_list(snippets, number), 0;
     api_load(arguments[2]);
     api_start();
-    for (size_t i = 0; i < number; i++)
-        if (!strcmp(snippets[i].name, arguments[1])) snippets[i].run(), found = true;
-    CHECK(found);
+    cases_run(snippets, number, arguments[1]);
     return 0;
 }

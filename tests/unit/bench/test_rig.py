@@ -12,13 +12,17 @@ MS = 1_000_000
 LOAD = "us_200"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
+
+
 def _percent(work: Work, since: int = 300) -> float:
     later = work[since:]
     return sum(later) / len(later) / MS * 100
 
 
 def test_without_the_shim_two_share_alike_and_with_it_as_they_are_told() -> None:
-    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     bare = Case("bare", (Tenant((LOAD,), mode=None),) * 2)
     alone = Case("alone", (Tenant((LOAD, LOAD), 20, "Hard"),))
     (first, second), (limited,) = run([bare, alone], 1.3)
@@ -29,7 +33,6 @@ def test_without_the_shim_two_share_alike_and_with_it_as_they_are_told() -> None
 
 def test_who_needs_less_than_its_share_pays_for_what_it_used() -> None:
     """Not for the time in which the card waited for it: or it would be slowed."""
-    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     bare, limited = (Case(str(mode), (Tenant(("eager",), 50, mode),)) for mode in (None, "Hard"))
     ((alone,), (work,)) = run([bare, limited], 1.3)
     assert _percent(work) > 0.7 * _percent(alone)
@@ -44,7 +47,6 @@ FIRST = Tenant((LOAD,), 50, "Soft", wakes=1, priority=1)
 
 def test_shares_follow_what_is_changed_and_who_wakes() -> None:
     """Nobody has more than he may; that some have less is the machine's doing, as far as that."""
-    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     tenants = (CHANGED,), (BORROWER, OWNER), (LAST, FIRST)
     (changed,), (borrower, owner), (last, first) = run([Case("", each) for each in tenants], 2)
     assert [8 < _percent(changed[:to], to - 300) < 32 for to in (700, 1400, 2000)] == [0, 1, 0]
@@ -60,19 +62,16 @@ def test_shares_follow_what_is_changed_and_who_wakes() -> None:
 @pytest.mark.parametrize("load", ["copying", "calling_back", "prefetching"])
 def test_nobody_pays_for_what_holds_a_stream_up(load: str) -> None:
     """It is no work of the card's, also between launches that are measured together."""
-    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     bare, limited = (Case(str(mode), (Tenant((load,), 30, mode),)) for mode in (None, "Hard"))
     ((alone,), (work,)) = run([bare, limited], 1.3)
     assert _percent(work) > 0.7 * _percent(alone)
 
 
 def test_what_might_hold_a_stream_up_makes_no_work_free() -> None:
-    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     ((work,),) = run([Case("interrupted", (Tenant(("interrupted",), 20, "Hard"),))], 1.3)
     assert 12 < _percent(work) < 28
 
 
 def test_no_work_is_hidden_in_what_was_granted() -> None:
-    subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     ((work,),) = run([Case("hiding", (Tenant(("hiding",), 20, "Hard"),))], 1.8)
     assert _percent(work) < 32

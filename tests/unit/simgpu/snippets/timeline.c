@@ -97,12 +97,17 @@ SNIPPET(blocking_streams_and_the_legacy_stream_wait_for_each_other) {
     EQUAL(elapsed_us(from, to), 300);
 }
 
+/* With room for 25 MB on both sides. */
+static void start_to_copy(void **host, CUdeviceptr *pointer) {
+    start();
+    OK(cuMemAllocHost_v2(host, 25 * 1000 * 1000));
+    OK(cuMemAlloc_v2(pointer, 25 * 1000 * 1000));
+}
+
 SNIPPET(a_copy_takes_time_on_its_engine_beside_kernels) {
     void *host;
     CUdeviceptr pointer;
-    start();
-    OK(cuMemAllocHost_v2(&host, 25 * 1000 * 1000));
-    OK(cuMemAlloc_v2(&pointer, 25 * 1000 * 1000));
+    start_to_copy(&host, &pointer);
     CUstream a = stream(), b = stream();
     CUevent from = event(), copied = event(), to = event();
     OK(cuEventRecord(from, a));
@@ -120,9 +125,7 @@ SNIPPET(a_copy_takes_time_on_its_engine_beside_kernels) {
 SNIPPET(an_event_behind_a_wait_happens_no_sooner_than_what_was_waited_for) {
     void *host;
     CUdeviceptr pointer;
-    start();
-    OK(cuMemAllocHost_v2(&host, 25 * 1000 * 1000));
-    OK(cuMemAlloc_v2(&pointer, 25 * 1000 * 1000));
+    start_to_copy(&host, &pointer);
     CUstream a = stream(), b = stream();
     CUevent copied = event(), behind = event();
     launch(kernel("work_us_10"), a);
