@@ -43,7 +43,7 @@ static struct account read_account(struct regions *regions, int card, unsigned s
     uint64_t charged_to = load(&regions->usage->cards[card].compute.busy_until);
     if (!is_ready(entry)) return (struct account){0};
     return (struct account){entry->generation,
-                            load(&work->gpu_time_ns) + budget_open_part(work, charged_to, now, 0)};
+                            load(&work->gpu_time_ns) + budget_open_part(work, charged_to, now)};
 }
 
 static uint64_t busy_between(struct account before, struct account now) {

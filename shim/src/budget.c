@@ -15,7 +15,7 @@
 #define WAIT_MOST (100 * MS)     /* then everything is looked at again */
 #define WAIT_LEAST (20 * 1000)
 #define RATE_LEAST 100           /* basis points of a borrower whose lender cannot be asked */
-#define LONGEST_FADES (1000 * MS)
+#define LONGEST_FADES (5000 * MS) /* windows of another length move everybody's: not too often */
 #define LONGEST_MOST (100 * MS)
 #define DEBT_MOST (600 * 1000 * MS)
 #define OTHERS_LEFT (MS / 4) /* of others' work on the card when one's own is added: enough to lose
@@ -143,19 +143,18 @@ void budget_open(struct regions *regions, int card, uint64_t since, uint64_t unt
     store(&own->open_since, since);
 }
 
-uint64_t budget_open_part(const struct mizar_slot_card *work, uint64_t from, uint64_t to,
-                          uint64_t longer) {
-    uint64_t since = load(&work->open_since), until = smaller(load(&work->open_until) + longer, to);
+uint64_t budget_open_part(const struct mizar_slot_card *work, uint64_t from, uint64_t to) {
+    uint64_t since = load(&work->open_since), until = smaller(load(&work->open_until), to);
     uint64_t begin = larger(since, from);
     return since && until > begin ? until - begin : 0;
 }
 
 uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint64_t to,
-                          uint64_t longer, unsigned but) {
+                          unsigned but) {
     uint64_t most = 0;
     for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
         const struct mizar_slot_card *work = &regions->usage->slots[slot].cards[card];
-        if (slot != but) most = larger(most, budget_open_part(work, from, to, longer));
+        if (slot != but) most = larger(most, budget_open_part(work, from, to));
     }
     return most;
 }
@@ -176,7 +175,7 @@ static void spend(uint64_t *word, const struct terms *terms, uint64_t now, uint6
 
 /* What other processes of the container have on the card: ns until it is done, if they guess right. */
 static uint64_t queue_of_others(struct regions *regions, int card, uint64_t now) {
-    uint64_t most = budget_open_time(regions, card, now, UINT64_MAX, 0, regions->process->slot);
+    uint64_t most = budget_open_time(regions, card, now, UINT64_MAX, regions->process->slot);
     return smaller(most, OTHERS_MOST);
 }
 
@@ -230,12 +229,13 @@ static uint64_t pass(uint64_t *mark, uint64_t now, uint64_t from, uint64_t to, u
 
 /*
  * Out of the moments with work that nobody was charged for yet, to which the caller adds those that
- * passed with the work that he settles.
+ * passed with the work that he settles. What is left is for those who still settle work of these
+ * moments: `claimed` at most.
  */
-static uint64_t draw(uint64_t *uncharged, uint64_t passed, uint64_t wanted) {
+static uint64_t draw(uint64_t *uncharged, uint64_t passed, uint64_t wanted, uint64_t claimed) {
     uint64_t seen = load(uncharged), there;
     do there = smaller(seen, UNCHARGED_MOST) + passed;
-    while (!swap(uncharged, &seen, there - smaller(wanted, there)));
+    while (!swap(uncharged, &seen, smaller(there - smaller(wanted, there), claimed)));
     return smaller(wanted, there);
 }
 
@@ -243,16 +243,43 @@ static uint64_t own_part(const void *terms, uint64_t from, uint64_t to) {
     return bucket_own_part(terms, from, to);
 }
 
-/* What of it the container has to pay: for no moment twice, whichever process it was. */
+/* The container's own part of [from, to] in which another of its processes may have had work. */
+static uint64_t claim_of(const struct mizar_slot_card *work, const struct terms *terms,
+                         uint64_t from, uint64_t to) {
+    uint64_t since = load(&work->open_since), until = load(&work->open_until) + GUESS_SHORT;
+    return since ? bucket_own_part(terms, larger(since, from), smaller(until, to)) : 0;
+}
+
+struct claims {
+    uint64_t most, all;
+};
+
+static struct claims claims_of_others(struct regions *regions, int card, const struct terms *terms,
+                                      uint64_t from, uint64_t to) {
+    struct claims claims = {0, 0};
+    for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
+        if (slot == regions->process->slot) continue;
+        uint64_t each = claim_of(&regions->usage->slots[slot].cards[card], terms, from, to);
+        claims.most = larger(claims.most, each);
+        claims.all += each;
+    }
+    return claims;
+}
+
+/*
+ * What of it the container has to pay: for no moment twice, whichever process it was. Where the mark
+ * moves over moments before this process had any work, another one had, which it has yet to settle.
+ */
 static uint64_t charge_shared(struct regions *regions, int card, const struct terms *terms,
                               uint64_t now, const struct done *done, uint64_t late,
                               uint64_t own) {
     struct mizar_compute *compute = shared(regions, card);
     uint64_t before, begin = pass(&compute->busy_until, now, done->since, done->to, &before);
     uint64_t passed = bucket_own_part(terms, begin, done->to);
-    if (passed && before < done->since)
-        passed += budget_open_time(regions, card, before, done->since, GUESS_SHORT, regions->process->slot);
-    return draw(&compute->uncharged_ns, passed + late, own);
+    uint64_t claimed = bucket_own_part(terms, done->since, done->to);
+    if (passed) passed += claims_of_others(regions, card, terms, before, done->since).most;
+    claimed += claims_of_others(regions, card, terms, 0, now).all;
+    return draw(&compute->uncharged_ns, passed + late, own, claimed);
 }
 
 static void count(struct regions *regions, int card, uint64_t ns) {
@@ -266,7 +293,7 @@ uint64_t budget_settle(struct regions *regions, int card, const struct terms *te
     struct process_card *process = &regions->process->cards[card];
     uint64_t late;
     done->passed = moments_add(&process->moments, done->from, done->to, own_part, terms, &late);
-    uint64_t own = draw(&process->uncharged_ns, done->passed, done->most);
+    uint64_t own = draw(&process->uncharged_ns, done->passed, done->most, UINT64_MAX);
     uint64_t charged = charge_shared(regions, card, terms, now, done, late, own);
     count(regions, card, charged);
     if (!terms->window && done->fresh) note_alone(process, now, charged);

@@ -39,16 +39,15 @@ void budget_refund(struct regions *regions, int card, uint64_t ns);
 /* This process has work on the card since `since`, until `until` if the guess is right. */
 void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until);
 
-/* The time within [from, to] in which that process has work on the card, or until so many ns `longer`. */
-uint64_t budget_open_part(const struct mizar_slot_card *work, uint64_t from, uint64_t to,
-                          uint64_t longer);
+/* The time within [from, to] in which that process says that it has work on the card. */
+uint64_t budget_open_part(const struct mizar_slot_card *work, uint64_t from, uint64_t to);
 
 /*
  * The longest time within [from, to] in which a process of the container says that it has work on
- * the card, or until so many ns `longer`; `but` is a slot to leave out, MIZAR_SLOT_MAX for none.
+ * the card; `but` is a slot to leave out, MIZAR_SLOT_MAX for none.
  */
 uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint64_t to,
-                          uint64_t longer, unsigned but);
+                          unsigned but);
 
 /* Waits until about `until`, at most a moment; less when the limits change. */
 void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now, uint64_t until);

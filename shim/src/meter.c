@@ -14,6 +14,7 @@
 #define UNKNOWN_WAIT UINT64_C(200000000) /* ... and how long it waits for other such work: it may be
                                             what that waits for */
 #define COST_MOST UINT64_C(50000000)     /* ns reserved ahead: for the same reason */
+#define SURE_MOST UINT64_C(5000000)      /* ns, which work may claim that was hardly measured */
 #define LOOK_FIRST UINT64_C(30000)       /* ns, to see whether the card has gone on ... */
 #define LOOK_LAST UINT64_C(1000000)      /* ... and at longest */
 #define UNLIMITED_COST 1000              /* what a launch pays where nothing is limited ... */
@@ -213,6 +214,14 @@ static void close_others(const struct piece *piece, uint64_t now, bool program_w
     }
 }
 
+/*
+ * What windows are made for. The first times of work may be those of all who had the card; but if others
+ * learned only after some of them that it is long, they would all have other windows then.
+ */
+static uint64_t surely(const struct guess *guess) {
+    return guess->fresh ? smaller(guess->ns, SURE_MOST) : guess->ns;
+}
+
 /* Waits for the launch's turn. False: there is no limit any more. Lets the lock go meanwhile. */
 static bool await_turn(struct piece *piece, bool *waited) {
     struct terms terms;
@@ -224,7 +233,7 @@ static bool await_turn(struct piece *piece, bool *waited) {
         if (!budget_terms(piece->regions, piece->card, now, &terms)) return false;
         meters_reap(piece->regions, piece->meter, now);
         look_up_cost(piece);
-        budget_want(piece->regions, piece->card, now, piece->guess.fresh ? 0 : piece->guess.ns);
+        budget_want(piece->regions, piece->card, now, surely(&piece->guess));
         if (admitted(piece, &terms, now, &again)) return true;
         if (!*waited) close_others(piece, now, false);
         again = when_to_look(piece->meter, now, again, &patience);

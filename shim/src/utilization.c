@@ -36,7 +36,7 @@ static struct look unpack(uint64_t word) {
 static uint64_t busy_time(struct regions *regions, int card, uint64_t now) {
     const struct mizar_compute *compute = &regions->usage->cards[card].compute;
     uint64_t charged_to = load(&compute->busy_until);
-    uint64_t open = budget_open_time(regions, card, charged_to, now, 0, MIZAR_SLOT_MAX);
+    uint64_t open = budget_open_time(regions, card, charged_to, now, MIZAR_SLOT_MAX);
     return load(&compute->charged_ns) + open;
 }
 
