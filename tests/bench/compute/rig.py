@@ -34,7 +34,8 @@ LOOK_S = 0.05
 class Tenant:
     """A container: its share of the card in percent, and what its processes do (the arguments of
     shim/bench/load.c, one for each). Without a mode it runs without the shim. `changes`: at so
-    many seconds it is given another share. `wakes`: at so many it begins to work."""
+    many seconds it is given another share. `wakes`: at so many it begins to work. `processor`: the
+    only one that it runs on."""
 
     loads: tuple[str, ...]
     share: float = 100.0
@@ -42,6 +43,7 @@ class Tenant:
     changes: tuple[tuple[float, float], ...] = ()
     wakes: float = 0.0
     priority: int = 0
+    processor: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class _Room:
             )
             self.processes.append(process)
             give_precedence(process.pid)
+            if self.tenant.processor is not None:
+                os.sched_setaffinity(process.pid, {self.tenant.processor})
 
     def wait_until_ready(self) -> None:
         for process in self.processes:

@@ -8,7 +8,7 @@ SECOND, TENTH, MOMENT = 1000, 100, 20  # ms
 NEAR = 3.0  # points: what counts as settled
 USUAL = 0.95  # of the windows
 STAYS_MS = 1000
-MAY_LOSE_MS, MAY_LOSE_PART = 1.5, 0.004
+MAY_LOSE_MS, MAY_LOSE_PART = 1.0, 0.002
 
 
 def shares(work: Sequence[int], length: int, start: int = 0) -> list[float]:
@@ -21,8 +21,13 @@ def shares(work: Sequence[int], length: int, start: int = 0) -> list[float]:
     return [(sums[end] - sums[end - length]) / (length * MS_NS) * 100 for end in ends]
 
 
+def least(works: Sequence[Sequence[int]]) -> list[int]:
+    """Of what several did, the least in each millisecond."""
+    return [min(each) for each in zip(*works, strict=False)]
+
+
 def undisturbed(control: Sequence[int], length: int, start: int = 0) -> list[bool]:
-    """Of each such window, whether a load that always had work ran on through it and the tenth of a
+    """Of each such window, whether loads that always had work ran on through it and the tenth of a
     second before it: if not, the machine was busy with other things, and the window says nothing.
     """
     lost = [0, *accumulate(MS_NS - each for each in control)]
@@ -74,11 +79,12 @@ def settled_after(
 ) -> int:
     """ms from `start` until each window of a tenth of a second that counts is near `asked` (as near
     as pieces of work of that length let it be), and stays so for a second (or until `end`). The
-    whole time where it never is."""
+    whole time where it never is. Where the machine was busy all the time, every window counts."""
     spread = max(NEAR, least_spread(piece_ms, asked))
     near = [abs(share - asked) <= spread for share in shares(work[:end], TENTH, start)]
-    for at, good in enumerate(undisturbed(control, TENTH, start)[: len(near)]):
-        near[at] = near[at if good or not at else at - 1]  # what says nothing changes nothing
+    fair = undisturbed(control, TENTH, start)[: len(near)]
+    if any(fair):
+        near[: len(fair)] = [is_near or not good for is_near, good in zip(near, fair, strict=False)]
     since = 0
     for at, good in enumerate(near):
         if not good:

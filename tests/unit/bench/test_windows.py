@@ -5,6 +5,7 @@ import pytest
 from bench.compute.windows import (
     begun_after,
     jain,
+    least,
     least_spread,
     ratio_error,
     settled_after,
@@ -88,6 +89,15 @@ def test_windows_in_which_the_machine_was_busy_do_not_count() -> None:
     assert settled_after(work[700:], 50, 0, 1310) > 0
     assert settled_after(work[700:], 50, 0, 1310, stalled[700:]) == 0
     assert ratio_error(work, _work((2010, 0.5)), 50, 0, stalled) < 0.2
+
+
+def test_a_stall_of_any_processor_counts() -> None:
+    assert least([_work((2, 1), (1, 0.5)), _work((1, 0), (3, 1))]) == [0, MS, MS // 2]
+
+
+def test_who_never_settles_is_found_out_beside_a_stall() -> None:
+    stalled = _work((1000, 1), (10, 0), (1000, 1))
+    assert settled_after(_work((2010, 0.4)), 50, 0, 2010, stalled) == 2010
 
 
 def test_who_wakes_begins_and_then_has_its_share() -> None:
