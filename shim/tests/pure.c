@@ -31,6 +31,9 @@ struct worker {
 };
 void pure_contend(struct terms *terms, uint64_t piece, uint64_t span, uint64_t *did, uint64_t *waits);
 
+uint64_t pure_relieve(struct terms *terms, uint64_t period, uint64_t piece, unsigned pieces,
+                      unsigned windows);
+
 void pure_forget(void) {
     memset(costs, 0, sizeof costs);
 }
@@ -99,4 +102,51 @@ void pure_contend(struct terms *terms, uint64_t piece, uint64_t span, uint64_t *
     }
     free(limits);
     free(usage);
+}
+
+/* ---- two whose work overlaps ------------------------------------------------------------------------- */
+
+/* It has no other work on the card. */
+static void settle(struct worker *worker, const struct terms *terms, uint64_t now) {
+    struct done work = {.from = worker->began_at, .to = worker->busy_until,
+                        .since = worker->began_at};
+    work.most = work.to - work.from;
+    if (work.to) budget_settle(&worker->regions, 0, terms, now, &work);
+    budget_open(&worker->regions, 0, 0, 0);
+}
+
+static void launch(struct worker *worker, const struct terms *terms, uint64_t now, uint64_t piece) {
+    settle(worker, terms, now);
+    worker->began_at = now;
+    worker->busy_until = now + piece;
+    budget_open(&worker->regions, 0, worker->began_at, worker->busy_until);
+}
+
+/*
+ * In so many windows they relieve each other after two pieces. Who launches finds out that its last
+ * piece was done, perhaps in the window before. Then, in as many windows, both have a piece on the card
+ * at once, and look when it is done. Returns what the container is charged.
+ */
+uint64_t pure_relieve(struct terms *terms, uint64_t period, uint64_t piece, unsigned pieces,
+                      unsigned windows) {
+    struct worker workers[2];
+    struct mizar_limits *limits = calloc(1, sizeof *limits);
+    struct mizar_usage *usage = calloc(1, sizeof *usage);
+    uint64_t now = START;
+    usage->slot_high = 2;
+    for (uint32_t i = 0; i < 2; i++) begin(&workers[i], i, limits, usage);
+    for (unsigned i = 0; i < windows * pieces; i++) {
+        now = START + i / pieces * period + i % pieces * piece;
+        launch(&workers[i / 2 % 2], terms, now, piece);
+    }
+    for (unsigned i = 0; i < windows; i++) {
+        now = START + (windows + i) * period;
+        for (uint32_t j = 0; j < 2; j++) launch(&workers[j], terms, now, piece);
+        for (uint32_t j = 0; j < 2; j++) settle(&workers[j], terms, now + piece);
+        for (uint32_t j = 0; j < 2; j++) workers[j].busy_until = 0;
+    }
+    uint64_t charged = usage->cards[0].compute.charged_ns;
+    free(limits);
+    free(usage);
+    return charged;
 }

@@ -29,3 +29,17 @@ def test_two_that_always_have_work_share_what_the_container_has(
     assert sum(did) == pytest.approx(SPAN * rate / FULL, rel=0.05)
     assert min(did) > 0.2 * sum(did)
     assert max(waits) < 200 * MS
+
+
+@pytest.mark.parametrize("word", [window(100_000, 0, 30_000), 0])
+@pytest.mark.parametrize("pieces", [2, 4, 6])
+def test_what_two_had_on_the_card_at_once_is_charged_once(
+    layout: dict[str, Any], word: int, pieces: int
+) -> None:
+    library = ctypes.CDLL(str(BUILD / "tests" / "libpure.so"))
+    library.pure_relieve.restype = c_uint64
+    windows, piece = 50, 4 * MS
+    terms = Terms(3000, word, 0, piece)
+    times = (c_uint64(100 * MS), c_uint64(piece))
+    charged = library.pure_relieve(byref(terms), *times, pieces, windows)
+    assert charged == pytest.approx(windows * (pieces + 1) * piece, rel=0.01)
