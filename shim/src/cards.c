@@ -74,10 +74,13 @@ CUresult cards_stream_device(CUstream stream, CUdevice *device) {
     return device_of_context(context, device);
 }
 
-bool cards_enter(CUstream stream) {
-    CUcontext context;
-    return REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS &&
-           REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+CUcontext cards_context(CUstream stream) {
+    CUcontext context = NULL;
+    return REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS ? context : NULL;
+}
+
+bool cards_enter(CUcontext context) {
+    return context && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
 }
 
 void cards_leave(void) {

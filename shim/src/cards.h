@@ -17,11 +17,14 @@ CUresult cards_current(struct regions *regions, int *card);
 /* The device of the stream's context. */
 CUresult cards_stream_device(CUstream stream, CUdevice *device);
 
+/* The stream's context, or NULL where the driver does not tell. */
+CUcontext cards_context(CUstream stream);
+
 /*
- * Makes the stream's context current until cards_leave(): an event belongs to the context in which
- * it is made, and must be of that of the streams which record it.
+ * Makes the context current until cards_leave(): an event belongs to the context in which it is
+ * made, and must be of that of the streams which record it; memory is freed where it lives.
  */
-bool cards_enter(CUstream stream);
+bool cards_enter(CUcontext context);
 void cards_leave(void);
 
 #endif

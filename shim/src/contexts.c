@@ -30,6 +30,10 @@ static unsigned find(struct process *process, CUcontext context) {
     return 0;
 }
 
+CUcontext contexts_numbered(struct regions *regions, unsigned number) {
+    return number ? (CUcontext)(uintptr_t)handle_in(regions->process, number - 1) : NULL;
+}
+
 static unsigned free_place(struct process *process) {
     unsigned place = 0;
     while (place < used(process) && handle_in(process, place)) place++;

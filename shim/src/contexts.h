@@ -14,6 +14,9 @@
  */
 unsigned contexts_current(struct regions *regions, CUdevice device);
 
+/* The context of that number; NULL when there is none. */
+CUcontext contexts_numbered(struct regions *regions, unsigned number);
+
 /* A context that is about to be made, and was made. */
 struct context_charge {
     struct regions *regions; /* NULL: inert */

@@ -199,9 +199,9 @@ static CUresult finish_free(struct charge *charge, CUresult result, CUdeviceptr 
                             CUstream stream) {
     bool late = charge->reserved && charge->alloc.kind != ALLOC_POOLED;
     if (late && result == CUDA_SUCCESS)
-        late_free(charge->regions, stream, pointer, &charge->alloc);
+        late_free(charge->regions, stream, pointer, &charge->alloc, false);
     else if (late && frees_no_stand_in(&charge->alloc, result) &&
-             late_free_ourselves(charge->regions, stream, pointer, &charge->alloc))
+             late_free(charge->regions, stream, pointer, &charge->alloc, true))
         result = CUDA_SUCCESS;
     else
         charge_finish(charge, result, pointer);

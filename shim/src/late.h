@@ -9,16 +9,13 @@
 #include "cuda_api.h"
 #include "regions.h"
 
-/* The driver has just put the free of what lies at `pointer` into the stream. */
-void late_free(struct regions *regions, CUstream stream, CUdeviceptr pointer,
-               const struct alloc *alloc);
-
 /*
- * The same where the driver does not do so: it is freed when the stream has come so far, as soon as
- * somebody looks. False: nobody could tell when that is, so nothing was done.
+ * The driver has just put the free of what lies at `pointer` into the stream. Or it does not do so
+ * (`ours`): then it is freed when the stream has come so far, as soon as somebody looks. False: nobody
+ * could tell when that is; what is ours to free was left as it is, all else stays charged.
  */
-bool late_free_ourselves(struct regions *regions, CUstream stream, CUdeviceptr pointer,
-                         const struct alloc *alloc);
+bool late_free(struct regions *regions, CUstream stream, CUdeviceptr pointer,
+               const struct alloc *alloc, bool ours);
 
 static inline bool late_any(struct regions *regions) {
     return __atomic_load_n(&regions->process->late, __ATOMIC_RELAXED) != NULL;

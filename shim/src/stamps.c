@@ -14,7 +14,7 @@ static uint16_t free_stamp(struct stamps *stamps) {
 }
 
 static bool make_event(struct stamp *stamp, CUstream stream) {
-    if (!cards_enter(stream)) return false;
+    if (!cards_enter(cards_context(stream))) return false;
     CUresult result = REAL(cuEventCreate)(&stamp->event, CU_EVENT_DEFAULT);
     cards_leave();
     return result == CUDA_SUCCESS;

@@ -31,9 +31,17 @@ static struct CUstream_st {
 } __attribute__((aligned(64))) streams[FAKE_DEVICES]; /* the default ones */
 static __thread CUcontext current;
 
-#define CALLED(symbol)                                      \
-    do {                                                    \
-        if (!fake.uncounted) fake.calls[FAKE_##symbol]++;   \
+static void called(enum fake_call call) {
+    fake.calls[call]++;
+    if (__atomic_load_n(&fake.stays_in, __ATOMIC_ACQUIRE) != call + 1) return;
+    __atomic_store_n(&fake.is_in, 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&fake.stays_in, __ATOMIC_ACQUIRE)) sched_yield();
+    __atomic_store_n(&fake.is_in, 0, __ATOMIC_RELEASE);
+}
+
+#define CALLED(symbol)                                \
+    do {                                              \
+        if (!fake.uncounted) called(FAKE_##symbol);   \
     } while (0)
 
 /* ---- devices and contexts ---- */
@@ -742,8 +750,6 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     (void)pointer, (void)bytes;
     CALLED(cuMemUnmap);
-    __atomic_store_n(&fake.unmapping, 1, __ATOMIC_RELEASE);
-    while (__atomic_load_n(&fake.unmap_waits, __ATOMIC_ACQUIRE)) sched_yield();
     return fake.fail;
 }
 
@@ -978,6 +984,7 @@ EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer) {
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     CALLED(cuMemFree_v2);
+    if (!current) return CUDA_ERROR_INVALID_CONTEXT;
     if (!fake.fail) give_pooled(pointer);
     return fake.fail;
 }

@@ -17,6 +17,7 @@
 #define LIMIT (64 * MIB)
 
 static CUstream stream;
+static CUcontext home; /* the context that other threads use */
 
 /* ---- the ways to take and to give memory, alike for every hook ---- */
 
@@ -302,27 +303,43 @@ static void create_fails(void) {
     CHECK_IS(api_used(0), 0);
 }
 
-static void *unmap(void *unused) {
-    (void)unused;
-    CHECK_IS(api.cuMemUnmap(0x1000000, 20 * MIB), CUDA_SUCCESS);
+/* ---- while a call of the driver's does not return ---- */
+
+static void *call_beside(void *call) {
+    CHECK_IS(cuCtxSetCurrent(home), CUDA_SUCCESS);
+    ((void (*)(void))call)();
     return NULL;
 }
 
-/* While the driver waits for work before it unmaps, another thread may have to do something for it. */
-static void unmap_waits(void) {
-    CUmemGenericAllocationHandle handle, other;
+/* Whatever another thread does meanwhile must not wait for it: it may be what the driver waits for. */
+static void while_in(enum fake_call number, void (*call)(void), void (*meanwhile)(void)) {
     pthread_t thread;
-    CHECK_IS(api.cuMemCreate(&handle, 20 * MIB, &on_card, 0), CUDA_SUCCESS);
-    CHECK_IS(api.cuMemMap(0x1000000, 20 * MIB, 0, handle, 0), CUDA_SUCCESS);
-    CHECK_IS(api.cuMemRelease(handle), CUDA_SUCCESS);
-    fake.unmap_waits = 1;
-    CHECK(!pthread_create(&thread, NULL, unmap, NULL));
-    while (!__atomic_load_n(&fake.unmapping, __ATOMIC_ACQUIRE)) sched_yield();
+    fake.stays_in = number + 1;
+    CHECK_IS(cuCtxGetCurrent(&home), CUDA_SUCCESS);
+    CHECK(!pthread_create(&thread, NULL, call_beside, (void *)call));
+    while (!__atomic_load_n(&fake.is_in, __ATOMIC_ACQUIRE)) sched_yield();
+    meanwhile();
+    __atomic_store_n(&fake.stays_in, 0, __ATOMIC_RELEASE);
+    CHECK(!pthread_join(thread, NULL));
+}
+
+static void unmap(void) {
+    CHECK_IS(api.cuMemUnmap(0x1000000, 20 * MIB), CUDA_SUCCESS);
+}
+
+static void create_beside(void) {
+    CUmemGenericAllocationHandle other;
     CHECK_IS(api.cuMemCreate(&other, 20 * MIB, &on_card, 0), CUDA_SUCCESS);
     CHECK_IS(api.cuMemRelease(other), CUDA_SUCCESS);
     CHECK_IS(api_used(0), 20 * MIB);
-    __atomic_store_n(&fake.unmap_waits, 0, __ATOMIC_RELEASE);
-    CHECK(!pthread_join(thread, NULL));
+}
+
+static void unmap_waits(void) {
+    CUmemGenericAllocationHandle handle;
+    CHECK_IS(api.cuMemCreate(&handle, 20 * MIB, &on_card, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemMap(0x1000000, 20 * MIB, 0, handle, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemRelease(handle), CUDA_SUCCESS);
+    while_in(FAKE_cuMemUnmap, unmap, create_beside);
     CHECK_IS(api_used(0), 0);
 }
 
@@ -1018,6 +1035,60 @@ static void oversubscribed_elsewhere(void) {
     CHECK_IS(api_used(0), 0);
 }
 
+static uint64_t frees;
+
+/* Waits for the stream, as often the driver was asked to free what stood in; `left` stays charged. */
+static void wait_and_free(CUstream first, CUcontext current, uint64_t asked, uint64_t left) {
+    CUcontext still;
+    CHECK_IS(cuCtxSetCurrent(current), CUDA_SUCCESS);
+    CHECK_IS(api.cuStreamSynchronize(first), CUDA_SUCCESS);
+    CHECK_IS(cuCtxGetCurrent(&still), CUDA_SUCCESS);
+    CHECK(still == current);
+    CHECK_IS(fake.calls[FAKE_cuMemFree_v2], frees += asked);
+    CHECK_IS(api_used(0), left);
+}
+
+/* A thread without a context may be the one that finds it to be freed; a driver may refuse. */
+static void oversubscribed_nowhere(void) {
+    CUdeviceptr pointer;
+    if (!getenv("OVERSUBSCRIBE")) return;
+    fake.card_full = fake.keeps_managed = 1;
+    CHECK_IS(cuCtxGetCurrent(&home), CUDA_SUCCESS);
+    for (int refused = 0; refused < 3; refused++) {
+        CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, stream), CUDA_SUCCESS);
+        CHECK_IS(api.cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+        fake.fail = 999;
+        for (int i = 0; i < refused; i++) wait_and_free(stream, NULL, 1, 40 * MIB);
+        fake.fail = 0;
+        wait_and_free(stream, NULL, 1, 0);
+        wait_and_free(stream, home, 0, 0);
+    }
+}
+
+static void settle(void) {
+    CHECK_IS(api.cuStreamSynchronize(stream), CUDA_SUCCESS);
+}
+
+static void reset(void) {
+    CHECK_IS(api.cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+    fake.fail = CUDA_ERROR_INVALID_VALUE; /* it is gone */
+}
+
+/* The end of the context frees what is just being freed, and it is given back once. */
+static void oversubscribed_gone(void) {
+    CUdeviceptr pointer, other;
+    if (!getenv("OVERSUBSCRIBE")) return;
+    fake.card_full = fake.keeps_managed = 1;
+    CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, stream), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+    while_in(FAKE_cuMemFree_v2, settle, reset);
+    fake.fail = 0;
+    CHECK_IS(api_used(0), 0);
+    CHECK_IS(api.cuMemAlloc_v2(&other, 20 * MIB), CUDA_SUCCESS);
+    settle();
+    CHECK_IS(api_used(0), 20 * MIB);
+}
+
 /* Where managed memory would not do, it does not take the place. */
 static void oversubscribed_apart(void) {
     CUdeviceptr pointer;
@@ -1112,6 +1183,8 @@ static const struct {
     {"oversubscribed", oversubscribed},
     {"oversubscribed_async", oversubscribed_async},
     {"oversubscribed_elsewhere", oversubscribed_elsewhere},
+    {"oversubscribed_nowhere", oversubscribed_nowhere},
+    {"oversubscribed_gone", oversubscribed_gone},
     {"oversubscribed_apart", oversubscribed_apart},
     {"small", small},
 };

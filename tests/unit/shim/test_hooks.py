@@ -59,6 +59,8 @@ OVERSUBSCRIBED = [
     "oversubscribed",
     "oversubscribed_async",
     "oversubscribed_elsewhere",
+    "oversubscribed_nowhere",
+    "oversubscribed_gone",
     "oversubscribed_apart",
 ]
 MORE = [
