@@ -436,6 +436,8 @@ CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamSynchronize_ptsz(CUstream stream);
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxSynchronize_v2(CUcontext context);
+CUresult cuCtxWaitEvent(CUcontext context, CUevent event);
+CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event);
 CUresult cuEventSynchronize(CUevent event);
 
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,

@@ -69,7 +69,7 @@ EXPORT CUresult cuCtxSynchronize(void) {
 }
 
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
-    meter_before_wait_for_all();
+    meter_before_wait_in(context);
     return after_wait(REAL(cuCtxSynchronize_v2)(context));
 }
 

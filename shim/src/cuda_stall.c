@@ -24,3 +24,18 @@ static bool has_happened(CUevent event) {
         return REAL(symbol) arguments;                                    \
     }
 #include "stalls.def"
+
+/* ---- all streams of a context ---- */
+
+EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
+    if (lanes_granted() && !has_happened(event)) meter_before_wait_in(context);
+    return REAL(cuCtxWaitEvent)(context, event);
+}
+
+EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
+    CUcontext view;
+    if (lanes_granted() && !has_happened(event) &&
+        REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS)
+        meter_before_wait_in(view);
+    return REAL(cuGreenCtxWaitEvent)(green, event);
+}

@@ -1,6 +1,7 @@
 #include "meter.h"
 
 #include "budget.h"
+#include "cards.h"
 #include "charge.h"
 #include "meters.h"
 #include "numbers.h"
@@ -398,6 +399,13 @@ void meter_before_wait_for_all(void) {
     if (piece.meter) run_measured(&piece, end_all);
 }
 
+void meter_before_wait_in(CUcontext context) {
+    if (!lanes_granted()) return;
+    bool entered = cards_enter(context);
+    if (entered || !context) meter_before_wait_for_all();
+    if (entered) cards_leave();
+}
+
 /* ---- stalls -------------------------------------------------------------------------------------- */
 
 /* Who waits for long behind a stall may be what it waits for: then he is not kept by more batches. */
@@ -423,6 +431,13 @@ static bool waits_for_legacy(uintptr_t stream) {
     return result == CUDA_SUCCESS && !(flags & CU_STREAM_NON_BLOCKING);
 }
 
+/* The one of the stream's own context. */
+static void stall_legacy(struct regions *regions, uintptr_t stream) {
+    if (!cards_enter(cards_context((CUstream)stream))) return;
+    stall_one(regions, CU_STREAM_LEGACY, leave_unmeasured);
+    cards_leave();
+}
+
 /* What one stream does, the legacy stream waits for, and the other way round. */
 void meter_before_stall(uintptr_t stream) {
     struct regions *regions = lanes_granted() ? shim_known() : NULL;
@@ -430,7 +445,7 @@ void meter_before_stall(uintptr_t stream) {
     stall_one(regions, stream, end_before_stall);
     if (!lanes_granted()) return;
     if (stream == CU_STREAM_LEGACY) meter_before_wait_for_all();
-    else if (waits_for_legacy(stream)) stall_one(regions, CU_STREAM_LEGACY, leave_unmeasured);
+    else if (waits_for_legacy(stream)) stall_legacy(regions, stream);
 }
 
 /* Whoever finds another thread at it leaves it to that one. */

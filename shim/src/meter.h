@@ -38,6 +38,7 @@ CUresult meter_end(struct piece *piece, CUresult result);
 /* Around a wait for a stream: what was granted and not used goes back, what is done is charged. */
 void meter_before_wait(uintptr_t stream);
 void meter_before_wait_for_all(void);
+void meter_before_wait_in(CUcontext context); /* for all of that one; NULL: the current one */
 void meter_after_wait(void);
 
 /*

@@ -177,7 +177,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green) {
 
 EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     CALLED(cuCtxFromGreenCtx);
-    *context = current = (CUcontext)green;
+    *context = (CUcontext)green;
     return CUDA_SUCCESS;
 }
 
@@ -214,17 +214,18 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
     return CUDA_SUCCESS;
 }
 
-static __thread CUcontext pushed;
+static __thread CUcontext pushed[8];
+static __thread unsigned depth;
 
 EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
-    pushed = current;
+    pushed[depth++] = current;
     current = context;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context) {
     *context = current;
-    current = pushed;
+    current = pushed[--depth];
     return CUDA_SUCCESS;
 }
 
@@ -298,6 +299,18 @@ LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), stream)
         return fake.fail;                                       \
     }
 #include "stalls.def"
+
+EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
+    CALLED(cuCtxWaitEvent);
+    (void)context, (void)event;
+    return fake.fail;
+}
+
+EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
+    CALLED(cuGreenCtxWaitEvent);
+    (void)green, (void)event;
+    return fake.fail;
+}
 
 EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array) {
     *descriptor = (CUDA_ARRAY3D_DESCRIPTOR){64, 64, 64, 0x20, 2, 0}; /* two times four bytes */

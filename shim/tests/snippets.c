@@ -558,6 +558,7 @@ static void green_context(void) {
     CHECK_IS(api.cuGreenCtxCreate(&green, NULL, 1, 1), CUDA_SUCCESS);
     CHECK_IS(api_used(1), 10 * MIB);
     CHECK_IS(api.cuCtxFromGreenCtx(&view, green), CUDA_SUCCESS);
+    CHECK_IS(cuCtxSetCurrent(view), CUDA_SUCCESS);
     CHECK_IS(api.cuMemAlloc_v2(&pointer, 512), CUDA_SUCCESS);
     CHECK_IS(api_used(1), 12 * MIB);
     CHECK_IS(api.cuDevicePrimaryCtxRetain(&primary, 1), CUDA_SUCCESS);

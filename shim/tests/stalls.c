@@ -13,8 +13,8 @@
 
 static CUstream stream;
 static CUevent event;
-static CUcontext context = (CUcontext)0x2000;
-static CUgreenCtx green = (CUgreenCtx)0x3000;
+static CUcontext home, context; /* the current one, and that which calls name ... */
+static CUgreenCtx green;        /* ... or this: one of the primary ones will do as well */
 static CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
 
 #define LEGACY ((CUstream)(uintptr_t)CU_STREAM_LEGACY)
@@ -127,9 +127,56 @@ static void legacy(void) {
     CHECK(gives_back(call_back_and_wait, blocking));
 }
 
+static CUresult wait_for_event(void) {
+    return api.cuCtxWaitEvent(context, event);
+}
+
+static CUresult wait_for_event_in_green(void) {
+    return api.cuGreenCtxWaitEvent(green, event);
+}
+
+static CUresult wait_in_context(void) {
+    return api.cuCtxSynchronize_v2(context);
+}
+
+static CUstream stream_in(CUcontext there) {
+    CUstream made;
+    CHECK_IS(cuCtxSetCurrent(there), CUDA_SUCCESS);
+    CHECK_IS(cuStreamCreate(&made, 0), CUDA_SUCCESS);
+    CHECK_IS(cuCtxSetCurrent(home), CUDA_SUCCESS);
+    return made;
+}
+
+/* Calls that name a context mean that one, whichever is current; and so do streams. */
+static void elsewhere(void) {
+    CUcontext other, view, now;
+    CHECK_IS(api.cuCtxCreate_v2(&other, 0, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuGreenCtxCreate(&green, NULL, 0, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxFromGreenCtx(&view, green), CUDA_SUCCESS);
+    CUstream in_other = stream_in(other), in_green = stream_in(view), at_home = stream_in(home);
+    fake.pending = event;
+    context = other;
+    CHECK(gives_back(wait_for_event, in_other));
+    CHECK(gives_back(wait_in_context, in_other));
+    CHECK(!gives_back(wait_for_event, at_home));
+    CHECK(!gives_back(wait_in_context, at_home));
+    CHECK(gives_back(wait_for_event_in_green, in_green));
+    CHECK(!gives_back(wait_for_event_in_green, in_other));
+    context = NULL;
+    CHECK(gives_back(wait_in_context, at_home));
+    stream = stream_in(other);
+    CHECK(!gives_back(call_back, LEGACY));
+    CHECK_IS(cuCtxGetCurrent(&now), CUDA_SUCCESS);
+    CHECK(now == home);
+    fake.pending = NULL;
+}
+
 static void metered(void) {
+    CUstream first = stream;
     for (size_t i = 0; i < COUNT(calls); i++) check_each(&calls[i]);
     legacy();
+    stream = first;
+    elsewhere();
     CHECK(api_usage()->cards[0].compute.charged_ns > 0);
 }
 
@@ -141,6 +188,9 @@ int main(int count, char **arguments) {
     api_start();
     CHECK_IS(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
     CHECK_IS(cuEventCreate(&event, 0), CUDA_SUCCESS);
+    CHECK_IS(cuCtxGetCurrent(&home), CUDA_SUCCESS);
+    context = home;
+    green = (CUgreenCtx)home;
     cases_run(cases, COUNT(cases), arguments[1]);
     return 0;
 }
