@@ -1,8 +1,10 @@
 """Runs containers side by side on simulated cards and records what each card did for whom."""
 
+import ctypes
 import math
 import multiprocessing
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -28,6 +30,7 @@ MEMORY = 1024 * MIB
 SM_COUNTS = (108, 188, 132, 8)  # of the cards, in turn
 BUS = 500  # bytes per us: copies keep the card waiting, and not the machine copying
 LOOK_S = 0.05
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def run(cases: Sequence[Case], seconds: float) -> list[list[Work]]:
         for room in everybody:
             stack.callback(room.end)
             room.start(simgpu.environment(machine.directory))
-        stack.enter_context(_steward([room.container for room in everybody if room.tenant.mode]))
+        stack.enter_context(steward([room.container for room in everybody if room.tenant.mode]))
         for room in everybody:
             room.wait_until_ready()
         return _record(machine, rooms, seconds)
@@ -163,10 +166,10 @@ def _rooms(folder: Path, cases: Sequence[Case], machine: simgpu.Machine) -> list
 
 
 @contextmanager
-def _steward(containers: list[Container]) -> Iterator[None]:
-    """In a process of its own, as on a node."""
+def steward(containers: list[Container]) -> Iterator[None]:
+    """In a process of its own, as on a node; it ends with this one, however that does."""
     context = multiprocessing.get_context("fork")
-    process = context.Process(target=_run_steward, args=(containers,), daemon=True)
+    process = context.Process(target=_run_steward, args=(containers, os.getpid()), daemon=True)
     process.start()
     try:
         yield
@@ -175,7 +178,10 @@ def _steward(containers: list[Container]) -> Iterator[None]:
         process.join()
 
 
-def _run_steward(containers: list[Container]) -> None:
+def _run_steward(containers: list[Container], parent: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was dead before it was asked for
+        return
     os.setsid()
     give_precedence(os.getpid())
     Steward(lambda: containers).run()

@@ -1,6 +1,11 @@
 """The bench of compute shares can tell good from bad: roughly, since the machine may be busy."""
 
+import os
+import select
+import signal
 import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 
@@ -75,3 +80,26 @@ def test_what_might_hold_a_stream_up_makes_no_work_free() -> None:
 def test_no_work_is_hidden_in_what_was_granted() -> None:
     ((work,),) = run([Case("hiding", (Tenant(("hiding",), 20, "Hard"),))], 1.8)
     assert _percent(work) < 32
+
+
+BENCH = """
+import multiprocessing, time
+from bench.compute.rig import steward
+with steward([]):
+    print(multiprocessing.active_children()[0].pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_steward_dies_with_a_bench_that_is_killed() -> None:
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", BENCH], env=env, stdout=subprocess.PIPE) as bench:
+        assert bench.stdout
+        steward = os.pidfd_open(int(bench.stdout.readline()))
+        bench.kill()
+    try:
+        assert select.select([steward], [], [], 10)[0]
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(steward, signal.SIGKILL)
+        os.close(steward)
