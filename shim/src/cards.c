@@ -21,14 +21,12 @@ static bool get_uuid(CUdevice device, CUuuid *uuid) {
            REAL(cuDeviceGetUuid)(uuid, device) == CUDA_SUCCESS;
 }
 
-static int look_up(struct regions *regions, CUdevice device) {
+static int look_up(struct regions *regions, const CUuuid *uuid) {
     char text[MIZAR_UUID_SIZE];
-    CUuuid uuid;
-    if (!get_uuid(device, &uuid)) return CARD_NONE;
-    print_uuid("GPU", &uuid, text);
+    print_uuid("GPU", uuid, text);
     int card = regions_card(regions, text);
     if (card != CARD_NONE) return card;
-    print_uuid("MIG", &uuid, text);
+    print_uuid("MIG", uuid, text);
     return regions_card(regions, text);
 }
 
@@ -41,11 +39,19 @@ int cards_of_device(struct regions *regions, CUdevice device) {
     if (known < 0) return CARD_NONE;
     const uint32_t *seq = &regions->process->limits_seq;
     uint32_t before = __atomic_load_n(seq, __ATOMIC_RELAXED);
-    int card = look_up(regions, device);
+    CUuuid uuid;
+    if (!get_uuid(device, &uuid)) return CARD_NONE; /* before cuInit, say: it may tell later */
+    int card = look_up(regions, &uuid);
     /* Unless other limits have come meanwhile, by which it may have one. */
     if (card != CARD_NONE || __atomic_load_n(seq, __ATOMIC_RELAXED) == before)
         __atomic_store_n(cached, (int8_t)(card == CARD_NONE ? -1 : card + 1), __ATOMIC_RELAXED);
     return card;
+}
+
+CUresult cards_refusal(CUdevice device) {
+    int unused;
+    CUresult result = REAL(cuDeviceGetAttribute)(&unused, CU_MULTIPROCESSOR_COUNT, device);
+    return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 CUresult cards_current(struct regions *regions, int *card) {

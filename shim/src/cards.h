@@ -11,6 +11,9 @@
 /* A card number, or CARD_NONE for a device that the limits do not name. */
 int cards_of_device(struct regions *regions, CUdevice device);
 
+/* What to answer where there is none: the driver's own error, if it has one for the device. */
+CUresult cards_refusal(CUdevice device);
+
 /* The card of the calling thread's context; the driver's own error when there is none. */
 CUresult cards_current(struct regions *regions, int *card);
 

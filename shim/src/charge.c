@@ -98,7 +98,8 @@ CUresult charge_array(struct charge *charge, uint64_t bytes, enum alloc_kind kin
 CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device) {
     CUresult result = begin(charge);
     if (result != CUDA_SUCCESS || !charge->regions) return result;
-    return reserve(charge, cards_of_device(charge->regions, device), bytes);
+    int card = cards_of_device(charge->regions, device);
+    return card == CARD_NONE ? cards_refusal(device) : reserve(charge, card, bytes);
 }
 
 /* What is reserved now. */

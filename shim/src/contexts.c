@@ -131,7 +131,7 @@ CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool pri
     struct regions *regions = charge->regions;
     charge->device = device;
     charge->card = cards_of_device(regions, device);
-    if (charge->card == CARD_NONE) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (charge->card == CARD_NONE) return cards_refusal(device);
     process_lock(&regions->process->context_lock);
     charge->primary = primary;
     charge->counted = primary && find_primary(regions->process, device);
@@ -278,6 +278,7 @@ void contexts_gone(struct regions *regions, CUcontext context) {
     late_context_gone(regions, sweep.number);
     account_release(regions, entry->card, entry->bytes + limits_bytes(entry));
     if (entry->card != CARD_NONE) count_context(regions, entry->card, -(int64_t)entry->bytes);
+    pools_context_gone(regions, entry->device, entry->primary);
     __atomic_store_n(&entry->handle, 0, __ATOMIC_RELEASE);
 }
 
@@ -288,7 +289,6 @@ static void check_primary(struct regions *regions, unsigned number) {
     CUresult result = REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active);
     if (result != CUDA_SUCCESS || active) return;
     contexts_gone(regions, (CUcontext)(uintptr_t)handle_in(regions->process, number - 1));
-    pools_primary_gone(regions, device);
 }
 
 void contexts_check_primary(struct regions *regions, CUdevice device) {

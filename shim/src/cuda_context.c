@@ -147,17 +147,14 @@ EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     return result;
 }
 
-#define MULTIPROCESSOR_COUNT 16
-#define MAX_THREADS_PER_MULTIPROCESSOR 39
-
 /* What the limit makes the driver take on the device; its defaults are part of the context. */
 static uint64_t limit_bytes(int limit, size_t value, CUdevice device) {
     static const uint64_t usual[] = {1024, 1 << 20, 8 << 20};
     int processors = 0, threads = 0;
     uint64_t more = value > usual[limit] ? value - usual[limit] : 0;
     if (limit != CU_LIMIT_STACK_SIZE) return more;
-    REAL(cuDeviceGetAttribute)(&processors, MULTIPROCESSOR_COUNT, device);
-    REAL(cuDeviceGetAttribute)(&threads, MAX_THREADS_PER_MULTIPROCESSOR, device);
+    REAL(cuDeviceGetAttribute)(&processors, CU_MULTIPROCESSOR_COUNT, device);
+    REAL(cuDeviceGetAttribute)(&threads, CU_MAX_THREADS_PER_MULTIPROCESSOR, device);
     uint64_t count = (uint64_t)processors * (uint64_t)threads;
     return count && more > MIZAR_BYTES_MAX / count ? MIZAR_BYTES_MAX + 1 : more * count;
 }

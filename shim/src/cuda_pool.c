@@ -28,7 +28,7 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
     CUdevice device = props ? device_of(props) : -1;
     if (result == CUDA_SUCCESS && regions && device >= 0) {
         card = cards_of_device(regions, device);
-        if (card == CARD_NONE) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (card == CARD_NONE) return cards_refusal(device);
     }
     if (result == CUDA_SUCCESS) result = REAL(cuMemPoolCreate)(pool, props);
     if (result == CUDA_SUCCESS && regions) learn(regions, *pool, props, card, device);

@@ -2,7 +2,18 @@
 #include "answers.h"
 #include "cards.h"
 #include "charge.h"
+#include "pools.h"
+#include "relax.h"
 #include "resolve.h"
+
+/* Of what was freed to a pool, a driver may have given back some meanwhile, or do so now. */
+static void settle_pools(void) {
+    struct regions *regions = shim_known();
+    if (!regions || !pools_are_dirty(regions)) return;
+    int mode = relax_begin();
+    pools_settle(regions);
+    relax_end(mode);
+}
 
 /* Replaces the driver's figures by the container's. */
 static CUresult limit_info(uint64_t *free, uint64_t *total) {
@@ -20,6 +31,7 @@ static CUresult limit_info(uint64_t *free, uint64_t *total) {
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     uint64_t free_now, total_now;
+    settle_pools();
     CUresult result = REAL(cuMemGetInfo_v2)(free, total);
     if (result != CUDA_SUCCESS || !free || !total) return result;
     free_now = *free;
@@ -35,6 +47,7 @@ static unsigned clamp(uint64_t bytes) {
 }
 
 EXPORT CUresult cuMemGetInfo(unsigned *free, unsigned *total) {
+    settle_pools();
     CUresult result = REAL(cuMemGetInfo)(free, total);
     if (result != CUDA_SUCCESS || !free || !total) return result;
     uint64_t free_now = *free, total_now = *total;

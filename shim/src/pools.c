@@ -348,6 +348,7 @@ void pools_settle(struct regions *regions) {
         struct process_pool *pool = &regions->process->pools[place];
         if (!load(&pool->handle) || !__atomic_exchange_n(&pool->dirty, 0, __ATOMIC_RELAXED))
             continue;
+        if (is_destroyed(pool)) trim(pool, 0);
         raise_to(regions, pool, reserved_by(pool), true);
         lower(regions, pool);
         end_if_empty(pool);
@@ -379,7 +380,7 @@ bool pools_shrink(struct regions *regions, int card, uint64_t bytes) {
     return shrunk;
 }
 
-/* ---- the end of the primary context -------------------------------------------------------------- */
+/* ---- the end of a context ---------------------------------------------------------------------- */
 
 struct sweep {
     struct regions *regions;
@@ -405,11 +406,18 @@ static bool is_empty(const struct process_pool *pool) {
     return result == CUDA_SUCCESS && !bytes;
 }
 
-void pools_primary_gone(struct regions *regions, CUdevice device) {
+/* A graph has nothing there before it is launched: only with the primary context it is surely gone. */
+static bool may_be_gone(const struct process_pool *pool, CUdevice device, bool primary) {
+    uint64_t handle = load(&pool->handle);
+    return handle && (primary || !(handle & GRAPH_POOL)) && load(&pool->live) &&
+           device_of(pool) == device && is_empty(pool);
+}
+
+void pools_context_gone(struct regions *regions, CUdevice device, bool primary) {
     for (unsigned place = 0; place < used(regions->process); place++) {
         struct process_pool *pool = &regions->process->pools[place];
         struct sweep sweep = {regions, place + 1};
-        if (load(&pool->handle) && load(&pool->live) && device_of(pool) == device && is_empty(pool))
+        if (may_be_gone(pool, device, primary))
             allocs_sweep(regions->process, is_of_pool, forget, &sweep);
     }
     pools_settle(regions);

@@ -54,10 +54,13 @@ void pools_graph_gone(struct regions *regions, unsigned number, uint64_t bytes);
  */
 CUresult pools_destroy(struct regions *regions, CUmemoryPool pool);
 
-/* The device's primary context is gone, with all that lived there: perhaps also in pools. */
-void pools_primary_gone(struct regions *regions, CUdevice device);
+/* A context on the device is gone, with all that lived there: perhaps also in pools. */
+void pools_context_gone(struct regions *regions, CUdevice device, bool primary);
 
-/* After the program waited for its work (drivers give memory back then) or trimmed a pool. */
+/*
+ * After the program waited for its work (drivers give memory back then) or trimmed a pool; before it
+ * is told what is free.
+ */
 void pools_settle(struct regions *regions);
 static inline bool pools_are_dirty(struct regions *regions) {
     return __atomic_load_n(&regions->process->pools_dirty, __ATOMIC_RELAXED);

@@ -10,6 +10,9 @@ SNIPPET(nothing_works_before_cuInit) {
     GIVES(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGetCount(&count));
     GIVES(CUDA_ERROR_NOT_INITIALIZED, cuCtxCreate_v2(&context, 0, 0));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuInit(1));
+    OK(cuInit(0));
+    GIVES(CUDA_ERROR_INVALID_DEVICE, cuCtxCreate_v2(&context, 0, 99));
+    OK(cuCtxCreate_v2(&context, 0, 0));
 }
 
 SNIPPET(a_primary_context_lives_while_it_is_retained) {
@@ -207,33 +210,54 @@ SNIPPET(churn) {
     }
 }
 
-SNIPPET(memory_of_another_process_can_be_opened) {
+/* A child opens what its parent has allocated. */
+static CUdeviceptr share(void (*use)(CUipcMemHandle handle)) {
     CUipcMemHandle handle;
     CUdeviceptr pointer;
-    char text[16] = "shared";
-    int way[2], back[2], status;
-    EXPECT(pipe(way) == 0 && pipe(back) == 0);
+    int way[2], status;
+    EXPECT(pipe(way) == 0);
     pid_t child = fork();
-    start();
-    if (child) {
-        OK(cuMemAlloc_v2(&pointer, 4 * MIB));
-        OK(cuMemcpyHtoD_v2(pointer + 3 * MIB, text, sizeof text));
-        OK(cuIpcGetMemHandle(&handle, pointer));
-        EXPECT(write(way[1], &handle, sizeof handle) == sizeof handle);
-        EXPECT(read(back[0], text, 1) == 1);
-        EXPECT(cuMemcpyDtoH_v2(text, pointer, 16) == 0 && strcmp(text, "answer") == 0);
-        waitpid(child, &status, 0);
-        EQUAL(status, 0);
-        return;
+    if (!child) {
+        close(way[1]);
+        start();
+        EXPECT(read(way[0], &handle, sizeof handle) == sizeof handle);
+        use(handle);
+        exit(0);
     }
-    EXPECT(read(way[0], &handle, sizeof handle) == sizeof handle);
-    size_t before = used();
+    start();
+    OK(cuMemAlloc_v2(&pointer, 4 * MIB));
+    OK(cuMemcpyHtoD_v2(pointer + 3 * MIB, "shared", 7));
+    OK(cuIpcGetMemHandle(&handle, pointer));
+    EXPECT(write(way[1], &handle, sizeof handle) == sizeof handle);
+    EXPECT(waitpid(child, &status, 0) == child);
+    EQUAL(status, 0);
+    return pointer;
+}
+
+static void read_and_answer(CUipcMemHandle handle) {
+    CUdeviceptr pointer;
+    char text[16];
     OK(cuIpcOpenMemHandle_v2(&pointer, handle, 1));
-    EQUAL(used(), before);
-    memset(text, 0, sizeof text);
     OK(cuMemcpyDtoH_v2(text, pointer + 3 * MIB, sizeof text));
     EXPECT(strcmp(text, "shared") == 0);
     OK(cuMemcpyHtoD_v2(pointer, "answer", 7));
-    EXPECT(write(back[1], "!", 1) == 1);
     OK(cuIpcCloseMemHandle(pointer));
+}
+
+SNIPPET(memory_of_another_process_can_be_opened) {
+    char text[16];
+    CUdeviceptr pointer = share(read_and_answer);
+    OK(cuMemcpyDtoH_v2(text, pointer, sizeof text));
+    EXPECT(strcmp(text, "answer") == 0);
+}
+
+static void open_for_nothing(CUipcMemHandle handle) {
+    CUdeviceptr pointer;
+    size_t before = used();
+    OK(cuIpcOpenMemHandle_v2(&pointer, handle, 1));
+    EQUAL(used(), before);
+}
+
+SNIPPET(opened_memory_is_there_once) {
+    share(open_for_nothing);
 }
