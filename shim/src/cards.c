@@ -72,17 +72,20 @@ static CUresult device_of_context(CUcontext context, CUdevice *device) {
     return result;
 }
 
-CUresult cards_stream_device(CUstream stream, CUdevice *device) {
-    CUcontext context;
-    if ((uintptr_t)stream <= DEFAULT_STREAMS ||
-        REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
-        return REAL(cuCtxGetDevice)(device);
-    return device_of_context(context, device);
-}
-
+/* The second version tells of green contexts also where the first would not. */
 CUcontext cards_context(CUstream stream) {
     CUcontext context = NULL;
-    return REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS ? context : NULL;
+    CUgreenCtx green = NULL;
+    if (REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS) return context;
+    if (REAL(cuStreamGetCtx_v2)(stream, &context, &green) != CUDA_SUCCESS) return NULL;
+    if (green && REAL(cuCtxFromGreenCtx)(&context, green) != CUDA_SUCCESS) return NULL;
+    return context;
+}
+
+CUresult cards_stream_device(CUstream stream, CUdevice *device) {
+    bool has_handle = (uintptr_t)stream > DEFAULT_STREAMS;
+    CUcontext context = has_handle ? cards_context(stream) : NULL;
+    return context ? device_of_context(context, device) : REAL(cuCtxGetDevice)(device);
 }
 
 bool cards_enter(CUcontext context) {

@@ -60,8 +60,7 @@ static struct meter *add(struct regions *regions, CUcontext context, int card) {
 
 /* Where the driver does not tell, the current one: what cannot be measured there stays charged. */
 static CUresult context_of(uintptr_t stream, CUcontext *context) {
-    if (stream > CU_STREAM_PER_THREAD &&
-        REAL(cuStreamGetCtx)((CUstream)stream, context) == CUDA_SUCCESS)
+    if (stream > CU_STREAM_PER_THREAD && (*context = cards_context((CUstream)stream)))
         return CUDA_SUCCESS;
     CUresult result = REAL(cuCtxGetCurrent)(context);
     return result == CUDA_SUCCESS && !*context ? CUDA_ERROR_INVALID_CONTEXT : result;

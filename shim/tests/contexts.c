@@ -3,8 +3,10 @@
  * made last until it is killed.
  *     contexts many COUNT   so many, each of which has launched something
  *     contexts behind       two: the newer one has a long kernel on the card, the older one is idle
+ *     contexts green        launches go into a green one, while it is current or another or none
  */
 #include <signal.h>
+#include <string.h>
 #include <sys/prctl.h>
 
 #include "api.h"
@@ -15,13 +17,16 @@
 
 enum { AHEAD = 8 };
 
+CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned flags, int priority);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
 
 static void *driver;
+static CUstream stream; /* to launch into */
+static CUcontext contexts[4];
 
 static void launch(CUfunction spin, unsigned blocks, uint64_t ns) {
     void *parameters[] = {&ns};
-    CHECK_IS(api.cuLaunchKernel(spin, blocks, 1, 1, 1024, 1, 1, 0, NULL, parameters, NULL),
+    CHECK_IS(api.cuLaunchKernel(spin, blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL),
              CUDA_SUCCESS);
 }
 
@@ -62,18 +67,41 @@ static CUfunction behind(void) {
     return second;
 }
 
+static CUfunction green(void) {
+    __typeof__(&cuGreenCtxStreamCreate) create = dlsym(driver, "cuGreenCtxStreamCreate");
+    CUgreenCtx made;
+    CHECK_IS(api.cuGreenCtxCreate(&made, NULL, 0, 1), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxFromGreenCtx(&contexts[0], made), CUDA_SUCCESS);
+    CHECK_IS(create(&stream, made, CU_STREAM_NON_BLOCKING, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuDevicePrimaryCtxRetain(&contexts[1], 0), CUDA_SUCCESS);
+    return make_context(&contexts[2]);
+}
+
+/* Of those there are, whichever comes next, or none. */
+static void change_context(void) {
+    static size_t next;
+    __typeof__(&cuCtxSetCurrent) set_current = dlsym(driver, "cuCtxSetCurrent");
+    CHECK_IS(set_current(contexts[next++ % 4]), CUDA_SUCCESS);
+}
+
+static CUfunction begin(int count, char **arguments) {
+    if (count > 2) return many(atoi(arguments[2]));
+    return strcmp(arguments[1], "green") ? behind() : green();
+}
+
 int main(int count, char **arguments) {
     CHECK(count > 1);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     api_load("dlsym");
     CHECK_IS(api.cuInit(0), CUDA_SUCCESS);
     driver = dlopen("libcuda.so.1", RTLD_LAZY);
-    CUfunction spin = count > 2 ? many(atoi(arguments[2])) : behind();
+    CUfunction spin = begin(count, arguments);
     puts("ready");
     fflush(stdout);
     if (getchar() == EOF) return 0;
     for (;;) {
+        if (stream) change_context();
         for (int i = 0; i < AHEAD; i++) launch(spin, 108, PIECE);
-        CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS);
+        CHECK_IS(stream ? api.cuStreamSynchronize(stream) : api.cuCtxSynchronize(), CUDA_SUCCESS);
     }
 }

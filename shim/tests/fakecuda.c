@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,10 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int
     return CUDA_SUCCESS;
 }
 
+static bool is_green(CUcontext context) {
+    return context < contexts || context >= contexts + 2 * FAKE_DEVICES;
+}
+
 static CUresult create(CUcontext *context, CUdevice device) {
     CUresult result = make(context, FAKE_DEVICES + device);
     if (result == CUDA_SUCCESS) current = *context;
@@ -241,7 +246,15 @@ static CUstream stream_of(CUstream stream) {
 }
 
 EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
+    if ((uintptr_t)stream <= 2 && !current) return CUDA_ERROR_INVALID_CONTEXT;
     *context = stream_of(stream)->context;
+    return fake.hides_green && is_green(*context) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, CUgreenCtx *green) {
+    *context = stream_of(stream)->context;
+    *green = is_green(*context) ? (CUgreenCtx)*context : NULL;
+    if (*green) *context = &contexts[(*context)->device];
     return CUDA_SUCCESS;
 }
 

@@ -32,6 +32,7 @@ struct fake {
     uint64_t pool_reserved, pool_live;                        /* of all pools together */
     uint64_t graph_reserved, graph_sizes[4];                  /* the graph: its allocation nodes */
     int capturing;
+    int hides_green; /* cuStreamGetCtx refuses streams of green contexts */
     unsigned stays_in, is_in; /* the number of a call, plus one, that does not return; it has begun */
     void *pending; /* an event that has not happened */
     int card_full; /* device memory is refused, managed memory is not */

@@ -147,6 +147,20 @@ static CUstream stream_in(CUcontext there) {
     return made;
 }
 
+static CUresult wait_for_stream(void) {
+    return api.cuStreamSynchronize(stream);
+}
+
+/* A stream's own context will do, in whichever way the driver tells it. */
+static void launch_from_nowhere(CUstream on) {
+    stream = on;
+    CHECK_IS(cuCtxSetCurrent(NULL), CUDA_SUCCESS);
+    for (fake.hides_green = 0; fake.hides_green < 2; fake.hides_green++)
+        CHECK(gives_back(wait_for_stream, on));
+    fake.hides_green = 0;
+    CHECK_IS(cuCtxSetCurrent(home), CUDA_SUCCESS);
+}
+
 /* Calls that name a context mean that one, whichever is current; and so do streams. */
 static void elsewhere(void) {
     CUcontext other, view, now;
@@ -164,6 +178,7 @@ static void elsewhere(void) {
     CHECK(!gives_back(wait_for_event_in_green, in_other));
     context = NULL;
     CHECK(gives_back(wait_in_context, at_home));
+    launch_from_nowhere(in_green);
     stream = stream_in(other);
     CHECK(!gives_back(call_back, LEGACY));
     CHECK_IS(cuCtxGetCurrent(&now), CUDA_SUCCESS);

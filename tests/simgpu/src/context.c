@@ -37,6 +37,14 @@ static CUresult open_context(CUdevice device, unsigned flags, unsigned version, 
     return CUDA_SUCCESS;
 }
 
+void context_view(CUcontext view, CUcontext whole) {
+    pthread_mutex_lock(&lock);
+    *view = (struct CUctx_st){.magic = MAGIC, .device = whole->device, .card = whole->card,
+                              .version = whole->version, .whole = whole, .id = ++last_id,
+                              .alive = true};
+    pthread_mutex_unlock(&lock);
+}
+
 /* The handle itself is kept: other threads may still have it on their stacks. */
 static void close_context(CUcontext context) {
     stream_end_context(context);
@@ -112,7 +120,7 @@ API CUresult cuCtxCreate_v4(CUcontext *made, void *parameters, unsigned flags, C
 
 API CUresult cuCtxDestroy_v2(CUcontext context) {
     TRY(context_check(context));
-    if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context->primary || context->whole) return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     close_context(context);
     pthread_mutex_unlock(&lock);

@@ -11,6 +11,7 @@ struct CUctx_st {
     unsigned flags;
     unsigned version; /* of the cuCtxCreate that made it; what cuCtxGetApiVersion says */
     bool primary;
+    CUcontext whole; /* of which this is a view; NULL: it is none */
     unsigned users; /* of a primary context: retains minus releases */
     uint64_t id;
     sim_u64 charged; /* on the card: its own cost and its modules' */
@@ -23,6 +24,14 @@ struct CUctx_st {
 CUresult context_current(CUcontext *context);
 /* The device of the current context. */
 CUresult context_device(CUdevice *device);
+/* What is taken in a view is the whole's. */
+static inline CUcontext context_whole(CUcontext context) {
+    return context->whole ? context->whole : context;
+}
+/* Makes `view` one. */
+void context_view(CUcontext view, CUcontext whole);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 /* The primary context as it is, or NULL. */
 CUcontext context_primary(CUdevice device);
 CUresult context_check(CUcontext context);

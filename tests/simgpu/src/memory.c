@@ -57,7 +57,7 @@ static struct allocation *new_allocation(CUcontext context, enum memory_kind kin
     if (!allocation) return NULL;
     allocation->bytes = bytes;
     allocation->kind = kind;
-    allocation->context = context;
+    allocation->context = context_whole(context);
     allocation->device = context->device;
     allocation->card = context->card;
     allocation->share_fd = -1;

@@ -131,7 +131,7 @@ API CUresult cuModuleLoadData(CUmodule *module, const void *data) {
     if (!module || !data) return CUDA_ERROR_INVALID_VALUE;
     CUmodule made = calloc(1, sizeof *made);
     if (!made) abort();
-    *made = (struct CUmod_st){.magic = MODULE_MAGIC, .context = context};
+    *made = (struct CUmod_st){.magic = MODULE_MAGIC, .context = context_whole(context)};
     CUresult result = is_lazy() ? CUDA_SUCCESS : load_code(made);
     if (result) {
         free(made);

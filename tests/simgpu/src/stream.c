@@ -101,13 +101,15 @@ static CUstream default_stream(CUcontext context, bool per_thread) {
 CUresult stream_get(CUstream handle, CUstream *stream) {
     CUcontext context;
     uintptr_t value = (uintptr_t)handle;
-    TRY(context_current(&context));
+    TRY(driver_ready());
     if (value <= PER_THREAD_HANDLE) {
+        TRY(context_current(&context));
         bool per_thread = value == PER_THREAD_HANDLE || (!value && per_thread_default);
         *stream = default_stream(context, per_thread);
         return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (handle->magic != MAGIC || handle->dying) return CUDA_ERROR_INVALID_HANDLE;
+    if (sim_card_lost(&driver.sim, handle->context->card)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     *stream = handle;
     return CUDA_SUCCESS;
 }

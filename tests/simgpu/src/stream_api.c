@@ -101,12 +101,6 @@ STREAM_FIGURE(cuStreamGetId, unsigned long long, stream->id)
 STREAM_FIGURE(cuStreamGetCtx, CUcontext, stream->context)
 STREAM_FIGURE(cuStreamGetDevice, CUdevice, stream->context->device)
 
-TWINS(cuStreamGetCtx_v2, _ptsz, (CUstream handle, CUcontext *context, void **green),
-      (handle, context, green)) {
-    if (green) *green = NULL;
-    return cuStreamGetCtx(handle, context);
-}
-
 /* Access windows and the like have no effect on a simulated card. */
 TWINS(cuStreamSetAttribute, _ptsz, (CUstream handle, int attribute, const void *value),
       (handle, attribute, value)) {

@@ -79,6 +79,13 @@ def test_the_fortieth_context_is_limited_as_the_first(container: Container) -> N
         assert abs(container.share(SECONDS) - SHARE / 10000) < 0.08
 
 
+def test_a_green_context_is_limited_whichever_is_current(container: Container) -> None:
+    with container.contexts("green") as process:
+        begin(process)
+        container.share(SECONDS / 4)  # until it is under way
+        assert SHARE / 20000 < container.share(SECONDS) < SHARE / 10000 + 0.08
+
+
 def test_work_of_one_context_shows_when_another_has_none(container: Container) -> None:
     with container.contexts("behind"):
         assert container.slot.process(0, 0, "open_since") > 0
