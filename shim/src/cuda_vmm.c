@@ -28,10 +28,9 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     struct regions *regions = shim_known();
     if (!regions) return REAL(cuMemRelease)(handle);
-    vmm_lock(regions);
+    struct vmm_handle *memory = vmm_begin(regions, handle);
     CUresult result = REAL(cuMemRelease)(handle);
-    if (result == CUDA_SUCCESS) vmm_release(regions, handle);
-    vmm_unlock(regions);
+    vmm_end_release(regions, memory, result == CUDA_SUCCESS);
     return result;
 }
 
@@ -39,13 +38,10 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
                          CUmemGenericAllocationHandle handle, unsigned long long flags) {
     struct regions *regions = shim_known();
     if (!regions) return REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
-    vmm_lock(regions);
-    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (vmm_may_map(regions, handle, bytes)) {
-        result = REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
-        if (result == CUDA_SUCCESS) vmm_map(regions, pointer, bytes, handle);
-    }
-    vmm_unlock(regions);
+    struct vmm_mapping *mapping = vmm_begin_map(regions, handle, bytes);
+    if (!mapping) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
+    vmm_end_map(regions, pointer, mapping, result == CUDA_SUCCESS);
     return result;
 }
 
@@ -58,6 +54,10 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     return result;
 }
 
+/*
+ * Which memory it is only the answer tells: so with the lock, lest others drop what they know of it
+ * meanwhile, and it would be charged to nobody. The driver waits for nothing here but its own locks.
+ */
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     struct regions *regions = shim_known();
     if (!regions) return REAL(cuMemRetainAllocationHandle)(handle, address);
@@ -74,10 +74,9 @@ EXPORT CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAlloca
     struct regions *regions = shim_known();
     if (!regions || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return REAL(cuMemExportToShareableHandle)(os_handle, handle, type, flags);
-    vmm_lock(regions);
+    struct vmm_handle *memory = vmm_begin(regions, handle);
     CUresult result = REAL(cuMemExportToShareableHandle)(os_handle, handle, type, flags);
-    if (result == CUDA_SUCCESS) vmm_export(regions, handle, *(int *)os_handle);
-    vmm_unlock(regions);
+    vmm_end_export(regions, memory, result == CUDA_SUCCESS ? *(int *)os_handle : -1);
     return result;
 }
 

@@ -11,7 +11,9 @@ struct vmm_handle {
     uint64_t bytes;
     int card;
     unsigned references, mappings, keepers;
+    unsigned calls; /* of the driver's, for it, that are under way */
     struct vmm_export *exports;
+    struct vmm_keeper *kept; /* by it, when its number has become another's */
     struct vmm_handle *next; /* among those that only exports hold */
 };
 
@@ -23,7 +25,7 @@ struct vmm_export {
 
 struct vmm_mapping {
     uint64_t bytes;
-    struct vmm_handle *memory;
+    struct vmm_handle *memory; /* NULL: nobody knows what is mapped there */
     struct vmm_mapping *next; /* behind it, among those that are just being unmapped */
 };
 
@@ -31,6 +33,10 @@ struct vmm_mapping {
 struct vmm_keeper {
     struct map kept;
 };
+
+static struct vmm_handle *find(struct regions *regions, CUmemGenericAllocationHandle handle) {
+    return map_get(&regions->process->vmm_handles, handle);
+}
 
 void vmm_lock(struct regions *regions) {
     process_lock(&regions->process->vmm_lock);
@@ -41,9 +47,17 @@ void vmm_unlock(struct regions *regions) {
 }
 
 /*
- * A driver may give a new object the number of one that is only mapped any more: then the old one
- * is reached through its mappings alone.
+ * A driver may give a new object the number of one that is only mapped any more, or that is just being
+ * released: then the old one is reached through its mappings alone, or by who releases it.
  */
+static bool put(struct regions *regions, struct vmm_handle *memory) {
+    struct process *process = regions->process;
+    struct vmm_handle *old = find(regions, memory->handle);
+    if (!map_put(&process->vmm_handles, memory->handle, memory)) return false;
+    if (old) old->kept = map_remove(&process->vmm_keepers, memory->handle);
+    return true;
+}
+
 bool vmm_add(struct charge *charge, CUmemGenericAllocationHandle handle) {
     struct vmm_handle *memory = malloc(sizeof *memory);
     if (!memory) return false;
@@ -52,14 +66,10 @@ bool vmm_add(struct charge *charge, CUmemGenericAllocationHandle handle) {
                                   .card = charge->alloc.card,
                                   .references = 1};
     vmm_lock(charge->regions);
-    bool added = map_put(&charge->regions->process->vmm_handles, handle, memory);
+    bool added = put(charge->regions, memory);
     vmm_unlock(charge->regions);
     if (!added) free(memory);
     return added;
-}
-
-static struct vmm_handle *find(struct regions *regions, CUmemGenericAllocationHandle handle) {
-    return map_get(&regions->process->vmm_handles, handle);
 }
 
 void vmm_retain(struct regions *regions, CUmemGenericAllocationHandle handle) {
@@ -90,11 +100,13 @@ static void release_keeper(struct regions *regions, struct vmm_keeper *keeper);
 
 static void drop_unused(struct regions *regions, struct vmm_handle *memory) {
     struct process *process = regions->process;
-    if (memory->references || memory->mappings || memory->keepers) return;
+    struct vmm_keeper *kept = memory->kept;
+    if (memory->references || memory->mappings || memory->keepers || memory->calls) return;
     if (find(regions, memory->handle) == memory) {
         map_remove(&process->vmm_handles, memory->handle);
-        release_keeper(regions, map_remove(&process->vmm_keepers, memory->handle));
+        kept = map_remove(&process->vmm_keepers, memory->handle);
     }
+    release_keeper(regions, kept);
     if (is_exported(memory)) {
         memory->next = process->vmm_exported;
         process->vmm_exported = memory;
@@ -121,33 +133,71 @@ bool vmm_settle(struct regions *regions) {
     return any;
 }
 
-void vmm_release(struct regions *regions, CUmemGenericAllocationHandle handle) {
+/* ---- around calls of the driver's ---------------------------------------------------------------- */
+
+struct vmm_handle *vmm_begin(struct regions *regions, CUmemGenericAllocationHandle handle) {
+    vmm_lock(regions);
     struct vmm_handle *memory = find(regions, handle);
-    if (!memory || !memory->references) return;
-    memory->references--;
+    if (memory) memory->calls++;
+    vmm_unlock(regions);
+    return memory;
+}
+
+/* The caller holds the lock. */
+static void end_call(struct regions *regions, struct vmm_handle *memory) {
+    memory->calls--;
     drop_unused(regions, memory);
+}
+
+void vmm_end_release(struct regions *regions, struct vmm_handle *memory, bool done) {
+    if (!memory) return;
+    vmm_lock(regions);
+    if (done && memory->references) memory->references--;
+    end_call(regions, memory);
+    vmm_unlock(regions);
 }
 
 /* ---- mapped -------------------------------------------------------------------------------------- */
 
-bool vmm_may_map(struct regions *regions, CUmemGenericAllocationHandle handle, uint64_t bytes) {
-    struct vmm_handle *memory = find(regions, handle);
+/* An imported handle shows its size when it is mapped. */
+static bool make_larger(struct regions *regions, struct vmm_handle *memory, uint64_t bytes) {
     if (!memory || memory->card == CARD_NONE || bytes <= memory->bytes) return true;
     if (!account_reserve(regions, memory->card, bytes - memory->bytes)) return false;
     memory->bytes = bytes;
     return true;
 }
 
-void vmm_map(struct regions *regions, CUdeviceptr pointer, uint64_t bytes,
-             CUmemGenericAllocationHandle handle) {
+struct vmm_mapping *vmm_begin_map(struct regions *regions, CUmemGenericAllocationHandle handle,
+                                  uint64_t bytes) {
+    struct vmm_mapping *mapping = malloc(sizeof *mapping);
+    if (!mapping) return NULL;
+    vmm_lock(regions);
     struct vmm_handle *memory = find(regions, handle);
-    struct vmm_mapping *mapping = memory ? malloc(sizeof *mapping) : NULL;
-    if (!mapping) return;
+    bool allowed = make_larger(regions, memory, bytes);
+    if (allowed && memory) memory->calls++;
+    vmm_unlock(regions);
     *mapping = (struct vmm_mapping){bytes, memory, NULL};
-    if (map_put(&regions->process->vmm_mappings, pointer, mapping))
-        memory->mappings++;
-    else
-        free(mapping);
+    if (allowed) return mapping;
+    free(mapping);
+    return NULL;
+}
+
+/* What finds no room in the table stays charged. */
+static void put_mapping(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *mapping) {
+    mapping->next = NULL;
+    if (!map_put(&regions->process->vmm_mappings, pointer, mapping)) free(mapping);
+}
+
+void vmm_end_map(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *mapping,
+                 bool done) {
+    struct vmm_handle *memory = mapping->memory;
+    if (!memory || !done) free(mapping);
+    if (!memory) return;
+    vmm_lock(regions);
+    memory->mappings += done;
+    if (done) put_mapping(regions, pointer, mapping);
+    end_call(regions, memory);
+    vmm_unlock(regions);
 }
 
 struct vmm_mapping *vmm_lift_mappings(struct regions *regions, CUdeviceptr pointer,
@@ -169,12 +219,6 @@ static void end_mapping(struct regions *regions, struct vmm_mapping *mapping) {
     free(mapping);
 }
 
-/* What finds no room in the table stays charged. */
-static void put_back(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *mapping) {
-    mapping->next = NULL;
-    if (!map_put(&regions->process->vmm_mappings, pointer, mapping)) free(mapping);
-}
-
 void vmm_finish_mappings(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *first,
                          bool gone) {
     if (!first) return;
@@ -183,7 +227,7 @@ void vmm_finish_mappings(struct regions *regions, CUdeviceptr pointer, struct vm
         CUdeviceptr end = pointer + first->bytes;
         next = first->next;
         if (gone) end_mapping(regions, first);
-        else put_back(regions, pointer, first);
+        else put_mapping(regions, pointer, first);
         pointer = end;
     }
     vmm_unlock(regions);
@@ -244,13 +288,20 @@ void vmm_finish(struct regions *regions, uint64_t key, struct vmm_keeper *keeper
 
 /* ---- exported ------------------------------------------------------------------------------------ */
 
-void vmm_export(struct regions *regions, CUmemGenericAllocationHandle handle, int fd) {
-    struct vmm_handle *memory = find(regions, handle);
-    struct vmm_export *export = memory ? malloc(sizeof *export) : NULL;
+static void add_export(struct vmm_handle *memory, int fd) {
+    struct vmm_export *export = malloc(sizeof *export);
     if (!export) return;
     *export = (struct vmm_export){.next = memory->exports};
     if (proc_file(fd, &export->file))
         memory->exports = export;
     else
         free(export);
+}
+
+void vmm_end_export(struct regions *regions, struct vmm_handle *memory, int fd) {
+    if (!memory) return;
+    vmm_lock(regions);
+    if (fd >= 0) add_export(memory, fd);
+    end_call(regions, memory);
+    vmm_unlock(regions);
 }

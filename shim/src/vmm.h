@@ -13,16 +13,10 @@ bool vmm_add(struct charge *charge, CUmemGenericAllocationHandle handle);
 void vmm_lock(struct regions *regions);
 void vmm_unlock(struct regions *regions);
 
-/* The rest is called with the lock held, around calls of the driver's that wait for no work. */
+/* ---- with the lock held ---- */
 
 /* One more reference of a handle that the driver handed out again. */
 void vmm_retain(struct regions *regions, CUmemGenericAllocationHandle handle);
-void vmm_release(struct regions *regions, CUmemGenericAllocationHandle handle);
-
-/* An imported handle shows its size when it is mapped. False: not allowed. */
-bool vmm_may_map(struct regions *regions, CUmemGenericAllocationHandle handle, uint64_t bytes);
-void vmm_map(struct regions *regions, CUdeviceptr pointer, uint64_t bytes,
-             CUmemGenericAllocationHandle handle);
 
 /*
  * The keeper (a multicast object by its handle, a sparse array by its key) holds the memory from
@@ -30,10 +24,22 @@ void vmm_map(struct regions *regions, CUdeviceptr pointer, uint64_t bytes,
  */
 bool vmm_keep(struct regions *regions, uint64_t keeper, CUmemGenericAllocationHandle handle);
 
-/* The handle was given to others by this descriptor, which holds the memory as long as it is open. */
-void vmm_export(struct regions *regions, CUmemGenericAllocationHandle handle, int fd);
-
 /* ---- without the lock ---- */
+
+/*
+ * Around a call of the driver's for the handle, which may wait: whatever others do to it meanwhile,
+ * it stays known and charged. NULL: nobody knows it.
+ */
+struct vmm_handle *vmm_begin(struct regions *regions, CUmemGenericAllocationHandle handle);
+void vmm_end_release(struct regions *regions, struct vmm_handle *memory, bool done);
+/* It was given to others by this descriptor, which holds it as long as it is open; -1: it was not. */
+void vmm_end_export(struct regions *regions, struct vmm_handle *memory, int fd);
+
+/* The same where it is mapped. NULL: not allowed. */
+struct vmm_mapping *vmm_begin_map(struct regions *regions, CUmemGenericAllocationHandle handle,
+                                  uint64_t bytes);
+void vmm_end_map(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *mapping,
+                 bool done);
 
 /* Around the end of mappings, for which a driver may wait: every one in the range, out of the table ... */
 struct vmm_mapping *vmm_lift_mappings(struct regions *regions, CUdeviceptr pointer, uint64_t bytes);

@@ -343,6 +343,84 @@ static void unmap_waits(void) {
     CHECK_IS(api_used(0), 0);
 }
 
+static CUmemGenericAllocationHandle held;
+static int held_by;
+
+static void create_held(void) {
+    CHECK_IS(api.cuMemCreate(&held, 20 * MIB, &on_card, 0), CUDA_SUCCESS);
+}
+
+static void map_held(void) {
+    CHECK_IS(api.cuMemMap(0x1000000, 20 * MIB, 0, held, 0), CUDA_SUCCESS);
+}
+
+static void export_held(void) {
+    CHECK_IS(api.cuMemExportToShareableHandle(&held_by, held, 1, 0), CUDA_SUCCESS);
+}
+
+static void release_held(void) {
+    CHECK_IS(api.cuMemRelease(held), CUDA_SUCCESS);
+}
+
+static void release_beside(void) {
+    release_held();
+    CHECK_IS(api_used(0), 20 * MIB);
+}
+
+/* What is being released is charged until it is; its number may be another's before that. */
+static void unmap_and_create_beside(void) {
+    unmap();
+    CHECK_IS(api_used(0), 20 * MIB);
+    fake.next_large = held;
+    create_held();
+    CHECK_IS(fake.next_large, held + 20 * MIB);
+    CHECK_IS(api_used(0), 40 * MIB);
+}
+
+static void map_waits(void) {
+    create_held();
+    while_in(FAKE_cuMemMap, map_held, release_beside);
+    CHECK_IS(api_used(0), 20 * MIB);
+    unmap();
+    CHECK_IS(api_used(0), 0);
+}
+
+static void release_waits(void) {
+    create_held();
+    map_held();
+    while_in(FAKE_cuMemRelease, release_held, unmap_and_create_beside);
+    CHECK_IS(api_used(0), 20 * MIB);
+    release_held();
+    CHECK_IS(api_used(0), 0);
+}
+
+static void export_waits(void) {
+    create_held();
+    while_in(FAKE_cuMemExportToShareableHandle, export_held, release_beside);
+    CHECK_IS(api_used(0), 20 * MIB);
+    close(held_by);
+    CHECK_IS(api.cuMemCreate(&held, 64 * MIB, &on_card, 0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 64 * MIB);
+}
+
+/* The keeper's number is another's before its end is known: what it held goes with it all the same. */
+static void bind_to_another(void) {
+    fake.next = held;
+    CHECK_IS(api.cuMulticastCreate(&held, NULL), CUDA_SUCCESS);
+    CHECK_IS(fake.next, held + 512);
+    CHECK_IS(api_used(0), 20 * MIB);
+}
+
+static void multicast_waits(void) {
+    CUmemGenericAllocationHandle memory;
+    CHECK_IS(api.cuMemCreate(&memory, 20 * MIB, &on_card, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMulticastCreate(&held, NULL), CUDA_SUCCESS);
+    CHECK_IS(api.cuMulticastBindMem(held, 0, memory, 0, 20 * MIB, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemRelease(memory), CUDA_SUCCESS);
+    while_in(FAKE_cuMemRelease, release_held, bind_to_another);
+    CHECK_IS(api_used(0), 0);
+}
+
 static void create_elsewhere(void) {
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
@@ -1147,6 +1225,10 @@ static const struct {
     {"cuMemCreate", create},
     {"cuMemCreate_fails", create_fails},
     {"unmap_waits", unmap_waits},
+    {"map_waits", map_waits},
+    {"release_waits", release_waits},
+    {"export_waits", export_waits},
+    {"multicast_waits", multicast_waits},
     {"cuMemCreate_elsewhere", create_elsewhere},
     {"cuMemImportFromShareableHandle", import_handle},
     {"cuMemExportToShareableHandle", export_handle},
