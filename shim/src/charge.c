@@ -141,12 +141,18 @@ static bool remember(struct charge *charge, uint64_t key) {
     return false;
 }
 
+void charge_free(struct charge *charge, uint64_t key, charge_undo *undo) {
+    const struct alloc *alloc = &charge->alloc;
+    if (undo(key) == CUDA_SUCCESS) return;
+    account_force(charge->regions, alloc->card, larger(account_size(alloc->bytes), PAGE_BYTES));
+}
+
 CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, charge_undo *undo) {
     if (!charge->reserved) return result;
     if (result != CUDA_SUCCESS)
         charge_cancel(charge);
     else if (!remember(charge, key)) {
-        undo(key);
+        charge_free(charge, key, undo);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     return result;

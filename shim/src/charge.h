@@ -51,6 +51,9 @@ CUresult charge_correct(struct charge *charge, uint64_t bytes);
  */
 CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, charge_undo *undo);
 
+/* Frees what may not be there. What the driver does not free is charged all the same. */
+void charge_free(struct charge *charge, uint64_t key, charge_undo *undo);
+
 /* Gives the reservation back. */
 void charge_cancel(struct charge *charge);
 

@@ -37,7 +37,13 @@ CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool pri
  */
 CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context);
 
-/* Held over a call that may end a context, so that no new one gets its handle meanwhile. */
+/*
+ * Held over a call that may end a context, although the driver may wait for its work there: else a new
+ * one, which another thread makes, could have its handle before all that goes by it is forgotten
+ * (number, charges, meter); or a primary one, which all threads share, be made again before it is
+ * asked whether it is gone. Only who makes a context waits for that, or first uses one of those that
+ * were made behind our back.
+ */
 void contexts_lock(struct regions *regions);
 void contexts_unlock(struct regions *regions);
 

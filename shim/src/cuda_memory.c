@@ -56,7 +56,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
         result = allocate_pitch(&charge, pointer, pitch, width, height, element);
     if (result == CUDA_SUCCESS) {
         result = charge_correct(&charge, (uint64_t)*pitch * height);
-        if (result != CUDA_SUCCESS) undo(*pointer);
+        if (result != CUDA_SUCCESS) charge_free(&charge, *pointer, undo);
     }
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }
@@ -77,7 +77,7 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsign
         result = allocate_pitch_v1(&charge, pointer, pitch, width, height, element);
     if (result == CUDA_SUCCESS) {
         result = charge_correct(&charge, (uint64_t)*pitch * height);
-        if (result != CUDA_SUCCESS) undo(*pointer);
+        if (result != CUDA_SUCCESS) charge_free(&charge, *pointer, undo);
     }
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }

@@ -1011,6 +1011,7 @@ EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer) {
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     CALLED(cuMemFree_v2);
     if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+    if (fake.frees_nothing) return 999;
     if (!fake.fail) give_pooled(pointer);
     return fake.fail;
 }
