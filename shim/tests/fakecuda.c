@@ -32,12 +32,16 @@ static struct CUstream_st {
 } __attribute__((aligned(64))) streams[FAKE_DEVICES]; /* the default ones */
 static __thread CUcontext current;
 
-static void called(enum fake_call call) {
-    fake.calls[call]++;
-    if (__atomic_load_n(&fake.stays_in, __ATOMIC_ACQUIRE) != call + 1) return;
+static __attribute__((noinline, cold)) void stay(void) {
     __atomic_store_n(&fake.is_in, 1, __ATOMIC_RELEASE);
     while (__atomic_load_n(&fake.stays_in, __ATOMIC_ACQUIRE)) sched_yield();
     __atomic_store_n(&fake.is_in, 0, __ATOMIC_RELEASE);
+}
+
+static inline void called(enum fake_call call) {
+    fake.calls[call]++;
+    unsigned in = __atomic_load_n(&fake.stays_in, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(in == call + 1, 0)) stay();
 }
 
 #define CALLED(symbol)                                \
