@@ -7,7 +7,7 @@ files are read and written.
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char, c_uint8, c_uint32, c_uint64
+from ctypes import c_char, c_int64, c_uint8, c_uint32, c_uint64
 from typing import Final
 
 VERSION: Final = 1
@@ -118,7 +118,10 @@ class Compute(ctypes.LittleEndianStructure):
         ("uncharged_ns", c_uint64),
         ("turn", c_uint64),
         ("turn_wanted", c_uint64),
-        ("reserved", c_uint8 * 168),
+        ("window_end", c_uint64),
+        ("work_end", c_uint64),
+        ("over", c_int64),
+        ("reserved", c_uint8 * 144),
     )
 
 

@@ -174,7 +174,10 @@ struct mizar_compute {
     uint64_t uncharged_ns; /* moments with work that nobody was charged for yet: the shim's own */
     uint64_t turn;        /* whose turn it is among the processes, and until when: the shim's own */
     uint64_t turn_wanted; /* until when another one waits for it */
-    uint8_t reserved[168];
+    uint64_t window_end;  /* of the window in which work began last ... */
+    uint64_t work_end;    /* ... and of the last of that work */
+    int64_t over;         /* ns by which these differed of late, in all: the shim's own */
+    uint8_t reserved[144];
 };
 
 struct mizar_usage_card {
@@ -304,6 +307,9 @@ struct mizar_usage {
     FIELD(mizar_compute, uncharged_ns, 64, 8)                  \
     FIELD(mizar_compute, turn, 72, 8)                          \
     FIELD(mizar_compute, turn_wanted, 80, 8)                   \
+    FIELD(mizar_compute, window_end, 88, 8)                    \
+    FIELD(mizar_compute, work_end, 96, 8)                      \
+    FIELD(mizar_compute, over, 104, 8)                         \
     FIELD(mizar_held, bytes, 0, 8)                             \
     FIELD(mizar_held, seq, 8, 8)                               \
     FIELD(mizar_usage_card, gate, 0, 16)                       \

@@ -12,7 +12,8 @@
 #define QUEUE (2 * MS)        /* work on the card beyond which no more is added ... */
 #define QUEUE_FREE (32 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
 #define SLACK_PART 2           /* of a piece may lie behind the end of the window: as much as is left
-                                  unused where the next piece does not fit, so nobody loses by it */
+                                  unused where the next piece does not fit, so nobody loses by it;
+                                  less after windows in which more did, and the other way round */
 #define LONG (8 * MS)          /* A piece is long from here on ... */
 #define LONG_PART 4            /* ... or from such a part of a window */
 #define HANDOVER (150 * US)   /* until the next container has noticed that its window has begun */
@@ -89,13 +90,18 @@ static bool may_reach_over(const struct terms *terms, const struct ask *ask, uin
     return is_long && begins < moment->ends && paid <= moment->ends;
 }
 
+static uint64_t slack_of(const struct ask *ask, uint64_t likely) {
+    int64_t slack = (int64_t)(likely / SLACK_PART) - ask->over;
+    return slack > 0 ? smaller((uint64_t)slack, likely) : 0;
+}
+
 static bool fits_window(const struct terms *terms, const struct ask *ask, uint64_t *again) {
     struct window window;
     if (!has_window(terms, &window)) return true;
     struct moment moment = moment_of(&window, ask->now + LEAD);
     uint64_t likely = ask->unsure ? smaller(ask->likely, window.length) : ask->likely;
     uint64_t begins = ask->now + ask->queue, ends = begins + likely;
-    if (ends <= moment.ends + likely / SLACK_PART) return true;
+    if (ends <= moment.ends + slack_of(ask, likely)) return true;
     if (may_reach_over(terms, ask, begins, &moment)) return true;
     /* What is on the card may be done sooner than it should. */
     uint64_t half = ask->now + ask->queue / 2;
@@ -123,6 +129,11 @@ bool bucket_admits(const struct terms *terms, const struct ask *ask, uint64_t *a
         return false;
     }
     return fits_window(terms, ask, again);
+}
+
+uint64_t bucket_window_end(const struct terms *terms, uint64_t now) {
+    struct window window;
+    return has_window(terms, &window) ? moment_of(&window, now + LEAD).ends : 0;
 }
 
 uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t quantum) {

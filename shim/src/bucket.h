@@ -39,11 +39,15 @@ struct ask {
     uint64_t cost;   /* of the piece of work, at most, as far as known */
     uint64_t likely; /* what it will probably be */
     uint64_t queue; /* work that this process has on the card already, in ns */
+    int64_t over;   /* ns by which work reached over the ends of windows of late, in all */
     bool unsure;    /* of what is likely: it was measured too seldom to be kept from any window */
 };
 
 /* May the piece start? If not, *again is when to ask again. */
 bool bucket_admits(const struct terms *terms, const struct ask *ask, uint64_t *again);
+
+/* When the window ends that began last (or is about to begin); 0: there is none. */
+uint64_t bucket_window_end(const struct terms *terms, uint64_t now);
 
 /* How much more may be granted with the piece, at most `quantum` ns. */
 uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t quantum);

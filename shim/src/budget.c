@@ -21,6 +21,7 @@
 #define OTHERS_LEFT (MS / 4) /* of others' work on the card when one's own is added: enough to lose
                                 no moment, and little that takes turns with it */
 #define OTHERS_MOST (20 * MS) /* a process that died does not say that it has finished */
+#define FORGOTTEN (1000 * MS)
 #define GUESS_SHORT (10 * MS) /* so much longer others' work may take than they have said */
 #define UNCHARGED_MOST (200 * MS)
 #define NOTICED_AFTER (150 * MS)
@@ -179,6 +180,39 @@ static uint64_t queue_of_others(struct regions *regions, int card, uint64_t now)
     return smaller(most, OTHERS_MOST);
 }
 
+static int64_t bounded(int64_t value, uint64_t most) {
+    int64_t bound = (int64_t)most;
+    return value > bound ? bound : value < -bound ? -bound : value;
+}
+
+static int64_t over_until_now(const struct mizar_compute *compute) {
+    return bounded(__atomic_load_n(&compute->over, __ATOMIC_RELAXED), LONGEST_MOST);
+}
+
+/* Windows with much time in between have nothing to make up for. */
+static void add_last_window(struct mizar_compute *compute, const struct terms *terms,
+                            uint64_t last, uint64_t next) {
+    int64_t over = over_until_now(compute);
+    over += bounded((int64_t)(load(&compute->work_end) - last), LONGEST_MOST);
+    over = next - last < FORGOTTEN ? bounded(over, terms->longest / 2) : 0;
+    __atomic_store_n(&compute->over, over, __ATOMIC_RELAXED);
+}
+
+/*
+ * The last piece of a window is done before its end or behind it. Taken together that shall be none of
+ * both: who was short in one window may reach further over the end of the next.
+ */
+static void note_end(struct mizar_compute *compute, const struct terms *terms, uint64_t now,
+                     uint64_t work_end) {
+    uint64_t end = bucket_window_end(terms, now), last = load(&compute->window_end);
+    if (!end) return;
+    if (end != last && swap(&compute->window_end, &last, end)) {
+        add_last_window(compute, terms, last, end);
+        store(&compute->work_end, work_end);
+    }
+    if (work_end > load(&compute->work_end)) store(&compute->work_end, work_end);
+}
+
 bool budget_take(struct regions *regions, int card, const struct terms *terms, struct ask *ask,
                  uint64_t *extra, uint64_t *again) {
     uint64_t *word = &shared(regions, card)->paid_until, next;
@@ -194,6 +228,7 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
         return false;
     }
     ask->queue += others;
+    ask->over = over_until_now(shared(regions, card));
     do {
         ask->paid = larger(seen, load(own_paid(regions, card)));
         if (!bucket_admits(terms, ask, again)) {
@@ -205,6 +240,8 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
         next = bucket_spend(terms, seen, ask->now, ask->cost + *extra);
     } while (!swap(word, &seen, next));
     spend(own_paid(regions, card), terms, ask->now, ask->cost + *extra);
+    uint64_t work_end = ask->now + ask->queue + ask->likely + *extra;
+    note_end(shared(regions, card), terms, ask->now, work_end);
     return true;
 }
 

@@ -33,6 +33,7 @@ class Terms(Structure):
 class Ask(Structure):
     _fields_ = (
         *((name, c_uint64) for name in ("now", "paid", "cost", "likely", "queue")),
+        ("over", c_int64),
         ("unsure", c_bool),
     )
 
@@ -191,7 +192,7 @@ def test_work_that_was_hardly_measured_may_start_in_any_window(
 ) -> None:
     terms = Terms(rate, window(*where), 0, cost)
     begins = now + (where[1] * US - now) % (where[0] * US)
-    assert admits(pure, terms, Ask(begins, 0, cost, cost, 0, True))[0]
+    assert admits(pure, terms, Ask(begins, 0, cost, cost, 0, unsure=True))[0]
 
 
 @settings(deadline=None)

@@ -31,6 +31,16 @@ def test_two_that_always_have_work_share_what_the_container_has(
     assert max(waits) < 200 * MS
 
 
+@pytest.mark.parametrize("percent", [22, 30, 37, 43])
+def test_pieces_that_do_not_fit_a_window_fit_several(layout: dict[str, Any], percent: int) -> None:
+    library = ctypes.CDLL(str(BUILD / "tests" / "libpure.so"))
+    did, waits = (c_uint64 * 2)(), (c_uint64 * 2)()
+    piece = 5 * MS
+    terms = Terms(2 * percent * 100, window(100_000, 0, percent * 1000), 0, piece)
+    library.pure_contend(byref(terms), c_uint64(piece), c_uint64(SPAN), did, waits)
+    assert sum(did) == pytest.approx(SPAN * percent / 100, abs=3 * piece)
+
+
 @pytest.mark.parametrize("word", [window(100_000, 0, 30_000), 0])
 @pytest.mark.parametrize("pieces", [2, 4, 6])
 def test_what_two_had_on_the_card_at_once_is_charged_once(
