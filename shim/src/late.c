@@ -108,11 +108,12 @@ static bool finish(struct regions *regions, struct late *late, bool freed) {
 
 /* ---- without the lock, since the driver may let this wait for work ------------------------------- */
 
-/* The thread may have no context, or that of another card. */
+/* The thread may have no context, or that of another card. Where the home is not known, any may do. */
 static bool free_there(const struct late *late) {
-    if (!cards_enter(late->home)) return false;
+    if (__atomic_load_n(&late->gone, __ATOMIC_ACQUIRE)) return false;
+    if (late->home && !cards_enter(late->home)) return false;
     CUresult result = REAL(cuMemFree_v2)(late->pointer);
-    cards_leave();
+    if (late->home) cards_leave();
     return result == CUDA_SUCCESS;
 }
 
@@ -147,7 +148,7 @@ void late_context_gone(struct regions *regions, unsigned owner) {
     for (struct late **link = &regions->process->late; *link;) {
         struct late *late = *link;
         bool is_its = late->alloc.owner == owner;
-        if (is_its && late->busy) late->gone = true;
+        if (is_its && late->busy) __atomic_store_n(&late->gone, true, __ATOMIC_RELEASE);
         if (is_its && !late->busy) end(regions, link);
         else link = &late->next;
     }

@@ -291,16 +291,17 @@ void pools_graph_gone(struct regions *regions, unsigned number, uint64_t bytes) 
 /* ---- the end of a pool --------------------------------------------------------------------------- */
 
 /* Its number is free before the driver may give its handle to another pool. */
-static void end_if_empty(struct process_pool *pool) {
+static bool end_if_empty(struct process_pool *pool) {
     uint64_t handle = load(&pool->handle), reserved = 0;
-    uint32_t retired = POOL_RETIRED;
-    if (!is_destroyed(pool) || load(&pool->live) || charged_bytes(pool)) return;
-    if (ask(pool, &reserved) == CUDA_SUCCESS && reserved) return;
-    if (!__atomic_compare_exchange_n(&pool->destroyed, &retired, POOL_ENDED, false,
+    uint32_t settling = POOL_SETTLING;
+    if (!is_destroyed(pool) || load(&pool->live) || charged_bytes(pool)) return false;
+    if (ask(pool, &reserved) == CUDA_SUCCESS && reserved) return false;
+    if (!__atomic_compare_exchange_n(&pool->destroyed, &settling, POOL_ENDED, false,
                                      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-        return;
+        return false;
     __atomic_store_n(&pool->handle, 0, __ATOMIC_RELEASE);
     REAL(cuMemPoolDestroy)((CUmemoryPool)(uintptr_t)handle);
+    return true;
 }
 
 static bool is_default(const struct process_pool *pool, CUmemoryPool *usual) {
@@ -336,24 +337,47 @@ CUresult pools_destroy(struct regions *regions, CUmemoryPool handle) {
 
 /* ---- giving back --------------------------------------------------------------------------------- */
 
+/* Of a pool that the program destroyed: whoever settles it may end it, so nobody else touches it. */
+static bool claim(struct process_pool *pool) {
+    uint32_t retired = POOL_RETIRED;
+    return !is_destroyed(pool) ||
+           __atomic_compare_exchange_n(&pool->destroyed, &retired, POOL_SETTLING, false,
+                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+static void unclaim(struct process_pool *pool) {
+    uint32_t settling = POOL_SETTLING;
+    __atomic_compare_exchange_n(&pool->destroyed, &settling, POOL_RETIRED, false, __ATOMIC_RELEASE,
+                                __ATOMIC_RELAXED);
+}
+
 /* Graphs take memory when they are launched, perhaps more than their nodes told of. */
 static bool may_change(const struct process_pool *pool) {
     return charged_bytes(pool) > load(&pool->live) || is_destroyed(pool) ||
            (load(&pool->handle) & GRAPH_POOL && load(&pool->live));
 }
 
+/* What is claimed stays dirty: more of it may have been freed since its claimer looked. */
+static void settle(struct regions *regions, struct process_pool *pool) {
+    if (!claim(pool)) {
+        mark_dirty(regions, pool);
+        return;
+    }
+    if (is_destroyed(pool)) trim(pool, 0);
+    raise_to(regions, pool, reserved_by(pool), true);
+    lower(regions, pool);
+    if (end_if_empty(pool)) return; /* its place may be another's by now */
+    unclaim(pool);
+    /* More may come back, or be taken, until the next wait. */
+    if (may_change(pool)) mark_dirty(regions, pool);
+}
+
 void pools_settle(struct regions *regions) {
     __atomic_store_n(&regions->process->pools_dirty, 0, __ATOMIC_RELAXED);
     for (unsigned place = 0; place < used(regions->process); place++) {
         struct process_pool *pool = &regions->process->pools[place];
-        if (!load(&pool->handle) || !__atomic_exchange_n(&pool->dirty, 0, __ATOMIC_RELAXED))
-            continue;
-        if (is_destroyed(pool)) trim(pool, 0);
-        raise_to(regions, pool, reserved_by(pool), true);
-        lower(regions, pool);
-        end_if_empty(pool);
-        /* More may come back, or be taken, until the next wait. */
-        if (load(&pool->handle) && may_change(pool)) mark_dirty(regions, pool);
+        if (load(&pool->handle) && __atomic_exchange_n(&pool->dirty, 0, __ATOMIC_RELAXED))
+            settle(regions, pool);
     }
 }
 
@@ -373,8 +397,10 @@ bool pools_shrink(struct regions *regions, int card, uint64_t bytes) {
         struct process_pool *pool = &regions->process->pools[place];
         uint64_t before = charged_bytes(pool);
         if (!load(&pool->handle) || card_of(pool) != card || before <= load(&pool->live)) continue;
+        if (!claim(pool)) continue;
         trim(pool, bytes < before ? before - bytes : 0);
         lower(regions, pool);
+        unclaim(pool);
         shrunk = charged_bytes(pool) < before || shrunk;
     }
     return shrunk;
@@ -387,10 +413,6 @@ struct sweep {
     unsigned number;
 };
 
-static bool is_of_pool(const struct alloc *alloc, void *context) {
-    const struct sweep *sweep = context;
-    return alloc->kind == ALLOC_POOLED && alloc->owner == sweep->number;
-}
 
 static void forget(uint64_t key, const struct alloc *alloc, void *context) {
     const struct sweep *sweep = context;
@@ -404,6 +426,13 @@ static bool is_empty(const struct process_pool *pool) {
     CUresult result = ask_for(pool, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
                               CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes);
     return result == CUDA_SUCCESS && !bytes;
+}
+
+/* Asked for each, since others may allocate from the pool by now. */
+static bool is_of_pool(const struct alloc *alloc, void *context) {
+    const struct sweep *sweep = context;
+    return alloc->kind == ALLOC_POOLED && alloc->owner == sweep->number &&
+           is_empty(pool_of(sweep->regions, sweep->number));
 }
 
 /* A graph has nothing there before it is launched: only with the primary context it is surely gone. */

@@ -34,7 +34,7 @@ struct process_context {
     uint32_t primary, reserved;
 };
 
-enum { POOL_RETIRED = 1, POOL_ENDED };
+enum { POOL_RETIRED = 1, POOL_SETTLING, POOL_ENDED };
 
 /*
  * A memory pool keeps what was freed: what counts is what the driver has reserved for it, and what
