@@ -341,6 +341,7 @@ static void end_measured(struct piece *piece) {
                                .fresh = piece->guess.fresh, .work = piece->work, .shape = piece->shape,
                                .cost = piece->guess.ns, .reserved = reserved_for(piece),
                                .likely = piece->guess.likely});
+    meters_tell(piece->regions, meter, now);
     stamps_drop(&meter->stamps, piece->begin);
     grant(piece, piece->extra, meter, end);
 }

@@ -275,6 +275,10 @@ void meters_reap(struct regions *regions, struct meter *meter, uint64_t now) {
     for (struct batch *next; (next = first_ended(meter)); take_out(meter, next))
         settle(regions, meter, next, since, now);
     if (!meter->count) meter->moved_at = now;
+    meters_tell(regions, meter, now);
+}
+
+void meters_tell(struct regions *regions, struct meter *meter, uint64_t now) {
     bool open = meter->count && !meters_stuck(meter, now);
     tell_others(regions, meter, open ? open_since(meter, now) : 0, now + meters_queue(meter, now),
                 now);

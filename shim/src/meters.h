@@ -64,6 +64,9 @@ void meters_clear(struct regions *regions, struct meter *meter);
 /* Adds a batch, unless it cannot be measured: then it stays charged as it was reserved. */
 void meters_push(struct meter *meter, struct batch batch);
 
+/* Lets the container's other processes know what is on the card. */
+void meters_tell(struct regions *regions, struct meter *meter, uint64_t now);
+
 /* Settles what the card has done. */
 void meters_reap(struct regions *regions, struct meter *meter, uint64_t now);
 
