@@ -8,7 +8,7 @@ shows each. Several cases run at the same time, on a card each.
 Of windows of a second the worst counts; of those of a tenth what 95 % of them keep, and the table
 shows the worst as well: a kernel cannot be interrupted, so one of 5 ms moves single windows of
 100 ms by up to 4.5 points where the share is 10 %. For the same reason a share counts as settled
-when all such windows are within 3 points, or within what a kernel of that length makes of them.
+when 95 % of such windows are within 3 points, or within what a kernel of that length makes of them.
 Work that is erratic (one function, one shape, now 20 us and now 5 ms) can be foreseen by nobody:
 its errors are figures of their own.
 

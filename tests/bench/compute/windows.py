@@ -77,21 +77,21 @@ def settled_after(
     control: Sequence[int] = (),
     piece_ms: float = 0,
 ) -> int:
-    """ms from `start` until each window of a tenth of a second that counts is near `asked` (as near
-    as pieces of work of that length let it be), and stays so for a second (or until `end`). The
-    whole time where it never is. Where the machine was busy all the time, every window counts."""
+    """ms from `start` until a window of a tenth of a second is near `asked` (as near as pieces of
+    work of that length let it be), and so are 95 % of those that begin in the second that follows
+    (or until `end`). The whole time where there is none. Where the machine was busy all the time,
+    every window counts."""
     spread = max(NEAR, least_spread(piece_ms, asked))
     near = [abs(share - asked) <= spread for share in shares(work[:end], TENTH, start)]
     fair = undisturbed(control, TENTH, start)[: len(near)]
     if any(fair):
         near[: len(fair)] = [is_near or not good for is_near, good in zip(near, fair, strict=False)]
-    since = 0
+    until = [0, *accumulate(near)]
     for at, good in enumerate(near):
-        if not good:
-            since = at + 1
-        elif at - since >= STAYS_MS:
-            return since
-    return since if since < len(near) else end - start
+        last = min(at + STAYS_MS, len(near))
+        if good and until[last] - until[at] >= USUAL * (last - at):
+            return at
+    return end - start
 
 
 def woken_after(work: Sequence[int], asked: float, woke: int) -> int:
