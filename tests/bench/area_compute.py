@@ -83,7 +83,7 @@ CONTROLS = [
     for each in sorted(os.sched_getaffinity(0))[:CONTROLS_MOST]
 ]
 LOST = 0.3  # percent
-ATTEMPTS = 3
+ATTEMPTS = 6
 BEGUN_MS = 20  # by then the load has begun
 
 
