@@ -21,7 +21,7 @@
 #define OTHERS_LEFT (MS / 4) /* of others' work on the card when one's own is added: enough to lose
                                 no moment, and little that takes turns with it */
 #define OTHERS_MOST (20 * MS) /* a process that died does not say that it has finished */
-#define FORGOTTEN (1000 * MS)
+#define FORGOTTEN (1000 * MS) /* what a window had too much or too little, if the next is so far away */
 #define GUESS_SHORT (10 * MS) /* so much longer others' work may take than they have said */
 #define UNTOLD (2 * MS)       /* of what they were granted; measured: with less, much is lost of three
                                 processes' work, with more, much charged twice */
@@ -291,17 +291,18 @@ static uint64_t claim_of(const struct mizar_slot_card *work, const struct terms 
 }
 
 struct claims {
-    uint64_t most, all;
+    uint64_t passed; /* of the moments that the mark passed over: the most that one may claim */
+    uint64_t all;    /* of all moments until now: what they may claim together */
 };
 
 static struct claims claims_of_others(struct regions *regions, int card, const struct terms *terms,
-                                      uint64_t from, uint64_t to) {
+                                      uint64_t now, uint64_t from, uint64_t to) {
     struct claims claims = {0, 0};
     for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
+        const struct mizar_slot_card *work = &regions->usage->slots[slot].cards[card];
         if (slot == regions->process->slot) continue;
-        uint64_t each = claim_of(&regions->usage->slots[slot].cards[card], terms, from, to);
-        claims.most = larger(claims.most, each);
-        claims.all += each;
+        claims.passed = larger(claims.passed, claim_of(work, terms, from, to));
+        claims.all += claim_of(work, terms, 0, now);
     }
     return claims;
 }
@@ -316,10 +317,10 @@ static uint64_t charge_shared(struct regions *regions, int card, const struct te
     struct mizar_compute *compute = shared(regions, card);
     uint64_t before, begin = pass(&compute->busy_until, now, done->since, done->to, &before);
     uint64_t passed = bucket_own_part(terms, begin, done->to);
-    uint64_t claimed = bucket_own_part(terms, done->since, done->to);
-    if (passed) passed += claims_of_others(regions, card, terms, before, done->since).most;
-    claimed += claims_of_others(regions, card, terms, 0, now).all + UNTOLD;
-    return draw(&compute->uncharged_ns, passed + late, own, claimed);
+    uint64_t claimed = bucket_own_part(terms, done->since, done->to) + UNTOLD;
+    struct claims others = claims_of_others(regions, card, terms, now, before, done->since);
+    if (passed) passed += others.passed;
+    return draw(&compute->uncharged_ns, passed + late, own, claimed + others.all);
 }
 
 static void count(struct regions *regions, int card, uint64_t ns) {

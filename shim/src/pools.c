@@ -413,7 +413,6 @@ struct sweep {
     unsigned number;
 };
 
-
 static void forget(uint64_t key, const struct alloc *alloc, void *context) {
     const struct sweep *sweep = context;
     (void)key;

@@ -15,7 +15,7 @@ its errors are figures of their own.
 Beside them, on each processor, a load without the shim keeps a card of its own busy, two
 milliseconds ahead: where even that card was idle, the machine was too busy with other things to
 judge anything. Windows in which one was are left out, and where they lost much the cases are run
-once more. The tables show how much they lost.
+again, some times at most. The tables show how much they lost.
 
 MIZAR_BENCH_SECONDS: how long each case runs (2 s after it has settled).
 MIZAR_BENCH_CARDS: how many cases run at the same time; fewer where processors are few or busy.
