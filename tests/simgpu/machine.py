@@ -22,6 +22,8 @@ CLOCKS = {"real": 0, "manual": 1, "stepped": 2}
 CARD_DEFAULTS = {
     "context_bytes": 300 * MIB,
     "module_bytes": 2 * MIB,
+    "function_bytes": MIB // 16,
+    "handles_load": 1,
     "reserved_bytes": 0,
     "sm_count": 108,
     "compute_major": 8,

@@ -31,6 +31,8 @@ static const struct field card_fields[] = {
     CARD_NUMBER(reserved_bytes),
     CARD_NUMBER(context_bytes),
     CARD_NUMBER(module_bytes),
+    CARD_NUMBER(function_bytes),
+    CARD_NUMBER(handles_load),
     CARD_NUMBER(sm_count),
     CARD_NUMBER(compute_major),
     CARD_NUMBER(compute_minor),

@@ -10,9 +10,20 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CUcontext primaries[SIM_MAX_CARDS];
 static unsigned primary_flags[SIM_MAX_CARDS];
 static uint64_t last_id;
+static CUcontext all;
 
 static __thread CUcontext stack[STACK];
 static __thread int depth;
+
+/* The handle itself is kept: other threads may still have it on their stacks. */
+static void close_context(CUcontext context) {
+    stream_end_context(context);
+    memory_end_context(context);
+    context->alive = false;
+    driver.sim.state->processes[driver.sim.slot].contexts[context->card]--;
+    code_end_context(context);
+    sim_give(&driver.sim, context->card, context->charged);
+}
 
 static CUresult open_context(CUdevice device, unsigned flags, unsigned version, CUcontext *made) {
     unsigned card = driver.card[device];
@@ -32,9 +43,13 @@ static CUresult open_context(CUdevice device, unsigned flags, unsigned version, 
     context->id = ++last_id;
     context->charged = cost;
     context->alive = true;
+    context->next = all;
+    all = context;
     driver.sim.state->processes[driver.sim.slot].contexts[card]++;
-    *made = context;
-    return CUDA_SUCCESS;
+    CUresult result = library_enter_context(context);
+    if (result) close_context(context);
+    else *made = context;
+    return result;
 }
 
 void context_view(CUcontext view, CUcontext whole) {
@@ -45,13 +60,13 @@ void context_view(CUcontext view, CUcontext whole) {
     pthread_mutex_unlock(&lock);
 }
 
-/* The handle itself is kept: other threads may still have it on their stacks. */
-static void close_context(CUcontext context) {
-    stream_end_context(context);
-    memory_end_context(context);
-    context->alive = false;
-    driver.sim.state->processes[driver.sim.slot].contexts[context->card]--;
-    sim_give(&driver.sim, context->card, context->charged);
+CUresult context_each(CUresult (*visit)(CUcontext context)) {
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    for (CUcontext each = all; each && !result; each = each->next)
+        if (each->alive) result = visit(each);
+    pthread_mutex_unlock(&lock);
+    return result;
 }
 
 CUresult context_check(CUcontext context) {

@@ -14,10 +14,12 @@ struct CUctx_st {
     CUcontext whole; /* of which this is a view; NULL: it is none */
     unsigned users; /* of a primary context: retains minus releases */
     uint64_t id;
-    sim_u64 charged; /* on the card: its own cost and its modules' */
+    sim_u64 charged; /* on the card: its own cost and its code's */
+    struct code_chunk *code;
     uint64_t limits[16];
     int cache_config, shared_config;
     _Atomic bool alive;
+    CUcontext next; /* of all that there ever were */
 };
 
 /* The calling thread's context, alive and on a card that is there. */
@@ -35,9 +37,14 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 /* The primary context as it is, or NULL. */
 CUcontext context_primary(CUdevice device);
 CUresult context_check(CUcontext context);
+/* Calls it for every living context, none of which begins or ends meanwhile; until it fails. */
+CUresult context_each(CUresult (*visit)(CUcontext context));
 
-/* What other parts do when a context ends. */
+/* What other parts do when a context begins ... */
+CUresult library_enter_context(CUcontext context);
+/* ... and when it ends. */
 void stream_end_context(CUcontext context);
 void memory_end_context(CUcontext context);
+void code_end_context(CUcontext context);
 
 #endif

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "capture.h"
+#include "launch.h"
 
 enum { MAGIC = 0x47455821 };
 #define NONE UINT32_MAX
@@ -132,6 +133,15 @@ static void take_steps(CUgraphExec exec, struct flat *flat) {
     }
 }
 
+static CUresult load_kernels(const struct flat *flat) {
+    for (unsigned i = 0; i < flat->count; i++) {
+        CUgraphNode node = flat->nodes[i];
+        if (node && node->type == CU_GRAPH_NODE_TYPE_KERNEL)
+            TRY(function_load(launch_kernel(&node->kernel), node->kernel.ctx));
+    }
+    return CUDA_SUCCESS;
+}
+
 CUresult exec_make(CUgraph graph, uint64_t flags, CUgraphExec *made) {
     struct flat flat = {0};
     TRY(graph_check(graph));
@@ -139,15 +149,16 @@ CUresult exec_make(CUgraph graph, uint64_t flags, CUgraphExec *made) {
     CUgraphExec exec = calloc(1, sizeof *exec);
     if (!exec) return CUDA_ERROR_OUT_OF_MEMORY;
     bool well = flatten(&flat, graph, NONE);
+    CUresult result = well ? load_kernels(&flat) : CUDA_ERROR_INVALID_VALUE;
     exec->magic = MAGIC;
     exec->flags = flags;
-    if (well) take_steps(exec, &flat);
-    exec->graph = well ? graph_clone(graph) : NULL;
+    if (!result) take_steps(exec, &flat);
+    exec->graph = result ? NULL : graph_clone(graph);
     for (unsigned i = 0; i < flat.count; i++) free(flat.before[i]);
     free(flat.nodes), free(flat.before), free(flat.befores);
-    if (!well) {
+    if (result) {
         free(exec);
-        return CUDA_ERROR_INVALID_VALUE;
+        return result;
     }
     *made = exec;
     return CUDA_SUCCESS;

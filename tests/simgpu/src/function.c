@@ -33,6 +33,15 @@ static uint64_t parameter_unit(const char *name) {
     return strncmp(name, "spin_", 5) == 0 ? unit_of(name + 5, strlen(name + 5)) : 0;
 }
 
+/* "..._code_300k" */
+static uint64_t code_bytes(const char *name) {
+    const char *size = strstr(name, "code_");
+    char *end;
+    if (!size) return 0;
+    uint64_t kilobytes = strtoull(size + strlen("code_"), &end, 10);
+    return *end == 'k' ? kilobytes << 10 : 0;
+}
+
 CUfunction function_new(const char *name) {
     CUfunction function = calloc(1, sizeof *function);
     if (!function) return NULL;
@@ -40,6 +49,7 @@ CUfunction function_new(const char *name) {
     function->magic = MAGIC;
     function->fixed_ns = fixed_time(name);
     function->unit_ns = parameter_unit(name);
+    function->code_bytes = code_bytes(name);
     function->attributes[MAX_THREADS] = 1024;
     function->attributes[REGISTERS] = 32;
     function->attributes[PTX] = function->attributes[BINARY] = 80;
@@ -77,6 +87,7 @@ static CUresult get_name(const char **name, CUfunction function) {
 }
 
 API CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function) {
+    TRY(function_load(function, NULL));
     return get_attribute(value, attribute, function);
 }
 
@@ -86,6 +97,7 @@ API CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel kernel, CU
 }
 
 API CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
+    TRY(function_load(function, NULL));
     return set_attribute(function, attribute, value);
 }
 
@@ -102,25 +114,6 @@ API CUresult cuKernelGetName(const char **name, CUkernel kernel) {
     return get_name(name, kernel);
 }
 
-API CUresult cuFuncGetModule(CUmodule *module, CUfunction function) {
-    TRY(function_check(function));
-    *module = function->module;
-    return CUDA_SUCCESS;
-}
-
-API CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
-    TRY(function_check(kernel));
-    if (kernel->library) TRY(library_load(kernel->library));
-    *function = kernel;
-    return CUDA_SUCCESS;
-}
-
-API CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel) {
-    TRY(function_check(kernel));
-    *library = kernel->library;
-    return CUDA_SUCCESS;
-}
-
 /* Caches and banks are not simulated: any choice is accepted. */
 API CUresult cuFuncSetCacheConfig(CUfunction function, int config) {
     (void)config;
@@ -135,15 +128,4 @@ API CUresult cuKernelSetCacheConfig(CUkernel kernel, int config, CUdevice device
 API CUresult cuFuncSetSharedMemConfig(CUfunction function, int config) {
     (void)config;
     return function_check(function);
-}
-
-API CUresult cuFuncLoad(CUfunction function) {
-    return function_check(function);
-}
-
-API CUresult cuFuncIsLoaded(int *state, CUfunction function) {
-    enum { LOADED = 1 };
-    TRY(function_check(function));
-    *state = LOADED;
-    return CUDA_SUCCESS;
 }

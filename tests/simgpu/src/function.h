@@ -5,30 +5,36 @@
  *     any other name               the card's kernel_ns
  *
  * That is the time of one wave: the blocks that fit on the card at once. More blocks take more
- * waves; fewer leave SMs to the kernels of other streams. */
+ * waves; fewer leave SMs to the kernels of other streams.
+ *
+ * A word of its name may say how much memory its code takes: anything_code_300k, 300 KiB. */
 #ifndef SIM_FUNCTION_H
 #define SIM_FUNCTION_H
 
-#include "context.h"
+#include "code.h"
 
 enum { FUNCTION_NAME = 128, FUNCTION_ATTRIBUTES = 16 };
 
 struct CUfunc_st {
     uint32_t magic;
     char name[FUNCTION_NAME];
-    CUmodule module;
-    CUlibrary library;
+    CUmodule module;   /* NULL: a library's kernel, which is another function in each context */
+    CUlibrary library; /* NULL: a module's function */
     uint64_t fixed_ns; /* 0: not given by the name */
     uint64_t unit_ns;  /* of the first parameter; 0: it does not tell */
     int attributes[FUNCTION_ATTRIBUTES];
     int block[3]; /* of the launches of old: cuFuncSetBlockShape ... */
     unsigned char old_parameter[8];
+    uint64_t code_bytes; /* 0: not given by the name */
+    struct code code;
     CUfunction next;
 };
 
 CUresult function_check(CUfunction function);
-/* Brings the library's code to the card, as its first kernel to be used does. */
-CUresult library_load(CUlibrary library);
+/* Brings its code to the card, if it is not there: a library's kernel's into that context, or the
+ * current one (NULL). */
+CUresult function_load(CUfunction function, CUcontext context);
+void function_unload(CUfunction function);
 /* A kernel of that name, made when first asked for. */
 CUfunction function_new(const char *name);
 

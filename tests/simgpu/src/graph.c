@@ -112,16 +112,22 @@ CUresult graph_add_work(CUgraph graph, const CUgraphNode *before, size_t count,
     return CUDA_SUCCESS;
 }
 
+CUresult graph_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *kernel) {
+    CUcontext context;
+    TRY(context_current(&context));
+    TRY(launch_work(kernel, context->card, &node->work));
+    node->kernel = *kernel;
+    if (!kernel->ctx) node->kernel.ctx = context;
+    return CUDA_SUCCESS;
+}
+
 CUresult graph_add_kernel(CUgraph graph, const CUgraphNode *before, size_t count,
                           const CUDA_KERNEL_NODE_PARAMS *kernel, CUgraphNode *made) {
-    struct work work;
-    CUdevice device;
     TRY(graph_check(graph));
-    TRY(context_device(&device));
-    TRY(launch_work(kernel, driver.card[device], &work));
-    TRY(graph_add_work(graph, before, count, &work, made));
-    (*made)->kernel = *kernel;
-    return CUDA_SUCCESS;
+    TRY(graph_add(graph, CU_GRAPH_NODE_TYPE_KERNEL, before, count, made));
+    CUresult result = graph_set_kernel(*made, kernel);
+    if (result) graph_remove(*made);
+    return result;
 }
 
 CUresult graph_add_alloc(CUgraph graph, const CUgraphNode *before, size_t count, CUdevice device,

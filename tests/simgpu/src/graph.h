@@ -38,6 +38,8 @@ bool graph_link(CUgraphNode node, CUgraphNode before);
 bool graph_unlink(CUgraphNode node, CUgraphNode before);
 void graph_remove(CUgraphNode node);
 
+/* What a kernel's node is to do. Where the description names no context, it is the current one. */
+CUresult graph_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *kernel);
 /* One node with its work, from the description that the entries take. */
 CUresult graph_add_kernel(CUgraph graph, const CUgraphNode *before, size_t count,
                           const CUDA_KERNEL_NODE_PARAMS *kernel, CUgraphNode *made);

@@ -180,13 +180,9 @@ API CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAM
 
 API CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node,
                                            const CUDA_KERNEL_NODE_PARAMS *kernel) {
-    CUdevice device;
     TRY(check_node(node));
-    TRY(context_device(&device));
     if (!kernel || node->type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_INVALID_VALUE;
-    TRY(launch_work(kernel, driver.card[device], &node->work));
-    node->kernel = *kernel;
-    return CUDA_SUCCESS;
+    return graph_set_kernel(node, kernel);
 }
 
 API CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *kernel) {

@@ -26,8 +26,12 @@ static uint64_t first_parameter(const CUDA_KERNEL_NODE_PARAMS *launch) {
     return value;
 }
 
+CUfunction launch_kernel(const CUDA_KERNEL_NODE_PARAMS *launch) {
+    return launch->func ? launch->func : launch->kern;
+}
+
 static uint64_t wave_ns(const CUDA_KERNEL_NODE_PARAMS *launch, const struct sim_card *card) {
-    const struct CUfunc_st *function = launch->func;
+    const struct CUfunc_st *function = launch_kernel(launch);
     if (function->unit_ns) return first_parameter(launch) * function->unit_ns;
     return function->fixed_ns ? function->fixed_ns : card->kernel_ns;
 }
@@ -48,10 +52,7 @@ static uint64_t threads_of(const CUDA_KERNEL_NODE_PARAMS *launch) {
 
 CUresult launch_work(const CUDA_KERNEL_NODE_PARAMS *launch, unsigned number, struct work *work) {
     const struct sim_card *card = &driver.sim.state->cards[number];
-    CUDA_KERNEL_NODE_PARAMS whole = *launch;
-    if (!whole.func) whole.func = whole.kern;
-    TRY(function_check(whole.func));
-    if (whole.func->library) TRY(library_load(whole.func->library));
+    TRY(function_check(launch_kernel(launch)));
     uint64_t threads = threads_of(launch), blocks = blocks_of(launch);
     if (wrong_shape(launch, threads)) return CUDA_ERROR_INVALID_VALUE;
     uint64_t resident = launch_resident((unsigned)threads);
@@ -59,7 +60,7 @@ CUresult launch_work(const CUDA_KERNEL_NODE_PARAMS *launch, unsigned number, str
     uint64_t sms = (blocks + resident - 1) / resident;
     if (sms > card->sm_count) sms = card->sm_count;
     *work = (struct work){.kind = WORK_KERNEL,
-                          .kernel = {waves * wave_ns(&whole, card), (unsigned)sms}};
+                          .kernel = {waves * wave_ns(launch, card), (unsigned)sms}};
     return CUDA_SUCCESS;
 }
 
@@ -72,10 +73,14 @@ static CUresult do_launch(const CUDA_KERNEL_NODE_PARAMS *launch, CUstream handle
     CUstream stream;
     struct work work;
     TRY(stream_get(handle, &stream));
+    TRY(function_load(launch->func, stream->context));
     TRY(launch_work(launch, stream->context->card, &work));
     if (together && !fits_at_once(launch, stream->context->card))
         return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-    return stream->capture ? capture_kernel(stream, launch) : stream_add(stream, work);
+    if (!stream->capture) return stream_add(stream, work);
+    CUDA_KERNEL_NODE_PARAMS captured = *launch;
+    captured.ctx = stream->context;
+    return capture_kernel(stream, &captured);
 }
 
 TWINS(cuLaunchKernel, _ptsz,

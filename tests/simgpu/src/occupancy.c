@@ -4,7 +4,7 @@
 API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int threads,
                                                          size_t shared) {
     (void)shared;
-    TRY(function_check(f));
+    TRY(function_load(f, NULL));
     if (!blocks || threads < 1) return CUDA_ERROR_INVALID_VALUE;
     *blocks = (int)launch_resident((unsigned)threads);
     return CUDA_SUCCESS;
@@ -23,7 +23,7 @@ API CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction 
                                               size_t shared, int limit) {
     CUdevice device;
     (void)size, (void)shared;
-    TRY(function_check(f));
+    TRY(function_load(f, NULL));
     TRY(context_device(&device));
     if (!grid || !block) return CUDA_ERROR_INVALID_VALUE;
     *block = limit > 0 && limit < 1024 ? limit : 1024;

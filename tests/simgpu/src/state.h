@@ -16,7 +16,7 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "SIMGPU1"
-#define SIM_LAYOUT 2u
+#define SIM_LAYOUT 3u
 
 enum {
     SIM_MAX_CARDS = 16,
@@ -84,7 +84,9 @@ struct sim_card {
     sim_u64 memory_bytes;
     sim_u64 reserved_bytes; /* what the driver keeps for itself */
     sim_u64 context_bytes;  /* what one context costs */
-    sim_u64 module_bytes;   /* what one loaded module costs */
+    sim_u64 module_bytes;   /* what a module's code takes as a whole, loaded at once ... */
+    sim_u64 function_bytes; /* ... and one function's, loaded when it is needed */
+    sim_u64 handles_load;   /* 1: it is needed when its handle is asked for; 0: when it is used */
     sim_u64 sm_count;
     sim_u64 compute_major, compute_minor;
     sim_u64 clock_mhz, memory_clock_mhz, bus_bits;

@@ -8,3 +8,8 @@ from unit.simgpu.harness import Bench, snippet_names
 @pytest.mark.parametrize("name", snippet_names())
 def test_driver(stepped: Bench, name: str) -> None:
     stepped.run(name)
+
+
+def test_a_driver_may_load_functions_as_late_as_they_are_used(bench: Bench) -> None:
+    bench.machine.admin.set_number(0, "handles_load", 0)
+    bench.run("handles")

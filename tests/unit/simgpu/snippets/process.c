@@ -70,34 +70,6 @@ SNIPPET(a_library_gives_kernels_that_can_be_launched) {
     OK(cuLibraryUnload(library));
 }
 
-SNIPPET(code_takes_memory_when_it_is_first_used) {
-    CUmodule module, other;
-    CUfunction function;
-    CUlibrary library;
-    CUkernel found;
-    start();
-    size_t before = used(), cost;
-    OK(cuModuleLoadData(&module, "\177ELF"));
-    EQUAL(used(), before);
-    OK(cuModuleGetFunction(&function, module, "one"));
-    EXPECT((cost = used() - before));
-    OK(cuModuleGetFunction(&function, module, "other"));
-    EQUAL(used(), before + cost);
-    OK(cuLibraryLoadData(&library, "\177ELF", NULL, NULL, 0, NULL, NULL, 0));
-    OK(cuLibraryGetKernel(&found, library, "one"));
-    EQUAL(used(), before + cost);
-    launch((CUfunction)found, NULL);
-    OK(cuKernelGetFunction(&function, found));
-    EQUAL(used(), before + 2 * cost);
-    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-    OK(cuModuleLoadData(&other, "\177ELF"));
-    EQUAL(used(), before + 3 * cost);
-    OK(cuLibraryUnload(library));
-    OK(cuModuleUnload(other));
-    OK(cuModuleUnload(module));
-    EQUAL(used(), before);
-}
-
 SNIPPET(errors_have_names) {
     const char *text;
     OK(cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &text));
