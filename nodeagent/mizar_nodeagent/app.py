@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -145,7 +145,13 @@ async def assembled(
         client, FIELD_MANAGER_NODEAGENT, os.environ.get("POD_NAME") or os.uname().nodename
     )
     informer = pods.informer(client, config.node_name)
-    steward = Steward(lambda: [_container(slot) for slot in slots.all()])
+    loop = asyncio.get_running_loop()
+
+    def look_soon() -> None:
+        with suppress(RuntimeError):  # the loop has ended, and the steward's thread not yet
+            loop.call_soon_threadsafe(inspection.hurry)
+
+    steward = Steward(lambda: [_container(slot) for slot in slots.all()], new_code=look_soon)
     housekeeping = Housekeeping(mind, slots, config.plugin_dir)
     inspection = Inspection(mind, slots, cards, steward.withhold, agent.complain)
     registry.register(Figures(config.node_name, mind, slots, plugins.connected, inspection))

@@ -38,7 +38,7 @@ class CardSource(Protocol):
 
     async def workers(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
         """Who works on these cards: by UUID, the bytes of each process, by its PID on the node.
-        Raises CardsUnknown."""
+        A card that does not answer is left out. Raises CardsUnknown."""
         ...
 
 

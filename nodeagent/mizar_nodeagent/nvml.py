@@ -51,7 +51,8 @@ class Nvml:
         """The processes with memory on these cards, as far as their cards answer."""
         if not self._ready:
             return {}
-        return await self._run(lambda: {uuid: _workers(uuid) for uuid in uuids})
+        found = await self._run(lambda: {uuid: _workers(uuid) for uuid in uuids})
+        return {uuid: workers for uuid, workers in found.items() if workers is not None}
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:
         """Tell each XID event, for ever; registers anew when NVML was started anew."""
@@ -130,13 +131,13 @@ def _card(handle: Any) -> CardFacts:
     )
 
 
-def _workers(uuid: str) -> dict[int, int]:
+def _workers(uuid: str) -> dict[int, int] | None:
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except pynvml.NVMLError as error:
         log.debug("card %s does not tell who works on it: %s", uuid, error)
-        return {}
+        return None
     # A driver that cannot tell the bytes says None.
     return {int(one.pid): int(one.usedGpuMemory or 0) for one in found}
 

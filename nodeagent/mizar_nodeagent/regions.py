@@ -70,7 +70,9 @@ class LimitsLive(ctypes.LittleEndianStructure):
         ("unaccounted_bytes", c_uint64),
         ("window", c_uint64),
         ("wake", c_uint32),
-        ("reserved", c_uint8 * 92),
+        ("reserved0", c_uint32),
+        ("code_seen", c_uint64),
+        ("reserved", c_uint8 * 80),
     )
 
 
@@ -132,7 +134,9 @@ class UsageCard(ctypes.LittleEndianStructure):
         ("peak_bytes", c_uint64),
         ("refused", c_uint64),
         ("settled", c_uint64),
-        ("reserved1", c_uint8 * 104),
+        ("learned_contexts", c_uint64 * 3),
+        ("code_uses", c_uint64),
+        ("reserved1", c_uint8 * 72),
         ("compute", Compute),
     )
 
@@ -169,7 +173,7 @@ class UsageSlot(ctypes.LittleEndianStructure):
         ("uid", c_uint32),
         ("shim_version", c_uint32),
         ("comm", c_char * 16),
-        ("reserved0", c_uint8 * 64),
+        ("code_begun", c_uint32 * CARD_MAX),
         ("held", Held * CARD_MAX),
         ("cards", SlotCard * CARD_MAX),
         ("copies", Copies),

@@ -39,14 +39,15 @@ class Copied:
 @dataclass(frozen=True)
 class CardUse:
     """What living processes hold of one card (bytes), how often memory was refused, the GPU time
-    that was charged for work and spent waiting for a turn, and what all processes that ever were
-    have copied, by kind (regions.COPY_*, MEMSET)."""
+    that was charged for work and spent waiting for a turn, what all processes that ever were have
+    copied, by kind (regions.COPY_*, MEMSET), and the first uses of code whose code has come."""
 
     bytes: int
     refused: int
     charged_ns: int = 0
     waited_ns: int = 0
     copied: tuple[Copied, ...] = (Copied(),) * regions.COPY_KINDS
+    code_uses: int = 0
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,7 @@ def _use(head: UsageHead, slots: Slots, index: int, living: list[int]) -> CardUs
         compute.charged_ns,
         compute.waited_ns,
         _copied(head, slots, index),
+        max(0, card.code_uses - sum(slots[slot].code_begun[index] for slot in living)),
     )
 
 

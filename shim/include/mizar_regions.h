@@ -107,7 +107,9 @@ struct mizar_limits_live {
     uint64_t unaccounted_bytes; /* what NVML says of the container beyond its own account */
     uint64_t window; /* when to work, MIZAR_WINDOW_*; 0: at any time */
     uint32_t wake;   /* a futex: changes when a waiter should look again */
-    uint8_t reserved[92];
+    uint32_t reserved0;
+    uint64_t code_seen; /* uses of code (code_uses) that unaccounted_bytes counts; written after it */
+    uint8_t reserved[80];
 };
 
 /*
@@ -187,7 +189,8 @@ struct mizar_usage_card {
     uint64_t refused;    /* requests refused for want of memory; advisory */
     uint64_t settled;    /* dead slots whose bytes were given back; advisory */
     uint64_t learned_contexts[3]; /* measured costs of contexts, plus one; 0: none. The shim's own */
-    uint8_t reserved1[80];
+    uint64_t code_uses; /* first uses of code, which may have come to the card with them, so far */
+    uint8_t reserved1[72];
     struct mizar_compute compute;
 };
 
@@ -231,7 +234,7 @@ struct mizar_usage_slot {
     uint32_t uid;
     uint32_t shim_version; /* MIZAR_SHIM_VERSION: the handshake */
     char comm[16];
-    uint8_t reserved0[64];
+    uint32_t code_begun[MIZAR_CARD_MAX]; /* uses in code_uses that may not have come yet */
     struct mizar_held held[MIZAR_CARD_MAX];
     struct mizar_slot_card cards[MIZAR_CARD_MAX];
     struct mizar_copies copies;
@@ -280,6 +283,7 @@ struct mizar_usage {
     FIELD(mizar_limits_live, unaccounted_bytes, 16, 8)         \
     FIELD(mizar_limits_live, window, 24, 8)                    \
     FIELD(mizar_limits_live, wake, 32, 4)                      \
+    FIELD(mizar_limits_live, code_seen, 40, 8)                 \
     FIELD(mizar_limits, magic, 0, 8)                           \
     FIELD(mizar_limits, version, 8, 4)                         \
     FIELD(mizar_limits, size, 12, 4)                           \
@@ -316,6 +320,7 @@ struct mizar_usage {
     FIELD(mizar_usage_card, peak_bytes, 128, 8)                \
     FIELD(mizar_usage_card, refused, 136, 8)                   \
     FIELD(mizar_usage_card, settled, 144, 8)                   \
+    FIELD(mizar_usage_card, code_uses, 176, 8)                 \
     FIELD(mizar_usage_card, compute, 256, 256)                 \
     FIELD(mizar_slot_card, context_bytes, 0, 8)                \
     FIELD(mizar_slot_card, gpu_time_ns, 8, 8)                  \
@@ -334,6 +339,7 @@ struct mizar_usage {
     FIELD(mizar_usage_slot, uid, 40, 4)                        \
     FIELD(mizar_usage_slot, shim_version, 44, 4)               \
     FIELD(mizar_usage_slot, comm, 48, 16)                      \
+    FIELD(mizar_usage_slot, code_begun, 64, 64)                \
     FIELD(mizar_usage_slot, held, 128, 256)                    \
     FIELD(mizar_usage_slot, cards, 384, 512)                   \
     FIELD(mizar_usage_slot, copies, 896, 128)                  \

@@ -30,21 +30,20 @@ static CUresult begin(struct charge *charge) {
     return shim_enter(&charge->regions);
 }
 
-/* Memory that nobody can use any more is given back before anybody is refused. */
-static bool give_unused_back(struct regions *regions, int card) {
+bool charge_give_unused_back(struct regions *regions, int card) {
     bool shrunk = pools_shrink(regions, card, POOLS_ALL), unshared = vmm_settle(regions);
     return late_settle(regions) || shrunk || unshared;
 }
 
 static bool reserve_hard(struct regions *regions, int card, uint64_t bytes) {
     if (account_reserve(regions, card, bytes)) return true;
-    return give_unused_back(regions, card) && account_reserve(regions, card, bytes);
+    return charge_give_unused_back(regions, card) && account_reserve(regions, card, bytes);
 }
 
 static bool take_share(struct charge *charge) {
     int card = charge->alloc.card;
     if (shares_take(charge->regions, card, charge->alloc.bytes)) return true;
-    return give_unused_back(charge->regions, card) &&
+    return charge_give_unused_back(charge->regions, card) &&
            shares_take(charge->regions, card, charge->alloc.bytes);
 }
 

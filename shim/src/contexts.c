@@ -10,6 +10,7 @@
 #include "numbers.h"
 #include "pools.h"
 #include "probe.h"
+#include "uses.h"
 
 #define OF_A_VIEW (-1) /* in place of a device */
 
@@ -181,6 +182,7 @@ static CUresult settle(struct context_charge *charge, CUresult result, CUcontext
                                                        .device = charge->device,
                                                        .primary = charge->primary});
         count_context(regions, charge->card, (int64_t)charge->bytes);
+        uses_count(regions, charge->card);
     } else {
         account_release(regions, charge->card, charge->bytes);
     }
@@ -207,6 +209,7 @@ static unsigned notice(struct regions *regions, CUcontext context, CUdevice devi
             known_cost(regions, entry.card, &entry.bytes);
             account_force(regions, entry.card, entry.bytes);
             count_context(regions, entry.card, (int64_t)entry.bytes);
+            uses_count(regions, entry.card);
         }
         entry.primary = !find_primary(process, device);
         number = add(process, entry);

@@ -19,6 +19,7 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUlib_st *CUlibrary;
+typedef struct CUkern_st *CUkernel;
 typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUextMemory_st *CUexternalMemory;
@@ -138,6 +139,15 @@ typedef struct {
     CUdeviceptr pointer;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
+/* The first version ends before `kernel`. */
+typedef struct {
+    CUfunction function;
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    void **parameters, **extra;
+    CUkernel kernel;
+    CUcontext context;
+} CUDA_KERNEL_NODE_PARAMS_v2;
+
 typedef struct {
     unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
     CUstream stream;
@@ -236,7 +246,7 @@ typedef struct CUmemcpyAttributes_st CUmemcpyAttributes; /* never looked into */
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;       /* nor this */
 typedef void CUgraphRecaptureCallback(void);             /* never called */
 
-enum { CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+enum { CU_GRAPH_NODE_TYPE_KERNEL = 0, CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
 enum {
     CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
@@ -505,12 +515,22 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
                             void **values);
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image);
 CUresult cuModuleUnload(CUmodule module);
+CUresult cuModuleGetLoadingMode(int *mode);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuModuleGetGlobal(CUdeviceptr_v1 *pointer, unsigned *bytes, CUmodule module,
+                           const char *name);
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule module,
+                              const char *name);
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values,
                            unsigned jits, int *options, void **values, unsigned count);
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit, void **jit_values,
                                unsigned jits, int *options, void **values, unsigned count);
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library);
 CUresult cuLibraryUnload(CUlibrary library);
+CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *bytes, CUlibrary library,
+                            const char *name);
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel);
+CUresult cuFuncLoad(CUfunction function);
 
 CUresult cuImportExternalMemory(CUexternalMemory *memory,
                                 const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *descriptor);
@@ -595,6 +615,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr p
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
 CUresult cuGraphNodeGetType(CUgraphNode node, int *type);
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph);
+CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2 *params);
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2 *params);
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params);
 nvmlReturn_t nvmlInit_v2(void);
 nvmlReturn_t nvmlShutdown(void);

@@ -9,13 +9,17 @@
 #include "charge.h"
 #include "pools.h"
 #include "resolve.h"
+#include "uses.h"
 
 #define GRAPH_DEVICES 8 /* handles are aligned: their low bits tell a graph's devices apart */
 #define DEPTH_MAX 16
 
 struct need {
+    struct regions *regions;
     uint64_t bytes[GRAPH_DEVICES];
     bool any, beyond; /* a node on a device that is not counted here */
+    unsigned kernels; /* that were not used before */
+    struct use use;
 };
 
 static uint64_t key_of(CUgraphExec exec, CUdevice device) {
@@ -36,11 +40,22 @@ static void add_alloc(struct need *need, CUgraphNode node) {
         need->bytes[where->id] += pages_whole(account_size(params.bytes));
 }
 
+/* Its function, or its library's kernel. */
+static void add_kernel(struct need *need, CUgraphNode node) {
+    CUDA_KERNEL_NODE_PARAMS_v2 params = {0};
+    if (REAL(cuGraphKernelNodeGetParams_v2)(node, &params) != CUDA_SUCCESS &&
+        REAL(cuGraphKernelNodeGetParams)(node, &params) != CUDA_SUCCESS)
+        return;
+    const void *work = params.function ? (const void *)params.function : params.kernel;
+    need->kernels += uses_note(need->regions, work);
+}
+
 static void add_node(struct need *need, CUgraphNode node, int depth) {
     CUgraph child;
     int type = -1;
     REAL(cuGraphNodeGetType)(node, &type);
     if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) add_alloc(need, node);
+    if (type == CU_GRAPH_NODE_TYPE_KERNEL) add_kernel(need, node);
     if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEPTH_MAX &&
         REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS)
         add_graph(need, child, depth + 1);
@@ -77,25 +92,34 @@ static void cancel(struct regions *regions, const struct need *need, CUdevice en
     pools_settle(regions);
 }
 
-static CUresult begin(struct regions **regions, struct need *need, CUgraph graph) {
+static CUresult reserve_all(struct regions *regions, const struct need *need) {
     int card;
-    *need = (struct need){0};
-    CUresult result = shim_enter(regions);
-    if (result != CUDA_SUCCESS || !*regions) return result;
-    add_graph(need, graph, 0);
     if (need->beyond) return CUDA_ERROR_OUT_OF_MEMORY;
     for (CUdevice device = 0; need->any && device < GRAPH_DEVICES; device++) {
         if (!need->bytes[device]) continue;
-        unsigned pool = pool_of(*regions, device, &card);
-        if (reserve(*regions, pool, need->bytes[device])) continue;
-        cancel(*regions, need, device);
+        unsigned pool = pool_of(regions, device, &card);
+        if (reserve(regions, pool, need->bytes[device])) continue;
+        cancel(regions, need, device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return CUDA_SUCCESS;
 }
 
+static CUresult begin(struct regions **regions, struct need *need, CUgraph graph) {
+    *need = (struct need){0};
+    CUresult result = shim_enter(regions);
+    if (result != CUDA_SUCCESS || !*regions) return result;
+    need->regions = *regions;
+    add_graph(need, graph, 0);
+    result = uses_begin_noted(&need->use, *regions, need->kernels);
+    if (result != CUDA_SUCCESS) return result;
+    result = reserve_all(*regions, need);
+    return result == CUDA_SUCCESS ? result : uses_end(&need->use, result);
+}
+
 static CUresult end(struct regions *regions, const struct need *need, CUresult result,
                     const CUgraphExec *exec) {
+    uses_end(&need->use, result);
     if (!need->any) return result;
     if (result != CUDA_SUCCESS) {
         cancel(regions, need, GRAPH_DEVICES);

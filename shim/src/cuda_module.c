@@ -2,6 +2,7 @@
 #include "charge.h"
 #include "loads.h"
 #include "resolve.h"
+#include "uses.h"
 
 static CUresult unload_module(uint64_t key) {
     return REAL(cuModuleUnload)((CUmodule)(uintptr_t)(key ^ alloc_key(ALLOC_MODULE, NULL)));
@@ -52,6 +53,7 @@ EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
 EXPORT CUresult cuModuleUnload(CUmodule module) {
     struct charge charge;
     uint64_t key = alloc_key(ALLOC_MODULE, module);
+    uses_forget();
     charge_lift(&charge, module ? key : 0);
     return charge_finish(&charge, REAL(cuModuleUnload)(module), key);
 }
@@ -90,6 +92,7 @@ EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     struct charge charges[CONTEXTS];
     uint64_t key = alloc_key(ALLOC_LIBRARY, library);
     int count = 0;
+    uses_forget();
     do charge_lift(&charges[count], library ? key : 0);
     while (charges[count].reserved && ++count < CONTEXTS);
     CUresult result = REAL(cuLibraryUnload)(library);

@@ -15,6 +15,7 @@
 
 #include "lanes.h"
 #include "regions.h"
+#include "uses.h"
 
 struct piece {
     struct regions *regions;
@@ -29,6 +30,7 @@ struct piece {
     uint16_t overlap;
     uint64_t asked_at, launched_at;
     uint16_t begin; /* stamp */
+    struct use use;
 };
 
 /* `shape`: of a kernel's launch (costs_shape), else 0. */

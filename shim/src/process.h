@@ -20,6 +20,7 @@ struct segment;    /* allocs.c */
 struct vmm_handle; /* vmm.c */
 struct late;       /* late.c */
 struct looks;      /* activity.c */
+struct uses;       /* uses.c */
 
 #define PAGE_SEGMENTS_MAX 5
 #define CONTEXTS_MAX 256
@@ -114,6 +115,7 @@ struct process {
     struct late *late; /* frees that wait for a stream */
     struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */
     struct looks *looks[MIZAR_CARD_MAX];
+    struct uses *uses; /* NULL: none so far */
     struct meter *meters; /* the newest first */
     uint32_t meters_lock;
     uint64_t varied_at;     /* when work of varying costs was last launched */

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 
 #include "mizar_regions.h"
+#include "numbers.h"
+#include "pages.h"
 #include "process.h"
 
 #define CARD_NONE (-1)
@@ -65,8 +67,37 @@ static inline uint64_t regions_memory_total(struct regions *regions, int card) {
 }
 
 /* Bytes of it that the container holds according to NVML, but not to its account. */
+static inline uint64_t regions_memory_told(struct regions *regions, int card) {
+    uint64_t told =
+        __atomic_load_n(&regions->limits->live[card].unaccounted_bytes, __ATOMIC_RELAXED);
+    return smaller(told, MIZAR_BYTES_MAX);
+}
+
+#define CODE_PER_PAGE 4 /* uses: most functions take much less than 512 KiB */
+
+/* Uses of code that NVML may not have told of yet: uses.h. */
+static inline uint64_t regions_code_unseen(struct regions *regions, int card) {
+    uint64_t seen = __atomic_load_n(&regions->limits->live[card].code_seen, __ATOMIC_ACQUIRE);
+    uint64_t uses = __atomic_load_n(&regions->usage->cards[card].code_uses, __ATOMIC_RELAXED);
+    return uses > seen ? smaller(uses - seen, MIZAR_BYTES_MAX / PAGE_BYTES) : 0;
+}
+
+/* Bytes of the card that so many may have taken: pages, which processes do not share. */
+static inline uint64_t regions_code_bytes(struct regions *regions, uint64_t uses) {
+    uint64_t processes = __atomic_load_n(&regions->usage->slot_high, __ATOMIC_RELAXED);
+    uint64_t more = smaller(uses, smaller(processes, MIZAR_SLOT_MAX));
+    return ((uses + CODE_PER_PAGE - 1) / CODE_PER_PAGE + (more ? more - 1 : 0)) * PAGE_BYTES;
+}
+
+/* Room that only code may take: a page at least, once some came, so that the next use finds one. */
+static inline uint64_t regions_code_room(struct regions *regions, int card) {
+    if (!__atomic_load_n(&regions->usage->cards[card].code_uses, __ATOMIC_RELAXED)) return 0;
+    return regions_code_bytes(regions, larger(regions_code_unseen(regions, card), 1));
+}
+
+/* Bytes of it that are not in the container's account, but not to be had either. */
 static inline uint64_t regions_memory_outside(struct regions *regions, int card) {
-    return __atomic_load_n(&regions->limits->live[card].unaccounted_bytes, __ATOMIC_RELAXED);
+    return regions_memory_told(regions, card) + regions_code_room(regions, card);
 }
 
 /* Bytes that may be in this container's account of the card now. */

@@ -71,6 +71,7 @@ static bool settle(struct mizar_usage *usage, unsigned slot) {
     if (still_exiting(entry)) return false;
     give_back(usage, slot);
     memset(entry->cards, 0, sizeof entry->cards);
+    memset(entry->code_begun, 0, sizeof entry->code_begun);
     entry->pid = 0;
     __atomic_store_n(&entry->state, MIZAR_STATE_EMPTY, __ATOMIC_RELEASE);
     return true;

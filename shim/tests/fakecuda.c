@@ -571,6 +571,51 @@ EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     return unload();
 }
 
+EXPORT CUresult cuModuleGetLoadingMode(int *mode) {
+    *mode = fake.lazy ? 2 : 1;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    CALLED(cuModuleGetFunction);
+    (void)name;
+    *function = (CUfunction)module;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleGetGlobal(CUdeviceptr_v1 *pointer, unsigned *bytes, CUmodule module,
+                                  const char *name) {
+    CALLED(cuModuleGetGlobal);
+    (void)pointer, (void)bytes, (void)module, (void)name;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule module,
+                                     const char *name) {
+    CALLED(cuModuleGetGlobal_v2);
+    (void)pointer, (void)bytes, (void)module, (void)name;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *bytes, CUlibrary library,
+                                   const char *name) {
+    CALLED(cuLibraryGetGlobal);
+    (void)pointer, (void)bytes, (void)library, (void)name;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+    CALLED(cuKernelGetFunction);
+    *function = (CUfunction)kernel;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuFuncLoad(CUfunction function) {
+    CALLED(cuFuncLoad);
+    (void)function;
+    return CUDA_SUCCESS;
+}
+
 /* ---- pools: they keep what was freed until the program waits ---- */
 
 static uint64_t rounded(uint64_t bytes) {
@@ -933,19 +978,30 @@ static CUresult instantiate(CUgraphExec *exec) {
 }
 
 EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
+    uint64_t *all[] = {fake.graph_sizes, fake.graph_kernels};
     size_t found = 0;
-    for (int i = 0; graph && i < 4; i++) {
-        if (!fake.graph_sizes[i]) continue;
-        if (nodes) nodes[found] = (CUgraphNode)&fake.graph_sizes[i];
+    for (int i = 0; graph && i < 8; i++) {
+        uint64_t *node = &all[i / 4][i % 4];
+        if (!*node) continue;
+        if (nodes) nodes[found] = (CUgraphNode)node;
         found++;
     }
     *count = found;
     return CUDA_SUCCESS;
 }
 
+static bool is_kernel(CUgraphNode node) {
+    uint64_t *entry = (uint64_t *)node;
+    return entry >= fake.graph_kernels && entry < fake.graph_kernels + 4;
+}
+
+EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2 *params) {
+    *params = (CUDA_KERNEL_NODE_PARAMS_v2){.function = *(CUfunction *)node};
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type) {
-    (void)node;
-    *type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    *type = is_kernel(node) ? CU_GRAPH_NODE_TYPE_KERNEL : CU_GRAPH_NODE_TYPE_MEM_ALLOC;
     return CUDA_SUCCESS;
 }
 

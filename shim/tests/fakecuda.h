@@ -26,11 +26,13 @@ struct fake {
     uint64_t contexts;     /* that live now */
     uint64_t context_cost; /* bytes that NVML says each of them takes */
     uint64_t module_bytes; /* what each module or library takes of the card */
+    int lazy; /* code is loaded when it is first used: the driver says so, no more */
     uint64_t pool_grain;   /* pools grow in steps of this */
     uint64_t pool_threshold;
     uint64_t live_bytes[FAKE_LIVE], live_pointers[FAKE_LIVE]; /* of pools' allocations */
     uint64_t pool_reserved, pool_live;                        /* of all pools together */
     uint64_t graph_reserved, graph_sizes[4];                  /* the graph: its allocation nodes */
+    uint64_t graph_kernels[4]; /* and the functions of its kernel nodes */
     int capturing;
     int hides_green; /* cuStreamGetCtx refuses streams of green contexts */
     unsigned stays_in, is_in; /* the number of a call, plus one, that does not return; it has begun */

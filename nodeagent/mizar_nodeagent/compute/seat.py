@@ -34,7 +34,9 @@ STEP_NS: Final = 50_000
 LONGEST_NS: Final = 50_000_000
 """Windows are made for pieces as long as this: longer ones would keep the others waiting."""
 
-_SEEN: Final = Struct("<QQQQ")  # charged_ns, wanted_at, longest_ns, waited_ns
+_ACCOUNT: Final = UsageCard.compute.offset + Compute.charged_ns.offset
+_GAP: Final = _ACCOUNT - UsageCard.code_uses.offset - 8
+_SEEN: Final = Struct(f"<Q{_GAP}xQQQQ")  # code_uses; charged_ns, wanted_at, longest_ns, waited_ns
 # Unlike os.pread, this keeps the interpreter's lock: giving it away means waiting for it again,
 # once per container, behind whatever else the agent is doing. The pages are in memory.
 _pread: Final = ctypes.PyDLL(None).pread64
@@ -51,21 +53,33 @@ class Container:
     usage: Path
 
 
+@dataclass(frozen=True)
+class Outside:
+    """What a container holds of a card beyond its own account: bytes, by NVML. `code_uses`: so many
+    first uses of code, by its usage file, had come before NVML was asked."""
+
+    bytes: int
+    code_uses: int
+
+
 class Seat:
-    """One container on one card. `busy` and `longest_ns` as of the last look."""
+    """One container on one card. `busy`, `longest_ns` and `new_code`, whether it used code for the
+    first time since the look before, are as of the last look."""
 
     def __init__(self, desk: Desk, index: int, mode: ComputeMode, share: int, priority: int):
         self.name = desk.container.name
         self.mode: ComputeMode = mode
         self.busy = False
         self.longest_ns = 0
+        self.new_code = False
+        self._code_uses = 0
         self._appetite = Appetite()
         self._told: Words | None = None
         self._share = self._due = share
         self._priority = priority
         self._desk = desk
-        block = UsageHead.cards.offset + index * ctypes.sizeof(UsageCard) + UsageCard.compute.offset
-        self._seen = block + Compute.charged_ns.offset
+        card = UsageHead.cards.offset + index * ctypes.sizeof(UsageCard)
+        self._seen = card + UsageCard.code_uses.offset
         self._live = Limits.live.offset + index * ctypes.sizeof(LimitsLive)
 
     @property
@@ -90,7 +104,8 @@ class Seat:
 
     def look(self, now: int) -> None:
         """See whether it wants GPU time, and in what pieces."""
-        charged, wanted, longest, waited = self._desk.peek(self._seen)
+        uses, charged, wanted, longest, waited = self._desk.peek(self._seen)
+        self.new_code, self._code_uses = uses != self._code_uses, uses
         patience = DROWSY_NS if self.busy else BUSY_NS
         self.busy = -FUTURE_NS < now - wanted < patience
         # Rounded up, so that a figure that trembles is no reason to plan anew.
@@ -104,9 +119,10 @@ class Seat:
         """Somebody has thought of this container."""
         self._desk.count(self._live + LimitsLive.beat.offset)
 
-    def withhold(self, unaccounted: int) -> None:
-        """So many bytes of its limit are taken by what its own account does not know."""
-        self._desk.put_long(self._live + LimitsLive.unaccounted_bytes.offset, unaccounted)
+    def withhold(self, outside: Outside) -> None:
+        """What NVML tells; the shim stops keeping room for the uses of code that are in it."""
+        self._desk.put_long(self._live + LimitsLive.unaccounted_bytes.offset, outside.bytes)
+        self._desk.put_long(self._live + LimitsLive.code_seen.offset, outside.code_uses)
 
     def tell(self, words: Words) -> None:
         """Write what differs from before, and wake those who wait for it."""
@@ -167,12 +183,12 @@ class Desk:
         self.seats = self._seats(found)
         return True
 
-    def peek(self, offset: int) -> tuple[int, int, int, int]:
-        """Four numbers of the usage file; zeros where it was cut short."""
+    def peek(self, offset: int) -> tuple[int, int, int, int, int]:
+        """Five numbers of the usage file; zeros where it was cut short."""
         if _pread(self._usage, self._buffer, _SEEN.size, offset) != _SEEN.size:
-            return 0, 0, 0, 0
-        charged, wanted, longest, waited = _SEEN.unpack_from(self._buffer)
-        return charged, wanted, longest, waited
+            return 0, 0, 0, 0, 0
+        uses, charged, wanted, longest, waited = _SEEN.unpack_from(self._buffer)
+        return uses, charged, wanted, longest, waited
 
     def put(self, offset: int, value: int) -> None:
         """Set a word of the limits, in one store."""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from mizar_core import compute
-from mizar_nodeagent.compute.seat import Container, Desk, Seat
+from mizar_nodeagent.compute.seat import Container, Desk, Outside, Seat
 from mizar_nodeagent.errors import RegionDamaged
 
-__all__ = ["Container", "Steward"]
+__all__ = ["Container", "Outside", "Steward"]
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,11 @@ class Card:
         metered = [seat for seat in seats if seat.mode != "None"]
         # A Hard one alone has its share, whatever it does.
         self._matters = len(metered) > 1 or any(seat.mode != "Hard" for seat in metered)
+
+    @property
+    def has_new_code(self) -> bool:
+        """Whether somebody used code for the first time since the round before."""
+        return any(seat.new_code for seat in self._seats)
 
     @property
     def is_hot(self) -> bool:
@@ -64,16 +69,19 @@ class Steward:
     """Goes round the containers that `containers` names, in a thread of its own.
 
     `containers` is asked ten times a second, from that thread. `clock`: nanoseconds of
-    CLOCK_MONOTONIC. A steward knows nothing when it starts: whatever an earlier one wrote is
-    planned anew.
+    CLOCK_MONOTONIC. `new_code` is called from there as well, when code may have come to a card of
+    which no container's account tells. A steward knows nothing when it starts: whatever an earlier
+    one wrote is planned anew.
     """
 
     def __init__(
         self,
         containers: Callable[[], Sequence[Container]],
         clock: Callable[[], int] = time.monotonic_ns,
+        new_code: Callable[[], None] = lambda: None,
     ) -> None:
         self._containers = containers
+        self._new_code = new_code
         self._clock = clock
         self._stopped = threading.Event()
         self._desks: dict[Container, Desk] = {}
@@ -83,7 +91,7 @@ class Steward:
         self._sweep_at = 0
         self._check_at = 0
         self._last_round = clock()
-        self._unaccounted: Mapping[tuple[str, str], int] = {}
+        self._outside: Mapping[tuple[str, str], Outside] = {}
 
     def round(self, now_ns: int | None = None) -> float:
         """Look at every container once and write what follows; seconds until the next round."""
@@ -91,8 +99,11 @@ class Steward:
         sweeping = now >= self._sweep_at
         if sweeping:
             self._sweep(now)
-        for card in self._cards if sweeping else self._hot:
+        looked_at = self._cards if sweeping else self._hot
+        for card in looked_at:
             card.round(now)
+        if any(card.has_new_code for card in looked_at):
+            self._new_code()
         self._hot = [card for card in self._cards if card.is_hot]
         self._last_round = now
         return QUICK_S if self._hot else SWEEP_S
@@ -115,10 +126,10 @@ class Steward:
         finally:
             self._stopped.set()
 
-    def withhold(self, unaccounted: Mapping[tuple[str, str], int]) -> None:
-        """Tell each container, within a tenth of a second, what its own account leaves out: bytes
-        by container and card, zero for all others. For any thread."""
-        self._unaccounted = unaccounted
+    def withhold(self, outside: Mapping[tuple[str, str], Outside]) -> None:
+        """Tell containers, within a tenth of a second, what their own accounts leave out, by
+        container and card. For any thread."""
+        self._outside = outside
 
     @property
     def idle_for(self) -> float:
@@ -158,13 +169,14 @@ class Steward:
             changed |= desk.refresh()
         if changed:
             self._seat()
-        self._tell_unaccounted()
+        self._tell_outside()
 
-    def _tell_unaccounted(self) -> None:
-        known = self._unaccounted
+    def _tell_outside(self) -> None:
+        known = self._outside
         for desk in self._desks.values():
             for uuid, seat in desk.seats.items():
-                seat.withhold(known.get((desk.container.name, uuid), 0))
+                if found := known.get((desk.container.name, uuid)):
+                    seat.withhold(found)
 
     def _part(self, wanted: Sequence[Container], now: int) -> bool:
         """Close what is not wanted any more or has become another file."""

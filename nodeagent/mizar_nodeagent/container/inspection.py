@@ -1,14 +1,18 @@
 """Now and then: does what NVML tells of a container agree with its own account?
 
 Memory that the account leaves out is taken off the container's limit, and processes without the
-shim are told to whoever runs them.
+shim are told to whoever runs them. Code that drivers load when it is first used is such memory: the
+shim counts the uses, and keeps room until a look has found what they took (shim/src/uses.h).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +21,7 @@ from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.cards import CardSource
+from mizar_nodeagent.compute.steward import Outside
 from mizar_nodeagent.container import processes
 from mizar_nodeagent.container.collect import living
 from mizar_nodeagent.container.prestart import Complain
@@ -29,9 +34,13 @@ from mizar_nodeagent.planning.isolation import wants_shim
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 2.0
+SOON_S: Final = 0.1
+"""After code was used for the first time, until so many looks have seen it."""
 LOOKS: Final = 3
 """NVML and the account cannot be read at one instant, so what is allocated or freed in between
 looks like a difference. Only what so many looks agree on is one."""
+REST: Final = 5
+"""A look is followed by a rest of so many times its length, however many processes there are."""
 
 
 class Inspection:
@@ -42,9 +51,10 @@ class Inspection:
         mind: Mind,
         slots: Slots,
         cards: CardSource,
-        tell: Callable[[Mapping[Key, int]], None],
+        tell: Callable[[Mapping[Key, Outside]], None],
         complain: Complain,
         proc: Path = processes.PROC,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mind = mind
         self._slots = slots
@@ -52,19 +62,39 @@ class Inspection:
         self._tell = tell
         self._complain = complain
         self._proc = proc
+        self._clock = clock
+        self._hurried = asyncio.Event()
         self._verdicts: list[Verdict] = []
+        self._steady: list[Verdict] = []
+        self._steady_at = -math.inf
         self._told: set[tuple[str, int]] = set()
-        self.unaccounted: Mapping[Key, int] = {}
         self.strangers: Sequence[Stranger] = ()
+
+    def hurry(self) -> None:
+        """Code was used for the first time: look soon, until it shows. From the loop's thread."""
+        self._hurried.set()
 
     async def run(self) -> None:
         """Look for ever."""
+        soon, took = 0, 0.0
         while True:
-            await asyncio.sleep(EVERY_S)
+            rest = max(SOON_S, REST * took)
+            await asyncio.sleep(rest)
+            if not soon:
+                await self._until_hurried(EVERY_S - rest)
+            soon = LOOKS if self._hurried.is_set() else max(soon - 1, 0)
+            self._hurried.clear()
+            began = time.monotonic()
             try:
                 await self.look()
             except CardsUnknown as error:
+                soon = 0
                 log.debug("nobody can tell who uses the cards: %s", error)
+            took = time.monotonic() - began
+
+    async def _until_hurried(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._hurried.wait(), max(0.0, seconds))
 
     async def look(self) -> None:
         """Compare once. Raises CardsUnknown."""
@@ -78,10 +108,16 @@ class Inspection:
 
     def _conclude(self, verdict: Verdict) -> None:
         self._verdicts = [*self._verdicts, verdict][-LOOKS:]
-        enough = len(self._verdicts) == LOOKS
-        self.unaccounted = _agreed(self._verdicts) if enough else {}
-        self.strangers = _steady(self._verdicts) if enough else ()
-        self._tell(self.unaccounted)
+        if len(self._verdicts) == LOOKS:
+            self._tell(_agreed(self._verdicts))
+        # Who is just ending is among the members no more, but with NVML still: not for seconds.
+        if (now := self._clock()) >= self._steady_at + EVERY_S:
+            self._steady_at = now
+            self._judge_strangers(verdict)
+
+    def _judge_strangers(self, verdict: Verdict) -> None:
+        self._steady = [*self._steady, verdict][-LOOKS:]
+        self.strangers = _seen_always(self._steady) if len(self._steady) == LOOKS else ()
         for stranger in self.strangers:
             self._report(stranger)
         self._told &= {_identity(one) for one in verdict.strangers}
@@ -128,12 +164,15 @@ def _known(slot: Slot, uids: frozenset[str], ids: Collection[str]) -> Known | No
         found = usage.survey(slot.usage, len(uuids))
     except (OSError, RegionDamaged):
         found = usage.Survey(tuple(usage.CardUse(0, 0) for _ in uuids), 0, frozenset())
-    held = {uuid: use.bytes for uuid, use in zip(uuids, found.cards, strict=True)}
-    return Known(slot.name, slot.owner, uids, frozenset(ids), held, found.members)
+    cards = dict(zip(uuids, found.cards, strict=True))
+    held = {uuid: use.bytes for uuid, use in cards.items()}
+    uses = {uuid: use.code_uses for uuid, use in cards.items()}
+    return Known(slot.name, slot.owner, uids, frozenset(ids), held, found.members, uses)
 
 
 def _most(before: Iterable[Known], after: Iterable[Known]) -> list[Known]:
-    """What each held at most, and who was a member at any time, around NVML's answer."""
+    """What each held at most, and who was a member at any time, around NVML's answer; and the uses
+    of code before it."""
     earlier = {one.slot: one for one in before}
     return [
         Known(
@@ -143,22 +182,25 @@ def _most(before: Iterable[Known], after: Iterable[Known]) -> list[Known]:
             now.ids,
             {uuid: max(size, then.held.get(uuid, 0)) for uuid, size in now.held.items()},
             now.members | then.members,
+            then.code_uses,
         )
         for now in after
         if (then := earlier.get(now.slot))
     ]
 
 
-def _agreed(verdicts: Sequence[Verdict]) -> dict[Key, int]:
-    """What every look has found at least."""
+def _agreed(verdicts: Sequence[Verdict]) -> dict[Key, Outside]:
+    """What every look has found at least, and the uses of code that the first one can have seen."""
     return {
-        key: min(one.unaccounted[key] for one in verdicts)
+        key: Outside(
+            min(one.unaccounted[key] for one in verdicts), verdicts[0].code_uses.get(key, 0)
+        )
         for key in verdicts[-1].unaccounted
         if all(key in one.unaccounted for one in verdicts)
     }
 
 
-def _steady(verdicts: Sequence[Verdict]) -> list[Stranger]:
+def _seen_always(verdicts: Sequence[Verdict]) -> list[Stranger]:
     """Those that every look has found."""
     always = set.intersection(*({_identity(one) for one in it.strangers} for it in verdicts))
     return [one for one in verdicts[-1].strangers if _identity(one) in always]

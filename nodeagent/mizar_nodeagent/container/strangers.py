@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mizar_nodeagent.container.processes import HostProcess
 from mizar_nodeagent.container.slots import Owner
@@ -15,7 +15,8 @@ Key = tuple[str, str]
 @dataclass(frozen=True)
 class Known:
     """A container that should have the shim. `held`: bytes by its own account, per card.
-    `members`: its processes that shook hands. `ids`: under which the runtime knows it."""
+    `members`: its processes that shook hands. `ids`: under which the runtime knows it.
+    `code_uses`: how often they used code for the first time so far, per card."""
 
     slot: str
     owner: Owner
@@ -23,6 +24,7 @@ class Known:
     ids: frozenset[str]
     held: Mapping[str, int]
     members: frozenset[tuple[int, int]]
+    code_uses: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,12 @@ class Stranger:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What there is beyond the containers' own accounts."""
+    """What there is beyond the containers' own accounts, for each card that answered (bytes, not
+    negative), and the uses of code that were counted before."""
 
     unaccounted: Mapping[Key, int]
     strangers: Sequence[Stranger]
+    code_uses: Mapping[Key, int] = field(default_factory=dict)
 
 
 def judge(
@@ -62,8 +66,10 @@ def judge(
             if process.member not in home.members:
                 strangers.append(Stranger(home.owner, uuid, process, size))
     held = {(one.slot, uuid): size for one in known for uuid, size in one.held.items()}
-    unaccounted = {key: size - held.get(key, 0) for key, size in seen.items()}
-    return Verdict({key: size for key, size in unaccounted.items() if size > 0}, strangers)
+    held = {key: size for key, size in held.items() if key[1] in workers}
+    uses = {(one.slot, uuid): count for one in known for uuid, count in one.code_uses.items()}
+    unaccounted = {key: max(0, seen.get(key, 0) - held.get(key, 0)) for key in held | seen}
+    return Verdict(unaccounted, strangers, uses)
 
 
 def _home(process: HostProcess, known: Sequence[Known]) -> Known | None:

@@ -1,5 +1,6 @@
 """Who uses a card past the shim: told apart by /proc, the usage file and NVML's figures."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -13,11 +14,14 @@ import pytest
 from mizar_core.carve import CardLimit
 from mizar_core.models import Isolation
 from mizar_nodeagent import limits, usage
-from mizar_nodeagent.container import processes
-from mizar_nodeagent.container.inspection import LOOKS, Inspection
+from mizar_nodeagent.compute.steward import Outside
+from mizar_nodeagent.container import inspection, processes
+from mizar_nodeagent.container.inspection import EVERY_S, LOOKS, Inspection
 from mizar_nodeagent.container.processes import HostProcess
 from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.container.strangers import Known, judge
+from mizar_nodeagent.regions import UsageCard, UsageHead
+from support.waiting import wait_for
 from unit.nodeagent.makers import CARD, GIB, RESOURCE, carve, device, share, share_claim, view
 
 UID = "12345678-1234-1234-1234-123456789abc"
@@ -94,7 +98,7 @@ def process(pid: int = 500, **changes: Any) -> HostProcess:
 
 def test_what_agrees_is_no_news() -> None:
     verdict = judge({CARD: {500: 90 * MIB}}, {500: process()}, [known()])
-    assert (verdict.unaccounted, verdict.strangers) == ({}, [])
+    assert (verdict.unaccounted, verdict.strangers) == ({("s", CARD): 0}, [])
 
 
 def test_what_nvml_tells_beyond_the_account_is_unaccounted() -> None:
@@ -121,7 +125,7 @@ def test_containers_of_one_pod_are_told_apart_by_the_runtimes_id() -> None:
     first = known("a", owner=Owner("team-a", "share", UID, "one"), ids=frozenset({"1" * 64}))
     second = known("b", owner=Owner("team-a", "share", UID, "two"), ids=frozenset({ID}))
     verdict = judge({CARD: {500: 150 * MIB}}, {500: process()}, [second, first])
-    assert verdict.unaccounted == {("b", CARD): 50 * MIB}
+    assert verdict.unaccounted == {("a", CARD): 0, ("b", CARD): 50 * MIB}
 
 
 def test_a_container_of_the_pod_without_a_slot_counts_for_the_one_that_has_one() -> None:
@@ -133,7 +137,12 @@ def test_a_container_of_the_pod_without_a_slot_counts_for_the_one_that_has_one()
 def test_other_pods_are_left_alone() -> None:
     foreign = process(pod_uid=UID.replace("1", "f"))
     verdict = judge({CARD: {500: GIB}}, {500: foreign}, [known()])
-    assert (verdict.unaccounted, verdict.strangers) == ({}, [])
+    assert (verdict.unaccounted, verdict.strangers) == ({("s", CARD): 0}, [])
+
+
+def test_of_a_card_that_does_not_answer_nothing_is_said() -> None:
+    verdict = judge({}, {}, [known(code_uses={CARD: 7})])
+    assert verdict.unaccounted == {}
 
 
 class Node:
@@ -150,7 +159,9 @@ class Node:
         carving = SimpleNamespace(carve=carve(isolation=isolation))
         mind: Any = SimpleNamespace(view=now, carving_of=lambda device: carving)
         self.on_card: dict[int, int] = {}
-        self.told: list[Mapping[tuple[str, str], int]] = []
+        self.told: list[Mapping[tuple[str, str], Outside]] = []
+        self.now = 0.0
+        self.usage = slot.usage
         self.complaints: list[tuple[Owner, str, str]] = []
         self.proc = folder / "proc"
         slots: Any = SimpleNamespace(all=lambda: [slot])
@@ -161,6 +172,7 @@ class Node:
             self.told.append,
             lambda *said: self.complaints.append(said),
             self.proc,
+            clock=lambda: self.now,
         )
 
     async def workers(self, uuids: set[str]) -> dict[str, dict[int, int]]:
@@ -168,7 +180,21 @@ class Node:
 
     async def look(self, times: int = LOOKS) -> None:
         for _ in range(times):
+            self.now += EVERY_S
             await self.inspection.look()
+
+    def use_code(self, times: int) -> None:
+        """The shim has counted so many uses."""
+        at = UsageHead.cards.offset + UsageCard.code_uses.offset
+        with self.usage.open("r+b") as file:
+            file.seek(at)
+            file.write(times.to_bytes(8, "little"))
+
+    @property
+    def withheld(self) -> tuple[int, int]:
+        """What was told last: MiB, and uses of code."""
+        outside = self.told[-1]["s", CARD]
+        return outside.bytes // MIB, outside.code_uses
 
 
 @pytest.fixture
@@ -183,12 +209,12 @@ async def test_a_container_without_the_shim_is_reported_once(node: Node) -> None
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 300 * MIB}
     await node.look(LOOKS - 1)
-    assert (node.complaints, node.told[-1]) == ([], {})
+    assert (node.complaints, node.told) == ([], [])
     await node.look(3)
     ((owner, reason, sentence),) = node.complaints
     assert (owner, reason) == (OWNER, "IsolationNotEnforced")
     assert "(7) of container main holds 300 MiB" in sentence and "glibc" in sentence
-    assert node.told[-1] == {("s", CARD): 300 * MIB}
+    assert node.withheld == (300, 0)
     assert len(node.inspection.strangers) == 1
 
 
@@ -198,7 +224,7 @@ async def test_what_is_gone_is_told_at_once_and_reported_again_if_it_comes_back(
     await node.look()
     node.on_card = {}
     await node.look(1)
-    assert node.told[-1] == {} and node.inspection.strangers == []
+    assert node.withheld == (0, 0) and node.inspection.strangers == []
     node.on_card = {500: 300 * MIB}
     await node.look()
     assert len(node.complaints) == 2
@@ -209,7 +235,7 @@ async def test_a_difference_that_comes_and_goes_is_none(node: Node) -> None:
     for size in (300, 0, 300, 300, 0):
         node.on_card = {500: size * MIB} if size else {}
         await node.look(1)
-    assert all(one == {} for one in node.told)
+    assert node.told and all(one["s", CARD].bytes == 0 for one in node.told)
 
 
 async def test_the_least_of_what_was_seen_counts(node: Node) -> None:
@@ -217,7 +243,46 @@ async def test_the_least_of_what_was_seen_counts(node: Node) -> None:
     for size in (300, 200, 400):
         node.on_card = {500: size * MIB}
         await node.look(1)
-    assert node.told[-1] == {("s", CARD): 200 * MIB}
+    assert node.withheld == (200, 0)
+
+
+async def test_uses_of_code_are_seen_when_every_look_can_have_seen_what_they_took(
+    node: Node,
+) -> None:
+    put_process(node.proc, 500, CGROUP)
+    await node.look()
+    node.use_code(5)
+    node.on_card = {500: 10 * MIB}
+    for _ in range(LOOKS - 1):
+        await node.look(1)
+        assert node.withheld == (0, 0)
+    node.use_code(9)
+    await node.look(1)
+    assert node.withheld == (10, 5)
+
+
+async def test_who_looks_often_takes_nobody_for_a_stranger_sooner(node: Node) -> None:
+    put_process(node.proc, 500, CGROUP)
+    node.on_card = {500: 300 * MIB}
+    for _ in range(5 * LOOKS):
+        node.now += EVERY_S / 20
+        await node.inspection.look()
+    assert node.withheld == (300, 0) and node.complaints == []
+
+
+async def test_new_code_is_looked_at_soon(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "EVERY_S", 1e6)
+    put_process(node.proc, 500, CGROUP)
+    node.on_card = {500: 10 * MIB}
+    running = asyncio.create_task(node.inspection.run())
+    node.use_code(1)
+    node.inspection.hurry()
+
+    def agreed() -> bool:
+        return bool(node.told) and node.withheld == (10, 1)
+
+    await asyncio.to_thread(wait_for, "the looks to agree", agreed)
+    running.cancel()
 
 
 async def test_who_asked_for_no_shim_is_left_alone(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from mizar_core.compute import PERIOD_FAR_US
 from mizar_core.models import ComputeMode
 from mizar_core.windows import BITS, VALID, Window
 from mizar_nodeagent import limits, regions, usage
-from mizar_nodeagent.compute.steward import Container, Steward
+from mizar_nodeagent.compute.steward import Container, Outside, Steward
 
 GIB = 1 << 30
 MS = 1_000_000
@@ -56,6 +56,13 @@ class Tenant:
         with self.usage.open("r+b") as file:
             os.pwrite(file.fileno(), struct.pack("<Q", total), BLOCK + 16)
 
+    def use_code(self, times: int, card: int = 0) -> None:
+        """It has used code for the first time, so often in its life."""
+        place = BLOCK + card * ctypes.sizeof(regions.UsageCard)
+        place += regions.UsageCard.code_uses.offset - regions.UsageCard.compute.offset
+        with self.usage.open("r+b") as file:
+            os.pwrite(file.fileno(), struct.pack("<Q", times), place)
+
     def live(self, card: int = 0) -> regions.LimitsLive:
         raw = self.limits.read_bytes()
         return regions.LimitsLive.from_buffer_copy(
@@ -74,7 +81,13 @@ class Room:
         self.folder = folder
         self.tenants: list[Tenant] = []
         self.now = 1_000_000 * MS
-        self.steward = Steward(lambda: [one.container for one in self.tenants], lambda: self.now)
+        self.asked = 0
+        self.steward = Steward(
+            lambda: [one.container for one in self.tenants], lambda: self.now, self.ask
+        )
+
+    def ask(self) -> None:
+        self.asked += 1
 
     def add(self, name: str, mode: ComputeMode, share: int, *cards: str) -> Tenant:
         tenant = Tenant(self.folder / name, mode, share, *cards)
@@ -128,6 +141,32 @@ def test_who_falls_silent_is_counted_for_a_moment_longer(room: Room) -> None:
         assert one.window
     room.round(one, after_ms=30)
     assert one.window is None
+
+
+@pytest.mark.parametrize("mode", ["None", "Hard"])
+def test_new_code_is_asked_for_once(room: Room, mode: ComputeMode) -> None:
+    tenant = room.add("one", mode, 5000, "GPU-1", "GPU-2")
+    room.round()
+    assert room.asked == 0
+    for times, card in ((1, 0), (7, 1), (8, 1)):
+        tenant.use_code(times, card)
+        before = room.asked
+        room.round()
+        room.round()
+        assert room.asked == before + 1
+
+
+def test_what_is_outside_the_account_is_told_where_it_is_known(room: Room) -> None:
+    one, two = room.add("one", "Hard", 5000), room.add("two", "None", 5000, "GPU-1", "GPU-2")
+    for outside in (Outside(10 << 20, 5), Outside(0, 9)):
+        room.steward.withhold({("one", CARD): outside, ("two", "GPU-2"): outside})
+        room.round()
+        for live in (one.live(), two.live(1)):
+            assert (live.unaccounted_bytes, live.code_seen) == (outside.bytes, outside.code_uses)
+    room.steward.withhold({})  # nobody knows: what was told goes on
+    room.round()
+    assert one.live().code_seen == 9
+    assert (two.live().unaccounted_bytes, two.live().code_seen) == (0, 0)
 
 
 def test_a_changed_word_rings_and_an_unchanged_one_does_not(room: Room) -> None:

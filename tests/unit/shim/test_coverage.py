@@ -41,6 +41,7 @@ def snippets(env: dict[str, str]) -> Iterator[tuple[str, ...]]:
     for name in set(run("copies", env=env).stdout.split()) - {"metered", "stalls"}:
         yield "copies", name, "link"
     yield "stalls", "all", "link"
+    yield "uses", "each_handle_counts", "link"
     yield from OTHER_WAYS
 
 

@@ -44,9 +44,9 @@ def compile_sample() -> Path:
     return _cached_program("cuda-sample", [SAMPLE], [*FLAGS, str(SAMPLE)])
 
 
-def snippet_names() -> list[str]:
-    """Every SNIPPET in the sources that needs no command line."""
-    text = "".join(path.read_text() for path in sorted(HERE.glob("*.c")))
+def snippet_names(source: str = "*") -> list[str]:
+    """Every SNIPPET in the sources, or in one of them, that needs no command line."""
+    text = "".join(path.read_text() for path in sorted(HERE.glob(f"{source}.c")))
     names = re.findall(r"^SNIPPET\((\w+)\)", text, flags=re.MULTILINE)
     return [name for name in names if "_" in name]
 

@@ -1,0 +1,288 @@
+/*
+ * Code that the driver loads when it is first used: `uses CASE WAY`, with functions looked up that
+ * way. The container has 64 MiB of card 0. The test plays the node agent's part.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "api.h"
+#include "cases.h"
+#include "check.h"
+
+#define LIMIT (64 * MIB)
+#define PAGE (2 * MIB)
+#define PER_PAGE 4 /* uses that a page has room for */
+
+static struct mizar_limits_live *live; /* what the agent says of card 0 */
+
+static uint64_t counted(void) {
+    return atomic_load((_Atomic uint64_t *)&api_usage()->cards[0].code_uses);
+}
+
+/* As the agent does it. */
+static void tell(uint64_t bytes, uint64_t seen) {
+    atomic_store((_Atomic uint64_t *)&live->unaccounted_bytes, bytes);
+    atomic_store((_Atomic uint64_t *)&live->code_seen, seen);
+}
+
+static void *map(const char *name, size_t bytes) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", getenv("MIZAR_DIR"), name);
+    int fd = open(path, O_RDWR);
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(fd >= 0 && mapped != MAP_FAILED);
+    return mapped;
+}
+
+static CUdeviceptr take(uint64_t bytes) {
+    CUdeviceptr pointer;
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, bytes), CUDA_SUCCESS);
+    return pointer;
+}
+
+static uint64_t free_bytes(void) {
+    size_t left, total;
+    CHECK_IS(api.cuMemGetInfo_v2(&left, &total), CUDA_SUCCESS);
+    return left;
+}
+
+static CUresult launch(uintptr_t function) {
+    return api.cuLaunchKernel((CUfunction)function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+}
+
+/* So many functions that nobody has launched yet. */
+static CUresult launch_new(int count) {
+    static uintptr_t next = 0x1000;
+    CUresult result = CUDA_SUCCESS;
+    while (count-- && result == CUDA_SUCCESS) result = launch(next += 0x100);
+    return result;
+}
+
+/* ---- what counts ------------------------------------------------------------------------------------ */
+
+static void launches_count_once(void) {
+    uint64_t before = counted();
+    for (int i = 0; i < 100; i++) CHECK_IS(launch(0x100), CUDA_SUCCESS);
+    CHECK_IS(counted(), before + 1);
+    CHECK_IS(launch(0x200), CUDA_SUCCESS);
+    CHECK_IS(counted(), before + 2);
+}
+
+static void each_handle_counts(void) {
+    const char *names[] = {"one", "other"};
+    CUmodule module = (CUmodule)0x2000;
+    CUlibrary library = (CUlibrary)0x3000;
+    CUfunction function;
+    uint64_t before = counted();
+    for (int i = 0; i < 4; i++) {
+        const char *name = names[i % 2];
+        CHECK_IS(api.cuModuleGetFunction(&function, module, name), CUDA_SUCCESS);
+        CHECK_IS(api.cuLibraryGetGlobal(NULL, NULL, library, name), CUDA_SUCCESS);
+        CHECK_IS(api.cuKernelGetFunction(&function, (CUkernel)0x4000), CUDA_SUCCESS);
+        CHECK_IS(api.cuFuncLoad((CUfunction)0x5000), CUDA_SUCCESS);
+    }
+    CHECK_IS(counted(), before + 6);
+    CHECK_IS(api.cuModuleGetGlobal(NULL, NULL, module, "variable"), CUDA_SUCCESS);
+    CHECK_IS(api.cuModuleGetGlobal_v2(NULL, NULL, module, "another"), CUDA_SUCCESS);
+    CHECK_IS(counted(), before + 8);
+}
+
+static void graphs_count(void) {
+    CUgraphExec exec;
+    uint64_t before = counted();
+    fake.graph_kernels[0] = fake.graph_kernels[1] = 0x100;
+    fake.graph_kernels[2] = 0x200;
+    for (int i = 0; i < 2; i++)
+        CHECK_IS(api.cuGraphInstantiateWithFlags(&exec, (CUgraph)&fake, 0), CUDA_SUCCESS);
+    CHECK_IS(counted(), before + 2);
+    CHECK_IS(launch(0x200), CUDA_SUCCESS);
+    CHECK_IS(counted(), before + 2);
+}
+
+static void captured_launches_count(void) {
+    uint64_t before = counted();
+    fake.capturing = 1;
+    CHECK_IS(launch(0x100), CUDA_SUCCESS);
+    CHECK_IS(counted(), before + 1);
+}
+
+static void contexts_count(void) {
+    CUcontext context;
+    uint64_t before = counted();
+    CHECK_IS(api.cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+    CHECK_IS(counted(), before + 1);
+}
+
+static void handles_of_what_was_unloaded_count_again(void) {
+    uint64_t before = counted();
+    CHECK_IS(launch(0x100), CUDA_SUCCESS);
+    CHECK_IS(api.cuModuleUnload((CUmodule)0x2000), CUDA_SUCCESS);
+    CHECK_IS(api.cuFuncLoad((CUfunction)0x100), CUDA_SUCCESS);
+    CHECK_IS(counted(), before + 2);
+}
+
+static void eager_code_does_not_count(void) {
+    CHECK_IS(launch_new(3), CUDA_SUCCESS);
+    CHECK_IS(counted(), 0);
+    CHECK_IS(free_bytes(), LIMIT);
+}
+
+static void very_many(void) {
+    uint64_t before = counted();
+    for (int i = 0; i < 20000; i++) {
+        CHECK_IS(launch_new(1), CUDA_SUCCESS);
+        tell(0, counted());
+    }
+    CHECK_IS(counted(), before + 20000);
+}
+
+/* ---- room for it ------------------------------------------------------------------------------------ */
+
+static void a_page_is_kept(void) {
+    CUdeviceptr pointer;
+    CHECK_IS(launch_new(1), CUDA_SUCCESS);
+    CHECK_IS(free_bytes(), LIMIT - PAGE);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, LIMIT), CUDA_ERROR_OUT_OF_MEMORY);
+    take(free_bytes());
+    CHECK_IS(free_bytes(), 0);
+    CHECK_IS(launch_new(2), CUDA_SUCCESS);
+}
+
+static void what_was_not_seen_yet_has_room(void) {
+    CHECK_IS(launch_new((int)(PER_PAGE - counted())), CUDA_SUCCESS);
+    CHECK_IS(free_bytes(), LIMIT - PAGE);
+    CHECK_IS(launch_new(1), CUDA_SUCCESS);
+    CHECK_IS(free_bytes(), LIMIT - 2 * PAGE);
+    tell(PAGE, counted() - 1);
+    CHECK_IS(free_bytes(), LIMIT - 2 * PAGE);
+    tell(PAGE, counted());
+    CHECK_IS(free_bytes(), LIMIT - 2 * PAGE);
+    tell(0, counted());
+    CHECK_IS(free_bytes(), LIMIT - PAGE);
+}
+
+static void no_use_passes_the_limit(void) {
+    take(LIMIT - PAGE);
+    tell(0, counted());
+    CHECK_IS(launch_new(PER_PAGE), CUDA_SUCCESS);
+    CHECK_IS(launch_new(1), CUDA_ERROR_OUT_OF_MEMORY); /* nobody has looked */
+    tell(0, counted());
+    CHECK_IS(launch_new(1), CUDA_SUCCESS);
+    tell(PAGE, counted());
+    CUdeviceptr pointer;
+    uint64_t launched = fake.calls[FAKE_cuLaunchKernel];
+    CHECK_IS(launch_new(1), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api.cuFuncLoad((CUfunction)0x100), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 512), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuLaunchKernel], launched);
+    CHECK_IS(fake.calls[FAKE_cuFuncLoad], 0);
+}
+
+static void what_is_freed_is_room(void) {
+    CUdeviceptr pointer = take(LIMIT - PAGE);
+    tell(PAGE, counted());
+    CHECK_IS(launch_new(1), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
+    CHECK_IS(launch_new(1), CUDA_SUCCESS);
+}
+
+static void what_pools_keep_is_room(void) {
+    CUdeviceptr pointer;
+    fake.pool_threshold = UINT64_MAX;
+    CHECK_IS(api.cuMemAllocAsync(&pointer, LIMIT - PAGE, NULL), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemFreeAsync(pointer, NULL), CUDA_SUCCESS);
+    CHECK_IS(api.cuStreamSynchronize(NULL), CUDA_SUCCESS);
+    tell(PAGE, counted());
+    CHECK_IS(launch_new(1), CUDA_SUCCESS);
+}
+
+static void *load(void *function) {
+    fake_use(0);
+    CHECK_IS(api.cuFuncLoad(function), CUDA_SUCCESS);
+    return NULL;
+}
+
+static uint32_t begun(void) {
+    return __atomic_load_n(&api_usage()->slots[0].code_begun[0], __ATOMIC_ACQUIRE);
+}
+
+/* What the driver is at has room, and says that it is not done. */
+static void uses_begin_and_end(void) {
+    pthread_t thread;
+    uint64_t before = counted();
+    CHECK_IS(begun(), 0);
+    fake.stays_in = FAKE_cuFuncLoad + 1;
+    CHECK_IS(pthread_create(&thread, NULL, load, (void *)0x100), 0);
+    while (!__atomic_load_n(&fake.is_in, __ATOMIC_ACQUIRE)) sched_yield();
+    CHECK_IS(counted(), before + 1);
+    CHECK_IS(begun(), 1);
+    __atomic_store_n(&fake.stays_in, 0, __ATOMIC_RELEASE);
+    CHECK_IS(pthread_join(thread, NULL), 0);
+    CHECK_IS(counted(), before + 1);
+    CHECK_IS(begun(), 0);
+}
+
+static void *look_later(void *seen) {
+    usleep(100000);
+    tell(0, *(uint64_t *)seen);
+    return NULL;
+}
+
+static void who_has_no_room_waits_for_a_look(void) {
+    pthread_t agent;
+    take(LIMIT - PAGE);
+    tell(0, counted());
+    CHECK_IS(launch_new(PER_PAGE), CUDA_SUCCESS);
+    uint64_t seen = counted();
+    CHECK_IS(pthread_create(&agent, NULL, look_later, &seen), 0);
+    CHECK_IS(launch_new(1), CUDA_SUCCESS);
+    CHECK_IS(pthread_join(agent, NULL), 0);
+}
+
+static void scribbled_counts_lift_no_limit(void) {
+    static const uint64_t values[] = {0, 1, 1 << 20, UINT64_MAX / 2, UINT64_MAX};
+    struct mizar_usage *usage = map("usage", sizeof *usage);
+    CUdeviceptr pointer;
+    for (size_t i = 0; i < 5; i++)
+        for (size_t k = 0; k < 5; k++) {
+            usage->cards[0].code_uses = values[i];
+            tell(0, values[k]);
+            CHECK(free_bytes() <= LIMIT);
+            CHECK_IS(api.cuMemAlloc_v2(&pointer, LIMIT + 1), CUDA_ERROR_OUT_OF_MEMORY);
+        }
+}
+
+static const struct test_case cases[] = {
+    {"launches_count_once", launches_count_once},
+    {"each_handle_counts", each_handle_counts},
+    {"graphs_count", graphs_count},
+    {"captured_launches_count", captured_launches_count},
+    {"contexts_count", contexts_count},
+    {"handles_of_what_was_unloaded_count_again", handles_of_what_was_unloaded_count_again},
+    {"eager_code_does_not_count", eager_code_does_not_count},
+    {"very_many", very_many},
+    {"uses_begin_and_end", uses_begin_and_end},
+    {"a_page_is_kept", a_page_is_kept},
+    {"what_was_not_seen_yet_has_room", what_was_not_seen_yet_has_room},
+    {"no_use_passes_the_limit", no_use_passes_the_limit},
+    {"what_is_freed_is_room", what_is_freed_is_room},
+    {"what_pools_keep_is_room", what_pools_keep_is_room},
+    {"who_has_no_room_waits_for_a_look", who_has_no_room_waits_for_a_look},
+    {"scribbled_counts_lift_no_limit", scribbled_counts_lift_no_limit},
+};
+
+int main(int count, char **arguments) {
+    size_t all = sizeof cases / sizeof *cases;
+    if (count < 3) return cases_list(cases, all), 0;
+    fake.lazy = strcmp(arguments[1], "eager_code_does_not_count") != 0;
+    api_load(arguments[2]);
+    api_start();
+    live = ((struct mizar_limits *)map("limits", sizeof(struct mizar_limits)))->live;
+    cases_run(cases, all, arguments[1]);
+    return 0;
+}

@@ -1,0 +1,45 @@
+"""Code that drivers load when it is first used: counted, with room kept until the agent looks."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import run
+from .slot import MIB, Card, Slot, card_uuid
+
+CASES = [
+    "launches_count_once",
+    "each_handle_counts",
+    "graphs_count",
+    "captured_launches_count",
+    "contexts_count",
+    "handles_of_what_was_unloaded_count_again",
+    "eager_code_does_not_count",
+    "very_many",
+    "uses_begin_and_end",
+    "a_page_is_kept",
+    "what_was_not_seen_yet_has_room",
+    "no_use_passes_the_limit",
+    "what_is_freed_is_room",
+    "what_pools_keep_is_room",
+    "who_has_no_room_waits_for_a_look",
+    "scribbled_counts_lift_no_limit",
+]
+
+
+def test_every_case_is_run(env: dict[str, str]) -> None:
+    assert run("uses", env=env).stdout.split() == CASES
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["unmetered", "metered"])
+@pytest.mark.parametrize("case", CASES)
+def test_code_that_comes_when_it_is_used(
+    case: str, mode: int, env: dict[str, str], slot: Slot
+) -> None:
+    slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=mode, core_share=9000))
+    run("uses", case, "link", env=env)
+
+
+@pytest.mark.parametrize("way", ["dlsym", "proc", "proc_v1"])
+def test_however_its_functions_were_looked_up(way: str, env: dict[str, str]) -> None:
+    run("uses", "each_handle_counts", way, env=env)
