@@ -205,6 +205,7 @@ int main(int count, char **arguments) {
     const char *what = arguments[1];
     int number = count > 2 ? atoi(arguments[2]) : 0;
     if (!strcmp(what, "starts")) return starts(number, arguments[0]), 0;
+    fake.lazy = 1; /* as drivers are */
     api_load("dlsym");
     if (!strcmp(what, "idle")) idle_processes(number);
     api_start();
