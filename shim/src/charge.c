@@ -140,10 +140,9 @@ static bool remember(struct charge *charge, uint64_t key) {
     return false;
 }
 
-void charge_free(struct charge *charge, uint64_t key, charge_undo *undo) {
-    const struct alloc *alloc = &charge->alloc;
-    if (undo(key) == CUDA_SUCCESS) return;
-    account_force(charge->regions, alloc->card, larger(account_size(alloc->bytes), PAGE_BYTES));
+void charge_free(struct charge *charge, uint64_t bytes, uint64_t key, charge_undo *undo) {
+    if (undo(key) == CUDA_SUCCESS || !charge->regions) return;
+    account_force(charge->regions, charge->alloc.card, larger(account_size(bytes), PAGE_BYTES));
 }
 
 CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, charge_undo *undo) {
@@ -151,7 +150,7 @@ CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, cha
     if (result != CUDA_SUCCESS)
         charge_cancel(charge);
     else if (!remember(charge, key)) {
-        charge_free(charge, key, undo);
+        charge_free(charge, charge->alloc.bytes, key, undo);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     return result;

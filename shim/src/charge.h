@@ -51,8 +51,8 @@ CUresult charge_correct(struct charge *charge, uint64_t bytes);
  */
 CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, charge_undo *undo);
 
-/* Frees what may not be there. What the driver does not free is charged all the same. */
-void charge_free(struct charge *charge, uint64_t key, charge_undo *undo);
+/* Frees what may not be there, so many bytes. What the driver does not free is charged all the same. */
+void charge_free(struct charge *charge, uint64_t bytes, uint64_t key, charge_undo *undo);
 
 /* Makes drivers give back what nobody can use any more; whether anything was. */
 bool charge_give_unused_back(struct regions *regions, int card);

@@ -147,7 +147,7 @@ CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool pri
     return CUDA_SUCCESS;
 }
 
-/* What was measured takes the place of what was reserved. */
+/* What was measured takes the place of what was reserved. False: it is more than is allowed. */
 static bool correct(struct context_charge *charge) {
     struct regions *regions = charge->regions;
     uint64_t *sample = sample_wanted(regions, charge->card), bytes;
@@ -156,37 +156,38 @@ static bool correct(struct context_charge *charge) {
     after -= charge->before;
     __atomic_store_n(sample, after > 0 ? (uint64_t)after + 1 : 1, __ATOMIC_RELAXED);
     known_cost(regions, charge->card, &bytes);
-    if (bytes < charge->bytes)
-        account_release(regions, charge->card, charge->bytes - bytes);
-    else if (!account_reserve(regions, charge->card, bytes - charge->bytes))
-        return false;
+    uint64_t reserved = charge->bytes, more = bytes > reserved ? bytes - reserved : 0;
+    bool allowed = !more || account_reserve(regions, charge->card, more);
     charge->bytes = bytes;
-    return true;
+    if (bytes < reserved) account_release(regions, charge->card, reserved - bytes);
+    if (!allowed) account_force(regions, charge->card, more);
+    return allowed;
 }
 
 static CUresult undo(const struct context_charge *charge, CUcontext context) {
-    if (charge->primary)
-        REAL(cuDevicePrimaryCtxRelease_v2)(charge->device);
-    else
-        REAL(cuCtxDestroy_v2)(context);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return charge->primary ? REAL(cuDevicePrimaryCtxRelease_v2)(charge->device)
+                           : REAL(cuCtxDestroy_v2)(context);
 }
 
-static CUresult settle(struct context_charge *charge, CUresult result, CUcontext context) {
+static void record(struct context_charge *charge, CUcontext context) {
     struct regions *regions = charge->regions;
-    if (result == CUDA_SUCCESS && !correct(charge)) result = undo(charge, context);
-    if (result == CUDA_SUCCESS) {
-        add(regions->process, (struct process_context){.handle = (uint64_t)(uintptr_t)context,
-                                                       .bytes = charge->bytes,
-                                                       .card = charge->card,
-                                                       .device = charge->device,
-                                                       .primary = charge->primary});
-        count_context(regions, charge->card, (int64_t)charge->bytes);
-        uses_count(regions, charge->card);
-    } else {
-        account_release(regions, charge->card, charge->bytes);
-    }
-    return result;
+    add(regions->process, (struct process_context){.handle = (uint64_t)(uintptr_t)context,
+                                                   .bytes = charge->bytes,
+                                                   .card = charge->card,
+                                                   .device = charge->device,
+                                                   .primary = charge->primary});
+    count_context(regions, charge->card, (int64_t)charge->bytes);
+    uses_count(regions, charge->card);
+}
+
+/* One that is not ended again is there, though it may not be: it counts. */
+static CUresult settle(struct context_charge *charge, CUresult result, CUcontext context) {
+    bool made = result == CUDA_SUCCESS, allowed = made && correct(charge);
+    if (allowed || (made && undo(charge, context) != CUDA_SUCCESS))
+        record(charge, context);
+    else
+        account_release(charge->regions, charge->card, charge->bytes);
+    return made && !allowed ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context) {

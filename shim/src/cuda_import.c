@@ -43,7 +43,7 @@ static CUresult charge_opened(CUdeviceptr pointer, charge_undo *undo) {
     REAL(cuMemGetAddressRange_v2)(&base, &bytes, pointer);
     CUresult result = charge_current(&charge, bytes);
     if (result == CUDA_SUCCESS) return charge_settle(&charge, result, pointer, undo);
-    undo(pointer);
+    charge_free(&charge, bytes, pointer, undo);
     return result;
 }
 

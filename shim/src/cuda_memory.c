@@ -55,8 +55,9 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     if (result == CUDA_SUCCESS)
         result = allocate_pitch(&charge, pointer, pitch, width, height, element);
     if (result == CUDA_SUCCESS) {
-        result = charge_correct(&charge, (uint64_t)*pitch * height);
-        if (result != CUDA_SUCCESS) charge_free(&charge, *pointer, undo);
+        uint64_t bytes = (uint64_t)*pitch * height;
+        result = charge_correct(&charge, bytes);
+        if (result != CUDA_SUCCESS) charge_free(&charge, bytes, *pointer, undo);
     }
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }
@@ -76,8 +77,9 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsign
     if (result == CUDA_SUCCESS)
         result = allocate_pitch_v1(&charge, pointer, pitch, width, height, element);
     if (result == CUDA_SUCCESS) {
-        result = charge_correct(&charge, (uint64_t)*pitch * height);
-        if (result != CUDA_SUCCESS) charge_free(&charge, *pointer, undo);
+        uint64_t bytes = (uint64_t)*pitch * height;
+        result = charge_correct(&charge, bytes);
+        if (result != CUDA_SUCCESS) charge_free(&charge, bytes, *pointer, undo);
     }
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }

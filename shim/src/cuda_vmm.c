@@ -7,12 +7,10 @@
 static CUresult create(struct charge *charge, CUmemGenericAllocationHandle *handle, size_t bytes,
                        const CUmemAllocationProp *prop, unsigned long long flags) {
     CUresult result = REAL(cuMemCreate)(handle, bytes, prop, flags);
-    if (result == CUDA_SUCCESS && charge->reserved && !vmm_add(charge, *handle)) {
-        REAL(cuMemRelease)(*handle);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (result != CUDA_SUCCESS) charge_cancel(charge);
-    return result;
+    bool made = result == CUDA_SUCCESS;
+    if (made && (!charge->reserved || vmm_add(charge, *handle))) return result;
+    if (!made || REAL(cuMemRelease)(*handle) == CUDA_SUCCESS) charge_cancel(charge);
+    return made ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 /* Host memory is not ours to count. */
@@ -128,13 +126,13 @@ static bool keep(uint64_t keeper, CUmemGenericAllocationHandle handle) {
     return kept;
 }
 
-/* The same for the memory that is mapped there. */
+/* The same for the memory that is mapped there: by a reference that counts like the program's. */
 static bool keep_at(uint64_t keeper, CUdeviceptr pointer) {
     CUmemGenericAllocationHandle handle;
     void *address = (void *)(uintptr_t)pointer;
-    if (REAL(cuMemRetainAllocationHandle)(&handle, address) != CUDA_SUCCESS) return true;
+    if (cuMemRetainAllocationHandle(&handle, address) != CUDA_SUCCESS) return true;
     bool kept = keep(keeper, handle);
-    REAL(cuMemRelease)(handle);
+    cuMemRelease(handle);
     return kept;
 }
 

@@ -148,15 +148,15 @@ static uint64_t taken(struct load *load, int64_t after) {
     return slots_settle(charge->regions) && moves(charge) == load->moves ? bytes : reserved;
 }
 
-/* What was measured takes the place of what was reserved; `must`: whatever the limit is. */
-static CUresult correct(struct load *load, bool must) {
+/* What was measured takes the place of what was reserved. What cannot be undone is there, so it counts. */
+static CUresult correct(struct load *load, uint64_t key, charge_undo *undo) {
     struct charge *charge = &load->charge;
     int64_t after;
     if (!load->measuring || !measure(charge, &after)) return CUDA_SUCCESS;
     uint64_t bytes = taken(load, after);
     learn(charge, bytes);
     if (charge_correct(charge, bytes) == CUDA_SUCCESS) return CUDA_SUCCESS;
-    if (!must) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (undo && undo(key) == CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
     account_force(charge->regions, charge->alloc.card, account_size(bytes) - charge->alloc.bytes);
     charge->alloc.bytes = account_size(bytes);
     return CUDA_SUCCESS;
@@ -171,9 +171,8 @@ CUresult loads_end(struct load *load, CUresult result, const void *handle, charg
     struct charge *charge = &load->charge;
     if (!charge->reserved) return result;
     uint64_t key = alloc_key(charge->alloc.kind, handle);
-    CUresult allowed = result == CUDA_SUCCESS ? correct(load, !undo) : result;
+    if (result == CUDA_SUCCESS) result = correct(load, key, undo);
     if (load->measuring) process_unlock(&charge->regions->process->load_lock);
-    if (!charge->alloc.bytes) return allowed; /* it was there already, or comes when it is used */
-    if (result == CUDA_SUCCESS && allowed != CUDA_SUCCESS) undo(key);
-    return charge_settle(charge, allowed, key, undo ? undo : keep);
+    if (!charge->alloc.bytes) return result; /* it was there already, or comes when it is used */
+    return charge_settle(charge, result, key, undo ? undo : keep);
 }

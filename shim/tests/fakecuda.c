@@ -93,7 +93,13 @@ static CUresult make(CUcontext *context, int which) {
     return CUDA_SUCCESS;
 }
 
+/* The answer to who frees something. */
+static CUresult freed(void) {
+    return fake.frees_nothing ? 999 : fake.fail;
+}
+
 static CUresult unmake(CUcontext context, int references) {
+    if (fake.frees_nothing) return 999;
     context->references -= references;
     if (!context->references) fake.contexts--;
     return CUDA_SUCCESS;
@@ -508,8 +514,8 @@ static CUresult load(void *made) {
 }
 
 static CUresult unload(void) {
-    if (!fake.fail) fake.others -= fake.module_bytes;
-    return fake.fail;
+    if (freed() == CUDA_SUCCESS) fake.others -= fake.module_bytes;
+    return freed();
 }
 
 EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path) {
@@ -800,7 +806,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     CALLED(cuMemRelease);
     (void)handle;
-    return fake.fail;
+    return freed();
 }
 
 #define MAPPINGS 64
@@ -924,7 +930,7 @@ EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop
     EXPORT CUresult symbol(type made) {    \
         CALLED(symbol);                    \
         (void)made;                        \
-        return fake.fail;                  \
+        return freed();                    \
     }
 MAKE(cuArrayCreate, CUarray, CUDA_ARRAY_DESCRIPTOR_v1)
 MAKE(cuArrayCreate_v2, CUarray, CUDA_ARRAY_DESCRIPTOR)
@@ -1071,9 +1077,8 @@ EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer) {
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     CALLED(cuMemFree_v2);
     if (!current) return CUDA_ERROR_INVALID_CONTEXT;
-    if (fake.frees_nothing) return 999;
-    if (!fake.fail) give_pooled(pointer);
-    return fake.fail;
+    if (freed() == CUDA_SUCCESS) give_pooled(pointer);
+    return freed();
 }
 
 /* ---- figures ---- */

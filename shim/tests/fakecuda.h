@@ -38,7 +38,7 @@ struct fake {
     unsigned stays_in, is_in; /* the number of a call, plus one, that does not return; it has begun */
     void *pending; /* an event that has not happened */
     int card_full; /* device memory is refused, managed memory is not */
-    int frees_nothing; /* cuMemFree_v2 is refused */
+    int frees_nothing; /* what frees memory, or ends what has some, is refused */
     int busy;      /* no event has happened yet */
     int keeps_managed; /* cuMemFreeAsync refuses managed memory: the newest of it */
     uint64_t managed;  /* that one's address */

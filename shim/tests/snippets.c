@@ -162,6 +162,9 @@ static void pitch(void) {
     CHECK_IS(api_used(0), 10 * MIB);
     CHECK_IS(api.cuMemAllocPitch_v2(&pointer, &row, SIZE_MAX, SIZE_MAX, 4),
              CUDA_ERROR_OUT_OF_MEMORY);
+    fake.frees_nothing = 1;
+    CHECK_IS(api.cuMemAllocPitch_v2(&pointer, &row, 513, 50 * 1024, 4), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api_used(0), 210 * MIB); /* it is there all the same */
 }
 
 static void info(void) {
@@ -301,6 +304,35 @@ static void create_fails(void) {
     fake.fail = 0;
     CHECK_IS(api.cuMemUnmap(0x1000000, 40 * MIB), CUDA_SUCCESS);
     CHECK_IS(api_used(0), 0);
+}
+
+/* From here on the process gets no memory of its own; returns what it might have had. */
+static struct rlimit allow_nothing(void) {
+    struct rlimit before, none;
+    CHECK(!getrlimit(RLIMIT_AS, &before));
+    none = before;
+    none.rlim_cur = 0;
+    CHECK(!setrlimit(RLIMIT_AS, &none));
+    return before;
+}
+
+static void create_unknown(bool is_kept) {
+    CUmemGenericAllocationHandle handle;
+    struct rlimit before = allow_nothing();
+    while (malloc(16)) continue;
+    fake.frees_nothing = is_kept;
+    CUresult result = api.cuMemCreate(&handle, 20 * MIB, &on_card, 0);
+    fake.frees_nothing = 0;
+    CHECK(!setrlimit(RLIMIT_AS, &before));
+    CHECK_IS(result, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api_used(0), is_kept * 20 * MIB);
+}
+
+/* What cannot be remembered is not to be had; what the driver does not release again counts. */
+static void create_unremembered(void) {
+    if (getenv("ASAN_OPTIONS")) return; /* its malloc does not fail */
+    create_unknown(false);
+    create_unknown(true);
 }
 
 /* ---- while a call of the driver's does not return ---- */
@@ -457,6 +489,23 @@ static void multicast(void) {
     }
 }
 
+/* The reference by which the address's memory was found may stay: so does what it holds. */
+static void multicast_kept(void) {
+    CUmemGenericAllocationHandle memory, object;
+    CHECK_IS(api.cuMulticastCreate(&object, NULL), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemCreate(&memory, 40 * MIB, &on_card, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemMap(0x1000000, 40 * MIB, 0, memory, 0), CUDA_SUCCESS);
+    fake.frees_nothing = 1;
+    CHECK_IS(api.cuMulticastBindAddr(object, 0, 0x1000000, 40 * MIB, 0), CUDA_SUCCESS);
+    fake.frees_nothing = 0;
+    CHECK_IS(api.cuMemUnmap(0x1000000, 40 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemRelease(object), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemRelease(memory), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(api.cuMemRelease(memory), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
 /* A sparse array holds what is mapped into it. */
 static void sparse_array(void) {
     CUmemGenericAllocationHandle memory;
@@ -562,6 +611,23 @@ static void first_context_too_large(void) {
     CHECK_IS(fake.contexts, 0);
 }
 
+/* A context that the driver does not end again is there, so it counts: once, until it ends. */
+static void context_kept(void) {
+    CUcontext made;
+    CUdeviceptr pointer;
+    api.cuDevicePrimaryCtxReset_v2(0);
+    fake.context_cost = 40 * MIB;
+    fake.frees_nothing = 1;
+    CHECK_IS(api.cuDevicePrimaryCtxRetain(&made, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api_used(1), 40 * MIB);
+    CHECK_IS(cuCtxSetCurrent(made), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 512), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api_used(1), 40 * MIB);
+    fake.frees_nothing = 0;
+    CHECK_IS(api.cuDevicePrimaryCtxReset_v2(1), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 0);
+}
+
 static void primary(void) {
     CUcontext one, same;
     CUdeviceptr pointer;
@@ -615,11 +681,7 @@ static void context_limits(void) {
 
 /* No memory for what measures its work: that is refused, not unlimited. */
 static void unmeasured_context(void) {
-    struct rlimit before, none;
-    CHECK(!getrlimit(RLIMIT_AS, &before));
-    none = before;
-    none.rlim_cur = 0;
-    CHECK(!setrlimit(RLIMIT_AS, &none));
+    struct rlimit before = allow_nothing();
     CUresult result = api.cuLaunchKernel((CUfunction)0x1000, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
     CHECK(!setrlimit(RLIMIT_AS, &before));
     CHECK_IS(result, CUDA_ERROR_OUT_OF_MEMORY);
@@ -786,6 +848,15 @@ static void module_limits(void) {
     CHECK_IS(api.cuModuleLoadData(&module, ""), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_IS(fake.calls[FAKE_cuModuleLoadData], 1); /* now it is known */
     CHECK_IS(api_used(0), 62 * MIB);
+    CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 60 * MIB), CUDA_SUCCESS);
+    fake.module_bytes = 6 * MIB; /* more than expected again */
+    fake.frees_nothing = 1;
+    CHECK_IS(api.cuModuleLoadData(&module, ".version"), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 66 * MIB); /* it is there, so it counts */
+    fake.frees_nothing = 0;
+    CHECK_IS(api.cuModuleUnload(module), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 60 * MIB);
 }
 
 static void libraries(void) {
@@ -984,8 +1055,12 @@ static void ipc_with(CUresult (*open)(CUdeviceptr *, CUipcMemHandle, unsigned)) 
     CHECK_IS(api_used(0), 40 * MIB);
     CHECK_IS(open(&other, handle, 1), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_IS(fake.calls[FAKE_cuIpcCloseMemHandle], 1); /* it was opened, and closed again */
+    fake.frees_nothing = 1;
+    CHECK_IS(open(&other, handle, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api_used(0), 80 * MIB); /* it was not */
+    fake.frees_nothing = 0;
     CHECK_IS(api.cuIpcCloseMemHandle(pointer), CUDA_SUCCESS);
-    CHECK_IS(api_used(0), 0);
+    CHECK_IS(api_used(0), 40 * MIB);
 }
 
 static void ipc_v1(void) {
@@ -1053,6 +1128,9 @@ static void oversubscribed(void) {
     CHECK_IS(api.cuMemAlloc(&narrow, 4 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_IS(fake.calls[FAKE_cuMemFree_v2], expected ? 0 : 1);
     CHECK_IS(api_used(0), expected ? 0 : 48 * MIB);
+    fake.frees_nothing = 1;
+    CHECK_IS(api.cuMemAlloc(&narrow, 4 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api_used(0), expected ? 0 : 52 * MIB); /* what is not freed again counts */
 }
 
 static CUresult take_somehow(int way, CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool) {
@@ -1235,6 +1313,7 @@ static const struct {
     {"nvmlDeviceGetMemoryInfo_v2", nvml_v2},
     {"cuMemCreate", create},
     {"cuMemCreate_fails", create_fails},
+    {"create_unremembered", create_unremembered},
     {"unmap_waits", unmap_waits},
     {"map_waits", map_waits},
     {"release_waits", release_waits},
@@ -1244,9 +1323,11 @@ static const struct {
     {"cuMemImportFromShareableHandle", import_handle},
     {"cuMemExportToShareableHandle", export_handle},
     {"cuMulticastBindMem", multicast},
+    {"multicast_kept", multicast_kept},
     {"cuMemMapArrayAsync", sparse_array},
     {"cuCtxCreate", context},
     {"first_context_too_large", first_context_too_large},
+    {"context_kept", context_kept},
     {"cuDevicePrimaryCtxRetain", primary},
     {"unseen_context", unseen_context},
     {"unmeasured_context", unmeasured_context},
