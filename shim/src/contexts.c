@@ -264,22 +264,33 @@ static uint64_t limits_bytes(const struct process_context *entry) {
     return entry->limits[0] + entry->limits[1] + entry->limits[2];
 }
 
-void contexts_lock(struct regions *regions) {
-    process_lock(&regions->process->context_lock);
+static void rest(struct regions *regions, CUcontext context, bool rests) {
+    meter_rest(regions, context, rests);
+    late_rest(regions, context, rests);
 }
 
-void contexts_unlock(struct regions *regions) {
+void contexts_lock(struct regions *regions, CUcontext context) {
+    process_lock(&regions->process->context_lock);
+    rest(regions, context, true);
+}
+
+void contexts_unlock(struct regions *regions, CUcontext context) {
+    rest(regions, context, false);
     process_unlock(&regions->process->context_lock);
+}
+
+CUcontext contexts_primary(struct regions *regions, CUdevice device) {
+    return contexts_numbered(regions, find_primary(regions->process, device));
 }
 
 void contexts_gone(struct regions *regions, CUcontext context) {
     struct process *process = regions->process;
     struct sweep sweep = {regions, find(process, context)};
     meter_forget(regions, context);
+    late_context_gone(regions, context);
     if (!sweep.number) return;
     struct process_context *entry = &process->contexts[sweep.number - 1];
     allocs_sweep(process, dies_with, give_back, &sweep);
-    late_context_gone(regions, sweep.number);
     account_release(regions, entry->card, entry->bytes + limits_bytes(entry));
     if (entry->card != CARD_NONE) count_context(regions, entry->card, -(int64_t)entry->bytes);
     pools_context_gone(regions, entry->device, entry->primary);

@@ -38,14 +38,17 @@ CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool pri
 CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context);
 
 /*
- * Held over a call that may end a context, although the driver may wait for its work there: else a new
- * one, which another thread makes, could have its handle before all that goes by it is forgotten
- * (number, charges, meter); or a primary one, which all threads share, be made again before it is
- * asked whether it is gone. Only who makes a context waits for that, or first uses one of those that
- * were made behind our back.
+ * Held over a call that may end the context (NULL: any), although the driver may wait for its work
+ * there: else a new one, which another thread makes, could have its handle before all that goes by it
+ * is forgotten (number, charges, meter); or a primary one, which all threads share, be made again
+ * before it is asked whether it is gone. Only who makes a context waits for that, or first uses one of
+ * those that were made behind our back. What others look after there rests meanwhile.
  */
-void contexts_lock(struct regions *regions);
-void contexts_unlock(struct regions *regions);
+void contexts_lock(struct regions *regions, CUcontext context);
+void contexts_unlock(struct regions *regions, CUcontext context);
+
+/* The device's primary context; NULL where none is known. */
+CUcontext contexts_primary(struct regions *regions, CUdevice device);
 
 /* The context is gone, and with it all that was allocated in it. The caller holds the lock. */
 void contexts_gone(struct regions *regions, CUcontext context);

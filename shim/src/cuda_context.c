@@ -62,10 +62,11 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 static CUresult end_primary(CUresult (*call)(CUdevice), CUdevice device) {
     struct regions *regions = shim_known();
     if (!regions) return call(device);
-    contexts_lock(regions);
+    CUcontext primary = contexts_primary(regions, device);
+    contexts_lock(regions, primary);
     CUresult result = call(device);
     if (result == CUDA_SUCCESS) contexts_check_primary(regions, device);
-    contexts_unlock(regions);
+    contexts_unlock(regions, primary);
     return result;
 }
 
@@ -94,10 +95,10 @@ static bool is_gone(CUcontext context) {
 static CUresult end_context(CUresult (*call)(CUcontext), CUcontext context, bool for_sure) {
     struct regions *regions = shim_known();
     if (!regions) return call(context);
-    contexts_lock(regions);
+    contexts_lock(regions, context);
     CUresult result = call(context);
     if (result == CUDA_SUCCESS && (for_sure || is_gone(context))) contexts_gone(regions, context);
-    contexts_unlock(regions);
+    contexts_unlock(regions, context);
     return result;
 }
 
@@ -128,14 +129,14 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     struct regions *regions = shim_known();
     CUcontext view = NULL;
     if (!regions) return REAL(cuGreenCtxDestroy)(green);
-    contexts_lock(regions);
+    contexts_lock(regions, NULL); /* the primary one may go with it */
     REAL(cuCtxFromGreenCtx)(&view, green);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     if (result == CUDA_SUCCESS) {
         if (view) contexts_gone(regions, view);
         contexts_check_primaries(regions);
     }
-    contexts_unlock(regions);
+    contexts_unlock(regions, NULL);
     return result;
 }
 

@@ -1,22 +1,26 @@
 #include "late.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "account.h"
 #include "cards.h"
 #include "contexts.h"
 #include "relax.h"
+#include "sys.h"
 
 struct late {
-    CUevent event; /* behind the free; NULL: none could be made, so it counts until the context ends */
-    CUcontext home; /* where it is freed */
+    CUevent event;   /* behind the free; NULL: none could be made, or it is passed, or gone */
+    CUcontext there; /* the context of the event */
+    CUcontext home;  /* that of the memory, where it is freed */
     CUdeviceptr pointer;
     struct alloc alloc;
-    bool ours;          /* to free: the driver has not been told */
-    bool busy;          /* being freed, and still in the list, where the end of its context finds it */
-    bool gone;          /* so it was */
+    bool ours;       /* to free: the driver has not been told */
+    bool busy;       /* being freed */
+    bool rests;      /* one of its contexts may be ending */
+    bool gone;       /* its home ended although it was being freed: the program was at it meanwhile */
+    uint32_t tried;  /* in which round it was last */
     struct late *next;
-    struct late *next_busy;
 };
 
 static CUevent record_here(CUstream stream) {
@@ -27,8 +31,8 @@ static CUevent record_here(CUstream stream) {
     return NULL;
 }
 
-static CUevent record(CUstream stream) {
-    if (!cards_enter(cards_context(stream))) return NULL;
+static CUevent record(CUcontext there, CUstream stream) {
+    if (!cards_enter(there)) return NULL;
     CUevent event = record_here(stream);
     cards_leave();
     return event;
@@ -45,7 +49,9 @@ bool late_free(struct regions *regions, CUstream stream, CUdeviceptr pointer,
                const struct alloc *alloc, bool ours) {
     struct late *late = malloc(sizeof *late);
     if (!late) return false;
-    *late = (struct late){.event = record(stream), .home = contexts_numbered(regions, alloc->owner),
+    CUcontext there = cards_context(stream);
+    *late = (struct late){.event = record(there, stream), .there = there,
+                          .home = contexts_numbered(regions, alloc->owner),
                           .pointer = pointer, .alloc = *alloc, .ours = ours};
     bool known = late->event;
     if (known || !ours) add(regions->process, late);
@@ -69,34 +75,37 @@ static struct late **find(struct process *process, const struct late *late) {
     return link;
 }
 
-/* Once passed, it stays so: what could not be freed then has no event any more. */
-static bool is_passed(struct late *late) {
-    if (!late->event) return late->ours;
-    if (REAL(cuEventQuery)(late->event) != CUDA_SUCCESS) return false;
+/* Nothing is left to wait for: what could not be freed then, say. */
+static bool is_ready(const struct late *late) {
+    return late->ours && !late->event;
+}
+
+static bool has_passed(struct late *late) {
+    if (!late->event || REAL(cuEventQuery)(late->event) != CUDA_SUCCESS) return false;
     REAL(cuEventDestroy_v2)(late->event);
     late->event = NULL;
     return true;
 }
 
-/* Ends what streams have passed. What of that is left to free becomes a list of its own. */
-static bool sweep_passed(struct regions *regions, struct late **ours) {
+/* Ends what streams have passed, unless it is ours to free. */
+static bool sweep_passed(struct regions *regions) {
     bool any = false;
     for (struct late **link = &regions->process->late; *link;) {
-        struct late *late = *link;
-        bool passed = !late->busy && is_passed(late);
-        if (passed && !late->ours) {
-            end(regions, link);
-            any = true;
-            continue;
-        }
-        if (passed) {
-            late->busy = true;
-            late->next_busy = *ours;
-            *ours = late;
-        }
-        link = &late->next;
+        bool ended = !(*link)->rests && has_passed(*link) && !(*link)->ours;
+        if (ended) end(regions, link);
+        else link = &(*link)->next;
+        any = any || ended;
     }
     return any;
+}
+
+/* One that is to be freed and was not tried in this round, or NULL. */
+static struct late *take_one(struct process *process, uint32_t round) {
+    struct late *late = process->late;
+    while (late && !(is_ready(late) && !late->busy && !late->rests && late->tried != round))
+        late = late->next;
+    if (late) late->busy = true, late->tried = round;
+    return late;
 }
 
 /* What could not be freed stays charged, for another try. */
@@ -106,49 +115,76 @@ static bool finish(struct regions *regions, struct late *late, bool freed) {
     return freed;
 }
 
-/* ---- without the lock, since the driver may let this wait for work ------------------------------- */
-
 /* The thread may have no context, or that of another card. Where the home is not known, any may do. */
 static bool free_there(const struct late *late) {
-    if (__atomic_load_n(&late->gone, __ATOMIC_ACQUIRE)) return false;
     if (late->home && !cards_enter(late->home)) return false;
     CUresult result = REAL(cuMemFree_v2)(late->pointer);
     if (late->home) cards_leave();
     return result == CUDA_SUCCESS;
 }
 
-static bool free_all(struct regions *regions, struct late *ours) {
+/* The driver may let this wait for work: so without the lock. */
+static bool free_ready(struct regions *regions) {
+    struct process *process = regions->process;
+    uint32_t round = ++process->late_rounds;
     bool any = false;
-    for (struct late *next; ours; ours = next) {
-        next = ours->next_busy;
-        bool freed = free_there(ours);
-        process_lock(&regions->process->late_lock);
-        any = finish(regions, ours, freed) || any;
-        process_unlock(&regions->process->late_lock);
+    for (struct late *late; (late = take_one(process, round));) {
+        process_unlock(&process->late_lock);
+        bool freed = free_there(late);
+        process_lock(&process->late_lock);
+        any = finish(regions, late, freed) || any;
     }
     return any;
 }
 
 bool late_settle(struct regions *regions) {
-    struct late *ours = NULL;
     if (!late_any(regions)) return false;
     int mode = relax_begin();
     process_lock(&regions->process->late_lock);
-    bool any = sweep_passed(regions, &ours);
+    bool passed = sweep_passed(regions), freed = free_ready(regions);
     process_unlock(&regions->process->late_lock);
-    any = free_all(regions, ours) || any;
     relax_end(mode);
-    return any;
+    return passed || freed;
 }
 
-/* Its memory is gone with it; who is just freeing some of it ends that. */
-void late_context_gone(struct regions *regions, unsigned owner) {
+/* ---- contexts that end --------------------------------------------------------------------------- */
+
+/* Whether some of it is just being freed. */
+static bool set_rests(struct process *process, CUcontext context, bool rests) {
+    bool any_busy = false;
+    process_lock(&process->late_lock);
+    for (struct late *late = process->late; late; late = late->next) {
+        if (context && late->home != context && late->there != context) continue;
+        late->rests = rests;
+        any_busy = any_busy || late->busy;
+    }
+    process_unlock(&process->late_lock);
+    return any_busy;
+}
+
+void late_rest(struct regions *regions, CUcontext context, bool rests) {
+    const struct timespec moment = {0, 50000};
+    if (!late_any(regions)) return;
+    while (set_rests(regions->process, context, rests) && rests)
+        SYS(SYS_nanosleep, &moment, NULL);
+}
+
+/* What the stream had still to come to, nobody will tell. */
+static void forget_stream(struct late *late) {
+    late->event = NULL;
+    late->there = NULL;
+    late->rests = false;
+}
+
+/* Its memory is gone with it. */
+void late_context_gone(struct regions *regions, CUcontext context) {
     if (!late_any(regions)) return;
     process_lock(&regions->process->late_lock);
     for (struct late **link = &regions->process->late; *link;) {
         struct late *late = *link;
-        bool is_its = late->alloc.owner == owner;
-        if (is_its && late->busy) __atomic_store_n(&late->gone, true, __ATOMIC_RELEASE);
+        if (late->there == context) forget_stream(late);
+        bool is_its = late->home == context;
+        if (is_its && late->busy) late->gone = true;
         if (is_its && !late->busy) end(regions, link);
         else link = &late->next;
     }

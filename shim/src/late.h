@@ -24,7 +24,13 @@ static inline bool late_any(struct regions *regions) {
 /* Gives back what streams have passed. True: there was some. */
 bool late_settle(struct regions *regions);
 
-/* The context with that number is gone, with its streams and its memory. */
-void late_context_gone(struct regions *regions, unsigned owner);
+/*
+ * While the context (NULL: any) may be ending, what was freed there, or in one of its streams, is left
+ * alone: who is just freeing some of it goes on first.
+ */
+void late_rest(struct regions *regions, CUcontext context, bool rests);
+
+/* The context is gone, with its streams and its memory. */
+void late_context_gone(struct regions *regions, CUcontext context);
 
 #endif

@@ -23,6 +23,20 @@
 
 THREADS_OWN struct lanes lanes;
 
+/* Who is just looking at it goes on first. */
+static void rest(struct meter *meter, bool rests) {
+    process_lock(&meter->lock);
+    meter->rests = rests;
+    process_unlock(&meter->lock);
+}
+
+void meter_rest(struct regions *regions, CUcontext context, bool rests) {
+    struct meter *meter = meters_first(regions);
+    for (; meter; meter = meter->next)
+        if (!context || __atomic_load_n(&meter->context, __ATOMIC_ACQUIRE) == context)
+            rest(meter, rests);
+}
+
 void meter_forget(struct regions *regions, CUcontext context) {
     struct meter *meter = meters_known(regions, context);
     if (!meter) return;
@@ -450,12 +464,16 @@ void meter_before_stall(uintptr_t stream) {
     else if (waits_for_legacy(stream)) stall_legacy(regions, stream);
 }
 
-/* Whoever finds another thread at it leaves it to that one. */
-static void reap_meter(struct regions *regions, struct meter *meter) {
-    if (!__atomic_load_n(&meter->count, __ATOMIC_RELAXED) || !process_try_lock(&meter->lock)) return;
+static void reap(struct regions *regions, struct meter *meter) {
     int mode = relax_begin();
     meters_reap(regions, meter, budget_now());
     relax_end(mode);
+}
+
+/* Whoever finds another thread at it leaves it to that one. */
+static void reap_meter(struct regions *regions, struct meter *meter) {
+    if (!__atomic_load_n(&meter->count, __ATOMIC_RELAXED) || !process_try_lock(&meter->lock)) return;
+    if (!meter->rests) reap(regions, meter);
     process_unlock(&meter->lock);
 }
 

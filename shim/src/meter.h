@@ -52,6 +52,12 @@ void meter_before_stall(uintptr_t stream);
 /* The stream ends: no thread may touch its handle any more. */
 void meter_before_end(CUstream stream);
 
+/*
+ * While the context (NULL: any) may be ending, and its events with it, nobody looks at them but who
+ * works there.
+ */
+void meter_rest(struct regions *regions, CUcontext context, bool rests);
+
 /* The context is gone, and with it its events. */
 void meter_forget(struct regions *regions, CUcontext context);
 

@@ -119,6 +119,7 @@ void meters_clear(struct regions *regions, struct meter *meter) {
     meter->queue = 0;
     memset(&meter->stamps, 0, sizeof meter->stamps);
     meter->stamps.serial = serial; /* lanes remember serials */
+    meter->rests = false;
     __atomic_store_n(&meter->context, NULL, __ATOMIC_RELEASE);
 }
 

@@ -113,6 +113,7 @@ struct process {
     struct process_shares shares[MIZAR_CARD_MAX];
     struct map vmm_handles, vmm_mappings, vmm_keepers;
     struct late *late; /* frees that wait for a stream */
+    uint32_t late_rounds; /* so often somebody freed what was ready */
     struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */
     struct looks *looks[MIZAR_CARD_MAX];
     struct uses *uses; /* NULL: none so far */

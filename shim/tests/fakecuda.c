@@ -23,6 +23,7 @@ struct fake fake = {.devices = 2, .total = 16384 * MIB, .pitch_unit = 512,
 static struct CUctx_st {
     CUdevice device;
     int references;
+    int ends; /* it is about to, or has */
 } contexts[2 * FAKE_DEVICES]; /* primary ones, then one made by cuCtxCreate for each device */
 /* A cache line of its own, so that threads with a stream each do not meet. */
 static struct CUstream_st {
@@ -31,10 +32,13 @@ static struct CUstream_st {
     unsigned flags;
 } __attribute__((aligned(64))) streams[FAKE_DEVICES]; /* the default ones */
 static __thread CUcontext current;
+static CUcontext stays_there; /* the context of a call that does not return */
 
 static __attribute__((noinline, cold)) void stay(void) {
+    __atomic_store_n(&stays_there, current, __ATOMIC_RELAXED);
     __atomic_store_n(&fake.is_in, 1, __ATOMIC_RELEASE);
     while (__atomic_load_n(&fake.stays_in, __ATOMIC_ACQUIRE)) sched_yield();
+    __atomic_store_n(&stays_there, NULL, __ATOMIC_RELAXED);
     __atomic_store_n(&fake.is_in, 0, __ATOMIC_RELEASE);
 }
 
@@ -88,6 +92,7 @@ void fake_use(int device) {
 
 static CUresult make(CUcontext *context, int which) {
     if (fake.fail) return fake.fail;
+    contexts[which].ends = 0;
     if (!contexts[which].references++) fake.contexts++;
     *context = &contexts[which];
     return CUDA_SUCCESS;
@@ -98,7 +103,20 @@ static CUresult freed(void) {
     return fake.frees_nothing ? 999 : fake.fail;
 }
 
+static void count_stale(const struct CUctx_st *context) {
+    if (context && __atomic_load_n(&context->ends, __ATOMIC_ACQUIRE))
+        __atomic_add_fetch(&fake.stale, 1, __ATOMIC_RELAXED);
+}
+
+/* From here on nobody may be at work there, unless others keep the context. */
+static void begin_end(CUcontext context, int references) {
+    if (context->references > references) return;
+    __atomic_store_n(&context->ends, 1, __ATOMIC_RELEASE);
+    if (__atomic_load_n(&stays_there, __ATOMIC_RELAXED) == context) count_stale(context);
+}
+
 static CUresult unmake(CUcontext context, int references) {
+    if (fake.frees_nothing) context->ends = 0;
     if (fake.frees_nothing) return 999;
     context->references -= references;
     if (!context->references) fake.contexts--;
@@ -112,16 +130,19 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 
 #define RELEASE(symbol)                        \
     EXPORT CUresult symbol(CUdevice device) {  \
+        begin_end(&contexts[device], 1);       \
         CALLED(symbol);                        \
         return unmake(&contexts[device], 1);   \
     }
 #define RESET(symbol)                                                        \
     EXPORT CUresult symbol(CUdevice device) {                                \
+        begin_end(&contexts[device], contexts[device].references);           \
         CALLED(symbol);                                                      \
         return unmake(&contexts[device], contexts[device].references);       \
     }
 #define DESTROY(symbol)                         \
     EXPORT CUresult symbol(CUcontext context) { \
+        begin_end(context, 1);                  \
         CALLED(symbol);                         \
         return unmake(context, 1);              \
     }
@@ -382,6 +403,7 @@ EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
 
 struct CUevent_st {
     uint64_t at; /* ns; 0: not recorded */
+    CUcontext context;
 };
 
 static uint64_t now_ns(void) {
@@ -393,6 +415,7 @@ static uint64_t now_ns(void) {
 EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
     (void)flags;
     *event = calloc(1, sizeof **event);
+    if (*event) (*event)->context = current;
     return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -425,6 +448,7 @@ EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsi
 }
 
 EXPORT CUresult cuEventQuery(CUevent event) {
+    count_stale(event->context);
     return fake.busy || event == fake.pending ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
@@ -1077,8 +1101,9 @@ EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer) {
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     CALLED(cuMemFree_v2);
     if (!current) return CUDA_ERROR_INVALID_CONTEXT;
-    if (freed() == CUDA_SUCCESS) give_pooled(pointer);
-    return freed();
+    CUresult result = freed();
+    if (result == CUDA_SUCCESS) give_pooled(pointer);
+    return result;
 }
 
 /* ---- figures ---- */

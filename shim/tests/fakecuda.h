@@ -37,6 +37,7 @@ struct fake {
     int hides_green; /* cuStreamGetCtx refuses streams of green contexts */
     unsigned stays_in, is_in; /* the number of a call, plus one, that does not return; it has begun */
     void *pending; /* an event that has not happened */
+    uint64_t stale; /* so often was something of a context used that ends, or has ended */
     int card_full; /* device memory is refused, managed memory is not */
     int frees_nothing; /* what frees memory, or ends what has some, is refused */
     int busy;      /* no event has happened yet */

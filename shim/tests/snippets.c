@@ -3,21 +3,19 @@
  * The limits file allows 64 MiB on card 0 and 32 MiB on card 1; cards 2 and up are not in it.
  */
 #include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "api.h"
+#include "beside.h"
 #include "check.h"
 #include "process.h"
 
 #define LIMIT (64 * MIB)
 
 static CUstream stream;
-static CUcontext home; /* the context that other threads use */
 
 /* ---- the ways to take and to give memory, alike for every hook ---- */
 
@@ -336,24 +334,6 @@ static void create_unremembered(void) {
 }
 
 /* ---- while a call of the driver's does not return ---- */
-
-static void *call_beside(void *call) {
-    CHECK_IS(cuCtxSetCurrent(home), CUDA_SUCCESS);
-    ((void (*)(void))call)();
-    return NULL;
-}
-
-/* Whatever another thread does meanwhile must not wait for it: it may be what the driver waits for. */
-static void while_in(enum fake_call number, void (*call)(void), void (*meanwhile)(void)) {
-    pthread_t thread;
-    fake.stays_in = number + 1;
-    CHECK_IS(cuCtxGetCurrent(&home), CUDA_SUCCESS);
-    CHECK(!pthread_create(&thread, NULL, call_beside, (void *)call));
-    while (!__atomic_load_n(&fake.is_in, __ATOMIC_ACQUIRE)) sched_yield();
-    meanwhile();
-    __atomic_store_n(&fake.stays_in, 0, __ATOMIC_RELEASE);
-    CHECK(!pthread_join(thread, NULL));
-}
 
 static void unmap(void) {
     CHECK_IS(api.cuMemUnmap(0x1000000, 20 * MIB), CUDA_SUCCESS);
@@ -1222,30 +1202,6 @@ static void oversubscribed_nowhere(void) {
     }
 }
 
-static void settle(void) {
-    CHECK_IS(api.cuStreamSynchronize(stream), CUDA_SUCCESS);
-}
-
-static void reset(void) {
-    CHECK_IS(api.cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
-    fake.fail = CUDA_ERROR_INVALID_VALUE; /* it is gone */
-}
-
-/* The end of the context frees what is just being freed, and it is given back once. */
-static void oversubscribed_gone(void) {
-    CUdeviceptr pointer, other;
-    if (!getenv("OVERSUBSCRIBE")) return;
-    fake.card_full = fake.keeps_managed = 1;
-    CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, stream), CUDA_SUCCESS);
-    CHECK_IS(api.cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
-    while_in(FAKE_cuMemFree_v2, settle, reset);
-    fake.fail = 0;
-    CHECK_IS(api_used(0), 0);
-    CHECK_IS(api.cuMemAlloc_v2(&other, 20 * MIB), CUDA_SUCCESS);
-    settle();
-    CHECK_IS(api_used(0), 20 * MIB);
-}
-
 /* Where managed memory would not do, it does not take the place. */
 static void oversubscribed_apart(void) {
     CUdeviceptr pointer;
@@ -1359,7 +1315,6 @@ static const struct {
     {"oversubscribed_async", oversubscribed_async},
     {"oversubscribed_elsewhere", oversubscribed_elsewhere},
     {"oversubscribed_nowhere", oversubscribed_nowhere},
-    {"oversubscribed_gone", oversubscribed_gone},
     {"oversubscribed_apart", oversubscribed_apart},
     {"small", small},
 };

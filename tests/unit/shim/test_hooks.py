@@ -60,7 +60,6 @@ OVERSUBSCRIBED = [
     "oversubscribed_async",
     "oversubscribed_elsewhere",
     "oversubscribed_nowhere",
-    "oversubscribed_gone",
     "oversubscribed_apart",
 ]
 MORE = [

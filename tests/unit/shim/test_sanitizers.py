@@ -39,9 +39,12 @@ def preload(sanitizer: str) -> dict[str, str]:
     return {"LD_PRELOAD": f"{runtime(sanitizer)} {library}"}
 
 
-def check(sanitizer: str, slot: Slot, *command: str, metered: bool = False) -> None:
+def check(
+    sanitizer: str, slot: Slot, *command: str, metered: bool = False, more: bool = False
+) -> None:
+    """`more`: than the card has is allowed."""
     slot.set_limits(
-        Card(card_uuid(0), 64 * MIB, compute_mode=int(metered)),
+        Card(card_uuid(0), 64 * MIB, memory_mode=int(more), compute_mode=int(metered)),
         Card(card_uuid(1), 32 * MIB, compute_mode=int(metered)),
     )
     run(*command, env=shim_env(slot.path) | OPTIONS | preload(sanitizer), timeout=100)
@@ -82,6 +85,13 @@ def test_stalls(env: dict[str, str], tmp_path: Path, layout: dict[str, Any]) -> 
     for name in names("stalls", env):
         slot = Slot(tmp_path / name, layout)
         check("asan", slot, "stalls", name, "link", metered=name == "metered")
+
+
+@pytest.mark.parametrize("sanitizer", ["asan", "tsan"])
+def test_ends(sanitizer: str, env: dict[str, str], tmp_path: Path, layout: dict[str, Any]) -> None:
+    for name in names("ends", env):
+        slot = Slot(tmp_path / name, layout)
+        check(sanitizer, slot, "ends", name, "link", metered=True, more=True)
 
 
 @pytest.mark.parametrize("storm", ["threads", "kills"])

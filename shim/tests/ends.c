@@ -1,0 +1,183 @@
+/*
+ * Contexts that end while other threads look after what the program left there: `ends NAME`. 64 MiB
+ * of card 0 are allowed, more than it has; its time is metered.
+ */
+#include <unistd.h>
+
+#include "api.h"
+#include "beside.h"
+#include "cases.h"
+
+#define SOON 20000 /* us, in which another thread gets into a call, if nothing keeps it */
+
+static CUcontext other;
+static CUstream at_home, in_other;
+static CUdeviceptr pointer;
+
+static const uint64_t *charged_ns(void) {
+    return &api_usage()->cards[0].compute.charged_ns;
+}
+
+static void launch(CUstream stream) {
+    CUfunction function = (CUfunction)0x1000;
+    CHECK_IS(api.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL), CUDA_SUCCESS);
+}
+
+/* Looks after all that is done. */
+static void wait_at_home(void) {
+    CHECK_IS(api.cuStreamSynchronize(at_home), CUDA_SUCCESS);
+}
+
+static void work_at_home(void) {
+    launch(at_home);
+    wait_at_home();
+}
+
+static void destroy(void) {
+    CHECK_IS(api.cuCtxDestroy_v2(other), fake.frees_nothing ? 999 : CUDA_SUCCESS);
+}
+
+static void release(void) {
+    CHECK_IS(api.cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+}
+
+static void reset(void) {
+    CHECK_IS(api.cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+}
+
+/* ---- work that is not measured yet ---- */
+
+static void work(void) {
+    launch(in_other);
+    fake.busy = 1;
+    launch(in_other);
+    while_in(FAKE_cuCtxDestroy_v2, destroy, wait_at_home);
+}
+
+static void measured(void) {
+    work();
+    wait_at_home();
+    CHECK_IS(fake.stale, 0);
+}
+
+static void measured_if_kept(void) {
+    fake.frees_nothing = 1;
+    work();
+    fake.busy = 0;
+    CHECK_IS(*charged_ns(), 0);
+    wait_at_home();
+    CHECK(*charged_ns() > 0);
+}
+
+/* It is somebody else's as well, who works on. */
+static void measured_if_shared(void) {
+    CHECK_IS(api.cuDevicePrimaryCtxRetain(&home, 0), CUDA_SUCCESS);
+    fake.busy = 1;
+    while_in(FAKE_cuDevicePrimaryCtxRelease_v2, release, work_at_home);
+    fake.busy = 0;
+    CHECK_IS(*charged_ns(), 0);
+    wait_at_home();
+    CHECK(*charged_ns() > 0);
+}
+
+/* ---- memory that is freed when a stream of another context has come so far ---- */
+
+static void free_late(void) {
+    fake.busy = 1;
+    CHECK_IS(api.cuMemFreeAsync(pointer, in_other), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+}
+
+static void import(void) {
+    CHECK_IS(api.cuMemPoolImportPointer(&pointer, NULL, NULL), CUDA_SUCCESS);
+}
+
+/* In place of a pool's; the driver does not free it in the order of a stream. */
+static void stand_in(void) {
+    fake.card_full = fake.keeps_managed = 1;
+    CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, at_home), CUDA_SUCCESS);
+}
+
+/* Nobody can tell when the driver frees it. */
+static void freed_by_driver(void) {
+    import();
+    free_late();
+    while_in(FAKE_cuCtxDestroy_v2, destroy, wait_at_home);
+    fake.busy = 0;
+    wait_at_home();
+    CHECK_IS(fake.stale, 0);
+    CHECK_IS(api_used(0), 40 * MIB);
+    reset();
+    CHECK_IS(api_used(0), 0);
+}
+
+static void freed_if_kept(void) {
+    import();
+    free_late();
+    fake.frees_nothing = 1;
+    destroy();
+    fake.busy = fake.frees_nothing = 0;
+    wait_at_home();
+    CHECK_IS(api_used(0), 0);
+}
+
+static void freed_by_us(void) {
+    stand_in();
+    free_late();
+    while_in(FAKE_cuCtxDestroy_v2, destroy, wait_at_home);
+    CHECK_IS(fake.calls[FAKE_cuMemFree_v2], 0);
+    wait_at_home();
+    CHECK_IS(fake.stale, 0);
+    CHECK_IS(fake.calls[FAKE_cuMemFree_v2], 1);
+    CHECK_IS(api_used(0), 0);
+}
+
+/* Its own context does not end while some of it is just being freed, and nothing is freed then. */
+static void freed_before(void) {
+    stand_in();
+    free_late();
+    fake.busy = 0;
+    pthread_t frees = begin_in(FAKE_cuMemFree_v2, wait_at_home), ends = begin_beside(reset);
+    usleep(SOON);
+    end_in(frees);
+    CHECK(!pthread_join(ends, NULL));
+    CHECK_IS(fake.stale, 0);
+    CHECK_IS(api_used(0), 0);
+    import();
+    wait_at_home();
+    CHECK_IS(api_used(0), 40 * MIB); /* it was given back once */
+}
+
+static void freed_after(void) {
+    stand_in();
+    free_late();
+    fake.busy = 0;
+    while_in(FAKE_cuDevicePrimaryCtxReset_v2, reset, wait_at_home);
+    CHECK_IS(fake.calls[FAKE_cuMemFree_v2], 0);
+    CHECK_IS(fake.stale, 0);
+    CHECK_IS(api_used(0), 0);
+}
+
+static const struct test_case cases[] = {
+    {"measured", measured},
+    {"measured_if_kept", measured_if_kept},
+    {"measured_if_shared", measured_if_shared},
+    {"freed_by_driver", freed_by_driver},
+    {"freed_if_kept", freed_if_kept},
+    {"freed_by_us", freed_by_us},
+    {"freed_before", freed_before},
+    {"freed_after", freed_after},
+};
+
+int main(int count, char **arguments) {
+    if (count < 3) return cases_list(cases, sizeof cases / sizeof *cases), 0;
+    api_load(arguments[2]);
+    api_start();
+    CHECK_IS(cuStreamCreate(&at_home, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CHECK_IS(cuCtxGetCurrent(&home), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxCreate_v2(&other, 0, 0), CUDA_SUCCESS);
+    CHECK_IS(cuStreamCreate(&in_other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CHECK_IS(cuCtxSetCurrent(home), CUDA_SUCCESS);
+    cases_run(cases, sizeof cases / sizeof *cases, arguments[1]);
+    return 0;
+}
