@@ -187,33 +187,55 @@ static int64_t bounded(int64_t value, uint64_t most) {
     return value > bound ? bound : value < -bound ? -bound : value;
 }
 
-static int64_t over_until_now(const struct mizar_compute *compute) {
-    return bounded(__atomic_load_n(&compute->over, __ATOMIC_RELAXED), LONGEST_MOST);
+/* The ends of windows and of work in them: the container's, or those of this process alone. */
+struct ends {
+    uint64_t *window, *work;
+    int64_t *over;
+};
+
+static struct ends shared_ends(struct regions *regions, int card) {
+    struct mizar_compute *compute = shared(regions, card);
+    return (struct ends){&compute->window_end, &compute->work_end, &compute->over};
+}
+
+static struct ends own_ends(struct regions *regions, int card) {
+    struct process_card *own = &regions->process->cards[card];
+    return (struct ends){&own->window_end, &own->work_end, &own->over};
+}
+
+static int64_t over_until_now(struct ends ends) {
+    return bounded(__atomic_load_n(ends.over, __ATOMIC_RELAXED), LONGEST_MOST);
+}
+
+/* With siblings, the process's own work ends no later than the container's. */
+static int64_t over_at_least(struct regions *regions, int card) {
+    int64_t all = over_until_now(shared_ends(regions, card));
+    int64_t own = over_until_now(own_ends(regions, card));
+    return all > own ? all : own;
 }
 
 /* Windows with much time in between have nothing to make up for. */
-static void add_last_window(struct mizar_compute *compute, const struct terms *terms,
-                            uint64_t last, uint64_t next) {
-    int64_t over = over_until_now(compute);
-    over += bounded((int64_t)(load(&compute->work_end) - last), LONGEST_MOST);
+static void add_last_window(struct ends ends, const struct terms *terms, uint64_t last,
+                            uint64_t next) {
+    int64_t over = over_until_now(ends);
+    over += bounded((int64_t)(load(ends.work) - last), LONGEST_MOST);
     over = next - last < FORGOTTEN ? bounded(over, terms->longest / 2) : 0;
-    __atomic_store_n(&compute->over, over, __ATOMIC_RELAXED);
+    __atomic_store_n(ends.over, over, __ATOMIC_RELAXED);
 }
 
 /*
  * The last piece of a window is done before its end or behind it. Taken together that shall be none of
  * both: who was short in one window may reach further over the end of the next.
  */
-static void note_end(struct mizar_compute *compute, const struct terms *terms, uint64_t now,
-                     uint64_t work_end) {
-    uint64_t end = bucket_window_end(terms, now), last = load(&compute->window_end);
+static void note_end(struct ends ends, const struct terms *terms, uint64_t now, uint64_t work_end) {
+    uint64_t end = bucket_window_end(terms, now), last = load(ends.window);
     if (!end) return;
     bool later = end > last || last > end + FORGOTTEN; /* or nonsense that somebody scribbled */
-    if (later && swap(&compute->window_end, &last, end)) {
-        add_last_window(compute, terms, last, end);
-        store(&compute->work_end, work_end);
+    if (later && swap(ends.window, &last, end)) {
+        add_last_window(ends, terms, last, end);
+        store(ends.work, work_end);
     }
-    if (work_end > load(&compute->work_end)) store(&compute->work_end, work_end);
+    if (work_end > load(ends.work)) store(ends.work, work_end);
 }
 
 bool budget_take(struct regions *regions, int card, const struct terms *terms, struct ask *ask,
@@ -231,7 +253,7 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
         return false;
     }
     ask->queue += others;
-    ask->over = over_until_now(shared(regions, card));
+    ask->over = over_at_least(regions, card);
     do {
         ask->paid = larger(seen, load(own_paid(regions, card)));
         if (!bucket_admits(terms, ask, again)) {
@@ -244,7 +266,8 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
     } while (!swap(word, &seen, next));
     spend(own_paid(regions, card), terms, ask->now, ask->cost + *extra);
     uint64_t work_end = ask->now + ask->queue + ask->likely + *extra;
-    note_end(shared(regions, card), terms, ask->now, work_end);
+    note_end(shared_ends(regions, card), terms, ask->now, work_end);
+    note_end(own_ends(regions, card), terms, ask->now, work_end);
     return true;
 }
 

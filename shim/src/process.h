@@ -83,7 +83,8 @@ struct process_card {
     uint64_t alone_ns, alone_at; /* charged of late for work not known: budget.c */
     uint64_t pool_grain; /* pools grew by so much more than was asked for: pools.c */
     struct mizar_copies *copies; /* where this process counts them; NULL: not known yet */
-    uint64_t reserved[3];
+    uint64_t window_end, work_end; /* of this process alone: budget.c */
+    int64_t over;
     struct moments moments; /* in which this process had work on the card */
 };
 

@@ -31,6 +31,8 @@ struct worker {
 };
 void pure_contend(struct terms *terms, uint64_t piece, uint64_t span, uint64_t *did, uint64_t *waits);
 
+int64_t pure_reach(struct terms *terms, uint64_t piece, uint64_t span, int64_t scribbled);
+
 uint64_t pure_relieve(struct terms *terms, uint64_t period, uint64_t piece, unsigned pieces,
                       unsigned windows);
 
@@ -102,6 +104,35 @@ void pure_contend(struct terms *terms, uint64_t piece, uint64_t span, uint64_t *
     }
     free(limits);
     free(usage);
+}
+
+/* ---- one that scribbles ------------------------------------------------------------------------------ */
+
+/*
+ * It always has work for so many ns, and makes the others believe that its windows were that much too
+ * short. Returns by how much its work reached over their ends, all in all.
+ */
+int64_t pure_reach(struct terms *terms, uint64_t piece, uint64_t span, int64_t scribbled) {
+    struct worker worker;
+    struct mizar_limits *limits = calloc(1, sizeof *limits);
+    struct mizar_usage *usage = calloc(1, sizeof *usage);
+    uint64_t free_at = START, window_end = 0, did = 0;
+    int64_t over = 0;
+    usage->slot_high = 1;
+    usage->cards[0].compute.paid_until = START;
+    begin(&worker, 0, limits, usage);
+    while (worker.looks_at < START + span) {
+        uint64_t end = bucket_window_end(terms, worker.looks_at), done_at = worker.busy_until;
+        if (scribbled) usage->cards[0].compute.over = scribbled;
+        look(&worker, terms, piece, &free_at);
+        if (worker.did == did) continue;
+        if (window_end && end != window_end) over += (int64_t)(done_at - window_end);
+        window_end = end;
+        did = worker.did;
+    }
+    free(limits);
+    free(usage);
+    return over;
 }
 
 /* ---- two whose work overlaps ------------------------------------------------------------------------- */

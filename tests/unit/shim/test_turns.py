@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_uint64
+from ctypes import byref, c_int64, c_uint64
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ SPAN = 5_000 * MS
 def pure(layout: dict[str, Any]) -> ctypes.CDLL:
     library = ctypes.CDLL(str(BUILD / "tests" / "libpure.so"))
     library.pure_relieve.restype = c_uint64
+    library.pure_reach.restype = c_int64
     return library
 
 
@@ -48,6 +49,17 @@ def test_pieces_that_do_not_fit_a_window_fit_several(pure: ctypes.CDLL, percent:
     terms = Terms(2 * percent * 100, window(100_000, 0, percent * 1000), 0, piece)
     did, _ = contend(pure, terms, piece)
     assert sum(did) == pytest.approx(SPAN * percent / 100, abs=3 * piece)
+
+
+@pytest.mark.parametrize("scribbled", [0, -100 * MS, -(1 << 63), 100 * MS])
+@pytest.mark.parametrize("length", [21 * MS, 22 * MS, 22_900 * US])
+def test_work_reaches_over_its_windows_by_no_more_than_it_is_short(
+    pure: ctypes.CDLL, length: int, scribbled: int
+) -> None:
+    piece = 2 * MS
+    terms = Terms(FULL, window(50_000, 0, length // US), 0, piece)
+    over = pure.pure_reach(byref(terms), c_uint64(piece), c_uint64(SPAN), c_int64(scribbled))
+    assert over < 2 * piece
 
 
 @pytest.mark.parametrize("word", [window(100_000, 0, 30_000), 0])
