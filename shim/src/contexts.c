@@ -236,6 +236,7 @@ unsigned contexts_current(struct regions *regions, CUdevice device) {
 
 void contexts_add_view(struct regions *regions, CUcontext context) {
     struct process *process = regions->process;
+    if (find(process, context)) return;
     process_lock(&process->context_lock);
     if (!find(process, context))
         add(process, (struct process_context){.handle = (uint64_t)(uintptr_t)context,

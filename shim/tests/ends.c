@@ -8,6 +8,7 @@
 #include "beside.h"
 #include "cases.h"
 
+#define HANGS_S 20
 #define SOON 20000 /* us, in which another thread gets into a call, if nothing keeps it */
 
 static CUcontext other;
@@ -78,6 +79,37 @@ static void measured_if_shared(void) {
     CHECK_IS(*charged_ns(), 0);
     wait_at_home();
     CHECK(*charged_ns() > 0);
+}
+
+/* ---- who works elsewhere meanwhile does not wait ---- */
+
+static CUgreenCtx green;
+
+/* Would wait for ever. */
+static void work_elsewhere(void) {
+    const CUmemAllocationProp here = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle handle;
+    CUmodule module;
+    CUcontext view;
+    work_at_home();
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, MIB), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemAllocAsync(&pointer, MIB, at_home), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemFreeAsync(pointer, at_home), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemCreate(&handle, 2 * MIB, &here, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemRelease(handle), CUDA_SUCCESS);
+    CHECK_IS(api.cuModuleLoadData(&module, ""), CUDA_SUCCESS);
+    CHECK_IS(api.cuModuleUnload(module), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxFromGreenCtx(&view, green), CUDA_SUCCESS);
+}
+
+static void worked_elsewhere(void) {
+    CUcontext view;
+    CHECK_IS(api.cuGreenCtxCreate(&green, NULL, 0, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxFromGreenCtx(&view, green), CUDA_SUCCESS);
+    alarm(HANGS_S);
+    while_in(FAKE_cuCtxDestroy_v2, destroy, work_elsewhere);
 }
 
 /* ---- memory that is freed when a stream of another context has come so far ---- */
@@ -162,6 +194,7 @@ static const struct test_case cases[] = {
     {"measured", measured},
     {"measured_if_kept", measured_if_kept},
     {"measured_if_shared", measured_if_shared},
+    {"worked_elsewhere", worked_elsewhere},
     {"freed_by_driver", freed_by_driver},
     {"freed_if_kept", freed_if_kept},
     {"freed_by_us", freed_by_us},

@@ -11,6 +11,7 @@ CASES = [
     "measured",
     "measured_if_kept",
     "measured_if_shared",
+    "worked_elsewhere",
     "freed_by_driver",
     "freed_if_kept",
     "freed_by_us",
