@@ -19,6 +19,8 @@ from .slot import BUILD, MIB, Card, Slot
 
 SHARE = 2500
 SECONDS = 0.8
+AT_MOST_S = 30.0
+"""Until a share must have been reached: a process that waits for a processor launches nothing."""
 
 
 @dataclass
@@ -55,6 +57,14 @@ class Container:
         after = self.machine.busy(uuid)
         return (after.work_ns - before.work_ns) / (after.now_ns - before.now_ns)
 
+    def shares(self, reached: float) -> list[float]:
+        """One after another, once work is under way, until there is one that is so high."""
+        self.share(SECONDS / 4)
+        shares, end = [self.share(SECONDS)], time.monotonic() + AT_MOST_S
+        while shares[-1] <= reached and time.monotonic() < end:
+            shares.append(self.share(SECONDS))
+        return shares
+
 
 @pytest.fixture
 def container(tmp_path: Path, layout: dict[str, Any]) -> Iterator[Container]:
@@ -75,15 +85,17 @@ def begin(process: subprocess.Popen[bytes]) -> None:
 def test_the_fortieth_context_is_limited_as_the_first(container: Container) -> None:
     with container.contexts("many", "40") as process:
         begin(process)
-        container.share(SECONDS / 4)  # until it is under way
-        assert abs(container.share(SECONDS) - SHARE / 10000) < 0.08
+        shares = container.shares(SHARE / 10000 - 0.08)
+        assert shares[-1] > SHARE / 10000 - 0.08
+        assert max(shares) < SHARE / 10000 + 0.08
 
 
 def test_a_green_context_is_limited_whichever_is_current(container: Container) -> None:
     with container.contexts("green") as process:
         begin(process)
-        container.share(SECONDS / 4)  # until it is under way
-        assert SHARE / 20000 < container.share(SECONDS) < SHARE / 10000 + 0.08
+        shares = container.shares(SHARE / 20000)
+        assert shares[-1] > SHARE / 20000
+        assert max(shares) < SHARE / 10000 + 0.08
 
 
 def test_work_of_one_context_shows_when_another_has_none(container: Container) -> None:
@@ -97,5 +109,4 @@ def test_nobody_waits_for_work_of_the_dead(container: Container) -> None:
         now = time.monotonic_ns()
         container.slot.leave_dead(1, 0, open_since=now, open_until=now + 60 * 10**9)
         begin(process)
-        container.share(SECONDS / 4)  # until that is found out
-        assert container.share(SECONDS) > SHARE / 20000
+        assert container.shares(SHARE / 20000)[-1] > SHARE / 20000
