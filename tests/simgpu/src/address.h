@@ -1,5 +1,6 @@
 /* Device addresses: one large window of this process's address space, in pages of 2 MiB as on a
- * card, so that a device pointer is found by a table and copies to it are real. */
+ * card, so that a device pointer is found by a table and copies to it are real. A small one lies
+ * below 4 GiB, for entries whose pointers have 32 bits. */
 #ifndef SIM_ADDRESS_H
 #define SIM_ADDRESS_H
 
@@ -23,6 +24,7 @@ static inline uint64_t round_up(uint64_t value, uint64_t unit) {
 
 /* The callers hold memory_lock. `alignment` is a power of two, at least a page. 0: no room. */
 uint64_t address_take(struct region *region, uint64_t bytes, uint64_t alignment);
+uint64_t address_take_low(struct region *region, uint64_t bytes);
 void address_give(struct region *region);
 /* Owner of the address, or NULL. */
 struct region *address_owner(uint64_t address);

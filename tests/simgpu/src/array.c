@@ -6,7 +6,8 @@ enum { MAGIC = 0x41525221, MIP_MAGIC = 0x4d495021, LEVELS = 16, ROW = 512 };
 
 struct CUmipmappedArray_st {
     uint32_t magic;
-    struct allocation *memory;
+    struct allocation *memory; /* NULL: it is sparse, and has ... */
+    struct holding *tiles;     /* ... what is mapped into it */
     unsigned levels;
     struct CUarray_st level[LEVELS];
 };
@@ -44,19 +45,21 @@ uint64_t array_layout(CUarray array, const CUDA_ARRAY3D_DESCRIPTOR *shape) {
     return array->slice * at_least_one(shape->Depth);
 }
 
-static CUresult take(uint64_t bytes, struct allocation **memory) {
+static CUresult take(uint64_t bytes, unsigned flags, struct allocation **memory) {
     CUcontext context;
     TRY(context_current(&context));
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (flags & CUDA_ARRAY3D_SPARSE) return CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
     CUresult result = memory_new(context, MEMORY_DEVICE, bytes, memory);
     pthread_mutex_unlock(&memory_lock);
     return result;
 }
 
-static void give(struct allocation *memory) {
+static void give(struct allocation *memory, struct holding **tiles) {
     pthread_mutex_lock(&memory_lock);
-    memory_free(memory);
+    if (memory) memory_free(memory);
+    holding_end(tiles);
     pthread_mutex_unlock(&memory_lock);
 }
 
@@ -65,12 +68,12 @@ API CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *s
     if (!array || !shape) return CUDA_ERROR_INVALID_VALUE;
     CUarray made = calloc(1, sizeof *made);
     if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = take(array_layout(made, shape), &made->memory);
+    CUresult result = take(array_layout(made, shape), shape->Flags, &made->memory);
     if (result) {
         free(made);
         return result;
     }
-    made->base = (char *)(uintptr_t)made->memory->base;
+    if (made->memory) made->base = (char *)(uintptr_t)made->memory->base;
     *array = made;
     return CUDA_SUCCESS;
 }
@@ -82,10 +85,24 @@ API CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *shape
     return cuArray3DCreate_v2(array, &whole);
 }
 
+API CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *shape) {
+    if (!shape) return CUDA_ERROR_INVALID_VALUE;
+    CUDA_ARRAY3D_DESCRIPTOR whole = {shape->Width,  shape->Height,      shape->Depth,
+                                     shape->Format, shape->NumChannels, shape->Flags};
+    return cuArray3DCreate_v2(array, &whole);
+}
+
+API CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *shape) {
+    if (!shape) return CUDA_ERROR_INVALID_VALUE;
+    CUDA_ARRAY3D_DESCRIPTOR whole = {shape->Width,  shape->Height,      0,
+                                     shape->Format, shape->NumChannels, 0};
+    return cuArray3DCreate_v2(array, &whole);
+}
+
 API CUresult cuArrayDestroy(CUarray array) {
     TRY(array_check(array));
     if (array->owner) return CUDA_ERROR_INVALID_HANDLE;
-    give(array->memory);
+    give(array->memory, &array->tiles);
     array->magic = 0;
     free(array);
     return CUDA_SUCCESS;
@@ -134,12 +151,15 @@ API CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_
     if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
     made->magic = MIP_MAGIC;
     made->levels = levels;
-    CUresult result = take(lay_out_levels(made, *shape), &made->memory);
+    CUresult result = take(lay_out_levels(made, *shape), shape->Flags, &made->memory);
     if (result) {
         free(made);
         return result;
     }
-    for (unsigned i = 0; i < levels; i++) made->level[i].base += made->memory->base;
+    for (unsigned i = 0; i < levels; i++) {
+        if (made->memory) made->level[i].base += made->memory->base;
+        else made->level[i].base = NULL;
+    }
     *array = made;
     return CUDA_SUCCESS;
 }
@@ -158,8 +178,16 @@ API CUresult cuMipmappedArrayGetLevel(CUarray *level, CUmipmappedArray array, un
 
 API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
     TRY(check_mipmapped(array));
-    give(array->memory);
+    give(array->memory, &array->tiles);
     array->magic = 0;
     free(array);
     return CUDA_SUCCESS;
+}
+
+struct holding **array_tiles(int type, void *resource) {
+    CUarray array = resource;
+    CUmipmappedArray mipmapped = resource;
+    if (type != CU_RESOURCE_TYPE_ARRAY)
+        return check_mipmapped(mipmapped) || mipmapped->memory ? NULL : &mipmapped->tiles;
+    return array_check(array) || array->owner || array->memory ? NULL : &array->tiles;
 }

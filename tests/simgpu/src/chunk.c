@@ -9,6 +9,7 @@ enum { UNIT = 512, UNITS = (2 << 20) / UNIT };
 struct chunk {
     struct region region; /* must come first */
     unsigned card, used, hint;
+    enum memory_kind kind;
     CUmemoryPool pool; /* whose chunk it is, or NULL: cuMemAlloc's */
     struct allocation *units[UNITS];
     struct chunk *next, **link;
@@ -16,17 +17,20 @@ struct chunk {
 
 static struct chunk *chunks[SIM_MAX_CARDS];
 
-static struct chunk *new_chunk(unsigned card, CUmemoryPool pool) {
+static struct chunk *new_chunk(const struct allocation *first) {
+    unsigned card = first->card;
+    CUmemoryPool pool = first->pool;
     struct chunk *chunk = calloc(1, sizeof *chunk);
     if (!chunk) return NULL;
     chunk->region.kind = REGION_CHUNK;
     chunk->card = card;
+    chunk->kind = first->kind;
     chunk->pool = pool;
     if (!sim_take(&driver.sim, card, PAGE_BYTES)) {
         free(chunk);
         return NULL;
     }
-    if (!address_take(&chunk->region, PAGE_BYTES, PAGE_BYTES) ||
+    if (!memory_address(first->kind, &chunk->region, PAGE_BYTES) ||
         !address_back(chunk->region.base, PAGE_BYTES)) {
         sim_give(&driver.sim, card, PAGE_BYTES);
         free(chunk);
@@ -66,7 +70,8 @@ static unsigned find_units(const struct chunk *chunk, unsigned from, unsigned ne
 
 static bool place_in(struct chunk *chunk, struct allocation *allocation) {
     unsigned need = units_of(allocation);
-    if (chunk->pool != allocation->pool || UNITS - chunk->used < need) return false;
+    if (chunk->kind != allocation->kind || chunk->pool != allocation->pool) return false;
+    if (UNITS - chunk->used < need) return false;
     unsigned start = find_units(chunk, chunk->hint, need);
     if (start == UNITS) start = find_units(chunk, 0, need);
     if (start == UNITS) return false;
@@ -81,7 +86,7 @@ static bool place_in(struct chunk *chunk, struct allocation *allocation) {
 CUresult chunk_place(struct allocation *allocation) {
     for (struct chunk *chunk = chunks[allocation->card]; chunk; chunk = chunk->next)
         if (place_in(chunk, allocation)) return CUDA_SUCCESS;
-    struct chunk *chunk = new_chunk(allocation->card, allocation->pool);
+    struct chunk *chunk = new_chunk(allocation);
     return chunk && place_in(chunk, allocation) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -20,6 +20,7 @@ static void host_side(struct side *side, void *base) {
 
 static CUresult array_side(struct side *side, CUarray array) {
     TRY(array_check(array));
+    if (!array->base) return CUDA_ERROR_NOT_SUPPORTED; /* what lies in tiles is not simulated */
     *side = (struct side){array->base, array->pitch, array->slice, true, false};
     return CUDA_SUCCESS;
 }

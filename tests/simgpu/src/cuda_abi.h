@@ -112,6 +112,27 @@ typedef struct {
     } allocFlags;
 } CUmemAllocationProp;
 
+typedef struct CUextMemory_st *CUexternalMemory;
+typedef struct {
+    int type;
+    union {
+        int fd;
+        void *other[2];
+    } handle;
+    uint64_t size;
+    unsigned flags, reserved[16];
+} CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
+typedef struct {
+    uint64_t offset, size;
+    unsigned flags, reserved[16];
+} CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
+
+typedef struct {
+    unsigned numDevices;
+    size_t size;
+    uint64_t handleTypes, flags;
+} CUmulticastObjectProp;
+
 typedef struct {
     char reserved[64];
 } CUipcMemHandle;
@@ -129,7 +150,42 @@ typedef struct {
     int Format;
     unsigned NumChannels, Flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
-enum { CUDA_ARRAY3D_LAYERED = 1, CUDA_ARRAY3D_CUBEMAP = 4 };
+/* The first versions. */
+typedef struct {
+    unsigned Width, Height;
+    int Format;
+    unsigned NumChannels;
+} CUDA_ARRAY_DESCRIPTOR_v1;
+
+typedef struct {
+    unsigned Width, Height, Depth;
+    int Format;
+    unsigned NumChannels, Flags;
+} CUDA_ARRAY3D_DESCRIPTOR_v1;
+enum { CUDA_ARRAY3D_LAYERED = 1, CUDA_ARRAY3D_CUBEMAP = 4, CUDA_ARRAY3D_SPARSE = 0x40 };
+
+enum { CU_RESOURCE_TYPE_ARRAY = 0, CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1 };
+enum {
+    CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0,
+    CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1,
+};
+enum { CU_MEM_OPERATION_TYPE_MAP = 1, CU_MEM_OPERATION_TYPE_UNMAP = 2 };
+typedef struct {
+    int resourceType;
+    void *resource; /* CUarray or CUmipmappedArray */
+    int subresourceType;
+    union {
+        unsigned sparseLevel[8]; /* level, layer; offset and extent, each x, y, z */
+        struct {
+            unsigned layer;
+            uint64_t offset, size;
+        } miptail;
+    } subresource;
+    int memOperationType, memHandleType;
+    CUmemGenericAllocationHandle memHandle;
+    uint64_t offset;
+    unsigned deviceBitMask, flags, reserved[2];
+} CUarrayMapInfo;
 
 enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_UNIFIED };
 

@@ -1,5 +1,5 @@
 /* Allocation and release, whatever the entry that asked for it. */
-#include "memory.h"
+#include "external.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -41,11 +41,16 @@ static void discharge(struct allocation *allocation) {
     allocation->charged = 0;
 }
 
+uint64_t memory_address(enum memory_kind kind, struct region *region, uint64_t bytes) {
+    return kind == MEMORY_LOW ? address_take_low(region, bytes)
+                              : address_take(region, bytes, PAGE_BYTES);
+}
+
 static CUresult place_pages(struct allocation *allocation) {
     uint64_t bytes = round_up(allocation->bytes, PAGE_BYTES);
     if (bytes < allocation->bytes || !charge(allocation, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     allocation->region.kind = REGION_BLOCK;
-    allocation->base = address_take(&allocation->region, bytes, PAGE_BYTES);
+    allocation->base = memory_address(allocation->kind, &allocation->region, bytes);
     if (allocation->base && address_back(allocation->base, bytes)) return CUDA_SUCCESS;
     if (allocation->base) address_give(&allocation->region);
     discharge(allocation);
@@ -96,6 +101,7 @@ void memory_free(struct allocation *allocation) {
     else address_give(&allocation->region);
     discharge(allocation);
     if (allocation->share_fd >= 0) close(allocation->share_fd);
+    if (allocation->external) external_drop(allocation->external);
     free(allocation);
 }
 

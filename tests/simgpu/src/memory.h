@@ -7,7 +7,15 @@
 #include "address.h"
 #include "context.h"
 
-enum memory_kind { MEMORY_DEVICE, MEMORY_MANAGED, MEMORY_POOL, MEMORY_GRAPH, MEMORY_IMPORTED };
+enum memory_kind {
+    MEMORY_DEVICE,
+    MEMORY_LOW, /* the same below 4 GiB */
+    MEMORY_MANAGED,
+    MEMORY_POOL,
+    MEMORY_GRAPH,
+    MEMORY_IMPORTED,
+    MEMORY_EXTERNAL /* a buffer on external memory, which counts it */
+};
 
 struct allocation {
     struct region region; /* of whole-page allocations; must come first */
@@ -18,6 +26,7 @@ struct allocation {
     unsigned card;
     CUcontext context;
     CUmemoryPool pool;         /* MEMORY_POOL: never NULL */
+    CUexternalMemory external; /* MEMORY_EXTERNAL: never NULL */
     struct allocation *cached; /* freed into its pool: the next one there */
     bool idle;                 /* freed into its pool; of a graph: not allocated now */
     struct chunk *chunk;       /* where a small one lies, or NULL */
@@ -34,6 +43,8 @@ CUresult memory_new(CUcontext context, enum memory_kind kind, uint64_t bytes,
 /* MEMORY_POOL. */
 CUresult memory_new_pooled(CUcontext context, CUmemoryPool pool, uint64_t bytes,
                            struct allocation **made);
+/* Pages at an address that is right for the kind; 0: no room. */
+uint64_t memory_address(enum memory_kind kind, struct region *region, uint64_t bytes);
 void memory_free(struct allocation *allocation);
 /* The allocation that covers the address, or NULL. */
 struct allocation *memory_find(uint64_t address);

@@ -19,16 +19,22 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
 }
 
 /* Rows start at multiples of 512 bytes, as on every card since Kepler. */
-API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
-                                unsigned element) {
+static CUresult allocate_rows(CUdeviceptr *pointer, enum memory_kind kind, size_t *pitch,
+                              size_t width, size_t height, unsigned element) {
     TRY(driver_ready());
     if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
-    if (!pitch || !width || !height) return CUDA_ERROR_INVALID_VALUE;
+    if (!width || !height) return CUDA_ERROR_INVALID_VALUE;
     size_t row = round_up(width, 512), bytes;
     if (row < width || __builtin_mul_overflow(row, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    TRY(allocate(pointer, MEMORY_DEVICE, bytes));
+    TRY(allocate(pointer, kind, bytes));
     *pitch = row;
     return CUDA_SUCCESS;
+}
+
+API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                                unsigned element) {
+    if (!pitch) return CUDA_ERROR_INVALID_VALUE;
+    return allocate_rows(pointer, MEMORY_DEVICE, pitch, width, height, element);
 }
 
 API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
@@ -79,17 +85,25 @@ API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevicep
     return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-/* ---- the 32-bit entries of CUDA 2: they work where their answers fit ------------------------- */
+/* ---- the 32-bit entries of CUDA 2 ------------------------------------------------------------ */
 
 API CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) {
-    (void)pointer, (void)bytes;
-    return CUDA_ERROR_NOT_SUPPORTED; /* no device address here fits in 32 bits */
+    CUdeviceptr low;
+    if (!pointer) return CUDA_ERROR_INVALID_VALUE;
+    TRY(allocate(&low, MEMORY_LOW, bytes));
+    *pointer = (unsigned)low;
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height,
                              unsigned element) {
-    (void)pointer, (void)pitch, (void)width, (void)height, (void)element;
-    return CUDA_ERROR_NOT_SUPPORTED;
+    CUdeviceptr low;
+    size_t row;
+    if (!pointer || !pitch) return CUDA_ERROR_INVALID_VALUE;
+    TRY(allocate_rows(&low, MEMORY_LOW, &row, width, height, element));
+    *pointer = (unsigned)low;
+    *pitch = (unsigned)row;
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuMemFree(unsigned pointer) {

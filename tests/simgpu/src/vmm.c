@@ -1,24 +1,9 @@
-/* Memory and addresses apart: reserved addresses, physical handles, mappings. A handle is a file in
- * memory, so that it can be mapped at several addresses and given to other processes. */
+/* Reserved addresses, and what is mapped there. */
 #define _GNU_SOURCE
-#include "memory.h"
-
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-enum { MAGIC = 0x564d4d21, POSIX_FD = 1 };
-
-struct physical {
-    uint32_t magic;
-    uint64_t bytes;
-    CUmemAllocationProp props;
-    bool on_card; /* counted on `card`; host memory and imports are not */
-    unsigned card;
-    int fd;
-    unsigned handles, mappings;
-};
+#include "physical.h"
 
 struct reservation {
     struct region region; /* must come first */
@@ -31,20 +16,6 @@ struct mapping {
     bool accessible;
     struct mapping *next;
 };
-
-static struct physical *physical_of(CUmemGenericAllocationHandle handle) {
-    struct physical *physical = (struct physical *)(uintptr_t)handle;
-    return physical && physical->magic == MAGIC ? physical : NULL;
-}
-
-/* The memory goes with the last handle and the last mapping. */
-static void settle(struct physical *physical) {
-    if (physical->handles || physical->mappings) return;
-    if (physical->on_card) sim_give(&driver.sim, physical->card, physical->bytes);
-    close(physical->fd);
-    physical->magic = 0;
-    free(physical);
-}
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
@@ -87,77 +58,6 @@ API CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes) {
     CUresult result = free_addresses(pointer, bytes);
     pthread_mutex_unlock(&memory_lock);
     return result;
-}
-
-/* ---- physical memory ------------------------------------------------------------------------ */
-
-static struct physical *new_physical(uint64_t bytes, int fd, const CUmemAllocationProp *props) {
-    struct physical *physical = calloc(1, sizeof *physical);
-    if (!physical) return NULL;
-    *physical =
-        (struct physical){.magic = MAGIC, .bytes = bytes, .props = *props, .fd = fd, .handles = 1};
-    return physical;
-}
-
-static CUresult create(CUmemGenericAllocationHandle *handle, uint64_t bytes,
-                       const CUmemAllocationProp *props) {
-    int fd = memfd_create("simgpu", MFD_CLOEXEC);
-    struct physical *made =
-        fd < 0 || ftruncate(fd, (off_t)bytes) ? NULL : new_physical(bytes, fd, props);
-    if (!made) {
-        if (fd >= 0) close(fd);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    made->on_card = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (made->on_card) made->card = driver.card[props->location.id];
-    *handle = (uintptr_t)made;
-    return CUDA_SUCCESS;
-}
-
-API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
-                         const CUmemAllocationProp *props, uint64_t flags) {
-    TRY(driver_ready());
-    if (!handle || !props || !bytes || bytes % PAGE_BYTES || flags ||
-        props->type != CU_MEM_ALLOCATION_TYPE_PINNED)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return create(handle, bytes, props);
-    TRY(driver_device(props->location.id));
-    unsigned card = driver.card[props->location.id];
-    if (sim_card_lost(&driver.sim, card)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (!sim_take(&driver.sim, card, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = create(handle, bytes, props);
-    if (result) sim_give(&driver.sim, card, bytes);
-    return result;
-}
-
-API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-    TRY(driver_ready());
-    pthread_mutex_lock(&memory_lock);
-    struct physical *physical = physical_of(handle);
-    bool held = physical && physical->handles;
-    if (held) {
-        physical->handles--;
-        settle(physical);
-    }
-    pthread_mutex_unlock(&memory_lock);
-    return held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-API CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *props,
-                                           int which) {
-    TRY(driver_ready());
-    if (!bytes || !props || which < 0 || which > 1) return CUDA_ERROR_INVALID_VALUE;
-    *bytes = PAGE_BYTES;
-    return CUDA_SUCCESS;
-}
-
-API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *props,
-                                                    CUmemGenericAllocationHandle handle) {
-    TRY(driver_ready());
-    const struct physical *physical = physical_of(handle);
-    if (!props || !physical) return CUDA_ERROR_INVALID_VALUE;
-    *props = physical->props;
-    return CUDA_SUCCESS;
 }
 
 /* ---- mappings; memory_lock held -------------------------------------------------------------- */
@@ -206,7 +106,7 @@ static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physi
     }
     *made = (struct mapping){base, bytes, physical, false, reservation->mappings};
     reservation->mappings = made;
-    physical->mappings++;
+    physical_use(physical);
     return CUDA_SUCCESS;
 }
 
@@ -228,8 +128,7 @@ static void unmap_one(struct mapping **link) {
     struct mapping *mapping = *link;
     *link = mapping->next;
     address_unback(mapping->base, mapping->bytes);
-    mapping->physical->mappings--;
-    settle(mapping->physical);
+    physical_drop(mapping->physical);
     free(mapping);
 }
 
@@ -303,41 +202,7 @@ API CUresult cuMemGetAccess(uint64_t *flags, const CUmemLocation *location, CUde
     return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
-    TRY(driver_ready());
-    if (!handle) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&memory_lock);
-    const struct mapping *mapping = find_mapping((uintptr_t)address);
-    if (mapping) {
-        mapping->physical->handles++;
-        *handle = (uintptr_t)mapping->physical;
-    }
-    pthread_mutex_unlock(&memory_lock);
-    return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-/* ---- between processes ---------------------------------------------------------------------- */
-
-API CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle,
-                                          int type, uint64_t flags) {
-    TRY(driver_ready());
-    const struct physical *physical = physical_of(handle);
-    if (!shared || !physical || flags) return CUDA_ERROR_INVALID_VALUE;
-    if (type != POSIX_FD) return CUDA_ERROR_NOT_SUPPORTED;
-    *(int *)shared = dup(physical->fd);
-    return CUDA_SUCCESS;
-}
-
-/* The memory stays counted where it was created. */
-API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
-                                            int type) {
-    CUmemAllocationProp props = {
-        CU_MEM_ALLOCATION_TYPE_PINNED, POSIX_FD, {CU_MEM_LOCATION_TYPE_DEVICE, 0}, NULL, {0}};
-    struct stat info;
-    TRY(driver_ready());
-    if (!handle || type != POSIX_FD) return CUDA_ERROR_INVALID_VALUE;
-    int fd = dup((int)(intptr_t)shared);
-    if (fd < 0 || fstat(fd, &info)) return CUDA_ERROR_INVALID_VALUE;
-    *handle = (uintptr_t)new_physical((uint64_t)info.st_size, fd, &props);
-    return *handle ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+struct physical *vmm_physical_at(uint64_t address) {
+    const struct mapping *mapping = find_mapping(address);
+    return mapping ? mapping->physical : NULL;
 }

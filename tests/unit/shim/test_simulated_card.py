@@ -131,6 +131,10 @@ def snippets(
 CHARGED_OTHERWISE = {
     "a_graph_takes_its_memory_when_it_is_launched",  # it is charged from when it is instantiated
     "opened_memory_is_there_once",  # and charged twice
+    # What an object keeps is charged until the object is gone.
+    "what_is_unbound_is_not_kept",
+    "a_sparse_array_has_the_memory_that_is_mapped_into_it",
+    "a_tile_gives_way_to_the_next",
 }
 
 

@@ -16,7 +16,7 @@ CUresult cuDeviceGetCount(int *count);
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
-CUresult cuMulticastCreate(void *handle, const void *props);
+CUresult cuTexObjectDestroy(uint64_t texture);
 
 CUresult cuCtxCreate(CUcontext *made, unsigned flags, CUdevice device);
 CUresult cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device);
@@ -47,6 +47,10 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags);
 CUresult cuMemFree_v2(CUdeviceptr pointer);
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
+CUresult cuMemAlloc(unsigned *pointer, unsigned bytes);
+CUresult cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height,
+                         unsigned element);
+CUresult cuMemFree(unsigned pointer);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
 CUresult cuMemAllocHost_v2(void **pointer, size_t bytes);
 CUresult cuMemFreeHost(void *pointer);
@@ -76,7 +80,27 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc
                         size_t count);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address);
 
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
+                           const CUmulticastObjectProp *props);
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device);
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t at,
+                            CUmemGenericAllocationHandle memory, size_t offset, size_t bytes,
+                            uint64_t flags);
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t at, CUdeviceptr pointer,
+                             size_t bytes, uint64_t flags);
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t at,
+                           size_t bytes);
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned count, CUstream stream);
+CUresult cuImportExternalMemory(CUexternalMemory *external,
+                                const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from);
+CUresult cuDestroyExternalMemory(CUexternalMemory external);
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory external,
+                                         const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape);
+
+CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *shape);
+CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *shape);
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *shape);
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape);
 CUresult cuArrayDestroy(CUarray array);
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape,
                                 unsigned levels);

@@ -23,6 +23,25 @@ SNIPPET(memory_is_taken_in_whole_pages_and_given_back) {
     EQUAL(used(), before);
 }
 
+SNIPPET(entries_of_old_give_addresses_of_32_bits) {
+    unsigned pointer, rows, pitch;
+    int value = 42, back = 0;
+    start();
+    size_t before = used();
+    OK(cuMemAlloc(&pointer, 3 * MIB));
+    EQUAL(used(), before + 2 * PAGE);
+    OK(cuMemAllocPitch(&rows, &pitch, 1000, 1024, 4));
+    EQUAL(pitch, 1024);
+    EQUAL(used(), before + 3 * PAGE);
+    OK(cuMemcpyHtoD_v2(pointer + MIB, &value, sizeof value));
+    OK(cuMemcpyDtoH_v2(&back, pointer + MIB, sizeof back));
+    EQUAL(back, 42);
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&pointer, 1u << 31));
+    OK(cuMemFree(pointer));
+    OK(cuMemFree_v2(rows));
+    EQUAL(used(), before);
+}
+
 SNIPPET(small_allocations_share_a_page) {
     CUdeviceptr pointers[4096];
     start();

@@ -107,7 +107,7 @@ SNIPPET(an_entry_follows_from_name_version_and_stream_flag) {
 SNIPPET(what_is_not_simulated_says_so) {
     const void *table;
     start();
-    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMulticastCreate(NULL, NULL));
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuTexObjectDestroy(0));
     GIVES(CUDA_ERROR_NOT_SUPPORTED, cuGetExportTable(&table, &(CUuuid){{0}}));
     EXPECT(table == NULL);
 }

@@ -79,3 +79,17 @@ SNIPPET(arrays_take_memory) {
     plane.Width = plane.Height = 65536;
     GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuArrayCreate_v2(&array, &plane));
 }
+
+SNIPPET(arrays_of_old_take_memory) {
+    CUarray plane, cube;
+    CUDA_ARRAY_DESCRIPTOR_v1 flat = {1024, 1024, 0x20, 4};
+    CUDA_ARRAY3D_DESCRIPTOR_v1 deep = {256, 256, 256, 0x20, 1, 0};
+    start();
+    size_t before = used();
+    OK(cuArrayCreate(&plane, &flat));
+    OK(cuArray3DCreate(&cube, &deep));
+    EQUAL(used() - before, (16 + 64) * MIB);
+    OK(cuArrayDestroy(plane));
+    OK(cuArrayDestroy(cube));
+    EQUAL(used(), before);
+}
