@@ -268,8 +268,7 @@ static void release_keeper(struct regions *regions, struct vmm_keeper *keeper) {
 }
 
 struct vmm_keeper *vmm_lift(struct regions *regions, uint64_t key) {
-    if (!regions || !__atomic_load_n(&regions->process->vmm_keepers.used, __ATOMIC_RELAXED))
-        return NULL;
+    if (!regions) return NULL;
     vmm_lock(regions);
     struct vmm_keeper *keeper = map_remove(&regions->process->vmm_keepers, key);
     vmm_unlock(regions);
