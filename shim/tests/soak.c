@@ -39,12 +39,28 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuDeviceGetCount(int *count);
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device);
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t at,
+                           size_t bytes);
 CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
 CUresult cuGraphDestroy(CUgraph graph);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
                                 size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *wish);
 CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
                                size_t count, CUdeviceptr pointer);
+
+struct CUmulticastObjectProp_st {
+    unsigned devices;
+    size_t bytes;
+    unsigned long long handle_types, flags;
+};
+
+typedef struct {
+    unsigned long long offset, bytes;
+    unsigned flags, reserved[16];
+} CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
+                                         const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape);
 
 /* Where lookups in the driver are not hooked, the wrappers are found as linked programs find them. */
 static void *look_up(const char *symbol) {
@@ -64,7 +80,7 @@ static uint64_t random_next(uint64_t *state) {
 
 enum kind {
     NOTHING, POINTER, LATE, ASYNC, HANDLE, MAPPED, ARRAY, MIPMAP, CONTEXT, POOL, GRAPH, LEFT, MODULE,
-    EXPORTED, RETAINED, OPENED
+    EXPORTED, RETAINED, OPENED, MULTICAST, SPARSE, EXTERNAL, OLD
 };
 
 struct object {
@@ -139,6 +155,105 @@ static void give_retained(struct object *object, bool unmap_first) {
     if (unmap_first) give_mapped(object);
     CHECK_IS(CALL(cuMemRelease, object->handle), CUDA_SUCCESS);
     if (!unmap_first) give_mapped(object);
+}
+
+/* ---- objects that keep memory, also without a handle to it ---------------------------------------- */
+
+/* Memory for an object, whose handle it may have later or not. */
+static void take_second(struct object *object, uint64_t bytes) {
+    take_handle(object, bytes, false);
+    object->second = object->handle;
+}
+
+static void give_second(struct object *object) {
+    if (object->second) CHECK_IS(CALL(cuMemRelease, object->second), CUDA_SUCCESS);
+    object->second = 0;
+}
+
+/* A refusal leaves the memory as it is. */
+static void bind(struct object *object, CUmemGenericAllocationHandle multicast) {
+    CHECK_IS(CALL(cuMulticastAddDevice, multicast, object->card), CUDA_SUCCESS);
+    CUresult result =
+        CALL(cuMulticastBindMem, multicast, 0, object->second, 0, object->bytes, 0);
+    if (!granted(result)) {
+        CHECK_IS(CALL(cuMemRelease, multicast), CUDA_SUCCESS);
+        return;
+    }
+    object->handle = multicast;
+    object->kind = MULTICAST;
+}
+
+static void take_multicast(struct object *object, uint64_t bytes) {
+    CUmemGenericAllocationHandle multicast;
+    take_second(object, bytes);
+    if (!object->kind) return;
+    const CUmulticastObjectProp prop = {1, object->bytes, 0, 0};
+    if (granted(CALL(cuMulticastCreate, &multicast, &prop))) bind(object, multicast);
+    if (object->kind == MULTICAST && bytes % 2) give_second(object);
+}
+
+static void give_multicast(struct object *object, bool unbind) {
+    if (unbind)
+        CHECK_IS(CALL(cuMulticastUnbind, object->handle, object->card, 0, object->bytes),
+                 CUDA_SUCCESS);
+    CHECK_IS(CALL(cuMemRelease, object->handle), CUDA_SUCCESS);
+    give_second(object);
+}
+
+/* Two tiles of it, of which one may be unmapped again. */
+static void map_tiles(struct object *object, CUarray array, bool unmap) {
+    enum { LEVEL = 0, UNMAP = 2, TILE = 128 };
+    CUarrayMapInfo tiles[3];
+    for (unsigned i = 0; i < 3; i++) {
+        tiles[i] = (CUarrayMapInfo){.resource = array,
+                                    .subresource_type = LEVEL,
+                                    .operation = CU_MEM_OPERATION_TYPE_MAP,
+                                    .handle = object->second,
+                                    .devices = 1u << object->card};
+        const unsigned place[8] = {0, 0, i % 2 * TILE, 0, 0, TILE, TILE, 1};
+        memcpy(tiles[i].subresource, place, sizeof place);
+    }
+    tiles[2].operation = UNMAP;
+    granted(CALL(cuMemMapArrayAsync, tiles, unmap ? 3 : 2, NULL));
+}
+
+static void take_sparse(struct object *object, uint64_t bytes) {
+    const CUDA_ARRAY3D_DESCRIPTOR shape = {1024, 1024, 0, 0x20, 1, CUDA_ARRAY3D_SPARSE};
+    CUarray array;
+    take_second(object, bytes);
+    if (!object->kind || !granted(CALL(cuArray3DCreate_v2, &array, &shape))) return;
+    map_tiles(object, array, bytes % 3 == 0);
+    if (bytes % 2) give_second(object);
+    object->handle = (uintptr_t)array;
+    object->kind = SPARSE;
+}
+
+static void give_sparse(struct object *object) {
+    CHECK_IS(CALL(cuArrayDestroy, (CUarray)object->handle), CUDA_SUCCESS);
+    give_second(object);
+}
+
+/* A file in memory stands for another interface's memory; once imported, it is the driver's. */
+static void take_external(struct object *object, uint64_t bytes) {
+    enum { OPAQUE_FD = 1 };
+    object->bytes = (bytes + PAGE - 1) & -PAGE;
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {.type = OPAQUE_FD, .bytes = object->bytes};
+    const CUDA_EXTERNAL_MEMORY_BUFFER_DESC whole = {.bytes = object->bytes};
+    CHECK((from.handle.fd = memfd_create("soak", MFD_CLOEXEC)) >= 0);
+    CHECK(!ftruncate(from.handle.fd, (off_t)object->bytes));
+    if (!granted(CALL(cuImportExternalMemory, (CUexternalMemory *)&object->handle, &from))) {
+        close(from.handle.fd);
+        return;
+    }
+    object->kind = EXTERNAL;
+    CHECK_IS(CALL(cuExternalMemoryGetMappedBuffer, &object->address,
+                  (CUexternalMemory)object->handle, &whole),
+             CUDA_SUCCESS);
+}
+
+static void give_external(struct object *object) {
+    CHECK_IS(CALL(cuMemFree_v2, object->address), CUDA_SUCCESS);
+    CHECK_IS(CALL(cuDestroyExternalMemory, (CUexternalMemory)object->handle), CUDA_SUCCESS);
 }
 
 /* ---- memory of other processes: its owner may be killed at any moment, also while he writes ------ */
@@ -218,12 +333,36 @@ static void take_array(struct object *object, uint64_t bytes, bool mipmapped) {
 }
 
 /* With memory in it that goes with it. */
-static void take_context(struct object *object, uint64_t bytes) {
-    if (!granted(CALL(cuCtxCreate_v2, (CUcontext *)&object->handle, 0, object->card))) return;
+static void take_context(struct object *object, uint64_t bytes, bool old) {
+    CUcontext *made = (CUcontext *)&object->handle;
+    if (!granted(old ? CALL(cuCtxCreate, made, 0, object->card)
+                     : CALL(cuCtxCreate_v2, made, 0, object->card)))
+        return;
     CUcontext popped; /* it was made current */
     object->kind = CONTEXT;
     granted(CALL(cuMemAlloc_v2, &object->address, bytes));
     CHECK_IS(CALL(cuCtxPopCurrent_v2, &popped), CUDA_SUCCESS);
+}
+
+/* Their pointers have 32 bits, so that there may be no address for all that the limit allows. */
+static void take_old(struct object *object, uint64_t bytes) {
+    CUdeviceptr_v1 pointer;
+    unsigned pitch;
+    CUresult result =
+        bytes % 2 ? CALL(cuMemAlloc, &pointer, (unsigned)bytes)
+                  : CALL(cuMemAllocPitch, &pointer, &pitch, 1000, (unsigned)bytes / 1024 + 1, 4);
+    if (!granted(result)) return;
+    object->address = pointer;
+    object->kind = OLD;
+}
+
+static void take_old_array(struct object *object, uint64_t bytes) {
+    const CUDA_ARRAY_DESCRIPTOR_v1 plane = {1024, (unsigned)(bytes / 4096 + 1), 0x20, 1};
+    const CUDA_ARRAY3D_DESCRIPTOR_v1 cube = {64, 64, (unsigned)(bytes / 16384 + 1), 0x20, 1, 0};
+    CUarray *array = (CUarray *)&object->handle;
+    CUresult result =
+        bytes % 2 ? CALL(cuArrayCreate, array, &plane) : CALL(cuArray3DCreate, array, &cube);
+    if (granted(result)) object->kind = ARRAY;
 }
 
 /* A pool of its own. */
@@ -268,7 +407,7 @@ static void take_module(struct object *object) {
 }
 
 /* Code is measured by what the card has less, so it is not mixed with what others take and give. */
-enum { MIXED = 28 };
+enum { MIXED = 34 };
 
 static void take(struct object *object, uint64_t *state) {
     uint64_t bytes = 1 + random_next(state) % (random_next(state) % 2 ? MIB : 100 * MIB);
@@ -276,7 +415,7 @@ static void take(struct object *object, uint64_t *state) {
     if (how < 12) take_pointer(object, bytes, how % 4);
     else if (how < 15) take_handle(object, bytes, how == 12);
     else if (how < 19) take_array(object, bytes, how == 15);
-    else if (how == 19) take_context(object, bytes);
+    else if (how == 19) take_context(object, bytes, false);
     else if (how == 20) take_pool(object, bytes);
     else if (how == 21) take_graph(object, bytes, false, true);
     else if (how == 22) take_graph(object, bytes, bytes % 2, bytes % 3);
@@ -286,6 +425,12 @@ static void take(struct object *object, uint64_t *state) {
     else if (how == 26) take_retained(object, bytes);
     else if (how == 27 && bytes % 2) take_shown(object, random_next(state) % NOTICES);
     else if (how == 27) take_opened(object, random_next(state) % NOTICES);
+    else if (how == 28) take_multicast(object, bytes);
+    else if (how == 29) take_sparse(object, bytes);
+    else if (how == 30) take_external(object, bytes);
+    else if (how == 31) take_old(object, bytes);
+    else if (how == 32) take_old_array(object, bytes);
+    else if (how == 33) take_context(object, bytes, true);
     else take_module(object);
 }
 
@@ -302,6 +447,10 @@ static void give(struct object *object, uint64_t *state) {
         case EXPORTED: give_exported(object, random_next(state) % 2); break;
         case RETAINED: give_retained(object, random_next(state) % 2); break;
         case OPENED: result = CALL(cuIpcCloseMemHandle, object->address); break;
+        case MULTICAST: give_multicast(object, random_next(state) % 2); break;
+        case SPARSE: give_sparse(object); break;
+        case EXTERNAL: give_external(object); break;
+        case OLD: result = CALL(cuMemFree, (CUdeviceptr_v1)object->address); break;
         case ARRAY: result = CALL(cuArrayDestroy, (CUarray)object->handle); break;
         case MIPMAP: result = CALL(cuMipmappedArrayDestroy, (CUmipmappedArray)object->handle); break;
         case CONTEXT: result = CALL(cuCtxDestroy_v2, (CUcontext)object->handle); break;

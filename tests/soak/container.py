@@ -41,7 +41,13 @@ WAYS = {
     "exported": 25,
     "retained": 26,
     "of other processes": 27,
-    "modules": 28,
+    "multicast objects": 28,
+    "sparse arrays": 29,
+    "external memory": 30,
+    "of old": 31,
+    "arrays of old": 32,
+    "contexts of old": 33,
+    "modules": 34,
 }
 HANG_S = 30.0
 """Nothing may stand still for longer: the machine may be busy, so it is far above what is usual."""
