@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-WAIT_MS = 500
+LOOK_S = 0.5
 RETRY_S = 5.0
 # Reads between two starts of NVML while a card is missing.
 RESTART_EVERY = 3
@@ -68,15 +68,17 @@ class Nvml:
                 await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:
-        """Let the thread end; one that waits inside NVML does so in half a second."""
+        """Let the thread end."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _follow(self, tell: Callable[[str, int], None]) -> None:
         life, events = await self._run(self._register)
         while life == self._life:
-            found = await self._run(lambda: self._wait(life, events))
+            found = await self._run(lambda: self._next(life, events))
             if found is not None:
                 tell(*found)
+            else:
+                await asyncio.sleep(LOOK_S)  # not in NVML, where all others would wait behind it
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
@@ -107,9 +109,9 @@ class Nvml:
     def _register(self) -> tuple[int, Any]:
         return self._life, _register()
 
-    def _wait(self, life: int, events: Any) -> tuple[str, int] | None:
+    def _next(self, life: int, events: Any) -> tuple[str, int] | None:
         # The set died with the NVML that it was made in.
-        return _wait(events) if life == self._life else None
+        return _next(events) if life == self._life else None
 
 
 def _all_cards() -> list[CardFacts]:
@@ -154,9 +156,9 @@ def _register() -> Any:
     return events
 
 
-def _wait(events: Any) -> tuple[str, int] | None:
+def _next(events: Any) -> tuple[str, int] | None:
     try:
-        event = pynvml.nvmlEventSetWait_v2(events, WAIT_MS)
+        event = pynvml.nvmlEventSetWait_v2(events, 0)
     except pynvml.NVMLError_Timeout:
         return None
     return _text(pynvml.nvmlDeviceGetUUID(event.device)), int(event.eventData)

@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import os
 import struct
+from collections.abc import Mapping
 from ctypes import sizeof
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ _FLOCK = struct.Struct("hhxxxxqqixxxx")
 _SEQ_BITS = 32
 _SLOT_BITS = 10
 _LOW_BITS = 21
+_SEQ = (1 << _SEQ_BITS) - 1
 
 _HEAD_SIZE = sizeof(UsageHead)
 _GATES = slice(UsageHead.cards.offset, _HEAD_SIZE)
@@ -50,14 +52,37 @@ class CardUse:
     code_uses: int = 0
 
 
+Member = tuple[int, int]
+"""A process in its container's own eyes: pid and start time."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one process holds of one card. Two that are equal, and not `busy`, have stood still in
+    between; `busy`: the driver is at something of which it is not known yet what it takes."""
+
+    bytes: int
+    stamps: tuple[int, ...]
+    busy: bool
+
+    def __add__(self, other: Holding) -> Holding:
+        stamps = self.stamps + other.stamps
+        return Holding(self.bytes + other.bytes, stamps, self.busy or other.busy)
+
+
 @dataclass(frozen=True)
 class Survey:
     """A usage file at one instant. `attached`: processes that ever shook hands. `members`: those
-    that live, as (pid, start time) in the container's own eyes."""
+    that live. `holdings`: of these, and of those whose bytes were not given back yet, by card."""
 
     cards: tuple[CardUse, ...]
     attached: int
-    members: frozenset[tuple[int, int]]
+    members: frozenset[Member]
+    holdings: tuple[Mapping[Member, Holding], ...]
+
+
+NOTHING = Survey((), 0, frozenset(), ())
+"""What a file says that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +92,7 @@ class Gate:
     slot: int
     slot_bytes: int
     total: int
+    seq: int
 
 
 def initialise(path: Path) -> None:
@@ -132,6 +158,7 @@ def survey(path: Path, cards: int) -> Survey:
         tuple(_use(head, slots, card, living) for card in range(cards)),
         head.attached,
         frozenset((slots[index].pid, slots[index].start_time) for index in living),
+        tuple(_holdings(head, slots, card) for card in range(cards)),
     )
 
 
@@ -149,6 +176,7 @@ def take_apart(lo: int, hi: int) -> Gate:
         slot=(lo >> _SEQ_BITS) & ((1 << _SLOT_BITS) - 1),
         slot_bytes=(high << _LOW_BITS) | (hi & ((1 << _LOW_BITS) - 1)),
         total=hi >> _LOW_BITS,
+        seq=lo & _SEQ,
     )
 
 
@@ -170,6 +198,24 @@ def _head(descriptor: int, path: Path) -> UsageHead:
     if not whole or not _header_is_good(raw[:24]):
         raise RegionDamaged(f"{path} is no usage file of version {regions.VERSION}")
     return UsageHead.from_buffer_copy(raw)
+
+
+def _holdings(head: UsageHead, slots: Slots, index: int) -> dict[Member, Holding]:
+    card: UsageCard = head.cards[index]
+    gate = take_apart(card.gate.lo, card.gate.hi)
+    found: dict[Member, Holding] = {}
+    for number, slot in enumerate(slots):
+        if not slot.pid:
+            continue
+        held = slot.held[index]
+        # The gate states what its slot holds; the slot itself says so when another one has moved.
+        size, stamp = (
+            (gate.slot_bytes, gate.seq) if number == gate.slot else (held.bytes, held.seq & _SEQ)
+        )
+        one = Holding(min(size, regions.BYTES_MAX), (stamp,), slot.code_begun[index] > 0)
+        member = (slot.pid, slot.start_time)
+        found[member] = found[member] + one if member in found else one
+    return found
 
 
 def _use(head: UsageHead, slots: Slots, index: int, living: list[int]) -> CardUse:

@@ -47,9 +47,19 @@ static __attribute__((noinline)) bool reserve_after_settling(struct regions *reg
     return false;
 }
 
+/* Whether code was used since; then what was taken may be beyond the limit that there is now. */
+static bool is_overtaken(struct regions *regions, int card, uint64_t uses) {
+    if (__builtin_expect(regions_code_uses(regions, card) == uses, 1)) return false;
+    return account_used(regions, card) > regions_memory_limit(regions, card);
+}
+
 bool account_reserve(struct regions *regions, int card, uint64_t bytes) {
     if (card == CARD_NONE) return false;
-    if (take(regions, card, bytes, regions_memory_limit(regions, card))) return true;
+    uint64_t uses = regions_code_uses(regions, card);
+    if (!take(regions, card, bytes, regions_memory_limit(regions, card)))
+        return reserve_after_settling(regions, card, bytes);
+    if (!is_overtaken(regions, card, uses)) return true;
+    account_release(regions, card, bytes);
     return reserve_after_settling(regions, card, bytes);
 }
 

@@ -8,6 +8,7 @@
 #include "pools.h"
 #include "shares.h"
 #include "slots.h"
+#include "uses.h"
 #include "vmm.h"
 
 CUresult shim_enter(struct regions **regions) {
@@ -37,7 +38,8 @@ bool charge_give_unused_back(struct regions *regions, int card) {
 
 static bool reserve_hard(struct regions *regions, int card, uint64_t bytes) {
     if (account_reserve(regions, card, bytes)) return true;
-    return charge_give_unused_back(regions, card) && account_reserve(regions, card, bytes);
+    if (charge_give_unused_back(regions, card) && account_reserve(regions, card, bytes)) return true;
+    return uses_await_look(regions, card, bytes) && account_reserve(regions, card, bytes);
 }
 
 static bool take_share(struct charge *charge) {

@@ -142,6 +142,7 @@ CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool pri
         process_unlock(&regions->process->context_lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    uses_change_begun(regions, charge->card, 1);
     charge->measuring = sample_wanted(regions, charge->card) &&
                         measure(regions, charge->card, &charge->before);
     return CUDA_SUCCESS;
@@ -191,7 +192,10 @@ static CUresult settle(struct context_charge *charge, CUresult result, CUcontext
 }
 
 CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context) {
-    if (!charge->counted) result = settle(charge, result, context);
+    if (!charge->counted) {
+        result = settle(charge, result, context);
+        uses_change_begun(charge->regions, charge->card, -1);
+    }
     process_unlock(&charge->regions->process->context_lock);
     return result;
 }
@@ -287,6 +291,7 @@ CUcontext contexts_primary(struct regions *regions, CUdevice device) {
 void contexts_gone(struct regions *regions, CUcontext context) {
     struct process *process = regions->process;
     struct sweep sweep = {regions, find(process, context)};
+    uses_forget_all();
     meter_forget(regions, context);
     late_context_gone(regions, context);
     if (!sweep.number) return;

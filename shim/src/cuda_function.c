@@ -3,28 +3,47 @@
 #include "resolve.h"
 #include "uses.h"
 
-static CUresult begin(struct use *use, const void *work) {
+static CUresult begin(struct use *use, const void *owner, const char *name) {
     struct regions *regions;
     CUresult result = shim_enter(&regions);
-    return result == CUDA_SUCCESS ? uses_begin(use, regions, work) : result;
+    return result == CUDA_SUCCESS ? uses_begin_named(use, regions, owner, name) : result;
 }
 
-#define USE(symbol, parameters, work, arguments)             \
+#define USE(symbol, parameters, owner, name, arguments)      \
     EXPORT CUresult symbol parameters {                      \
         struct use use;                                      \
-        CUresult result = begin(&use, work);                 \
+        CUresult result = begin(&use, owner, name);          \
         if (result != CUDA_SUCCESS) return result;           \
         return uses_end(&use, REAL(symbol) arguments);       \
     }
 
-USE(cuModuleGetFunction, (CUfunction *function, CUmodule module, const char *name),
-    uses_named(module, name), (function, module, name))
+USE(cuModuleGetFunction, (CUfunction *function, CUmodule module, const char *name), module, name,
+    (function, module, name))
 USE(cuModuleGetGlobal, (CUdeviceptr_v1 *pointer, unsigned *bytes, CUmodule module, const char *name),
-    uses_named(module, name), (pointer, bytes, module, name))
+    module, name, (pointer, bytes, module, name))
 USE(cuModuleGetGlobal_v2, (CUdeviceptr *pointer, size_t *bytes, CUmodule module, const char *name),
-    uses_named(module, name), (pointer, bytes, module, name))
+    module, name, (pointer, bytes, module, name))
 USE(cuLibraryGetGlobal, (CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name),
-    uses_named(library, name), (pointer, bytes, library, name))
-USE(cuKernelGetFunction, (CUfunction *function, CUkernel kernel), uses_named(kernel, ""),
-    (function, kernel))
-USE(cuFuncLoad, (CUfunction function), function, (function))
+    library, name, (pointer, bytes, library, name))
+USE(cuKernelGetFunction, (CUfunction *function, CUkernel kernel), kernel, "", (function, kernel))
+USE(cuFuncLoad, (CUfunction function), function, "", (function))
+
+/* Drivers load what they are asked about. */
+USE(cuFuncGetAttribute, (int *value, int attribute, CUfunction function), function, "",
+    (value, attribute, function))
+USE(cuFuncSetAttribute, (CUfunction function, int attribute, int value), function, "",
+    (function, attribute, value))
+USE(cuOccupancyMaxActiveBlocksPerMultiprocessor,
+    (int *blocks, CUfunction function, int threads, size_t shared_bytes), function, "",
+    (blocks, function, threads, shared_bytes))
+USE(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+    (int *blocks, CUfunction function, int threads, size_t shared_bytes, unsigned flags), function,
+    "", (blocks, function, threads, shared_bytes, flags))
+USE(cuOccupancyMaxPotentialBlockSize,
+    (int *grid, int *block, CUfunction function, CUoccupancyB2DSize size, size_t shared_bytes,
+     int most),
+    function, "", (grid, block, function, size, shared_bytes, most))
+USE(cuOccupancyMaxPotentialBlockSizeWithFlags,
+    (int *grid, int *block, CUfunction function, CUoccupancyB2DSize size, size_t shared_bytes,
+     int most, unsigned flags),
+    function, "", (grid, block, function, size, shared_bytes, most, flags))

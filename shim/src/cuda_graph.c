@@ -114,12 +114,12 @@ static CUresult begin(struct regions **regions, struct need *need, CUgraph graph
     result = uses_begin_noted(&need->use, *regions, need->kernels);
     if (result != CUDA_SUCCESS) return result;
     result = reserve_all(*regions, need);
-    return result == CUDA_SUCCESS ? result : uses_end(&need->use, result);
+    return result == CUDA_SUCCESS ? result : uses_end_noted(&need->use, result);
 }
 
 static CUresult end(struct regions *regions, const struct need *need, CUresult result,
                     const CUgraphExec *exec) {
-    uses_end(&need->use, result);
+    uses_end_noted(&need->use, result);
     if (!need->any) return result;
     if (result != CUDA_SUCCESS) {
         cancel(regions, need, GRAPH_DEVICES);

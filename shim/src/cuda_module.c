@@ -53,7 +53,7 @@ EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
 EXPORT CUresult cuModuleUnload(CUmodule module) {
     struct charge charge;
     uint64_t key = alloc_key(ALLOC_MODULE, module);
-    uses_forget();
+    uses_forget(module);
     charge_lift(&charge, module ? key : 0);
     return charge_finish(&charge, REAL(cuModuleUnload)(module), key);
 }
@@ -92,7 +92,7 @@ EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     struct charge charges[CONTEXTS];
     uint64_t key = alloc_key(ALLOC_LIBRARY, library);
     int count = 0;
-    uses_forget();
+    uses_forget(library);
     do charge_lift(&charges[count], library ? key : 0);
     while (charges[count].reserved && ++count < CONTEXTS);
     CUresult result = REAL(cuLibraryUnload)(library);

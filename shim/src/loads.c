@@ -9,6 +9,7 @@
 #include "relax.h"
 #include "slots.h"
 #include "sys.h"
+#include "uses.h"
 
 #define UNKNOWN (32 * PAGE_BYTES)
 
@@ -122,7 +123,9 @@ CUresult loads_begin(struct load *load, enum alloc_kind kind, uint64_t image_byt
     if (result != CUDA_SUCCESS || !has_card(&card)) return result;
     result = charge_current(&load->charge, expected(card, load->charge.regions, load->most));
     load->charge.alloc.kind = kind;
-    if (result == CUDA_SUCCESS) load->measuring = begin_measuring(load);
+    if (result != CUDA_SUCCESS) return result;
+    uses_change_begun(load->charge.regions, card, 1);
+    load->measuring = begin_measuring(load);
     return result;
 }
 
@@ -167,12 +170,19 @@ static CUresult keep(uint64_t key) {
     return CUDA_SUCCESS;
 }
 
-CUresult loads_end(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
+static CUresult settle(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
     struct charge *charge = &load->charge;
-    if (!charge->reserved) return result;
     uint64_t key = alloc_key(charge->alloc.kind, handle);
     if (result == CUDA_SUCCESS) result = correct(load, key, undo);
     if (load->measuring) process_unlock(&charge->regions->process->load_lock);
     if (!charge->alloc.bytes) return result; /* it was there already, or comes when it is used */
     return charge_settle(charge, result, key, undo ? undo : keep);
+}
+
+CUresult loads_end(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
+    struct charge *charge = &load->charge;
+    if (!charge->reserved) return result;
+    result = settle(load, result, handle, undo);
+    uses_change_begun(charge->regions, charge->alloc.card, -1);
+    return result;
 }

@@ -327,7 +327,7 @@ CUresult meter_begin(struct piece *piece, const void *work, uint64_t shape, uint
     if (piece->name != stream && lanes_pay(work, shape, piece->name)) return CUDA_SUCCESS;
     if (piece->regions && is_captured(stream)) return CUDA_SUCCESS;
     if (piece->regions) result = meters_of(piece->regions, stream, &piece->meter);
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) return uses_end(&piece->use, result);
     if (piece->meter) piece->card = piece->meter->card;
     if (piece->meter && is_limited(piece)) {
         run_measured(piece, begin_measured);

@@ -75,10 +75,14 @@ static inline uint64_t regions_memory_told(struct regions *regions, int card) {
 
 #define CODE_PER_PAGE 4 /* uses: most functions take much less than 512 KiB */
 
+static inline uint64_t regions_code_uses(struct regions *regions, int card) {
+    return __atomic_load_n(&regions->usage->cards[card].code_uses, __ATOMIC_ACQUIRE);
+}
+
 /* Uses of code that NVML may not have told of yet: uses.h. */
 static inline uint64_t regions_code_unseen(struct regions *regions, int card) {
     uint64_t seen = __atomic_load_n(&regions->limits->live[card].code_seen, __ATOMIC_ACQUIRE);
-    uint64_t uses = __atomic_load_n(&regions->usage->cards[card].code_uses, __ATOMIC_RELAXED);
+    uint64_t uses = regions_code_uses(regions, card);
     return uses > seen ? smaller(uses - seen, MIZAR_BYTES_MAX / PAGE_BYTES) : 0;
 }
 
@@ -91,13 +95,14 @@ static inline uint64_t regions_code_bytes(struct regions *regions, uint64_t uses
 
 /* Room that only code may take: a page at least, once some came, so that the next use finds one. */
 static inline uint64_t regions_code_room(struct regions *regions, int card) {
-    if (!__atomic_load_n(&regions->usage->cards[card].code_uses, __ATOMIC_RELAXED)) return 0;
+    if (!regions_code_uses(regions, card)) return 0;
     return regions_code_bytes(regions, larger(regions_code_unseen(regions, card), 1));
 }
 
 /* Bytes of it that are not in the container's account, but not to be had either. */
 static inline uint64_t regions_memory_outside(struct regions *regions, int card) {
-    return regions_memory_told(regions, card) + regions_code_room(regions, card);
+    uint64_t room = regions_code_room(regions, card); /* first: uses.c */
+    return room + regions_memory_told(regions, card);
 }
 
 /* Bytes that may be in this container's account of the card now. */

@@ -13,17 +13,20 @@
 
 struct use {
     struct regions *regions; /* NULL: no first use */
-    const void *work;
+    uint64_t key;
+    const void *owner;
     int card;
     unsigned count;
 };
 
 /*
- * Before `work` (a function, a graph, or what uses_named() tells) is used in the current context.
- * OUT_OF_MEMORY where it is new to this process and there is no room for its code, also not after
- * the agent was waited for. `regions` may be NULL.
+ * Before `work`, a function or a graph, is used in the current context; or what the owner, a module or
+ * library, calls by that name. OUT_OF_MEMORY where it is new to this process and there is no room for
+ * its code, also not after the agent has looked again. `regions` may be NULL.
  */
 CUresult uses_begin(struct use *use, struct regions *regions, const void *work);
+CUresult uses_begin_named(struct use *use, struct regions *regions, const void *owner,
+                          const char *name);
 
 /* After it, whether it worked or not: what was loaded shows in NVML's figures from here on. */
 CUresult uses_end(const struct use *use, CUresult result);
@@ -31,14 +34,19 @@ CUresult uses_end(const struct use *use, CUresult result);
 /* The same for many at once: notes each, tells whether it is new, and begins as many as are. */
 bool uses_note(struct regions *regions, const void *work);
 CUresult uses_begin_noted(struct use *use, struct regions *regions, unsigned noted);
+CUresult uses_end_noted(const struct use *use, CUresult result);
+
+/* While the driver is at something of which nobody knows yet what it takes: by 1, and by -1. */
+void uses_change_begun(struct regions *regions, int card, int by);
 
 /* Code came with something that was charged already. */
 void uses_count(struct regions *regions, int card);
 
-/* What stands for a name that a module or library is asked for. */
-const void *uses_named(const void *owner, const char *name);
+/* Waits for the agent if so many bytes might be had when it has looked; whether it did. */
+bool uses_await_look(struct regions *regions, int card, uint64_t bytes);
 
-/* Handles may be others' now. */
-void uses_forget(void);
+/* The owner ends: its names may be others' now. Or any handle may. */
+void uses_forget(const void *owner);
+void uses_forget_all(void);
 
 #endif

@@ -603,7 +603,7 @@ EXPORT CUresult cuLibraryUnload(CUlibrary library) {
 
 EXPORT CUresult cuModuleGetLoadingMode(int *mode) {
     *mode = fake.lazy ? 2 : 1;
-    return CUDA_SUCCESS;
+    return fake.lazy < 0 ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
@@ -643,6 +643,54 @@ EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
 EXPORT CUresult cuFuncLoad(CUfunction function) {
     CALLED(cuFuncLoad);
     (void)function;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function) {
+    CALLED(cuFuncGetAttribute);
+    (void)value, (void)attribute, (void)function;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
+    CALLED(cuFuncSetAttribute);
+    (void)value, (void)attribute, (void)function;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function,
+                                                            int threads, size_t shared_bytes) {
+    CALLED(cuOccupancyMaxActiveBlocksPerMultiprocessor);
+    (void)blocks, (void)function, (void)threads, (void)shared_bytes;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks,
+                                                                     CUfunction function,
+                                                                     int threads,
+                                                                     size_t shared_bytes,
+                                                                     unsigned flags) {
+    CALLED(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
+    (void)blocks, (void)function, (void)threads, (void)shared_bytes, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction function,
+                                                 CUoccupancyB2DSize size, size_t shared_bytes,
+                                                 int most) {
+    CALLED(cuOccupancyMaxPotentialBlockSize);
+    (void)grid, (void)block, (void)function, (void)size, (void)shared_bytes, (void)most;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block,
+                                                          CUfunction function,
+                                                          CUoccupancyB2DSize size,
+                                                          size_t shared_bytes, int most,
+                                                          unsigned flags) {
+    CALLED(cuOccupancyMaxPotentialBlockSizeWithFlags);
+    (void)grid, (void)block, (void)function, (void)size, (void)shared_bytes, (void)most;
+    (void)flags;
     return CUDA_SUCCESS;
 }
 

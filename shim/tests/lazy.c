@@ -1,8 +1,8 @@
 /*
  * `lazy SEED USES`: on a card whose driver loads code when it is first used, takes and frees
  * memory and uses that many functions in random order, in ever new modules and libraries. A refusal
- * is answered by giving something back. Somebody else looks what the card holds meanwhile. Says
- * `ready` and waits for a line; in the end says how often it was refused a function.
+ * is answered by giving something back. Somebody else looks what the card holds meanwhile. In the
+ * end says how often it was refused a function.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -50,6 +50,16 @@ static bool granted(CUresult result) {
     return true;
 }
 
+static void unload(void) {
+    CUmodule *module = &modules[any(IMAGES)];
+    CUlibrary *library = &libraries[any(IMAGES)];
+    DO(cuCtxSynchronize, );
+    if (*module) DO(cuModuleUnload, *module);
+    if (*library) DO(cuLibraryUnload, *library);
+    *module = NULL;
+    *library = NULL;
+}
+
 static void take(void) {
     size_t left, total;
     DO(cuMemGetInfo_v2, &left, &total);
@@ -58,7 +68,7 @@ static void take(void) {
 }
 
 static void give(void) {
-    if (!live) return (void)usleep(1000); /* others have it all */
+    if (!live) return unload();
     uint64_t which = any((uint64_t)live);
     DO(cuMemFree_v2, pointers[which]);
     pointers[which] = pointers[--live];
@@ -73,7 +83,7 @@ static void launch(CUfunction function) {
 
 static void use_module(CUmodule *module, const char *name) {
     CUfunction function;
-    if (!*module && !granted(CALL(cuModuleLoadData, module, image))) return give();
+    if (!*module && !granted(CALL(cuModuleLoadData, module, image))) return *module = NULL, give();
     if (granted(CALL(cuModuleGetFunction, &function, *module, name))) launch(function);
     else refused++, give();
 }
@@ -81,7 +91,7 @@ static void use_module(CUmodule *module, const char *name) {
 static void use_library(CUlibrary *library, const char *name) {
     CUkernel kernel;
     if (!*library && !granted(CALL(cuLibraryLoadData, library, image, NULL, NULL, 0, NULL, NULL, 0)))
-        return give();
+        return *library = NULL, give();
     DO(cuLibraryGetKernel, &kernel, *library, name);
     launch((CUfunction)kernel);
 }
@@ -95,18 +105,9 @@ static void use(void) {
     else use_library(&libraries[which], name);
 }
 
-static void unload(void) {
-    CUmodule *module = &modules[any(IMAGES)];
-    CUlibrary *library = &libraries[any(IMAGES)];
-    DO(cuCtxSynchronize, );
-    if (*module) DO(cuModuleUnload, *module);
-    if (*library) DO(cuLibraryUnload, *library);
-    *module = NULL;
-    *library = NULL;
-}
-
 static void step(void) {
     uint64_t chance = any(100);
+    usleep((unsigned)any(2000)); /* now and then nobody moves */
     if (chance < 70) use();
     else if (chance < 85) take();
     else if (chance < 98) give();
@@ -119,10 +120,8 @@ int main(int count, char **arguments) {
     CHECK((driver = dlopen("libcuda.so.1", RTLD_LAZY)));
     for (unsigned long i = strtoul(arguments[1], NULL, 10); i; i--) any(2);
     DO(cuInit, 0);
-    DO(cuDevicePrimaryCtxRetain, &context, 0);
+    while (!granted(CALL(cuDevicePrimaryCtxRetain, &context, 0))) usleep(1000);
     DO(cuCtxSetCurrent, context);
-    puts("ready"), fflush(stdout);
-    CHECK(getchar() == '\n');
     while (used < strtoul(arguments[2], NULL, 10)) step();
     printf("%lu\n", refused);
     return 0;

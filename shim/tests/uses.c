@@ -63,6 +63,12 @@ static CUresult launch_new(int count) {
     return result;
 }
 
+static void *look_later(void *seen) {
+    usleep(100000);
+    tell(0, *(uint64_t *)seen);
+    return NULL;
+}
+
 /* ---- what counts ------------------------------------------------------------------------------------ */
 
 static void launches_count_once(void) {
@@ -71,6 +77,20 @@ static void launches_count_once(void) {
     CHECK_IS(counted(), before + 1);
     CHECK_IS(launch(0x200), CUDA_SUCCESS);
     CHECK_IS(counted(), before + 2);
+}
+
+static void ask_about(CUfunction function) {
+    int number;
+    CHECK_IS(api.cuFuncGetAttribute(&number, 0, function), CUDA_SUCCESS);
+    CHECK_IS(api.cuFuncSetAttribute(function, 8, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuOccupancyMaxActiveBlocksPerMultiprocessor(&number, function, 32, 0),
+             CUDA_SUCCESS);
+    CHECK_IS(api.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&number, function, 32, 0, 0),
+             CUDA_SUCCESS);
+    CHECK_IS(api.cuOccupancyMaxPotentialBlockSize(&number, &number, function, NULL, 0, 0),
+             CUDA_SUCCESS);
+    CHECK_IS(api.cuOccupancyMaxPotentialBlockSizeWithFlags(&number, &number, function, NULL, 0, 0, 0),
+             CUDA_SUCCESS);
 }
 
 static void each_handle_counts(void) {
@@ -86,6 +106,11 @@ static void each_handle_counts(void) {
         CHECK_IS(api.cuKernelGetFunction(&function, (CUkernel)0x4000), CUDA_SUCCESS);
         CHECK_IS(api.cuFuncLoad((CUfunction)0x5000), CUDA_SUCCESS);
     }
+    CHECK_IS(counted(), before + 6);
+    ask_about((CUfunction)0x5000);
+    CHECK_IS(counted(), before + 6); /* it is loaded */
+    ask_about((CUfunction)0x6000);
+    before++;
     CHECK_IS(counted(), before + 6);
     CHECK_IS(api.cuModuleGetGlobal(NULL, NULL, module, "variable"), CUDA_SUCCESS);
     CHECK_IS(api.cuModuleGetGlobal_v2(NULL, NULL, module, "another"), CUDA_SUCCESS);
@@ -118,12 +143,49 @@ static void contexts_count(void) {
     CHECK_IS(counted(), before + 1);
 }
 
-static void handles_of_what_was_unloaded_count_again(void) {
+static void names_of_what_was_unloaded_count_again(void) {
+    CUmodule modules[] = {(CUmodule)0x2000, (CUmodule)0x3000};
+    CUfunction function;
     uint64_t before = counted();
+    for (int i = 0; i < 2; i++) {
+        CHECK_IS(api.cuModuleGetFunction(&function, modules[0], "one"), CUDA_SUCCESS);
+        CHECK_IS(api.cuModuleGetFunction(&function, modules[1], "one"), CUDA_SUCCESS);
+        CHECK_IS(launch(0x100), CUDA_SUCCESS);
+        CHECK_IS(api.cuModuleUnload(modules[0]), CUDA_SUCCESS);
+    }
+    CHECK_IS(counted(), before + 4); /* of the one that stayed none */
+}
+
+static void what_fails_counts_again(void) {
+    CUgraphExec exec;
+    uint64_t before = counted();
+    fake.graph_kernels[0] = 0x100;
+    fake.fail = 999;
+    CHECK_IS(api.cuGraphInstantiateWithFlags(&exec, (CUgraph)&fake, 0), 999);
+    fake.fail = 0;
     CHECK_IS(launch(0x100), CUDA_SUCCESS);
-    CHECK_IS(api.cuModuleUnload((CUmodule)0x2000), CUDA_SUCCESS);
-    CHECK_IS(api.cuFuncLoad((CUfunction)0x100), CUDA_SUCCESS);
     CHECK_IS(counted(), before + 2);
+}
+
+static void questions_before_the_start_settle_nothing(void) {
+    CUfunction function;
+    fake.lazy = -1;
+    CHECK_IS(api.cuModuleGetFunction(&function, NULL, "one"), CUDA_SUCCESS);
+    fake.lazy = 1;
+    CHECK_IS(api.cuInit(0), CUDA_SUCCESS);
+    api_use(0);
+    CHECK_IS(counted(), 1);
+    CHECK_IS(launch(0x100), CUDA_SUCCESS);
+    CHECK_IS(counted(), 2);
+}
+
+static void memory_waits_for_a_look(void) {
+    pthread_t agent;
+    CHECK_IS(launch_new(8 * PER_PAGE), CUDA_SUCCESS);
+    uint64_t seen = counted();
+    CHECK_IS(pthread_create(&agent, NULL, look_later, &seen), 0);
+    take(LIMIT - PAGE);
+    CHECK_IS(pthread_join(agent, NULL), 0);
 }
 
 static void eager_code_does_not_count(void) {
@@ -227,12 +289,6 @@ static void uses_begin_and_end(void) {
     CHECK_IS(begun(), 0);
 }
 
-static void *look_later(void *seen) {
-    usleep(100000);
-    tell(0, *(uint64_t *)seen);
-    return NULL;
-}
-
 static void who_has_no_room_waits_for_a_look(void) {
     pthread_t agent;
     take(LIMIT - PAGE);
@@ -263,7 +319,10 @@ static const struct test_case cases[] = {
     {"graphs_count", graphs_count},
     {"captured_launches_count", captured_launches_count},
     {"contexts_count", contexts_count},
-    {"handles_of_what_was_unloaded_count_again", handles_of_what_was_unloaded_count_again},
+    {"names_of_what_was_unloaded_count_again", names_of_what_was_unloaded_count_again},
+    {"what_fails_counts_again", what_fails_counts_again},
+    {"questions_before_the_start_settle_nothing", questions_before_the_start_settle_nothing},
+    {"memory_waits_for_a_look", memory_waits_for_a_look},
     {"eager_code_does_not_count", eager_code_does_not_count},
     {"very_many", very_many},
     {"uses_begin_and_end", uses_begin_and_end},
@@ -281,7 +340,7 @@ int main(int count, char **arguments) {
     if (count < 3) return cases_list(cases, all), 0;
     fake.lazy = strcmp(arguments[1], "eager_code_does_not_count") != 0;
     api_load(arguments[2]);
-    api_start();
+    if (strcmp(arguments[1], "questions_before_the_start_settle_nothing")) api_start();
     live = ((struct mizar_limits *)map("limits", sizeof(struct mizar_limits)))->live;
     cases_run(cases, all, arguments[1]);
     return 0;

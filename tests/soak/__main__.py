@@ -8,16 +8,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from bench.figures import ROOT, Details, Figure, Report
+from soak.code import LazyContainer
 from soak.container import SHARE, WAYS, Container, Hang, Truth
+from unit.shim.slot import load_layout
 
 MINUTES = float(os.environ.get("MIZAR_SOAK_MINUTES", "5"))
 SEED = int(os.environ.get("MIZAR_SOAK_SEED", str(random.randrange(1 << 30))))
 OPERATIONS, KILLS = 1_000_000, 10_000
-ROUND_KILLS, LAUNCH_KILLS, LOWER_S = 500, 100, 3
+ROUND_KILLS, LAUNCH_KILLS, LOWER_S, CODE_S = 500, 100, 3, 5
 SHARE_AFTER = (SHARE - 20, SHARE + 10)
 """Percent of the card, for one of whose neighbours in the container many have died: the machine may
 be busy with other things."""
@@ -26,8 +29,11 @@ be busy with other things."""
 class Soak:
     """Rounds until the time is over and enough was done."""
 
-    def __init__(self, container: Container, minutes: float, seed: int) -> None:
+    def __init__(
+        self, container: Container, lazy: LazyContainer, minutes: float, seed: int
+    ) -> None:
         self._container = container
+        self._lazy = lazy
         self._end = time.monotonic() + minutes * 60
         self._chance = random.Random(seed)
         self._killed = 0
@@ -44,6 +50,7 @@ class Soak:
             self._round("lowering", self._lower)
             self._round("killing", self._kill)
             self._round("launching", self._launch)
+            self._round("lazy code", self._use_code)
         return self._report()
 
     def _enough(self) -> bool:
@@ -66,10 +73,14 @@ class Soak:
         if not SHARE_AFTER[0] <= share <= SHARE_AFTER[1]:
             raise Hang(f"a process of a share of {SHARE} % has {share:.1f} % of the card")
 
+    def _use_code(self) -> None:
+        self._killed += self._lazy.work(self._chance.getrandbits(40), CODE_S)
+
     def _round(self, name: str, what: Callable[[], None]) -> None:
         operations, killed, began = self._container.operations, self._killed, time.monotonic()
         what()
         truth = self._container.truth()
+        truth = replace(truth, over=max(truth.over, self._lazy.over))
         self.truths.append(truth)
         row = (
             name,
@@ -111,8 +122,12 @@ def main() -> int:
     """The report, and 1 when a limit was passed or a byte lost; a hang ends it with an error."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "tests", "bench"], check=True)
     print(f"seed {SEED}, {MINUTES:g} minutes", flush=True)
-    with tempfile.TemporaryDirectory() as folder, Container(Path(folder)) as container:
-        report = Soak(container, MINUTES, SEED).run()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Container(Path(folder)) as container,
+        LazyContainer(Path(folder) / "lazy", load_layout()) as lazy,
+    ):
+        report = Soak(container, lazy, MINUTES, SEED).run()
     report.print()
     print(f"written to {report.write()}")
     return int(any(one.value > 0 for one in report.figures[:2]))

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.compute.steward import Outside
 from mizar_nodeagent.container import processes
 from mizar_nodeagent.container.collect import living
+from mizar_nodeagent.container.excess import LOOKS, PATIENCE, Excess
 from mizar_nodeagent.container.prestart import Complain
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.container.strangers import Key, Known, Stranger, Verdict, judge
@@ -35,10 +36,13 @@ log = logging.getLogger(__name__)
 
 EVERY_S: Final = 2.0
 SOON_S: Final = 0.1
-"""After code was used for the first time, until so many looks have seen it."""
-LOOKS: Final = 3
-"""NVML and the account cannot be read at one instant, so what is allocated or freed in between
-looks like a difference. Only what so many looks agree on is one."""
+"""After code was used for the first time, or something has changed ..."""
+SOON_LOOKS: Final = LOOKS + PATIENCE
+"""... for so many looks, unless they agree sooner."""
+STEADY: Final = 3
+"""Looks, EVERY_S apart, that find a stranger before it is told: who is just ending is no member any
+more, but may be with NVML still."""
+TRIES: Final = 3
 REST: Final = 5
 """A look is followed by a rest of so many times its length, however many processes there are."""
 
@@ -64,14 +68,15 @@ class Inspection:
         self._proc = proc
         self._clock = clock
         self._hurried = asyncio.Event()
-        self._verdicts: list[Verdict] = []
+        self._excess: dict[Key, Excess] = {}
         self._steady: list[Verdict] = []
         self._steady_at = -math.inf
         self._told: set[tuple[str, int]] = set()
         self.strangers: Sequence[Stranger] = ()
 
     def hurry(self) -> None:
-        """Code was used for the first time: look soon, until it shows. From the loop's thread."""
+        """Code was used for the first time: look soon, until all looks agree. From the loop's
+        thread."""
         self._hurried.set()
 
     async def run(self) -> None:
@@ -82,11 +87,12 @@ class Inspection:
             await asyncio.sleep(rest)
             if not soon:
                 await self._until_hurried(EVERY_S - rest)
-            soon = LOOKS if self._hurried.is_set() else max(soon - 1, 0)
+            soon = SOON_LOOKS if self._hurried.is_set() else max(soon - 1, 0)
             self._hurried.clear()
             began = time.monotonic()
             try:
                 await self.look()
+                soon *= not all(one.settled for one in self._excess.values())
             except CardsUnknown as error:
                 soon = 0
                 log.debug("nobody can tell who uses the cards: %s", error)
@@ -97,27 +103,36 @@ class Inspection:
             await asyncio.wait_for(self._hurried.wait(), max(0.0, seconds))
 
     async def look(self) -> None:
-        """Compare once. Raises CardsUnknown."""
+        """Compare once, or again where somebody has moved meanwhile. Raises CardsUnknown."""
+        for _ in range(TRIES):
+            verdict = await self._compare()
+            if all(one.sure for one in verdict.findings.values()):
+                break
+        self._conclude(verdict)
+
+    async def _compare(self) -> Verdict:
         before = await asyncio.to_thread(self._containers)
-        uuids = {uuid for one in before for uuid in one.held}
+        uuids = {uuid for one in before for uuid in one.holdings}
         workers = await self._cards.workers(uuids) if uuids else {}
+        after = await asyncio.to_thread(self._containers)
         pids = {pid for found in workers.values() for pid in found}
         who = await asyncio.to_thread(processes.of_containers, pids, self._proc)
-        after = await asyncio.to_thread(self._containers)
-        self._conclude(judge(workers, who, _most(before, after)))
+        return judge(workers, who, before, after)
 
     def _conclude(self, verdict: Verdict) -> None:
-        self._verdicts = [*self._verdicts, verdict][-LOOKS:]
-        if len(self._verdicts) == LOOKS:
-            self._tell(_agreed(self._verdicts))
-        # Who is just ending is among the members no more, but with NVML still: not for seconds.
+        self._excess = {key: self._excess.get(key) or Excess() for key in verdict.findings}
+        moved = [self._excess[key].see(found) for key, found in verdict.findings.items()]
+        if any(moved):
+            self.hurry()
+        told = {key: outside for key, one in self._excess.items() if (outside := one.outside)}
+        self._tell(told)
         if (now := self._clock()) >= self._steady_at + EVERY_S:
             self._steady_at = now
             self._judge_strangers(verdict)
 
     def _judge_strangers(self, verdict: Verdict) -> None:
-        self._steady = [*self._steady, verdict][-LOOKS:]
-        self.strangers = _seen_always(self._steady) if len(self._steady) == LOOKS else ()
+        self._steady = [*self._steady, verdict][-STEADY:]
+        self.strangers = _seen_always(self._steady) if len(self._steady) == STEADY else ()
         for stranger in self.strangers:
             self._report(stranger)
         self._told &= {_identity(one) for one in verdict.strangers}
@@ -131,18 +146,20 @@ class Inspection:
         self._complain(stranger.owner, EventReason.ISOLATION_NOT_ENFORCED, sentence)
 
     def _containers(self) -> list[Known]:
-        view = self._mind.view
+        view, slots = self._mind.view, self._slots.all()
         pods = {pod.uid: pod for pod in (view.pods or {}).values()}
+        holding = {slot.name for slot in living(slots, view)}
         found = []
-        for slot in living(self._slots.all(), view):
-            assert slot.owner is not None
-            pod = pods.get(slot.owner.pod_uid)
-            if pod is None or not self._has_shim(slot):
+        for slot in slots:
+            pod = pods.get(slot.owner.pod_uid) if slot.owner else None
+            if slot.owner is None or pod is None or not self._has_shim(slot):
                 continue
             ids = {one for one, name in pod.container_ids if name == slot.owner.container}
             # A file that is gone or damaged says nothing, so its container holds nothing by it.
             known = _known(slot, pod.uids, ids)
-            found += [known] if known else []
+            # Init containers hold nothing in claims, but live while they have processes.
+            if known and (slot.name in holding or known.members):
+                found.append(known)
         return found
 
     def _has_shim(self, slot: Slot) -> bool:
@@ -163,41 +180,11 @@ def _known(slot: Slot, uids: frozenset[str], ids: Collection[str]) -> Known | No
     try:
         found = usage.survey(slot.usage, len(uuids))
     except (OSError, RegionDamaged):
-        found = usage.Survey(tuple(usage.CardUse(0, 0) for _ in uuids), 0, frozenset())
-    cards = dict(zip(uuids, found.cards, strict=True))
-    held = {uuid: use.bytes for uuid, use in cards.items()}
-    uses = {uuid: use.code_uses for uuid, use in cards.items()}
-    return Known(slot.name, slot.owner, uids, frozenset(ids), held, found.members, uses)
-
-
-def _most(before: Iterable[Known], after: Iterable[Known]) -> list[Known]:
-    """What each held at most, and who was a member at any time, around NVML's answer; and the uses
-    of code before it."""
-    earlier = {one.slot: one for one in before}
-    return [
-        Known(
-            now.slot,
-            now.owner,
-            now.pod_uids,
-            now.ids,
-            {uuid: max(size, then.held.get(uuid, 0)) for uuid, size in now.held.items()},
-            now.members | then.members,
-            then.code_uses,
-        )
-        for now in after
-        if (then := earlier.get(now.slot))
-    ]
-
-
-def _agreed(verdicts: Sequence[Verdict]) -> dict[Key, Outside]:
-    """What every look has found at least, and the uses of code that the first one can have seen."""
-    return {
-        key: Outside(
-            min(one.unaccounted[key] for one in verdicts), verdicts[0].code_uses.get(key, 0)
-        )
-        for key in verdicts[-1].unaccounted
-        if all(key in one.unaccounted for one in verdicts)
-    }
+        found = usage.NOTHING
+    holdings = dict(zip(uuids, found.holdings, strict=False))
+    uses = {uuid: card.code_uses for uuid, card in zip(uuids, found.cards, strict=False)}
+    everything = {uuid: holdings.get(uuid, {}) for uuid in uuids}
+    return Known(slot.name, slot.owner, uids, frozenset(ids), everything, found.members, uses)
 
 
 def _seen_always(verdicts: Sequence[Verdict]) -> list[Stranger]:

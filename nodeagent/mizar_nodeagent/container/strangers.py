@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mizar_nodeagent.container.processes import HostProcess
 from mizar_nodeagent.container.slots import Owner
+from mizar_nodeagent.usage import Holding, Member
 
 Key = tuple[str, str]
 """A slot's name and a card's UUID."""
@@ -14,17 +15,17 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Known:
-    """A container that should have the shim. `held`: bytes by its own account, per card.
-    `members`: its processes that shook hands. `ids`: under which the runtime knows it.
-    `code_uses`: how often they used code for the first time so far, per card."""
+    """A container that should have the shim. `holdings`: by its own account, per card. `members`:
+    its processes that shook hands and live. `ids`: under which the runtime knows it. `code_uses`:
+    how often they used code for the first time so far, per card."""
 
     slot: str
     owner: Owner
     pod_uids: frozenset[str]
     ids: frozenset[str]
-    held: Mapping[str, int]
-    members: frozenset[tuple[int, int]]
-    code_uses: Mapping[str, int] = field(default_factory=dict)
+    holdings: Mapping[str, Mapping[Member, Holding]]
+    members: frozenset[Member]
+    code_uses: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -38,38 +39,67 @@ class Stranger:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What there is beyond the containers' own accounts, for each card that answered (bytes, not
-    negative), and the uses of code that were counted before."""
+class Finding:
+    """Bytes of a card that each process of a container holds beyond its account, by PID on the
+    node. `sure`: all of them stood still meanwhile. `code_uses`: as counted before."""
 
-    unaccounted: Mapping[Key, int]
+    excess: Mapping[int, int]
+    sure: bool
+    code_uses: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What there is beyond the containers' own accounts, for each card that answered."""
+
+    findings: Mapping[Key, Finding]
     strangers: Sequence[Stranger]
-    code_uses: Mapping[Key, int] = field(default_factory=dict)
 
 
 def judge(
     workers: Mapping[str, Mapping[int, int]],
     processes: Mapping[int, HostProcess],
-    containers: Iterable[Known],
+    before: Iterable[Known],
+    after: Iterable[Known],
 ) -> Verdict:
-    """Compare. `workers`: bytes per card and PID; processes of nobody we know are left out."""
-    known = sorted(containers, key=lambda one: one.slot)
-    seen: dict[Key, int] = {}
+    """Compare what NVML told with the accounts before and after. `workers`: bytes per card and PID;
+    processes of nobody we know are left out."""
+    later = {one.slot: one for one in after}
+    known = sorted((one for one in before if one.slot in later), key=lambda one: one.slot)
+    homes = {pid: home for pid, one in processes.items() if (home := _home(one, known))}
+    findings: dict[Key, Finding] = {}
     strangers: list[Stranger] = []
-    for uuid, found in sorted(workers.items()):
-        for pid, size in sorted(found.items()):
-            process = processes.get(pid)
-            home = _home(process, known) if process else None
-            if process is None or home is None:
-                continue
-            seen[home.slot, uuid] = seen.get((home.slot, uuid), 0) + size
-            if process.member not in home.members:
-                strangers.append(Stranger(home.owner, uuid, process, size))
-    held = {(one.slot, uuid): size for one in known for uuid, size in one.held.items()}
-    held = {key: size for key, size in held.items() if key[1] in workers}
-    uses = {(one.slot, uuid): count for one in known for uuid, count in one.code_uses.items()}
-    unaccounted = {key: max(0, seen.get(key, 0) - held.get(key, 0)) for key in held | seen}
-    return Verdict(unaccounted, strangers, uses)
+    for home in known:
+        then = later[home.slot]
+        for uuid in workers.keys() & home.holdings.keys():
+            found = {pid: size for pid, size in workers[uuid].items() if homes.get(pid) is home}
+            pairs = {pid: _pair(processes[pid].member, uuid, home, then) for pid in found}
+            findings[home.slot, uuid] = Finding(
+                {pid: max(0, size - _most(*pairs[pid])) for pid, size in found.items()},
+                all(_stood_still(*pair) for pair in pairs.values()),
+                home.code_uses.get(uuid, 0),
+            )
+            members = home.members | then.members
+            strangers += [
+                Stranger(home.owner, uuid, processes[pid], size)
+                for pid, size in sorted(found.items())
+                if processes[pid].member not in members
+            ]
+    return Verdict(findings, strangers)
+
+
+def _pair(
+    member: Member, uuid: str, before: Known, after: Known
+) -> tuple[Holding | None, Holding | None]:
+    return before.holdings[uuid].get(member), after.holdings.get(uuid, {}).get(member)
+
+
+def _most(before: Holding | None, after: Holding | None) -> int:
+    return max(one.bytes if one else 0 for one in (before, after))
+
+
+def _stood_still(before: Holding | None, after: Holding | None) -> bool:
+    return before == after and not (before and before.busy)
 
 
 def _home(process: HostProcess, known: Sequence[Known]) -> Known | None:

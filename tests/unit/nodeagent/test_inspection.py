@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +16,13 @@ from mizar_core.models import Isolation
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.compute.steward import Outside
 from mizar_nodeagent.container import inspection, processes
-from mizar_nodeagent.container.inspection import EVERY_S, LOOKS, Inspection
+from mizar_nodeagent.container.excess import LOOKS, PATIENCE, Excess
+from mizar_nodeagent.container.inspection import EVERY_S, STEADY, Inspection
 from mizar_nodeagent.container.processes import HostProcess
 from mizar_nodeagent.container.slots import Owner, Slot
-from mizar_nodeagent.container.strangers import Known, judge
+from mizar_nodeagent.container.strangers import Finding, Known, Verdict, judge
 from mizar_nodeagent.regions import UsageCard, UsageHead
+from mizar_nodeagent.usage import Holding
 from support.waiting import wait_for
 from unit.nodeagent.makers import CARD, GIB, RESOURCE, carve, device, share, share_claim, view
 
@@ -73,14 +75,19 @@ def test_a_real_process_is_read() -> None:
     assert processes._start_time(Path("/proc/self/stat").read_text()) == started
 
 
-def known(slot: str = "s", **changes: Any) -> Known:
+MEMBER = (7, 4242)
+
+
+def known(slot: str = "s", held: int = 100 * MIB, stamp: int = 1, **changes: Any) -> Known:
+    """A container with one process, which holds so much since the gate's move `stamp`."""
     given: dict[str, Any] = {
         "slot": slot,
         "owner": OWNER,
         "pod_uids": frozenset({UID}),
         "ids": frozenset({ID}),
-        "held": {CARD: 100 * MIB},
-        "members": frozenset({(7, 4242)}),
+        "holdings": {CARD: {MEMBER: Holding(held, (stamp,), False)}},
+        "members": frozenset({MEMBER}),
+        "code_uses": {CARD: 3},
     }
     return Known(**{**given, **changes})
 
@@ -89,60 +96,147 @@ def process(pid: int = 500, **changes: Any) -> HostProcess:
     given: dict[str, Any] = {
         "pid": pid,
         "name": "python",
-        "member": (7, 4242),
+        "member": MEMBER,
         "pod_uid": UID,
         "container_id": ID,
     }
     return HostProcess(**{**given, **changes})
 
 
+def judged(
+    workers: Mapping[int, int],
+    processes: Iterable[HostProcess],
+    before: Sequence[Known],
+    after: Sequence[Known] | None = None,
+) -> Verdict:
+    by_pid = {one.pid: one for one in processes}
+    return judge({CARD: workers}, by_pid, before, before if after is None else after)
+
+
 def test_what_agrees_is_no_news() -> None:
-    verdict = judge({CARD: {500: 90 * MIB}}, {500: process()}, [known()])
-    assert (verdict.unaccounted, verdict.strangers) == ({("s", CARD): 0}, [])
+    verdict = judged({500: 90 * MIB}, [process()], [known()])
+    assert verdict == Verdict({("s", CARD): Finding({500: 0}, True, 3)}, [])
 
 
-def test_what_nvml_tells_beyond_the_account_is_unaccounted() -> None:
-    verdict = judge({CARD: {500: 130 * MIB}}, {500: process()}, [known()])
-    assert verdict.unaccounted == {("s", CARD): 30 * MIB}
-    assert verdict.strangers == []
+def test_what_nvml_tells_beyond_the_account_is_excess() -> None:
+    verdict = judged({500: 130 * MIB}, [process()], [known()])
+    assert verdict == Verdict({("s", CARD): Finding({500: 30 * MIB}, True, 3)}, [])
+
+
+def test_what_one_process_has_too_much_makes_up_for_no_other() -> None:
+    two = {MEMBER: Holding(100 * MIB, (1,), False), (8, 5000): Holding(MIB, (2,), False)}
+    both = known(holdings={CARD: two}, members=frozenset(two))
+    workers = {500: 50 * MIB, 501: 11 * MIB}
+    verdict = judged(workers, [process(), process(501, member=(8, 5000))], [both])
+    assert verdict.findings["s", CARD].excess == {500: 0, 501: 10 * MIB}
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        known(held=120 * MIB, stamp=2),
+        known(stamp=3),  # it took something and gave it back
+        known(holdings={CARD: {MEMBER: Holding(100 * MIB, (1,), True)}}),
+        known(holdings={CARD: {}}),
+    ],
+)
+def test_who_moves_is_not_known_for_sure(after: Known) -> None:
+    for pair in ([known()], [after]), ([after], [known()]):
+        finding = judged({500: 130 * MIB}, [process()], *pair).findings["s", CARD]
+        assert not finding.sure
+        assert finding.excess[500] in (10 * MIB, 30 * MIB)
+
+
+def test_who_is_busy_may_hold_what_he_has_not_reserved() -> None:
+    busy = known(holdings={CARD: {MEMBER: Holding(100 * MIB, (1,), True)}})
+    assert not judged({500: 130 * MIB}, [process()], [busy]).findings["s", CARD].sure
 
 
 def test_who_never_shook_hands_is_a_stranger_and_its_memory_counts() -> None:
     other = process(501, member=(8, 5000))
-    workers = {CARD: {500: 100 * MIB, 501: 50 * MIB, 999: GIB}}
-    verdict = judge(workers, {500: process(), 501: other}, [known()])
-    assert verdict.unaccounted == {("s", CARD): 50 * MIB}
+    workers = {500: 100 * MIB, 501: 50 * MIB, 999: GIB}
+    verdict = judged(workers, [process(), other], [known()])
+    assert verdict.findings["s", CARD] == Finding({500: 0, 501: 50 * MIB}, True, 3)
     (stranger,) = verdict.strangers
     assert (stranger.process, stranger.bytes, stranger.owner) == (other, 50 * MIB, OWNER)
 
 
 def test_the_same_pid_at_another_time_is_another_process() -> None:
-    verdict = judge({CARD: {500: MIB}}, {500: process(member=(7, 1))}, [known()])
+    verdict = judged({500: MIB}, [process(member=(7, 1))], [known()])
     assert len(verdict.strangers) == 1
+
+
+def excess_of(verdict: Verdict) -> dict[str, Mapping[int, int]]:
+    return {slot: found.excess for (slot, _), found in verdict.findings.items()}
 
 
 def test_containers_of_one_pod_are_told_apart_by_the_runtimes_id() -> None:
     first = known("a", owner=Owner("team-a", "share", UID, "one"), ids=frozenset({"1" * 64}))
     second = known("b", owner=Owner("team-a", "share", UID, "two"), ids=frozenset({ID}))
-    verdict = judge({CARD: {500: 150 * MIB}}, {500: process()}, [second, first])
-    assert verdict.unaccounted == {("a", CARD): 0, ("b", CARD): 50 * MIB}
+    verdict = judged({500: 150 * MIB}, [process()], [second, first])
+    assert excess_of(verdict) == {"a": {}, "b": {500: 50 * MIB}}
 
 
 def test_a_container_of_the_pod_without_a_slot_counts_for_the_one_that_has_one() -> None:
     aside = process(container_id="2" * 64, member=(1, 1))
-    verdict = judge({CARD: {500: 150 * MIB}}, {500: aside}, [known(ids=frozenset())])
+    verdict = judged({500: 150 * MIB}, [aside], [known(ids=frozenset())])
     assert len(verdict.strangers) == 1
 
 
 def test_other_pods_are_left_alone() -> None:
     foreign = process(pod_uid=UID.replace("1", "f"))
-    verdict = judge({CARD: {500: GIB}}, {500: foreign}, [known()])
-    assert (verdict.unaccounted, verdict.strangers) == ({("s", CARD): 0}, [])
+    verdict = judged({500: GIB}, [foreign], [known()])
+    assert (excess_of(verdict), verdict.strangers) == ({"s": {}}, [])
 
 
 def test_of_a_card_that_does_not_answer_nothing_is_said() -> None:
-    verdict = judge({}, {}, [known(code_uses={CARD: 7})])
-    assert verdict.unaccounted == {}
+    assert judge({}, {}, [known()], [known()]) == Verdict({}, [])
+
+
+# ---- several looks ----
+
+
+def finding(size: int, sure: bool = True, uses: int = 0) -> Finding:
+    return Finding({500: size}, sure, uses)
+
+
+def test_the_most_of_the_looks_counts_with_the_uses_that_all_have_seen() -> None:
+    excess = Excess()
+    for size, uses in ((10, 1), (30, 2)):
+        excess.see(finding(size, uses=uses))
+        assert excess.outside is None
+    excess.see(finding(20, uses=3))
+    assert excess.outside == Outside(30, 1)
+    for _ in range(LOOKS - 1):
+        excess.see(finding(20, uses=4))
+    assert excess.outside == Outside(20, 3)
+
+
+def test_processes_that_are_gone_count_no_more() -> None:
+    excess = Excess()
+    for _ in range(LOOKS):
+        excess.see(Finding({500: 10, 501: 20}, True, 5))
+    excess.see(Finding({501: 20}, True, 5))
+    assert excess.outside == Outside(20, 5)
+
+
+def test_what_is_not_sure_counts_when_nothing_else_is_to_be_had() -> None:
+    excess = Excess()
+    for _ in range(PATIENCE):
+        excess.see(finding(10, sure=False))
+    assert excess.outside is None
+    for _ in range(LOOKS):
+        excess.see(finding(10, sure=False))
+    assert excess.outside == Outside(10, 0) and not excess.settled
+
+
+def test_looks_that_agree_are_settled_until_one_differs() -> None:
+    excess = Excess()
+    moved = [excess.see(finding(10, uses=1)) for _ in range(LOOKS)]
+    assert excess.settled and not any(moved)
+    assert not excess.see(finding(10, uses=1))
+    assert excess.see(finding(11, uses=1)) and not excess.settled
+    assert not excess.see(finding(12, uses=1))
 
 
 class Node:
@@ -178,7 +272,7 @@ class Node:
     async def workers(self, uuids: set[str]) -> dict[str, dict[int, int]]:
         return {uuid: dict(self.on_card) for uuid in uuids}
 
-    async def look(self, times: int = LOOKS) -> None:
+    async def look(self, times: int = STEADY) -> None:
         for _ in range(times):
             self.now += EVERY_S
             await self.inspection.look()
@@ -208,8 +302,8 @@ CGROUP = f"0::/kubepods/pod{UID}/{ID}\n"
 async def test_a_container_without_the_shim_is_reported_once(node: Node) -> None:
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 300 * MIB}
-    await node.look(LOOKS - 1)
-    assert (node.complaints, node.told) == ([], [])
+    await node.look(STEADY - 1)
+    assert (node.complaints, node.told[-1]) == ([], {})
     await node.look(3)
     ((owner, reason, sentence),) = node.complaints
     assert (owner, reason) == (OWNER, "IsolationNotEnforced")
@@ -230,20 +324,12 @@ async def test_what_is_gone_is_told_at_once_and_reported_again_if_it_comes_back(
     assert len(node.complaints) == 2
 
 
-async def test_a_difference_that_comes_and_goes_is_none(node: Node) -> None:
+async def test_a_stranger_that_comes_and_goes_is_not_reported(node: Node) -> None:
     put_process(node.proc, 500, CGROUP)
     for size in (300, 0, 300, 300, 0):
         node.on_card = {500: size * MIB} if size else {}
         await node.look(1)
-    assert node.told and all(one["s", CARD].bytes == 0 for one in node.told)
-
-
-async def test_the_least_of_what_was_seen_counts(node: Node) -> None:
-    put_process(node.proc, 500, CGROUP)
-    for size in (300, 200, 400):
-        node.on_card = {500: size * MIB}
-        await node.look(1)
-    assert node.withheld == (200, 0)
+    assert node.complaints == [] and node.withheld == (0, 0)
 
 
 async def test_uses_of_code_are_seen_when_every_look_can_have_seen_what_they_took(
@@ -255,7 +341,7 @@ async def test_uses_of_code_are_seen_when_every_look_can_have_seen_what_they_too
     node.on_card = {500: 10 * MIB}
     for _ in range(LOOKS - 1):
         await node.look(1)
-        assert node.withheld == (0, 0)
+        assert node.withheld == (10, 0)
     node.use_code(9)
     await node.look(1)
     assert node.withheld == (10, 5)
@@ -264,7 +350,7 @@ async def test_uses_of_code_are_seen_when_every_look_can_have_seen_what_they_too
 async def test_who_looks_often_takes_nobody_for_a_stranger_sooner(node: Node) -> None:
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 300 * MIB}
-    for _ in range(5 * LOOKS):
+    for _ in range(5 * STEADY):
         node.now += EVERY_S / 20
         await node.inspection.look()
     assert node.withheld == (300, 0) and node.complaints == []

@@ -173,6 +173,47 @@ def test_use_counts_living_processes_and_the_gates_statement(tmp_path: Path) -> 
     assert usage.read(path, 1)[0].bytes == 0
 
 
+def put_member(path: Path, slot: int, pid: int, started: int, begun: int = 0) -> None:
+    with path.open("r+b") as file:
+        file.seek(12288 + 1024 * slot)
+        file.write(struct.pack("<IIQ", pid, 1, started))
+        file.seek(12288 + 1024 * slot + 64)
+        file.write(struct.pack("<I", begun))
+
+
+def test_what_processes_hold_tells_whether_they_moved(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    usage.initialise(path)
+    put_usage(path, 0, gate(7, 2, 5 * GIB, 9 * GIB), {1: GIB, 2: 1, 5: 3 * GIB})
+    for slot, begun in ((1, 0), (2, 1), (5, 0)):  # the fifth is dead, and another one's second
+        put_member(path, slot, 100 + slot % 4, 1, begun)
+    (first,) = usage.survey(path, 1).holdings
+    assert first == {
+        (101, 1): usage.Holding(GIB + 3 * GIB, (0, 0), False),
+        (102, 1): usage.Holding(5 * GIB, (7,), True),
+    }
+    put_usage(path, 0, gate(8, 1, GIB, 9 * GIB), {6: 0})
+    (later,) = usage.survey(path, 1).holdings
+    assert later[101, 1] != first[101, 1]  # it took nothing in the end, but has moved
+
+
+def test_uses_of_code_that_may_not_have_come_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    usage.initialise(path)
+    put_usage(path, 0, (0, 0), {1: 0, 2: 0})
+    for slot in (1, 2):
+        put_member(path, slot, slot, 1, begun=slot)
+    with path.open("r+b") as file:
+        file.seek(4096 + 176)
+        file.write(struct.pack("<Q", 10))
+    assert usage.read(path, 1)[0].code_uses == 10
+    living = [lock(path, 1), lock(path, 2)]
+    assert usage.read(path, 1)[0].code_uses == 10 - 3
+    os.close(living.pop())
+    assert usage.read(path, 1)[0].code_uses == 10 - 1
+    os.close(living.pop())
+
+
 def put_copies(path: Path, at: int, counts: dict[int, tuple[int, int]], card: int = 0) -> None:
     with path.open("r+b") as file:
         for kind, pair in counts.items():
@@ -205,7 +246,7 @@ def test_copies_of_the_dead_are_counted_as_those_of_the_living(tmp_path: Path) -
 
 def test_a_gate_is_taken_apart_as_the_header_says() -> None:
     big = (1 << 43) - 5
-    assert usage.take_apart(*gate(1, 1023, big, big - 1)) == usage.Gate(1023, big, big - 1)
+    assert usage.take_apart(*gate(1, 1023, big, big - 1)) == usage.Gate(1023, big, big - 1, 1)
 
 
 def test_a_usage_file_cut_short_by_its_tenant_is_noticed_and_mended(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Agent:
         held = AgentSlot("s", slot.path, RESOURCE, frozenset({device(0)}), 0.0, OWNER)
         self._parts: Any = (mind, SimpleNamespace(all=lambda: [held]), self)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def adopt(self, pid: int) -> None:
         """The process lives in the container."""

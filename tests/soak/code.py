@@ -1,0 +1,90 @@
+"""A container whose programs use ever new code, which comes when it is first used."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import simgpu
+from soak.container import HANG_S, Hang
+from unit.shim.agent import Agent
+from unit.shim.slot import BUILD, MIB, Card, Slot
+
+LIMIT, CONTEXT = 200 * MIB, 20 * MIB
+FOR_EVER = 1_000_000_000
+
+
+class LazyContainer:
+    """One card, a limit of LIMIT, and the node agent. Use it as a context manager."""
+
+    def __init__(self, folder: Path, layout: dict[str, Any]) -> None:
+        self.machine = simgpu.create(folder / "machine", cards=1, context_bytes=CONTEXT)
+        self.slot = Slot(folder / "slot", layout)
+        self.slot.set_limits(Card(self.machine.cards[0].uuid, LIMIT, context_bytes=CONTEXT))
+        self.machine.watch(0, LIMIT)
+        self._agent = Agent(self.slot, self.machine)
+        self._running: list[subprocess.Popen[str]] = []
+        self._env = {
+            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
+            "MIZAR_DIR": str(self.slot.path),
+            **simgpu.environment(self.machine.directory),
+        }
+
+    def __enter__(self) -> Self:
+        self._agent.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self._running:
+            process.kill()
+            process.communicate()
+        self._agent.__exit__(kind, error, trace)
+        self.machine.close()
+
+    @property
+    def over(self) -> int:
+        """Bytes by which living processes ever held more than the limit."""
+        return self.machine.over(0)[0]
+
+    def start(self, seed: int, uses: int = FOR_EVER) -> None:
+        """shim/tests/lazy.c"""
+        command = [str(BUILD / "tests" / "lazy"), str(seed), str(uses)]
+        process = subprocess.Popen(command, env=self._env, stdout=subprocess.PIPE, text=True)
+        self._agent.adopt(process.pid)
+        self._running.append(process)
+
+    def finish(self) -> list[int]:
+        """Wait until all have used what they should. How often each was refused a function."""
+        said = [process.communicate(timeout=4 * HANG_S)[0] for process in self._running]
+        assert [process.returncode for process in self._running] == [0] * len(said)
+        self._running.clear()
+        return [int(refused) for refused in said]
+
+    def work(self, seed: int, seconds: float, processes: int = 3) -> int:
+        """Several, one of which is killed now and then. Returns how many were killed."""
+        chance, kills = random.Random(seed), 0
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            while len(self._running) < processes:
+                self.start(chance.randrange(1, 1000))
+            time.sleep(chance.uniform(0, 0.5))
+            self._kill(chance.choice(self._running))
+            kills += 1
+        return kills
+
+    def _kill(self, process: subprocess.Popen[str]) -> None:
+        ended = process.poll()
+        process.kill()
+        process.communicate()
+        self._running.remove(process)
+        if ended is not None:
+            raise Hang(f"{process.args!r} ended with {ended}")
