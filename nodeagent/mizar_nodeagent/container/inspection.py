@@ -43,7 +43,7 @@ STEADY: Final = 3
 """Looks, EVERY_S apart, that find a stranger before it is told: who is just ending is no member any
 more, but may be with NVML still."""
 TRIES: Final = 3
-REST: Final = 5
+REST: Final = 3
 """A look is followed by a rest of so many times its length, however many processes there are."""
 
 
