@@ -63,6 +63,17 @@ static CUresult launch_new(int count) {
     return result;
 }
 
+static void *answer(void *bytes) {
+    for (;; usleep(1000)) tell((uintptr_t)bytes, counted());
+    return NULL;
+}
+
+/* From now on there is an agent, who finds that. */
+static void begin_to_answer(uint64_t bytes) {
+    pthread_t agent;
+    CHECK_IS(pthread_create(&agent, NULL, answer, (void *)(uintptr_t)bytes), 0);
+}
+
 static void *look_later(void *seen) {
     usleep(100000);
     tell(0, *(uint64_t *)seen);
@@ -236,6 +247,7 @@ static void no_use_passes_the_limit(void) {
     tell(0, counted());
     CHECK_IS(launch_new(1), CUDA_SUCCESS);
     tell(PAGE, counted());
+    begin_to_answer(PAGE);
     CUdeviceptr pointer;
     uint64_t launched = fake.calls[FAKE_cuLaunchKernel];
     CHECK_IS(launch_new(1), CUDA_ERROR_OUT_OF_MEMORY);
@@ -248,6 +260,7 @@ static void no_use_passes_the_limit(void) {
 static void what_is_freed_is_room(void) {
     CUdeviceptr pointer = take(LIMIT - PAGE);
     tell(PAGE, counted());
+    begin_to_answer(PAGE);
     CHECK_IS(launch_new(1), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
     CHECK_IS(launch_new(1), CUDA_SUCCESS);

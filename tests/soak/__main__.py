@@ -20,7 +20,7 @@ from unit.shim.slot import load_layout
 MINUTES = float(os.environ.get("MIZAR_SOAK_MINUTES", "5"))
 SEED = int(os.environ.get("MIZAR_SOAK_SEED", str(random.randrange(1 << 30))))
 OPERATIONS, KILLS = 1_000_000, 10_000
-ROUND_KILLS, LAUNCH_KILLS, LOWER_S, CODE_S = 500, 100, 3, 5
+ROUND_KILLS, LAUNCH_KILLS, LOWER_S, CODE_S = 500, 100, 3, 3
 SHARE_AFTER = (SHARE - 20, SHARE + 10)
 """Percent of the card, for one of whose neighbours in the container many have died: the machine may
 be busy with other things."""
