@@ -12,7 +12,7 @@
 #define SEEN_BITS 14
 #define SEEN_MAX (1u << SEEN_BITS)
 
-#define MANY 4096
+#define MANY 4096 /* uses: no container has so many at once */
 
 enum { PATIENCE = 2000, STEP = 5 }; /* milliseconds to wait for the agent: in all, between looks */
 
@@ -139,7 +139,7 @@ void uses_count(struct regions *regions, int card) {
     if (card != CARD_NONE && comes_late()) count(regions, card, 1);
 }
 
-/* Whether what is there, what may have come since NVML was asked, and so many more, are within the limit. */
+/* Whether what is there, what may have come since NVML was asked, and so many more fit the limit. */
 static bool fits(struct regions *regions, int card, unsigned more) {
     uint64_t room = regions_code_bytes(regions, regions_code_unseen(regions, card) + more);
     uint64_t told = regions_memory_told(regions, card); /* written before what was seen, so read after */
@@ -159,7 +159,8 @@ static bool claim(struct regions *regions, int card, unsigned uses) {
 static bool claim_after_settling(struct regions *regions, int card, unsigned uses) {
     int mode = relax_begin();
     slots_settle(regions);
-    bool claimed = claim(regions, card, uses) || (charge_give_unused_back(regions, card) && claim(regions, card, uses));
+    bool claimed = claim(regions, card, uses);
+    if (!claimed && charge_give_unused_back(regions, card)) claimed = claim(regions, card, uses);
     relax_end(mode);
     return claimed;
 }
@@ -244,7 +245,7 @@ CUresult uses_end_noted(const struct use *use, CUresult result) {
 
 /* ---- allocations ------------------------------------------------------------------------------------ */
 
-/* Whether so many bytes might be had if NVML had been asked. No container uses MANY at once. */
+/* Whether so many bytes might be had if NVML had been asked. */
 static bool look_may_help(struct regions *regions, int card, uint64_t bytes) {
     uint64_t unseen = regions_code_unseen(regions, card);
     if (regions_code_bytes(regions, unseen) <= PAGE_BYTES || unseen > MANY) return false;

@@ -38,14 +38,20 @@ static bool fits(const struct sim *sim, unsigned card, uint64_t bytes) {
 
 /* ---- is it ever more than a test allows? ------------------------------------------------------ */
 
-/* Who dies counts until he has let go of the driver, not until somebody has counted him out. */
+static uint64_t held_by(const struct sim *sim, uint32_t slot, unsigned card) {
+    const struct sim_process *process = &sim->state->processes[slot];
+    return process->memory[card] + process->managed[card];
+}
+
+/*
+ * Who dies counts until he has let go of the driver, not until somebody has counted him out. What is
+ * his is read again then: the one who lives in the slot may be another one by now, who has nothing.
+ */
 static uint64_t held_by_the_living(const struct sim *sim, unsigned card) {
     uint64_t held = 0;
-    for (uint32_t slot = 0; slot < sim->state->slots_touched; slot++) {
-        const struct sim_process *process = &sim->state->processes[slot];
-        uint64_t bytes = process->memory[card] + process->managed[card];
-        if (bytes && sim_slot_alive(sim, (int)slot)) held += bytes;
-    }
+    for (uint32_t slot = 0; slot < sim->state->slots_touched; slot++)
+        if (held_by(sim, slot, card) && sim_slot_alive(sim, (int)slot))
+            held += held_by(sim, slot, card);
     return held;
 }
 
