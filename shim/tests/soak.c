@@ -506,22 +506,22 @@ static void *work(void *seed) {
 }
 
 /* False when there is no room even for a context. */
-static bool open_cards(void) {
+static void open_cards(void) {
     CHECK((driver = dlopen("libcuda.so.1", RTLD_LAZY)));
     CHECK_IS(CALL(cuInit, 0), CUDA_SUCCESS);
     CHECK_IS(CALL(cuDeviceGetCount, &cards), CUDA_SUCCESS);
     if (cards > CARDS_MAX) cards = CARDS_MAX;
     for (int card = 0; card < cards; card++)
-        if (!granted(CALL(cuDevicePrimaryCtxRetain, &primary[card], card))) return false;
+        while (!granted(CALL(cuDevicePrimaryCtxRetain, &primary[card], card)))
+            usleep(1000); /* others have it all just now */
     for (int card = 0; card < cards; card++) open_hoard(card);
-    return true;
 }
 
 /* Returns when all threads are through. */
 static void soak(uint64_t seed, int threads) {
     pthread_t thread[THREADS_MAX];
     CHECK(threads <= THREADS_MAX);
-    if (!open_cards()) return;
+    open_cards();
     for (int i = 0; i < threads; i++) {
         uint64_t own = seed * THREADS_MAX + (unsigned)i;
         CHECK(!pthread_create(&thread[i], NULL, work, (void *)(uintptr_t)own));
