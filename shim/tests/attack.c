@@ -3,13 +3,10 @@
  * whether the card ever holds more than the limit of 1 GiB; a refusal is fine, every other error
  * ends the program. Afterwards everything that is allowed must still be there to be had.
  */
-#include <dlfcn.h>
-#include <stdbool.h>
 #include <string.h>
 #include <time.h>
 
-#include "check.h"
-#include "cuda_api.h"
+#include "driver.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define PAGE (2 * MIB)
@@ -35,25 +32,8 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgrap
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
                                 size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params);
 
-static void *driver;
 static CUcontext primary;
 static CUstream stream;
-
-static void *look_up(const char *symbol) {
-    void *function = dlsym(driver, symbol);
-    if (!function) fprintf(stderr, "no %s\n", symbol);
-    CHECK(function);
-    return function;
-}
-
-#define CALL(symbol, ...) ((__typeof__(&symbol))look_up(#symbol))(__VA_ARGS__)
-#define DO(symbol, ...) CHECK_IS(CALL(symbol, __VA_ARGS__), CUDA_SUCCESS)
-
-static bool granted(CUresult result) {
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
-    CHECK_IS(result, CUDA_SUCCESS);
-    return true;
-}
 
 static bool take(CUdeviceptr *pointer, uint64_t bytes) {
     return granted(CALL(cuMemAlloc_v2, pointer, bytes));
@@ -544,8 +524,7 @@ static const struct {
 enum { ATTACKS = sizeof attacks / sizeof *attacks };
 
 static void begin(void) {
-    driver = dlopen("libcuda.so.1", RTLD_LAZY);
-    CHECK(driver);
+    open_driver();
     DO(cuInit, 0);
     DO(cuDevicePrimaryCtxRetain, &primary, 0);
     DO(cuCtxSetCurrent, primary);

@@ -4,13 +4,10 @@
  * is answered by giving something back. Somebody else looks what the card holds meanwhile. In the
  * end says how often it was refused a function.
  */
-#include <dlfcn.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <unistd.h>
 
-#include "check.h"
-#include "cuda_api.h"
+#include "driver.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -21,33 +18,16 @@ CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
 
 static const char image[] = "\177ELF";
-static void *driver;
 static CUdeviceptr pointers[MOST];
 static int live;
 static CUmodule modules[IMAGES];
 static CUlibrary libraries[IMAGES];
 static unsigned long used, refused;
 
-static void *look_up(const char *symbol) {
-    void *function = dlsym(driver, symbol);
-    if (!function) fprintf(stderr, "no %s\n", symbol);
-    CHECK(function);
-    return function;
-}
-
-#define CALL(symbol, ...) ((__typeof__(&symbol))look_up(#symbol))(__VA_ARGS__)
-#define DO(symbol, ...) CHECK_IS(CALL(symbol, __VA_ARGS__), CUDA_SUCCESS)
-
 static uint64_t any(uint64_t below) {
     static uint64_t state;
     state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (state >> 33) % below;
-}
-
-static bool granted(CUresult result) {
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
-    CHECK_IS(result, CUDA_SUCCESS);
-    return true;
 }
 
 static void unload(void) {
@@ -83,15 +63,18 @@ static void launch(CUfunction function) {
 
 static void use_module(CUmodule *module, const char *name) {
     CUfunction function;
-    if (!*module && !granted(CALL(cuModuleLoadData, module, image))) return *module = NULL, give();
-    if (granted(CALL(cuModuleGetFunction, &function, *module, name))) launch(function);
-    else refused++, give();
+    if (!*module && !granted(CALL(cuModuleLoadData, module, image))) *module = NULL; /* undone */
+    if (*module && granted(CALL(cuModuleGetFunction, &function, *module, name)))
+        return launch(function);
+    refused += *module != NULL;
+    give();
 }
 
 static void use_library(CUlibrary *library, const char *name) {
     CUkernel kernel;
     if (!*library && !granted(CALL(cuLibraryLoadData, library, image, NULL, NULL, 0, NULL, NULL, 0)))
-        return *library = NULL, give();
+        *library = NULL; /* undone */
+    if (!*library) return give();
     DO(cuLibraryGetKernel, &kernel, *library, name);
     launch((CUfunction)kernel);
 }
@@ -117,7 +100,7 @@ static void step(void) {
 int main(int count, char **arguments) {
     CUcontext context;
     CHECK(count == 3);
-    CHECK((driver = dlopen("libcuda.so.1", RTLD_LAZY)));
+    open_driver();
     for (unsigned long i = strtoul(arguments[1], NULL, 10); i; i--) any(2);
     DO(cuInit, 0);
     while (!granted(CALL(cuDevicePrimaryCtxRetain, &context, 0))) usleep(1000);

@@ -7,11 +7,9 @@
  * SOAK_COUNT names a file in which each thread counts its operations, as the sign of life; SOAK_BOARD
  * one through which processes tell each other of memory. Work goes to as many cards as there are.
  */
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -19,18 +17,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "check.h"
-#include "cuda_api.h"
+#include "driver.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define PAGE (2 * MIB)
 #define OBJECTS 12
 #define CARDS_MAX 2
 #define THREADS_MAX 8
-
-static void *driver;
-
-#define CALL(symbol, ...) ((__typeof__(&symbol))look_up(#symbol))(__VA_ARGS__)
 
 /* Not hooked, so not declared with the rest. */
 CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment,
@@ -62,15 +55,6 @@ typedef struct {
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
                                          const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape);
 
-/* Where lookups in the driver are not hooked, the wrappers are found as linked programs find them. */
-static void *look_up(const char *symbol) {
-    void *function = getenv("SOAK_LINKED") ? dlsym(RTLD_DEFAULT, symbol) : NULL;
-    if (!function) function = dlsym(driver, symbol);
-    if (!function) fprintf(stderr, "no %s\n", symbol);
-    CHECK(function);
-    return function;
-}
-
 static uint64_t random_next(uint64_t *state) {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -92,13 +76,6 @@ struct object {
 
 static CUcontext primary[CARDS_MAX];
 static int cards, only = -1;
-
-/* True when it was granted; a refusal is fine. */
-static bool granted(CUresult result) {
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
-    CHECK_IS(result, CUDA_SUCCESS);
-    return true;
-}
 
 static void map(struct object *object) {
     CHECK_IS(CALL(cuMemAddressReserve, &object->address, object->bytes, 0, 0, 0), CUDA_SUCCESS);
@@ -507,7 +484,7 @@ static void *work(void *seed) {
 
 /* False when there is no room even for a context. */
 static void open_cards(void) {
-    CHECK((driver = dlopen("libcuda.so.1", RTLD_LAZY)));
+    open_driver();
     CHECK_IS(CALL(cuInit, 0), CUDA_SUCCESS);
     CHECK_IS(CALL(cuDeviceGetCount, &cards), CUDA_SUCCESS);
     if (cards > CARDS_MAX) cards = CARDS_MAX;

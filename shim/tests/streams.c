@@ -9,15 +9,13 @@
  *     in_turn      the same, by one thread
  *     together     one launch over two cards
  */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "check.h"
-#include "cuda_api.h"
+#include "driver.h"
 
 enum { CARDS = 2, MANY = 16, NON_BLOCKING = 1 };
 enum { BLOCKS = 216, NS = 100000, UNIT = 32 }; /* one wave of 100 us; as many between two waits */
@@ -29,16 +27,6 @@ CUresult cuStreamCreate(CUstream *stream, unsigned flags);
 
 static const char image[] = ".version 6.4\n.target sm_75\n.address_size 64\n"
                             ".visible .entry spin_ns(.param .u64 ns) { ret; }\n";
-
-static void *driver;
-
-static void *look_up(const char *symbol) {
-    void *function = dlsym(driver, symbol);
-    CHECK(function);
-    return function;
-}
-
-#define DO(symbol, ...) CHECK_IS(((__typeof__(&symbol))look_up(#symbol))(__VA_ARGS__), CUDA_SUCCESS)
 
 /* A card, and the streams on it that are used in turns. */
 struct card {
@@ -143,7 +131,7 @@ int main(int count, char **arguments) {
     pthread_t threads[CARDS];
     CHECK(count > 1 && (way = way_of(arguments[1])));
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    CHECK((driver = dlopen("libcuda.so.1", RTLD_LAZY)));
+    open_driver();
     DO(cuInit, 0);
     for (int i = 0; i < way->cards; i++) open_card(&cards[i], i);
     puts("ready");
