@@ -72,14 +72,13 @@ struct pooled {
  * have to wait for this very thread, so not for ever.
  */
 static bool comes_to_rest(CUstream stream) {
-    const struct timespec moment = {0, 50000};
     uint64_t until = budget_now() + PATIENCE;
     while (budget_now() < until) {
         int mode = relax_begin();
         CUresult result = REAL(cuStreamQuery)(stream);
         relax_end(mode);
         if (result != CUDA_ERROR_NOT_READY) return result == CUDA_SUCCESS;
-        SYS(SYS_nanosleep, &moment, NULL);
+        sys_sleep(50);
     }
     return false;
 }

@@ -48,17 +48,20 @@ static CUresult allocate_pitch(struct charge *charge, CUdeviceptr *pointer, size
     return stand_in_allocate(charge, pointer, pitched(width, height));
 }
 
+/* The true size is known now. */
+static CUresult correct(struct charge *charge, uint64_t bytes, CUdeviceptr pointer) {
+    CUresult result = charge_correct(charge, bytes);
+    if (result != CUDA_SUCCESS) charge_free(charge, bytes, pointer, undo);
+    return result;
+}
+
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                    unsigned element) {
     struct charge charge;
     CUresult result = charge_memory(&charge, pitched(width, height));
     if (result == CUDA_SUCCESS)
         result = allocate_pitch(&charge, pointer, pitch, width, height, element);
-    if (result == CUDA_SUCCESS) {
-        uint64_t bytes = (uint64_t)*pitch * height;
-        result = charge_correct(&charge, bytes);
-        if (result != CUDA_SUCCESS) charge_free(&charge, bytes, *pointer, undo);
-    }
+    if (result == CUDA_SUCCESS) result = correct(&charge, (uint64_t)*pitch * height, *pointer);
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }
 
@@ -76,11 +79,7 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsign
     CUresult result = charge_memory(&charge, pitched(width, height));
     if (result == CUDA_SUCCESS)
         result = allocate_pitch_v1(&charge, pointer, pitch, width, height, element);
-    if (result == CUDA_SUCCESS) {
-        uint64_t bytes = (uint64_t)*pitch * height;
-        result = charge_correct(&charge, bytes);
-        if (result != CUDA_SUCCESS) charge_free(&charge, bytes, *pointer, undo);
-    }
+    if (result == CUDA_SUCCESS) result = correct(&charge, (uint64_t)*pitch * height, *pointer);
     return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
 }
 

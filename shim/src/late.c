@@ -1,7 +1,6 @@
 #include "late.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "account.h"
 #include "cards.h"
@@ -163,10 +162,8 @@ static bool set_rests(struct process *process, CUcontext context, bool rests) {
 }
 
 void late_rest(struct regions *regions, CUcontext context, bool rests) {
-    const struct timespec moment = {0, 50000};
     if (!late_any(regions)) return;
-    while (set_rests(regions->process, context, rests) && rests)
-        SYS(SYS_nanosleep, &moment, NULL);
+    while (set_rests(regions->process, context, rests) && rests) sys_sleep(50);
 }
 
 /* What the stream had still to come to, nobody will tell. */

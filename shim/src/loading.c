@@ -51,9 +51,7 @@ static bool redirect_all(void) {
 
 /* One thread at a time; but a lock that a forked child finds taken by nobody holds it up only so long. */
 static void lock_patiently(uint32_t *lock) {
-    const struct timespec moment = {0, 1000000};
-    for (int i = 0; i < PATIENCE && !process_try_lock(lock); i++)
-        SYS(SYS_nanosleep, &moment, NULL);
+    for (int i = 0; i < PATIENCE && !process_try_lock(lock); i++) sys_sleep(1000);
 }
 
 void loading_deep(void) {

@@ -9,8 +9,7 @@
 #endif
 
 void process_lock(uint32_t *lock) {
-    const struct timespec moment = {0, 50000};
-    while (!process_try_lock(lock)) SYS(SYS_nanosleep, &moment, NULL);
+    while (!process_try_lock(lock)) sys_sleep(50);
 }
 
 void *process_map(size_t bytes) {

@@ -95,11 +95,10 @@ static const char *read_limits(const struct mizar_limits *limits, struct process
 
 static const char *read_limits_patiently(const struct mizar_limits *limits,
                                          struct process *process) {
-    const struct timespec moment = {0, 1000000};
     static int patience = PATIENCE;
     const char *wrong = read_limits(limits, process);
     while (wrong == limits_busy && __atomic_sub_fetch(&patience, 1, __ATOMIC_RELAXED) > 0) {
-        SYS(SYS_nanosleep, &moment, NULL);
+        sys_sleep(1000);
         wrong = read_limits(limits, process);
     }
     return wrong;

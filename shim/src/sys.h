@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static inline long sys_result(long value, int saved) {
@@ -45,6 +46,12 @@ static inline void *sys_map(size_t bytes, int protection, int flags, int fd) {
 
 static inline void sys_unmap(void *address, size_t bytes) {
     SYS(SYS_munmap, address, bytes);
+}
+
+/* Less than a second. */
+static inline void sys_sleep(long us) {
+    const struct timespec span = {0, us * 1000};
+    SYS(SYS_nanosleep, &span, NULL);
 }
 
 #define SYS_HUGE (UINT64_C(2) << 20)

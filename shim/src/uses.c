@@ -1,7 +1,5 @@
 #include "uses.h"
 
-#include <time.h>
-
 #include "account.h"
 #include "cards.h"
 #include "charge.h"
@@ -172,13 +170,12 @@ static bool is_seen(struct regions *regions, int card, uint64_t number) {
 
 /* It may find that there is less than room is kept for, or that something has gone. */
 static bool claim_after_a_look(struct regions *regions, int card, unsigned uses) {
-    const struct timespec step = {0, STEP * 1000000};
     uint64_t asked = count(regions, card, 1);
     for (int waited = 0; waited < PATIENCE; waited += STEP) {
         bool seen = is_seen(regions, card, asked);
         if (claim(regions, card, uses)) return true;
         if (seen) return false;
-        SYS(SYS_nanosleep, &step, NULL);
+        sys_sleep(STEP * 1000);
     }
     return false;
 }
@@ -254,10 +251,9 @@ static bool look_may_help(struct regions *regions, int card, uint64_t bytes) {
 }
 
 bool uses_await_look(struct regions *regions, int card, uint64_t bytes) {
-    const struct timespec step = {0, STEP * 1000000};
     if (card == CARD_NONE || !look_may_help(regions, card, bytes)) return false;
     uint64_t counted = regions_code_uses(regions, card);
     for (int waited = 0; waited < PATIENCE && !is_seen(regions, card, counted); waited += STEP)
-        SYS(SYS_nanosleep, &step, NULL);
+        sys_sleep(STEP * 1000);
     return true;
 }
