@@ -81,8 +81,9 @@ class Survey:
     holdings: tuple[Mapping[Member, Holding], ...]
 
 
-NOTHING = Survey((), 0, frozenset(), ())
-"""What a file says that cannot be read."""
+def nothing(cards: int) -> Survey:
+    """What a file says that cannot be read."""
+    return Survey((CardUse(0, 0),) * cards, 0, frozenset(), ({},) * cards)
 
 
 @dataclass(frozen=True)
@@ -207,23 +208,26 @@ def _holdings(head: UsageHead, slots: Slots, index: int) -> dict[Member, Holding
     for number, slot in enumerate(slots):
         if not slot.pid:
             continue
-        held = slot.held[index]
-        # The gate states what its slot holds; the slot itself says so when another one has moved.
-        size, stamp = (
-            (gate.slot_bytes, gate.seq) if number == gate.slot else (held.bytes, held.seq & _SEQ)
-        )
+        size, stamp = _held(gate, slots, number, index)
         one = Holding(min(size, regions.BYTES_MAX), (stamp,), slot.code_begun[index] > 0)
         member = (slot.pid, slot.start_time)
         found[member] = found[member] + one if member in found else one
     return found
 
 
+def _held(gate: Gate, slots: Slots, slot: int, index: int) -> tuple[int, int]:
+    """Bytes that the slot holds of the card, and which move of the gate made it so."""
+    # The gate states what its slot holds; the slot itself says so when another one has moved.
+    if slot == gate.slot:
+        return gate.slot_bytes, gate.seq
+    held = slots[slot].held[index]
+    return held.bytes, held.seq & _SEQ
+
+
 def _use(head: UsageHead, slots: Slots, index: int, living: list[int]) -> CardUse:
     card: UsageCard = head.cards[index]
     gate = take_apart(card.gate.lo, card.gate.hi)
-    held = sum(
-        gate.slot_bytes if slot == gate.slot else slots[slot].held[index].bytes for slot in living
-    )
+    held = sum(_held(gate, slots, slot, index)[0] for slot in living)
     compute = card.compute
     return CardUse(
         min(held, regions.BYTES_MAX),

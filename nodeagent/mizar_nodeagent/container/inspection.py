@@ -89,14 +89,14 @@ class Inspection:
                 await self._until_hurried(EVERY_S - rest)
             soon = SOON_LOOKS if self._hurried.is_set() else max(soon - 1, 0)
             self._hurried.clear()
-            began = time.monotonic()
+            began = self._clock()
             try:
                 await self.look()
                 soon *= not all(one.settled for one in self._excess.values())
             except CardsUnknown as error:
                 soon = 0
                 log.debug("nobody can tell who uses the cards: %s", error)
-            took = time.monotonic() - began
+            took = self._clock() - began
 
     async def _until_hurried(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -180,11 +180,10 @@ def _known(slot: Slot, uids: frozenset[str], ids: Collection[str]) -> Known | No
     try:
         found = usage.survey(slot.usage, len(uuids))
     except (OSError, RegionDamaged):
-        found = usage.NOTHING
-    holdings = dict(zip(uuids, found.holdings, strict=False))
-    uses = {uuid: card.code_uses for uuid, card in zip(uuids, found.cards, strict=False)}
-    everything = {uuid: holdings.get(uuid, {}) for uuid in uuids}
-    return Known(slot.name, slot.owner, uids, frozenset(ids), everything, found.members, uses)
+        found = usage.nothing(len(uuids))
+    holdings = dict(zip(uuids, found.holdings, strict=True))
+    uses = {uuid: card.code_uses for uuid, card in zip(uuids, found.cards, strict=True)}
+    return Known(slot.name, slot.owner, uids, frozenset(ids), holdings, found.members, uses)
 
 
 def _seen_always(verdicts: Sequence[Verdict]) -> list[Stranger]:

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mizar_core.carve import Carve
 from mizar_core.models import Isolation
 from mizar_core.names import ANNOTATION_CARVE, ANNOTATION_DRAIN, LABEL_SHADOW_POD
 from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.planning.view import View
 from mizar_nodeagent.pods import Key, Pod
@@ -16,6 +19,12 @@ GIB = 1 << 30
 RESOURCE = "team-a.mizar.share/gpu.2"
 SHADOW = ("team-a", "shadow-2-aaaaa")
 CARD = "GPU-00000000-0000-0000-0000-000000000001"
+
+# A share pod with a container that runs.
+UID = "12345678-1234-1234-1234-123456789abc"
+CONTAINER_ID = "ab" * 32
+CGROUP = f"0::/kubepods/pod{UID}/{CONTAINER_ID}\n"
+OWNER = Owner("team-a", "share", UID, "main")
 
 
 def carve(**changes: Any) -> Carve:
@@ -106,6 +115,18 @@ def view(
 
 def device(index: int, key: Key = SHADOW) -> str:
     return f"{key[0]}/{key[1]}-{index}"
+
+
+def one_container(folder: Path, isolation: Isolation) -> tuple[Any, Any]:
+    """What an agent's mind and slots say while that pod runs, with slot `s` in the folder."""
+    pod = share(uid=UID, container_ids=((CONTAINER_ID, "main"),))
+    carving = SimpleNamespace(carve=carve(isolation=isolation))
+    mind = SimpleNamespace(
+        view=view(1.0, [pod], claims=[share_claim(device(0))]),
+        carving_of=lambda device: carving,
+    )
+    slot = Slot("s", folder, RESOURCE, frozenset({device(0)}), 0.0, OWNER)
+    return mind, SimpleNamespace(all=lambda: [slot])
 
 
 def shadow_object(

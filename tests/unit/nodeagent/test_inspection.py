@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,17 +18,15 @@ from mizar_nodeagent.container import inspection, processes
 from mizar_nodeagent.container.excess import LOOKS, PATIENCE, Excess
 from mizar_nodeagent.container.inspection import EVERY_S, STEADY, Inspection
 from mizar_nodeagent.container.processes import HostProcess
-from mizar_nodeagent.container.slots import Owner, Slot
+from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.container.strangers import Finding, Known, Verdict, judge
 from mizar_nodeagent.regions import UsageCard, UsageHead
 from mizar_nodeagent.usage import Holding
 from support.waiting import wait_for
-from unit.nodeagent.makers import CARD, GIB, RESOURCE, carve, device, share, share_claim, view
+from unit.nodeagent.makers import CARD, CGROUP, GIB, OWNER, UID, one_container
+from unit.nodeagent.makers import CONTAINER_ID as ID
 
-UID = "12345678-1234-1234-1234-123456789abc"
-ID = "ab" * 32
 MIB = 1 << 20
-OWNER = Owner("team-a", "share", UID, "main")
 
 
 def put_process(proc: Path, pid: int, cgroup: str, inner: int = 7, started: int = 4242) -> None:
@@ -243,22 +240,18 @@ class Node:
     """One share container, its slot, and processes on its card."""
 
     def __init__(self, folder: Path, isolation: Isolation) -> None:
-        slot = Slot("s", folder, RESOURCE, frozenset({device(0)}), 0.0, OWNER)
+        mind, slots = one_container(folder, isolation)
+        (slot,) = slots.all()
         limits.create_empty(slot.limits)
         usage.initialise(slot.usage)
         identity = limits.Identity("team-a", "share", UID, "main", "s")
         limits.write(slot.limits, identity, [CardLimit(CARD, GIB, 5000, "Hard", "None")], {})
-        pod = share(uid=UID, container_ids=((ID, "main"),))
-        now = view(1.0, [pod], claims=[share_claim(device(0))])
-        carving = SimpleNamespace(carve=carve(isolation=isolation))
-        mind: Any = SimpleNamespace(view=now, carving_of=lambda device: carving)
         self.on_card: dict[int, int] = {}
         self.told: list[Mapping[tuple[str, str], Outside]] = []
         self.now = 0.0
         self.usage = slot.usage
         self.complaints: list[tuple[Owner, str, str]] = []
         self.proc = folder / "proc"
-        slots: Any = SimpleNamespace(all=lambda: [slot])
         self.inspection = Inspection(
             mind,
             slots,
@@ -294,9 +287,6 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return Node(tmp_path, Isolation())
-
-
-CGROUP = f"0::/kubepods/pod{UID}/{ID}\n"
 
 
 async def test_a_container_without_the_shim_is_reported_once(node: Node) -> None:

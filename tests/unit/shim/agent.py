@@ -5,22 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Collection, Mapping
-from types import SimpleNamespace
-from typing import Any, Self
+from typing import Self
 
 import simgpu
 from mizar_core.models import Isolation
 from mizar_nodeagent.compute.steward import Container, Steward
 from mizar_nodeagent.container.inspection import Inspection
-from mizar_nodeagent.container.slots import Owner
-from mizar_nodeagent.container.slots import Slot as AgentSlot
-from unit.nodeagent.makers import RESOURCE, carve, device, share, share_claim, view
+from unit.nodeagent.makers import CGROUP, one_container
 
 from .slot import Slot
-
-UID = "12345678-1234-1234-1234-123456789abc"
-ID = "ab" * 32
-OWNER = Owner("team-a", "share", UID, "main")
 
 
 class Agent:
@@ -32,14 +25,7 @@ class Agent:
         self._proc = slot.path / "proc"
         container = Container("s", slot.limits, slot.usage)
         self._steward = Steward(lambda: [container], new_code=self._hurry)
-        pod = share(uid=UID, container_ids=((ID, "main"),))
-        carving = SimpleNamespace(carve=carve(isolation=Isolation()))
-        mind: Any = SimpleNamespace(
-            view=view(1.0, [pod], claims=[share_claim(device(0))]),
-            carving_of=lambda device: carving,
-        )
-        held = AgentSlot("s", slot.path, RESOURCE, frozenset({device(0)}), 0.0, OWNER)
-        self._parts: Any = (mind, SimpleNamespace(all=lambda: [held]), self)
+        self._parts = *one_container(slot.path, Isolation()), self
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -47,7 +33,7 @@ class Agent:
         """The process lives in the container."""
         folder = self._proc / str(pid)
         folder.mkdir(parents=True)
-        (folder / "cgroup").write_text(f"0::/kubepods/pod{UID}/{ID}\n")
+        (folder / "cgroup").write_text(CGROUP)
         for name in ("stat", "status"):
             (folder / name).symlink_to(f"/proc/{pid}/{name}")
 
