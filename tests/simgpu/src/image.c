@@ -68,7 +68,7 @@ CUresult image_find(struct image *image, const char *name, CUfunction *function)
     return found ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-unsigned image_list(struct image *image, CUfunction *functions, unsigned room) {
+static unsigned list(struct image *image, CUfunction *functions, unsigned room) {
     unsigned count = 0;
     size_t length;
     char name[FUNCTION_NAME];
@@ -78,6 +78,18 @@ unsigned image_list(struct image *image, CUfunction *functions, unsigned room) {
         if (count < room) image_find(image, name, &functions[count]);
     }
     return count;
+}
+
+CUresult image_count(struct image *image, unsigned *count) {
+    if (!count) return CUDA_ERROR_INVALID_VALUE;
+    *count = list(image, NULL, 0);
+    return CUDA_SUCCESS;
+}
+
+CUresult image_list(struct image *image, CUfunction *functions, unsigned room) {
+    if (!functions) return CUDA_ERROR_INVALID_VALUE;
+    list(image, functions, room);
+    return CUDA_SUCCESS;
 }
 
 char *image_read(const char *path) {

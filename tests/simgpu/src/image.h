@@ -18,8 +18,9 @@ const void *image_data(const struct image *image);
 void image_end(struct image *image);
 /* The same handle for the same name. */
 CUresult image_find(struct image *image, const char *name, CUfunction *function);
-/* How many kernels it names; handles of the first `room` of them. */
-unsigned image_list(struct image *image, CUfunction *functions, unsigned room);
+/* How many kernels it names, and handles of the first `room` of them. */
+CUresult image_count(struct image *image, unsigned *count);
+CUresult image_list(struct image *image, CUfunction *functions, unsigned room);
 /* The whole file with a zero after it, or NULL. */
 char *image_read(const char *path);
 

@@ -130,16 +130,12 @@ API CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char 
 
 API CUresult cuLibraryGetKernelCount(unsigned *count, CUlibrary library) {
     TRY(check(library));
-    if (!count) return CUDA_ERROR_INVALID_VALUE;
-    *count = image_list(&library->image, NULL, 0);
-    return CUDA_SUCCESS;
+    return image_count(&library->image, count);
 }
 
 API CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned count, CUlibrary library) {
     TRY(check(library));
-    if (!kernels) return CUDA_ERROR_INVALID_VALUE;
-    image_list(&library->image, kernels, count);
-    return CUDA_SUCCESS;
+    return image_list(&library->image, kernels, count);
 }
 
 API CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {

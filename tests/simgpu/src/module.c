@@ -106,17 +106,13 @@ API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const ch
 
 API CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module) {
     TRY(check(module));
-    if (!count) return CUDA_ERROR_INVALID_VALUE;
-    *count = image_list(&module->image, NULL, 0);
-    return CUDA_SUCCESS;
+    return image_count(&module->image, count);
 }
 
 /* Of all ways to a handle, this one never loads. */
 API CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned count, CUmodule module) {
     TRY(check(module));
-    if (!functions) return CUDA_ERROR_INVALID_VALUE;
-    image_list(&module->image, functions, count);
-    return CUDA_SUCCESS;
+    return image_list(&module->image, functions, count);
 }
 
 API CUresult cuFuncGetModule(CUmodule *module, CUfunction function) {
