@@ -3,6 +3,7 @@
 #include "gate.h"
 #include "shares.h"
 #include "slots.h"
+#include "uses.h"
 
 #define UNIT (UINT64_C(512))
 
@@ -98,6 +99,12 @@ bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct
     return page == end;
 }
 
+/* What code takes is measured, and what was imported may count for another process. */
+static bool is_estimate(const struct alloc *alloc) {
+    return alloc->kind == ALLOC_EXTERNAL || alloc->kind == ALLOC_IMPORTED ||
+           alloc->kind == ALLOC_MODULE || alloc->kind == ALLOC_LIBRARY;
+}
+
 void account_leave(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
     if (alloc->kind == ALLOC_SMALL)
         leave_pages(regions, alloc, pointer / PAGE_BYTES, page_after(pointer, alloc->bytes));
@@ -105,6 +112,8 @@ void account_leave(struct regions *regions, uint64_t pointer, const struct alloc
         shares_give(regions, alloc->card);
     else if (account_is_array(alloc) && shares_inherit(regions, alloc->card)) /* if it was small */
         account_release(regions, alloc->card, alloc->bytes - PAGE_BYTES);
+    else if (is_estimate(alloc))
+        uses_release(regions, alloc->card, alloc->bytes);
     else
         account_release(regions, alloc->card, alloc->bytes);
 }

@@ -18,7 +18,8 @@ enum alloc_kind {
     ALLOC_EXTERNAL,  /* CUexternalMemory */
     ALLOC_GRAPH_EXEC, /* CUgraphExec: the memory that its launches need */
     ALLOC_MODULE,    /* CUmodule: its code */
-    ALLOC_LIBRARY    /* CUlibrary: its code in one context */
+    ALLOC_LIBRARY,   /* CUlibrary: its code in one context */
+    ALLOC_IMPORTED   /* device memory of another process, by its address or handle */
 };
 
 #define ALLOC_OWNER_MAX 1023u

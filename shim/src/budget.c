@@ -62,8 +62,7 @@ static void correct(uint64_t *word, const struct terms *terms, int64_t more) {
 
 /* ---- terms ------------------------------------------------------------------------------------ */
 
-/* Does the node agent live? Its beat counts up. */
-static bool agent_lives(struct regions *regions, int card, uint64_t now) {
+bool budget_agent_lives(struct regions *regions, int card, uint64_t now) {
     struct process_card *own = &regions->process->cards[card];
     uint32_t beat = load32(&live_of(regions, card)->beat);
     if (beat != load32(&own->beat)) {
@@ -128,7 +127,7 @@ bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms 
     regions_fresh(regions);
     uint32_t mode = load32(&own->compute_mode);
     if (mode == MIZAR_COMPUTE_NONE) return false;
-    bool fresh = agent_lives(regions, card, now);
+    bool fresh = budget_agent_lives(regions, card, now);
     bool paused = fresh && load32(&live->paused);
     terms->rate = paused ? 0 : rate_of(live, mode, load32(&own->core_share), fresh);
     terms->window = load(&live->window);

@@ -8,6 +8,9 @@
 /* CLOCK_MONOTONIC in ns. */
 uint64_t budget_now(void);
 
+/* Whether the node agent has done a round lately. */
+bool budget_agent_lives(struct regions *regions, int card, uint64_t now);
+
 /* False: the card's time is not limited for this container. */
 bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms *terms);
 

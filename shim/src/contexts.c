@@ -297,7 +297,7 @@ void contexts_gone(struct regions *regions, CUcontext context) {
     if (!sweep.number) return;
     struct process_context *entry = &process->contexts[sweep.number - 1];
     allocs_sweep(process, dies_with, give_back, &sweep);
-    account_release(regions, entry->card, entry->bytes + limits_bytes(entry));
+    uses_release(regions, entry->card, entry->bytes + limits_bytes(entry));
     if (entry->card != CARD_NONE) count_context(regions, entry->card, -(int64_t)entry->bytes);
     pools_context_gone(regions, entry->device, entry->primary);
     __atomic_store_n(&entry->handle, 0, __ATOMIC_RELEASE);
@@ -336,7 +336,7 @@ bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uin
     if (!number) return true;
     struct process_context *entry = &regions->process->contexts[number - 1];
     uint64_t before = __atomic_exchange_n(&entry->limits[limit], bytes, __ATOMIC_RELAXED);
-    if (bytes < before) account_release(regions, entry->card, before - bytes);
+    if (bytes < before) uses_release(regions, entry->card, before - bytes);
     if (bytes <= before || account_reserve(regions, entry->card, bytes - before)) return true;
     __atomic_store_n(&entry->limits[limit], before, __ATOMIC_RELAXED);
     return false;

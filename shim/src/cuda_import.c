@@ -42,6 +42,7 @@ static CUresult charge_opened(CUdeviceptr pointer, charge_undo *undo) {
     size_t bytes = 0;
     REAL(cuMemGetAddressRange_v2)(&base, &bytes, pointer);
     CUresult result = charge_current(&charge, bytes);
+    charge.alloc.kind = ALLOC_IMPORTED;
     if (result == CUDA_SUCCESS) return charge_settle(&charge, result, pointer, undo);
     charge_free(&charge, bytes, pointer, undo);
     return result;

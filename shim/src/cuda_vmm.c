@@ -99,6 +99,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     result = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
     if (result != CUDA_SUCCESS || !charge.regions) return result;
     charge.alloc.card = card_of_handle(charge.regions, *handle);
+    charge.alloc.kind = ALLOC_IMPORTED;
     if (vmm_add(&charge, *handle)) return CUDA_SUCCESS;
     REAL(cuMemRelease)(*handle);
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -5,6 +5,7 @@
 #include "numbers.h"
 #include "pages.h"
 #include "resolve.h"
+#include "uses.h"
 
 /* Plus the device: no handle has these bits. */
 #define GRAPH_POOL (UINT64_C(1) << 63)
@@ -191,8 +192,12 @@ static void lower(struct regions *regions, struct process_pool *pool) {
     uint64_t seen = load(&pool->charged), pending = load(&pool->pending);
     uint64_t bytes = reserved_by(pool) + pending, charged = seen >> VERSION_BITS;
     int card = card_of(pool);
+    bool is_of_graphs = load(&pool->handle) & GRAPH_POOL; /* they may not have been launched */
     if (bytes >= charged || !swap_charged(pool, seen, bytes)) return;
-    account_release(regions, card, charged - bytes);
+    if (is_of_graphs)
+        uses_release(regions, card, charged - bytes);
+    else
+        account_release(regions, card, charged - bytes);
 }
 
 /* ---- allocations --------------------------------------------------------------------------------- */

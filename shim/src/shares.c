@@ -2,6 +2,7 @@
 
 #include "account.h"
 #include "numbers.h"
+#include "uses.h"
 
 /*
  * Nothing small opens a page while there is room for it in another one, so each page but the last
@@ -41,7 +42,7 @@ bool shares_take(struct regions *regions, int card, uint64_t bytes) {
 void shares_give(struct regions *regions, int card) {
     struct process_shares *shares = lock(regions, card);
     set_alive(shares, shares->alive - 1);
-    account_release(regions, card, (uint64_t)unlock(regions, shares) * PAGE_BYTES);
+    uses_release(regions, card, (uint64_t)unlock(regions, shares) * PAGE_BYTES);
 }
 
 bool shares_inherit(struct regions *regions, int card) {

@@ -1,6 +1,7 @@
 #include "uses.h"
 
 #include "account.h"
+#include "budget.h"
 #include "cards.h"
 #include "charge.h"
 #include "relax.h"
@@ -10,9 +11,9 @@
 #define SEEN_BITS 14
 #define SEEN_MAX (1u << SEEN_BITS)
 
-#define MANY 4096 /* uses: no container has so many at once */
+#define MANY (MIZAR_BYTES_MAX / PAGE_BYTES) /* uses: who says that there are so many has scribbled */
 
-enum { PATIENCE = 2000, STEP = 5 }; /* milliseconds to wait for the agent: in all, between looks */
+enum { PATIENCE = 8000, STEP = 5 }; /* milliseconds to wait for the agent: in all, between looks */
 
 /* ---- what was used -------------------------------------------------------------------------------- */
 
@@ -137,6 +138,15 @@ void uses_count(struct regions *regions, int card) {
     if (card != CARD_NONE && comes_late()) count(regions, card, 1);
 }
 
+void uses_release(struct regions *regions, int card, uint64_t bytes) {
+    unsigned room = (unsigned)(pages_whole(bytes) / PAGE_BYTES) * CODE_PER_PAGE;
+    if (card == CARD_NONE || !comes_late()) return account_release(regions, card, bytes);
+    uses_change_begun(regions, card, (int)room);
+    count(regions, card, room);
+    account_release(regions, card, bytes);
+    uses_change_begun(regions, card, -(int)room);
+}
+
 /* Whether what is there, what may have come since NVML was asked, and so many more fit the limit. */
 static bool fits(struct regions *regions, int card, unsigned more) {
     uint64_t room = regions_code_bytes(regions, regions_code_unseen(regions, card) + more);
@@ -168,14 +178,22 @@ static bool is_seen(struct regions *regions, int card, uint64_t number) {
     return seen >= number;
 }
 
+/* Has waited a moment more for it, unless that is no use, or was too long. */
+static bool waits_on(struct regions *regions, int card, int *waited) {
+    if (*waited >= PATIENCE || !budget_agent_lives(regions, card, budget_now())) return false;
+    sys_sleep(STEP * 1000);
+    *waited += STEP;
+    return true;
+}
+
 /* It may find that there is less than room is kept for, or that something has gone. */
 static bool claim_after_a_look(struct regions *regions, int card, unsigned uses) {
     uint64_t asked = count(regions, card, 1);
-    for (int waited = 0; waited < PATIENCE; waited += STEP) {
-        bool seen = is_seen(regions, card, asked);
+    int waited = 0;
+    bool seen = false;
+    while (!seen && waits_on(regions, card, &waited)) {
+        seen = is_seen(regions, card, asked);
         if (claim(regions, card, uses)) return true;
-        if (seen) return false;
-        sys_sleep(STEP * 1000);
     }
     return false;
 }
@@ -245,7 +263,7 @@ CUresult uses_end_noted(const struct use *use, CUresult result) {
 /* Whether so many bytes might be had if NVML had been asked. */
 static bool look_may_help(struct regions *regions, int card, uint64_t bytes) {
     uint64_t unseen = regions_code_unseen(regions, card);
-    if (regions_code_bytes(regions, unseen) <= PAGE_BYTES || unseen > MANY) return false;
+    if (regions_code_bytes(regions, unseen) <= PAGE_BYTES || unseen >= MANY) return false;
     uint64_t least = account_used(regions, card) + regions_memory_told(regions, card) + PAGE_BYTES;
     return least + bytes <= regions_memory_total(regions, card);
 }
@@ -253,7 +271,7 @@ static bool look_may_help(struct regions *regions, int card, uint64_t bytes) {
 bool uses_await_look(struct regions *regions, int card, uint64_t bytes) {
     if (card == CARD_NONE || !look_may_help(regions, card, bytes)) return false;
     uint64_t counted = regions_code_uses(regions, card);
-    for (int waited = 0; waited < PATIENCE && !is_seen(regions, card, counted); waited += STEP)
-        sys_sleep(STEP * 1000);
+    int waited = 0;
+    while (!is_seen(regions, card, counted) && waits_on(regions, card, &waited)) continue;
     return true;
 }

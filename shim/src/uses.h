@@ -42,6 +42,12 @@ void uses_change_begun(struct regions *regions, int card, int by);
 /* Code came with something that was charged already. */
 void uses_count(struct regions *regions, int card);
 
+/*
+ * Gives back a charge that the driver may have held less for. As far as it did, code that came meanwhile
+ * does not show as more than the account: its room is kept until NVML has been asked once more.
+ */
+void uses_release(struct regions *regions, int card, uint64_t bytes);
+
 /* Waits for the agent if so many bytes might be had when it has looked; whether it did. */
 bool uses_await_look(struct regions *regions, int card, uint64_t bytes);
 

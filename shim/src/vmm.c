@@ -5,11 +5,13 @@
 #include "account.h"
 #include "map.h"
 #include "proc.h"
+#include "uses.h"
 
 struct vmm_handle {
     CUmemGenericAllocationHandle handle;
     uint64_t bytes;
     int card;
+    bool imported; /* from another process, for which it counts as well */
     unsigned references, mappings, keepers;
     unsigned calls; /* of the driver's, for it, that are under way */
     struct vmm_export *exports;
@@ -64,6 +66,7 @@ bool vmm_add(struct charge *charge, CUmemGenericAllocationHandle handle) {
     *memory = (struct vmm_handle){.handle = handle,
                                   .bytes = charge->alloc.bytes,
                                   .card = charge->alloc.card,
+                                  .imported = charge->alloc.kind == ALLOC_IMPORTED,
                                   .references = 1};
     vmm_lock(charge->regions);
     bool added = put(charge->regions, memory);
@@ -92,7 +95,10 @@ static bool is_exported(struct vmm_handle *memory) {
 }
 
 static void give_back(struct regions *regions, struct vmm_handle *memory) {
-    account_release(regions, memory->card, memory->bytes);
+    if (memory->imported)
+        uses_release(regions, memory->card, memory->bytes);
+    else
+        account_release(regions, memory->card, memory->bytes);
     free(memory);
 }
 

@@ -1,8 +1,10 @@
 /*
  * `lazy SEED USES`: on a card whose driver loads code when it is first used, takes and frees
- * memory and uses that many functions in random order, in ever new modules and libraries. A refusal
- * is answered by giving something back. Somebody else looks what the card holds meanwhile. In the
- * end says how often it was refused a function.
+ * memory, some of it by graphs that are launched or not, and uses that many functions in random order,
+ * in ever new modules and libraries. A refusal is answered by giving something back. Somebody else
+ * looks what the card holds meanwhile. In the end says how often it was refused a function.
+ * `lazy SEED USES hide`: the functions come while graphs are charged that were not launched, so that
+ * nobody sees them by what the card holds beyond its account.
  */
 #include <stdint.h>
 #include <unistd.h>
@@ -16,9 +18,18 @@ enum { MOST = 64, IMAGES = 16, LARGEST_KIB = 512 };
 /* Not hooked, so not declared with the rest. */
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
+CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params);
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                               size_t count, CUdeviceptr pointer);
 
 static const char image[] = "\177ELF";
-static CUdeviceptr pointers[MOST];
+static struct {
+    CUdeviceptr pointer;
+    CUgraphExec exec; /* NULL: it is memory */
+} held[MOST];
 static int live;
 static CUmodule modules[IMAGES];
 static CUlibrary libraries[IMAGES];
@@ -40,18 +51,43 @@ static void unload(void) {
     *library = NULL;
 }
 
+/* It is charged from now on, but there when it was launched. */
+static bool take_graph(CUgraphExec *exec, uint64_t bytes) {
+    CUgraph graph;
+    CUgraphNode first, last;
+    CUDA_MEM_ALLOC_NODE_PARAMS wish = {.pool.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                                       .bytes = bytes};
+    DO(cuGraphCreate, &graph, 0);
+    DO(cuGraphAddMemAllocNode, &first, graph, NULL, 0, &wish);
+    DO(cuGraphAddMemFreeNode, &last, graph, &first, 1, wish.pointer);
+    bool made = granted(CALL(cuGraphInstantiateWithFlags, exec, graph, 0));
+    DO(cuGraphDestroy, graph);
+    if (!made) *exec = NULL;
+    if (made && !any(3)) granted(CALL(cuGraphLaunch, *exec, NULL));
+    return made;
+}
+
 static void take(void) {
     size_t left, total;
     DO(cuMemGetInfo_v2, &left, &total);
     uint64_t bytes = any(4) ? (1 + any(32)) * MIB : left; /* sometimes all there is */
-    if (live < MOST && bytes && granted(CALL(cuMemAlloc_v2, &pointers[live], bytes))) live++;
+    if (live == MOST || !bytes) return;
+    held[live].exec = NULL;
+    live += any(3) ? granted(CALL(cuMemAlloc_v2, &held[live].pointer, bytes))
+                   : take_graph(&held[live].exec, bytes);
+}
+
+static void give_graph(CUgraphExec exec) {
+    DO(cuCtxSynchronize, );
+    DO(cuGraphExecDestroy, exec);
 }
 
 static void give(void) {
     if (!live) return unload();
     uint64_t which = any((uint64_t)live);
-    DO(cuMemFree_v2, pointers[which]);
-    pointers[which] = pointers[--live];
+    if (held[which].exec) give_graph(held[which].exec);
+    else DO(cuMemFree_v2, held[which].pointer);
+    held[which] = held[--live];
 }
 
 static void launch(CUfunction function) {
@@ -97,15 +133,29 @@ static void step(void) {
     else unload();
 }
 
+/* Whatever is there when the graph's charge is given back, is taken. */
+static void hide(void) {
+    CUgraphExec graph;
+    unsigned long before = used;
+    while (!take_graph(&graph, (20 + any(40)) * MIB)) give();
+    while (used < before + 40) use();
+    usleep(500000); /* time for the agent to find what it can */
+    give_graph(graph);
+    for (int i = 0; i < MOST && live < MOST; i++) take();
+    usleep(500000);
+    while (live) give();
+    unload();
+}
+
 int main(int count, char **arguments) {
     CUcontext context;
-    CHECK(count == 3);
+    CHECK(count == 3 || count == 4);
     open_driver();
     for (unsigned long i = strtoul(arguments[1], NULL, 10); i; i--) any(2);
     DO(cuInit, 0);
     while (!granted(CALL(cuDevicePrimaryCtxRetain, &context, 0))) usleep(1000);
     DO(cuCtxSetCurrent, context);
-    while (used < strtoul(arguments[2], NULL, 10)) step();
+    while (used < strtoul(arguments[2], NULL, 10)) (count == 3 ? step : hide)();
     printf("%lu\n", refused);
     return 0;
 }

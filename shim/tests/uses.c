@@ -24,8 +24,13 @@ static uint64_t counted(void) {
     return atomic_load((_Atomic uint64_t *)&api_usage()->cards[0].code_uses);
 }
 
+static void beat(void) {
+    atomic_fetch_add((_Atomic uint32_t *)&live->beat, 1);
+}
+
 /* As the agent does it. */
 static void tell(uint64_t bytes, uint64_t seen) {
+    beat();
     atomic_store((_Atomic uint64_t *)&live->unaccounted_bytes, bytes);
     atomic_store((_Atomic uint64_t *)&live->code_seen, seen);
 }
@@ -75,7 +80,7 @@ static void begin_to_answer(uint64_t bytes) {
 }
 
 static void *look_later(void *seen) {
-    usleep(100000);
+    for (int i = 0; i < 100; i++, usleep(1000)) beat();
     tell(0, *(uint64_t *)seen);
     return NULL;
 }
@@ -214,6 +219,87 @@ static void very_many(void) {
     CHECK_IS(counted(), before + 20000);
 }
 
+/* ---- charges that may be for nothing ----------------------------------------------------------------- */
+
+static void graph(void) {
+    CUgraphExec exec;
+    fake.graph_sizes[0] = 20 * MIB;
+    CHECK_IS(api.cuGraphInstantiateWithFlags(&exec, (CUgraph)&fake, 0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 20 * MIB);
+    CHECK_IS(api.cuGraphExecDestroy(exec), CUDA_SUCCESS);
+}
+
+static void external(void) {
+    CUexternalMemory memory;
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC shape = {.type = 1, .bytes = 20 * MIB};
+    CHECK_IS(api.cuImportExternalMemory(&memory, &shape), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 20 * MIB);
+    CHECK_IS(api.cuDestroyExternalMemory(memory), CUDA_SUCCESS);
+}
+
+static void imported_pointer(void) {
+    CUdeviceptr pointer;
+    CHECK_IS(api.cuIpcOpenMemHandle_v2(&pointer, (CUipcMemHandle){{0}}, 1), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(api.cuIpcCloseMemHandle(pointer), CUDA_SUCCESS);
+}
+
+static void imported_handle(void) {
+    CUmemGenericAllocationHandle handle;
+    CHECK_IS(api.cuMemImportFromShareableHandle(&handle, NULL, 1), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemMap(0x1000000, 20 * MIB, 0, handle, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemUnmap(0x1000000, 20 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 20 * MIB);
+    CHECK_IS(api.cuMemRelease(handle), CUDA_SUCCESS);
+}
+
+static void module(void) {
+    CUmodule loaded;
+    fake.module_bytes = 4 * MIB;
+    CHECK_IS(api.cuModuleLoadData(&loaded, ".version"), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 4 * MIB);
+    CHECK_IS(api.cuModuleUnload(loaded), CUDA_SUCCESS);
+}
+
+static void small_array(void) {
+    CUarray array;
+    CUDA_ARRAY_DESCRIPTOR shape = {64, 64, 0x20 /* float */, 1};
+    CHECK_IS(api.cuArrayCreate_v2(&array, &shape), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 2 * MIB);
+    CHECK_IS(api.cuArrayDestroy(array), CUDA_SUCCESS);
+}
+
+static void heap(void) {
+    CHECK_IS(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 28 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 20 * MIB);
+    CHECK_IS(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * MIB), CUDA_SUCCESS);
+}
+
+static void context(void) {
+    CUcontext other;
+    CHECK_IS(api.cuCtxCreate_v2(&other, 0, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 28 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 20 * MIB);
+    CHECK_IS(api.cuCtxDestroy_v2(other), CUDA_SUCCESS);
+}
+
+/* Code may have come that does not show beside them. */
+static void what_may_have_been_nothing_stays_until_a_look(void) {
+    void (*const ways[])(void) = {graph,  external,    imported_pointer, imported_handle,
+                                  module, small_array, heap,             context};
+    const uint64_t bytes[] = {20, 20, 40, 20, 4, 2, 20, 22 /* code came with it */};
+    CHECK_IS(launch_new(1), CUDA_SUCCESS);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        tell(0, counted());
+        uint64_t left = free_bytes();
+        ways[i]();
+        CHECK_IS(api_used(0), 0);
+        CHECK_IS(free_bytes(), left - (bytes[i] * MIB - PAGE));
+        tell(0, counted());
+        CHECK_IS(free_bytes(), left);
+    }
+}
+
 /* ---- room for it ------------------------------------------------------------------------------------ */
 
 static void a_page_is_kept(void) {
@@ -339,6 +425,7 @@ static const struct test_case cases[] = {
     {"eager_code_does_not_count", eager_code_does_not_count},
     {"very_many", very_many},
     {"uses_begin_and_end", uses_begin_and_end},
+    {"what_may_have_been_nothing_stays_until_a_look", what_may_have_been_nothing_stays_until_a_look},
     {"a_page_is_kept", a_page_is_kept},
     {"what_was_not_seen_yet_has_room", what_was_not_seen_yet_has_room},
     {"no_use_passes_the_limit", no_use_passes_the_limit},
@@ -355,6 +442,7 @@ int main(int count, char **arguments) {
     api_load(arguments[2]);
     if (strcmp(arguments[1], "questions_before_the_start_settle_nothing")) api_start();
     live = ((struct mizar_limits *)map("limits", sizeof(struct mizar_limits)))->live;
+    beat();
     cases_run(cases, all, arguments[1]);
     return 0;
 }

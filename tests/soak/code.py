@@ -55,9 +55,9 @@ class LazyContainer:
         """Bytes by which living processes ever held more than the limit."""
         return self.machine.over(0)[0]
 
-    def start(self, seed: int, uses: int = FOR_EVER) -> None:
+    def start(self, seed: int, uses: int = FOR_EVER, *how: str) -> None:
         """shim/tests/lazy.c"""
-        command = [str(BUILD / "tests" / "lazy"), str(seed), str(uses)]
+        command = [str(BUILD / "tests" / "lazy"), str(seed), str(uses), *how]
         process = subprocess.Popen(command, env=self._env, stdout=subprocess.PIPE, text=True)
         self._agent.adopt(process.pid)
         self._running.append(process)
@@ -75,7 +75,8 @@ class LazyContainer:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             while len(self._running) < processes:
-                self.start(chance.randrange(1, 1000))
+                how = chance.choice([(), ("hide",)])
+                self.start(chance.randrange(1, 1000), FOR_EVER, *how)
             time.sleep(chance.uniform(0, 0.5))
             self._kill(chance.choice(self._running))
             kills += 1

@@ -28,6 +28,16 @@ def test_what_nvml_says_never_passes_the_limit(processes: int, container: LazyCo
     assert container.over == 0, refused
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_nor_does_it_when_a_charge_ends_behind_which_code_came(
+    processes: int, container: LazyContainer
+) -> None:
+    for seed in range(processes):
+        container.start(seed + 1, 120 // processes, "hide")
+    refused = container.finish()
+    assert container.over == 0, refused
+
+
 def test_nor_does_it_where_processes_are_killed(container: LazyContainer) -> None:
     assert container.work(SEED, seconds=3) > 3
     assert container.over == 0

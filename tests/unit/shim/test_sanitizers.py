@@ -124,4 +124,5 @@ def test_threads_take_memory_in_every_way(
             )
         )
         env = shim_env(slot.path) | OPTIONS | simgpu.environment(machine.directory)
+        env["CUDA_MODULE_LOADING"] = "EAGER"  # nobody here asks NVML for what is loaded later
         run("soak", "7", "100", "4", *only, env=env | preload(sanitizer), timeout=100)

@@ -20,6 +20,7 @@ CASES = [
     "eager_code_does_not_count",
     "very_many",
     "uses_begin_and_end",
+    "what_may_have_been_nothing_stays_until_a_look",
     "a_page_is_kept",
     "what_was_not_seen_yet_has_room",
     "no_use_passes_the_limit",
