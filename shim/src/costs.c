@@ -188,11 +188,10 @@ void costs_mark(const void *work, uint64_t shape, uint64_t ns) {
     process_unlock(lock);
 }
 
-/* NULL: it was never measured. */
+/* NULL: it was never measured. The caller holds the lock, as for all that follows. */
 static const struct cost *measured(const void *work) {
     const struct cost *entry = costs_place(work);
-    bool same = __atomic_load_n(&entry->work, __ATOMIC_ACQUIRE) == work;
-    return same && __atomic_load_n(&entry->samples, __ATOMIC_RELAXED) ? entry : NULL;
+    return entry->work == work && entry->samples ? entry : NULL;
 }
 
 /* Of a shape that is new: work grows with its size. */
@@ -203,11 +202,19 @@ static struct guess by_size(struct guess guess, double ns, double size, uint32_t
     return guess;
 }
 
-struct guess costs_of(const void *work, uint64_t shape) {
+static struct guess look_up(const void *work, uint64_t shape) {
     const struct cost *entry = measured(work), *shaped;
     if (!entry) return (struct guess){.kind = COSTS_UNKNOWN, .fresh = true};
-    if (__atomic_load_n(&entry->ns, __ATOMIC_RELAXED) != COSTS_BY_SHAPE) return entry->guess;
+    if (entry->ns != COSTS_BY_SHAPE) return entry->guess;
     if ((shaped = measured(costs_shaped(work, shape)))) return shaped->guess;
-    uint32_t size = __atomic_load_n(&entry->size, __ATOMIC_RELAXED);
+    uint32_t size = entry->size;
     return size ? by_size(entry->guess, (double)entry->size_ns, size, costs_size(shape)) : entry->guess;
+}
+
+struct guess costs_of(const void *work, uint64_t shape) {
+    uint32_t *lock = lock_of();
+    process_lock(lock);
+    struct guess found = look_up(work, shape);
+    process_unlock(lock);
+    return found;
 }
