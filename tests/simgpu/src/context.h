@@ -17,6 +17,7 @@ struct CUctx_st {
     sim_u64 charged; /* on the card: its own cost and its code's */
     struct code_chunk *code;
     uint64_t limits[16];
+    uint64_t stack_bytes; /* on the card: of stacks beyond the usual size */
     int cache_config, shared_config;
     _Atomic bool alive;
     CUcontext next; /* of all that there ever were */
@@ -37,6 +38,8 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 /* The primary context as it is, or NULL. */
 CUcontext context_primary(CUdevice device);
 CUresult context_check(CUcontext context);
+/* Stacks of at least so many bytes for each thread that fits on the card: they stay. */
+CUresult context_need_stack(CUcontext context, uint64_t bytes);
 /* Calls it for every living context, none of which begins or ends meanwhile; until it fails. */
 CUresult context_each(CUresult (*visit)(CUcontext context));
 

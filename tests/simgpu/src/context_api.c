@@ -1,7 +1,14 @@
 /* What a context is and how it is set; most settings only have to be remembered. */
 #include "context.h"
 
+#include <pthread.h>
+
+#include "address.h"
+#include "launch.h"
+
 enum { LIMITS = 16, STACK_SIZE = 0, PRINTF_FIFO = 1, MALLOC_HEAP = 2 };
+
+static pthread_mutex_t stack_lock = PTHREAD_MUTEX_INITIALIZER;
 
 API CUresult cuCtxGetFlags(unsigned *flags) {
     CUcontext context;
@@ -53,11 +60,42 @@ static uint64_t default_limit(int limit) {
     }
 }
 
+static uint64_t limit_of(CUcontext context, int limit) {
+    return context->limits[limit] ? context->limits[limit] : default_limit(limit);
+}
+
+/* What is usual is part of the context. */
+static uint64_t stack_bytes(CUcontext context, uint64_t each) {
+    uint64_t sms = driver.sim.state->cards[context->card].sm_count, usual = default_limit(STACK_SIZE);
+    return each > usual ? round_up((each - usual) * sms * LAUNCH_THREADS_OF_SM, PAGE_BYTES) : 0;
+}
+
+static CUresult set_stack(CUcontext context, uint64_t each) {
+    uint64_t bytes = stack_bytes(context, each), before = context->stack_bytes;
+    if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (bytes > before && !sim_take(&driver.sim, context->card, bytes - before))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (bytes < before) sim_give(&driver.sim, context->card, before - bytes);
+    context->charged += bytes - before; /* ends with the context */
+    context->stack_bytes = bytes;
+    context->limits[STACK_SIZE] = each;
+    return CUDA_SUCCESS;
+}
+
+CUresult context_need_stack(CUcontext context, uint64_t bytes) {
+    CUcontext whole = context_whole(context);
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&stack_lock);
+    if (bytes > limit_of(whole, STACK_SIZE)) result = set_stack(whole, bytes);
+    pthread_mutex_unlock(&stack_lock);
+    return result;
+}
+
 API CUresult cuCtxGetLimit(size_t *value, int limit) {
     CUcontext context;
     TRY(context_current(&context));
     if (!value || limit < 0 || limit >= LIMITS) return CUDA_ERROR_INVALID_VALUE;
-    *value = context->limits[limit] ? context->limits[limit] : default_limit(limit);
+    *value = limit_of(context_whole(context), limit);
     return CUDA_SUCCESS;
 }
 
@@ -65,8 +103,13 @@ API CUresult cuCtxSetLimit(int limit, size_t value) {
     CUcontext context;
     TRY(context_current(&context));
     if (limit < 0 || limit >= LIMITS) return CUDA_ERROR_INVALID_VALUE;
-    context->limits[limit] = value;
-    return CUDA_SUCCESS;
+    context = context_whole(context);
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&stack_lock);
+    if (limit == STACK_SIZE) result = set_stack(context, value);
+    else context->limits[limit] = value;
+    pthread_mutex_unlock(&stack_lock);
+    return result;
 }
 
 API CUresult cuCtxGetCacheConfig(int *config) {

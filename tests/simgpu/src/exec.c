@@ -133,11 +133,11 @@ static void take_steps(CUgraphExec exec, struct flat *flat) {
     }
 }
 
-static CUresult load_kernels(const struct flat *flat) {
+static CUresult prepare_kernels(const struct flat *flat) {
     for (unsigned i = 0; i < flat->count; i++) {
         CUgraphNode node = flat->nodes[i];
         if (node && node->type == CU_GRAPH_NODE_TYPE_KERNEL)
-            TRY(function_load(launch_kernel(&node->kernel), node->kernel.ctx));
+            TRY(launch_prepare(&node->kernel, node->kernel.ctx));
     }
     return CUDA_SUCCESS;
 }
@@ -149,7 +149,7 @@ CUresult exec_make(CUgraph graph, uint64_t flags, CUgraphExec *made) {
     CUgraphExec exec = calloc(1, sizeof *exec);
     if (!exec) return CUDA_ERROR_OUT_OF_MEMORY;
     bool well = flatten(&flat, graph, NONE);
-    CUresult result = well ? load_kernels(&flat) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = well ? prepare_kernels(&flat) : CUDA_ERROR_INVALID_VALUE;
     exec->magic = MAGIC;
     exec->flags = flags;
     if (!result) take_steps(exec, &flat);

@@ -77,7 +77,7 @@ API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode nod
     struct step *step = step_of(exec, node);
     if (!kernel || !step || step->type != CU_GRAPH_NODE_TYPE_KERNEL)
         return CUDA_ERROR_INVALID_VALUE;
-    TRY(function_load(launch_kernel(kernel), kernel->ctx));
+    TRY(launch_prepare(kernel, kernel->ctx));
     return launch_work(kernel, driver.card[device], &step->work);
 }
 

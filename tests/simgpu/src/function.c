@@ -42,6 +42,12 @@ static uint64_t code_bytes(const char *name) {
     return *end == 'k' ? kilobytes << 10 : 0;
 }
 
+/* "..._local_4096" */
+static int local_bytes(const char *name) {
+    const char *size = strstr(name, "local_");
+    return size ? atoi(size + strlen("local_")) : 0;
+}
+
 CUfunction function_new(const char *name) {
     CUfunction function = calloc(1, sizeof *function);
     if (!function) return NULL;
@@ -52,6 +58,7 @@ CUfunction function_new(const char *name) {
     function->code_bytes = code_bytes(name);
     function->attributes[MAX_THREADS] = 1024;
     function->attributes[REGISTERS] = 32;
+    function->attributes[FUNCTION_LOCAL_BYTES] = local_bytes(name);
     function->attributes[PTX] = function->attributes[BINARY] = 80;
     function->attributes[DYNAMIC_SHARED] = 49152;
     function->block[0] = function->block[1] = function->block[2] = 1;

@@ -7,13 +7,14 @@
  * That is the time of one wave: the blocks that fit on the card at once. More blocks take more
  * waves; fewer leave SMs to the kernels of other streams.
  *
- * A word of its name may say how much memory its code takes: anything_code_300k, 300 KiB. */
+ * Words of its name may say how much memory its code takes, and how many bytes each of its threads has of
+ * its own: anything_code_300k, 300 KiB; anything_local_4096. */
 #ifndef SIM_FUNCTION_H
 #define SIM_FUNCTION_H
 
 #include "code.h"
 
-enum { FUNCTION_NAME = 128, FUNCTION_ATTRIBUTES = 16 };
+enum { FUNCTION_NAME = 128, FUNCTION_ATTRIBUTES = 16, FUNCTION_LOCAL_BYTES = 3 };
 
 struct CUfunc_st {
     uint32_t magic;

@@ -6,11 +6,11 @@
 #include "capture.h"
 #include "stream.h"
 
-enum { THREADS_OF_SM = 2048, BLOCKS_OF_SM = 32, THREADS_OF_BLOCK = 1024, WARP = 32 };
+enum { BLOCKS_OF_SM = 32, THREADS_OF_BLOCK = 1024, WARP = 32 };
 
 unsigned launch_resident(unsigned threads) {
     unsigned rounded = (unsigned)round_up(threads ? threads : 1, WARP);
-    unsigned blocks = THREADS_OF_SM / rounded;
+    unsigned blocks = LAUNCH_THREADS_OF_SM / rounded;
     return blocks < BLOCKS_OF_SM ? blocks : BLOCKS_OF_SM;
 }
 
@@ -69,11 +69,18 @@ static bool fits_at_once(const CUDA_KERNEL_NODE_PARAMS *launch, unsigned card) {
     return blocks_of(launch) <= sms * launch_resident((unsigned)threads_of(launch));
 }
 
+CUresult launch_prepare(const CUDA_KERNEL_NODE_PARAMS *launch, CUcontext context) {
+    CUfunction function = launch_kernel(launch);
+    TRY(function_load(function, context));
+    if (!context) TRY(context_current(&context));
+    return context_need_stack(context, (uint64_t)function->attributes[FUNCTION_LOCAL_BYTES]);
+}
+
 static CUresult do_launch(const CUDA_KERNEL_NODE_PARAMS *launch, CUstream handle, bool together) {
     CUstream stream;
     struct work work;
     TRY(stream_get(handle, &stream));
-    TRY(function_load(launch->func, stream->context));
+    TRY(launch_prepare(launch, stream->context));
     TRY(launch_work(launch, stream->context->card, &work));
     if (together && !fits_at_once(launch, stream->context->card))
         return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;

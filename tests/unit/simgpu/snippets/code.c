@@ -222,6 +222,62 @@ SNIPPET(code_that_finds_no_room_is_refused) {
     launch(work, NULL);
 }
 
+/* Of 108 SMs with 2048 threads each. */
+static size_t stacks(size_t beyond_usual) {
+    return (beyond_usual * 108 * 2048 + PAGE - 1) / PAGE * PAGE;
+}
+
+static size_t stack_limit(void) {
+    size_t bytes;
+    OK(cuCtxGetLimit(&bytes, 0));
+    return bytes;
+}
+
+SNIPPET(stacks_grow_with_the_hungriest_kernel_and_stay) {
+    start();
+    CUmodule code = module();
+    CUfunction modest = get(code, "modest_local_1024"), hungry = get(code, "hungry_local_4096");
+    CUfunction less = get(code, "less_local_2048");
+    size_t before = used();
+    launch(modest, NULL);
+    EQUAL(used(), before);
+    launch(hungry, NULL);
+    EQUAL(used(), before + stacks(3072));
+    EQUAL(stack_limit(), 4096);
+    launch(less, NULL);
+    EQUAL(used(), before + stacks(3072));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetLimit(0, 2048));
+    EQUAL(used(), before + stacks(1024));
+    OK(cuCtxSetLimit(0, 512));
+    EQUAL(used(), before);
+}
+
+SNIPPET(a_kernel_whose_stacks_do_not_fit_is_not_launched) {
+    start();
+    CUfunction hungry = get(module(), "hungry_local_400000");
+    size_t before = used();
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY,
+          cuLaunchKernel(hungry, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    EQUAL(used(), before);
+    EQUAL(stack_limit(), 1024);
+}
+
+SNIPPET(a_graph_s_kernel_has_its_stacks_when_it_is_instantiated) {
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec exec;
+    start();
+    CUfunction hungry = get(module(), "hungry_local_4096");
+    CUDA_KERNEL_NODE_PARAMS shape = {.func = hungry, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
+                                     .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &shape));
+    size_t before = used();
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    EQUAL(used(), before + stacks(3072));
+}
+
 SNIPPET(eager_code_comes_as_a_whole_when_it_is_loaded) {
     CUfunction function;
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
