@@ -24,6 +24,8 @@ MEMORY_MODES: Final = {"Hard": 0, "Oversubscribe": 1}
 COMPUTE_MODES: Final = {"None": 0, "Hard": 1, "Soft": 2, "Weighted": 3}
 
 BYTES_MAX: Final = (1 << 43) - 1
+CODE_PAGE: Final = 2 << 20
+CODE_PER_PAGE: Final = 4
 
 # What copies are of, in the order of Copies.kinds.
 COPY_TO_DEVICE: Final = 0
@@ -45,6 +47,11 @@ USAGE_SIZE: Final = 1060864
 def slot_lock(index: int) -> int:
     """The byte of the usage file that the process in slot `index` keeps locked."""
     return 12288 + 1024 * index
+
+
+def code_bytes(uses: int) -> int:
+    """Bytes of a card that so many functions take at most, unless they are unusually large."""
+    return -(-uses // CODE_PER_PAGE) * CODE_PAGE
 
 
 class LimitsCard(ctypes.LittleEndianStructure):
@@ -143,7 +150,7 @@ class UsageCard(ctypes.LittleEndianStructure):
 
 class SlotCard(ctypes.LittleEndianStructure):
     _fields_ = (
-        ("context_bytes", c_uint64),
+        ("absent_bytes", c_uint64),
         ("gpu_time_ns", c_uint64),
         ("open_since", c_uint64),
         ("open_until", c_uint64),

@@ -59,15 +59,21 @@ Member = tuple[int, int]
 @dataclass(frozen=True)
 class Holding:
     """What one process holds of one card. Two that are equal, and not `busy`, have stood still in
-    between; `busy`: the driver is at something of which it is not known yet what it takes."""
+    between; `busy`: the driver is at something of which it is not known yet what it takes. As many
+    as `absent` of its bytes may not be on the card."""
 
     bytes: int
     stamps: tuple[int, ...]
     busy: bool
+    absent: int = 0
 
     def __add__(self, other: Holding) -> Holding:
-        stamps = self.stamps + other.stamps
-        return Holding(self.bytes + other.bytes, stamps, self.busy or other.busy)
+        return Holding(
+            self.bytes + other.bytes,
+            self.stamps + other.stamps,
+            self.busy or other.busy,
+            self.absent + other.absent,
+        )
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,9 @@ def _holdings(head: UsageHead, slots: Slots, index: int) -> dict[Member, Holding
         if not slot.pid:
             continue
         size, stamp = _held(gate, slots, number, index)
-        one = Holding(min(size, regions.BYTES_MAX), (stamp,), slot.code_begun[index] > 0)
+        absent = min(slot.cards[index].absent_bytes, regions.BYTES_MAX)
+        busy = slot.code_begun[index] > 0
+        one = Holding(min(size, regions.BYTES_MAX), (stamp,), busy, absent)
         member = (slot.pid, slot.start_time)
         found[member] = found[member] + one if member in found else one
     return found

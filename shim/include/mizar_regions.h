@@ -84,6 +84,13 @@
 /* Bytes that one card can be limited to: what the gate's 43 bits hold (8 TiB less one byte). */
 #define MIZAR_BYTES_MAX ((UINT64_C(1) << 43) - 1)
 
+/*
+ * Drivers take memory for code by the page. So many functions (uses of code that nobody has measured yet)
+ * are taken to fit one: most need much less than 512 KiB.
+ */
+#define MIZAR_CODE_PAGE (UINT64_C(2) << 20)
+#define MIZAR_CODE_PER_PAGE 4u
+
 /* ---- limits ---------------------------------------------------------------------------------- */
 
 struct mizar_limits_card {
@@ -194,9 +201,12 @@ struct mizar_usage_card {
     struct mizar_compute compute;
 };
 
-/* Advisory figures of one process on one card. */
+/*
+ * Of one process on one card. absent_bytes is never too small: it grows before what it counts is charged,
+ * and shrinks after that was given back or came to the card. The others are advisory.
+ */
 struct mizar_slot_card {
-    uint64_t context_bytes; /* contexts, modules and driver memory, part of held.bytes */
+    uint64_t absent_bytes;  /* as many of held.bytes as may not be on the card */
     uint64_t gpu_time_ns;   /* GPU time charged so far */
     uint64_t open_since;    /* work is on the card since then (ns, CLOCK_MONOTONIC); 0: none ... */
     uint64_t open_until;    /* ... and should be done by then */
@@ -322,7 +332,7 @@ struct mizar_usage {
     FIELD(mizar_usage_card, settled, 144, 8)                   \
     FIELD(mizar_usage_card, code_uses, 176, 8)                 \
     FIELD(mizar_usage_card, compute, 256, 256)                 \
-    FIELD(mizar_slot_card, context_bytes, 0, 8)                \
+    FIELD(mizar_slot_card, absent_bytes, 0, 8)                 \
     FIELD(mizar_slot_card, gpu_time_ns, 8, 8)                  \
     FIELD(mizar_slot_card, open_since, 16, 8)                  \
     FIELD(mizar_slot_card, open_until, 24, 8)                  \

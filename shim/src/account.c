@@ -99,10 +99,17 @@ bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct
     return page == end;
 }
 
-/* What code takes is measured, and what was imported may count for another process. */
+/* What code takes is measured, among what others do. */
 static bool is_estimate(const struct alloc *alloc) {
-    return alloc->kind == ALLOC_EXTERNAL || alloc->kind == ALLOC_IMPORTED ||
-           alloc->kind == ALLOC_MODULE || alloc->kind == ALLOC_LIBRARY;
+    return alloc->kind == ALLOC_MODULE || alloc->kind == ALLOC_LIBRARY;
+}
+
+static void leave_whole(struct regions *regions, const struct alloc *alloc) {
+    if (is_estimate(alloc))
+        uses_release(regions, alloc->card, alloc->bytes);
+    else
+        account_release(regions, alloc->card, alloc->bytes);
+    if (account_is_import(alloc)) account_absent(regions, alloc->card, -(int64_t)alloc->bytes);
 }
 
 void account_leave(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
@@ -112,10 +119,14 @@ void account_leave(struct regions *regions, uint64_t pointer, const struct alloc
         shares_give(regions, alloc->card);
     else if (account_is_array(alloc) && shares_inherit(regions, alloc->card)) /* if it was small */
         account_release(regions, alloc->card, alloc->bytes - PAGE_BYTES);
-    else if (is_estimate(alloc))
-        uses_release(regions, alloc->card, alloc->bytes);
     else
-        account_release(regions, alloc->card, alloc->bytes);
+        leave_whole(regions, alloc);
+}
+
+void account_absent(struct regions *regions, int card, int64_t more) {
+    if (card == CARD_NONE || !more) return;
+    struct mizar_usage_slot *slot = &regions->usage->slots[regions->process->slot];
+    __atomic_fetch_add(&slot->cards[card].absent_bytes, (uint64_t)more, __ATOMIC_SEQ_CST);
 }
 
 void account_release(struct regions *regions, int card, uint64_t bytes) {

@@ -23,6 +23,12 @@ void account_force(struct regions *regions, int card, uint64_t bytes);
 void account_release(struct regions *regions, int card, uint64_t bytes);
 
 /*
+ * So many more bytes (or less) of what this process is charged may not be on the card: said before they are
+ * charged, and taken back afterwards. Code that comes does not show beside them: the node agent allows for it.
+ */
+void account_absent(struct regions *regions, int card, int64_t more);
+
+/*
  * A small allocation is there, for which one page was reserved: gives that back unless it is the
  * first in its page. False: it reaches into a second page which is not allowed; nothing is charged.
  */
@@ -31,6 +37,11 @@ bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct
 /* Not one that the program maps memory into. */
 static inline bool account_is_array(const struct alloc *alloc) {
     return (alloc->kind == ALLOC_ARRAY || alloc->kind == ALLOC_MIPMAP) && alloc->bytes;
+}
+
+/* Whether it may count for another process, and not for this one. */
+static inline bool account_is_import(const struct alloc *alloc) {
+    return alloc->kind == ALLOC_EXTERNAL || alloc->kind == ALLOC_IMPORTED;
 }
 
 /* Whether it shares pages with others like it, and has no address: shares.h counts it. */

@@ -36,23 +36,29 @@ bool charge_give_unused_back(struct regions *regions, int card) {
     return late_settle(regions) || shrunk || unshared;
 }
 
-static bool reserve_hard(struct regions *regions, int card, uint64_t bytes) {
+bool charge_reserve_at_once(struct regions *regions, int card, uint64_t bytes) {
     if (account_reserve(regions, card, bytes)) return true;
-    if (charge_give_unused_back(regions, card) && account_reserve(regions, card, bytes)) return true;
+    return charge_give_unused_back(regions, card) && account_reserve(regions, card, bytes);
+}
+
+bool charge_reserve(struct regions *regions, int card, uint64_t bytes) {
+    if (charge_reserve_at_once(regions, card, bytes)) return true;
     return uses_await_look(regions, card, bytes) && account_reserve(regions, card, bytes);
 }
 
 static bool take_share(struct charge *charge) {
+    struct regions *regions = charge->regions;
     int card = charge->alloc.card;
-    if (shares_take(charge->regions, card, charge->alloc.bytes)) return true;
-    return charge_give_unused_back(charge->regions, card) &&
-           shares_take(charge->regions, card, charge->alloc.bytes);
+    uint64_t bytes = charge->alloc.bytes;
+    if (shares_take(regions, card, bytes)) return true;
+    if (charge_give_unused_back(regions, card) && shares_take(regions, card, bytes)) return true;
+    return uses_await_look(regions, card, PAGE_BYTES) && shares_take(regions, card, bytes);
 }
 
 static CUresult reserve(struct charge *charge, int card, uint64_t bytes) {
     charge->alloc.bytes = account_size(bytes);
     charge->alloc.card = card;
-    charge->reserved = reserve_hard(charge->regions, card, charge->alloc.bytes);
+    charge->reserved = charge_reserve(charge->regions, card, charge->alloc.bytes);
     return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -113,7 +119,7 @@ CUresult charge_correct(struct charge *charge, uint64_t bytes) {
     uint64_t before = reserved_bytes(charge), now = account_size(bytes);
     if (!charge->regions || (charge->alloc.kind == ALLOC_SMALL && bytes <= SMALL_BYTES))
         return CUDA_SUCCESS;
-    if (now > before && !reserve_hard(charge->regions, charge->alloc.card, now - before))
+    if (now > before && !charge_reserve_at_once(charge->regions, charge->alloc.card, now - before))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (now < before) account_release(charge->regions, charge->alloc.card, before - now);
     if (charge->alloc.kind == ALLOC_SMALL) charge->alloc.kind = ALLOC_POINTER;
@@ -137,6 +143,8 @@ static bool remember(struct charge *charge, uint64_t key) {
     charge->reserved = false;
     allocs_prefetch(regions->process, key);
     if (small && !account_enter_pages(regions, key, &charge->alloc)) return false;
+    if (account_is_import(&charge->alloc))
+        account_absent(regions, charge->alloc.card, (int64_t)charge->alloc.bytes);
     if (allocs_put(regions->process, key, charge->alloc)) return true;
     account_leave(regions, key, &charge->alloc);
     return false;

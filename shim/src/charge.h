@@ -57,6 +57,13 @@ void charge_free(struct charge *charge, uint64_t bytes, uint64_t key, charge_und
 /* Makes drivers give back what nobody can use any more; whether anything was. */
 bool charge_give_unused_back(struct regions *regions, int card);
 
+/*
+ * Reserves bytes of a card for what has no charge of its own; waits until the agent has looked if that may
+ * help. Nobody waits who has a use begun (uses.h): no look would count.
+ */
+bool charge_reserve(struct regions *regions, int card, uint64_t bytes);
+bool charge_reserve_at_once(struct regions *regions, int card, uint64_t bytes);
+
 /* Gives the reservation back. */
 void charge_cancel(struct charge *charge);
 

@@ -5,6 +5,7 @@
 #include "account.h"
 #include "allocs.h"
 #include "cards.h"
+#include "charge.h"
 #include "late.h"
 #include "meter.h"
 #include "numbers.h"
@@ -45,6 +46,7 @@ static unsigned free_place(struct process *process) {
 static void fill(struct process_context *place, const struct process_context *entry) {
     place->bytes = entry->bytes;
     memset(place->limits, 0, sizeof place->limits);
+    place->stack_needed = 0;
     place->card = entry->card;
     __atomic_store_n(&place->device, entry->device, __ATOMIC_RELAXED);
     __atomic_store_n(&place->primary, entry->primary, __ATOMIC_RELAXED);
@@ -78,11 +80,6 @@ static unsigned find_primary(struct process *process, CUdevice device) {
 }
 
 /* ---- what a context costs ------------------------------------------------------------------------ */
-
-static void count_context(struct regions *regions, int card, int64_t bytes) {
-    struct mizar_usage_slot *slot = &regions->usage->slots[regions->process->slot];
-    __atomic_fetch_add(&slot->cards[card].context_bytes, (uint64_t)bytes, __ATOMIC_RELAXED);
-}
 
 #define SAMPLES 3
 
@@ -128,20 +125,35 @@ static bool measure(struct regions *regions, int card, int64_t *bytes) {
 
 /* ---- made on purpose ----------------------------------------------------------------------------- */
 
+static bool is_counted(const struct context_charge *charge) {
+    return charge->primary && find_primary(charge->regions->process, charge->device);
+}
+
+/* Whoever has to wait for room holds nobody up. */
+static bool lock_with_room(struct context_charge *charge) {
+    struct regions *regions = charge->regions;
+    uint32_t *lock = &regions->process->context_lock;
+    process_lock(lock);
+    charge->counted = is_counted(charge);
+    if (charge->counted) return true;
+    known_cost(regions, charge->card, &charge->bytes);
+    if (account_reserve(regions, charge->card, charge->bytes)) return true;
+    process_unlock(lock);
+    if (!charge_reserve(regions, charge->card, charge->bytes)) return false;
+    process_lock(lock);
+    charge->counted = is_counted(charge);
+    if (charge->counted) account_release(regions, charge->card, charge->bytes);
+    return true;
+}
+
 CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool primary) {
     struct regions *regions = charge->regions;
     charge->device = device;
     charge->card = cards_of_device(regions, device);
     if (charge->card == CARD_NONE) return cards_refusal(device);
-    process_lock(&regions->process->context_lock);
     charge->primary = primary;
-    charge->counted = primary && find_primary(regions->process, device);
+    if (!lock_with_room(charge)) return CUDA_ERROR_OUT_OF_MEMORY;
     if (charge->counted) return CUDA_SUCCESS;
-    known_cost(regions, charge->card, &charge->bytes);
-    if (!account_reserve(regions, charge->card, charge->bytes)) {
-        process_unlock(&regions->process->context_lock);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     uses_change_begun(regions, charge->card, 1);
     charge->measuring = sample_wanted(regions, charge->card) &&
                         measure(regions, charge->card, &charge->before);
@@ -177,7 +189,6 @@ static void record(struct context_charge *charge, CUcontext context) {
                                                    .card = charge->card,
                                                    .device = charge->device,
                                                    .primary = charge->primary});
-    count_context(regions, charge->card, (int64_t)charge->bytes);
     uses_count(regions, charge->card);
 }
 
@@ -213,7 +224,6 @@ static unsigned notice(struct regions *regions, CUcontext context, CUdevice devi
         if (entry.card != CARD_NONE) {
             known_cost(regions, entry.card, &entry.bytes);
             account_force(regions, entry.card, entry.bytes);
-            count_context(regions, entry.card, (int64_t)entry.bytes);
             uses_count(regions, entry.card);
         }
         entry.primary = !find_primary(process, device);
@@ -298,7 +308,6 @@ void contexts_gone(struct regions *regions, CUcontext context) {
     struct process_context *entry = &process->contexts[sweep.number - 1];
     allocs_sweep(process, dies_with, give_back, &sweep);
     uses_release(regions, entry->card, entry->bytes + limits_bytes(entry));
-    if (entry->card != CARD_NONE) count_context(regions, entry->card, -(int64_t)entry->bytes);
     pools_context_gone(regions, entry->device, entry->primary);
     __atomic_store_n(&entry->handle, 0, __ATOMIC_RELEASE);
 }
@@ -335,9 +344,37 @@ bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uin
     unsigned number = contexts_current(regions, device);
     if (!number) return true;
     struct process_context *entry = &regions->process->contexts[number - 1];
+    uint64_t needed = __atomic_load_n(&entry->stack_needed, __ATOMIC_RELAXED);
+    if (limit == CU_LIMIT_STACK_SIZE) bytes = larger(bytes, needed);
     uint64_t before = __atomic_exchange_n(&entry->limits[limit], bytes, __ATOMIC_RELAXED);
     if (bytes < before) uses_release(regions, entry->card, before - bytes);
-    if (bytes <= before || account_reserve(regions, entry->card, bytes - before)) return true;
+    if (bytes <= before || charge_reserve(regions, entry->card, bytes - before)) return true;
     __atomic_store_n(&entry->limits[limit], before, __ATOMIC_RELAXED);
     return false;
+}
+
+static void raise(uint64_t *word, uint64_t value) {
+    uint64_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (seen < value && !__atomic_compare_exchange_n(word, &seen, value, true, __ATOMIC_RELAXED,
+                                                        __ATOMIC_RELAXED))
+        continue;
+}
+
+/* Others may raise it meanwhile. */
+bool contexts_need_stacks(struct regions *regions, CUdevice device, uint64_t bytes) {
+    unsigned number = contexts_current(regions, device);
+    if (!number) return true;
+    struct process_context *entry = &regions->process->contexts[number - 1];
+    uint64_t *stacks = &entry->limits[CU_LIMIT_STACK_SIZE];
+    uint64_t before = __atomic_load_n(stacks, __ATOMIC_RELAXED);
+    while (before < bytes) {
+        uint64_t more = bytes - before;
+        if (!charge_reserve_at_once(regions, entry->card, more)) return false;
+        if (__atomic_compare_exchange_n(stacks, &before, bytes, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED))
+            break;
+        account_release(regions, entry->card, more);
+    }
+    raise(&entry->stack_needed, bytes);
+    return true;
 }

@@ -67,4 +67,7 @@ void contexts_add_view(struct regions *regions, CUcontext context);
 uint64_t contexts_limit(struct regions *regions, CUdevice device, int limit);
 bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes);
 
+/* The same for stacks, of which a kernel needs so much: less it is never again. */
+bool contexts_need_stacks(struct regions *regions, CUdevice device, uint64_t bytes);
+
 #endif

@@ -259,6 +259,7 @@ enum { CU_STREAM_LEGACY = 1, CU_STREAM_PER_THREAD = 2 };
 enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_LIMIT_STACK_SIZE = 0, CU_LIMIT_PRINTF_FIFO_SIZE = 1, CU_LIMIT_MALLOC_HEAP_SIZE = 2 };
+enum { CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3 };
 enum { CU_MULTIPROCESSOR_COUNT = 16, CU_MAX_THREADS_PER_MULTIPROCESSOR = 39 }; /* attributes of devices */
 
 enum {
@@ -529,7 +530,9 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library);
 CUresult cuLibraryUnload(CUlibrary library);
 CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *bytes, CUlibrary library,
                             const char *name);
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel);
+CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel kernel, CUdevice device);
 CUresult cuFuncLoad(CUfunction function);
 CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function);
 CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value);

@@ -3,6 +3,7 @@
 #include "contexts.h"
 #include "numbers.h"
 #include "resolve.h"
+#include "stacks.h"
 
 /* CUDA_SUCCESS with charge->regions NULL: inert, or nothing to count. */
 static CUresult begin(struct context_charge *charge, CUdevice device) {
@@ -150,14 +151,9 @@ EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
 
 /* What the limit makes the driver take on the device; its defaults are part of the context. */
 static uint64_t limit_bytes(int limit, size_t value, CUdevice device) {
-    static const uint64_t usual[] = {1024, 1 << 20, 8 << 20};
-    int processors = 0, threads = 0;
-    uint64_t more = value > usual[limit] ? value - usual[limit] : 0;
-    if (limit != CU_LIMIT_STACK_SIZE) return more;
-    REAL(cuDeviceGetAttribute)(&processors, CU_MULTIPROCESSOR_COUNT, device);
-    REAL(cuDeviceGetAttribute)(&threads, CU_MAX_THREADS_PER_MULTIPROCESSOR, device);
-    uint64_t count = (uint64_t)processors * (uint64_t)threads;
-    return count && more > MIZAR_BYTES_MAX / count ? MIZAR_BYTES_MAX + 1 : more * count;
+    uint64_t usual = limit == CU_LIMIT_PRINTF_FIFO_SIZE ? 1 << 20 : 8 << 20;
+    if (limit == CU_LIMIT_STACK_SIZE) return stacks_bytes(device, value);
+    return value > usual ? value - usual : 0;
 }
 
 EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {

@@ -1,6 +1,7 @@
 /* Functions and variables that a program asks for, with which drivers may load their code. */
 #include "charge.h"
 #include "resolve.h"
+#include "stacks.h"
 #include "uses.h"
 
 static CUresult begin(struct use *use, const void *owner, const char *name) {
@@ -17,18 +18,45 @@ static CUresult begin(struct use *use, const void *owner, const char *name) {
         return uses_end(&use, REAL(symbol) arguments);       \
     }
 
-USE(cuModuleGetFunction, (CUfunction *function, CUmodule module, const char *name), module, name,
-    (function, module, name))
 USE(cuModuleGetGlobal, (CUdeviceptr_v1 *pointer, unsigned *bytes, CUmodule module, const char *name),
     module, name, (pointer, bytes, module, name))
 USE(cuModuleGetGlobal_v2, (CUdeviceptr *pointer, size_t *bytes, CUmodule module, const char *name),
     module, name, (pointer, bytes, module, name))
 USE(cuLibraryGetGlobal, (CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name),
     library, name, (pointer, bytes, library, name))
-USE(cuKernelGetFunction, (CUfunction *function, CUkernel kernel), kernel, "", (function, kernel))
 USE(cuFuncLoad, (CUfunction function), function, "", (function))
 
-/* Drivers load what they are asked about. */
+/* ---- whose kind is remembered --------------------------------------------------------------------- */
+
+static CUresult note(CUresult result, const void *handle, enum stacks_kind kind, const void *owner) {
+    struct regions *regions = shim_known();
+    if (result == CUDA_SUCCESS && regions) stacks_note(regions, handle, kind, owner);
+    return result;
+}
+
+EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    struct use use;
+    CUresult result = begin(&use, module, name);
+    if (result != CUDA_SUCCESS) return result;
+    result = uses_end(&use, REAL(cuModuleGetFunction)(function, module, name));
+    return note(result, function ? *function : NULL, STACKS_FUNCTION, module);
+}
+
+EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+    struct use use;
+    CUresult result = begin(&use, kernel, "");
+    if (result != CUDA_SUCCESS) return result;
+    result = uses_end(&use, REAL(cuKernelGetFunction)(function, kernel));
+    return note(result, function ? *function : NULL, STACKS_FUNCTION, kernel);
+}
+
+EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    CUresult result = REAL(cuLibraryGetKernel)(kernel, library, name);
+    return note(result, kernel ? *kernel : NULL, STACKS_KERNEL, library);
+}
+
+/* ---- which are loaded when they are asked about ------------------------------------------------------ */
+
 USE(cuFuncGetAttribute, (int *value, int attribute, CUfunction function), function, "",
     (value, attribute, function))
 USE(cuFuncSetAttribute, (CUfunction function, int attribute, int value), function, "",

@@ -9,6 +9,7 @@
 #include "charge.h"
 #include "pools.h"
 #include "resolve.h"
+#include "stacks.h"
 #include "uses.h"
 
 #define GRAPH_DEVICES 8 /* handles are aligned: their low bits tell a graph's devices apart */
@@ -18,7 +19,9 @@ struct need {
     struct regions *regions;
     uint64_t bytes[GRAPH_DEVICES];
     bool any, beyond; /* a node on a device that is not counted here */
-    unsigned kernels; /* that were not used before */
+    const void **kernels; /* that were not used before */
+    unsigned count, room;
+    uint64_t stacks; /* bytes of each, that the hungriest of them needs */
     struct use use;
 };
 
@@ -40,6 +43,16 @@ static void add_alloc(struct need *need, CUgraphNode node) {
         need->bytes[where->id] += pages_whole(account_size(params.bytes));
 }
 
+static bool make_place(struct need *need) {
+    if (need->count < need->room) return true;
+    unsigned room = 2 * need->room + 16;
+    const void **more = realloc(need->kernels, room * sizeof *more);
+    if (!more) return false;
+    need->kernels = more;
+    need->room = room;
+    return true;
+}
+
 /* Its function, or its library's kernel. */
 static void add_kernel(struct need *need, CUgraphNode node) {
     CUDA_KERNEL_NODE_PARAMS_v2 params = {0};
@@ -47,7 +60,7 @@ static void add_kernel(struct need *need, CUgraphNode node) {
         REAL(cuGraphKernelNodeGetParams)(node, &params) != CUDA_SUCCESS)
         return;
     const void *work = params.function ? (const void *)params.function : params.kernel;
-    need->kernels += uses_note(need->regions, work);
+    if (uses_note(need->regions, work) && make_place(need)) need->kernels[need->count++] = work;
 }
 
 static void add_node(struct need *need, CUgraphNode node, int depth) {
@@ -105,16 +118,41 @@ static CUresult reserve_all(struct regions *regions, const struct need *need) {
     return CUDA_SUCCESS;
 }
 
+/* Room for their code, and then for what stacks the hungriest of them needs. */
+static CUresult begin_kernels(struct need *need) {
+    CUresult result = uses_begin_noted(&need->use, need->regions, need->count);
+    if (result != CUDA_SUCCESS) return result;
+    for (unsigned i = 0; i < need->count; i++)
+        need->stacks = larger(need->stacks, stacks_wanted(need->regions, need->kernels[i]));
+    if (stacks_reserve(need->regions, need->stacks)) return CUDA_SUCCESS;
+    return uses_end_noted(&need->use, CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static CUresult begin_kernels_or_cancel(struct need *need) {
+    CUresult result = begin_kernels(need);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && need->stacks &&
+        uses_await_look(need->regions, need->use.card, PAGE_BYTES))
+        result = begin_kernels(need);
+    if (result != CUDA_SUCCESS) cancel(need->regions, need, GRAPH_DEVICES);
+    return result;
+}
+
+/* What was noted was not used. */
+static CUresult give_up_kernels(CUresult result) {
+    uses_forget_all();
+    return result;
+}
+
 static CUresult begin(struct regions **regions, struct need *need, CUgraph graph) {
     *need = (struct need){0};
     CUresult result = shim_enter(regions);
     if (result != CUDA_SUCCESS || !*regions) return result;
     need->regions = *regions;
     add_graph(need, graph, 0);
-    result = uses_begin_noted(&need->use, *regions, need->kernels);
-    if (result != CUDA_SUCCESS) return result;
     result = reserve_all(*regions, need);
-    return result == CUDA_SUCCESS ? result : uses_end_noted(&need->use, result);
+    result = result == CUDA_SUCCESS ? begin_kernels_or_cancel(need) : give_up_kernels(result);
+    free(need->kernels);
+    return result;
 }
 
 static CUresult end(struct regions *regions, const struct need *need, CUresult result,

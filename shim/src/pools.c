@@ -184,6 +184,22 @@ static bool raise_to(struct regions *regions, struct process_pool *pool, uint64_
     return true;
 }
 
+static bool is_of_graphs(const struct process_pool *pool) {
+    return load(&pool->handle) & GRAPH_POOL;
+}
+
+/* Graphs are charged when they are instantiated, and have their memory when they are launched. */
+static void tell_absent(struct regions *regions, struct process_pool *pool) {
+    uint64_t reserved = 0;
+    if (!is_of_graphs(pool)) return;
+    ask(pool, &reserved);
+    process_lock(&regions->process->pool_lock);
+    uint64_t charged = charged_bytes(pool), bytes = charged - smaller(charged, reserved);
+    account_absent(regions, card_of(pool), (int64_t)(bytes - pool->absent));
+    pool->absent = bytes;
+    process_unlock(&regions->process->pool_lock);
+}
+
 /*
  * Lowers the charge to what the driver holds and may yet take for allocations under way. When nothing
  * is charged any more, the place may be another pool's at once, on another card.
@@ -192,18 +208,32 @@ static void lower(struct regions *regions, struct process_pool *pool) {
     uint64_t seen = load(&pool->charged), pending = load(&pool->pending);
     uint64_t bytes = reserved_by(pool) + pending, charged = seen >> VERSION_BITS;
     int card = card_of(pool);
-    bool is_of_graphs = load(&pool->handle) & GRAPH_POOL; /* they may not have been launched */
-    if (bytes >= charged || !swap_charged(pool, seen, bytes)) return;
-    if (is_of_graphs)
-        uses_release(regions, card, charged - bytes);
-    else
+    if (bytes < charged && swap_charged(pool, seen, bytes))
         account_release(regions, card, charged - bytes);
+    tell_absent(regions, pool);
 }
 
 /* ---- allocations --------------------------------------------------------------------------------- */
 
 static uint64_t *grain(struct regions *regions, const struct process_pool *pool) {
     return &regions->process->cards[card_of(pool)].pool_grain;
+}
+
+static bool take(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
+    if (!account_reserve(regions, card_of(pool), bytes)) return false;
+    __atomic_add_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
+    add_charged(pool, bytes);
+    return true;
+}
+
+static bool take_absent(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
+    process_lock(&regions->process->pool_lock);
+    account_absent(regions, card_of(pool), (int64_t)bytes);
+    bool taken = take(regions, pool, bytes);
+    if (taken) pool->absent += bytes;
+    else account_absent(regions, card_of(pool), -(int64_t)bytes);
+    process_unlock(&regions->process->pool_lock);
+    return taken;
 }
 
 /*
@@ -215,10 +245,7 @@ static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t
     uint64_t taken = load(&pool->live) + load(&pool->pending) + pages_whole(bytes);
     uint64_t beyond = taken > charged_bytes(pool) ? load(grain(regions, pool)) : 0;
     *wanted = pages_whole(bytes) + beyond;
-    if (!account_reserve(regions, card_of(pool), *wanted)) return false;
-    __atomic_add_fetch(&pool->pending, *wanted, __ATOMIC_SEQ_CST);
-    add_charged(pool, *wanted);
-    return true;
+    return is_of_graphs(pool) ? take_absent(regions, pool, *wanted) : take(regions, pool, *wanted);
 }
 
 static void learn_grain(struct regions *regions, const struct process_pool *pool,
@@ -237,6 +264,8 @@ uint64_t pools_allocate(struct regions *regions, unsigned number, uint64_t bytes
     if (pools_shrink(regions, card_of(pool), wanted) && reserve(regions, pool, bytes, &wanted))
         return wanted;
     if (pools_shrink(regions, card_of(pool), POOLS_ALL) && reserve(regions, pool, bytes, &wanted))
+        return wanted;
+    if (uses_await_look(regions, card_of(pool), wanted) && reserve(regions, pool, bytes, &wanted))
         return wanted;
     return 0;
 }
@@ -259,7 +288,7 @@ bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, u
     if (!raise_to(regions, pool, held, false)) return false;
     begin_to_live(pool, bytes, reserved);
     lower(regions, pool);
-    if (load(&pool->handle) & GRAPH_POOL) mark_dirty(regions, pool); /* launches take it later */
+    if (is_of_graphs(pool)) mark_dirty(regions, pool); /* launches take it later */
     return true;
 }
 
@@ -359,7 +388,7 @@ static void unclaim(struct process_pool *pool) {
 /* Graphs take memory when they are launched, perhaps more than their nodes told of. */
 static bool may_change(const struct process_pool *pool) {
     return charged_bytes(pool) > load(&pool->live) || is_destroyed(pool) ||
-           (load(&pool->handle) & GRAPH_POOL && load(&pool->live));
+           (is_of_graphs(pool) && load(&pool->live));
 }
 
 /* What is claimed stays dirty: more of it may have been freed since its claimer looked. */

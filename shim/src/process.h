@@ -20,7 +20,7 @@ struct segment;    /* allocs.c */
 struct vmm_handle; /* vmm.c */
 struct late;       /* late.c */
 struct looks;      /* activity.c */
-struct uses;       /* uses.c */
+struct seen;       /* seen.c */
 
 #define PAGE_SEGMENTS_MAX 5
 #define CONTEXTS_MAX 256
@@ -31,6 +31,7 @@ struct process_context {
     uint64_t handle; /* 0: free */
     uint64_t bytes;
     uint64_t limits[3]; /* what cuCtxSetLimit added: stack, printf buffer, heap */
+    uint64_t stack_needed; /* by kernels: the least of limits[0] */
     int32_t card, device;
     uint32_t primary, reserved;
 };
@@ -52,6 +53,7 @@ struct process_pool {
     uint32_t dirty;     /* something was freed since the last look at the driver's figure */
     uint32_t apart;     /* nothing may stand in for its memory */
     uint32_t reserved;
+    uint64_t absent; /* bytes that are charged for graphs, and not there as far as is known */
 };
 
 /* Small arrays on a card: shares.c. */
@@ -117,7 +119,8 @@ struct process {
     uint32_t late_rounds; /* so often somebody freed what was ready */
     struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */
     struct looks *looks[MIZAR_CARD_MAX];
-    struct uses *uses; /* NULL: none so far */
+    struct seen *uses;  /* of code, for the first time */
+    struct seen *kinds; /* of handles: stacks.c */
     struct meter *meters; /* the newest first */
     uint32_t meters_lock;
     uint64_t varied_at;     /* when work of varying costs was last launched */

@@ -73,8 +73,6 @@ static inline uint64_t regions_memory_told(struct regions *regions, int card) {
     return smaller(told, MIZAR_BYTES_MAX);
 }
 
-#define CODE_PER_PAGE 4 /* uses: most functions take much less than 512 KiB */
-
 static inline uint64_t regions_code_uses(struct regions *regions, int card) {
     return __atomic_load_n(&regions->usage->cards[card].code_uses, __ATOMIC_ACQUIRE);
 }
@@ -90,7 +88,8 @@ static inline uint64_t regions_code_unseen(struct regions *regions, int card) {
 static inline uint64_t regions_code_bytes(struct regions *regions, uint64_t uses) {
     uint64_t processes = __atomic_load_n(&regions->usage->slot_high, __ATOMIC_RELAXED);
     uint64_t more = smaller(uses, smaller(processes, MIZAR_SLOT_MAX));
-    return ((uses + CODE_PER_PAGE - 1) / CODE_PER_PAGE + (more ? more - 1 : 0)) * PAGE_BYTES;
+    uint64_t pages = (uses + MIZAR_CODE_PER_PAGE - 1) / MIZAR_CODE_PER_PAGE;
+    return (pages + (more ? more - 1 : 0)) * MIZAR_CODE_PAGE;
 }
 
 /* Room that only code may take: a page at least, once some came, so that the next use finds one. */

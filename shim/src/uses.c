@@ -5,11 +5,10 @@
 #include "cards.h"
 #include "charge.h"
 #include "relax.h"
+#include "seen.h"
 #include "slots.h"
+#include "stacks.h"
 #include "sys.h"
-
-#define SEEN_BITS 14
-#define SEEN_MAX (1u << SEEN_BITS)
 
 #define MANY (MIZAR_BYTES_MAX / PAGE_BYTES) /* uses: who says that there are so many has scribbled */
 
@@ -17,92 +16,33 @@ enum { PATIENCE = 8000, STEP = 5 }; /* milliseconds to wait for the agent: in al
 
 /* ---- what was used -------------------------------------------------------------------------------- */
 
-#define GONE UINT64_MAX
-
-/* By open addressing: entries come and turn into GONE, until all go at once. Wiped in a forked child. */
-struct uses {
-    struct {
-        uint64_t key;
-        const void *owner; /* a module or library, whose end makes the key another one's */
-    } entries[SEEN_MAX];
-    uint32_t count;
-};
-
-static struct uses *uses_of(struct regions *regions) {
-    struct uses **place = &regions->process->uses, *none = NULL;
-    struct uses *uses = __atomic_load_n(place, __ATOMIC_ACQUIRE);
-    if (uses) return uses;
-    uses = process_map(sizeof *uses);
-    if (!uses) return NULL;
-    if (__atomic_compare_exchange_n(place, &none, uses, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return uses;
-    sys_unmap(uses, sizeof *uses);
-    return none;
-}
-
-static void forget_all(struct uses *uses) {
-    for (unsigned i = 0; i < SEEN_MAX; i++)
-        __atomic_store_n(&uses->entries[i].key, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&uses->count, 0, __ATOMIC_RELAXED);
-}
-
-static uint64_t hash(uint64_t key) {
-    return key * UINT64_C(0x9e3779b97f4a7c15);
-}
-
 /* A library's kernel is another function in each context. */
 static uint64_t key_of(const void *work) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
-    return hash((uintptr_t)context) ^ (uintptr_t)work;
-}
-
-/* The number of its entry, or of a free one. */
-static unsigned place_of(struct uses *uses, uint64_t key) {
-    unsigned place = (unsigned)(hash(key) >> (64 - SEEN_BITS));
-    for (;; place = (place + 1) % SEEN_MAX) {
-        uint64_t found = __atomic_load_n(&uses->entries[place].key, __ATOMIC_RELAXED);
-        if (!found || found == key) return place;
-    }
-}
-
-static bool is_known(struct regions *regions, uint64_t key) {
-    struct uses *uses = __atomic_load_n(&regions->process->uses, __ATOMIC_ACQUIRE);
-    return uses && __atomic_load_n(&uses->entries[place_of(uses, key)].key, __ATOMIC_RELAXED);
-}
-
-/* Of two threads that take the same place one remembers nothing: its use counts again. */
-static void remember(struct regions *regions, uint64_t key, const void *owner) {
-    struct uses *uses = uses_of(regions);
-    if (!uses) return;
-    if (__atomic_add_fetch(&uses->count, 1, __ATOMIC_RELAXED) > SEEN_MAX / 2) forget_all(uses);
-    unsigned place = place_of(uses, key);
-    __atomic_store_n(&uses->entries[place].owner, owner, __ATOMIC_RELAXED);
-    __atomic_store_n(&uses->entries[place].key, key, __ATOMIC_RELEASE);
-}
-
-static struct uses *known_uses(void) {
-    struct regions *regions = shim_known();
-    return regions ? __atomic_load_n(&regions->process->uses, __ATOMIC_ACQUIRE) : NULL;
-}
-
-void uses_forget_all(void) {
-    struct uses *uses = known_uses();
-    if (uses) forget_all(uses);
-}
-
-void uses_forget(const void *owner) {
-    struct uses *uses = known_uses();
-    for (unsigned i = 0; uses && owner && i < SEEN_MAX; i++)
-        if (__atomic_load_n(&uses->entries[i].key, __ATOMIC_ACQUIRE) &&
-            __atomic_load_n(&uses->entries[i].owner, __ATOMIC_RELAXED) == owner)
-            __atomic_store_n(&uses->entries[i].key, GONE, __ATOMIC_RELAXED);
+    return seen_hash((uintptr_t)context) ^ (uintptr_t)work;
 }
 
 static uint64_t key_named(const void *owner, const char *name) {
     uint64_t key = (uintptr_t)owner;
-    for (; name && *name; name++) key = hash(key ^ (unsigned char)*name);
+    for (; name && *name; name++) key = seen_hash(key ^ (unsigned char)*name);
     return key_of((const void *)(uintptr_t)key) | 1; /* handles are even */
+}
+
+static bool is_known(struct regions *regions, uint64_t key) {
+    return seen_has(&regions->process->uses, key);
+}
+
+void uses_forget_all(void) {
+    struct regions *regions = shim_known();
+    if (regions) seen_forget_all(&regions->process->uses);
+}
+
+void uses_forget(const void *owner) {
+    struct regions *regions = shim_known();
+    if (!regions || !owner) return;
+    seen_forget(&regions->process->uses, owner);
+    seen_forget(&regions->process->kinds, owner);
 }
 
 /* ---- whether code comes when it is used ------------------------------------------------------------- */
@@ -139,7 +79,7 @@ void uses_count(struct regions *regions, int card) {
 }
 
 void uses_release(struct regions *regions, int card, uint64_t bytes) {
-    unsigned room = (unsigned)(pages_whole(bytes) / PAGE_BYTES) * CODE_PER_PAGE;
+    unsigned room = (unsigned)(pages_whole(bytes) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
     if (card == CARD_NONE || !comes_late()) return account_release(regions, card, bytes);
     uses_change_begun(regions, card, (int)room);
     count(regions, card, room);
@@ -201,11 +141,14 @@ static bool claim_after_a_look(struct regions *regions, int card, unsigned uses)
 static CUresult begin(struct use *use, struct regions *regions, unsigned uses) {
     int card;
     if (cards_current(regions, &card) != CUDA_SUCCESS || card == CARD_NONE) return CUDA_SUCCESS;
-    if (!claim(regions, card, uses) && !claim_after_settling(regions, card, uses) &&
-        !claim_after_a_look(regions, card, uses))
-        return CUDA_ERROR_OUT_OF_MEMORY;
     use->regions = regions;
     use->card = card;
+    if (!comes_late()) return CUDA_SUCCESS;
+    if (!claim(regions, card, uses) && !claim_after_settling(regions, card, uses) &&
+        !claim_after_a_look(regions, card, uses)) {
+        use->regions = NULL;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     use->count = uses;
     return CUDA_SUCCESS;
 }
@@ -215,33 +158,43 @@ static CUresult begin_one(struct use *use, struct regions *regions, uint64_t key
     return is_known(regions, key) ? CUDA_SUCCESS : begin(use, regions, 1);
 }
 
+/* With room for its code, whether that comes late or not, and then for its stacks. */
+static CUresult begin_launch(struct use *use, struct regions *regions, const void *work) {
+    CUresult result = begin_one(use, regions, key_of(work), NULL);
+    if (result != CUDA_SUCCESS || !use->regions) return result;
+    use->stacks = stacks_wanted(regions, work);
+    bool fit = stacks_reserve(regions, use->stacks);
+    return fit ? CUDA_SUCCESS : uses_end(use, CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 CUresult uses_begin(struct use *use, struct regions *regions, const void *work) {
     *use = (struct use){0};
-    if (!regions || !comes_late()) return CUDA_SUCCESS;
-    return begin_one(use, regions, key_of(work), NULL);
+    if (!regions) return CUDA_SUCCESS;
+    CUresult result = begin_launch(use, regions, work);
+    if (result == CUDA_SUCCESS || !use->stacks) return result;
+    return uses_await_look(regions, use->card, PAGE_BYTES) ? begin_launch(use, regions, work) : result;
 }
 
 CUresult uses_begin_named(struct use *use, struct regions *regions, const void *owner,
                           const char *name) {
     *use = (struct use){0};
-    if (!regions || !comes_late()) return CUDA_SUCCESS;
-    return begin_one(use, regions, key_named(owner, name), owner);
+    return regions ? begin_one(use, regions, key_named(owner, name), owner) : CUDA_SUCCESS;
 }
 
 CUresult uses_end(const struct use *use, CUresult result) {
     if (!use->regions) return result;
-    uses_change_begun(use->regions, use->card, -(int)use->count);
-    if (result == CUDA_SUCCESS && use->key) remember(use->regions, use->key, use->owner);
+    if (use->count) uses_change_begun(use->regions, use->card, -(int)use->count);
+    if (result == CUDA_SUCCESS && use->key)
+        seen_add(&use->regions->process->uses, use->key, use->owner);
     return result;
 }
 
 /* ---- many at once ----------------------------------------------------------------------------------- */
 
 bool uses_note(struct regions *regions, const void *work) {
-    if (!comes_late()) return false;
     uint64_t key = key_of(work);
     if (is_known(regions, key)) return false;
-    remember(regions, key, NULL);
+    seen_add(&regions->process->uses, key, NULL);
     return true;
 }
 

@@ -17,12 +17,13 @@ struct use {
     const void *owner;
     int card;
     unsigned count;
+    uint64_t stacks; /* that it needs, larger than usual, bytes of each */
 };
 
 /*
- * Before `work`, a function or a graph, is used in the current context; or what the owner, a module or
- * library, calls by that name. OUT_OF_MEMORY where it is new to this process and there is no room for
- * its code, also not after the agent has looked again. `regions` may be NULL.
+ * Before `work`, a function or a graph, is launched in the current context; or what the owner, a module or
+ * library, calls by that name is used. OUT_OF_MEMORY where it is new to this process and there is no room
+ * for its code, also not after the agent has looked again, or for its stacks. `regions` may be NULL.
  */
 CUresult uses_begin(struct use *use, struct regions *regions, const void *work);
 CUresult uses_begin_named(struct use *use, struct regions *regions, const void *owner,

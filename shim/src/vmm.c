@@ -5,7 +5,6 @@
 #include "account.h"
 #include "map.h"
 #include "proc.h"
-#include "uses.h"
 
 struct vmm_handle {
     CUmemGenericAllocationHandle handle;
@@ -94,11 +93,13 @@ static bool is_exported(struct vmm_handle *memory) {
     return false;
 }
 
+static void note_absent(struct regions *regions, const struct vmm_handle *memory, int64_t more) {
+    if (memory->imported) account_absent(regions, memory->card, more);
+}
+
 static void give_back(struct regions *regions, struct vmm_handle *memory) {
-    if (memory->imported)
-        uses_release(regions, memory->card, memory->bytes);
-    else
-        account_release(regions, memory->card, memory->bytes);
+    account_release(regions, memory->card, memory->bytes);
+    note_absent(regions, memory, -(int64_t)memory->bytes);
     free(memory);
 }
 
@@ -169,6 +170,7 @@ void vmm_end_release(struct regions *regions, struct vmm_handle *memory, bool do
 static bool make_larger(struct regions *regions, struct vmm_handle *memory, uint64_t bytes) {
     if (!memory || memory->card == CARD_NONE || bytes <= memory->bytes) return true;
     if (!account_reserve(regions, memory->card, bytes - memory->bytes)) return false;
+    note_absent(regions, memory, (int64_t)(bytes - memory->bytes));
     memory->bytes = bytes;
     return true;
 }

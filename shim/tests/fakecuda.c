@@ -640,6 +640,19 @@ EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    CALLED(cuLibraryGetKernel);
+    (void)name;
+    *kernel = (CUkernel)library;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel kernel, CUdevice device) {
+    (void)kernel, (void)device;
+    if (attribute == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES) *value = fake.kernel_local_bytes;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuFuncLoad(CUfunction function) {
     CALLED(cuFuncLoad);
     (void)function;
@@ -648,7 +661,8 @@ EXPORT CUresult cuFuncLoad(CUfunction function) {
 
 EXPORT CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function) {
     CALLED(cuFuncGetAttribute);
-    (void)value, (void)attribute, (void)function;
+    (void)function;
+    if (attribute == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES) *value = fake.local_bytes;
     return CUDA_SUCCESS;
 }
 

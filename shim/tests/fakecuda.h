@@ -33,6 +33,7 @@ struct fake {
     uint64_t pool_reserved, pool_live;                        /* of all pools together */
     uint64_t graph_reserved, graph_sizes[4];                  /* the graph: its allocation nodes */
     uint64_t graph_kernels[4]; /* and the functions of its kernel nodes */
+    int local_bytes, kernel_local_bytes; /* of each function and kernel: what its threads need */
     int capturing;
     int hides_green; /* cuStreamGetCtx refuses streams of green contexts */
     unsigned stays_in, is_in; /* the number of a call, plus one, that does not return; it has begun */

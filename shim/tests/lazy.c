@@ -1,8 +1,9 @@
 /*
  * `lazy SEED USES`: on a card whose driver loads code when it is first used, takes and frees
  * memory, some of it by graphs that are launched or not, and uses that many functions in random order,
- * in ever new modules and libraries. A refusal is answered by giving something back. Somebody else
- * looks what the card holds meanwhile. In the end says how often it was refused a function.
+ * in ever new modules and libraries; some need larger stacks than others. A refusal is answered by
+ * giving something back. Somebody else looks what the card holds meanwhile. In the end says how often it
+ * was refused a function.
  * `lazy SEED USES hide`: the functions come while graphs are charged that were not launched, so that
  * nobody sees them by what the card holds beyond its account.
  */
@@ -13,7 +14,7 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-enum { MOST = 64, IMAGES = 16, LARGEST_KIB = 512 };
+enum { MOST = 64, IMAGES = 16, LARGEST_KIB = 512, USUAL_STACK = 1024, LARGEST_STACK = 1280 };
 
 /* Not hooked, so not declared with the rest. */
 CUresult cuCtxSetCurrent(CUcontext context);
@@ -119,7 +120,9 @@ static void use(void) {
     static unsigned number;
     char name[64];
     uint64_t which = any(IMAGES);
-    snprintf(name, sizeof name, "f%u_code_%uk", number++, (unsigned)(1 + any(LARGEST_KIB)));
+    unsigned code = (unsigned)(1 + any(LARGEST_KIB));
+    unsigned local = any(16) ? 0 : (unsigned)(USUAL_STACK + any(LARGEST_STACK - USUAL_STACK));
+    snprintf(name, sizeof name, "f%u_local_%u_code_%uk", number++, local, code);
     if (any(2)) use_module(&modules[which], name);
     else use_library(&libraries[which], name);
 }
@@ -133,16 +136,19 @@ static void step(void) {
     else unload();
 }
 
-/* Whatever is there when the graph's charge is given back, is taken. */
+/* Whatever is there before the graph has its memory, when it has, and when it is gone, is taken. */
 static void hide(void) {
     CUgraphExec graph;
     unsigned long before = used;
     while (!take_graph(&graph, (20 + any(40)) * MIB)) give();
     while (used < before + 40) use();
-    usleep(500000); /* time for the agent to find what it can */
-    give_graph(graph);
-    for (int i = 0; i < MOST && live < MOST; i++) take();
-    usleep(500000);
+    for (int turn = 0; turn < 3; turn++) {
+        usleep(300000); /* time for the agent to find what it can */
+        if (turn == 1 && any(2)) granted(CALL(cuGraphLaunch, graph, NULL));
+        if (turn == 2) give_graph(graph);
+        for (int i = 0; i < MOST && live < MOST; i++) take();
+    }
+    usleep(300000);
     while (live) give();
     unload();
 }

@@ -842,6 +842,7 @@ static void module_limits(void) {
 static void libraries(void) {
     CUlibrary library;
     CUmodule module;
+    CUkernel kernel;
     CUdeviceptr pointer;
     fake.module_bytes = 4 * MIB;
     CHECK_IS(api.cuLibraryLoadData(&library, "", NULL, NULL, 0, NULL, NULL, 0), CUDA_SUCCESS);
@@ -853,6 +854,8 @@ static void libraries(void) {
     CHECK_IS(api_used(0), 8 * MIB);
     CHECK_IS(api.cuLibraryUnload(library), CUDA_SUCCESS);
     CHECK_IS(api_used(0), 0);
+    CHECK_IS(api.cuLibraryGetKernel(&kernel, library, "one"), CUDA_SUCCESS);
+    CHECK_IS((uintptr_t)kernel, (uintptr_t)library); /* as the driver says */
     CHECK_IS(api.cuLibraryLoadFromFile(&library, "", NULL, NULL, 0, NULL, NULL, 0), CUDA_SUCCESS);
     CHECK_IS(api.cuMemAlloc_v2(&pointer, 56 * MIB), CUDA_SUCCESS);
     fake.module_bytes = 10 * MIB;
@@ -1301,6 +1304,7 @@ static const struct {
     {"cuModuleLoad", modules},
     {"cuModuleLoadData", module_limits},
     {"cuLibraryGetModule", libraries},
+    {"cuLibraryGetKernel", libraries},
     {"cuMemPoolCreate", custom_pool},
     {"cuMemPoolImportPointer", import_pointer},
     {"cuGraphInstantiate", graphs},

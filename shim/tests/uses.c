@@ -85,6 +85,15 @@ static void *look_later(void *seen) {
     return NULL;
 }
 
+#define STACKS(kib) ((uint64_t)(kib) * 4 * MIB) /* of 4 * 1024 threads, beyond the usual 1 KiB of each */
+
+static CUfunction function_of(uintptr_t module, int local_bytes) {
+    CUfunction function;
+    fake.local_bytes = local_bytes;
+    CHECK_IS(api.cuModuleGetFunction(&function, (CUmodule)module, "one"), CUDA_SUCCESS);
+    return function;
+}
+
 /* ---- what counts ------------------------------------------------------------------------------------ */
 
 static void launches_count_once(void) {
@@ -208,6 +217,8 @@ static void eager_code_does_not_count(void) {
     CHECK_IS(launch_new(3), CUDA_SUCCESS);
     CHECK_IS(counted(), 0);
     CHECK_IS(free_bytes(), LIMIT);
+    CHECK_IS(launch((uintptr_t)function_of(0x7000, 2048)), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(1)); /* these grow all the same */
 }
 
 static void very_many(void) {
@@ -219,38 +230,114 @@ static void very_many(void) {
     CHECK_IS(counted(), before + 20000);
 }
 
+/* ---- stacks ------------------------------------------------------------------------------------------ */
+
+static void stacks_are_charged_when_they_grow(void) {
+    CHECK_IS(launch((uintptr_t)function_of(0x7000, 1024)), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+    CUfunction hungry = function_of(0x7100, 3072);
+    CHECK_IS(api_used(0), 0);
+    for (int i = 0; i < 3; i++) CHECK_IS(launch((uintptr_t)hungry), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(2));
+    CHECK_IS(launch((uintptr_t)function_of(0x7200, 2048)), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(2));
+    CHECK_IS(launch(0x7300), CUDA_SUCCESS); /* of unknown kind */
+    CHECK_IS(api_used(0), STACKS(2));
+}
+
+static void kernels_of_libraries_have_stacks_too(void) {
+    CUkernel kernel;
+    fake.local_bytes = 9000, fake.kernel_local_bytes = 3072;
+    CHECK_IS(api.cuLibraryGetKernel(&kernel, (CUlibrary)0x7000, "one"), CUDA_SUCCESS);
+    CHECK_IS(launch((uintptr_t)kernel), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(2));
+    fake.local_bytes = 4096, fake.kernel_local_bytes = 9000;
+    CHECK_IS(launch((uintptr_t)function_of(0x7000, 4096)), CUDA_SUCCESS); /* met already */
+    CHECK_IS(api.cuModuleUnload((CUmodule)0x7000), CUDA_SUCCESS);
+    CHECK_IS(launch((uintptr_t)function_of(0x7100, 4096)), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(3));
+}
+
+static void stacks_of_graphs_count(void) {
+    CUgraphExec exec;
+    fake.graph_kernels[0] = (uint64_t)function_of(0x7000, 3072);
+    fake.graph_kernels[1] = 0x7100;
+    CHECK_IS(api.cuGraphInstantiateWithFlags(&exec, (CUgraph)&fake, 0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(2));
+    fake.graph_kernels[2] = (uint64_t)function_of(0x7200, 1 << 20);
+    CHECK_IS(api.cuGraphInstantiateWithFlags(&exec, (CUgraph)&fake, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api_used(0), STACKS(2));
+}
+
+static void who_finds_no_room_for_stacks_is_not_launched(void) {
+    CUfunction hungry = function_of(0x7000, 1 << 20);
+    uint64_t calls = fake.calls[FAKE_cuLaunchKernel];
+    for (int i = 0; i < 2; i++) CHECK_IS(launch((uintptr_t)hungry), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuLaunchKernel], calls);
+    CHECK_IS(api_used(0), 0);
+    fake.local_bytes = 2048;
+    CHECK_IS(launch((uintptr_t)hungry), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(1));
+}
+
+static void a_limit_makes_no_stack_smaller_than_was_needed(void) {
+    CHECK_IS(launch((uintptr_t)function_of(0x7000, 2048)), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(3));
+    CHECK_IS(launch((uintptr_t)function_of(0x7100, 3072)), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(3));
+    CHECK_IS(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 512), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(2));
+}
+
 /* ---- charges that may be for nothing ----------------------------------------------------------------- */
 
-static void graph(void) {
+static uint64_t absent(void) {
+    return atomic_load((_Atomic uint64_t *)&api_usage()->slots[0].cards[0].absent_bytes);
+}
+
+static void graphs_are_absent_until_they_are_launched(void) {
     CUgraphExec exec;
     fake.graph_sizes[0] = 20 * MIB;
     CHECK_IS(api.cuGraphInstantiateWithFlags(&exec, (CUgraph)&fake, 0), CUDA_SUCCESS);
     CHECK_IS(api_used(0), 20 * MIB);
+    CHECK_IS(absent(), 20 * MIB);
+    CHECK_IS(api.cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
+    CHECK_IS(absent(), 20 * MIB); /* perhaps */
+    fake.graph_reserved = 20 * MIB;
+    CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS);
+    CHECK_IS(absent(), 0);
+    fake.graph_reserved = 0;
     CHECK_IS(api.cuGraphExecDestroy(exec), CUDA_SUCCESS);
+    CHECK_IS(absent(), 0);
+    CHECK_IS(api_used(0), 0);
+    fake.graph_sizes[0] = LIMIT - PAGE;
+    CHECK_IS(api.cuGraphInstantiateWithFlags(&exec, (CUgraph)&fake, 0), CUDA_SUCCESS);
+    fake.graph_sizes[0] = PAGE;
+    CHECK_IS(api.cuGraphInstantiateWithFlags(&exec, (CUgraph)&fake, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(absent(), LIMIT - PAGE);
 }
 
-static void external(void) {
+static void imports_may_be_absent(void) {
     CUexternalMemory memory;
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC shape = {.type = 1, .bytes = 20 * MIB};
-    CHECK_IS(api.cuImportExternalMemory(&memory, &shape), CUDA_SUCCESS);
-    CHECK_IS(api_used(0), 20 * MIB);
-    CHECK_IS(api.cuDestroyExternalMemory(memory), CUDA_SUCCESS);
-}
-
-static void imported_pointer(void) {
     CUdeviceptr pointer;
-    CHECK_IS(api.cuIpcOpenMemHandle_v2(&pointer, (CUipcMemHandle){{0}}, 1), CUDA_SUCCESS);
-    CHECK_IS(api_used(0), 40 * MIB);
-    CHECK_IS(api.cuIpcCloseMemHandle(pointer), CUDA_SUCCESS);
-}
-
-static void imported_handle(void) {
     CUmemGenericAllocationHandle handle;
+    CHECK_IS(api.cuImportExternalMemory(&memory, &shape), CUDA_SUCCESS);
+    CHECK_IS(absent(), 20 * MIB);
+    CHECK_IS(api.cuIpcOpenMemHandle_v2(&pointer, (CUipcMemHandle){{0}}, 1), CUDA_SUCCESS);
+    CHECK_IS(absent(), 60 * MIB);
+    CHECK_IS(api.cuDestroyExternalMemory(memory), CUDA_SUCCESS);
+    CHECK_IS(absent(), 40 * MIB);
     CHECK_IS(api.cuMemImportFromShareableHandle(&handle, NULL, 1), CUDA_SUCCESS);
     CHECK_IS(api.cuMemMap(0x1000000, 20 * MIB, 0, handle, 0), CUDA_SUCCESS);
+    CHECK_IS(absent(), 60 * MIB);
+    CHECK_IS(api.cuIpcCloseMemHandle(pointer), CUDA_SUCCESS);
     CHECK_IS(api.cuMemUnmap(0x1000000, 20 * MIB), CUDA_SUCCESS);
-    CHECK_IS(api_used(0), 20 * MIB);
+    CHECK_IS(absent(), 20 * MIB);
     CHECK_IS(api.cuMemRelease(handle), CUDA_SUCCESS);
+    CHECK_IS(absent(), 0);
+    CHECK_IS(api_used(0), 0);
 }
 
 static void module(void) {
@@ -285,9 +372,8 @@ static void context(void) {
 
 /* Code may have come that does not show beside them. */
 static void what_may_have_been_nothing_stays_until_a_look(void) {
-    void (*const ways[])(void) = {graph,  external,    imported_pointer, imported_handle,
-                                  module, small_array, heap,             context};
-    const uint64_t bytes[] = {20, 20, 40, 20, 4, 2, 20, 22 /* code came with it */};
+    void (*const ways[])(void) = {module, small_array, heap, context};
+    const uint64_t bytes[] = {4, 2, 20, 22 /* code came with it */};
     CHECK_IS(launch_new(1), CUDA_SUCCESS);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         tell(0, counted());
@@ -425,6 +511,13 @@ static const struct test_case cases[] = {
     {"eager_code_does_not_count", eager_code_does_not_count},
     {"very_many", very_many},
     {"uses_begin_and_end", uses_begin_and_end},
+    {"stacks_are_charged_when_they_grow", stacks_are_charged_when_they_grow},
+    {"kernels_of_libraries_have_stacks_too", kernels_of_libraries_have_stacks_too},
+    {"stacks_of_graphs_count", stacks_of_graphs_count},
+    {"who_finds_no_room_for_stacks_is_not_launched", who_finds_no_room_for_stacks_is_not_launched},
+    {"a_limit_makes_no_stack_smaller_than_was_needed", a_limit_makes_no_stack_smaller_than_was_needed},
+    {"graphs_are_absent_until_they_are_launched", graphs_are_absent_until_they_are_launched},
+    {"imports_may_be_absent", imports_may_be_absent},
     {"what_may_have_been_nothing_stays_until_a_look", what_may_have_been_nothing_stays_until_a_look},
     {"a_page_is_kept", a_page_is_kept},
     {"what_was_not_seen_yet_has_room", what_was_not_seen_yet_has_room},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mizar_nodeagent.container.processes import HostProcess
 from mizar_nodeagent.container.slots import Owner
+from mizar_nodeagent.regions import code_bytes
 from mizar_nodeagent.usage import Holding, Member
 
 Key = tuple[str, str]
@@ -74,10 +75,11 @@ def judge(
         for uuid in workers.keys() & home.holdings.keys():
             found = {pid: size for pid, size in workers[uuid].items() if homes.get(pid) is home}
             pairs = {pid: _pair(processes[pid].member, uuid, home, then) for pid in found}
+            uses = home.code_uses.get(uuid, 0)
             findings[home.slot, uuid] = Finding(
-                {pid: max(0, size - _most(*pairs[pid])) for pid, size in found.items()},
+                {pid: _beyond(size, *pairs[pid], uses) for pid, size in found.items()},
                 all(_stood_still(*pair) for pair in pairs.values()),
-                home.code_uses.get(uuid, 0),
+                uses,
             )
             members = home.members | then.members
             strangers += [
@@ -94,8 +96,16 @@ def _pair(
     return before.holdings[uuid].get(member), after.holdings.get(uuid, {}).get(member)
 
 
-def _most(before: Holding | None, after: Holding | None) -> int:
-    return max(one.bytes if one else 0 for one in (before, after))
+def _beyond(size: int, before: Holding | None, after: Holding | None, uses: int) -> int:
+    """Bytes that a process has on the card beyond its account.
+
+    What it is charged for that is not there hides code: as much as that, but no more than its
+    uses of code can have taken.
+    """
+    looks = [one for one in (before, after) if one]
+    shown = size - max((one.bytes for one in looks), default=0)
+    absent = max((one.absent for one in looks), default=0)
+    return max(0, shown, min(shown + absent, code_bytes(uses)))
 
 
 def _stood_still(before: Holding | None, after: Holding | None) -> bool:

@@ -129,6 +129,22 @@ def test_what_one_process_has_too_much_makes_up_for_no_other() -> None:
 
 
 @pytest.mark.parametrize(
+    ("size", "uses", "beyond"),
+    [
+        (60 * MIB, 1000, 20 * MIB),  # of 100 MiB 60 may not be there: what is there of 40 is beyond
+        (60 * MIB, 3, 2 * MIB),  # so few functions take no more
+        (30 * MIB, 1000, 0),
+        (130 * MIB, 3, 30 * MIB),  # shown all the same
+        (130 * MIB, 1000, 90 * MIB),
+    ],
+)
+def test_what_is_charged_and_not_there_hides_no_code(size: int, uses: int, beyond: int) -> None:
+    holding = Holding(100 * MIB, (1,), False, absent=60 * MIB)
+    one = known(holdings={CARD: {MEMBER: holding}}, code_uses={CARD: uses})
+    assert judged({500: size}, [process()], [one]).findings["s", CARD].excess == {500: beyond}
+
+
+@pytest.mark.parametrize(
     "after",
     [
         known(held=120 * MIB, stamp=2),

@@ -55,6 +55,8 @@ def test_the_mirror_is_the_headers_layout() -> None:
     assert constants["MIZAR_LIMITS_CRC_FROM"] == regions.CRC_FROM
     assert constants["MIZAR_LIMITS_CRC_TO"] == regions.CRC_TO
     assert constants["MIZAR_BYTES_MAX"] == regions.BYTES_MAX
+    assert constants["MIZAR_CODE_PAGE"] == regions.CODE_PAGE
+    assert constants["MIZAR_CODE_PER_PAGE"] == regions.CODE_PER_PAGE
     assert constants["MIZAR_WINDOW_BITS"] == regions.WINDOW_BITS
     assert constants["MIZAR_WINDOW_VALID"] == regions.WINDOW_VALID
     assert constants["MIZAR_COPY_TO_DEVICE"] == regions.COPY_TO_DEVICE
@@ -173,23 +175,28 @@ def test_use_counts_living_processes_and_the_gates_statement(tmp_path: Path) -> 
     assert usage.read(path, 1)[0].bytes == 0
 
 
-def put_member(path: Path, slot: int, pid: int, started: int, begun: int = 0) -> None:
+def put_member(
+    path: Path, slot: int, pid: int, started: int, begun: int = 0, absent: int = 0
+) -> None:
     with path.open("r+b") as file:
         file.seek(12288 + 1024 * slot)
         file.write(struct.pack("<IIQ", pid, 1, started))
         file.seek(12288 + 1024 * slot + 64)
         file.write(struct.pack("<I", begun))
+        file.seek(12288 + 1024 * slot + 384)
+        file.write(struct.pack("<Q", absent))
 
 
 def test_what_processes_hold_tells_whether_they_moved(tmp_path: Path) -> None:
     path = tmp_path / "usage"
     usage.initialise(path)
     put_usage(path, 0, gate(7, 2, 5 * GIB, 9 * GIB), {1: GIB, 2: 1, 5: 3 * GIB})
-    for slot, begun in ((1, 0), (2, 1), (5, 0)):  # the fifth is dead, and another one's second
-        put_member(path, slot, 100 + slot % 4, 1, begun)
+    # The fifth is dead, and another one's second.
+    for slot, begun, absent in ((1, 0, 0), (2, 1, 0), (5, 0, 3 * GIB)):
+        put_member(path, slot, 100 + slot % 4, 1, begun, absent)
     (first,) = usage.survey(path, 1).holdings
     assert first == {
-        (101, 1): usage.Holding(GIB + 3 * GIB, (0, 0), False),
+        (101, 1): usage.Holding(GIB + 3 * GIB, (0, 0), False, 3 * GIB),
         (102, 1): usage.Holding(5 * GIB, (7,), True),
     }
     put_usage(path, 0, gate(8, 1, GIB, 9 * GIB), {6: 0})
