@@ -129,6 +129,14 @@ class Slot:
         at = self.offset("mizar_usage.cards") + card * self.layout["sizes"]["mizar_usage_card"]
         return int.from_bytes(self.usage.read_bytes()[at + 8 : at + 16], "little") >> 21
 
+    def look(self, card: int) -> None:
+        """NVML was asked and told of nothing new, whatever code was used until now."""
+        sizes = self.layout["sizes"]
+        at = self.offset("mizar_usage.cards") + card * sizes["mizar_usage_card"]
+        self.set_live(
+            card, "code_seen", self._word(at + self.offset("mizar_usage_card.code_uses")), 8
+        )
+
     def compute(self, card: int, name: str) -> int:
         """A word of the card's account of GPU time."""
         sizes = self.layout["sizes"]

@@ -15,7 +15,7 @@ from .slot import BUILD, MIB, ROOT, Card, Slot, card_uuid
 
 SHIM = ROOT / "shim"
 VERSIONS = [11040, 11080, 12000, 12040, 12090, 13000, 14000]
-FLAGS = ["-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-shared", "-D_GNU_SOURCE", "-w"]
+FLAGS = ["-std=c11", "-O0", "-fPIC", "-fvisibility=hidden", "-shared", "-D_GNU_SOURCE", "-w"]
 
 
 def newer_symbols(version: int) -> list[str]:
