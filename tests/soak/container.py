@@ -144,15 +144,22 @@ class Container:
 
     # ---- work ----
 
-    def work(self, seed: int, seconds: float, processes: int = 3, way: int | None = None) -> int:
+    def work(
+        self,
+        seed: int,
+        seconds: float,
+        processes: int = 3,
+        way: int | None = None,
+        operations: int = 0,
+    ) -> int:
         """Random work in several processes, one of which is killed every moment or so; the limit
-        goes down at times, also below what is in use, and comes back. Returns how many were
-        killed."""
+        goes down at times, also below what is in use, and comes back. Lasts until there were so
+        many operations. Returns how many were killed."""
         chance, kills = random.Random(seed), 0
         ways = [] if way is None else [str(way)]
-        end = time.monotonic() + seconds
+        end, enough = time.monotonic() + seconds, self.operations + operations
         with self._soaks(chance, processes, ways):
-            while time.monotonic() < end:
+            while time.monotonic() < end or self.operations < enough:
                 self._let_work(chance.uniform(0.01, 0.1))
                 self._end([chance.choice(self._workers)])
                 self._permit(chance.choice((1, 1, 0.5)))

@@ -7,7 +7,6 @@ the end everything settles from whatever state it is in, crashes included (5).
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 from hypothesis import HealthCheck, settings
@@ -26,6 +25,7 @@ from mizar_kube.kinds import GPU_QUOTA, POD, SHADOW_POD, Object
 from stateful.harness import KINDS, Harness
 from stateful.memory_api import Crash, Write
 from stateful.model import Model
+from support.effort import effort
 
 NAMESPACES = ("team-a", "team-b")
 SIZES = (2, 4)
@@ -364,8 +364,5 @@ class Watchful:
 
 TestCluster = Cluster.TestCase
 TestCluster.settings = settings(
-    max_examples=int(20 * float(os.environ.get("MIZAR_EFFORT", "1"))),
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
+    effort(7, stateful_step_count=30), suppress_health_check=list(HealthCheck)
 )

@@ -2,12 +2,13 @@
 
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mizar_core.device_ids import card_of, device_ids
 from mizar_core.models import Profile
 from mizar_core.placement import preferred
+from support.effort import effort
 
 SHAPES = [Profile(devices=2, cards=1), Profile(devices=4, cards=2), Profile(devices=4, cards=1)]
 
@@ -31,7 +32,7 @@ def _spread(chosen, shapes) -> tuple[int, int]:  # type: ignore[no-untyped-def]
     return len(shadows), len(cards)
 
 
-@settings(max_examples=60, deadline=None)
+@effort(20)
 @given(requests())
 def test_fewest_shadow_pods_and_cards(request) -> None:  # type: ignore[no-untyped-def]
     shapes, held, free, fixed, size = request
@@ -45,7 +46,7 @@ def test_fewest_shadow_pods_and_cards(request) -> None:  # type: ignore[no-untyp
         assert _spread(chosen, shapes) == min(_spread(some, shapes) for some in others)
 
 
-@settings(max_examples=40, deadline=None)
+@effort(14)
 @given(requests(), st.randoms(use_true_random=False))
 def test_the_order_of_the_input_makes_no_difference(request, random) -> None:  # type: ignore[no-untyped-def]
     shapes, held, free, fixed, size = request
@@ -55,7 +56,7 @@ def test_the_order_of_the_input_makes_no_difference(request, random) -> None:  #
     )
 
 
-@settings(max_examples=40, deadline=None)
+@effort(14)
 @given(requests())
 def test_an_idle_shadow_pod_is_not_woken_without_need(request) -> None:  # type: ignore[no-untyped-def]
     shapes, held, free, fixed, size = request

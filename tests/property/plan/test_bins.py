@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mizar_core.planning.bins import Bins
 from mizar_core.planning.snapshot import Pairs
-from property.plan.effort import effort
+from support.effort import effort
 
 labels = st.frozensets(st.sampled_from([("zone", "a"), ("zone", "b"), ("arch", "x")]), max_size=2)
 steps = st.lists(
@@ -15,7 +15,7 @@ steps = st.lists(
 )
 
 
-@effort(100)
+@effort()
 @given(steps)
 def test_like_the_naive_one(steps: list[tuple[str, int, Pairs]]) -> None:
     bins, naive = Bins(), list[list[object]]()

@@ -20,8 +20,8 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.snapshot import Key, quota_key
 from mizar_core.planning.stages import LIVE, Stage, stage_of
-from property.plan.effort import effort
 from property.plan.snapshots import NOW, node, pool, quota, shadow, snapshots, waiting
+from support.effort import effort
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def _tallies(snapshot: Snapshot) -> tuple[Counter[tuple[Key, int]], Counter[Key]
     return shadows, cards
 
 
-@effort(25)
+@effort(9)
 @given(snapshots())
 def test_planning_again_plans_nothing(snapshot: Snapshot) -> None:
     """Invariant 6: idempotent."""
@@ -46,7 +46,7 @@ def test_planning_again_plans_nothing(snapshot: Snapshot) -> None:
     assert not again.actions, f"first {first.actions}\nagain {again.actions}"
 
 
-@effort(25)
+@effort(9)
 @given(snapshots(), st.randoms(use_true_random=False))
 def test_order_does_not_matter(snapshot: Snapshot, random: Random) -> None:
     """Invariant 6: deterministic, indifferent to the order of its input."""
@@ -65,7 +65,7 @@ def test_order_does_not_matter(snapshot: Snapshot, random: Random) -> None:
     assert plan(other, NOW) == plan(snapshot, NOW)
 
 
-@effort(25)
+@effort(9)
 @given(snapshots())
 def test_creates_nothing_beyond_a_quota(snapshot: Snapshot) -> None:
     before, cards_before = _tallies(snapshot)
@@ -79,7 +79,7 @@ def test_creates_nothing_beyond_a_quota(snapshot: Snapshot) -> None:
             assert cards[key] <= max(ceiling, cards_before[key])
 
 
-@effort(25)
+@effort(9)
 @given(snapshots())
 def test_takes_nothing_from_a_holder(snapshot: Snapshot) -> None:
     """Invariant 3: nobody's device is drained, deleted or forgotten while it is held."""
@@ -91,7 +91,7 @@ def test_takes_nothing_from_a_holder(snapshot: Snapshot) -> None:
             assert not victim.held or victim.place not in nodes or victim.place is None
 
 
-@effort(25)
+@effort(9)
 @given(snapshots())
 def test_deletes_only_what_is_drained_lost_or_was_never_bound(snapshot: Snapshot) -> None:
     """Invariant 3: stop advertising, then nobody holds, then delete."""
@@ -111,7 +111,7 @@ def test_deletes_only_what_is_drained_lost_or_was_never_bound(snapshot: Snapshot
             )
 
 
-@effort(25)
+@effort(9)
 @given(snapshots())
 def test_idleness_costs_nobody_the_minimum(snapshot: Snapshot) -> None:
     sound = [one for one in snapshot.quotas if _is_sound(one, snapshot)]
@@ -141,7 +141,7 @@ def _is_sound(quota: GPUQuota, snapshot: Snapshot) -> bool:
     return all(pool.spec.profile(one.devices) for one in quota.spec.profiles)
 
 
-@effort(25)
+@effort(9)
 @given(snapshots())
 def test_the_worst_is_over_after_the_world_has_moved(snapshot: Snapshot) -> None:
     """Converges: when every deletion comes through, plan after plan ends in an empty one."""
@@ -168,7 +168,7 @@ def _move(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, shadows=tuple(moved))
 
 
-@effort(25)
+@effort(9)
 @given(
     counts=st.lists(st.integers(1, 2), max_size=20),
     starting=st.integers(0, 5),
@@ -191,7 +191,7 @@ def test_creates_as_many_as_the_design_says(counts: list[int], starting: int) ->
         assert made == max(0, ceil(lacking / 2))
 
 
-@effort(25)
+@effort(9)
 @given(snapshots())
 def test_negative_means_created_or_refused(snapshot: Snapshot) -> None:
     """A quota that lacks devices after the plan says so, and why."""
@@ -203,7 +203,7 @@ def test_negative_means_created_or_refused(snapshot: Snapshot) -> None:
                 assert satisfied.status == "False", status
 
 
-@effort(25)
+@effort(9)
 @given(snapshots())
 def test_only_time_makes_a_plan_due(snapshot: Snapshot) -> None:
     due = plan(snapshot, NOW).due

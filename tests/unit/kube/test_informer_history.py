@@ -5,13 +5,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, cast
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mizar_kube.client import KubeClient, Listing, WatchEvent
 from mizar_kube.errors import Gone, Unavailable
 from mizar_kube.informer import Informer, Timing, Watched
 from mizar_kube.kinds import POD, Object
+from support.effort import effort
 from unit.kube.fake_api import pod
 
 NAMES = "abc"
@@ -113,7 +114,7 @@ async def play(steps: list[tuple[str, str, int]]) -> None:
     assert told == truth
 
 
-@settings(max_examples=150, deadline=None)
+@effort(50)
 @given(st.lists(step, max_size=25))
 def test_the_copy_is_true_in_the_end(steps: list[tuple[str, str, int]]) -> None:
     asyncio.run(play(steps))

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mizar_kube.errors import Unavailable
 from mizar_kube.queue import WorkQueue, work
+from support.effort import effort
 
 
 class Clock:
@@ -180,4 +180,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestQueueMachine.settings = effort(20, stateful_step_count=30)

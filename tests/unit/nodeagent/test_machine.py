@@ -7,7 +7,6 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -18,6 +17,7 @@ from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.devices import not_to_be_given
 from mizar_nodeagent.planning.view import Counts, View
 from mizar_nodeagent.pods import Key, Pod
+from support.effort import effort
 from unit.nodeagent.makers import RESOURCE, card, card_claim, cards, shadow, share, share_claim
 
 NAMES = ("shadow-2-aaaaa", "shadow-2-bbbbb", "shadow-2-ccccc")
@@ -294,9 +294,4 @@ def _joined(claims: list[Claim]) -> list[Claim]:
 
 
 TestNode = Node.TestCase
-TestNode.settings = settings(
-    max_examples=25,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestNode.settings = effort(9, stateful_step_count=40)

@@ -294,7 +294,7 @@ def test_absurd_figures_count_for_nothing(room: Room, wanted: int) -> None:
 
 
 @given(st.binary(min_size=0, max_size=600), st.integers(0, 4096 + 3 * 512), st.booleans())
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_a_tenant_writes_nobody_has_more_than_the_card(
     tmp_path: Path, noise: bytes, at: int, cut: bool
 ) -> None:
@@ -314,7 +314,7 @@ def test_whatever_a_tenant_writes_nobody_has_more_than_the_card(
 
 
 @given(st.binary(min_size=1, max_size=600), st.integers(0, regions.CRC_TO))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_limits_leave_the_steward_alive(tmp_path: Path, noise: bytes, at: int) -> None:
     room = Room(Path(tempfile.mkdtemp(dir=tmp_path)))
     one, two = room.add("one", "Soft", 5000), room.add("two", "Soft", 5000)

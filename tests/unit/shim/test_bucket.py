@@ -7,7 +7,7 @@ from ctypes import POINTER, Structure, byref, c_bool, c_int64, c_uint32, c_uint6
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from .slot import BUILD
@@ -122,7 +122,6 @@ def greedy(
     raise AssertionError("the bucket never refuses")
 
 
-@settings(deadline=None)
 @given(rate=rates, pieces=st.lists(costs, min_size=1, max_size=5), start=times)
 def test_who_always_has_work_gets_its_share_and_no_more(
     pure: ctypes.CDLL, rate: int, pieces: list[int], start: int
@@ -135,7 +134,6 @@ def test_who_always_has_work_gets_its_share_and_no_more(
     assert worked >= due - 2 * longest
 
 
-@settings(deadline=None)
 @given(
     rate=st.integers(FULL // 10, FULL - 1),
     pieces=st.lists(st.integers(200 * US, 5 * MS), min_size=1, max_size=5),
@@ -151,7 +149,6 @@ def test_by_the_middle_of_each_piece_the_container_has_had_its_share(
         had += ends - begins
 
 
-@settings(deadline=None)
 @given(
     rate=rates,
     where=windows(shortest=4_000),
@@ -168,7 +165,6 @@ def test_work_lies_in_its_window_by_half_at_least(
         assert inside + (ends - begins - LEAD) <= length + (ends - begins) // 2 + LEAD
 
 
-@settings(deadline=None)
 @given(rate=rates, where=windows(), start=times, part=st.floats(0.26, 5))
 def test_a_long_piece_begins_in_its_window_and_ends_as_it_may(
     pure: ctypes.CDLL, rate: int, where: tuple[int, int, int], start: int, part: float
@@ -185,7 +181,6 @@ def test_a_long_piece_begins_in_its_window_and_ends_as_it_may(
         assert (begins + LEAD - begin) % period <= length + LEAD
 
 
-@settings(deadline=None)
 @given(rate=rates, where=windows(), now=times, cost=st.integers(1, 1000 * MS))
 def test_work_that_was_hardly_measured_may_start_in_any_window(
     pure: ctypes.CDLL, rate: int, where: tuple[int, int, int], now: int, cost: int
@@ -195,7 +190,6 @@ def test_work_that_was_hardly_measured_may_start_in_any_window(
     assert admits(pure, terms, Ask(begins, 0, cost, cost, 0, unsure=True))[0]
 
 
-@settings(deadline=None)
 @given(rate=rates, paid=times, now=times, ns=costs)
 def test_what_was_spent_can_be_given_back(
     pure: ctypes.CDLL, rate: int, paid: int, now: int, ns: int
@@ -206,7 +200,6 @@ def test_what_was_spent_can_be_given_back(
     assert abs(back - max(paid, now - SAVINGS)) <= 1
 
 
-@settings(deadline=None)
 @given(word=st.integers(0, 2**64 - 1), rate=st.integers(1, FULL), now=times, cost=costs)
 def test_no_window_word_is_a_trap(
     pure: ctypes.CDLL, word: int, rate: int, now: int, cost: int
@@ -222,7 +215,6 @@ def test_no_window_word_is_a_trap(
     raise AssertionError("never admitted")
 
 
-@settings(deadline=None)
 @given(where=windows(), start=times, length=st.integers(0, 300 * MS), rate=rates)
 def test_ones_own_part_is_all_inside_and_half_outside(
     pure: ctypes.CDLL, where: tuple[int, int, int], start: int, length: int, rate: int
@@ -236,7 +228,6 @@ def test_ones_own_part_is_all_inside_and_half_outside(
     assert abs(split - part) <= 1
 
 
-@settings(deadline=None)
 @given(where=windows(), since=times, start=st.integers(0, 300 * MS), length=st.integers(1, 10**15))
 def test_what_began_before_windows_did_is_shared_by_all(
     pure: ctypes.CDLL, where: tuple[int, int, int], since: int, start: int, length: int
@@ -247,7 +238,6 @@ def test_what_began_before_windows_did_is_shared_by_all(
     assert abs(part - length * where[2] // where[0]) <= 1
 
 
-@settings(deadline=None)
 @given(where=windows(), cycle=st.integers(1, 10**6), first=st.integers(0, 10**5), more=times)
 def test_a_container_has_the_card_from_soon_after_the_begin_of_its_window_to_its_end(
     pure: ctypes.CDLL, where: tuple[int, int, int], cycle: int, first: int, more: int
@@ -264,7 +254,6 @@ def test_a_container_has_the_card_from_soon_after_the_begin_of_its_window_to_its
     assert pure.bucket_whose(byref(Terms(5000, 0, 0, 0)), start, end + more) == OWN
 
 
-@settings(deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(-30, 60), st.integers(0, 40)), min_size=1, max_size=12)
 )

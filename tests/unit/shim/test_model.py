@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -21,6 +19,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+
+from support.effort import effort
 
 from .conftest import shim_env
 from .shell import OUT_OF_MEMORY, SUCCESS, Shell
@@ -317,15 +317,6 @@ class Accounting(RuleBasedStateMachine):
             self.directory.cleanup()
 
 
-@pytest.fixture
-def examples() -> int:
-    """More of them with MIZAR_MODEL_EXAMPLES."""
-    return int(os.environ.get("MIZAR_MODEL_EXAMPLES", "30"))
-
-
-def test_the_accounting_follows_the_model(layout: dict[str, Any], examples: int) -> None:
+def test_the_accounting_follows_the_model(layout: dict[str, Any]) -> None:
     Accounting.layout = layout
-    run_state_machine_as_test(
-        Accounting,
-        settings=settings(max_examples=examples, stateful_step_count=60, deadline=None),
-    )
+    run_state_machine_as_test(Accounting, settings=effort(10, stateful_step_count=60))

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from support.effort import times
+
 from .conftest import run, shim_env
 from .shell import OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Shell
 from .slot import MIB, Card, Slot, card_uuid
@@ -181,7 +183,7 @@ def test_own_pid_and_start_time_are_told(env: dict[str, str], slot: Slot) -> Non
 
 @pytest.mark.parametrize("storm", ["threads", "processes", "kills", "crowd"])
 def test_storm(storm: str, env: dict[str, str], slot: Slot) -> None:
-    run("storm", storm, "60", env=env)
+    run("storm", storm, str(times(20)), env=env)
     assert slot.used(0) == 0
 
 
@@ -191,5 +193,5 @@ def test_forks_while_threads_allocate_and_launch(
 ) -> None:
     """The children begin anew, or execute something else: none hangs, and no byte is lost."""
     slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=mode))
-    run("storm", "forks", "90", env=env, timeout=60)
+    run("storm", "forks", str(times(30)), env=env, timeout=60)
     assert slot.used(0) == 0

@@ -1,10 +1,11 @@
 """What holds for every pod, whatever is in it."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mizar_core.names import parse_resource, tenant_of
 from mizar_operator.webhook.asks import asks_of
+from support.effort import effort
 from unit.webhook.builders import Object, decide, patched, pool
 
 POOLS = (pool(), pool("shared", tenancy="Shared", resourcePrefix="shared.example.com"))
@@ -61,7 +62,7 @@ def is_share(key: str) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@effort(20)
 @given(specs, st.booleans())
 def test_a_second_review_finds_nothing_to_do(spec: Object, template: bool) -> None:
     decision = decide(spec, *POOLS, template=template)
@@ -71,7 +72,7 @@ def test_a_second_review_finds_nothing_to_do(spec: Object, template: bool) -> No
         assert (again.patch, again.refusals) == ([], ())
 
 
-@settings(max_examples=60, deadline=None)
+@effort(20)
 @given(specs, st.booleans())
 def test_nobody_elses_resources_are_touched(spec: Object, template: bool) -> None:
     decision = decide(spec, *POOLS, template=template)
@@ -79,7 +80,7 @@ def test_nobody_elses_resources_are_touched(spec: Object, template: bool) -> Non
         assert foreign_entries(patched(spec, decision)) == foreign_entries(spec)
 
 
-@settings(max_examples=60, deadline=None)
+@effort(20)
 @given(specs)
 def test_an_accepted_pod_asks_for_its_own_tenants_devices_only(spec: Object) -> None:
     decision = decide(spec, *POOLS)
@@ -90,7 +91,7 @@ def test_an_accepted_pod_asks_for_its_own_tenants_devices_only(spec: Object) -> 
                 assert ask.parsed.prefix in ("team-a.mizar.share", "shared.example.com")
 
 
-@settings(max_examples=60, deadline=None)
+@effort(20)
 @given(specs)
 def test_amounts_stay(spec: Object) -> None:
     def amounts(one: Object) -> list[tuple[int, str]]:
@@ -101,7 +102,7 @@ def test_amounts_stay(spec: Object) -> None:
         assert amounts(patched(spec, decision)) == amounts(spec)
 
 
-@settings(max_examples=60, deadline=None)
+@effort(20)
 @given(specs, st.booleans())
 def test_an_update_that_asks_for_nothing_new_passes(spec: Object, template: bool) -> None:
     decision = decide(spec, *POOLS, old=spec, template=template)

@@ -1,0 +1,28 @@
+"""How hard the tests try that try at random.
+
+MIZAR_EFFORT=1, as in `make check`, is quick. `make test`, and so CI, tries three times as hard:
+as many more examples, rounds and deaths. Who looks for something rare asks for 20 or more.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+EFFORT = float(os.environ.get("MIZAR_EFFORT", "1"))
+EXAMPLES = 34
+"""Of a property that asks for no other number."""
+
+
+def times(number: int) -> int:
+    """As many as the effort makes of it."""
+    return max(1, round(number * EFFORT))
+
+
+def effort(examples: int = EXAMPLES, **more: object) -> settings:
+    """Settings for a test that draws so many examples when nothing else is asked for."""
+    return settings(
+        max_examples=times(examples),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        **more,  # type: ignore[arg-type]
+    )
