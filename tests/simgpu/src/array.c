@@ -1,5 +1,7 @@
 #include "array.h"
 
+#include "external.h"
+
 #include <stdlib.h>
 
 enum { MAGIC = 0x41525221, MIP_MAGIC = 0x4d495021, LEVELS = 16, ROW = 512 };
@@ -143,25 +145,49 @@ static uint64_t lay_out_levels(CUmipmappedArray array, CUDA_ARRAY3D_DESCRIPTOR s
     return bytes;
 }
 
-API CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape,
-                                    unsigned levels) {
-    TRY(driver_ready());
-    if (!array || !shape || !levels || levels > LEVELS) return CUDA_ERROR_INVALID_VALUE;
+static CUmipmappedArray new_mipmapped(const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels,
+                                      uint64_t *bytes) {
     CUmipmappedArray made = calloc(1, sizeof *made);
-    if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!made) abort();
     made->magic = MIP_MAGIC;
     made->levels = levels;
-    CUresult result = take(lay_out_levels(made, *shape), shape->Flags, &made->memory);
+    *bytes = lay_out_levels(made, *shape);
+    return made;
+}
+
+/* After the `result` of taking its memory. */
+static CUresult settle_mipmapped(CUmipmappedArray *array, CUmipmappedArray made, CUresult result) {
     if (result) {
         free(made);
         return result;
     }
-    for (unsigned i = 0; i < levels; i++) {
+    for (unsigned i = 0; i < made->levels; i++) {
         if (made->memory) made->level[i].base += made->memory->base;
         else made->level[i].base = NULL;
     }
     *array = made;
     return CUDA_SUCCESS;
+}
+
+API CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape,
+                                    unsigned levels) {
+    uint64_t bytes;
+    TRY(driver_ready());
+    if (!array || !shape || !levels || levels > LEVELS) return CUDA_ERROR_INVALID_VALUE;
+    CUmipmappedArray made = new_mipmapped(shape, levels, &bytes);
+    return settle_mipmapped(array, made, take(bytes, shape->Flags, &made->memory));
+}
+
+API CUresult cuExternalMemoryGetMappedMipmappedArray(
+    CUmipmappedArray *array, CUexternalMemory external,
+    const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *shape) {
+    uint64_t bytes;
+    TRY(driver_ready());
+    if (!array || !shape || !shape->numLevels || shape->numLevels > LEVELS)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUmipmappedArray made = new_mipmapped(&shape->arrayDesc, shape->numLevels, &bytes);
+    CUresult result = external_map(external, shape->offset, bytes, &made->memory);
+    return settle_mipmapped(array, made, result);
 }
 
 static CUresult check_mipmapped(CUmipmappedArray array) {

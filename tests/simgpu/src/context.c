@@ -19,6 +19,7 @@ static __thread int depth;
 static void close_context(CUcontext context) {
     stream_end_context(context);
     memory_end_context(context);
+    external_end_context(context);
     context->alive = false;
     driver.sim.state->processes[driver.sim.slot].contexts[context->card]--;
     code_end_context(context);

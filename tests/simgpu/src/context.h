@@ -48,6 +48,7 @@ CUresult library_enter_context(CUcontext context);
 /* ... and when it ends. */
 void stream_end_context(CUcontext context);
 void memory_end_context(CUcontext context);
+void external_end_context(CUcontext context);
 void code_end_context(CUcontext context);
 
 #endif

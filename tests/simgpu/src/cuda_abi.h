@@ -150,6 +150,11 @@ typedef struct {
     int Format;
     unsigned NumChannels, Flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
+typedef struct {
+    uint64_t offset;
+    CUDA_ARRAY3D_DESCRIPTOR arrayDesc;
+    unsigned numLevels, reserved[16];
+} CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
 /* The first versions. */
 typedef struct {
     unsigned Width, Height;

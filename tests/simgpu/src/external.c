@@ -1,5 +1,5 @@
 /* Memory of other interfaces, as a descriptor of a file in memory. It is on the card, counted by who
- * imports it, from then on until the object and every buffer on it are gone. */
+ * imports it, from then on until the object and all that was mapped from it are gone. */
 #include "external.h"
 
 #include <stdlib.h>
@@ -14,8 +14,12 @@ struct CUextMemory_st {
     unsigned card;
     int fd;
     uint64_t bytes;
-    unsigned users; /* its handle, and buffers */
+    unsigned users; /* its handle, and what is mapped */
+    CUcontext context;
+    CUexternalMemory next, *link; /* among the handles */
 };
+
+static CUexternalMemory all; /* guarded by memory_lock */
 
 static CUresult check(CUexternalMemory external) {
     TRY(driver_ready());
@@ -27,6 +31,31 @@ void external_drop(CUexternalMemory external) {
     sim_give(&driver.sim, external->card, round_up(external->bytes, PAGE_BYTES));
     close(external->fd);
     free(external);
+}
+
+static void link_up(CUexternalMemory external) {
+    pthread_mutex_lock(&memory_lock);
+    external->next = all;
+    external->link = &all;
+    if (all) all->link = &external->next;
+    all = external;
+    pthread_mutex_unlock(&memory_lock);
+}
+
+static void end_handle(CUexternalMemory external) {
+    *external->link = external->next;
+    if (external->next) external->next->link = external->link;
+    external->magic = 0;
+    external_drop(external);
+}
+
+void external_end_context(CUcontext context) {
+    pthread_mutex_lock(&memory_lock);
+    for (CUexternalMemory next, each = all; each; each = next) {
+        next = each->next;
+        if (each->context == context) end_handle(each);
+    }
+    pthread_mutex_unlock(&memory_lock);
 }
 
 static bool holds(int fd, uint64_t bytes) {
@@ -44,54 +73,63 @@ API CUresult cuImportExternalMemory(CUexternalMemory *external,
     if (!holds(from->handle.fd, from->size)) return CUDA_ERROR_INVALID_VALUE;
     CUexternalMemory made = calloc(1, sizeof *made);
     if (!made) abort();
-    *made = (struct CUextMemory_st){MAGIC, context->card, from->handle.fd, from->size, 1};
-    if (sim_take(&driver.sim, context->card, round_up(from->size, PAGE_BYTES))) {
-        *external = made;
-        return CUDA_SUCCESS;
+    *made = (struct CUextMemory_st){.magic = MAGIC, .card = context->card, .fd = from->handle.fd,
+                                    .bytes = from->size, .users = 1,
+                                    .context = context_whole(context)};
+    if (!sim_take(&driver.sim, context->card, round_up(from->size, PAGE_BYTES))) {
+        free(made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    free(made);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    link_up(made);
+    *external = made;
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuDestroyExternalMemory(CUexternalMemory external) {
     TRY(check(external));
     pthread_mutex_lock(&memory_lock);
-    external->magic = 0;
-    external_drop(external);
+    end_handle(external);
     pthread_mutex_unlock(&memory_lock);
     return CUDA_SUCCESS;
 }
 
-static CUresult map(CUcontext context, CUexternalMemory external,
-                    const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape, CUdeviceptr *pointer) {
-    struct allocation *made;
-    TRY(memory_reserve(context, shape->size, &made));
-    void *at = mmap((void *)(uintptr_t)made->base, shape->size, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_FIXED, external->fd, (off_t)shape->offset);
+static CUresult map(CUcontext context, CUexternalMemory external, uint64_t offset, uint64_t bytes,
+                    struct allocation **made) {
+    TRY(memory_reserve(context, bytes, made));
+    void *at = mmap((void *)(uintptr_t)(*made)->base, bytes, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_FIXED, external->fd, (off_t)offset);
     if (at == MAP_FAILED) {
-        memory_free(made);
+        memory_free(*made);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    made->kind = MEMORY_EXTERNAL;
-    made->idle = false;
-    made->external = external;
+    (*made)->kind = MEMORY_EXTERNAL;
+    (*made)->idle = false;
+    (*made)->external = external;
     external->users++;
-    *pointer = made->base;
     return CUDA_SUCCESS;
+}
+
+CUresult external_map(CUexternalMemory external, uint64_t offset, uint64_t bytes,
+                      struct allocation **made) {
+    CUcontext context;
+    TRY(check(external));
+    TRY(context_current(&context));
+    if (!bytes || offset % FILE_PAGE || offset > external->bytes ||
+        bytes > external->bytes - offset)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&memory_lock);
+    CUresult result = map(context, external, offset, bytes, made);
+    pthread_mutex_unlock(&memory_lock);
+    return result;
 }
 
 /* The buffer is freed by cuMemFree. */
 API CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory external,
                                              const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape) {
-    CUcontext context;
-    TRY(check(external));
-    TRY(context_current(&context));
-    if (!pointer || !shape || !shape->size || shape->flags || shape->offset % FILE_PAGE)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (shape->offset > external->bytes || shape->size > external->bytes - shape->offset)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&memory_lock);
-    CUresult result = map(context, external, shape, pointer);
-    pthread_mutex_unlock(&memory_lock);
-    return result;
+    struct allocation *made;
+    TRY(driver_ready());
+    if (!pointer || !shape || shape->flags) return CUDA_ERROR_INVALID_VALUE;
+    TRY(external_map(external, shape->offset, shape->size, &made));
+    *pointer = made->base;
+    return CUDA_SUCCESS;
 }

@@ -14,7 +14,7 @@ enum memory_kind {
     MEMORY_POOL,
     MEMORY_GRAPH,
     MEMORY_IMPORTED,
-    MEMORY_EXTERNAL /* a buffer on external memory, which counts it */
+    MEMORY_EXTERNAL /* mapped from external memory, which counts it */
 };
 
 struct allocation {

@@ -98,6 +98,9 @@ CUresult cuImportExternalMemory(CUexternalMemory *external,
 CUresult cuDestroyExternalMemory(CUexternalMemory external);
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory external,
                                          const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape);
+CUresult cuExternalMemoryGetMappedMipmappedArray(
+    CUmipmappedArray *array, CUexternalMemory external,
+    const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *shape);
 
 CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *shape);
 CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *shape);
@@ -107,6 +110,7 @@ CUresult cuArrayDestroy(CUarray array);
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape,
                                 unsigned levels);
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array);
+CUresult cuMipmappedArrayGetLevel(CUarray *level, CUmipmappedArray array, unsigned number);
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags);
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer);

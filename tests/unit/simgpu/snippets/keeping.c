@@ -154,6 +154,71 @@ SNIPPET(buffers_of_external_memory_are_the_same_memory) {
     OK(cuDestroyExternalMemory(external));
 }
 
+SNIPPET(a_mipmapped_array_of_external_memory_is_the_same_memory) {
+    const CUDA_EXTERNAL_MEMORY_BUFFER_DESC all = {.size = 3 * PAGE};
+    CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC shape = {
+        .offset = PAGE, .arrayDesc = {1024, 256, 0, 0x20, 1, 0}, .numLevels = 2};
+    CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcPitch = sizeof(int),
+                          .dstMemoryType = CU_MEMORYTYPE_ARRAY, .dstXInBytes = 8,
+                          .WidthInBytes = sizeof(int), .Height = 1};
+    CUmipmappedArray array;
+    CUdeviceptr whole;
+    int value = 42, back = 0;
+    start();
+    size_t before = used();
+    CUexternalMemory external = import(3 * PAGE);
+    OK(cuExternalMemoryGetMappedBuffer(&whole, external, &all));
+    OK(cuExternalMemoryGetMappedMipmappedArray(&array, external, &shape));
+    OK(cuMipmappedArrayGetLevel(&copy.dstArray, array, 0));
+    copy.srcHost = &value;
+    OK(cuMemcpy2D_v2(&copy));
+    OK(cuMemcpyDtoH_v2(&back, whole + PAGE + 8, sizeof back));
+    EQUAL(back, 42);
+    OK(cuMemFree_v2(whole));
+    OK(cuDestroyExternalMemory(external));
+    EQUAL(used(), before + 3 * PAGE);
+    OK(cuMipmappedArrayDestroy(array));
+    EQUAL(used(), before);
+}
+
+SNIPPET(an_array_has_to_fit_into_external_memory) {
+    CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC shape = {
+        .arrayDesc = {1024, 1024, 0, 0x20, 1, 0}, .numLevels = 1};
+    CUmipmappedArray array;
+    start();
+    CUexternalMemory external = import(2 * PAGE);
+    OK(cuExternalMemoryGetMappedMipmappedArray(&array, external, &shape));
+    shape.numLevels = 2;
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuExternalMemoryGetMappedMipmappedArray(&array, external, &shape));
+    OK(cuDestroyExternalMemory(external));
+    GIVES(CUDA_ERROR_INVALID_HANDLE,
+          cuExternalMemoryGetMappedMipmappedArray(&array, external, &shape));
+}
+
+SNIPPET(external_memory_goes_with_its_context) {
+    const CUDA_EXTERNAL_MEMORY_BUFFER_DESC shape = {.size = PAGE};
+    CUcontext context, popped;
+    CUdeviceptr pointer;
+    start();
+    size_t before = used();
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    CUexternalMemory external = import(PAGE);
+    OK(cuExternalMemoryGetMappedBuffer(&pointer, external, &shape));
+    OK(cuDestroyExternalMemory(external));
+    import(3 * PAGE);
+    OK(cuCtxDestroy_v2(context));
+    EQUAL(used(), before);
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    external = import(PAGE);
+    OK(cuCtxPopCurrent_v2(&popped));
+    OK(cuExternalMemoryGetMappedBuffer(&pointer, external, &shape));
+    OK(cuCtxDestroy_v2(context));
+    EQUAL(used(), before + PAGE);
+    OK(cuMemFree_v2(pointer));
+    EQUAL(used(), before);
+}
+
 SNIPPET(external_memory_has_to_find_room) {
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {.type = 1, .size = 16 * GIB};
     CUexternalMemory external;
