@@ -1,6 +1,7 @@
 #include "account.h"
 
 #include "gate.h"
+#include "imports.h"
 #include "shares.h"
 #include "slots.h"
 #include "uses.h"
@@ -109,12 +110,15 @@ static void leave_whole(struct regions *regions, const struct alloc *alloc) {
         uses_release(regions, alloc->card, alloc->bytes);
     else
         account_release(regions, alloc->card, alloc->bytes);
-    if (account_is_import(alloc)) account_absent(regions, alloc->card, -(int64_t)alloc->bytes);
+    if (alloc->kind == ALLOC_IMPORTED)
+        account_absent(regions, alloc->card, -(int64_t)alloc->bytes);
 }
 
 void account_leave(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
     if (alloc->kind == ALLOC_SMALL)
         leave_pages(regions, alloc, pointer / PAGE_BYTES, page_after(pointer, alloc->bytes));
+    else if (alloc->kind == ALLOC_EXTERNAL)
+        imports_leave(regions, alloc->import);
     else if (account_is_share(alloc))
         shares_give(regions, alloc->card);
     else if (account_is_array(alloc) && shares_inherit(regions, alloc->card)) /* if it was small */

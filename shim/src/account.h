@@ -39,11 +39,6 @@ static inline bool account_is_array(const struct alloc *alloc) {
     return (alloc->kind == ALLOC_ARRAY || alloc->kind == ALLOC_MIPMAP) && alloc->bytes;
 }
 
-/* Whether it may count for another process, and not for this one. */
-static inline bool account_is_import(const struct alloc *alloc) {
-    return alloc->kind == ALLOC_EXTERNAL || alloc->kind == ALLOC_IMPORTED;
-}
-
 /* Whether it shares pages with others like it, and has no address: shares.h counts it. */
 static inline bool account_is_share(const struct alloc *alloc) {
     return account_is_array(alloc) && alloc->bytes < SMALL_BYTES;

@@ -15,7 +15,7 @@ enum alloc_kind {
     ALLOC_POOLED,    /* the same, out of a pool: `owner` is the pool's number */
     ALLOC_ARRAY,     /* CUarray */
     ALLOC_MIPMAP,    /* CUmipmappedArray */
-    ALLOC_EXTERNAL,  /* CUexternalMemory */
+    ALLOC_EXTERNAL,  /* CUexternalMemory; with keys of other kinds, what is mapped from one */
     ALLOC_GRAPH_EXEC, /* CUgraphExec: the memory that its launches need */
     ALLOC_MODULE,    /* CUmodule: its code */
     ALLOC_LIBRARY,   /* CUlibrary: its code in one context */
@@ -25,7 +25,10 @@ enum alloc_kind {
 #define ALLOC_OWNER_MAX 1023u
 
 struct alloc {
-    uint64_t bytes; /* charged; up to MIZAR_BYTES_MAX */
+    union {
+        uint64_t bytes;  /* charged; up to MIZAR_BYTES_MAX */
+        uint64_t import; /* ALLOC_EXTERNAL: its number, no larger; what it costs is in imports.c */
+    };
     int card;
     enum alloc_kind kind;
     unsigned owner; /* number of the context it dies with, or of its pool; 0: of none */

@@ -62,8 +62,7 @@ static CUresult reserve(struct charge *charge, int card, uint64_t bytes) {
     return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Finds out where the current context is. */
-static CUresult begin_current(struct charge *charge) {
+CUresult charge_here(struct charge *charge) {
     CUdevice device;
     CUresult result = begin(charge);
     if (result != CUDA_SUCCESS || !charge->regions) return result;
@@ -75,13 +74,13 @@ static CUresult begin_current(struct charge *charge) {
 }
 
 CUresult charge_current(struct charge *charge, uint64_t bytes) {
-    CUresult result = begin_current(charge);
+    CUresult result = charge_here(charge);
     if (result != CUDA_SUCCESS || !charge->regions) return result;
     return reserve(charge, charge->alloc.card, bytes);
 }
 
 CUresult charge_memory(struct charge *charge, uint64_t bytes) {
-    CUresult result = begin_current(charge);
+    CUresult result = charge_here(charge);
     if (result != CUDA_SUCCESS || !charge->regions) return result;
     bool small = bytes <= SMALL_BYTES;
     result = reserve(charge, charge->alloc.card, small ? PAGE_BYTES : bytes);
@@ -92,7 +91,7 @@ CUresult charge_memory(struct charge *charge, uint64_t bytes) {
 }
 
 CUresult charge_array(struct charge *charge, uint64_t bytes, enum alloc_kind kind) {
-    CUresult result = begin_current(charge);
+    CUresult result = charge_here(charge);
     charge->alloc.kind = kind;
     if (result != CUDA_SUCCESS || !charge->regions) return result;
     charge->alloc.bytes = bytes;
@@ -136,33 +135,30 @@ void charge_cancel(struct charge *charge) {
     charge->reserved = false;
 }
 
-/* False: it cannot be remembered, and is no longer charged. */
-static bool remember(struct charge *charge, uint64_t key) {
-    struct regions *regions = charge->regions;
-    bool small = charge->alloc.kind == ALLOC_SMALL;
-    charge->reserved = false;
-    allocs_prefetch(regions->process, key);
-    if (small && !account_enter_pages(regions, key, &charge->alloc)) return false;
-    if (account_is_import(&charge->alloc))
-        account_absent(regions, charge->alloc.card, (int64_t)charge->alloc.bytes);
-    if (allocs_put(regions->process, key, charge->alloc)) return true;
-    account_leave(regions, key, &charge->alloc);
-    return false;
-}
-
 void charge_free(struct charge *charge, uint64_t bytes, uint64_t key, charge_undo *undo) {
     if (undo(key) == CUDA_SUCCESS || !charge->regions) return;
     account_force(charge->regions, charge->alloc.card, larger(account_size(bytes), PAGE_BYTES));
 }
 
+/* What cannot be remembered is freed again; what the driver does not free stays charged. */
+static CUresult remember(struct charge *charge, uint64_t key, charge_undo *undo) {
+    struct regions *regions = charge->regions;
+    bool small = charge->alloc.kind == ALLOC_SMALL;
+    charge->reserved = false;
+    allocs_prefetch(regions->process, key);
+    if (small && !account_enter_pages(regions, key, &charge->alloc))
+        charge_free(charge, charge->alloc.bytes, key, undo);
+    else if (allocs_put(regions->process, key, charge->alloc))
+        return CUDA_SUCCESS;
+    else if (undo(key) == CUDA_SUCCESS)
+        account_leave(regions, key, &charge->alloc);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, charge_undo *undo) {
     if (!charge->reserved) return result;
-    if (result != CUDA_SUCCESS)
-        charge_cancel(charge);
-    else if (!remember(charge, key)) {
-        charge_free(charge, charge->alloc.bytes, key, undo);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (result == CUDA_SUCCESS) return remember(charge, key, undo);
+    charge_cancel(charge);
     return result;
 }
 

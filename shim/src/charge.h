@@ -42,6 +42,9 @@ CUresult charge_current(struct charge *charge, uint64_t bytes);
 CUresult charge_array(struct charge *charge, uint64_t bytes, enum alloc_kind kind);
 CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device);
 
+/* Reserves nothing: only finds out where the current context is. */
+CUresult charge_here(struct charge *charge);
+
 /* The true size is known now. OUT_OF_MEMORY when the difference is not allowed. */
 CUresult charge_correct(struct charge *charge, uint64_t bytes);
 

@@ -132,6 +132,17 @@ typedef struct {
 } CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
 
 typedef struct {
+    unsigned long long offset, bytes;
+    unsigned flags, reserved[16];
+} CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
+
+typedef struct {
+    unsigned long long offset;
+    CUDA_ARRAY3D_DESCRIPTOR array;
+    unsigned levels, reserved[16];
+} CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
+
+typedef struct {
     CUmemPoolProps pool;
     const void *access;
     size_t access_count;
@@ -268,6 +279,7 @@ enum {
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NOT_INITIALIZED = 3,
     CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_NOT_SUPPORTED = 801,
@@ -551,6 +563,11 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunc
 CUresult cuImportExternalMemory(CUexternalMemory *memory,
                                 const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *descriptor);
 CUresult cuDestroyExternalMemory(CUexternalMemory memory);
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
+                                         const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape);
+CUresult cuExternalMemoryGetMappedMipmappedArray(
+    CUmipmappedArray *array, CUexternalMemory memory,
+    const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *shape);
 CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags);
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer);

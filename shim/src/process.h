@@ -126,6 +126,9 @@ struct process {
     uint64_t varied_at;     /* when work of varying costs was last launched */
     uint32_t streams_ended; /* so far */
     uint32_t captures;      /* of streams, that are under way */
+    struct map imports;     /* by their numbers */
+    uint64_t imports_made;
+    uint32_t import_lock;
 };
 
 /* A lock that may be waited for; held for microseconds, never over a call that may not return. */

@@ -172,7 +172,8 @@ static void run_threads(void *(*function)(void *)) {
 }
 
 static void table_extremes(void) {
-    struct alloc alloc = {MIZAR_BYTES_MAX, 15, 15, ALLOC_OWNER_MAX, true};
+    struct alloc alloc = {.bytes = MIZAR_BYTES_MAX, .card = 15, .kind = 15,
+                          .owner = ALLOC_OWNER_MAX, .stand_in = true};
     CHECK(allocs_put(table, UINT64_MAX - 1, alloc));
     CHECK(allocs_take(table, UINT64_MAX - 1, &alloc));
     CHECK_IS(alloc.bytes, MIZAR_BYTES_MAX);

@@ -1038,6 +1038,24 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
     return result;
 }
 
+EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
+                                                const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape) {
+    CALLED(cuExternalMemoryGetMappedBuffer);
+    (void)memory, (void)shape;
+    return take(pointer, 512);
+}
+
+EXPORT CUresult cuExternalMemoryGetMappedMipmappedArray(
+    CUmipmappedArray *array, CUexternalMemory memory,
+    const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *shape) {
+    CUdeviceptr pointer = 0;
+    CALLED(cuExternalMemoryGetMappedMipmappedArray);
+    (void)memory, (void)shape;
+    CUresult result = take(&pointer, 512);
+    *array = (CUmipmappedArray)(uintptr_t)pointer;
+    return result;
+}
+
 /* Everything that is opened is 40 MiB. */
 EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags) {
     CALLED(cuIpcOpenMemHandle);

@@ -1031,6 +1031,202 @@ static void external(void) {
     CHECK_IS(api_used(0), 0);
 }
 
+/* ---- what is mapped from imported memory ---- */
+
+static CUexternalMemory import(uint64_t bytes) {
+    CUexternalMemory memory;
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC shape = {.type = 1, .bytes = bytes};
+    CHECK_IS(api.cuImportExternalMemory(&memory, &shape), CUDA_SUCCESS);
+    return memory;
+}
+
+typedef CUresult map_function(uint64_t *made, CUexternalMemory memory);
+typedef CUresult unmap_function(uint64_t made);
+
+static CUresult map_buffer(uint64_t *made, CUexternalMemory memory) {
+    const CUDA_EXTERNAL_MEMORY_BUFFER_DESC whole = {.bytes = 40 * MIB};
+    return api.cuExternalMemoryGetMappedBuffer(made, memory, &whole);
+}
+
+static CUresult free_buffer_v1(uint64_t made) {
+    return api.cuMemFree((CUdeviceptr_v1)made);
+}
+
+static CUresult map_array(uint64_t *made, CUexternalMemory memory) {
+    const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC whole = {
+        .array = {1024, 1024, 0, FLOAT, 1, 0}, .levels = 2};
+    return api.cuExternalMemoryGetMappedMipmappedArray((CUmipmappedArray *)made, memory, &whole);
+}
+
+static CUresult destroy_array(uint64_t made) {
+    return api.cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)made);
+}
+
+static void handle_goes_first(map_function *map, unmap_function *drop) {
+    uint64_t one, other, none;
+    CUexternalMemory memory = import(40 * MIB);
+    CHECK_IS(map(&one, memory), CUDA_SUCCESS);
+    CHECK_IS(map(&other, memory), CUDA_SUCCESS);
+    CHECK_IS(api.cuDestroyExternalMemory(memory), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(map(&none, memory), CUDA_ERROR_INVALID_HANDLE);
+    CHECK_IS(drop(one), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(drop(other), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
+static void handle_goes_last(map_function *map, unmap_function *drop) {
+    uint64_t made;
+    CUexternalMemory memory = import(40 * MIB);
+    CHECK_IS(map(&made, memory), CUDA_SUCCESS);
+    CHECK_IS(drop(made), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(api.cuDestroyExternalMemory(memory), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
+/* What the driver refuses changes nothing. */
+static void mapping_refused(map_function *map, unmap_function *drop) {
+    uint64_t made, none;
+    CUexternalMemory memory = import(40 * MIB);
+    CHECK_IS(map(&made, memory), CUDA_SUCCESS);
+    fake.fail = 999;
+    CHECK_IS(map(&none, memory), 999);
+    CHECK_IS(drop(made), 999);
+    CHECK_IS(api.cuDestroyExternalMemory(memory), 999);
+    fake.fail = 0;
+    CHECK_IS(api.cuDestroyExternalMemory(memory), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(drop(made), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
+static void mapped(map_function *map, unmap_function *drop) {
+    handle_goes_first(map, drop);
+    handle_goes_last(map, drop);
+    mapping_refused(map, drop);
+}
+
+static void mapped_buffer(void) {
+    mapped(map_buffer, api.cuMemFree_v2);
+    mapped(map_buffer, free_buffer_v1);
+}
+
+static void mapped_array(void) {
+    mapped(map_array, destroy_array);
+}
+
+/* A context takes with it what was imported there, and what is mapped there. */
+static void import_in_context(void) {
+    CUcontext made;
+    CUdeviceptr pointer;
+    CHECK_IS(make_v2(&made), CUDA_SUCCESS);
+    CUexternalMemory memory = import(20 * MIB);
+    CHECK_IS(map_buffer(&pointer, memory), CUDA_SUCCESS);
+    CHECK_IS(api.cuDestroyExternalMemory(memory), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 20 * MIB);
+    CHECK_IS(api.cuCtxDestroy_v2(made), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 0);
+    CHECK_IS(make_v2(&made), CUDA_SUCCESS);
+    memory = import(20 * MIB);
+    fake_use(0);
+    CHECK_IS(map_buffer(&pointer, memory), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxDestroy_v2(made), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 20 * MIB);
+    CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 0);
+}
+
+static CUexternalMemory imported;
+static CUdeviceptr buffer;
+
+static void destroy_imported(void) {
+    CHECK_IS(api.cuDestroyExternalMemory(imported), CUDA_SUCCESS);
+}
+
+static void map_imported(void) {
+    fake_use(0);
+    CHECK_IS(map_buffer(&buffer, imported), CUDA_SUCCESS);
+}
+
+static void free_buffer(void) {
+    CHECK_IS(api.cuMemFree_v2(buffer), CUDA_SUCCESS);
+}
+
+static void destroy_beside(void) {
+    destroy_imported();
+    CHECK_IS(api_used(0), 40 * MIB);
+}
+
+/* Its handle is another's before its end is known. */
+static void import_again(void) {
+    CUdeviceptr none;
+    CHECK_IS(map_buffer(&none, imported), CUDA_ERROR_INVALID_HANDLE);
+    free_buffer();
+    CHECK_IS(api_used(0), 40 * MIB);
+    fake.next = (uintptr_t)imported;
+    CHECK(import(20 * MIB) == imported);
+    map_imported();
+    CHECK_IS(api_used(0), 60 * MIB);
+}
+
+/* The same for what is mapped. */
+static void map_again(void) {
+    destroy_imported();
+    imported = import(20 * MIB);
+    fake.next = buffer;
+    map_imported();
+    CHECK_IS(fake.next, buffer + 512);
+    CHECK_IS(api_used(0), 60 * MIB);
+}
+
+static void imports_wait(void) {
+    imported = import(40 * MIB);
+    while_in(FAKE_cuExternalMemoryGetMappedBuffer, map_imported, destroy_beside);
+    CHECK_IS(api_used(0), 40 * MIB);
+    free_buffer();
+    CHECK_IS(api_used(0), 0);
+    imported = import(40 * MIB);
+    map_imported();
+    while_in(FAKE_cuDestroyExternalMemory, destroy_imported, import_again);
+    CHECK_IS(api_used(0), 20 * MIB);
+    destroy_imported();
+    free_buffer();
+    CHECK_IS(api_used(0), 0);
+    imported = import(40 * MIB);
+    map_imported();
+    while_in(FAKE_cuMemFree_v2, free_buffer, map_again);
+    CHECK_IS(api_used(0), 20 * MIB);
+    destroy_imported();
+    free_buffer();
+    CHECK_IS(api_used(0), 0);
+}
+
+static CUresult import_without_memory(bool heap) {
+    CUexternalMemory memory;
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC shape = {.type = 1, .bytes = 20 * MIB};
+    struct rlimit before = allow_nothing();
+    while (!heap && malloc(16)) continue;
+    CUresult result = api.cuImportExternalMemory(&memory, &shape);
+    CHECK(!setrlimit(RLIMIT_AS, &before));
+    return result;
+}
+
+/* The same for imports: those that nothing can be noted of are not even asked for. */
+static void import_unremembered(void) {
+    if (getenv("ASAN_OPTIONS")) return; /* its malloc does not fail */
+    CHECK_IS(import_without_memory(true), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuDestroyExternalMemory], 1);
+    CHECK_IS(api_used(0), 0);
+    fake.frees_nothing = 1;
+    CHECK_IS(import_without_memory(true), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api_used(0), 20 * MIB);
+    CHECK_IS(import_without_memory(false), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuImportExternalMemory], 2);
+    CHECK_IS(api_used(0), 20 * MIB);
+}
+
 static void ipc_with(CUresult (*open)(CUdeviceptr *, CUipcMemHandle, unsigned)) {
     CUipcMemHandle handle = {{0}};
     CUdeviceptr pointer, other;
@@ -1310,6 +1506,11 @@ static const struct {
     {"cuGraphInstantiate", graphs},
     {"capture", capture},
     {"cuImportExternalMemory", external},
+    {"cuExternalMemoryGetMappedBuffer", mapped_buffer},
+    {"cuExternalMemoryGetMappedMipmappedArray", mapped_array},
+    {"import_in_context", import_in_context},
+    {"imports_wait", imports_wait},
+    {"import_unremembered", import_unremembered},
     {"cuIpcOpenMemHandle", ipc_v1},
     {"cuIpcOpenMemHandle_v2", ipc},
     {"foreign_card", foreign_card},

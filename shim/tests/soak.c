@@ -48,13 +48,6 @@ struct CUmulticastObjectProp_st {
     unsigned long long handle_types, flags;
 };
 
-typedef struct {
-    unsigned long long offset, bytes;
-    unsigned flags, reserved[16];
-} CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
-CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
-                                         const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape);
-
 static uint64_t random_next(uint64_t *state) {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -210,12 +203,27 @@ static void give_sparse(struct object *object) {
     give_second(object);
 }
 
+static void map_external(struct object *object, bool buffer) {
+    const CUDA_EXTERNAL_MEMORY_BUFFER_DESC whole = {.bytes = object->bytes};
+    const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC part = {
+        .array = {64, 64, 0, 0x20, 1, 0}, .levels = 2};
+    CUexternalMemory memory = (CUexternalMemory)object->handle;
+    object->second = 0;
+    if (buffer) DO(cuExternalMemoryGetMappedBuffer, &object->address, memory, &whole);
+    else DO(cuExternalMemoryGetMappedMipmappedArray, (CUmipmappedArray *)&object->second, memory,
+            &part);
+}
+
+static void end_import(struct object *object) {
+    if (object->handle) DO(cuDestroyExternalMemory, (CUexternalMemory)object->handle);
+    object->handle = 0;
+}
+
 /* A file in memory stands for another interface's memory; once imported, it is the driver's. */
 static void take_external(struct object *object, uint64_t bytes) {
     enum { OPAQUE_FD = 1 };
     object->bytes = (bytes + PAGE - 1) & -PAGE;
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {.type = OPAQUE_FD, .bytes = object->bytes};
-    const CUDA_EXTERNAL_MEMORY_BUFFER_DESC whole = {.bytes = object->bytes};
     CHECK((from.handle.fd = memfd_create("soak", MFD_CLOEXEC)) >= 0);
     CHECK(!ftruncate(from.handle.fd, (off_t)object->bytes));
     if (!granted(CALL(cuImportExternalMemory, (CUexternalMemory *)&object->handle, &from))) {
@@ -223,14 +231,15 @@ static void take_external(struct object *object, uint64_t bytes) {
         return;
     }
     object->kind = EXTERNAL;
-    CHECK_IS(CALL(cuExternalMemoryGetMappedBuffer, &object->address,
-                  (CUexternalMemory)object->handle, &whole),
-             CUDA_SUCCESS);
+    map_external(object, bytes % 3);
+    if (bytes % 2) end_import(object);
 }
 
-static void give_external(struct object *object) {
-    CHECK_IS(CALL(cuMemFree_v2, object->address), CUDA_SUCCESS);
-    CHECK_IS(CALL(cuDestroyExternalMemory, (CUexternalMemory)object->handle), CUDA_SUCCESS);
+static void give_external(struct object *object, bool handle_first) {
+    if (handle_first) end_import(object);
+    if (object->second) DO(cuMipmappedArrayDestroy, (CUmipmappedArray)object->second);
+    else DO(cuMemFree_v2, object->address);
+    end_import(object);
 }
 
 /* ---- memory of other processes: its owner may be killed at any moment, also while he writes ------ */
@@ -426,7 +435,7 @@ static void give(struct object *object, uint64_t *state) {
         case OPENED: result = CALL(cuIpcCloseMemHandle, object->address); break;
         case MULTICAST: give_multicast(object, random_next(state) % 2); break;
         case SPARSE: give_sparse(object); break;
-        case EXTERNAL: give_external(object); break;
+        case EXTERNAL: give_external(object, random_next(state) % 2); break;
         case OLD: result = CALL(cuMemFree, (CUdeviceptr_v1)object->address); break;
         case ARRAY: result = CALL(cuArrayDestroy, (CUarray)object->handle); break;
         case MIPMAP: result = CALL(cuMipmappedArrayDestroy, (CUmipmappedArray)object->handle); break;

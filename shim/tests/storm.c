@@ -1,5 +1,5 @@
 /*
- * Storms: `storm threads`, `storm processes`, `storm kills ROUNDS`, `storm crowd`, `storm forks ROUNDS`.
+ * Storms: `storm threads`, `storm processes`, `storm kills ROUNDS`, `storm crowd`, `storm imports`, `storm forks ROUNDS`.
  * 64 MiB are allowed on card 0.
  * What the program was granted is counted beside the shim, in memory that all processes share: it
  * must never pass the limit, and after everybody is gone all of it can be had again.
@@ -209,6 +209,46 @@ static void storm_of_a_crowd(void) {
     all_is_back();
 }
 
+/* ---- imported memory, which any thread may map although another is just destroying it ---- */
+
+static CUexternalMemory shown;
+
+static void map_and_free(CUexternalMemory memory) {
+    const CUDA_EXTERNAL_MEMORY_BUFFER_DESC whole = {.bytes = 2 * MIB};
+    CUdeviceptr pointer;
+    CUresult result = api.cuExternalMemoryGetMappedBuffer(&pointer, memory, &whole);
+    if (result != CUDA_ERROR_INVALID_HANDLE) CHECK_IS(result, CUDA_SUCCESS);
+    if (result == CUDA_SUCCESS) CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
+}
+
+static void import_one(void) {
+    const CUDA_EXTERNAL_MEMORY_HANDLE_DESC shape = {.type = 1, .bytes = 2 * MIB};
+    CUexternalMemory made, other;
+    CHECK_IS(api.cuImportExternalMemory(&made, &shape), CUDA_SUCCESS);
+    other = __atomic_exchange_n(&shown, made, __ATOMIC_SEQ_CST);
+    if (other) CHECK_IS(api.cuDestroyExternalMemory(other), CUDA_SUCCESS);
+}
+
+static void *import_and_map(void *unused) {
+    api_use(0);
+    for (int i = 0; i < operations_each; i++) {
+        if (i % 4 == 0) import_one();
+        map_and_free(__atomic_load_n(&shown, __ATOMIC_SEQ_CST));
+        __atomic_add_fetch(&shared->operations, 1, __ATOMIC_RELAXED);
+    }
+    return unused;
+}
+
+static void storm_of_imports(void) {
+    pthread_t ids[4];
+    CHECK_IS(api.cuInit(0), CUDA_SUCCESS);
+    for (int i = 0; i < 4; i++) CHECK(!pthread_create(&ids[i], NULL, import_and_map, NULL));
+    for (int i = 0; i < 4; i++) pthread_join(ids[i], NULL);
+    CHECK_IS(api_used(0), 2 * MIB);
+    CHECK_IS(api.cuDestroyExternalMemory(shown), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
 /* ---- forks while threads are at it ---- */
 
 static bool forked_enough;
@@ -294,6 +334,7 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "threads")) storm_of_threads();
     if (!strcmp(arguments[1], "processes")) storm_of_processes();
     if (!strcmp(arguments[1], "crowd")) storm_of_a_crowd();
+    if (!strcmp(arguments[1], "imports")) storm_of_imports();
     if (!strcmp(arguments[1], "kills")) storm_of_kills(count > 2 ? atoi(arguments[2]) : 200);
     if (!strcmp(arguments[1], "forks")) storm_of_forks(count > 2 ? atoi(arguments[2]) : 200);
     CHECK_IS(shared->over, 0);

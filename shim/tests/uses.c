@@ -321,13 +321,17 @@ static void graphs_are_absent_until_they_are_launched(void) {
 static void imports_may_be_absent(void) {
     CUexternalMemory memory;
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC shape = {.type = 1, .bytes = 20 * MIB};
+    CUdeviceptr buffer;
     CUdeviceptr pointer;
     CUmemGenericAllocationHandle handle;
     CHECK_IS(api.cuImportExternalMemory(&memory, &shape), CUDA_SUCCESS);
     CHECK_IS(absent(), 20 * MIB);
     CHECK_IS(api.cuIpcOpenMemHandle_v2(&pointer, (CUipcMemHandle){{0}}, 1), CUDA_SUCCESS);
     CHECK_IS(absent(), 60 * MIB);
+    CHECK_IS(api.cuExternalMemoryGetMappedBuffer(&buffer, memory, NULL), CUDA_SUCCESS);
     CHECK_IS(api.cuDestroyExternalMemory(memory), CUDA_SUCCESS);
+    CHECK_IS(absent(), 60 * MIB);
+    CHECK_IS(api.cuMemFree_v2(buffer), CUDA_SUCCESS);
     CHECK_IS(absent(), 40 * MIB);
     CHECK_IS(api.cuMemImportFromShareableHandle(&handle, NULL, 1), CUDA_SUCCESS);
     CHECK_IS(api.cuMemMap(0x1000000, 20 * MIB, 0, handle, 0), CUDA_SUCCESS);

@@ -47,11 +47,14 @@ OBJECTS = [
     "cuMipmappedArrayCreate",
     "cuModuleLoad",
     "cuModuleLoadData",
+    "cuLibraryGetKernel",
     "cuLibraryGetModule",
     "cuMemPoolCreate",
     "cuMemPoolImportPointer",
     "cuGraphInstantiate",
     "cuImportExternalMemory",
+    "cuExternalMemoryGetMappedBuffer",
+    "cuExternalMemoryGetMappedMipmappedArray",
     "cuIpcOpenMemHandle",
     "cuIpcOpenMemHandle_v2",
 ]
@@ -86,6 +89,9 @@ MORE = [
     "pool_reuse",
     "pool_grain",
     "capture",
+    "import_in_context",
+    "imports_wait",
+    "import_unremembered",
 ]
 WAYS = ["link", "dlsym", "default", "next", "found_dlsym", "proc", "proc_v1"]
 

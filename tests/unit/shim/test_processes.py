@@ -181,7 +181,7 @@ def test_own_pid_and_start_time_are_told(env: dict[str, str], slot: Slot) -> Non
         assert (pid, state, start) == (shell.process.pid, 1, int(stat[19]))
 
 
-@pytest.mark.parametrize("storm", ["threads", "processes", "kills", "crowd"])
+@pytest.mark.parametrize("storm", ["threads", "processes", "kills", "crowd", "imports"])
 def test_storm(storm: str, env: dict[str, str], slot: Slot) -> None:
     run("storm", storm, str(times(20)), env=env)
     assert slot.used(0) == 0

@@ -102,8 +102,9 @@ def test_storms(storm: str, slot: Slot) -> None:
     check("asan", slot, "storm", storm, "20")
 
 
-def test_a_storm_of_threads_has_no_race(slot: Slot) -> None:
-    check("tsan", slot, "storm", "threads")
+@pytest.mark.parametrize("storm", ["threads", "imports"])
+def test_a_storm_of_threads_has_no_race(storm: str, slot: Slot) -> None:
+    check("tsan", slot, "storm", storm)
 
 
 @pytest.mark.parametrize("when", ["before", "during"])
