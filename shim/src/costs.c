@@ -179,6 +179,17 @@ void costs_doubt(void) {
     __atomic_fetch_add(&doubted, 1, __ATOMIC_RELAXED);
 }
 
+void costs_forget(const void *work) {
+    uint32_t *lock = lock_of();
+    process_lock(lock);
+    struct cost *entry = costs_place(work);
+    if (entry->work == work) {
+        begin_anew(entry);
+        store(&entry->ns, 0);
+    }
+    process_unlock(lock);
+}
+
 void costs_mark(const void *work, uint64_t shape, uint64_t ns) {
     uint32_t *lock = lock_of();
     if (!work || !process_try_lock(lock)) return;

@@ -106,6 +106,9 @@ void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known);
 /* It turns out that others had the card of late: what was not measured often is forgotten. */
 void costs_doubt(void);
 
+/* The handle is another one's now. */
+void costs_forget(const void *work);
+
 /* Nobody measures: each launch is taken for so many ns. */
 void costs_mark(const void *work, uint64_t shape, uint64_t ns);
 

@@ -47,7 +47,9 @@ EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     CUresult result = begin(&use, kernel, "");
     if (result != CUDA_SUCCESS) return result;
     result = uses_end(&use, REAL(cuKernelGetFunction)(function, kernel));
-    return note(result, function ? *function : NULL, STACKS_FUNCTION, kernel);
+    struct regions *regions = shim_known();
+    const void *library = regions ? stacks_owner(regions, kernel) : NULL;
+    return note(result, function ? *function : NULL, STACKS_FUNCTION, library ? library : kernel);
 }
 
 EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {

@@ -49,6 +49,13 @@ bool seen_has(struct seen **table, uint64_t key) {
     return seen && __atomic_load_n(&seen->entries[place_of(seen, key)].key, __ATOMIC_RELAXED);
 }
 
+const void *seen_owner(struct seen **table, uint64_t key) {
+    struct seen *seen = known(table);
+    unsigned place = seen ? place_of(seen, key) : 0;
+    if (!seen || __atomic_load_n(&seen->entries[place].key, __ATOMIC_ACQUIRE) != key) return NULL;
+    return __atomic_load_n(&seen->entries[place].owner, __ATOMIC_RELAXED);
+}
+
 static void forget_all(struct seen *seen) {
     for (unsigned i = 0; i < MOST; i++)
         __atomic_store_n(&seen->entries[i].key, 0, __ATOMIC_RELAXED);

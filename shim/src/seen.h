@@ -12,6 +12,9 @@ uint64_t seen_hash(uint64_t key);
 
 bool seen_has(struct seen **table, uint64_t key);
 
+/* Whose it is; NULL: it was not met, or has no owner. */
+const void *seen_owner(struct seen **table, uint64_t key);
+
 /* Where there are too many, or no memory, what was met is forgotten: it may be met again. */
 void seen_add(struct seen **table, uint64_t key, const void *owner);
 

@@ -1,6 +1,7 @@
 #include "stacks.h"
 
 #include "contexts.h"
+#include "costs.h"
 #include "relax.h"
 #include "seen.h"
 
@@ -19,7 +20,13 @@ void stacks_note(struct regions *regions, const void *handle, enum stacks_kind k
                  const void *owner) {
     enum stacks_kind other = kind == STACKS_KERNEL ? STACKS_FUNCTION : STACKS_KERNEL;
     seen_remove(&regions->process->kinds, key_of(handle, other));
+    if (!is(regions, handle, kind)) costs_forget(handle);
     seen_add(&regions->process->kinds, key_of(handle, kind), owner);
+}
+
+const void *stacks_owner(struct regions *regions, const void *handle) {
+    const void *owner = seen_owner(&regions->process->kinds, key_of(handle, STACKS_FUNCTION));
+    return owner ? owner : seen_owner(&regions->process->kinds, key_of(handle, STACKS_KERNEL));
 }
 
 static CUresult ask(struct regions *regions, const void *work, int *bytes) {

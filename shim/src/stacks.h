@@ -12,9 +12,15 @@
 
 enum stacks_kind { STACKS_FUNCTION, STACKS_KERNEL };
 
-/* The program was given that handle; its owner is a module or library. */
+/*
+ * The program was given that handle; its owner is a module or library. One that was another function's,
+ * whose owner has ended, is new.
+ */
 void stacks_note(struct regions *regions, const void *handle, enum stacks_kind kind,
                  const void *owner);
+
+/* NULL where nobody knows. */
+const void *stacks_owner(struct regions *regions, const void *handle);
 
 /*
  * Bytes that each thread of the kernel needs; 0 where it is no more than usual, or not to be known. Drivers

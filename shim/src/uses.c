@@ -160,7 +160,7 @@ static CUresult begin_one(struct use *use, struct regions *regions, uint64_t key
 
 /* With room for its code, whether that comes late or not, and then for its stacks. */
 static CUresult begin_launch(struct use *use, struct regions *regions, const void *work) {
-    CUresult result = begin_one(use, regions, key_of(work), NULL);
+    CUresult result = begin_one(use, regions, key_of(work), stacks_owner(regions, work));
     if (result != CUDA_SUCCESS || !use->regions) return result;
     use->stacks = stacks_wanted(regions, work);
     bool fit = stacks_reserve(regions, use->stacks);
@@ -194,7 +194,7 @@ CUresult uses_end(const struct use *use, CUresult result) {
 bool uses_note(struct regions *regions, const void *work) {
     uint64_t key = key_of(work);
     if (is_known(regions, key)) return false;
-    seen_add(&regions->process->uses, key, NULL);
+    seen_add(&regions->process->uses, key, stacks_owner(regions, work));
     return true;
 }
 

@@ -4,6 +4,7 @@
  * in ever new modules and libraries; some need larger stacks than others. A refusal is answered by
  * giving something back. Somebody else looks what the card holds meanwhile. In the end says how often it
  * was refused a function.
+ * Begins when it is sent an empty line.
  * `lazy SEED USES hide`: the functions come while graphs are charged that were not launched, so that
  * nobody sees them by what the card holds beyond its account.
  */
@@ -156,6 +157,7 @@ static void hide(void) {
 int main(int count, char **arguments) {
     CUcontext context;
     CHECK(count == 3 || count == 4);
+    CHECK(getchar() == '\n');
     open_driver();
     for (unsigned long i = strtoul(arguments[1], NULL, 10); i; i--) any(2);
     DO(cuInit, 0);

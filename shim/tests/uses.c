@@ -258,6 +258,16 @@ static void kernels_of_libraries_have_stacks_too(void) {
     CHECK_IS(api_used(0), STACKS(3));
 }
 
+/* Whatever was known of the function that had its handle. */
+static void a_handle_is_another_function_s_after_its_module(void) {
+    CHECK_IS(launch((uintptr_t)function_of(0x7000, 1024)), CUDA_SUCCESS);
+    CHECK_IS(api.cuModuleUnload((CUmodule)0x7000), CUDA_SUCCESS);
+    uint64_t before = counted();
+    CHECK_IS(launch((uintptr_t)function_of(0x7000, 3072)), CUDA_SUCCESS);
+    CHECK_IS(counted(), before + 2);
+    CHECK_IS(api_used(0), STACKS(2));
+}
+
 static void stacks_of_graphs_count(void) {
     CUgraphExec exec;
     fake.graph_kernels[0] = (uint64_t)function_of(0x7000, 3072);
@@ -517,6 +527,7 @@ static const struct test_case cases[] = {
     {"uses_begin_and_end", uses_begin_and_end},
     {"stacks_are_charged_when_they_grow", stacks_are_charged_when_they_grow},
     {"kernels_of_libraries_have_stacks_too", kernels_of_libraries_have_stacks_too},
+    {"a_handle_is_another_function_s_after_its_module", a_handle_is_another_function_s_after_its_module},
     {"stacks_of_graphs_count", stacks_of_graphs_count},
     {"who_finds_no_room_for_stacks_is_not_launched", who_finds_no_room_for_stacks_is_not_launched},
     {"a_limit_makes_no_stack_smaller_than_was_needed", a_limit_makes_no_stack_smaller_than_was_needed},

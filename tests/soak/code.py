@@ -58,9 +58,15 @@ class LazyContainer:
     def start(self, seed: int, uses: int = FOR_EVER, *how: str) -> None:
         """shim/tests/lazy.c"""
         command = [str(BUILD / "tests" / "lazy"), str(seed), str(uses), *how]
-        process = subprocess.Popen(command, env=self._env, stdout=subprocess.PIPE, text=True)
-        self._agent.adopt(process.pid)
+        process = subprocess.Popen(
+            command, env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdin
         self._running.append(process)
+        # A container's processes live in it from the beginning: else nobody would see their code.
+        self._agent.adopt(process.pid)
+        process.stdin.write("\n")
+        process.stdin.flush()
 
     def finish(self) -> list[int]:
         """Wait until all have used what they should. How often each was refused a function."""

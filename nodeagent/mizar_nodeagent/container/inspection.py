@@ -24,7 +24,7 @@ from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.compute.steward import Outside
 from mizar_nodeagent.container import processes
 from mizar_nodeagent.container.collect import living
-from mizar_nodeagent.container.excess import LOOKS, PATIENCE, Excess
+from mizar_nodeagent.container.excess import Excess
 from mizar_nodeagent.container.prestart import Complain
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.container.strangers import Key, Known, Stranger, Verdict, judge
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 EVERY_S: Final = 2.0
 SOON_S: Final = 0.1
 """After code was used for the first time, or something has changed ..."""
-SOON_LOOKS: Final = LOOKS + PATIENCE
+SOON_LOOKS: Final = 11
 """... for so many looks, unless they agree sooner."""
 STEADY: Final = 3
 """Looks, EVERY_S apart, that find a stranger before it is told: who is just ending is no member any

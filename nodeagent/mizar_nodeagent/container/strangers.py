@@ -42,11 +42,16 @@ class Stranger:
 @dataclass(frozen=True)
 class Finding:
     """Bytes of a card that each process of a container holds beyond its account, by PID on the
-    node. `sure`: all of them stood still meanwhile. `code_uses`: as counted before."""
+    node. `moved`: those that did not stand still meanwhile. `code_uses`: as counted before."""
 
     excess: Mapping[int, int]
-    sure: bool
+    moved: frozenset[int]
     code_uses: int
+
+    @property
+    def sure(self) -> bool:
+        """Whether all stood still."""
+        return not self.moved
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def judge(
             uses = home.code_uses.get(uuid, 0)
             findings[home.slot, uuid] = Finding(
                 {pid: _beyond(size, *pairs[pid], uses) for pid, size in found.items()},
-                all(_stood_still(*pair) for pair in pairs.values()),
+                frozenset(pid for pid, pair in pairs.items() if not _stood_still(*pair)),
                 uses,
             )
             members = home.members | then.members

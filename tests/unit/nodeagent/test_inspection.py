@@ -15,7 +15,7 @@ from mizar_core.models import Isolation
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.compute.steward import Outside
 from mizar_nodeagent.container import inspection, processes
-from mizar_nodeagent.container.excess import LOOKS, PATIENCE, Excess
+from mizar_nodeagent.container.excess import LOOKS, Excess
 from mizar_nodeagent.container.inspection import EVERY_S, STEADY, Inspection
 from mizar_nodeagent.container.processes import HostProcess
 from mizar_nodeagent.container.slots import Owner
@@ -27,6 +27,7 @@ from unit.nodeagent.makers import CARD, CGROUP, GIB, OWNER, UID, one_container
 from unit.nodeagent.makers import CONTAINER_ID as ID
 
 MIB = 1 << 20
+STILL: frozenset[int] = frozenset()
 
 
 def put_process(proc: Path, pid: int, cgroup: str, inner: int = 7, started: int = 4242) -> None:
@@ -112,12 +113,12 @@ def judged(
 
 def test_what_agrees_is_no_news() -> None:
     verdict = judged({500: 90 * MIB}, [process()], [known()])
-    assert verdict == Verdict({("s", CARD): Finding({500: 0}, True, 3)}, [])
+    assert verdict == Verdict({("s", CARD): Finding({500: 0}, STILL, 3)}, [])
 
 
 def test_what_nvml_tells_beyond_the_account_is_excess() -> None:
     verdict = judged({500: 130 * MIB}, [process()], [known()])
-    assert verdict == Verdict({("s", CARD): Finding({500: 30 * MIB}, True, 3)}, [])
+    assert verdict == Verdict({("s", CARD): Finding({500: 30 * MIB}, STILL, 3)}, [])
 
 
 def test_what_one_process_has_too_much_makes_up_for_no_other() -> None:
@@ -169,7 +170,7 @@ def test_who_never_shook_hands_is_a_stranger_and_its_memory_counts() -> None:
     other = process(501, member=(8, 5000))
     workers = {500: 100 * MIB, 501: 50 * MIB, 999: GIB}
     verdict = judged(workers, [process(), other], [known()])
-    assert verdict.findings["s", CARD] == Finding({500: 0, 501: 50 * MIB}, True, 3)
+    assert verdict.findings["s", CARD] == Finding({500: 0, 501: 50 * MIB}, STILL, 3)
     (stranger,) = verdict.strangers
     assert (stranger.process, stranger.bytes, stranger.owner) == (other, 50 * MIB, OWNER)
 
@@ -210,7 +211,7 @@ def test_of_a_card_that_does_not_answer_nothing_is_said() -> None:
 
 
 def finding(size: int, sure: bool = True, uses: int = 0) -> Finding:
-    return Finding({500: size}, sure, uses)
+    return Finding({500: size}, STILL if sure else frozenset({500}), uses)
 
 
 def test_the_most_of_the_looks_counts_with_the_uses_that_all_have_seen() -> None:
@@ -228,19 +229,40 @@ def test_the_most_of_the_looks_counts_with_the_uses_that_all_have_seen() -> None
 def test_processes_that_are_gone_count_no_more() -> None:
     excess = Excess()
     for _ in range(LOOKS):
-        excess.see(Finding({500: 10, 501: 20}, True, 5))
-    excess.see(Finding({501: 20}, True, 5))
+        excess.see(Finding({500: 10, 501: 20}, STILL, 5))
+    excess.see(Finding({501: 20}, STILL, 5))
     assert excess.outside == Outside(20, 5)
 
 
-def test_what_is_not_sure_counts_when_nothing_else_is_to_be_had() -> None:
+def test_who_never_stands_still_holds_what_its_code_can_have_taken() -> None:
     excess = Excess()
-    for _ in range(PATIENCE):
-        excess.see(finding(10, sure=False))
-    assert excess.outside is None
+    for uses in (10, 20, 20):
+        excess.see(finding(MIB, sure=False, uses=uses))
+    # Three pages for ten functions, and one that was not full before.
+    assert excess.outside == Outside(8 * MIB, 10) and not excess.settled
+    excess.see(finding(50 * MIB, sure=False, uses=20))
+    assert excess.outside == Outside(50 * MIB, 20)
     for _ in range(LOOKS):
-        excess.see(finding(10, sure=False))
-    assert excess.outside == Outside(10, 0) and not excess.settled
+        excess.see(finding(5 * MIB, uses=20))
+    assert excess.outside == Outside(5 * MIB, 20) and excess.settled
+
+
+def test_who_moves_is_known_by_its_last_looks_that_were_sure() -> None:
+    excess = Excess()
+    for _ in range(LOOKS):
+        excess.see(finding(30 * MIB, uses=8))
+    for _ in range(LOOKS):
+        excess.see(finding(0, sure=False, uses=12))
+    assert excess.outside == Outside((30 + 2 + 2) * MIB, 12)
+
+
+def test_who_is_new_has_used_no_code_before() -> None:
+    excess = Excess()
+    for _ in range(LOOKS):
+        excess.see(finding(30 * MIB, uses=1000))
+    for _ in range(LOOKS):
+        excess.see(Finding({500: 30 * MIB, 501: 0}, frozenset({501}), 1004))
+    assert excess.outside == Outside((30 + 2 + 2) * MIB, 1004)
 
 
 def test_looks_that_agree_are_settled_until_one_differs() -> None:

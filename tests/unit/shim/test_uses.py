@@ -22,6 +22,7 @@ CASES = [
     "uses_begin_and_end",
     "stacks_are_charged_when_they_grow",
     "kernels_of_libraries_have_stacks_too",
+    "a_handle_is_another_function_s_after_its_module",
     "stacks_of_graphs_count",
     "who_finds_no_room_for_stacks_is_not_launched",
     "a_limit_makes_no_stack_smaller_than_was_needed",
