@@ -202,8 +202,8 @@ struct mizar_usage_card {
 };
 
 /*
- * Of one process on one card. absent_bytes is never too small: it grows before what it counts is charged,
- * and shrinks after that was given back or came to the card. The others are advisory.
+ * Of one process on one card. absent_bytes is not too small, but for the instant between a charge and it; it
+ * shrinks after that was given back or came to the card. The others are advisory.
  */
 struct mizar_slot_card {
     uint64_t absent_bytes;  /* as many of held.bytes as may not be on the card */

@@ -1,10 +1,10 @@
 #include "account.h"
 
+#include "estimates.h"
 #include "gate.h"
 #include "imports.h"
 #include "shares.h"
 #include "slots.h"
-#include "uses.h"
 
 #define UNIT (UINT64_C(512))
 
@@ -100,14 +100,9 @@ bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct
     return page == end;
 }
 
-/* What code takes is measured, among what others do. */
-static bool is_estimate(const struct alloc *alloc) {
-    return alloc->kind == ALLOC_MODULE || alloc->kind == ALLOC_LIBRARY;
-}
-
 static void leave_whole(struct regions *regions, const struct alloc *alloc) {
-    if (is_estimate(alloc))
-        uses_release(regions, alloc->card, alloc->bytes);
+    if (account_is_estimate(alloc))
+        estimates_release(regions, alloc->card, alloc->bytes);
     else
         account_release(regions, alloc->card, alloc->bytes);
     if (alloc->kind == ALLOC_IMPORTED)

@@ -39,6 +39,11 @@ static inline bool account_is_array(const struct alloc *alloc) {
     return (alloc->kind == ALLOC_ARRAY || alloc->kind == ALLOC_MIPMAP) && alloc->bytes;
 }
 
+/* What code takes is measured, among what others do. */
+static inline bool account_is_estimate(const struct alloc *alloc) {
+    return alloc->kind == ALLOC_MODULE || alloc->kind == ALLOC_LIBRARY;
+}
+
 /* Whether it shares pages with others like it, and has no address: shares.h counts it. */
 static inline bool account_is_share(const struct alloc *alloc) {
     return account_is_array(alloc) && alloc->bytes < SMALL_BYTES;

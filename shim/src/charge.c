@@ -3,6 +3,7 @@
 #include "account.h"
 #include "cards.h"
 #include "contexts.h"
+#include "estimates.h"
 #include "late.h"
 #include "numbers.h"
 #include "pools.h"
@@ -33,6 +34,7 @@ static CUresult begin(struct charge *charge) {
 
 bool charge_give_unused_back(struct regions *regions, int card) {
     bool shrunk = pools_shrink(regions, card, POOLS_ALL), unshared = vmm_settle(regions);
+    if (pools_are_dirty(regions)) pools_settle(regions);
     return late_settle(regions) || shrunk || unshared;
 }
 
@@ -130,6 +132,8 @@ CUresult charge_correct(struct charge *charge, uint64_t bytes) {
 void charge_cancel(struct charge *charge) {
     if (charge->reserved && charge->alloc.kind == ALLOC_SMALL)
         account_release(charge->regions, charge->alloc.card, PAGE_BYTES);
+    else if (charge->reserved && account_is_estimate(&charge->alloc))
+        account_release(charge->regions, charge->alloc.card, charge->alloc.bytes);
     else if (charge->reserved)
         account_leave(charge->regions, 0, &charge->alloc);
     charge->reserved = false;
@@ -145,6 +149,8 @@ static CUresult remember(struct charge *charge, uint64_t key, charge_undo *undo)
     struct regions *regions = charge->regions;
     bool small = charge->alloc.kind == ALLOC_SMALL;
     charge->reserved = false;
+    if (account_is_estimate(&charge->alloc))
+        estimates_add(regions, charge->alloc.card, charge->alloc.bytes);
     allocs_prefetch(regions->process, key);
     if (small && !account_enter_pages(regions, key, &charge->alloc))
         charge_free(charge, charge->alloc.bytes, key, undo);

@@ -6,6 +6,8 @@
 #include "allocs.h"
 #include "cards.h"
 #include "charge.h"
+#include "costs.h"
+#include "estimates.h"
 #include "late.h"
 #include "meter.h"
 #include "numbers.h"
@@ -189,6 +191,8 @@ static void record(struct context_charge *charge, CUcontext context) {
                                                    .card = charge->card,
                                                    .device = charge->device,
                                                    .primary = charge->primary});
+    costs_forget_all();
+    estimates_add(regions, charge->card, charge->bytes);
     uses_count(regions, charge->card);
 }
 
@@ -224,6 +228,7 @@ static unsigned notice(struct regions *regions, CUcontext context, CUdevice devi
         if (entry.card != CARD_NONE) {
             known_cost(regions, entry.card, &entry.bytes);
             account_force(regions, entry.card, entry.bytes);
+            estimates_add(regions, entry.card, entry.bytes);
             uses_count(regions, entry.card);
         }
         entry.primary = !find_primary(process, device);
@@ -302,12 +307,13 @@ void contexts_gone(struct regions *regions, CUcontext context) {
     struct process *process = regions->process;
     struct sweep sweep = {regions, find(process, context)};
     uses_forget_all();
+    costs_forget_all();
     meter_forget(regions, context);
     late_context_gone(regions, context);
     if (!sweep.number) return;
     struct process_context *entry = &process->contexts[sweep.number - 1];
     allocs_sweep(process, dies_with, give_back, &sweep);
-    uses_release(regions, entry->card, entry->bytes + limits_bytes(entry));
+    estimates_release(regions, entry->card, entry->bytes + limits_bytes(entry));
     pools_context_gone(regions, entry->device, entry->primary);
     __atomic_store_n(&entry->handle, 0, __ATOMIC_RELEASE);
 }
@@ -339,6 +345,25 @@ uint64_t contexts_limit(struct regions *regions, CUdevice device, int limit) {
     return __atomic_load_n(&regions->process->contexts[number - 1].limits[limit], __ATOMIC_RELAXED);
 }
 
+static bool swap(uint64_t *word, uint64_t seen, uint64_t value) {
+    return __atomic_compare_exchange_n(word, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+/* First reserved, then said: nobody relies on what may be refused. Others may raise it meanwhile. */
+static bool raise_limit(struct regions *regions, struct process_context *entry, int limit, uint64_t bytes,
+                        bool (*reserve)(struct regions *, int, uint64_t)) {
+    uint64_t *word = &entry->limits[limit], before = __atomic_load_n(word, __ATOMIC_RELAXED);
+    if (before >= bytes) return true;
+    bool reserved = reserve(regions, entry->card, bytes - before);
+    if (reserved && swap(word, before, bytes)) {
+        estimates_add(regions, entry->card, bytes - before);
+        return true;
+    }
+    if (reserved) account_release(regions, entry->card, bytes - before);
+    return __atomic_load_n(word, __ATOMIC_RELAXED) != before &&
+           raise_limit(regions, entry, limit, bytes, reserve);
+}
+
 /* Of another thread's context nothing is changed meanwhile: a context has one current limit. */
 bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes) {
     unsigned number = contexts_current(regions, device);
@@ -346,35 +371,20 @@ bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uin
     struct process_context *entry = &regions->process->contexts[number - 1];
     uint64_t needed = __atomic_load_n(&entry->stack_needed, __ATOMIC_RELAXED);
     if (limit == CU_LIMIT_STACK_SIZE) bytes = larger(bytes, needed);
-    uint64_t before = __atomic_exchange_n(&entry->limits[limit], bytes, __ATOMIC_RELAXED);
-    if (bytes < before) uses_release(regions, entry->card, before - bytes);
-    if (bytes <= before || charge_reserve(regions, entry->card, bytes - before)) return true;
-    __atomic_store_n(&entry->limits[limit], before, __ATOMIC_RELAXED);
-    return false;
+    uint64_t before = __atomic_load_n(&entry->limits[limit], __ATOMIC_RELAXED);
+    if (bytes > before) return raise_limit(regions, entry, limit, bytes, charge_reserve);
+    if (swap(&entry->limits[limit], before, bytes)) estimates_release(regions, entry->card, before - bytes);
+    return true; /* or others have raised it meanwhile */
 }
 
-static void raise(uint64_t *word, uint64_t value) {
-    uint64_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (seen < value && !__atomic_compare_exchange_n(word, &seen, value, true, __ATOMIC_RELAXED,
-                                                        __ATOMIC_RELAXED))
-        continue;
-}
-
-/* Others may raise it meanwhile. */
 bool contexts_need_stacks(struct regions *regions, CUdevice device, uint64_t bytes) {
     unsigned number = contexts_current(regions, device);
     if (!number) return true;
     struct process_context *entry = &regions->process->contexts[number - 1];
-    uint64_t *stacks = &entry->limits[CU_LIMIT_STACK_SIZE];
-    uint64_t before = __atomic_load_n(stacks, __ATOMIC_RELAXED);
-    while (before < bytes) {
-        uint64_t more = bytes - before;
-        if (!charge_reserve_at_once(regions, entry->card, more)) return false;
-        if (__atomic_compare_exchange_n(stacks, &before, bytes, false, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED))
-            break;
-        account_release(regions, entry->card, more);
-    }
-    raise(&entry->stack_needed, bytes);
-    return true;
+    uint64_t needed = __atomic_load_n(&entry->stack_needed, __ATOMIC_RELAXED);
+    while (needed < bytes && !swap(&entry->stack_needed, needed, bytes))
+        needed = __atomic_load_n(&entry->stack_needed, __ATOMIC_RELAXED);
+    if (raise_limit(regions, entry, CU_LIMIT_STACK_SIZE, bytes, charge_reserve_at_once)) return true;
+    swap(&entry->stack_needed, bytes, needed);
+    return false;
 }

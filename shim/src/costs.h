@@ -109,6 +109,9 @@ void costs_doubt(void);
 /* The handle is another one's now. */
 void costs_forget(const void *work);
 
+/* A context has begun or ended: what is launched next may have to be brought to another one first. */
+void costs_forget_all(void);
+
 /* Nobody measures: each launch is taken for so many ns. */
 void costs_mark(const void *work, uint64_t shape, uint64_t ns);
 

@@ -43,6 +43,12 @@ static void add_alloc(struct need *need, CUgraphNode node) {
         need->bytes[where->id] += pages_whole(account_size(params.bytes));
 }
 
+static bool is_listed(const struct need *need, const void *work) {
+    unsigned i = 0;
+    while (i < need->count && need->kernels[i] != work) i++;
+    return i < need->count;
+}
+
 static bool make_place(struct need *need) {
     if (need->count < need->room) return true;
     unsigned room = 2 * need->room + 16;
@@ -60,7 +66,8 @@ static void add_kernel(struct need *need, CUgraphNode node) {
         REAL(cuGraphKernelNodeGetParams)(node, &params) != CUDA_SUCCESS)
         return;
     const void *work = params.function ? (const void *)params.function : params.kernel;
-    if (uses_note(need->regions, work) && make_place(need)) need->kernels[need->count++] = work;
+    if (is_listed(need, work) || uses_is_known(need->regions, work) || !make_place(need)) return;
+    need->kernels[need->count++] = work;
 }
 
 static void add_node(struct need *need, CUgraphNode node, int depth) {
@@ -120,12 +127,12 @@ static CUresult reserve_all(struct regions *regions, const struct need *need) {
 
 /* Room for their code, and then for what stacks the hungriest of them needs. */
 static CUresult begin_kernels(struct need *need) {
-    CUresult result = uses_begin_noted(&need->use, need->regions, need->count);
+    CUresult result = uses_begin_many(&need->use, need->regions, need->count);
     if (result != CUDA_SUCCESS) return result;
     for (unsigned i = 0; i < need->count; i++)
         need->stacks = larger(need->stacks, stacks_wanted(need->regions, need->kernels[i]));
     if (stacks_reserve(need->regions, need->stacks)) return CUDA_SUCCESS;
-    return uses_end_noted(&need->use, CUDA_ERROR_OUT_OF_MEMORY);
+    return uses_end(&need->use, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 static CUresult begin_kernels_or_cancel(struct need *need) {
@@ -137,11 +144,6 @@ static CUresult begin_kernels_or_cancel(struct need *need) {
     return result;
 }
 
-/* What was noted was not used. */
-static CUresult give_up_kernels(CUresult result) {
-    uses_forget_all();
-    return result;
-}
 
 static CUresult begin(struct regions **regions, struct need *need, CUgraph graph) {
     *need = (struct need){0};
@@ -150,14 +152,22 @@ static CUresult begin(struct regions **regions, struct need *need, CUgraph graph
     need->regions = *regions;
     add_graph(need, graph, 0);
     result = reserve_all(*regions, need);
-    result = result == CUDA_SUCCESS ? begin_kernels_or_cancel(need) : give_up_kernels(result);
-    free(need->kernels);
+    if (result == CUDA_SUCCESS) result = begin_kernels_or_cancel(need);
+    if (result != CUDA_SUCCESS) free(need->kernels);
     return result;
 }
 
-static CUresult end(struct regions *regions, const struct need *need, CUresult result,
+static void end_kernels(struct need *need, CUresult result) {
+    uses_end(&need->use, result);
+    for (unsigned i = 0; result == CUDA_SUCCESS && i < need->count; i++)
+        uses_remember(need->regions, need->kernels[i]);
+    free(need->kernels);
+}
+
+static CUresult end(struct regions *regions, struct need *need, CUresult result,
                     const CUgraphExec *exec) {
-    uses_end_noted(&need->use, result);
+    end_kernels(need, result);
+    if (result == CUDA_SUCCESS && regions) stacks_forget(regions, *exec);
     if (!need->any) return result;
     if (result != CUDA_SUCCESS) {
         cancel(regions, need, GRAPH_DEVICES);

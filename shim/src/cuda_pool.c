@@ -53,6 +53,11 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     return after_wait(REAL(cuMemPoolTrimTo)(pool, keep));
 }
 
+/* Of graphs that live it takes their memory as well, until they are launched again. */
+EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    return after_wait(REAL(cuDeviceGraphMemTrim)(device));
+}
+
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
     meter_before_wait(lanes_stream(stream, false));
     return after_wait(REAL(cuStreamSynchronize)(stream));

@@ -321,7 +321,7 @@ static uintptr_t lane_name(const struct piece *piece) {
 CUresult meter_begin(struct piece *piece, const void *work, uint64_t shape, uintptr_t stream) {
     *piece = (struct piece){.work = work, .shape = shape, .stream = stream};
     CUresult result = shim_enter(&piece->regions);
-    if (result == CUDA_SUCCESS) result = uses_begin(&piece->use, piece->regions, work);
+    if (result == CUDA_SUCCESS) result = uses_begin(&piece->use, piece->regions, work, stream);
     if (result != CUDA_SUCCESS) return result;
     piece->name = lane_name(piece);
     if (piece->name != stream && lanes_pay(work, shape, piece->name)) return CUDA_SUCCESS;

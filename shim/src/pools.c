@@ -192,12 +192,14 @@ static bool is_of_graphs(const struct process_pool *pool) {
 static void tell_absent(struct regions *regions, struct process_pool *pool) {
     uint64_t reserved = 0;
     if (!is_of_graphs(pool)) return;
-    ask(pool, &reserved);
     process_lock(&regions->process->pool_lock);
+    ask(pool, &reserved);
     uint64_t charged = charged_bytes(pool), bytes = charged - smaller(charged, reserved);
+    bool came = bytes < pool->absent;
     account_absent(regions, card_of(pool), (int64_t)(bytes - pool->absent));
     pool->absent = bytes;
     process_unlock(&regions->process->pool_lock);
+    if (came) uses_count(regions, card_of(pool)); /* so that the agent takes it for code no longer */
 }
 
 /*

@@ -75,6 +75,7 @@ struct process_card {
     uint64_t bytes; /* what this process holds, whatever the shared region says */
     uint64_t limit; /* from the last good reading of the limits */
     uint64_t context_bytes; /* from the limits; 0: to be measured */
+    uint64_t estimated, estimates_news, estimates_doubted; /* estimates.c */
     uint32_t oversubscribe;
     uint32_t compute_mode, core_share; /* as in the limits */
     uint32_t beat; /* the node agent's, as last seen, and when it had changed */
@@ -126,6 +127,7 @@ struct process {
     uint64_t varied_at;     /* when work of varying costs was last launched */
     uint32_t streams_ended; /* so far */
     uint32_t captures;      /* of streams, that are under way */
+    uint32_t estimates_lock;
     struct map imports;     /* by their numbers */
     uint64_t imports_made;
     uint32_t import_lock;

@@ -3,7 +3,7 @@
 #include "process.h"
 #include "sys.h"
 
-#define BITS 14
+#define BITS 16
 #define MOST (1u << BITS)
 #define GONE UINT64_MAX
 
@@ -37,16 +37,18 @@ uint64_t seen_hash(uint64_t key) {
 
 /* The number of its entry, or of a free one. */
 static unsigned place_of(struct seen *seen, uint64_t key) {
-    unsigned place = (unsigned)(seen_hash(key) >> (64 - BITS));
-    for (;; place = (place + 1) % MOST) {
+    unsigned first = (unsigned)(seen_hash(key) >> (64 - BITS));
+    for (unsigned i = 0; i < MOST; i++) {
+        unsigned place = (first + i) % MOST;
         uint64_t found = __atomic_load_n(&seen->entries[place].key, __ATOMIC_RELAXED);
         if (!found || found == key) return place;
     }
+    return first; /* threads that all forget at once may miscount */
 }
 
 bool seen_has(struct seen **table, uint64_t key) {
     struct seen *seen = known(table);
-    return seen && __atomic_load_n(&seen->entries[place_of(seen, key)].key, __ATOMIC_RELAXED);
+    return seen && __atomic_load_n(&seen->entries[place_of(seen, key)].key, __ATOMIC_RELAXED) == key;
 }
 
 const void *seen_owner(struct seen **table, uint64_t key) {
@@ -69,8 +71,12 @@ void seen_add(struct seen **table, uint64_t key, const void *owner) {
     if (!seen_has(table, key) && __atomic_add_fetch(&seen->count, 1, __ATOMIC_RELAXED) > MOST / 2)
         forget_all(seen);
     unsigned place = place_of(seen, key);
-    __atomic_store_n(&seen->entries[place].owner, owner, __ATOMIC_RELAXED);
-    __atomic_store_n(&seen->entries[place].key, key, __ATOMIC_RELEASE);
+    uint64_t free = 0;
+    if (!__atomic_compare_exchange_n(&seen->entries[place].key, &free, key, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED) &&
+        free != key)
+        return;
+    __atomic_store_n(&seen->entries[place].owner, owner, __ATOMIC_RELEASE);
 }
 
 void seen_remove(struct seen **table, uint64_t key) {

@@ -1,8 +1,8 @@
 #include "shares.h"
 
 #include "account.h"
+#include "estimates.h"
 #include "numbers.h"
-#include "uses.h"
 
 /*
  * Nothing small opens a page while there is room for it in another one, so each page but the last
@@ -18,10 +18,11 @@ static struct process_shares *lock(struct regions *regions, int card) {
 }
 
 /* Returns how many pages less are due now. */
-static int64_t unlock(struct regions *regions, struct process_shares *shares) {
+static int64_t unlock(struct regions *regions, int card, struct process_shares *shares) {
     uint64_t before = shares->charged, now = due(shares);
     shares->charged = now;
     process_unlock(&regions->process->share_lock);
+    if (now > before) estimates_add(regions, card, (now - before) * PAGE_BYTES);
     return (int64_t)(before - now);
 }
 
@@ -35,19 +36,19 @@ bool shares_take(struct regions *regions, int card, uint64_t bytes) {
     struct process_shares *shares = lock(regions, card);
     set_alive(shares, shares->alive + 1);
     shares->born += bytes;
-    if (!unlock(regions, shares)) account_release(regions, card, PAGE_BYTES);
+    if (!unlock(regions, card, shares)) account_release(regions, card, PAGE_BYTES);
     return true;
 }
 
 void shares_give(struct regions *regions, int card) {
     struct process_shares *shares = lock(regions, card);
     set_alive(shares, shares->alive - 1);
-    uses_release(regions, card, (uint64_t)unlock(regions, shares) * PAGE_BYTES);
+    estimates_release(regions, card, (uint64_t)unlock(regions, card, shares) * PAGE_BYTES);
 }
 
 bool shares_inherit(struct regions *regions, int card) {
     if (!__atomic_load_n(&regions->process->shares[card].alive, __ATOMIC_RELAXED)) return false;
     struct process_shares *shares = lock(regions, card);
     if (shares->alive) shares->inherited++;
-    return unlock(regions, shares) != 0;
+    return unlock(regions, card, shares) != 0;
 }

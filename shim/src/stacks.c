@@ -24,6 +24,11 @@ void stacks_note(struct regions *regions, const void *handle, enum stacks_kind k
     seen_add(&regions->process->kinds, key_of(handle, kind), owner);
 }
 
+void stacks_forget(struct regions *regions, const void *handle) {
+    seen_remove(&regions->process->kinds, key_of(handle, STACKS_FUNCTION));
+    seen_remove(&regions->process->kinds, key_of(handle, STACKS_KERNEL));
+}
+
 const void *stacks_owner(struct regions *regions, const void *handle) {
     const void *owner = seen_owner(&regions->process->kinds, key_of(handle, STACKS_FUNCTION));
     return owner ? owner : seen_owner(&regions->process->kinds, key_of(handle, STACKS_KERNEL));

@@ -19,6 +19,9 @@ enum stacks_kind { STACKS_FUNCTION, STACKS_KERNEL };
 void stacks_note(struct regions *regions, const void *handle, enum stacks_kind kind,
                  const void *owner);
 
+/* The handle is of something else now. */
+void stacks_forget(struct regions *regions, const void *handle);
+
 /* NULL where nobody knows. */
 const void *stacks_owner(struct regions *regions, const void *handle);
 

@@ -78,9 +78,9 @@ void uses_count(struct regions *regions, int card) {
     if (card != CARD_NONE && comes_late()) count(regions, card, 1);
 }
 
-void uses_release(struct regions *regions, int card, uint64_t bytes) {
-    unsigned room = (unsigned)(pages_whole(bytes) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
-    if (card == CARD_NONE || !comes_late()) return account_release(regions, card, bytes);
+void uses_release(struct regions *regions, int card, uint64_t bytes, uint64_t doubtful) {
+    unsigned room = (unsigned)(pages_whole(doubtful) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
+    if (!room || !comes_late()) return account_release(regions, card, bytes);
     uses_change_begun(regions, card, (int)room);
     count(regions, card, room);
     account_release(regions, card, bytes);
@@ -167,12 +167,19 @@ static CUresult begin_launch(struct use *use, struct regions *regions, const voi
     return fit ? CUDA_SUCCESS : uses_end(use, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-CUresult uses_begin(struct use *use, struct regions *regions, const void *work) {
-    *use = (struct use){0};
-    if (!regions) return CUDA_SUCCESS;
+static CUresult begin_launch_or_wait(struct use *use, struct regions *regions, const void *work) {
     CUresult result = begin_launch(use, regions, work);
     if (result == CUDA_SUCCESS || !use->stacks) return result;
     return uses_await_look(regions, use->card, PAGE_BYTES) ? begin_launch(use, regions, work) : result;
+}
+
+CUresult uses_begin(struct use *use, struct regions *regions, const void *work, uintptr_t stream) {
+    *use = (struct use){0};
+    if (!regions || uses_is_known(regions, work)) return CUDA_SUCCESS;
+    bool entered = stream > CU_STREAM_PER_THREAD && cards_enter(cards_context((CUstream)stream));
+    CUresult result = begin_launch_or_wait(use, regions, work);
+    if (entered) cards_leave();
+    return result;
 }
 
 CUresult uses_begin_named(struct use *use, struct regions *regions, const void *owner,
@@ -191,24 +198,17 @@ CUresult uses_end(const struct use *use, CUresult result) {
 
 /* ---- many at once ----------------------------------------------------------------------------------- */
 
-bool uses_note(struct regions *regions, const void *work) {
-    uint64_t key = key_of(work);
-    if (is_known(regions, key)) return false;
-    seen_add(&regions->process->uses, key, stacks_owner(regions, work));
-    return true;
+bool uses_is_known(struct regions *regions, const void *work) {
+    return is_known(regions, key_of(work));
 }
 
-CUresult uses_begin_noted(struct use *use, struct regions *regions, unsigned noted) {
+CUresult uses_begin_many(struct use *use, struct regions *regions, unsigned many) {
     *use = (struct use){0};
-    if (!regions || !noted) return CUDA_SUCCESS;
-    CUresult result = begin(use, regions, noted);
-    if (result != CUDA_SUCCESS) uses_forget_all();
-    return result;
+    return regions && many ? begin(use, regions, many) : CUDA_SUCCESS;
 }
 
-CUresult uses_end_noted(const struct use *use, CUresult result) {
-    if (use->regions && result != CUDA_SUCCESS) uses_forget_all();
-    return uses_end(use, result);
+void uses_remember(struct regions *regions, const void *work) {
+    seen_add(&regions->process->uses, key_of(work), stacks_owner(regions, work));
 }
 
 /* ---- allocations ------------------------------------------------------------------------------------ */

@@ -21,21 +21,21 @@ struct use {
 };
 
 /*
- * Before `work`, a function or a graph, is launched in the current context; or what the owner, a module or
+ * Before `work`, a function or a graph, is launched into the stream, in its context; or what the owner, a module or
  * library, calls by that name is used. OUT_OF_MEMORY where it is new to this process and there is no room
  * for its code, also not after the agent has looked again, or for its stacks. `regions` may be NULL.
  */
-CUresult uses_begin(struct use *use, struct regions *regions, const void *work);
+CUresult uses_begin(struct use *use, struct regions *regions, const void *work, uintptr_t stream);
 CUresult uses_begin_named(struct use *use, struct regions *regions, const void *owner,
                           const char *name);
 
 /* After it, whether it worked or not: what was loaded shows in NVML's figures from here on. */
 CUresult uses_end(const struct use *use, CUresult result);
 
-/* The same for many at once: notes each, tells whether it is new, and begins as many as are. */
-bool uses_note(struct regions *regions, const void *work);
-CUresult uses_begin_noted(struct use *use, struct regions *regions, unsigned noted);
-CUresult uses_end_noted(const struct use *use, CUresult result);
+/* The same for many at once: how many of them are not known; and remembered one by one after uses_end(). */
+bool uses_is_known(struct regions *regions, const void *work);
+CUresult uses_begin_many(struct use *use, struct regions *regions, unsigned many);
+void uses_remember(struct regions *regions, const void *work);
 
 /* While the driver is at something of which nobody knows yet what it takes: by 1, and by -1. */
 void uses_change_begun(struct regions *regions, int card, int by);
@@ -43,11 +43,8 @@ void uses_change_begun(struct regions *regions, int card, int by);
 /* Code came with something that was charged already. */
 void uses_count(struct regions *regions, int card);
 
-/*
- * Gives back a charge that the driver may have held less for. As far as it did, code that came meanwhile
- * does not show as more than the account: its room is kept until NVML has been asked once more.
- */
-void uses_release(struct regions *regions, int card, uint64_t bytes);
+/* Gives a charge back, and keeps room for so much code that may have come behind it: estimates.h. */
+void uses_release(struct regions *regions, int card, uint64_t bytes, uint64_t doubtful);
 
 /* Waits for the agent if so many bytes might be had when it has looked; whether it did. */
 bool uses_await_look(struct regions *regions, int card, uint64_t bytes);

@@ -1008,6 +1008,17 @@ static void graphs(void) {
     CHECK_IS(fake.calls[FAKE_cuGraphInstantiateWithFlags], 2);
 }
 
+/* A graph that lives is charged all the same. */
+static void graph_trim(void) {
+    CUgraphExec exec;
+    fake.graph_sizes[0] = 20 * MIB;
+    CHECK_IS(instantiate(&exec), CUDA_SUCCESS);
+    fake.graph_reserved = 20 * MIB;
+    CHECK_IS(api.cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
+    CHECK_IS(fake.graph_reserved, 0);
+    CHECK_IS(api_used(0), 20 * MIB);
+}
+
 /* Recorded into a graph, an allocation takes nothing yet; nor does a free give. */
 static void capture(void) {
     CUdeviceptr pointer, recorded;
@@ -1503,6 +1514,7 @@ static const struct {
     {"cuLibraryGetKernel", libraries},
     {"cuMemPoolCreate", custom_pool},
     {"cuMemPoolImportPointer", import_pointer},
+    {"cuDeviceGraphMemTrim", graph_trim},
     {"cuGraphInstantiate", graphs},
     {"capture", capture},
     {"cuImportExternalMemory", external},

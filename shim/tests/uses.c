@@ -300,6 +300,96 @@ static void a_limit_makes_no_stack_smaller_than_was_needed(void) {
     CHECK_IS(api_used(0), STACKS(2));
 }
 
+static void *live_on(void *unused) {
+    for (;; usleep(1000)) beat();
+    return unused;
+}
+
+/* An agent that never looks. */
+static void begin_to_beat(void) {
+    pthread_t agent;
+    CHECK_IS(pthread_create(&agent, NULL, live_on, NULL), 0);
+}
+
+static CUresult other_result;
+
+static void *set_large_stacks(void *unused) {
+    fake_use(0);
+    other_result = api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096);
+    return unused;
+}
+
+/* What it waits for is not there: who launches meanwhile has to find room itself. */
+static void nobody_relies_on_a_limit_that_waits(void) {
+    pthread_t other;
+    CUfunction hungry = function_of(0x7000, 3072);
+    tell(0, counted());
+    CHECK_IS(launch_new(4 * PER_PAGE), CUDA_SUCCESS);
+    CUdeviceptr rest = take(LIMIT - 8 * MIB - STACKS(2) - PAGE);
+    begin_to_beat();
+    CHECK_IS(pthread_create(&other, NULL, set_large_stacks, NULL), 0);
+    usleep(100000);
+    uint64_t before = api_used(0);
+    CHECK_IS(launch((uintptr_t)hungry), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), before + STACKS(2));
+    tell(0, counted());
+    CHECK_IS(pthread_join(other, NULL), 0);
+    CHECK_IS(other_result, CUDA_SUCCESS);
+    CHECK_IS(api.cuMemFree_v2(rest), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(3));
+    CHECK_IS(api.cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
+static void *instantiate(void *unused) {
+    CUgraphExec exec;
+    fake_use(0);
+    other_result = api.cuGraphInstantiateWithFlags(&exec, (CUgraph)&fake, 0);
+    return unused;
+}
+
+static void *find_it_full(void *unused) {
+    usleep(100000);
+    tell(PAGE, counted() + 1000);
+    return unused;
+}
+
+static void a_graph_that_waits_has_brought_nothing(void) {
+    pthread_t other, agent;
+    CUfunction hungry = function_of(0x7000, 3072);
+    tell(0, counted());
+    take(LIMIT - PAGE);
+    CHECK_IS(launch_new(PER_PAGE), CUDA_SUCCESS);
+    begin_to_beat();
+    fake.graph_kernels[0] = (uint64_t)hungry;
+    CHECK_IS(pthread_create(&other, NULL, instantiate, NULL), 0);
+    usleep(100000);
+    CHECK_IS(pthread_create(&agent, NULL, find_it_full, NULL), 0);
+    CHECK_IS(launch((uintptr_t)hungry), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(pthread_join(other, NULL), 0);
+    CHECK_IS(other_result, CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+/* Also the fast way of a launch. */
+static void a_kernel_comes_to_each_context(void) {
+    CUcontext context;
+    CUkernel kernel;
+    fake.kernel_local_bytes = 3072;
+    CHECK_IS(api.cuLibraryGetKernel(&kernel, (CUlibrary)0x7000, "one"), CUDA_SUCCESS);
+    for (int i = 0; i < 3; i++) CHECK_IS(launch((uintptr_t)kernel), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+    CHECK_IS(launch((uintptr_t)kernel), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 2 * STACKS(2));
+    CHECK_IS(api.cuCtxDestroy_v2(context), CUDA_SUCCESS);
+    CHECK_IS(api.cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+    tell(0, counted());
+    CHECK_IS(api.cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    fake_use(0);
+    CHECK_IS(launch((uintptr_t)kernel), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), STACKS(2));
+}
+
 /* ---- charges that may be for nothing ----------------------------------------------------------------- */
 
 static uint64_t absent(void) {
@@ -317,7 +407,9 @@ static void graphs_are_absent_until_they_are_launched(void) {
     fake.graph_reserved = 20 * MIB;
     CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS);
     CHECK_IS(absent(), 0);
-    fake.graph_reserved = 0;
+    fake.graph_reserved = 0; /* given back by: */
+    CHECK_IS(api.cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
+    CHECK_IS(absent(), 20 * MIB);
     CHECK_IS(api.cuGraphExecDestroy(exec), CUDA_SUCCESS);
     CHECK_IS(absent(), 0);
     CHECK_IS(api_used(0), 0);
@@ -398,6 +490,19 @@ static void what_may_have_been_nothing_stays_until_a_look(void) {
         tell(0, counted());
         CHECK_IS(free_bytes(), left);
     }
+}
+
+static void what_is_made_and_ended_without_an_agent_is_not_lost(void) {
+    CHECK_IS(launch_new(1), CUDA_SUCCESS);
+    tell(0, counted());
+    uint64_t left = 0;
+    for (int i = 0; i < 100; i++) {
+        module();
+        small_array();
+        heap();
+        if (!i) left = free_bytes(); /* the look may have missed what the context hides */
+    }
+    CHECK_IS(free_bytes(), left);
 }
 
 /* ---- room for it ------------------------------------------------------------------------------------ */
@@ -531,6 +636,10 @@ static const struct test_case cases[] = {
     {"stacks_of_graphs_count", stacks_of_graphs_count},
     {"who_finds_no_room_for_stacks_is_not_launched", who_finds_no_room_for_stacks_is_not_launched},
     {"a_limit_makes_no_stack_smaller_than_was_needed", a_limit_makes_no_stack_smaller_than_was_needed},
+    {"nobody_relies_on_a_limit_that_waits", nobody_relies_on_a_limit_that_waits},
+    {"a_graph_that_waits_has_brought_nothing", a_graph_that_waits_has_brought_nothing},
+    {"a_kernel_comes_to_each_context", a_kernel_comes_to_each_context},
+    {"what_is_made_and_ended_without_an_agent_is_not_lost", what_is_made_and_ended_without_an_agent_is_not_lost},
     {"graphs_are_absent_until_they_are_launched", graphs_are_absent_until_they_are_launched},
     {"imports_may_be_absent", imports_may_be_absent},
     {"what_may_have_been_nothing_stays_until_a_look", what_may_have_been_nothing_stays_until_a_look},

@@ -51,6 +51,7 @@ OBJECTS = [
     "cuLibraryGetModule",
     "cuMemPoolCreate",
     "cuMemPoolImportPointer",
+    "cuDeviceGraphMemTrim",
     "cuGraphInstantiate",
     "cuImportExternalMemory",
     "cuExternalMemoryGetMappedBuffer",
