@@ -144,7 +144,6 @@ static CUresult begin_kernels_or_cancel(struct need *need) {
     return result;
 }
 
-
 static CUresult begin(struct regions **regions, struct need *need, CUgraph graph) {
     *need = (struct need){0};
     CUresult result = shim_enter(regions);
