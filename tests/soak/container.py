@@ -177,6 +177,9 @@ class Container:
             while time.monotonic() < end:
                 self._let_work(chance.uniform(0.05, 0.2))
                 self._permit(0.5)
+                # While one thread reads the new limits, others go on with those they know: what
+                # they have begun by then ends within their next two operations.
+                self._let_everybody_work()
                 self._let_everybody_work()
                 self._watch(0.5)
                 self._let_work(chance.uniform(0.05, 0.2))
