@@ -18,6 +18,7 @@ RELEASE, NAMESPACE = "mizar", "mizar-system"
 IMAGES = (OPERATOR, NODEAGENT, CUDA_SAMPLE, PAUSE)
 CHART = Path(__file__).parents[2] / "charts" / "mizar"
 LOCAL_VALUES = CHART / "values-local.yaml"
+POOL = Path(__file__).parents[2] / "examples" / "01-quickstart" / "02-pool.yaml"
 LIMIT = 180.0  # seconds
 INTERVAL = 0.2
 CONTENT = "mizar.share/image-content"
@@ -72,9 +73,18 @@ def _is_installed(cluster: Cluster) -> bool:
     return status.returncode == 0
 
 
+def _missing(cluster: Cluster) -> list[str]:
+    """What is not ready. At last the webhook's address: for a moment after its pod is ready, the
+    API server may not find the way to it yet."""
+    if unready := pending(workloads(cluster, NAMESPACE)):
+        return unready
+    asked = cluster.kubectl("create", "--dry-run=server", f"--filename={POOL}", check=False)
+    return ["the way to the webhook"] if "failed calling webhook" in asked.stderr else []
+
+
 def _wait(cluster: Cluster, step: Step) -> None:
     deadline = time.monotonic() + LIMIT
-    while missing := pending(workloads(cluster, NAMESPACE)):
+    while missing := _missing(cluster):
         step.note(f"waiting for {', '.join(missing)}")
         if time.monotonic() > deadline:
             raise ClusterError(
