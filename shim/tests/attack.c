@@ -15,22 +15,14 @@
 #define LARGE (600 * MIB)
 
 /* Not hooked, so not declared with the rest. */
-CUresult cuCtxSetCurrent(CUcontext context);
-CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment,
-                             CUdeviceptr wish, unsigned long long flags);
-CUresult cuStreamCreate(CUstream *stream, unsigned flags);
 CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
-CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
-CUresult cuGraphDestroy(CUgraph graph);
 CUresult cuGraphClone(CUgraph *clone, CUgraph graph);
 CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
                                   size_t count, CUgraph child);
-CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
-                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params);
 
 static CUcontext primary;
 static CUstream stream;

@@ -8,6 +8,18 @@
 #include "check.h"
 #include "cuda_api.h"
 
+/* Of functions that are not hooked, so not declared with the rest, those that several tests call. */
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
+CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params);
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                               size_t count, CUdeviceptr pointer);
+CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment,
+                             CUdeviceptr wish, unsigned long long flags);
+CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+
 static void *driver;
 
 /* Where lookups in the driver are not hooked, the wrappers are found as linked programs find them. */

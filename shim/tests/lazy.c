@@ -17,16 +17,6 @@
 
 enum { MOST = 64, IMAGES = 16, LARGEST_KIB = 512, USUAL_STACK = 1024, LARGEST_STACK = 1280 };
 
-/* Not hooked, so not declared with the rest. */
-CUresult cuCtxSetCurrent(CUcontext context);
-CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
-CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
-CUresult cuGraphDestroy(CUgraph graph);
-CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
-                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params);
-CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
-                               size_t count, CUdeviceptr pointer);
-
 static const char image[] = "\177ELF";
 static struct {
     CUdeviceptr pointer;

@@ -26,21 +26,12 @@
 #define THREADS_MAX 8
 
 /* Not hooked, so not declared with the rest. */
-CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment,
-                             CUdeviceptr wish, unsigned long long flags);
 CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes);
-CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuDeviceGetCount(int *count);
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
 CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device);
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t at,
                            size_t bytes);
-CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
-CUresult cuGraphDestroy(CUgraph graph);
-CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
-                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *wish);
-CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
-                               size_t count, CUdeviceptr pointer);
 
 struct CUmulticastObjectProp_st {
     unsigned devices;

@@ -20,11 +20,6 @@
 enum { CARDS = 2, MANY = 16, NON_BLOCKING = 1 };
 enum { BLOCKS = 216, NS = 100000, UNIT = 32 }; /* one wave of 100 us; as many between two waits */
 
-/* Not hooked, or not declared so with the rest. */
-CUresult cuCtxSetCurrent(CUcontext context);
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
-CUresult cuStreamCreate(CUstream *stream, unsigned flags);
-
 static const char image[] = ".version 6.4\n.target sm_75\n.address_size 64\n"
                             ".visible .entry spin_ns(.param .u64 ns) { ret; }\n";
 
