@@ -132,7 +132,7 @@ CUresult charge_correct(struct charge *charge, uint64_t bytes) {
 void charge_cancel(struct charge *charge) {
     if (charge->reserved && charge->alloc.kind == ALLOC_SMALL)
         account_release(charge->regions, charge->alloc.card, PAGE_BYTES);
-    else if (charge->reserved && account_is_estimate(&charge->alloc))
+    else if (charge->reserved && account_is_estimate(&charge->alloc)) /* not noted as one yet */
         account_release(charge->regions, charge->alloc.card, charge->alloc.bytes);
     else if (charge->reserved)
         account_leave(charge->regions, 0, &charge->alloc);

@@ -14,6 +14,7 @@
 #include "pools.h"
 #include "probe.h"
 #include "uses.h"
+#include "words.h"
 
 #define OF_A_VIEW (-1) /* in place of a device */
 
@@ -339,52 +340,48 @@ void contexts_check_primaries(struct regions *regions) {
 
 /* ---- cuCtxSetLimit ------------------------------------------------------------------------------- */
 
-uint64_t contexts_limit(struct regions *regions, CUdevice device, int limit) {
+/* The calling thread's context; NULL when there is no room for it in the table. */
+static struct process_context *current_entry(struct regions *regions, CUdevice device) {
     unsigned number = contexts_current(regions, device);
-    if (!number) return 0;
-    return __atomic_load_n(&regions->process->contexts[number - 1].limits[limit], __ATOMIC_RELAXED);
+    return number ? &regions->process->contexts[number - 1] : NULL;
 }
 
-static bool swap(uint64_t *word, uint64_t seen, uint64_t value) {
-    return __atomic_compare_exchange_n(word, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+uint64_t contexts_limit(struct regions *regions, CUdevice device, int limit) {
+    const struct process_context *entry = current_entry(regions, device);
+    return entry ? load(&entry->limits[limit]) : 0;
 }
 
 /* First reserved, then said: nobody relies on what may be refused. Others may raise it meanwhile. */
 static bool raise_limit(struct regions *regions, struct process_context *entry, int limit, uint64_t bytes,
                         bool (*reserve)(struct regions *, int, uint64_t)) {
-    uint64_t *word = &entry->limits[limit], before = __atomic_load_n(word, __ATOMIC_RELAXED);
+    uint64_t *word = &entry->limits[limit], before = load(word), seen = before;
     if (before >= bytes) return true;
     bool reserved = reserve(regions, entry->card, bytes - before);
-    if (reserved && swap(word, before, bytes)) {
+    if (reserved && swap(word, &seen, bytes)) {
         estimates_add(regions, entry->card, bytes - before);
         return true;
     }
     if (reserved) account_release(regions, entry->card, bytes - before);
-    return __atomic_load_n(word, __ATOMIC_RELAXED) != before &&
-           raise_limit(regions, entry, limit, bytes, reserve);
+    return load(word) != before && raise_limit(regions, entry, limit, bytes, reserve);
 }
 
 /* Of another thread's context nothing is changed meanwhile: a context has one current limit. */
 bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes) {
-    unsigned number = contexts_current(regions, device);
-    if (!number) return true;
-    struct process_context *entry = &regions->process->contexts[number - 1];
-    uint64_t needed = __atomic_load_n(&entry->stack_needed, __ATOMIC_RELAXED);
-    if (limit == CU_LIMIT_STACK_SIZE) bytes = larger(bytes, needed);
-    uint64_t before = __atomic_load_n(&entry->limits[limit], __ATOMIC_RELAXED);
+    struct process_context *entry = current_entry(regions, device);
+    if (!entry) return true;
+    if (limit == CU_LIMIT_STACK_SIZE) bytes = larger(bytes, load(&entry->stack_needed));
+    uint64_t before = load(&entry->limits[limit]), seen = before;
     if (bytes > before) return raise_limit(regions, entry, limit, bytes, charge_reserve);
-    if (swap(&entry->limits[limit], before, bytes)) estimates_release(regions, entry->card, before - bytes);
+    if (swap(&entry->limits[limit], &seen, bytes)) estimates_release(regions, entry->card, before - bytes);
     return true; /* or others have raised it meanwhile */
 }
 
 bool contexts_need_stacks(struct regions *regions, CUdevice device, uint64_t bytes) {
-    unsigned number = contexts_current(regions, device);
-    if (!number) return true;
-    struct process_context *entry = &regions->process->contexts[number - 1];
-    uint64_t needed = __atomic_load_n(&entry->stack_needed, __ATOMIC_RELAXED);
-    while (needed < bytes && !swap(&entry->stack_needed, needed, bytes))
-        needed = __atomic_load_n(&entry->stack_needed, __ATOMIC_RELAXED);
+    struct process_context *entry = current_entry(regions, device);
+    if (!entry) return true;
+    uint64_t before = load(&entry->stack_needed), raised = bytes;
+    while (before < bytes && !swap(&entry->stack_needed, &before, bytes)) continue;
     if (raise_limit(regions, entry, CU_LIMIT_STACK_SIZE, bytes, charge_reserve_at_once)) return true;
-    swap(&entry->stack_needed, bytes, needed);
+    swap(&entry->stack_needed, &raised, before);
     return false;
 }

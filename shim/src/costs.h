@@ -14,6 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "numbers.h"
+
 #define COSTS_BITS 13
 #define COSTS_MAX (1u << COSTS_BITS)
 
@@ -53,13 +55,9 @@ struct cost {
 
 extern struct cost costs[COSTS_MAX];
 
-static inline uint64_t costs_hash(uintptr_t value, int bits) {
-    return (uint64_t)value * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
-}
-
 /* The work's entry, or a free one. The table is never full. */
 static inline struct cost *costs_place(const void *work) {
-    for (uint64_t i = costs_hash((uintptr_t)work, COSTS_BITS);; i = (i + 1) % COSTS_MAX) {
+    for (uint64_t i = scattered((uintptr_t)work, COSTS_BITS);; i = (i + 1) % COSTS_MAX) {
         const void *found = __atomic_load_n(&costs[i].work, __ATOMIC_ACQUIRE);
         if (__builtin_expect(found == work || !found, 1)) return &costs[i];
     }
@@ -76,7 +74,7 @@ static inline uint64_t costs_shape(unsigned grid_x, unsigned grid_y, unsigned gr
     uint64_t warps = blocks * ((threads + 31) / 32 + !threads);
     uint64_t grid = grid_x + ((uint64_t)grid_y << 32) + grid_z * UINT64_C(0x9e3779b97f4a7c15);
     uint64_t block = block_x | (uint64_t)block_y << 20 | (uint64_t)block_z << 40;
-    uint64_t arranged = costs_hash(grid * UINT64_C(0xd6e8feb86659fd93) ^ block, 32);
+    uint64_t arranged = scattered(grid * UINT64_C(0xd6e8feb86659fd93) ^ block, 32);
     return (warps < UINT32_MAX ? warps : UINT32_MAX) << 32 | arranged;
 }
 
@@ -86,7 +84,7 @@ static inline uint32_t costs_size(uint64_t shape) {
 
 /* The name of a function in one shape: no address that a program can have. */
 static inline const void *costs_shaped(const void *work, uint64_t shape) {
-    uint64_t name = costs_hash(costs_hash((uintptr_t)work, 64) ^ shape, 63);
+    uint64_t name = scattered(scattered((uintptr_t)work, 64) ^ shape, 63);
     return (const void *)(uintptr_t)(UINT64_C(1) << 63 | name);
 }
 

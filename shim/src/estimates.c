@@ -2,14 +2,13 @@
 
 #include "account.h"
 #include "numbers.h"
-#include "seen.h"
 #include "uses.h"
 
 /* Changes when the agent has told something new, and is not 0. */
 static uint64_t news(struct regions *regions, int card) {
     const struct mizar_limits_live *live = &regions->limits->live[card];
     uint64_t seen = __atomic_load_n(&live->code_seen, __ATOMIC_ACQUIRE);
-    return (seen_hash(seen) ^ regions_memory_told(regions, card)) | 1;
+    return (scattered(seen, 64) ^ regions_memory_told(regions, card)) | 1;
 }
 
 void estimates_add(struct regions *regions, int card, uint64_t bytes) {
@@ -25,8 +24,9 @@ void estimates_add(struct regions *regions, int card, uint64_t bytes) {
 static uint64_t doubtful(struct regions *regions, int card, uint64_t bytes) {
     struct process_card *own = &regions->process->cards[card];
     process_lock(&regions->process->estimates_lock);
-    if (own->estimates_news != news(regions, card)) own->estimates_doubted = own->estimated;
-    own->estimates_news = news(regions, card);
+    uint64_t now = news(regions, card);
+    if (own->estimates_news != now) own->estimates_doubted = own->estimated;
+    own->estimates_news = now;
     uint64_t doubted = smaller(bytes, own->estimates_doubted);
     own->estimates_doubted -= doubted;
     own->estimated -= smaller(bytes, own->estimated);

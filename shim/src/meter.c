@@ -137,7 +137,7 @@ static bool is_captured(uintptr_t stream) {
  */
 static uint64_t quantum_of(const struct meter *meter, const struct terms *terms, uint64_t now) {
     uint64_t quantum = terms_free(terms) ? QUANTUM_FREE : QUANTUM;
-    return meter->suspect ? costs_hash(now, 32) % (quantum / SUSPECT_PART) : quantum;
+    return meter->suspect ? scattered(now, 32) % (quantum / SUSPECT_PART) : quantum;
 }
 
 /*

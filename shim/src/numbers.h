@@ -3,6 +3,11 @@
 
 #include <stdint.h>
 
+/* A hash of the value, of so many bits (1 to 64): its highest ones depend on most of the value's. */
+static inline uint64_t scattered(uint64_t value, int bits) {
+    return value * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
+}
+
 static inline uint64_t smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }

@@ -1,5 +1,6 @@
 #include "seen.h"
 
+#include "numbers.h"
 #include "process.h"
 #include "sys.h"
 
@@ -31,13 +32,9 @@ static struct seen *known_or_new(struct seen **table) {
     return none;
 }
 
-uint64_t seen_hash(uint64_t key) {
-    return key * UINT64_C(0x9e3779b97f4a7c15);
-}
-
 /* The number of its entry, or of a free one. */
 static unsigned place_of(struct seen *seen, uint64_t key) {
-    unsigned first = (unsigned)(seen_hash(key) >> (64 - BITS));
+    unsigned first = (unsigned)scattered(key, BITS);
     for (unsigned i = 0; i < MOST; i++) {
         unsigned place = (first + i) % MOST;
         uint64_t found = __atomic_load_n(&seen->entries[place].key, __ATOMIC_RELAXED);

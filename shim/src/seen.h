@@ -8,8 +8,6 @@
 struct seen; /* a table; NULL: nothing so far */
 
 /* Keys are neither 0 nor UINT64_MAX. */
-uint64_t seen_hash(uint64_t key);
-
 bool seen_has(struct seen **table, uint64_t key);
 
 /* Whose it is; NULL: it was not met, or has no owner. */

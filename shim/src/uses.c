@@ -4,6 +4,7 @@
 #include "budget.h"
 #include "cards.h"
 #include "charge.h"
+#include "numbers.h"
 #include "relax.h"
 #include "seen.h"
 #include "slots.h"
@@ -20,12 +21,12 @@ enum { PATIENCE = 8000, STEP = 5 }; /* milliseconds to wait for the agent: in al
 static uint64_t key_of(const void *work) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
-    return seen_hash((uintptr_t)context) ^ (uintptr_t)work;
+    return scattered((uintptr_t)context, 64) ^ (uintptr_t)work;
 }
 
 static uint64_t key_named(const void *owner, const char *name) {
     uint64_t key = (uintptr_t)owner;
-    for (; name && *name; name++) key = seen_hash(key ^ (unsigned char)*name);
+    for (; name && *name; name++) key = scattered(key ^ (unsigned char)*name, 64);
     return key_of((const void *)(uintptr_t)key) | 1; /* handles are even */
 }
 
