@@ -26,6 +26,10 @@ PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
 SPOT_RESOURCE: Final = "mizar.spot/gpu"
 
 LABEL_SHADOW_POD: Final = "mizar.share/shadow-pod"
+LABEL_SHARE_POD: Final = "mizar.share/share-pod"
+"""Set to "true" at admission on every pod that asks for devices, so that the operator watches these
+alone and not all pods of the cluster."""
+
 LABEL_POOL: Final = "mizar.share/pool"
 LABEL_QUOTA: Final = "mizar.share/quota"
 LABEL_PROFILE: Final = "mizar.share/profile"
