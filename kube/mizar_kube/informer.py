@@ -8,10 +8,10 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 from mizar_kube.backoff import Backoff
 from mizar_kube.client import PAGE_SIZE, WATCH_TIMEOUT_S, KubeClient, WatchEvent
@@ -61,6 +61,18 @@ class Timing:
     watch_seconds: int = WATCH_TIMEOUT_S
     page_size: int = PAGE_SIZE
     max_delay: float = 30.0
+
+
+class Copy(Protocol):
+    """A local copy of the objects of one kind, as those see it who run it and wait for it."""
+
+    synced: asyncio.Event
+
+    def run(self) -> Coroutine[Any, Any, None]:
+        """Keep the copy current until cancelled."""
+
+    def problem(self) -> str | None:
+        """Why a health probe should fail, or None."""
 
 
 class Informer(Generic[T]):
@@ -205,8 +217,14 @@ class Informer(Generic[T]):
         await self._timing.sleep(max(self._backoff.next(), error.retry_after or 0.0))
 
 
-async def wait_synced(informers: Iterable[Informer[Any]], timeout: float) -> None:
-    """Wait until all informers have listed once. Raises TimeoutError after `timeout` seconds."""
-    async with asyncio.timeout(timeout):
-        for informer in informers:
-            await informer.synced.wait()
+async def wait_synced(copies: Iterable[Copy], timeout: float) -> None:
+    """Wait until all copies have been listed once. Raises TimeoutError after `timeout` seconds,
+    naming those that have not."""
+    known = list(copies)
+    try:
+        async with asyncio.timeout(timeout):
+            for one in known:
+                await one.synced.wait()
+    except TimeoutError:
+        problems = [problem for one in known if (problem := one.problem()) is not None]
+        raise TimeoutError(f"after {timeout:.0f} s: {'; '.join(problems)}") from None

@@ -75,17 +75,18 @@ class Store(Generic[T]):
     def __contains__(self, key: Key) -> bool:
         return key in self._entries
 
-    def put(self, obj: Object, even_older: bool = False) -> None:
+    def put(self, obj: Object, even_older: bool = False) -> bool:
         """The object is now like this, unless a newer version of it is known (`even_older` takes
-        it all the same)."""
+        it all the same). Returns whether that changed what is kept."""
         key, version = key_of(obj), str(obj["metadata"].get("resourceVersion", ""))
         if self._knows_newer(key, version) and not even_older:
-            return
-        entry = self._entry(obj, version)
+            return False
+        entry, before = self._entry(obj, version), self.get(key)
         if entry is None or self._replaced(key, entry.uid):
             self.drop(key)
         if entry is not None:
             self._set(key, entry)
+        return before != self.get(key)
 
     def drop(self, key: Key, version: str = "") -> None:
         """The object is gone; its deletion has this version, if that is known."""
@@ -94,10 +95,21 @@ class Store(Generic[T]):
         if (entry := self._entries.pop(key, None)) is not None:
             self._tell(entry.value, None)
 
-    def keep_only(self, keys: Iterable[Key]) -> None:
-        """All other objects are gone."""
-        for key in set(self._entries) - set(keys):
+    def drop_uid(self, key: Key, uid: str) -> None:
+        """The object of that UID is gone; another of its name stays."""
+        if not self._replaced(key, uid):
             self.drop(key)
+
+    def keep_only(self, keys: Iterable[Key], as_of: str = "") -> list[str]:
+        """All other objects are gone, except those newer than the version `as_of`. Returns the
+        UIDs of those that were known until now."""
+        found = []
+        for key in set(self._entries) - set(keys):
+            entry = self._entries[key]
+            if not is_newer(entry.version, as_of):
+                self.drop(key)
+                found.append(entry.uid)
+        return found
 
     def _knows_newer(self, key: Key, version: str) -> bool:
         old = self._entries.get(key)

@@ -187,6 +187,7 @@ class Applier:
         if certain.pod is not None:
             await self._delete_one(self._caches.pods.observe, POD, certain.pod)
         if certain.shadow is None:
+            self._caches.shadows.forget(known.name, known.namespace, known.uid)
             return
         if "deletionTimestamp" not in certain.shadow["metadata"]:
             await self._delete_one(self._caches.shadows.observe, SHADOW_POD, certain.shadow)
@@ -214,6 +215,7 @@ class Applier:
         if certain.pod is not None:
             raise StillUsed(known, "its pod is still there")
         if certain.shadow is None:
+            self._caches.shadows.forget(known.name, known.namespace, known.uid)
             return
         meta = certain.shadow["metadata"]
         left = [one for one in meta.get("finalizers") or () if one != FINALIZER_DRAIN]

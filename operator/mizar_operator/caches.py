@@ -1,18 +1,17 @@
-"""What the operator knows of the cluster: one informer per kind, and whose turn it is when one of
-their objects changes."""
+"""What the operator knows of the cluster: a copy of each kind that plans are made from."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import tenant_of
-from mizar_core.planning.snapshot import NodeView, ShadowView
+from mizar_core.planning.snapshot import NodeView
 from mizar_kube.client import KubeClient
-from mizar_kube.informer import Informer, Watched
+from mizar_kube.informer import Copy, Informer, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD
 from mizar_operator import views
+from mizar_operator.kopf_store import KopfStore, Pace
 from mizar_operator.views import HolderPod, SharePod
 
 T = TypeVar("T")
@@ -22,31 +21,27 @@ NO_POOL = ""
 
 
 class Caches:
-    """The informers. A key is the resource prefix of a pool: pools that share one share their
-    share pods too, so they are planned together, by one worker."""
+    """One copy per kind. A key is the resource prefix of a pool: pools that share one share their
+    share pods too, so they are planned together, by one worker.
 
-    def __init__(self, client: KubeClient) -> None:
-        self.pools: Informer[GPUPool] = Informer(client, Watched(GPU_POOL), views.pool_view)
-        self.quotas: Informer[GPUQuota] = Informer(client, Watched(GPU_QUOTA), views.quota_view)
-        self.shadows: Informer[ShadowView] = Informer(
-            client, Watched(SHADOW_POD), views.shadow_view
-        )
+    Kopf's handlers feed the stores of Mizar's own kinds; pods and nodes, of which there are many
+    and which need no handler, are followed by informers.
+    """
+
+    def __init__(self, client: KubeClient, pace: Pace | None = None) -> None:
+        self.pools = KopfStore(client, GPU_POOL, views.pool_view, pace)
+        self.quotas = KopfStore(client, GPU_QUOTA, views.quota_view, pace)
+        self.shadows = KopfStore(client, SHADOW_POD, views.shadow_view, pace)
         self.pods: Informer[HolderPod | SharePod] = Informer(client, Watched(POD), views.pod_view)
         self.nodes: Informer[NodeView] = Informer(client, Watched(NODE), views.node_view)
 
-    def __iter__(self) -> Iterator[Informer[object]]:
-        found: list[Informer[object]] = [
-            self.pools,  # type: ignore[list-item]
-            self.quotas,  # type: ignore[list-item]
-            self.shadows,  # type: ignore[list-item]
-            self.pods,  # type: ignore[list-item]
-            self.nodes,  # type: ignore[list-item]
-        ]
-        return iter(found)
+    def __iter__(self) -> Iterator[Copy]:
+        yield from (self.pools, self.quotas, self.shadows, self.pods, self.nodes)
 
-    def runners(self) -> list[Callable[[], Awaitable[None]]]:
-        """What has to run for the copies to stay current."""
-        return [one.run for one in self]
+    @property
+    def synced(self) -> bool:
+        """Whether all copies have been filled."""
+        return all(one.synced.is_set() for one in self)
 
     def problems(self) -> list[str]:
         """What a health probe should fail for."""
@@ -70,12 +65,8 @@ class Caches:
         }
 
 
-def on_change(caches: Caches, add: Callable[[str], None]) -> None:
-    """Call `add(key)` whenever there is something to plan for the key."""
-
-    def tell(keys: Iterable[str]) -> None:
-        for key in keys:
-            add(key)
+def follow(caches: Caches, add: Callable[[str], None]) -> None:
+    """Call `add(key)` whenever a pod or a node changes for which there is something to plan."""
 
     def of_pods(value: HolderPod | SharePod) -> set[str]:
         if isinstance(value, HolderPod):
@@ -83,19 +74,16 @@ def on_change(caches: Caches, add: Callable[[str], None]) -> None:
         prefixes = {prefix for prefix, _ in value.demands}
         return {key for prefix in prefixes for key in caches.keys_of_prefix(prefix)}
 
-    _listen(caches.pools, lambda pool: {pool.spec.resource_prefix, NO_POOL}, tell)
-    _listen(caches.quotas, lambda quota: {caches.key_of_pool(quota.spec.pool)}, tell)
-    _listen(caches.shadows, lambda shadow: {caches.key_of_pool(shadow.pool)}, tell)
-    _listen(caches.pods, of_pods, tell)
-    _listen(caches.nodes, lambda node: caches.keys(), tell)
+    _listen(caches.pods, of_pods, add)
+    _listen(caches.nodes, lambda node: caches.keys(), add)
 
 
 def _listen(
-    informer: Informer[T], keys: Callable[[T], Iterable[str]], tell: Callable[[Iterable[str]], None]
+    informer: Informer[T], keys: Callable[[T], Iterable[str]], add: Callable[[str], None]
 ) -> None:
     def changed(old: T | None, new: T | None) -> None:
         for value in (old, new):
-            if value is not None:
-                tell(keys(value))
+            for key in keys(value) if value is not None else ():
+                add(key)
 
     informer.on_change(changed)

@@ -39,10 +39,10 @@ def application(alive: Problems, ready: Problems, metrics: Metrics) -> web.Appli
 @asynccontextmanager
 async def serving(app: web.Application, port: int) -> AsyncIterator[int]:
     """Serve on all addresses; gives the port, which matters where `port` is 0."""
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, port=port, shutdown_timeout=1.0)
+        site = web.TCPSite(runner, port=port)
         await site.start()
         yield runner.addresses[0][1]
     finally:

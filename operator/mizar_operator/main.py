@@ -1,28 +1,40 @@
-"""The process: puts the parts together, runs them, ends promptly."""
+"""The process: settings, login, the parts, and the order in which they begin and end.
+
+Everything runs in one event loop. Kopf waits, when it ends, for all tasks that were made after it
+began, and then cancels them: it begins last and ends before the parts that feed it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import os
 import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+import aiohttp
+import kopf
+
 from mizar_core.names import FIELD_MANAGER_OPERATOR
+from mizar_kube import config, sockets
+from mizar_kube.access import Access, Tokens
 from mizar_kube.client import KubeClient
 from mizar_kube.config import ConfigError
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import wait_synced
 from mizar_kube.queue import WorkQueue, work
-from mizar_operator import health
+from mizar_operator import caches, health
 from mizar_operator.apply import Applier
-from mizar_operator.caches import Caches, on_change
+from mizar_operator.caches import Caches
 from mizar_operator.gather import Gatherer
-from mizar_operator.handlers import Body, Kopf
+from mizar_operator.handlers import Memo, gpupool, gpuquota, shadowpod
+from mizar_operator.kopf_store import Pace
 from mizar_operator.leader import Leader, LeadershipLost
 from mizar_operator.metrics import Metrics
 from mizar_operator.reconcile import Reconciler
@@ -35,15 +47,21 @@ STARTING_FOR_S = 120.0
 STUCK_AFTER_S = 120.0
 RETRY_MOST_S = 15.0
 RESYNC_SPREAD_S = 5.0
+KOPF_ENDS_WITHIN_S = 0.5
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class KopfFailed(Exception):
+    """Kopf has ended without being told to: nobody watches Mizar's own kinds any more."""
 
 
 class Operator:
-    """All parts of the process, made from a client and settings."""
+    """All parts of the process, made from settings and a way to the API server."""
 
-    def __init__(self, client: KubeClient, settings: Settings) -> None:
+    def __init__(self, access: Access, client: KubeClient, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.caches = Caches(client)
+        self.caches = Caches(client, Pace(settings.resync))
         self.queue: WorkQueue[str] = WorkQueue(max_delay=RETRY_MOST_S)
         self.events = EventRecorder(client, FIELD_MANAGER_OPERATOR, settings.identity)
         self.leader = Leader(client, settings.namespace, LEASE_NAME, settings.identity)
@@ -52,12 +70,17 @@ class Operator:
             client, self.caches, self.events, settings.pause_image, settings.writes_at_once
         )
         self.reconciler = Reconciler(gatherer, applier, self.queue, self.metrics)
+        self._access = access
+        self._kopf_stop, self._kopf_ready = asyncio.Event(), asyncio.Event()
+        self._kopf_ending = asyncio.Event()
         self._started = time.monotonic()
+        for follow in (gpupool.follow, gpuquota.follow, shadowpod.follow, caches.follow):
+            follow(self.caches, self.queue.add)
 
     def dead(self) -> list[str]:
         """What a restart would cure."""
         problems = self.caches.problems()
-        if not self.is_synced and time.monotonic() - self._started < STARTING_FOR_S:
+        if not self.caches.synced and time.monotonic() - self._started < STARTING_FOR_S:
             problems = []
         if (oldest := self.queue.oldest()) > STUCK_AFTER_S:
             problems.append(f"queue: nothing has come of a key for {oldest:.0f} s")
@@ -67,34 +90,39 @@ class Operator:
         """Why this replica could not lead now."""
         return self.caches.problems()
 
-    @property
-    def is_synced(self) -> bool:
-        """Whether all caches have been filled."""
-        return all(one.synced.is_set() for one in self.caches)
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set, or until a part ends: no part does unless it failed, and what
+        it raised is raised here. Ends within a second."""
+        leading = _task("lead", self._lead())
+        feeding = [_task("copy", one.run()) for one in self.caches]
+        feeding.append(_task("events", self.events.run()))
+        signals = _task("signals", self._take_back_signals(stop))
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        ended = _task("kopf-ended", self._kopf_ended())
+        watching = _task("kopf", self._watch())
+        parts = (leading, *feeding, ended, watching)
+        try:
+            await asyncio.wait({*parts, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not stop.is_set():
+                _raise_first(parts)
+        finally:
+            # Nothing is written from here on; then nothing is read.
+            await _cancel(leading, signals, stopping, ended)
+            self._kopf_stop.set()
+            await asyncio.wait({watching}, timeout=KOPF_ENDS_WITHIN_S)
+            await _cancel(watching, *feeding)
 
-    async def run(self) -> None:
-        """Fill the caches, wait to lead, lead. Ends with an exception or not at all."""
+    async def _lead(self) -> None:
+        """Wait until all copies are filled and this replica leads, then work off the queue."""
+        await wait_synced(self.caches, timeout=STARTING_FOR_S)
         async with asyncio.TaskGroup() as tasks:
-            for informer in self.caches:
-                tasks.create_task(informer.run())
-            tasks.create_task(self.events.run())
-            await wait_synced(self.caches, timeout=STARTING_FOR_S)
             if self.settings.leader_election:
                 await self.leader.acquire()
                 tasks.create_task(self.leader.keep())
             self.metrics.leader.set(1)
-            await self._lead(tasks)
-
-    async def _lead(self, tasks: asyncio.TaskGroup) -> None:
-        on_change(self.caches, self.queue.add)
-        kopf = Kopf(self._touch_from(asyncio.get_running_loop()), self.settings.kubeconfig)
-        kopf.start()
-        try:
             for _ in range(self.settings.workers):
                 tasks.create_task(work(self.queue, self.reconciler.reconcile))
             await self._resync()
-        finally:
-            kopf.stop()
 
     async def _resync(self) -> None:
         """Everything again now and then, should a change have been missed."""
@@ -102,56 +130,140 @@ class Operator:
             self.queue.resync(self.caches.keys(), RESYNC_SPREAD_S, random.random)
             await asyncio.sleep(self.settings.resync)
 
-    def _touch_from(self, loop: asyncio.AbstractEventLoop) -> Callable[[str, Body], None]:
-        """For Kopf's thread: one of the three kinds has changed."""
+    async def _watch(self) -> None:
+        """Kopf: the only watch of Mizar's own kinds. It ends when it is told to."""
+        await kopf.operator(
+            settings=kopf_settings(),
+            memo=Memo(self.caches, self._login, self._kopf_ending.set),
+            standalone=True,
+            clusterwide=True,
+            stop_flag=self._kopf_stop,
+            ready_flag=self._kopf_ready,
+        )
 
-        def touch(plural: str, body: Body) -> None:
-            spec = body.get("spec") or {}
-            if plural == "gpupools":
-                self.queue.add(str(spec.get("resourcePrefix", "")))
-            else:
-                self.queue.add(self.caches.key_of_pool(str(spec.get("pool", ""))))
+    async def _kopf_ended(self) -> None:
+        """Raises when Kopf begins to end. It may never come to the end: when one of its watches
+        fails, the others wait for credentials that nobody will renew any more."""
+        await self._kopf_ending.wait()
+        raise KopfFailed("Kopf has ended; its last message says why")
 
-        def touched(plural: str, body: Body) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(touch, plural, dict(body))
+    async def _take_back_signals(self, stop: asyncio.Event) -> None:
+        """Kopf puts handlers of its own in place of ours when it begins."""
+        await self._kopf_ready.wait()
+        _take_signals(stop)
 
-        return touched
+    def _login(self) -> kopf.AiohttpSession:
+        """Kopf's connections, by the same configuration as our own."""
+        access = self._access
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=access.ssl, socket_factory=sockets.alive),
+            middlewares=(_authorizing(access.tokens),),
+            proxy=access.proxy,
+        )
+        return kopf.AiohttpSession(server=access.server, aiohttp_session=session)
+
+
+@kopf.on.login()
+async def login(memo: Memo, **_: Any) -> kopf.AiohttpSession:
+    """Called at the start, and again when the API server says 401."""
+    return memo.login()
+
+
+@kopf.on.cleanup()
+async def cleanup(memo: Memo, **_: Any) -> None:
+    """Called when Kopf begins to end, for whatever reason."""
+    memo.ended()
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """No writes and no events of Kopf's own, no scanning for kinds that come and go, bounds on
+    everything that waits."""
+    chosen = kopf.OperatorSettings()
+    chosen.scanning.disabled = True
+    chosen.posting.enabled = False
+    chosen.posting.loggers = False
+    chosen.networking.connect_timeout = 10
+    chosen.networking.request_timeout = 30
+    chosen.networking.error_backoffs = Endless()
+    chosen.watching.chunk_size = 500
+    chosen.watching.server_timeout = 240
+    chosen.watching.client_timeout = 300
+    chosen.queueing.idle_timeout = 1
+    chosen.queueing.exit_timeout = 0.2
+    chosen.process.ultimate_exiting_timeout = None
+    return chosen
+
+
+class Endless:
+    """Seconds between tries while the API server is away, for as long as it is. Kopf iterates
+    anew for each call, and gives up where the delays end."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((0.2, 0.5, 1, 2), itertools.repeat(5))
 
 
 async def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT (0), or until we must not go on (1)."""
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    _take_signals(stop)
+    access = await asyncio.to_thread(config.find, settings.kubeconfig)
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(await KubeClient.connect(settings.kubeconfig))
-        operator = Operator(client, settings)
+        client = await stack.enter_async_context(KubeClient(access))
+        operator = Operator(access, client, settings)
         app = health.application(operator.dead, operator.unready, operator.metrics)
         await stack.enter_async_context(health.serving(app, settings.port))
         try:
-            await _until(stop, operator.run())
-        except BaseExceptionGroup as group:
-            lost = group.subgroup(LeadershipLost)
-            if lost is None:
-                raise
-            log.error("%s", lost.exceptions[0])
+            await operator.run(stop)
+        except Exception as error:
+            log.error("ending: %s", error, exc_info=not isinstance(error, LeadershipLost))
             return 1
         if settings.leader_election:
             await operator.leader.release()
     return 0
 
 
-async def _until(stop: asyncio.Event, job: Coroutine[Any, Any, None]) -> None:
-    """Run the job until it fails or `stop` is set."""
-    working = asyncio.create_task(job)
-    waiting = asyncio.create_task(stop.wait())
-    await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (working, waiting):
+def _take_signals(stop: asyncio.Event) -> None:
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+def _authorizing(tokens: Tokens) -> aiohttp.ClientMiddlewareType:
+    """Puts the token of the moment on each request; once more with a fresh one after a 401."""
+
+    async def send(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        for fresh in (False, True):
+            if token := tokens(fresh):
+                request.headers["Authorization"] = token
+            response = await handler(request)
+            if response.status != 401 or not token:
+                break
+        return response
+
+    return send
+
+
+def _task(name: str, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    return asyncio.create_task(job, name=name)
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel the tasks. One that does not end soon is left behind: see `_kopf_ended`."""
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(working, waiting, return_exceptions=True)
-    if not working.cancelled() and (error := working.exception()) is not None:
-        raise error
+    await asyncio.wait(tasks, timeout=KOPF_ENDS_WITHIN_S)
+
+
+def _raise_first(parts: Iterable[asyncio.Task[None]]) -> None:
+    """Raise what ended a part, the innermost error where a group of tasks wraps it."""
+    for part in parts:
+        error = part.exception() if part.done() and not part.cancelled() else None
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if error is not None:
+            raise error
+    raise RuntimeError("a part of the process has ended")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -162,9 +274,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     logging.getLogger("kopf").setLevel(logging.ERROR)
     try:
-        sys.exit(asyncio.run(run(settings)))
+        asyncio.run(_run_and_exit(settings))
     except ConfigError as error:
         sys.exit(f"mizar-operator: {error}")
+
+
+async def _run_and_exit(settings: Settings) -> None:
+    """End the process from within the loop: its own end waits for every task, for ever if need be,
+    and tasks of Kopf's that were left behind do not end."""
+    code = await run(settings)
+    logging.shutdown()
+    os._exit(code)
 
 
 if __name__ == "__main__":

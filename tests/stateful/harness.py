@@ -19,6 +19,7 @@ from mizar_kube.store import key_of
 from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches
 from mizar_operator.gather import Gatherer
+from mizar_operator.kopf_store import KopfStore
 from mizar_operator.metrics import Metrics
 from mizar_operator.reconcile import Reconciler
 from stateful.memory_api import Crash
@@ -85,14 +86,15 @@ class Harness:
     def _clock(self) -> float:
         return self.model.time.timestamp()
 
-    def _informers(self) -> list[Informer[Any]]:
+    def _informers(self) -> list[Informer[Any] | KopfStore[Any]]:
         caches = self.caches
         return [caches.pools, caches.quotas, caches.shadows, caches.pods, caches.nodes]
 
-    def _fill(self, kind: Kind, informer: Informer[Any]) -> None:
+    def _fill(self, kind: Kind, informer: Informer[Any] | KopfStore[Any]) -> None:
         found = list(self.model.api.all(kind))
         for obj in found:
             informer._store.put(copy.deepcopy(obj), even_older=True)
         informer._store.keep_only(key_of(obj) for obj in found)
-        informer._version = str(self.model.api.version)
+        if isinstance(informer, Informer):
+            informer._version = str(self.model.api.version)
         informer.synced.set()

@@ -1,0 +1,33 @@
+"""GPUPool: which cards are shared, and how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kopf
+
+from mizar_core.models import GPUPool
+from mizar_core.names import GROUP, VERSION
+from mizar_kube.kinds import GPU_POOL
+from mizar_operator.caches import NO_POOL, Caches
+from mizar_operator.handlers import Add, Memo
+
+
+@kopf.on.event(GROUP, VERSION, GPU_POOL.plural)
+async def gpupool(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
+    """A pool was created, changed or deleted."""
+    memo.caches.pools.tell(event["type"], dict(event["object"]))
+
+
+def follow(caches: Caches, add: Add) -> None:
+    """The pool is planned, and so are the quotas that name a pool which does not exist: theirs may
+    have come or gone."""
+
+    def changed(old: GPUPool | None, new: GPUPool | None) -> None:
+        for pool in (old, new):
+            if pool is not None:
+                add(pool.spec.resource_prefix)
+        if old is None or new is None:
+            add(NO_POOL)
+
+    caches.pools.on_change(changed)

@@ -1,0 +1,32 @@
+"""ShadowPod: holds cards, which the node agent carves into devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kopf
+
+from mizar_core.names import GROUP, VERSION
+from mizar_core.planning.snapshot import ShadowView
+from mizar_kube.kinds import SHADOW_POD
+from mizar_operator.caches import Caches
+from mizar_operator.handlers import Add, Memo
+
+
+@kopf.on.event(GROUP, VERSION, SHADOW_POD.plural)
+async def shadowpod(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
+    """A ShadowPod was created, changed (mostly: its node agent reported) or deleted."""
+    memo.caches.shadows.tell(event["type"], dict(event["object"]))
+
+
+def follow(caches: Caches, add: Add) -> None:
+    """Its pool is planned. One that somebody deleted is drained, asked for live and let go
+    (`planning.lifecycle`, `live`); one that became idle is drained at its time, for which the plan
+    itself says when it is due (`planning.reap`)."""
+
+    def changed(old: ShadowView | None, new: ShadowView | None) -> None:
+        for shadow in (old, new):
+            if shadow is not None:
+                add(caches.key_of_pool(shadow.pool))
+
+    caches.shadows.on_change(changed)

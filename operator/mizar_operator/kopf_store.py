@@ -1,0 +1,167 @@
+"""The copy of one of Mizar's own kinds: Kopf's watch feeds it, a list at the start fills it, and a
+list now and then corrects it.
+
+Kopf tells what was created and changed, and what was deleted while it watched. When it had to list
+anew (410 Gone, after a broken connection), it tells what is there, never what is not any more; only
+a list of our own can say that. Kopf handles objects side by side, and answers to our own writes
+come in between, so nothing here may depend on the order: resource versions decide between two
+states of an object, and the UID of a deleted object never comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import structlog
+
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError
+from mizar_kube.kinds import Kind, Object
+from mizar_kube.store import Key, OnChange, Store, Trim, is_newer, key_of
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+RETRY_S = 2.0
+LATE_S = 60.0
+GONE_MAX = 20_000
+"""How many UIDs of deleted objects are remembered. Only an answer or a list that overlaps with the
+deletion can still bring one; thousands of deletions do not fit into that time."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """About `period` seconds from list to list. Clock (monotonic seconds), sleep and chance are for
+    tests."""
+
+    period: float = 300.0
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
+    random: Callable[[], float] = random.random
+
+
+class KopfStore(Generic[T]):
+    """What is kept of all objects of a kind. `synced` is set after the first list.
+
+    Listeners hear of each change once, as `listener(old, new)`, whoever brought it. All of it
+    belongs to one event loop.
+    """
+
+    def __init__(
+        self, client: KubeClient, kind: Kind, trim: Trim[T], pace: Pace | None = None
+    ) -> None:
+        self.synced = asyncio.Event()
+        self.corrections = 0
+        """Changes that a list found and no watch had told."""
+        self._client = client
+        self._kind = kind
+        self._pace = pace or Pace()
+        self._store = Store(trim)
+        self._gone: dict[str, None] = {}
+        self._listed_version = ""
+        self._listed_at = self._pace.clock()
+
+    def on_change(self, listener: OnChange[T]) -> None:
+        """Call `listener(old, new)` on every change from now on; objects already known are told
+        to it at once as (None, value)."""
+        for value in self._store.values():
+            listener(None, value)
+        self._store.listen(listener)
+
+    def get(self, name: str, namespace: str = "") -> T | None:
+        """What is kept of one object, or None."""
+        return self._store.get((namespace, name))
+
+    def values(self) -> list[T]:
+        """All that is kept, in no particular order; the list is the caller's."""
+        return self._store.values()
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def tell(self, type: str | None, obj: Object) -> None:
+        """An event of Kopf's: ADDED, MODIFIED, DELETED, or None for an object that it listed."""
+        if type == "DELETED":
+            self._bury(obj["metadata"]["uid"])
+            self._store.drop(key_of(obj), obj["metadata"]["resourceVersion"])
+        else:
+            self._put(obj)
+
+    def forget(self, name: str, namespace: str, uid: str) -> None:
+        """The API server, asked live, has no such object: the watch has lost its deletion."""
+        self._bury(uid)
+        self._store.drop_uid((namespace, name), uid)
+
+    def observe(self, obj: Object) -> None:
+        """Take in the answer to a write of our own before the watch brings it."""
+        if self.synced.is_set():
+            self._put(obj)
+
+    def problem(self) -> str | None:
+        """Why a health probe should fail, or None: never listed, or not for too long."""
+        if not self.synced.is_set():
+            return f"{self._kind.plural}: not listed yet"
+        if (age := self._pace.clock() - self._listed_at) > 2 * self._pace.period + LATE_S:
+            return f"{self._kind.plural}: could not be listed for {age:.0f} s"
+        return None
+
+    async def run(self) -> None:
+        """List at once and periodically, for ever. Errors of the API server are logged and tried
+        again."""
+        while True:
+            try:
+                await self.refresh()
+            except KubeError as error:
+                log.warning("could not list", kind=self._kind.plural, error=str(error))
+                await self._pace.sleep(RETRY_S)
+            else:
+                # Not all replicas and kinds at the same moment.
+                await self._pace.sleep(self._pace.period * (0.8 + 0.4 * self._pace.random()))
+
+    async def refresh(self) -> None:
+        """Make the copy agree with a list. Raises KubeError; what was listed until then counts."""
+        corrected, keys, version = 0, set[Key](), ""
+        async with aclosing(self._client.list_pages(self._kind)) as pages:
+            async for page in pages:
+                version = page.resource_version
+                restored = self._is_restored(version)
+                corrected += sum(self._put(obj, even_older=restored) for obj in page.items)
+                keys.update(map(key_of, page.items))
+        for uid in self._store.keep_only(keys, as_of=version):
+            self._bury(uid)
+            corrected += 1
+        self._listed(version, corrected)
+
+    def _is_restored(self, version: str) -> bool:
+        """Whether etcd is older than it was: a backup was restored, and deleted objects may live
+        again."""
+        if not is_newer(self._listed_version, version):
+            return False
+        self._gone.clear()
+        return True
+
+    def _listed(self, version: str, corrected: int) -> None:
+        if self.synced.is_set() and corrected:
+            self.corrections += corrected
+            log.info("a list corrected the copy", kind=self._kind.plural, objects=corrected)
+        self._listed_version = version
+        self._listed_at = self._pace.clock()
+        self.synced.set()
+
+    def _put(self, obj: Object, even_older: bool = False) -> bool:
+        """Whether the object is new or newer than what was known, and not known to be deleted."""
+        if obj["metadata"]["uid"] in self._gone:
+            return False
+        return self._store.put(obj, even_older)
+
+    def _bury(self, uid: str) -> None:
+        self._gone[uid] = None
+        if len(self._gone) > GONE_MAX:
+            del self._gone[next(iter(self._gone))]

@@ -1,0 +1,333 @@
+"""Kopf is the operator's only watch of Mizar's own kinds: an operator in this process, against a
+real API server, with no periodic list that could hide a handler which is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import aiohttp
+import pytest
+import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from cluster import Cluster
+from mizar_kube import config
+from mizar_kube.access import Access
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import NotFound
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NAMESPACE, SHADOW_POD, Kind, Object, Ref
+from mizar_operator import kopf_store
+from mizar_operator.main import Operator, run
+from mizar_operator.settings import Settings
+from support import objects
+from support.kube import Kube
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+NEVER_S = 3600.0
+PATIENCE_S = 60.0
+HEADERS = ("Content-Type", "Accept")
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(cluster: Cluster) -> Iterator[Path]:
+    """An API server that knows the custom resources."""
+    kube = Kube(cluster)
+    kube.apply(ROOT / "crds")
+    kube.run("wait", "--for=condition=Established", "--timeout=60s", f"--filename={ROOT / 'crds'}")
+    yield cluster.kubeconfig
+
+
+@dataclass
+class World:
+    """The API server and the operator on it, with a tenant of its own."""
+
+    client: KubeClient
+    operator: Operator
+    tenant: str = field(default_factory=lambda: f"watch-{uuid4().hex[:5]}")
+
+    async def create(self, obj: Object) -> Object:
+        return await self.client.create(obj)
+
+    async def tenancy(self, least: int) -> None:
+        """A pool and a quota of the tenant's. No node has the pool's label: nobody will ever use
+        a shadow pod, so none has to be drained."""
+        await self.create(objects.namespace(self.tenant))
+        await self.create(objects.pool(self.tenant, nodeSelector={"nowhere": "true"}))
+        profile = {"devices": 2, "min": least, "max": 2}
+        await self.create(objects.quota(self.tenant, profile, pool=self.tenant))
+
+    async def shadows(self) -> list[Object]:
+        return (await self.client.list(SHADOW_POD, self.tenant)).items
+
+    async def find(self, kind: Kind, name: str) -> Object | None:
+        namespace = self.tenant if kind.namespaced else None
+        try:
+            return await self.client.get(Ref(kind, name, namespace))
+        except NotFound:
+            return None
+
+    async def clear(self) -> None:
+        for shadow in await self.shadows():
+            await self.let_go(shadow["metadata"]["name"])
+        for ref in (Ref(NAMESPACE, self.tenant), Ref(GPU_POOL, self.tenant)):
+            with suppress(NotFound):
+                await self.client.delete(ref)
+
+    async def let_go(self, name: str) -> None:
+        """Make a ShadowPod vanish at once."""
+        ref = Ref(SHADOW_POD, name, self.tenant)
+        with suppress(NotFound):
+            await self.client.patch_merge(ref, {"metadata": {"finalizers": None}})
+            await self.client.delete(ref)
+
+
+Embedded = Callable[[], AbstractAsyncContextManager[World]]
+
+
+async def eventually(what: str, true: Callable[[], object]) -> None:
+    """Wait for a condition of this process."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not true():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"waited {PATIENCE_S:.0f} s for {what}") from None
+
+
+async def until(what: str, probe: Callable[[], Awaitable[object]]) -> None:
+    """Wait for a condition of the API server."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await probe():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"waited {PATIENCE_S:.0f} s for {what}") from None
+
+
+@asynccontextmanager
+async def running(
+    access: Access, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, period: float = NEVER_S
+) -> AsyncIterator[World]:
+    """An operator that leads; it must end without an error."""
+    pace = kopf_store.Pace(period)
+    monkeypatch.setattr("mizar_operator.main.Pace", lambda _: pace)
+    settings = Settings(leader_election=False, resync=NEVER_S)
+    async with KubeClient(access) as own, await KubeClient.connect(kubeconfig) as client:
+        operator, stop = Operator(access, own, settings), asyncio.Event()
+        task = asyncio.create_task(operator.run(stop))
+        world = World(client, operator)
+        try:
+            await eventually("the first lists", lambda: operator.caches.synced or task.done())
+            yield world
+        finally:
+            stop.set()
+            await task
+            await world.clear()
+
+
+@pytest.fixture
+def embedded(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Embedded:
+    """Not an asynchronous fixture: its end would run in a task that began after Kopf, which Kopf
+    cancels when it ends."""
+    return partial(running, config.find(kubeconfig), kubeconfig, monkeypatch)
+
+
+async def test_a_pool_that_is_created_is_planned(embedded: Embedded) -> None:
+    async with embedded() as world:
+        await world.create(objects.pool(world.tenant))
+
+        async def told() -> bool:
+            pool = await world.find(GPU_POOL, world.tenant)
+            return bool(pool and pool.get("status", {}).get("conditions"))
+
+        await until("the pool's conditions", told)
+
+
+async def test_a_quota_that_is_created_changed_and_deleted_is_planned(embedded: Embedded) -> None:
+    async with embedded() as world:
+        await world.tenancy(least=1)
+
+        async def count(wanted: int) -> bool:
+            return len(await world.shadows()) == wanted
+
+        await until("a shadow pod to be kept warm", lambda: count(1))
+        ref = Ref(GPU_QUOTA, "gpus", world.tenant)
+        profile = {"devices": 2, "min": 2, "max": 2}
+        await world.client.patch_merge(ref, {"spec": {"profiles": [profile]}})
+        await until("a second one", lambda: count(2))
+        await world.client.delete(ref)
+        # Without a node nobody ever used them: they go undrained.
+        await until("both to go", lambda: count(0))
+
+
+async def test_a_deleted_shadow_pod_is_let_go_and_replaced(
+    embedded: Embedded,
+) -> None:
+    async with embedded() as world:
+        await world.tenancy(least=1)
+        await until("a shadow pod", world.shadows)
+        (shadow,) = await world.shadows()
+        name = shadow["metadata"]["name"]
+        await world.client.delete(Ref(SHADOW_POD, name, world.tenant))
+
+        async def gone() -> bool:
+            return await world.find(SHADOW_POD, name) is None
+
+        await until("the operator to take its finalizer off", gone)
+
+        async def replaced() -> bool:
+            return name not in {one["metadata"]["name"] for one in await world.shadows()} and bool(
+                await world.shadows()
+            )
+
+        await until("another one in its place", replaced)
+
+
+async def test_objects_of_ours_and_others_bear_no_trace_of_kopf(embedded: Embedded) -> None:
+    async with embedded() as world:
+        await world.tenancy(least=1)
+        await until("a shadow pod", world.shadows)
+        (shadow,) = await world.shadows()
+        pool = await world.find(GPU_POOL, world.tenant)
+        quota = await world.find(GPU_QUOTA, "gpus")
+        assert pool is not None
+        assert quota is not None
+        assert "kopf" not in json.dumps([shadow, pool, quota])
+
+
+class Proxy:
+    """Between operator and API server. `cut()` breaks the watches of shadow pods; the next ones
+    hear nothing until `answer` brings them a last event and ends them.
+
+    In a thread and an event loop of its own: when Kopf ends, it cancels the tasks of its loop.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._deaf, self._answered = asyncio.Event(), asyncio.Event()
+        self._event: Object = {}
+        self.answers = 0
+
+    def cut(self) -> None:
+        self._loop.call_soon_threadsafe(self._deaf.set)
+
+    def answer(self, event: Object) -> None:
+        self._event = event
+        self._loop.call_soon_threadsafe(self._answered.set)
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        """The address to use in place of the API server's."""
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._loop.run_forever)
+        thread.start()
+        try:
+            server = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+            yield str(server.make_url("")).rstrip("/")
+            asyncio.run_coroutine_threadsafe(self._stop(server), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            thread.join()
+            self._loop.close()
+
+    async def _start(self) -> TestServer:
+        app = web.Application(client_max_size=1 << 24)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        connector = aiohttp.TCPConnector(ssl=self._access.ssl, limit=0)
+        self._session = aiohttp.ClientSession(connector=connector)
+        server = TestServer(app)
+        await server.start_server(shutdown_timeout=1)
+        return server
+
+    async def _stop(self, server: TestServer) -> None:
+        await self._session.close()
+        await server.close()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        is_watch = "watch" in request.query and request.path.endswith("/shadowpods")
+        if is_watch and self._deaf.is_set():
+            await self._answered.wait()
+            self._deaf.clear()
+            self.answers += 1
+            return web.json_response(self._event)
+        return await self._forward(request, is_watch)
+
+    async def _forward(self, request: web.Request, is_watch: bool) -> web.StreamResponse:
+        wanted = {key: request.headers[key] for key in HEADERS if key in request.headers}
+        if token := self._access.tokens(False):
+            wanted["Authorization"] = token
+        url, body = f"{self._access.server}{request.path_qs}", await request.read() or None
+        async with self._session.request(request.method, url, data=body, headers=wanted) as answer:
+            response = web.StreamResponse(status=answer.status)
+            response.content_type = answer.content_type
+            await response.prepare(request)
+            pump = asyncio.create_task(_pump(answer, response))
+            cut = asyncio.create_task(self._deaf.wait() if is_watch else asyncio.Event().wait())
+            await asyncio.wait({pump, cut}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (pump, cut):
+                task.cancel()
+            await asyncio.gather(pump, cut, return_exceptions=True)
+        return response
+
+
+async def _pump(answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
+    with suppress(aiohttp.ClientError, ConnectionError):
+        async for chunk in answer.content.iter_any():
+            await response.write(chunk)
+
+
+async def test_a_deletion_that_a_broken_watch_hid_is_found(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch breaks, the ShadowPod vanishes, and the versions in between are forgotten."""
+    proxy = Proxy(config.find(kubeconfig))
+    with proxy.serving() as url:
+        async with running(Access(url), kubeconfig, monkeypatch, period=1) as world:
+            await world.tenancy(least=1)
+            await until("a shadow pod", world.shadows)
+            (shadow,) = await world.shadows()
+            name, known = shadow["metadata"]["name"], world.operator.caches.shadows
+            await eventually("the operator to know it", lambda: known.get(name, world.tenant))
+            proxy.cut()
+            await world.let_go(name)
+            proxy.answer({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
+            await eventually("a list", lambda: known.get(name, world.tenant) is None)
+            await until("one in its place", world.shadows)
+
+
+async def test_a_watch_that_fails_ends_the_process(kubeconfig: Path, tmp_path: Path) -> None:
+    """With exit code 1, so that it is started again."""
+    proxy = Proxy(config.find(kubeconfig))
+    with proxy.serving() as url:
+        settings = Settings(str(_kubeconfig(url, tmp_path)), port=0, leader_election=False)
+        process = asyncio.create_task(run(settings))
+        proxy.cut()
+        proxy.answer({"type": "ERROR", "object": {"kind": "Status", "code": 500}})
+        assert await asyncio.wait_for(process, PATIENCE_S) == 1
+    assert proxy.answers == 1
+
+
+def _kubeconfig(url: str, folder: Path) -> Path:
+    """A kubeconfig for an API server that asks for no proof."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "proxy", "cluster": {"server": url}}],
+        "users": [{"name": "nobody", "user": {}}],
+        "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "nobody"}}],
+        "current-context": "proxy",
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(body))
+    return path
