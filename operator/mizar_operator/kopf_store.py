@@ -65,6 +65,8 @@ class KopfStore(Generic[T]):
         self._pace = pace or Pace()
         self._store = Store(trim)
         self._gone: dict[str, None] = {}
+        self._lists = 0
+        self._told = False
         self._listed_version = ""
         self._listed_at = self._pace.clock()
 
@@ -88,6 +90,7 @@ class KopfStore(Generic[T]):
 
     def tell(self, type: str | None, obj: Object) -> None:
         """An event of Kopf's: ADDED, MODIFIED, DELETED, or None for an object that it listed."""
+        self._told = True
         if type == "DELETED":
             self._bury(obj["metadata"]["uid"])
             self._store.drop(key_of(obj), obj["metadata"]["resourceVersion"])
@@ -105,11 +108,14 @@ class KopfStore(Generic[T]):
             self._put(obj)
 
     def problem(self) -> str | None:
-        """Why a health probe should fail, or None: never listed, or not for too long."""
+        """Why a health probe should fail, or None: never listed, not listed for too long, or Kopf
+        has told of nothing, though it begins by telling of every object."""
         if not self.synced.is_set():
             return f"{self._kind.plural}: not listed yet"
         if (age := self._pace.clock() - self._listed_at) > 2 * self._pace.period + LATE_S:
             return f"{self._kind.plural}: could not be listed for {age:.0f} s"
+        if self._lists > 1 and len(self._store) and not self._told:
+            return f"{self._kind.plural}: Kopf does not watch them"
         return None
 
     async def run(self) -> None:
@@ -151,6 +157,7 @@ class KopfStore(Generic[T]):
         if self.synced.is_set() and corrected:
             self.corrections += corrected
             log.info("a list corrected the copy", kind=self._kind.plural, objects=corrected)
+        self._lists += 1
         self._listed_version = version
         self._listed_at = self._pace.clock()
         self.synced.set()

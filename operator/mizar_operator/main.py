@@ -14,20 +14,22 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
 import kopf
 
-from mizar_core.names import FIELD_MANAGER_OPERATOR
+from mizar_core.names import FIELD_MANAGER_OPERATOR, GROUP, VERSION
 from mizar_kube import config, sockets
 from mizar_kube.access import Access, Tokens
 from mizar_kube.client import KubeClient
 from mizar_kube.config import ConfigError
+from mizar_kube.errors import KubeError
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import wait_synced
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind
 from mizar_kube.queue import WorkQueue, work
 from mizar_operator import caches, health
 from mizar_operator.apply import Applier
@@ -48,6 +50,7 @@ STUCK_AFTER_S = 120.0
 RETRY_MOST_S = 15.0
 RESYNC_SPREAD_S = 5.0
 KOPF_ENDS_WITHIN_S = 0.5
+SERVED_RETRY_S = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -71,6 +74,7 @@ class Operator:
         )
         self.reconciler = Reconciler(gatherer, applier, self.queue, self.metrics)
         self._access = access
+        self._client = client
         self._kopf_stop, self._kopf_ready = asyncio.Event(), asyncio.Event()
         self._kopf_ending = asyncio.Event()
         self._started = time.monotonic()
@@ -132,6 +136,8 @@ class Operator:
 
     async def _watch(self) -> None:
         """Kopf: the only watch of Mizar's own kinds. It ends when it is told to."""
+        async with asyncio.timeout(STARTING_FOR_S):
+            await served(self._client, (GPU_POOL, GPU_QUOTA, SHADOW_POD))
         await kopf.operator(
             settings=kopf_settings(),
             memo=Memo(self.caches, self._login, self._kopf_ending.set),
@@ -192,6 +198,21 @@ def kopf_settings() -> kopf.OperatorSettings:
     chosen.queueing.exit_timeout = 0.2
     chosen.process.ultimate_exiting_timeout = None
     return chosen
+
+
+async def served(client: KubeClient, kinds: Collection[Kind]) -> None:
+    """Wait until the API server serves the kinds, which takes a second or two when they are new.
+    Kopf looks once, and would never watch one that is served later."""
+    while True:
+        try:
+            found = await client.request("GET", f"/apis/{GROUP}/{VERSION}")
+            missing = {one.plural for one in kinds} - {one["name"] for one in found["resources"]}
+            if not missing:
+                return
+            log.info("waiting for the API server to serve %s", ", ".join(sorted(missing)))
+        except KubeError as error:
+            log.info("waiting for the custom resources (are the CRDs applied?): %s", error)
+        await asyncio.sleep(SERVED_RETRY_S)
 
 
 class Endless:

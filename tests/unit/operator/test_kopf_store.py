@@ -141,6 +141,16 @@ async def test_a_list_that_is_overdue_is_a_problem() -> None:
     assert one.problem() == "shadowpods: could not be listed for 261 s"
 
 
+async def test_a_kind_that_kopf_does_not_watch_is_a_problem() -> None:
+    one = store(Listing([obj("a", 1)], "5"))
+    await one.refresh()
+    assert one.problem() is None
+    await one.refresh()
+    assert one.problem() == "shadowpods: Kopf does not watch them"
+    one.tell(None, obj("a", 1))
+    assert one.problem() is None
+
+
 @given(st.permutations(range(6)), st.integers(0, 6))
 def test_no_order_of_events_changes_the_end(order: list[int], at: int) -> None:
     """Two lives of one name and a list in between, in any order: the second life is what stays."""
