@@ -19,7 +19,8 @@ class ClusterSpec:
 
     `card_memory_mib` is in MiB. `card_model` is what becomes the node label
     nvidia.com/gpu.product: the card's name with dashes for blanks. `mizar` says whether Mizar
-    is installed into it. Raises SpecError when it cannot be built.
+    is installed into it. With `api_only` there are etcd and API server and nothing else: nodes and
+    pods are whatever somebody writes. Raises SpecError when it cannot be built.
     """
 
     name: str = "mizar"
@@ -28,6 +29,7 @@ class ClusterSpec:
     card_memory_mib: int = 16384
     card_model: str = "NVIDIA-A100-SXM4-40GB"
     mizar: bool = True
+    api_only: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

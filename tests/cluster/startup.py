@@ -81,8 +81,9 @@ class Startup:
             self._prepare()
         with self._progress.step("starting etcd, API server and containerd"):
             api = self._start_api_server()
-        with self._progress.step(f"starting {self._count('node')}"):
-            self._start_rest(api)
+        if not self._spec.api_only:
+            with self._progress.step(f"starting {self._count('node')}"):
+                self._start_rest(api)
         state.write(self._layout, self._state(ready=True))
 
     def _state(self, ready: bool) -> state.State:
@@ -106,8 +107,12 @@ class Startup:
 
     def _start_api_server(self) -> Api:
         self._start("etcd", control_plane.etcd(self._layout.etcd))
-        self._start("kube-apiserver", control_plane.api_server(self._credentials))
-        for node in self._nodes:
+        arguments = control_plane.api_server(self._credentials)
+        if self._spec.api_only:
+            # Nobody makes service accounts, which pods could otherwise not do without.
+            arguments.append("--disable-admission-plugins=ServiceAccount")
+        self._start("kube-apiserver", arguments)
+        for node in [] if self._spec.api_only else self._nodes:
             clone_store(self._images.store, node.files.containerd)
             node.start_containerd()
             if self._spec.cards:
@@ -116,7 +121,7 @@ class Startup:
         api = Api(self._forward(), self._credentials)
         names = ["etcd", "kube-apiserver", "forwarder"]
         self._wait_for("the API server being ready", api.ready, names)
-        for node in self._nodes:
+        for node in [] if self._spec.api_only else self._nodes:
             node.wait_for_containerd()
         return api
 

@@ -1,0 +1,205 @@
+"""The operator on a large cluster: 5,000 nodes, 40,000 cards, 10,000 share pods, 200 tenants, on a
+real API server. Nodes and pods are made up: scheduler, kubelets and node agents are played.
+
+MIZAR_BENCH_SCALE=0.1 makes everything a tenth as large, to try the benchmark itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import tempfile
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.figures import Figure, Report, figure
+from bench.scale import process
+from bench.scale.population import DEVICES, Population, Size
+from bench.scale.process import Operator
+from cluster import ClusterSpec
+from cluster.binaries.progress import Progress
+from cluster.local import LocalProvider
+from mizar_core.names import DEFAULT_PREFIX
+from mizar_core.planning import Snapshot, plan
+from mizar_kube.client import KubeClient
+from mizar_kube.informer import wait_synced
+from mizar_kube.kinds import POD
+from mizar_operator.caches import Caches
+from mizar_operator.gather import Gatherer
+from support.kube import Kube
+from support.waiting import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+SCALE = float(os.environ.get("MIZAR_BENCH_SCALE", "1"))
+BURST = 1_000
+QUIET_S = 60.0
+STILL_S = 10.0
+PLANS = 7
+WRITES = re.compile(r"^apiserver_request_total{([^}]*)} (\S+)$", re.MULTILINE)
+
+
+def measure() -> Report:
+    """Bring an API server up, fill it, measure, take it down."""
+    full = Size()
+    size = replace(
+        full,
+        nodes=int(full.nodes * SCALE),
+        shares=int(full.shares * SCALE),
+        tenants=max(20, int(full.tenants * SCALE)),
+    )
+    spec = ClusterSpec(name=f"bench-{os.getpid()}", cards=0, mizar=False, api_only=True)
+    up = LocalProvider().up(spec, Progress())
+    try:
+        kube = Kube(up)
+        kube.apply(ROOT / "crds")
+        kube.run("wait", "--for=condition=Established", f"--filename={ROOT / 'crds'}")
+        with tempfile.TemporaryDirectory() as folder:
+            return Report(
+                "operator", asyncio.run(_figures(kube, up.kubeconfig, size, Path(folder)))
+            )
+    finally:
+        up.down()
+
+
+async def _figures(kube: Kube, kubeconfig: Path, size: Size, folder: Path) -> list[Figure]:
+    async with await KubeClient.connect(kubeconfig, timeout=60) as client:
+        await _fill(client, kubeconfig, size, folder)
+        with process.running(kubeconfig, folder) as operator:
+            cold = await asyncio.to_thread(
+                operator.wait_for, "the first plan", lambda: operator.plans()[0] >= 1
+            )
+            print(f"  first plan {cold:.1f} s after the start", flush=True)
+            await asyncio.to_thread(_wait_quiet, operator, kube)
+            quiet = await asyncio.to_thread(_quiet, operator, kube)
+            print("  a quiet minute is over", flush=True)
+            burst = await _burst(client, size)
+            rss, peak = operator.memory_mib(), operator.memory_mib("VmHWM")
+        small, large = await _planned(kubeconfig, size)
+    growth = (_middle(large) / size.shares) / (_middle(small) / (size.shares // 10))
+    return [
+        figure("cold_start_to_plan_s", [cold], 50, "s", "<= 10"),
+        figure("plan_10k_s", large, 50, "s", "<= 1"),
+        figure("plan_growth", [growth], 50, "ratio", "<= 1.3", "plan of 1k, per pod"),
+        figure("rss_mib", [rss], 50, "MiB", "<= 400"),
+        figure("rss_peak_mib", [peak], 50, "MiB"),
+        figure("burst_1000_s", [burst], 50, "s", "<= 10"),
+        figure("quiet_cpu_percent", [quiet[0]], 50, "%", "<= 1"),
+        figure("quiet_writes_per_min", [quiet[1]], 50, "writes", "<= 0"),
+    ]
+
+
+async def _fill(client: KubeClient, kubeconfig: Path, size: Size, folder: Path) -> None:
+    """An operator makes the shadow pods; it is gone when they get their nodes."""
+    begun, population = time.monotonic(), Population(client, size)
+
+    def said(what: str) -> None:
+        print(f"  {time.monotonic() - begun:4.0f} s: {what}", flush=True)
+
+    await population.tenants_and_nodes()
+    said(f"{size.nodes} nodes and {size.tenants} tenants are there")
+    await population.shares(size.shares, "share")
+    said(f"{size.shares} share pods wait")
+    with process.running(kubeconfig, folder):
+        await _pods(client, size.shares + size.shadows)
+    said(f"the operator has made {size.shadows} shadow pods")
+    await population.serve_all()
+    said("everybody has a device")
+
+
+async def _pods(client: KubeClient, count: int) -> None:
+    """Wait until there are so many pods."""
+    deadline = time.monotonic() + process.PATIENCE_S
+    while (found := await _count_pods(client)) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{found} of {count} pods in {process.PATIENCE_S:.0f} s")
+        await asyncio.sleep(0.1)
+
+
+async def _count_pods(client: KubeClient) -> int:
+    """A page of one pod says how many remain: that costs the API server next to nothing."""
+    page = await client.request("GET", POD.path(), params={"limit": "1"})
+    return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
+
+
+def _wait_quiet(operator: Operator, kube: Kube) -> None:
+    """Until nothing has been planned or written for some seconds; events come last."""
+
+    def quiet() -> bool:
+        before = operator.plans()[0], _writes(kube)
+        time.sleep(STILL_S)
+        return (operator.plans()[0], _writes(kube)) == before
+
+    wait_for("the operator being quiet", quiet, process.PATIENCE_S)
+
+
+def _quiet(operator: Operator, kube: Kube) -> tuple[float, float]:
+    """(percent of a core, writes) of a minute in which nothing happens."""
+    cpu, writes, begun = operator.cpu_s(), _writes(kube), time.monotonic()
+    time.sleep(QUIET_S)
+    took = time.monotonic() - begun
+    return 100 * (operator.cpu_s() - cpu) / took, (_writes(kube) - writes) * 60 / took
+
+
+def _writes(kube: Kube) -> float:
+    """Writes that the API server has had, but for its own Leases."""
+    page = kube.run("get", "--raw", "/metrics")
+    return sum(
+        float(count)
+        for labels, count in WRITES.findall(page)
+        if re.search(r'verb="(POST|PUT|PATCH|APPLY|DELETE)"', labels) and '"leases"' not in labels
+    )
+
+
+async def _burst(client: KubeClient, size: Size) -> float:
+    """Seconds from the first of 1,000 share pods to the last of the pods of their shadow pods."""
+    before, begun = await _count_pods(client), time.monotonic()
+    shadows = size.tenants * -(-(BURST // size.tenants) // DEVICES)
+    creating = asyncio.create_task(Population(client, size).shares(BURST, "burst"))
+    await _pods(client, before + BURST + shadows)
+    await creating
+    return time.monotonic() - begun
+
+
+async def _planned(kubeconfig: Path, size: Size) -> tuple[list[float], list[float]]:
+    """Seconds of plans made in this process, of a tenth of the cluster and of all of it."""
+    async with await KubeClient.connect(kubeconfig, timeout=60) as client:
+        caches = Caches(client)
+        tasks = [asyncio.create_task(one.run()) for one in caches]
+        await wait_synced(caches, process.PATIENCE_S)
+        snapshot = await Gatherer(client, caches).gather(DEFAULT_PREFIX)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return _timed(_tenth(snapshot, size)), _timed(snapshot)
+
+
+def _tenth(snapshot: Snapshot, size: Size) -> Snapshot:
+    """What a cluster of a tenth of the tenants and nodes would be."""
+    tenants = set(size.tenant_names()[: size.tenants // 10])
+    shadows = tuple(one for one in snapshot.shadows if one.namespace in tenants)
+    places = {one.place for one in shadows}
+    others = [one for one in snapshot.nodes if one.name not in places]
+    kept = [one for one in snapshot.nodes if one.name in places]
+    return replace(
+        snapshot,
+        quotas=tuple(one for one in snapshot.quotas if one.metadata.namespace in tenants),
+        shadows=shadows,
+        shares=tuple(one for one in snapshot.shares if one.namespace in tenants),
+        nodes=tuple([*kept, *others][: size.nodes // 10]),
+    )
+
+
+def _timed(snapshot: Snapshot) -> list[float]:
+    now, taken = datetime.now(UTC), []
+    for _ in range(PLANS):
+        begun = time.perf_counter()
+        plan(snapshot, now)
+        taken.append(time.perf_counter() - begun)
+    return taken
+
+
+def _middle(samples: list[float]) -> float:
+    return sorted(samples)[len(samples) // 2]

@@ -1,0 +1,1 @@
+"""A large cluster that is not there: nodes and pods without kubelets, on a real API server."""

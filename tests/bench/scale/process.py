@@ -1,0 +1,83 @@
+"""The operator as a process that is watched from outside: its metrics, its memory, its CPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.waiting import wait_for
+
+PLAN = re.compile(r'^mizar_reconcile_duration_seconds_(count|sum){step="plan"} (\S+)', re.MULTILINE)
+PATIENCE_S = 600.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Operator:
+    """`mizar-operator` from this checkout. `begun` is when it was started, by time.monotonic."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+        self._process = process
+        self._url = f"http://127.0.0.1:{port}/metrics"
+        self._log = log
+        self.begun = time.monotonic()
+
+    def page(self) -> str:
+        """Its metrics; empty while it does not serve them yet."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the operator ended:\n{self._log.read_text()[-4000:]}")
+        try:
+            with urllib.request.urlopen(self._url, timeout=30) as found:
+                return str(found.read().decode())
+        except OSError:
+            return ""
+
+    def plans(self) -> tuple[float, float]:
+        """How many plans were made, and the seconds that they took in all."""
+        found = dict(PLAN.findall(self.page()))
+        return float(found.get("count", 0)), float(found.get("sum", 0))
+
+    def wait_for(self, what: str, true: Callable[[], object], interval: float = 0.1) -> float:
+        """Seconds since the process began when it came true."""
+        wait_for(what, true, PATIENCE_S, interval, lambda: self._log.read_text()[-2000:])
+        return time.monotonic() - self.begun
+
+    def memory_mib(self, what: str = "VmRSS") -> float:
+        """Resident memory now, or its peak (`VmHWM`), in MiB."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        found = re.search(rf"{what}:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) / 1024
+
+    def cpu_s(self) -> float:
+        """CPU seconds that it has used."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+@contextmanager
+def running(kubeconfig: Path, folder: Path) -> Iterator[Operator]:
+    """An operator that leads alone; ended at the end."""
+    port, log = _free_port(), folder / "operator.log"
+    argv = [sys.executable, "-m", "mizar_operator.main", f"--kubeconfig={kubeconfig}"]
+    argv += ["--no-leader-election", f"--port={port}", "--log-level=WARNING"]
+    with log.open("ab") as output:
+        process = subprocess.Popen(argv, stdout=output, stderr=output)
+    try:
+        yield Operator(process, port, log)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
