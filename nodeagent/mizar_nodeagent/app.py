@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -141,9 +140,7 @@ async def assembled(
     plugins = Plugins(make_plugin)
     node = NodeStatus(client, config.node_name, agent.wake)
     statuses = ShadowStatuses(client, config.node_name)
-    events = EventRecorder(
-        client, FIELD_MANAGER_NODEAGENT, os.environ.get("POD_NAME") or os.uname().nodename
-    )
+    events = EventRecorder(client, FIELD_MANAGER_NODEAGENT, config.identity)
     informer = pods.informer(client, config.node_name)
     loop = asyncio.get_running_loop()
 

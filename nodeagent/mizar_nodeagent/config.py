@@ -1,17 +1,16 @@
-"""The node agent's configuration: a YAML file, checked as a whole before anything starts."""
+"""What the node agent is started with."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_settings import SettingsConfigDict
 
-from mizar_nodeagent.errors import ConfigRefused
+from mizar_kube import settings as common
+from mizar_kube.settings import Section
 
 Strategy = Literal["EnvVar", "Mounts", "VolumeMounts", "CDI"]
 
@@ -20,86 +19,69 @@ DEVICE_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
 def _absolute(path: Path) -> Path:
     if not path.is_absolute():
-        raise ValueError(f"'{path}' must be an absolute path on the node")
+        raise ValueError("it must be an absolute path on the node")
     return path
 
 
 HostPath = Annotated[Path, AfterValidator(_absolute)]
-Port = Annotated[int, Field(ge=0, le=65535)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid"
-    )
-
-
-class MountConfig(_Section):
+class MountConfig(Section):
     """A file or folder of the node that every share container gets."""
+
+    # These come as lists of objects, whose keys are camelCase in variables as well.
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
     host_path: HostPath
     container_path: HostPath
     read_only: bool = True
 
 
-class CardAccess(_Section):
-    """How a card gets into a share container.
+class CardAccess(Section):
+    """How a card gets into a share container."""
 
-    EnvVar: NVIDIA_VISIBLE_DEVICES alone; the nvidia runtime class does the rest.
-    Mounts: device nodes of `dev_root`, `mounts`, and NVIDIA_VISIBLE_DEVICES.
-    VolumeMounts: marks under /var/run/nvidia-container-devices, which the runtime reads.
-    CDI: device names `{cdi_kind}=GPU-...`.
-    """
+    strategy: Strategy = Field(
+        "EnvVar",
+        description="EnvVar: NVIDIA_VISIBLE_DEVICES alone, the nvidia runtime class does the rest. "
+        "Mounts: device nodes and mounts as well. "
+        "VolumeMounts: marks under /var/run/nvidia-container-devices, which the runtime reads. "
+        "CDI: device names {cdi kind}=GPU-...",
+    )
+    dev_root: HostPath = Field(Path("/dev"), description="with Mounts: the folder of device nodes")
+    device_nodes: tuple[str, ...] = Field(
+        DEVICE_NODES, description="with Mounts: device nodes beside the cards', if they exist"
+    )
+    mounts: tuple[MountConfig, ...] = Field(
+        (), description="with Mounts: objects of hostPath, containerPath and readOnly"
+    )
+    env: dict[str, str] = Field({}, description="environment of every share container")
+    cdi_kind: str = Field("nvidia.com/gpu", description="with CDI: vendor and class")
 
-    strategy: Strategy = "EnvVar"
-    dev_root: HostPath = Path("/dev")
-    device_nodes: tuple[str, ...] = DEVICE_NODES
-    mounts: tuple[MountConfig, ...] = ()
-    env: dict[str, str] = Field(default_factory=dict)
-    cdi_kind: str = "nvidia.com/gpu"
 
+class Config(common.Settings):
+    """Carves the cards that shadow pods hold, and hands the parts to share pods."""
 
-class Config(_Section):
-    """All that the node agent must be told. `probe_port` None: the metrics port serves both."""
+    model_config = SettingsConfigDict(cli_prog_name="mizar-nodeagent")
 
-    node_name: Annotated[str, Field(min_length=1)]
-    kubelet_dir: HostPath = Path("/var/lib/kubelet")
-    # The kubelet looks here whatever its --root-dir says.
-    plugin_dir: HostPath = Path("/var/lib/kubelet/device-plugins")
-    state_dir: HostPath = Path("/var/lib/mizar")
-    shim_path: HostPath = Path("/usr/lib/mizar/libmizar.so")
-    metrics_port: Port = 9465
-    probe_port: Port | None = None
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    card_access: CardAccess = CardAccess()
+    config: Path | None = Field(
+        Path("/etc/mizar/nodeagent.yaml"), description="YAML file with these settings in camelCase"
+    )
+    node_name: str = Field(min_length=1, description="the node that it runs on; else $NODE_NAME")
+    kubelet_dir: HostPath = Field(Path("/var/lib/kubelet"), description="the kubelet's --root-dir")
+    plugin_dir: HostPath = Field(
+        Path("/var/lib/kubelet/device-plugins"),
+        description="where the kubelet looks for device plugins, whatever its --root-dir says",
+    )
+    state_dir: HostPath = Field(
+        Path("/var/lib/mizar"), description="keeps slots, the shim and the agent's checkpoint"
+    )
+    shim_path: HostPath = Field(
+        Path("/usr/lib/mizar/libmizar.so"), description="the shim that containers get"
+    )
+    metrics_port: common.Port = Field(9465, description="of /healthz, /readyz and /metrics")
+    card_access: CardAccess = Field(CardAccess(), description="how a card gets into a container")
 
     @property
     def podresources_socket(self) -> Path:
         """Where the kubelet tells who holds what."""
         return self.kubelet_dir / "pod-resources" / "kubelet.sock"
-
-
-def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
-    """Read the file; `nodeName` falls back to $NODE_NAME. Raises ConfigRefused."""
-    try:
-        body = yaml.safe_load(path.read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigRefused(f"cannot read the configuration {path}: {error}") from error
-    if not isinstance(body, dict):
-        raise ConfigRefused(f"{path} must hold keys and values, such as nodeName: worker-1")
-    return parse(body, environ, str(path))
-
-
-def parse(body: dict[str, Any], environ: Mapping[str, str], source: str) -> Config:
-    """Check the content of a configuration; ConfigRefused names each wrong key."""
-    named = {"nodeName": environ.get("NODE_NAME", ""), **body}
-    if not named["nodeName"]:
-        raise ConfigRefused(f"{source}: set nodeName, or the environment variable NODE_NAME")
-    try:
-        return Config.model_validate(named)
-    except ValidationError as error:
-        raise ConfigRefused(f"{source}: {_told(error)}") from error
-
-
-def _told(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import fcntl
@@ -15,8 +14,9 @@ from pathlib import Path
 
 from mizar_kube.client import KubeClient
 from mizar_kube.config import ConfigError
-from mizar_nodeagent import config
+from mizar_kube.settings import load
 from mizar_nodeagent.app import assembled
+from mizar_nodeagent.config import Config
 from mizar_nodeagent.errors import ConfigRefused
 from mizar_nodeagent.nvml import Nvml
 
@@ -27,13 +27,12 @@ SWITCH_S = 0.001
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT. Exits with 2 when the configuration cannot be used."""
-    args = _arguments(argv)
+    config = load(Config, argv)
+    _log_at(config.log_level)
+    # The steward's rounds must not wait for whatever else is being thought about.
+    sys.setswitchinterval(SWITCH_S)
     try:
-        settings = config.load(args.config)
-        _log_at(settings.log_level)
-        # The steward's rounds must not wait for whatever else is being thought about.
-        sys.setswitchinterval(SWITCH_S)
-        asyncio.run(_until_told(settings, args.kubeconfig))
+        asyncio.run(_until_told(config))
     except (ConfigRefused, ConfigError) as error:
         print(f"mizar-nodeagent: {error}", file=sys.stderr)
         sys.exit(2)
@@ -46,14 +45,7 @@ def _log_at(level: str) -> None:
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.INFO))
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="mizar-nodeagent", description=__doc__)
-    parser.add_argument("--config", type=Path, default=Path("/etc/mizar/nodeagent.yaml"))
-    parser.add_argument("--kubeconfig", help="instead of the pod's own service account")
-    return parser.parse_args(argv)
-
-
-async def _until_told(settings: config.Config, kubeconfig: str | None) -> None:
+async def _until_told(config: Config) -> None:
     """Run, and end cleanly on a signal: running calls are answered, sockets removed."""
     task = asyncio.current_task()
     assert task is not None
@@ -61,7 +53,7 @@ async def _until_told(settings: config.Config, kubeconfig: str | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    running = asyncio.create_task(_run(settings, kubeconfig))
+    running = asyncio.create_task(_run(config))
     waiting = asyncio.create_task(told.wait())
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -72,15 +64,15 @@ async def _until_told(settings: config.Config, kubeconfig: str | None) -> None:
         await running
 
 
-async def _run(settings: config.Config, kubeconfig: str | None) -> None:
-    lock = await _only_one(settings.state_dir)
+async def _run(config: Config) -> None:
+    lock = await _only_one(config.state_dir)
     cards = Nvml()
     try:
         async with (
-            await KubeClient.connect(kubeconfig) as client,
-            assembled(settings, client, cards) as app,
+            await KubeClient.connect(config.kubeconfig) as client,
+            assembled(config, client, cards) as app,
         ):
-            log.info("node agent of %s runs", settings.node_name)
+            log.info("node agent of %s runs", config.node_name)
             await app.run()
     finally:
         cards.close()

@@ -1,19 +1,16 @@
 """mizar-webhook: puts the parts together and runs them until it is told to end."""
 
-import argparse
 import asyncio
 import logging
-import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from aiohttp import web
 
 from mizar_kube.access import ConfigError
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import SECRET, Ref
+from mizar_kube.settings import load
 from mizar_kube.version import version
 from mizar_operator.webhook.folder import Folder
 from mizar_operator.webhook.keeper import Keeper
@@ -21,6 +18,7 @@ from mizar_operator.webhook.knowledge import Knowledge
 from mizar_operator.webhook.metrics import Metrics
 from mizar_operator.webhook.reviewer import Reviewer
 from mizar_operator.webhook.server import probe_app, review_app
+from mizar_operator.webhook.settings import Settings
 from mizar_operator.webhook.tls import ServingTLS
 
 log = logging.getLogger(__name__)
@@ -31,45 +29,6 @@ STALE_S = 180.0
 STUCK_S = 900.0
 # Longer than API servers keep idle connections, so that it is them who close.
 KEEPALIVE_S = 120.0
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The command line."""
-
-    namespace: str
-    service: str
-    secret: str
-    configuration: str
-    certificate_dir: Path | None
-    port: int
-    probe_port: int
-    drain_seconds: float
-    kubeconfig: str | None
-
-    @property
-    def dns_name(self) -> str:
-        """What API servers call the webhook."""
-        return f"{self.service}.{self.namespace}.svc"
-
-
-def parse(arguments: Sequence[str] | None = None) -> Settings:
-    """The settings; ends the process with a usage message when they are wrong."""
-    parser = argparse.ArgumentParser("mizar-webhook", description=__doc__)
-    parser.add_argument("--namespace", default=os.environ.get("POD_NAMESPACE", "mizar-system"))
-    parser.add_argument("--service", default="mizar-webhook", help="the Service in front of it")
-    parser.add_argument("--secret", default="mizar-webhook", help="where its certificate is kept")
-    parser.add_argument(
-        "--configuration", default="mizar-webhook", help="both webhook configurations' name"
-    )
-    parser.add_argument(
-        "--certificate-dir", type=Path, help="tls.crt and tls.key that somebody else renews"
-    )
-    parser.add_argument("--port", type=int, default=9443)
-    parser.add_argument("--probe-port", type=int, default=9464, help="probes and metrics")
-    parser.add_argument("--drain-seconds", type=float, default=5.0)
-    parser.add_argument("--kubeconfig", help="outside of a cluster")
-    return Settings(**vars(parser.parse_args(arguments)))
 
 
 class Webhook:
@@ -106,7 +65,7 @@ class Webhook:
     async def _serve(self, reviews: web.AppRunner, probes: web.AppRunner) -> None:
         await reviews.setup()
         await probes.setup()
-        await web.TCPSite(probes, port=self._settings.probe_port).start()
+        await web.TCPSite(probes, port=self._settings.metrics_port).start()
         await web.TCPSite(reviews, port=self._settings.port, ssl_context=self._tls.context).start()
 
     def _unready(self) -> str | None:
@@ -147,9 +106,9 @@ async def run(settings: Settings) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script."""
-    settings = parse(arguments)
+    settings = load(Settings, arguments)
     logging.basicConfig(
-        level=os.environ.get("MIZAR_LOG_LEVEL", "INFO"),
+        level=settings.log_level,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     log.info("mizar-webhook %s serves %s", version(), settings.dns_name)

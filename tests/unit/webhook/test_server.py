@@ -14,13 +14,14 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 
+from mizar_kube.settings import read
 from mizar_operator.webhook.certificates import Bundle, fresh
 from mizar_operator.webhook.folder import Folder
 from mizar_operator.webhook.knowledge import Knowledge
-from mizar_operator.webhook.main import parse
 from mizar_operator.webhook.metrics import Metrics
 from mizar_operator.webhook.reviewer import Reviewer
 from mizar_operator.webhook.server import probe_app, review_app
+from mizar_operator.webhook.settings import Settings
 from mizar_operator.webhook.tls import ServingTLS
 from unit.kube.fake_api import Answer, Asked, FakeApi, serving, status
 from unit.webhook.builders import asking, pool_object, quota_object
@@ -272,6 +273,6 @@ async def reaches(server: TestServer, trusted: Bundle) -> bool:
 
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAMESPACE", "ns")
-    settings = parse(["--service=w", "--drain-seconds=1"])
+    settings = read(Settings, ["--service=w", "--drain-seconds=1", "--probe-port=1"])
     assert settings.dns_name == "w.ns.svc"
-    assert (settings.port, settings.probe_port, settings.certificate_dir) == (9443, 9464, None)
+    assert (settings.port, settings.metrics_port, settings.certificate_dir) == (9443, 1, None)

@@ -1,0 +1,155 @@
+"""What a program is started with: flags, environment variables, or a file, each by the same name.
+
+A program's settings are a subclass of `Settings` with a description for each field; `load` reads
+them. The flag `--metrics-port` wins over the variable `MIZAR_METRICS_PORT`, that over the key
+`metricsPort` in the file of `--config`, and that over what Kubernetes tells the pod.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_snake
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from mizar_kube.setting_errors import SettingsRefused, told
+
+LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(str.upper)]
+LogFormat = Literal["auto", "json", "console"]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class Settings(BaseSettings):
+    """What all programs of Mizar can be told."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        env_prefix="MIZAR_",
+        env_prefix_target="all",
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_show_env_vars=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+    )
+
+    config: Path | None = Field(None, description="YAML file with these settings in camelCase")
+    kubeconfig: str | None = Field(
+        None, description="how to reach the API server; else $KUBECONFIG, else the pod's own way"
+    )
+    identity: str = Field(
+        default_factory=socket.gethostname, description="this replica's name; else $POD_NAME"
+    )
+    log_level: LogLevel = Field("INFO", description="what is logged, and what is worse")
+    log_format: LogFormat = Field("auto", description="auto: console on a terminal, else json")
+    metrics_port: Port = Field(9464, description="of /healthz, /readyz and /metrics")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """From what wins to what gives way; flags, which win over all, are added by the parser."""
+        fields = settings_cls.model_fields
+        pod = {key: one for key, one in _told_to_the_pod().items() if one and key in fields}
+        return init_settings, env_settings, _File(settings_cls), InitSettingsSource(cls, pod)
+
+
+class Section(BaseModel):
+    """Settings that belong together, within `Settings`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+T = TypeVar("T", bound=Settings)
+
+
+def load(kind: type[T], argv: Sequence[str] | None = None) -> T:
+    """The settings of a program by its arguments (default: the process') and the environment.
+
+    Ends the process with a sentence and exit code 2 when they can't be used.
+    """
+    try:
+        return read(kind, sys.argv[1:] if argv is None else argv)
+    except SettingsRefused as error:
+        print(f"{kind.model_config.get('cli_prog_name')}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def read(kind: type[T], argv: Sequence[str]) -> T:
+    """As `load`, but raises SettingsRefused. Unknown flags end the process all the same."""
+    try:
+        return kind(_cli_parse_args=list(argv))
+    except (ValidationError, SettingsError) as error:
+        raise SettingsRefused(told(kind, error, argv)) from error
+
+
+def _told_to_the_pod() -> dict[str, str]:
+    """What a pod knows of itself, by the downward API and its service account."""
+    file = SERVICE_ACCOUNT_NAMESPACE
+    own = file.read_text().strip() if file.is_file() else ""
+    return {
+        "namespace": os.environ.get("POD_NAMESPACE") or own,
+        "identity": os.environ.get("POD_NAME", ""),
+        "node_name": os.environ.get("NODE_NAME", ""),
+    }
+
+
+class _File(PydanticBaseSettingsSource):
+    """The file of --config; the default's need not be there."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        raise NotImplementedError("the file is read as a whole")
+
+    def __call__(self) -> dict[str, Any]:
+        named = self.current_state.get("config")
+        path = named or self.settings_cls.model_fields["config"].default
+        if path is None or not (named or path.is_file()):
+            return {}
+        return _in_snake_case(_read(Path(path)), self.settings_cls)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        body = yaml.safe_load(path.read_text()) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise SettingsRefused(f"cannot read --config {path}: {error}") from error
+    if not isinstance(body, dict):
+        raise SettingsRefused(f"{path} must hold keys and values, such as logLevel: INFO")
+    return body
+
+
+def _in_snake_case(body: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """The keys of a model, and of its sections, as Python names them."""
+    found = {}
+    for key, value in body.items():
+        name = to_snake(str(key))
+        section = model.model_fields[name].annotation if name in model.model_fields else None
+        if isinstance(value, dict) and isinstance(section, type) and issubclass(section, Section):
+            value = _in_snake_case(value, section)
+        found[name] = value
+    return found

@@ -1,0 +1,40 @@
+"""What the webhook is started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import AliasChoices, Field
+from pydantic_settings import SettingsConfigDict
+
+from mizar_kube import settings as common
+
+
+class Settings(common.Settings):
+    """Translates resource names in pods and pod templates; checks quotas against pools."""
+
+    model_config = SettingsConfigDict(cli_prog_name="mizar-webhook")
+
+    namespace: str = Field(
+        "mizar-system", description="its own; else $POD_NAMESPACE, else the service account's"
+    )
+    service: str = Field("mizar-webhook", description="the Service in front of it")
+    secret: str = Field("mizar-webhook", description="the Secret that keeps its certificate")
+    configuration: str = Field("mizar-webhook", description="both webhook configurations' name")
+    certificate_dir: Path | None = Field(
+        None, description="folder with tls.crt and tls.key that somebody else renews"
+    )
+    port: common.Port = Field(9443, description="of the reviews, over TLS")
+    metrics_port: common.Port = Field(
+        9464,
+        validation_alias=AliasChoices("metrics_port", "probe_port"),
+        description="of /healthz, /readyz and /metrics",
+    )
+    drain_seconds: float = Field(
+        5.0, ge=0, description='seconds between "not ready" and the end, for the Service to learn'
+    )
+
+    @property
+    def dns_name(self) -> str:
+        """What API servers call the webhook."""
+        return f"{self.service}.{self.namespace}.svc"
