@@ -31,6 +31,7 @@ from mizar_kube.events import EventRecorder
 from mizar_kube.informer import wait_synced
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind
 from mizar_kube.queue import WorkQueue, work
+from mizar_kube.settings import load
 from mizar_operator import caches, health
 from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches
@@ -40,7 +41,7 @@ from mizar_operator.kopf_store import Pace
 from mizar_operator.leader import Leader, LeadershipLost
 from mizar_operator.metrics import Metrics
 from mizar_operator.reconcile import Reconciler
-from mizar_operator.settings import Settings, parse
+from mizar_operator.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +233,7 @@ async def run(settings: Settings) -> int:
         client = await stack.enter_async_context(KubeClient(access))
         operator = Operator(access, client, settings)
         app = health.application(operator.dead, operator.unready, operator.metrics)
-        await stack.enter_async_context(health.serving(app, settings.port))
+        await stack.enter_async_context(health.serving(app, settings.metrics_port))
         try:
             await operator.run(stop)
         except Exception as error:
@@ -289,7 +290,7 @@ def _raise_first(parts: Iterable[asyncio.Task[None]]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `mizar-operator`."""
-    settings = parse(sys.argv[1:] if argv is None else argv)
+    settings = load(Settings, argv)
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -1,74 +1,33 @@
-"""What the operator is started with: flags, and an environment variable for each."""
+"""What the operator is started with."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from pydantic import AliasChoices, Field
+from pydantic_settings import SettingsConfigDict
 
-DEFAULT_PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
-SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+from mizar_kube import settings as common
 
 
-@dataclass(frozen=True)
-class Settings:
-    """`namespace` holds the Lease; `identity` names this replica in it. Times in seconds."""
+class Settings(common.Settings):
+    """Creates shadow pods when a tenant runs short of virtual devices, and reaps idle ones."""
 
-    kubeconfig: str | None = None
-    pause_image: str = DEFAULT_PAUSE_IMAGE
-    port: int = 9464
-    namespace: str = "mizar-system"
-    identity: str = "mizar-operator"
-    leader_election: bool = True
-    resync: float = 300.0
-    log_level: str = "INFO"
-    workers: int = 4
-    writes_at_once: int = 16
+    model_config = SettingsConfigDict(cli_prog_name="mizar-operator")
 
-
-def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings from the command line; the environment gives the defaults."""
-    found = _parser(environ).parse_args(argv)
-    return Settings(
-        kubeconfig=found.kubeconfig,
-        pause_image=found.pause_image,
-        port=found.port,
-        namespace=found.namespace,
-        identity=found.identity,
-        leader_election=not found.no_leader_election,
-        resync=found.resync,
-        log_level=found.log_level.upper(),
+    namespace: str = Field(
+        "mizar-system", description="namespace of the Lease; else $POD_NAMESPACE, else the pod's"
     )
-
-
-def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mizar-operator", description=__doc__)
-
-    def option(flag: str, variable: str, default: str, text: str) -> None:
-        value = environ.get(variable, default)
-        parser.add_argument(flag, default=value, help=f"{text} (${variable}, now {value!r})")
-
-    parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, or the pod's service account")
-    option("--pause-image", "MIZAR_PAUSE_IMAGE", DEFAULT_PAUSE_IMAGE, "image of shadow pods")
-    option("--namespace", "POD_NAMESPACE", _own_namespace(), "namespace of the Lease")
-    option("--identity", "POD_NAME", socket.gethostname(), "name of this replica in the Lease")
-    option("--log-level", "MIZAR_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING")
-    _numbers(parser, environ)
-    parser.add_argument(
-        "--no-leader-election", action="store_true", help="for one replica alone, as in tests"
+    pause_image: str = Field("registry.k8s.io/pause:3.10", description="image of shadow pods")
+    leader_election: bool = Field(True, description="--no-...: for one replica alone, as in tests")
+    metrics_port: common.Port = Field(
+        9464,
+        validation_alias=AliasChoices("metrics_port", "port"),
+        description="of /healthz, /readyz and /metrics",
     )
-    return parser
-
-
-def _numbers(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
-    port = int(environ.get("MIZAR_PORT", "9464"))
-    parser.add_argument("--port", type=int, default=port, help="of /healthz, /readyz and /metrics")
-    resync = float(environ.get("MIZAR_RESYNC_SECONDS", "300"))
-    parser.add_argument("--resync", type=float, default=resync, help="seconds between resyncs")
-
-
-def _own_namespace(path: Path = SERVICE_ACCOUNT_NAMESPACE) -> str:
-    return path.read_text().strip() if path.is_file() else Settings.namespace
+    resync: float = Field(
+        300.0,
+        gt=0,
+        validation_alias=AliasChoices("resync", "resync_seconds"),
+        description="seconds until everything is looked at again, should a change have been missed",
+    )
+    workers: int = Field(4, ge=1, description="rounds of different pools at the same time")
+    writes_at_once: int = Field(16, ge=1, description="writes to the API server at the same time")

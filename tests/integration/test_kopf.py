@@ -310,7 +310,9 @@ async def test_a_watch_that_fails_ends_the_process(kubeconfig: Path, tmp_path: P
     """With exit code 1, so that it is started again."""
     proxy = Proxy(config.find(kubeconfig))
     with proxy.serving() as url:
-        settings = Settings(str(_kubeconfig(url, tmp_path)), port=0, leader_election=False)
+        settings = Settings(
+            kubeconfig=str(_kubeconfig(url, tmp_path)), metrics_port=0, leader_election=False
+        )
         process = asyncio.create_task(run(settings))
         proxy.cut()
         proxy.answer({"type": "ERROR", "object": {"kind": "Status", "code": 500}})

@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from cluster.binaries import cache
-from mizar_nodeagent.config import parse as parse_nodeagent
-from mizar_operator.settings import parse as parse_operator
-from mizar_operator.webhook.main import parse as parse_webhook
+from mizar_kube.settings import read
+from mizar_nodeagent.config import Config
+from mizar_operator.settings import Settings as OperatorSettings
 from mizar_operator.webhook.reviewed import POD_SPECS
+from mizar_operator.webhook.settings import Settings as WebhookSettings
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "mizar"
 LOCAL = CHART / "values-local.yaml"
@@ -178,29 +179,33 @@ def test_the_operator_only_reads_what_its_users_write(default: list[Object]) -> 
             assert set(rule["verbs"]) == {"get", "list", "watch"}
 
 
-def test_the_programs_understand_their_arguments(default: list[Object]) -> None:
+def test_the_programs_understand_their_arguments(
+    default: list[Object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (webhook,) = pick(default, "Deployment", "mizar-webhook")["spec"]["template"]["spec"][
         "containers"
     ]
-    settings = parse_webhook([*webhook["args"], "--namespace=mizar-system"])
+    settings = read(WebhookSettings, [*webhook["args"], "--namespace=mizar-system"])
     assert settings.dns_name == "mizar-webhook.mizar-system.svc"
     ports = {one["name"]: one["containerPort"] for one in webhook["ports"]}
-    assert ports == {"webhook": settings.port, "metrics": settings.probe_port}
+    assert ports == {"webhook": settings.port, "metrics": settings.metrics_port}
     (operator,) = pick(default, "Deployment", "mizar-operator")["spec"]["template"]["spec"][
         "containers"
     ]
-    environment = {one["name"]: one.get("value", "x") for one in operator["env"]}
-    found = parse_operator(operator.get("args", []), environment)
+    for one in operator["env"]:
+        monkeypatch.setenv(one["name"], one.get("value", "x"))
+    found = read(OperatorSettings, operator.get("args", []))
     assert found.pause_image == "registry.k8s.io/pause:3.10"
-    assert [one["containerPort"] for one in operator["ports"]] == [found.port]
+    assert [one["containerPort"] for one in operator["ports"]] == [found.metrics_port]
 
 
 def test_the_node_agent_understands_its_configuration(
-    default: list[Object], local: list[Object]
+    default: list[Object], local: list[Object], tmp_path: Path
 ) -> None:
     for objects, strategy in ((default, "EnvVar"), (local, "Mounts")):
-        text = pick(objects, "ConfigMap", "mizar-nodeagent")["data"]["nodeagent.yaml"]
-        config = parse_nodeagent(yaml.safe_load(text), {"NODE_NAME": "n"}, "chart")
+        file = tmp_path / "nodeagent.yaml"
+        file.write_text(pick(objects, "ConfigMap", "mizar-nodeagent")["data"][file.name])
+        config = read(Config, [f"--config={file}", "--node-name=n"])
         assert config.card_access.strategy == strategy
         agent = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
         (container,) = agent["containers"]
@@ -264,7 +269,7 @@ def test_cert_manager_in_place_of_our_own(chart: Chart) -> None:
     (container,) = pick(objects, "Deployment", "mizar-webhook")["spec"]["template"]["spec"][
         "containers"
     ]
-    assert parse_webhook(container["args"]).certificate_dir == Path("/certificate")
+    assert read(WebhookSettings, container["args"]).certificate_dir == Path("/certificate")
 
 
 def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:

@@ -1,21 +1,33 @@
-"""Flags win over the environment, which wins over the defaults."""
+"""The operator's flags, and the variables that its pods have."""
 
-from mizar_operator.settings import DEFAULT_PAUSE_IMAGE, parse
+import pytest
+
+from mizar_kube.settings import read
+from mizar_operator.settings import Settings
 
 
 def test_defaults() -> None:
-    settings = parse([], {})
-    assert settings.pause_image == DEFAULT_PAUSE_IMAGE
+    settings = read(Settings, [])
+    assert settings.pause_image == "registry.k8s.io/pause:3.10"
     assert settings.leader_election
+    assert settings.metrics_port == 9464
 
 
-def test_environment() -> None:
-    environ = {"MIZAR_PAUSE_IMAGE": "p:1", "POD_NAME": "me", "POD_NAMESPACE": "ns"}
-    settings = parse(["--no-leader-election"], environ)
+def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in (
+        ("MIZAR_PAUSE_IMAGE", "p:1"),
+        ("MIZAR_PORT", "7"),
+        ("MIZAR_RESYNC_SECONDS", "2"),
+        ("POD_NAME", "me"),
+        ("POD_NAMESPACE", "ns"),
+    ):
+        monkeypatch.setenv(variable, value)
+    settings = read(Settings, ["--no-leader-election"])
     assert (settings.pause_image, settings.identity, settings.namespace) == ("p:1", "me", "ns")
+    assert (settings.metrics_port, settings.resync) == (7, 2)
     assert not settings.leader_election
 
 
 def test_flags() -> None:
-    settings = parse(["--pause-image", "q:2", "--port", "1"], {"MIZAR_PAUSE_IMAGE": "p:1"})
-    assert (settings.pause_image, settings.port) == ("q:2", 1)
+    settings = read(Settings, ["--pause-image", "q:2", "--port", "1", "--resync=9"])
+    assert (settings.pause_image, settings.metrics_port, settings.resync) == ("q:2", 1, 9)
