@@ -13,10 +13,11 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from mizar_core.names import FIELD_MANAGER_NODEAGENT
+from mizar_kube import probes
 from mizar_kube.client import KubeClient
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
-from mizar_nodeagent import checkpoint, pods, web
+from mizar_nodeagent import checkpoint, pods
 from mizar_nodeagent.agent import PATIENCE, Agent, Hands
 from mizar_nodeagent.asking import Asking
 from mizar_nodeagent.cards import CardSource
@@ -94,8 +95,9 @@ class App:
     async def run(self) -> None:
         """Everything, until cancelled or until a loop fails."""
         async with (
-            web.serving(
-                web.application(self.registry, self.unwell, self.unready), self.config.metrics_port
+            probes.serving(
+                probes.application(self.registry, self.unwell, self.unready),
+                self.config.metrics_port,
             ),
             asyncio.TaskGroup() as group,
         ):
@@ -117,7 +119,7 @@ async def assembled(
     path = config.state_dir / "checkpoint.json"
     mind = Mind(checkpoint.load(path, time.monotonic()))
     kept = CheckpointFile(path)
-    registry = CollectorRegistry()
+    registry = probes.registry("nodeagent")
 
     agent = Agent(mind, cards, kept, patience=patience)
     podresources = PodResources(config.podresources_socket)

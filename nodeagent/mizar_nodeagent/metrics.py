@@ -12,7 +12,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from mizar_core.carve import WHOLE_CARD
-from mizar_kube.version import version
 from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.container.collect import living
 from mizar_nodeagent.container.inspection import Inspection
@@ -143,7 +142,6 @@ class Figures(Collector):
         self._inspection = inspection
 
     def collect(self) -> Iterator[Metric]:
-        yield _build_info()
         yield self._devices()
         yield self._plugins()
         yield from self._containers()
@@ -215,11 +213,3 @@ def _add_copies(
     for family, (_, _, figure) in zip(copies, COPY_FIGURES, strict=True):
         for direction, kind in DIRECTIONS.items():
             family.add_metric((*labels, direction), figure(use.copied[kind]))
-
-
-def _build_info() -> Metric:
-    family = GaugeMetricFamily(
-        "mizar_build_info", "Always 1; the labels tell the version", labels=("component", "version")
-    )
-    family.add_metric(("nodeagent", version()), 1)
-    return family

@@ -22,7 +22,7 @@ import aiohttp
 import kopf
 
 from mizar_core.names import FIELD_MANAGER_OPERATOR, GROUP, VERSION
-from mizar_kube import config, sockets
+from mizar_kube import config, probes, sockets
 from mizar_kube.access import Access, Tokens
 from mizar_kube.client import KubeClient
 from mizar_kube.config import ConfigError
@@ -32,7 +32,7 @@ from mizar_kube.informer import wait_synced
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind
 from mizar_kube.queue import WorkQueue, work
 from mizar_kube.settings import load
-from mizar_operator import caches, health
+from mizar_operator import caches
 from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches
 from mizar_operator.gather import Gatherer
@@ -232,8 +232,8 @@ async def run(settings: Settings) -> int:
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(KubeClient(access))
         operator = Operator(access, client, settings)
-        app = health.application(operator.dead, operator.unready, operator.metrics)
-        await stack.enter_async_context(health.serving(app, settings.metrics_port))
+        app = probes.application(operator.metrics.registry, operator.dead, operator.unready)
+        await stack.enter_async_context(probes.serving(app, settings.metrics_port))
         try:
             await operator.run(stop)
         except Exception as error:

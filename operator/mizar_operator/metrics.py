@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import Counter, Gauge, Histogram
 
 from mizar_core.models import GPUPool, GPUQuotaStatus
 from mizar_core.planning.actions import Plan
 from mizar_core.planning.snapshot import Key
-from mizar_kube.version import version
+from mizar_kube import probes
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 QUOTA_LABELS = ("namespace", "quota", "profile")
@@ -19,9 +19,7 @@ class Metrics:
     """All metrics, in a registry of their own so that tests can have several."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        info = Gauge("mizar_build_info", "Always 1.", ["version", "component"], registry=registry)
-        info.labels(version(), "operator").set(1)
+        self.registry = registry = probes.registry("operator")
         self.quota = {
             name: Gauge(f"mizar_quota_{name}_devices", text, QUOTA_LABELS, registry=registry)
             for name, text in (
@@ -63,10 +61,6 @@ class Metrics:
         """Show the cards of a pool."""
         for state, count in pool.status.cards.model_dump(exclude={"usage"}).items():
             self.cards.labels(pool.metadata.name, state).set(count)
-
-    def text(self) -> bytes:
-        """In Prometheus' text format."""
-        return generate_latest(self.registry)
 
     def _show(self, key: str, quotas: Mapping[Key, GPUQuotaStatus]) -> None:
         shown = set()

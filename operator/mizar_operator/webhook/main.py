@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
+from mizar_kube import probes
 from mizar_kube.access import ConfigError
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import SECRET, Ref
@@ -17,7 +18,7 @@ from mizar_operator.webhook.keeper import Keeper
 from mizar_operator.webhook.knowledge import Knowledge
 from mizar_operator.webhook.metrics import Metrics
 from mizar_operator.webhook.reviewer import Reviewer
-from mizar_operator.webhook.server import probe_app, review_app
+from mizar_operator.webhook.server import review_app
 from mizar_operator.webhook.settings import Settings
 from mizar_operator.webhook.tls import ServingTLS
 
@@ -45,40 +46,38 @@ class Webhook:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then finish what has begun."""
-        reviews = review_app(Reviewer(self._knowledge), self._metrics)
-        probes = probe_app(self._metrics, self._stuck, self._unready)
-        runners = [_runner(reviews), _runner(probes)]
-        async with asyncio.TaskGroup() as group:
+        reviews = _runner(review_app(Reviewer(self._knowledge), self._metrics))
+        told = probes.application(self._metrics.registry, self._stuck, self._unready)
+        async with (
+            probes.serving(told, self._settings.metrics_port),
+            asyncio.TaskGroup() as group,
+        ):
             tasks = [
                 group.create_task(one)
                 for one in (*self._knowledge.tasks(), *self._certificate.tasks())
             ]
-            await self._serve(*runners)
+            await self._serve(reviews)
             await stop.wait()
             self._draining = True
             await asyncio.sleep(self._settings.drain_seconds)
-            for runner in runners:
-                await runner.cleanup()
+            await reviews.cleanup()
             for task in tasks:
                 task.cancel()
 
-    async def _serve(self, reviews: web.AppRunner, probes: web.AppRunner) -> None:
+    async def _serve(self, reviews: web.AppRunner) -> None:
         await reviews.setup()
-        await probes.setup()
-        await web.TCPSite(probes, port=self._settings.metrics_port).start()
         await web.TCPSite(reviews, port=self._settings.port, ssl_context=self._tls.context).start()
 
-    def _unready(self) -> str | None:
-        if self._draining:
-            return "ending"
-        return self._certificate.problem() or self._stale(STALE_S)
+    def _unready(self) -> list[str]:
+        own = "ending" if self._draining else self._certificate.problem()
+        return [*([own] if own else []), *self._stale(STALE_S)]
 
-    def _stuck(self) -> str | None:
-        return self._stale(STUCK_S) if self._knowledge.synced else None
+    def _stuck(self) -> list[str]:
+        return self._stale(STUCK_S) if self._knowledge.synced else []
 
-    def _stale(self, after: float) -> str | None:
+    def _stale(self, after: float) -> list[str]:
         problems = (one.problem(after) for one in self._knowledge.informers)
-        return next((one for one in problems if one), None)
+        return [one for one in problems if one]
 
     def _expiry(self) -> float:
         return self._tls.expires.timestamp() if self._tls.expires else 0.0

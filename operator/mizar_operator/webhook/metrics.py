@@ -1,16 +1,8 @@
 """Prometheus metrics of the webhook."""
 
-from prometheus_client import (
-    GC_COLLECTOR,
-    PLATFORM_COLLECTOR,
-    PROCESS_COLLECTOR,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-)
+from prometheus_client import Counter, Gauge, Histogram
 
-from mizar_kube.version import version
+from mizar_kube import probes
 
 # Most reviews take less than a millisecond; some read from the API server.
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -20,9 +12,7 @@ class Metrics:
     """The metrics and their registry; one per process."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
-            self.registry.register(collector)
+        self.registry = probes.registry("webhook")
         self.reviews = Counter(
             "mizar_admission_reviews_total",
             "Reviewed objects; outcome is allowed, patched, refused or failed.",
@@ -41,10 +31,3 @@ class Metrics:
             "When the serving certificate ends, in seconds since 1970.",
             registry=self.registry,
         )
-        built = Gauge(
-            "mizar_build_info",
-            "Always 1; which Mizar this is.",
-            ["version", "component"],
-            registry=self.registry,
-        )
-        built.labels(version(), "webhook").set(1)

@@ -1,4 +1,4 @@
-"""HTTP: the API server's reviews over TLS, probes and metrics in plain text."""
+"""HTTP: the API server's reviews, over TLS."""
 
 import json
 import logging
@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import ValidationError
 
 from mizar_kube.errors import KubeError
@@ -21,8 +20,6 @@ log = logging.getLogger(__name__)
 MAX_REVIEW_BYTES = 16 << 20
 
 Review = Callable[[Request], Awaitable[Answer]]
-Problem = Callable[[], str | None]
-"""Why a probe should fail, or None."""
 
 
 def review_app(reviewer: Reviewer, metrics: Metrics) -> web.Application:
@@ -30,27 +27,6 @@ def review_app(reviewer: Reviewer, metrics: Metrics) -> web.Application:
     app = web.Application(client_max_size=MAX_REVIEW_BYTES)
     app.router.add_post("/mutate", _handler(reviewer.mutate, metrics))
     app.router.add_post("/validate", _handler(reviewer.validate, metrics))
-    return app
-
-
-def probe_app(metrics: Metrics, alive: Problem, ready: Problem) -> web.Application:
-    """Serves /healthz, /readyz and /metrics."""
-
-    def probe(problem: Problem) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def answer(_: web.Request) -> web.Response:
-            found = problem()
-            return web.Response(text=found or "ok", status=503 if found else 200)
-
-        return answer
-
-    async def export(_: web.Request) -> web.Response:
-        body = generate_latest(metrics.registry)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    app = web.Application()
-    app.router.add_get("/healthz", probe(alive))
-    app.router.add_get("/readyz", probe(ready))
-    app.router.add_get("/metrics", export)
     return app
 
 

@@ -14,7 +14,8 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from mizar_core.models import ComputeMode, Isolation
-from mizar_nodeagent import limits, web
+from mizar_kube import probes
+from mizar_nodeagent import limits
 from mizar_nodeagent.app import App, assembled
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.config import Config
@@ -474,7 +475,7 @@ async def test_figures_and_probes(world: World) -> None:
     await until(lambda: world.holders() == ["share"])
     app = world.app
     async with (
-        TestServer(web.application(app.registry, app.unwell, app.unready)) as server,
+        TestServer(probes.application(app.registry, app.unwell, app.unready)) as server,
         aiohttp.ClientSession(server.make_url("")) as session,
     ):
         text = await (await session.get("/metrics")).text()
@@ -482,7 +483,7 @@ async def test_figures_and_probes(world: World) -> None:
             assert (await session.get(probe)).status == 200
         app.agent.book.problem = "no driver"
         answer = await session.get("/readyz")
-        assert (answer.status, await answer.text()) == (503, "no driver")
+        assert (answer.status, await answer.text()) == (503, "no driver\n")
         assert (await session.get("/healthz")).status == 200
     labels = f'container="main",device_uuid="{CARD}",namespace="team-a",node="node-1",pod="share"'
     assert f"mizar_device_memory_limit_bytes{{{labels}}} 8.589934592e+09" in text

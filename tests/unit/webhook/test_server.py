@@ -14,13 +14,14 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 
+from mizar_kube import probes
 from mizar_kube.settings import read
 from mizar_operator.webhook.certificates import Bundle, fresh
 from mizar_operator.webhook.folder import Folder
 from mizar_operator.webhook.knowledge import Knowledge
 from mizar_operator.webhook.metrics import Metrics
 from mizar_operator.webhook.reviewer import Reviewer
-from mizar_operator.webhook.server import probe_app, review_app
+from mizar_operator.webhook.server import review_app
 from mizar_operator.webhook.settings import Settings
 from mizar_operator.webhook.tls import ServingTLS
 from unit.kube.fake_api import Answer, Asked, FakeApi, serving, status
@@ -207,19 +208,6 @@ async def test_a_pool_is_checked_against_its_quotas() -> None:
     assert "GPUQuota team-a/gpus would not fit" in response["status"]["message"]
 
 
-async def test_probes_and_metrics() -> None:
-    problems: dict[str, str | None] = {"ready": "not yet", "alive": None}
-    app = probe_app(Metrics(), lambda: problems["alive"], lambda: problems["ready"])
-    async with TestClient(TestServer(app)) as http:
-        assert (await http.get("/healthz")).status == 200
-        answer = await http.get("/readyz")
-        assert (answer.status, await answer.text()) == (503, "not yet")
-        problems["ready"] = None
-        assert (await http.get("/readyz")).status == 200
-        text = await (await http.get("/metrics")).text()
-    assert 'mizar_build_info{component="webhook"' in text
-
-
 async def test_metrics_count_reviews() -> None:
     objects, metrics = cluster(), Metrics()
     async with serving(FakeApi(others=objects)) as client:
@@ -239,7 +227,7 @@ NAME = "localhost"
 
 async def test_the_certificate_changes_while_it_serves(tmp_path: Path) -> None:
     tls, first, second = ServingTLS(), *(fresh(NAME, datetime.now(UTC)) for _ in range(2))
-    app = probe_app(Metrics(), lambda: None, lambda: None)
+    app = probes.application(probes.registry("test"), list, list)
     folder = Folder(tmp_path, tls)
     folder.look()
     assert folder.problem()

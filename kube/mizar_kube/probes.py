@@ -1,0 +1,80 @@
+"""HTTP for machines: /healthz and /readyz for the kubelet's probes, /metrics for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    GC_COLLECTOR,
+    PLATFORM_COLLECTOR,
+    PROCESS_COLLECTOR,
+    CollectorRegistry,
+    Gauge,
+    generate_latest,
+)
+
+from mizar_kube.version import version
+
+Problems = Callable[[], Iterable[str]]
+"""What is wrong, a sentence each; nothing when all is well."""
+
+
+def registry(component: str) -> CollectorRegistry:
+    """What each program tells of itself: its version, its process, Python.
+
+    A registry of its own, so that a test can have several.
+    """
+    found = CollectorRegistry()
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        found.register(collector)
+    built = Gauge(
+        "mizar_build_info",
+        "Always 1; which Mizar this is.",
+        ["version", "component"],
+        registry=found,
+    )
+    built.labels(version(), component).set(1)
+    return found
+
+
+def application(figures: CollectorRegistry, alive: Problems, ready: Problems) -> web.Application:
+    """/healthz fails with what `alive` says, which a restart would cure; /readyz with that and
+    what `ready` says. Collectors are asked in a thread: some read files."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return _answer(alive())
+
+    async def readyz(_: web.Request) -> web.Response:
+        return _answer([*alive(), *ready()])
+
+    async def metrics(_: web.Request) -> web.Response:
+        body = await asyncio.to_thread(generate_latest, figures)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", metrics)
+    return app
+
+
+@asynccontextmanager
+async def serving(app: web.Application, port: int) -> AsyncIterator[int]:
+    """Serve on all addresses while the block runs; gives the port, of which 0 stands for any."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, port=port).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def _answer(problems: Iterable[str]) -> web.Response:
+    if told := list(dict.fromkeys(problems)):
+        return web.Response(status=503, text="\n".join(told) + "\n")
+    return web.Response(text="ok\n")
