@@ -1,7 +1,6 @@
 """Events for people to read with `kubectl describe`: told at once, written in the background."""
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -11,8 +10,9 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError, NotFound, Unavailable
 from mizar_kube.event_series import EventLog, Happening, Regarding, Series, regarding
 from mizar_kube.kinds import EVENT, Object, Ref
+from mizar_kube.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NOTE_MAX = 1024
 ACTION_DEFAULT = "Reconcile"
@@ -80,7 +80,7 @@ class EventRecorder:
             try:
                 await self.flush()
             except Unavailable as error:
-                log.info("events wait: %s", error)
+                log.info("events wait", error=error)
                 await asyncio.sleep(max(RETRY_AFTER_S, error.retry_after or 0.0))
                 continue
             try:
@@ -97,7 +97,7 @@ class EventRecorder:
             except Unavailable:
                 raise
             except KubeError as error:
-                log.info("event %s dropped: %s", series.happening.reason, error)
+                log.info("event dropped", reason=series.happening.reason, error=error)
                 self._log.discard(series)
         self._log.tidy(self._clock())
 

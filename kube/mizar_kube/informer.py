@@ -5,7 +5,6 @@ of watches, restarts, forgotten versions, objects deleted while nobody watched.
 """
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -17,9 +16,10 @@ from mizar_kube.backoff import Backoff
 from mizar_kube.client import PAGE_SIZE, WATCH_TIMEOUT_S, KubeClient, WatchEvent
 from mizar_kube.errors import Gone, KubeError
 from mizar_kube.kinds import Kind, Object
+from mizar_kube.logs import get_logger
 from mizar_kube.store import Key, OnChange, Store, Trim, is_newer, key_of
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -152,13 +152,13 @@ class Informer(Generic[T]):
                     listed = True
                 await self._watch()
             except Gone as gone:
-                log.info("%s; listing again", gone)
+                log.info("listing again", kind=self._watched.kind.name, error=gone)
                 # Pages that took too long to read: all in one the next time.
                 self._page_size = self._timing.page_size if listed else 0
                 await self._pause(gone)
                 listed = False
             except KubeError as error:
-                log.warning("%s", error)
+                log.warning("the watch was interrupted", kind=self._watched.kind.name, error=error)
                 await self._pause(error)
 
     async def _list(self) -> None:

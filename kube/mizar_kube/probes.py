@@ -63,13 +63,13 @@ def application(figures: CollectorRegistry, alive: Problems, ready: Problems) ->
 
 
 @asynccontextmanager
-async def serving(app: web.Application, port: int) -> AsyncIterator[int]:
-    """Serve on all addresses while the block runs; gives the port, of which 0 stands for any."""
+async def serving(app: web.Application, port: int) -> AsyncIterator[None]:
+    """Serve on all addresses while the block runs."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, port=port).start()
-        yield runner.addresses[0][1]
+        yield
     finally:
         await runner.cleanup()
 

@@ -3,7 +3,6 @@
 import asyncio
 import heapq
 import itertools
-import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable
@@ -12,8 +11,9 @@ from typing import Generic, TypeVar
 
 from mizar_kube.backoff import Backoff
 from mizar_kube.errors import KubeError
+from mizar_kube.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -140,10 +140,10 @@ async def work(queue: WorkQueue[K], handle: Callable[[K], Awaitable[object]]) ->
             await handle(key)
         except KubeError as error:
             delay = queue.retry(key, at_least=error.retry_after or 0.0)
-            log.warning("%s: %s; again in %.1f s", key, error, delay)
+            log.warning("work failed", key=str(key), error=error, retry_s=round(delay, 1))
         except Exception:
             delay = queue.retry(key)
-            log.exception("%s: failed; again in %.1f s", key, delay)
+            log.exception("work failed", key=str(key), retry_s=round(delay, 1))
         else:
             queue.forget(key)
         finally:

@@ -1,13 +1,13 @@
 """The objects that an informer knows, and what changed between two of their states."""
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from mizar_kube.kinds import Object
+from mizar_kube.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -132,7 +132,10 @@ class Store(Generic[T]):
             value = self._trim(obj)
         except Exception:
             # One object that nobody understands must not stop the copy of all others.
-            log.exception("cannot read %s %s/%s", obj.get("kind"), *key_of(obj))
+            namespace, name = key_of(obj)
+            log.exception(
+                "an object cannot be read", kind=obj.get("kind"), namespace=namespace, name=name
+            )
             return None
         uid = str(obj["metadata"].get("uid", ""))
         return None if value is None else _Entry(uid, version, value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
 from mizar_kube.kinds import POD, SHADOW_POD
+from mizar_kube.logs import get_logger
 from mizar_nodeagent.announce import news
 from mizar_nodeagent.asking import Asking
 from mizar_nodeagent.cards import CardBook, CardSource
@@ -27,7 +27,7 @@ from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_status import ShadowStatuses
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 READ_CARDS_S = 2.0
 # However quiet it is: a wake-up that went missing must not be for ever.
@@ -108,7 +108,7 @@ class Agent:
                 self.book.seen(await self._cards.read())
             except CardsUnknown as error:
                 if self.book.problem != str(error):
-                    log.error("%s", error)
+                    log.error("the cards are not known", error=error)
                 self.book.problem = str(error)
             if (self.book.problem, self.book.facts()) != before:
                 self.wake()
@@ -119,7 +119,7 @@ class Agent:
         await self._cards.faults(self._fault)
 
     def _fault(self, uuid: str, xid: int) -> None:
-        log.warning("card %s reports XID %d", uuid, xid)
+        log.warning("a card reports a fault", card=uuid, xid=xid)
         self.book.fault(uuid, xid)
         self.wake()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -43,8 +42,6 @@ from mizar_nodeagent.plugin.resource import ResourcePlugin
 from mizar_nodeagent.plugin.server import remove_old_sockets
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.shadow_status import ShadowStatuses
-
-log = logging.getLogger(__name__)
 
 STATUS_WRITERS = 4
 STANDS_STILL_S = 600.0

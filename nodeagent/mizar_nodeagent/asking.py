@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mizar_kube.logs import get_logger
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.planning.plan import Plan
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PEACE_S = 3.0
 FAILED_S = 0.5
@@ -101,7 +101,9 @@ class Asking:
                 self._podresources.list(), self._podresources.allocatable()
             )
         except KubeletAway as error:
-            log.log(logging.DEBUG if self._failed else logging.WARNING, "%s", error)
+            (log.debug if self._failed else log.warning)(
+                "the kubelet does not tell who holds what", error=error
+            )
             self._failed, self.kubelet = True, None
             self._heard()
             return

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
+from mizar_kube.logs import get_logger
 from mizar_nodeagent.files import write_atomically
 from mizar_nodeagent.planning.carving import Carving, Stage
 from mizar_nodeagent.planning.plan import Memory
 from mizar_nodeagent.pods import Key
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 VERSION = 1
 
@@ -37,12 +37,12 @@ def load(path: Path, now: float) -> dict[Key, Carving]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        log.error("the checkpoint cannot be read: %s; everything is found out anew", error)
+        log.error("the checkpoint cannot be read: all is found out anew", error=error)
         return {}
     try:
         return _parsed(json.loads(raw), now)
     except (ValueError, LookupError, TypeError) as error:
-        log.error("the checkpoint %s is damaged (%s): everything is found out anew", path, error)
+        log.error("the checkpoint is damaged: all is found out anew", path=path, error=error)
         path.replace(path.with_suffix(".damaged"))
         return {}
 
@@ -98,4 +98,4 @@ class CheckpointFile:
                 await asyncio.to_thread(write_atomically, self._path, content)
                 self._saved = content
             except OSError as error:
-                log.error("the checkpoint cannot be written: %s", error)
+                log.error("the checkpoint cannot be written", error=error)

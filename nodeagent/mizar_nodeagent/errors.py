@@ -10,7 +10,7 @@ class AgentError(MizarError):
 
 
 class ConfigRefused(AgentError):
-    """The configuration file cannot be used."""
+    """What a setting names cannot be used."""
 
 
 class KubeletAway(AgentError):

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mizar_kube import logs
 from mizar_kube.client import KubeClient
 from mizar_kube.config import ConfigError
+from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
+from mizar_kube.version import version
 from mizar_nodeagent.app import assembled
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.errors import ConfigRefused
 from mizar_nodeagent.nvml import Nvml
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SWITCH_S = 0.001
 
@@ -28,7 +30,7 @@ SWITCH_S = 0.001
 def main(argv: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT. Exits with 2 when the configuration cannot be used."""
     config = load(Config, argv)
-    _log_at(config.log_level)
+    logs.set_up(config.log_level, config.log_format)
     # The steward's rounds must not wait for whatever else is being thought about.
     sys.setswitchinterval(SWITCH_S)
     try:
@@ -36,13 +38,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (ConfigRefused, ConfigError) as error:
         print(f"mizar-nodeagent: {error}", file=sys.stderr)
         sys.exit(2)
-
-
-def _log_at(level: str) -> None:
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # Their DEBUG says something at each call.
-    for noisy in ("grpc", "asyncio"):
-        logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.INFO))
 
 
 async def _until_told(config: Config) -> None:
@@ -72,7 +67,7 @@ async def _run(config: Config) -> None:
             await KubeClient.connect(config.kubeconfig) as client,
             assembled(config, client, cards) as app,
         ):
-            log.info("node agent of %s runs", config.node_name)
+            log.info("the node agent runs", node=config.node_name, version=version())
             await app.run()
     finally:
         cards.close()

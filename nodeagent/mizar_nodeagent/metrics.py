@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from mizar_core.carve import WHOLE_CARD
+from mizar_kube.logs import get_logger
 from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.container.collect import living
 from mizar_nodeagent.container.inspection import Inspection
@@ -21,7 +21,7 @@ from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.regions import LimitsCard, LimitsLive
 from mizar_nodeagent.usage import CardUse, Copied
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LABELS = ("node", "namespace", "pod", "container", "device_uuid")
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 30.0)
@@ -121,7 +121,7 @@ class Latencies:
 
     def __call__(self, call: str, seconds: float) -> None:
         self._seconds.labels(call).observe(seconds)
-        log.info("%s answered in %.3f ms", call, seconds * 1000)
+        log.info("answered", duration_ms=round(seconds * 1000, 3))
 
 
 class Figures(Collector):

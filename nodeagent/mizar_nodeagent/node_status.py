@@ -6,7 +6,6 @@ The kubelet publishes the same figures itself, but only every ten seconds.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,9 +15,10 @@ from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.kinds import NODE, Ref
+from mizar_kube.logs import get_logger
 from mizar_nodeagent.planning.view import Counts
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # While a count is lowered, the kubelet may raise it again at any time.
 INSIST_EVERY_S = 0.4
@@ -84,7 +84,7 @@ class NodeStatus:
                 await self._client.patch_merge(self._ref, _patch(leaving), subresource="status")
                 await asyncio.sleep(patience)
         except (KubeError, TimeoutError) as error:
-            log.warning("the node's status could not be lowered before the end: %s", error)
+            log.warning("the node's status could not be lowered before the end", error=error)
 
     async def run(self) -> None:
         """Write whenever something differs, for ever."""
@@ -98,7 +98,7 @@ class NodeStatus:
                 await self._write(due)
                 backoff.reset()
             except KubeError as error:
-                log.warning("the node's status cannot be written: %s", error)
+                log.warning("the node's status cannot be written", error=error)
                 await asyncio.sleep(error.retry_after or backoff.next())
                 self._wake.set()
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pynvml
 
+from mizar_kube.logs import get_logger
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.errors import CardsUnknown
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Nvml:
                 await self._follow(tell)
             except pynvml.NVMLError as error:
                 if said != str(error):
-                    log.warning("NVML tells no faults of cards: %s; asking again", error)
+                    log.warning("NVML tells no faults of cards; asking again", error=error)
                 said = str(error)
                 await asyncio.sleep(RETRY_S)
 
@@ -120,7 +120,7 @@ def _all_cards() -> list[CardFacts]:
         try:
             found.append(_card(pynvml.nvmlDeviceGetHandleByIndex(index)))
         except pynvml.NVMLError as error:
-            log.warning("card %d does not answer: %s", index, error)
+            log.warning("a card does not answer", index=index, error=error)
     return found
 
 
@@ -138,7 +138,7 @@ def _workers(uuid: str) -> dict[int, int] | None:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except pynvml.NVMLError as error:
-        log.debug("card %s does not tell who works on it: %s", uuid, error)
+        log.debug("a card does not tell who works on it", card=uuid, error=error)
         return None
     # A driver that cannot tell the bytes says None.
     return {int(one.pid): int(one.usedGpuMemory or 0) for one in found}
@@ -152,7 +152,7 @@ def _register() -> Any:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
         except pynvml.NVMLError as error:
-            log.warning("card %d tells no faults: %s", index, error)
+            log.warning("a card tells no faults", index=index, error=error)
     return events
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -15,11 +14,12 @@ from mizar_core.names import API_VERSION, FIELD_MANAGER_NODEAGENT, ConditionType
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound
 from mizar_kube.kinds import SHADOW_POD, Ref
+from mizar_kube.logs import get_logger
 from mizar_kube.queue import WorkQueue, work
 from mizar_nodeagent.planning.reports import Report
 from mizar_nodeagent.pods import Key
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 # While kubelet or agent start again, devices are missing for a moment; who counts on them should
@@ -81,11 +81,11 @@ class ShadowStatuses:
             if report is not None and report.uid in ("", known.uid):
                 await self._apply(report, known)
         except NotFound:
-            log.info("ShadowPod %s/%s is gone", *key)
+            log.info("the ShadowPod is gone", namespace=key[0], shadow=key[1])
             self._known.pop(key, None)
         except Conflict as error:
             # Another ShadowPod of that name; its pod, when it comes, is reported on.
-            log.info("%s", error)
+            log.info("the ShadowPod is another one", namespace=key[0], shadow=key[1], error=error)
             self._known.pop(key, None)
 
     async def _read(self, key: Key) -> _Known:

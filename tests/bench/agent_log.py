@@ -1,11 +1,9 @@
 """How long the node agent took for its answers to the kubelet, from its log."""
 
-import re
-
 from support.kube import Kube
+from support.logs import lines
 
 NAMESPACE, SELECTOR = "mizar-system", "app.kubernetes.io/component=nodeagent"
-ANSWERED = re.compile(r": (\w+) answered in ([0-9.]+) ms$", re.MULTILINE)
 
 
 def durations_ms(kube: Kube) -> dict[str, list[float]]:
@@ -15,6 +13,7 @@ def durations_ms(kube: Kube) -> dict[str, list[float]]:
     """
     log = kube.run("logs", f"--namespace={NAMESPACE}", f"--selector={SELECTOR}", "--tail=-1")
     taken: dict[str, list[float]] = {}
-    for call, milliseconds in ANSWERED.findall(log):
-        taken.setdefault(call, []).append(float(milliseconds))
+    for said in lines(log):
+        if said["event"] == "answered":
+            taken.setdefault(said["call"], []).append(float(said["duration_ms"]))
     return taken

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from mizar_core import compute
+from mizar_kube.logs import get_logger
 from mizar_nodeagent.compute.seat import Container, Desk, Outside, Seat
 from mizar_nodeagent.errors import RegionDamaged
 
 __all__ = ["Container", "Outside", "Steward"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 QUICK_S: Final = 0.010
 """Between two rounds of cards whose time is wanted by several."""
@@ -114,7 +114,7 @@ class Steward:
             try:
                 self._pause(self.round())
             except Exception:
-                log.exception("GPU time: starting again from nothing")
+                log.exception("dealing out GPU time starts again from nothing")
                 self.close()
                 self._pause(AGAIN_S)
         self.close()
@@ -196,7 +196,7 @@ class Steward:
             try:
                 self._desks[one] = Desk(one)
             except (OSError, RegionDamaged) as error:
-                log.info("no GPU time is dealt out to slot %s: %s", one.name, error)
+                log.info("no GPU time is dealt out to a slot", slot=one.name, error=error)
                 self._refused.add(one)
         return bool(new)
 

@@ -12,6 +12,7 @@ from mizar_core.device_ids import DeviceID, devices_from_value
 from mizar_core.errors import DeviceIDRefused, MizarError
 from mizar_core.names import container_devices_from
 from mizar_core.placement import preferred
+from mizar_kube.logs import bind
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container import access
 from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONTAINER
@@ -67,6 +68,7 @@ class Allocator:
             slot = self._slots.create(resource, ids, self._now())
         except OSError as error:
             raise AllocationRefused(f"no slot can be made on this node: {error}") from error
+        bind(slot=slot.name)
         self._mind.begin_allocation(devices, self._clock())
         self._allocated()
         return self._answer(devices, carvings, cards, slot)

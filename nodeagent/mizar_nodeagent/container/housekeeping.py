@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mizar_kube.logs import get_logger
 from mizar_nodeagent import usage
 from mizar_nodeagent.container.collect import Recorded, recorded, useless
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
@@ -16,7 +16,7 @@ from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 EVERY_S = 30.0
 # Older answers say nothing about who holds what now.
@@ -47,9 +47,9 @@ class Housekeeping:
             try:
                 await self.tidy()
             except KubeletAway as error:
-                log.info("slots are kept: %s", error)
+                log.info("slots are kept", error=error)
             except OSError as error:
-                log.warning("slots cannot be tidied: %s", error)
+                log.warning("slots cannot be tidied", error=error)
 
     async def tidy(self) -> None:
         """One round. Nothing is removed unless kubelet and API server both speak. Raises
@@ -64,7 +64,7 @@ class Housekeeping:
         known = recorded(entries, pods, self._slots.root)
         self._learn(known, {uid: pod for pod in pods for uid in pod.uids})
         for slot in useless(self._slots.all(), known, view.live_claims(), self._now()):
-            log.info("slot %s is not used any more", slot.name)
+            log.info("slot removed", **slot.names)
             self._slots.remove(slot)
 
     def _learn(self, known: dict[str, Recorded], pods: dict[str, Pod]) -> None:
@@ -86,6 +86,6 @@ def _trim(slot: Slot) -> None:
     """One slot that cannot be looked at must not keep the others from it."""
     try:
         if usage.trim(slot.usage):
-            log.warning("slot %s: its container wrote behind the usage region: cut off", slot.name)
+            log.warning("cut off: the container wrote behind its usage", **slot.names)
     except OSError as error:
-        log.warning("slot %s: its usage cannot be trimmed: %s", slot.name, error)
+        log.warning("a slot's usage cannot be trimmed", error=error, **slot.names)

@@ -8,7 +8,6 @@ shim counts the uses, and keeps room until a look has found what they took (shim
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Final
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
+from mizar_kube.logs import get_logger
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.compute.steward import Outside
@@ -32,7 +32,7 @@ from mizar_nodeagent.errors import CardsUnknown, RegionDamaged
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.isolation import wants_shim
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 EVERY_S: Final = 2.0
 SOON_S: Final = 0.1
@@ -95,7 +95,7 @@ class Inspection:
                 soon *= not all(one.settled for one in self._excess.values())
             except CardsUnknown as error:
                 soon = 0
-                log.debug("nobody can tell who uses the cards: %s", error)
+                log.debug("nobody can tell who uses the cards", error=error)
             took = self._clock() - began
 
     async def _until_hurried(self, seconds: float) -> None:
@@ -142,7 +142,7 @@ class Inspection:
             return
         self._told.add(_identity(stranger))
         sentence = _sentence(stranger)
-        log.warning("%s/%s: %s", stranger.owner.namespace, stranger.owner.pod, sentence)
+        log.warning("past the shim", problem=sentence, card=stranger.uuid, **stranger.owner.names)
         self._complain(stranger.owner, EventReason.ISOLATION_NOT_ENFORCED, sentence)
 
     def _containers(self) -> list[Known]:

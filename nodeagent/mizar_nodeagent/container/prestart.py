@@ -5,7 +5,6 @@ Here the kubelet already shows which pod and container hold the devices. An erro
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ from mizar_core.carve import CardLimit, limits_for
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import CarveRefused
 from mizar_core.names import EventReason
+from mizar_kube.logs import bind, get_logger
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.container.collect import recorded
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
@@ -24,7 +24,7 @@ from mizar_nodeagent.planning.carving import Carving, Stage
 from mizar_nodeagent.planning.isolation import unenforced
 from mizar_nodeagent.pods import Pod
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LOWEST_PRIORITY = -(1 << 31)
 """That Kubernetes lets a pod have."""
@@ -53,6 +53,7 @@ class Gatekeeper:
         except KubeletAway as error:
             raise NotYet(str(error)) from error
         owner = self._owner(resource, ids, claims)
+        bind(**owner.names)
         try:
             limits, physical = self._permitted(owner, resource, ids, claims)
         except StartRefused as error:
@@ -158,7 +159,7 @@ class Gatekeeper:
         for name, record in known.items():
             if (record.entry.resource, record.entry.ids) != (resource, frozenset(ids)):
                 continue
-            log.warning("slot %s was lost: made again from the kubelet's record", name)
+            log.warning("a slot was lost: made again from the kubelet's record", slot=name)
             if name in here:
                 found.append(self.slots.describe(here[name], resource, ids))
             else:
@@ -184,6 +185,12 @@ class Gatekeeper:
             self.slots.assign(slot, owner)
         except OSError as error:
             raise NotYet(f"the limits of slot {slot.name} cannot be written: {error}") from error
+        log.info(
+            "limits written",
+            slot=slot.name,
+            memory_mib={one.uuid: one.memory_bytes >> 20 for one in card_limits},
+            core_share={one.uuid: one.core_share for one in card_limits},
+        )
 
 
 def _check_single(owner: Owner, resource: str, claims: Claims) -> None:

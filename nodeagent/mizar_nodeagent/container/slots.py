@@ -11,7 +11,6 @@ it, again and again.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import secrets
 import shutil
@@ -20,11 +19,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mizar_kube.logs import get_logger
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.container.shim_install import Shim
 from mizar_nodeagent.files import write_atomically
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 VERSION = 1
 _NAME_MAX = 63
@@ -38,6 +38,11 @@ class Owner:
     pod: str
     pod_uid: str
     container: str
+
+    @property
+    def names(self) -> dict[str, str]:
+        """As log lines name it."""
+        return {"namespace": self.namespace, "pod": self.pod, "container": self.container}
 
     def of_pod(self, other: Owner) -> bool:
         """Whether both are containers of one pod, as far as its UID is known."""
@@ -55,6 +60,11 @@ class Slot:
     ids: frozenset[str]
     created: float
     owner: Owner | None = None
+
+    @property
+    def names(self) -> dict[str, str]:
+        """As log lines name it."""
+        return {"slot": self.name, **(self.owner.names if self.owner else {})}
 
     @property
     def limits(self) -> Path:
@@ -157,7 +167,7 @@ def _read(folder: Path, now: float) -> Slot:
     try:
         return _parsed(folder, json.loads((folder / "slot.json").read_bytes()))
     except (OSError, ValueError, LookupError, TypeError) as error:
-        log.warning("slot %s does not say what it is for: %s", folder.name, error)
+        log.warning("a slot does not say what it is for", slot=folder.name, error=error)
         return Slot(folder.name, folder, "", frozenset(), now)
 
 

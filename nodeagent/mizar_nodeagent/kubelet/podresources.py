@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,6 @@ from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.claims import Claims, from_list
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
-
-log = logging.getLogger(__name__)
 
 TIMEOUT_S = 2.0
 # The kubelet answers 100 calls a second to all callers together; most of them are left to others.

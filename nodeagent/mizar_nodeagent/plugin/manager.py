@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mizar_kube.logs import get_logger
 from mizar_nodeagent.planning.devices import Device
 from mizar_nodeagent.plugin.resource import SETTLE_S, ResourcePlugin
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # The kubelet forgets a resource five minutes after its plugin went; no hurry to go.
 RETIRE_AFTER_S = 300.0
@@ -69,7 +69,7 @@ class Plugins:
     def _tend(self, resource: str, running: _Running, has_devices: bool) -> None:
         if running.task.done() and not running.task.cancelled():
             # A bug must cost one registration, not the resource.
-            log.error("the plugin of %s failed", resource, exc_info=running.task.exception())
+            log.error("a plugin failed", resource=resource, exc_info=running.task.exception())
             running.task = self._start(resource, running.plugin)
         if has_devices:
             running.empty_since = None
@@ -78,7 +78,7 @@ class Plugins:
         if running.empty_since is None:
             running.empty_since = self._clock()
         if self._clock() - running.empty_since > RETIRE_AFTER_S:
-            log.info("%s has had no device for long: retired", resource)
+            log.info("retired: it has had no device for long", resource=resource)
             del self._running[resource]
             self._end(running)
 

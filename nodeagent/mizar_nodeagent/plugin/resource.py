@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 
 import grpc
 
 from mizar_kube.backoff import Backoff
+from mizar_kube.logs import get_logger
 from mizar_nodeagent.kubelet.socket_watch import Identity, KubeletSocket
 from mizar_nodeagent.planning.devices import Device
 from mizar_nodeagent.plugin.server import Answers, Server, Servicer, Timed, register
 from mizar_nodeagent.plugin.streams import Streams
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 STREAM_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 2.0
@@ -88,15 +88,16 @@ class ResourcePlugin:
         try:
             await register(self._kubelet.path, server.socket, self.resource)
         except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
-            level = logging.DEBUG if self._failing else logging.WARNING
-            log.log(level, "cannot register %s with the kubelet: %s", self.resource, _words(error))
+            (log.debug if self._failing else log.warning)(
+                "the kubelet cannot be told", resource=self.resource, error=_words(error)
+            )
             self._failing = True
             return False
         self._failing = False
         if not await self.streams.until_open(1, STREAM_TIMEOUT_S):
-            log.warning("the kubelet does not ask for the devices of %s", self.resource)
+            log.warning("the kubelet does not ask for the devices", resource=self.resource)
             return False
-        log.info("%s is registered", self.resource)
+        log.info("registered with the kubelet", resource=self.resource)
         return True
 
     async def _until_lost(self, kubelet: Identity) -> None:
@@ -109,7 +110,11 @@ class ResourcePlugin:
             for one in waiting:
                 one.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-        log.info("%s: the kubelet is gone or has %d streams", self.resource, self.streams.open)
+        log.info(
+            "the kubelet is gone or has streams too many",
+            resource=self.resource,
+            count=self.streams.open,
+        )
 
     async def _reachable_server(self) -> Server:
         if self._server is not None and not self._server.reachable:

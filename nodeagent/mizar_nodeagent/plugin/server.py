@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,13 +14,14 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc
 
 from mizar_core.errors import MizarError
+from mizar_kube.logs import bound, get_logger
 from mizar_nodeagent.errors import NotYet, StartRefused
 from mizar_nodeagent.kubelet.socket_watch import identity
 from mizar_nodeagent.plugin.streams import Streams
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 VERSION: Final = "v1beta1"
 REGISTER_TIMEOUT_S = 5.0
@@ -91,24 +91,28 @@ class Servicer(rpc.DevicePluginServicer):
                 ]
             )
 
-        return await self._answer("allocate", ask, context)
+        device = sorted(id for one in request.container_requests for id in one.devices_ids)
+        with bound(device=device):
+            return await self._answer("allocate", ask, context)
 
     async def PreStartContainer(self, request: Any, context: Any) -> Any:
         async def ask() -> pb.PreStartContainerResponse:
             await self._answers.prestart(self._resource, request.devices_ids)
             return pb.PreStartContainerResponse()
 
-        return await self._answer("prestart", ask, context)
+        with bound(device=sorted(request.devices_ids)):
+            return await self._answer("prestart", ask, context)
 
     async def _answer(self, name: str, ask: Callable[[], Awaitable[T]], context: Any) -> T:
         began = time.perf_counter()
-        try:
-            answer = await ask()
-        except MizarError as error:
-            log.warning("%s of %s: %s", name, self._resource, error)
-            await context.abort(_code(error), str(error))
-            raise
-        self._timed(name, time.perf_counter() - began)
+        with bound(call=name, resource=self._resource):
+            try:
+                answer = await ask()
+            except MizarError as error:
+                log.warning("refused", error=error)
+                await context.abort(_code(error), str(error))
+                raise
+            self._timed(name, time.perf_counter() - began)
         return answer
 
 

@@ -1,14 +1,14 @@
 """A certificate that somebody else renews, in a folder (cert-manager's mounted Secret)."""
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from mizar_kube.logs import get_logger
 from mizar_operator.webhook.tls import ServingTLS
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LOOK_EVERY_S = 10.0
 
@@ -39,6 +39,6 @@ class Folder:
         try:
             certificate = (self._path / "tls.crt").read_bytes()
             if self._tls.show(certificate, (self._path / "tls.key").read_bytes()):
-                log.info("serving with a certificate that ends %s", self._tls.expires)
+                log.info("certificate in use", expires=self._tls.expires)
         except (OSError, ValueError) as error:
-            log.warning("the certificate in %s can't be used: %s", self._path, error)
+            log.warning("the certificate cannot be used", path=self._path, error=error)

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import logging
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
@@ -11,10 +10,11 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Kind, Object, Ref
+from mizar_kube.logs import get_logger
 from mizar_operator.webhook.certificates import Bundle, from_secret, renewed
 from mizar_operator.webhook.tls import ServingTLS
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CHECK_EVERY_S = 60.0
 RETRY_S = 1.0
@@ -71,10 +71,10 @@ class Keeper:
             try:
                 await self.keep()
             except Conflict as conflict:
-                log.info("%s; looking again", conflict)
+                log.info("the certificate changed meanwhile", error=conflict)
                 continue
             except KubeError as error:
-                log.warning("the certificate must wait: %s", error)
+                log.warning("the certificate must wait", error=error)
                 delay = RETRY_S
             try:
                 async with asyncio.timeout(delay):
@@ -86,7 +86,7 @@ class Keeper:
         """Renew what is due, serve with what there is, and have it trusted. Raises KubeError."""
         self._bundle = await self._current()
         if self._tls.show(self._bundle.certificate_pem, self._bundle.key_pem):
-            log.info("serving with a certificate that ends %s", self._tls.expires)
+            log.info("certificate in use", expires=self._tls.expires)
         for kind in CONFIGURATIONS:
             await self._trust(Ref(kind, self._configuration), self._bundle)
         self._trusted = True
@@ -102,7 +102,7 @@ class Keeper:
             assert bundle is not None, "what is missing is made anew"
             return bundle
         await self._write(found, new)
-        log.info("renewed the certificate in %s", self._secret)
+        log.info("certificate renewed", **_about(self._secret))
         return new
 
     async def _write(self, found: Object | None, bundle: Bundle) -> None:
@@ -125,7 +125,7 @@ class Keeper:
         found = await self._client.get(ref)
         if patch := trust_patch(found, bundle.ca_pem):
             await self._client.patch_json(ref, patch)
-            log.info("%s trusts the certificate now", ref)
+            log.info("certificate trusted", **_about(ref))
 
 
 def trust_patch(configuration: Object, ca_pem: bytes) -> list[Object]:
@@ -140,6 +140,10 @@ def trust_patch(configuration: Object, ca_pem: bytes) -> list[Object]:
     version = configuration["metadata"]["resourceVersion"]
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
     return [test, *changes] if changes else []
+
+
+def _about(ref: Ref) -> dict[str, str | None]:
+    return {"kind": ref.kind.name, "namespace": ref.namespace, "name": ref.name}
 
 
 def _version(obj: Object) -> str:

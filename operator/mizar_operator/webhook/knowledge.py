@@ -1,7 +1,6 @@
 """What the webhook knows of pools and quotas: copies kept by informers, and live reads."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,8 +10,6 @@ from mizar_kube.client import KubeClient
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, Object
 from mizar_operator.webhook.pools import Pools
-
-log = logging.getLogger(__name__)
 
 # Live reads are on the way of a request that the API server gives up after a few seconds.
 READ_TIMEOUT_S = 2.0

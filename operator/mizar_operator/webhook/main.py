@@ -1,16 +1,16 @@
 """mizar-webhook: puts the parts together and runs them until it is told to end."""
 
 import asyncio
-import logging
 import signal
 from collections.abc import Sequence
 
 from aiohttp import web
 
-from mizar_kube import probes
+from mizar_kube import logs, probes
 from mizar_kube.access import ConfigError
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import SECRET, Ref
+from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
 from mizar_kube.version import version
 from mizar_operator.webhook.folder import Folder
@@ -22,7 +22,7 @@ from mizar_operator.webhook.server import review_app
 from mizar_operator.webhook.settings import Settings
 from mizar_operator.webhook.tls import ServingTLS
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # Readiness fails when the copies are this old. Much later so does liveness: a start from nothing
 # rarely helps against an API server that is away.
@@ -106,14 +106,11 @@ async def run(settings: Settings) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script."""
     settings = load(Settings, arguments)
-    logging.basicConfig(
-        level=settings.log_level,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    log.info("mizar-webhook %s serves %s", version(), settings.dns_name)
+    logs.set_up(settings.log_level, settings.log_format)
+    log.info("the webhook starts", version=version(), server=settings.dns_name)
     try:
         asyncio.run(run(settings))
     except ConfigError as error:
-        log.error("%s", error)
+        log.error("there is no API server to talk to", error=error)
         return 1
     return 0

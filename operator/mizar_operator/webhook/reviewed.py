@@ -36,6 +36,22 @@ def pod_spec(request: dict[str, Any]) -> PodSpec | None:
     )
 
 
+def names(request: dict[str, Any]) -> dict[str, str]:
+    """What the request is about, as log lines name it; a pod of a Deployment has no name yet."""
+    meta = (request.get("object") or {}).get("metadata") or {}
+    name = request.get("name") or meta.get("name") or ""
+    is_pod = request["resource"]["resource"] == "pods"
+    found = {
+        "operation": request["operation"],
+        "kind": "" if is_pod else request["resource"]["resource"],
+        "namespace": request.get("namespace") or "",
+        "pod" if is_pod else "name": name,
+        "generate_name": "" if name else meta.get("generateName") or "",
+        "dry_run": "yes" if request.get("dryRun") else "",
+    }
+    return {key: str(value) for key, value in found.items() if value}
+
+
 def _at(obj: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
     for step in path:
         obj = obj.get(step) if isinstance(obj, dict) else None

@@ -1,8 +1,10 @@
 """Answers the API server's questions: what becomes of a pod, a template, a quota, a pool."""
 
+from collections.abc import Collection
 from typing import Any
 
 from mizar_core.models import GPUPool, GPUQuota
+from mizar_kube.logs import get_logger
 from mizar_operator.webhook.answers import Answer, allowed, refused
 from mizar_operator.webhook.capacity import Findings, review_pool, review_quota
 from mizar_operator.webhook.judged import PodSpec
@@ -12,6 +14,9 @@ from mizar_operator.webhook.rewrite import Decision, review
 
 Request = dict[str, Any]
 """The request of an AdmissionReview of admission.k8s.io/v1."""
+
+
+log = get_logger(__name__)
 
 
 class NotReady(Exception):
@@ -31,7 +36,11 @@ class Reviewer:
         pod = pod_spec(request)
         decision = await self._decide(pod) if pod else Decision()
         if decision.refusals:
-            return refused(request["uid"], decision.refusals)
+            return _refused(request, decision.refusals)
+        if decision.rewritten:
+            log.info("rewritten", rewritten=decision.rewritten)
+        else:
+            log.info("allowed as it is")
         return allowed(request["uid"], decision.patch, decision.warnings)
 
     async def _decide(self, pod: PodSpec) -> Decision:
@@ -52,7 +61,8 @@ class Reviewer:
         else:
             findings = Findings()
         if findings.problems:
-            return refused(request["uid"], findings.problems)
+            return _refused(request, findings.problems)
+        log.info("allowed as it is")
         return allowed(request["uid"], warnings=findings.warnings)
 
     async def _quota(self, request: Request) -> Findings:
@@ -66,3 +76,8 @@ class Reviewer:
         pools = await self._knowledge.live_pools()
         quotas = await self._knowledge.live_quotas(None)
         return review_pool(pool, GPUPool.from_dict(old) if old else None, pools, quotas)
+
+
+def _refused(request: Request, sentences: Collection[str]) -> Answer:
+    log.info("refused", message="; ".join(sentences))
+    return refused(request["uid"], sentences)

@@ -1,6 +1,6 @@
 """The review of one pod spec: the patch that translates it, or why it is refused. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ class Decision:
     warnings: tuple[str, ...] = ()
     doubtful: bool = False
     """Whether newer knowledge of the pools could change it."""
+    rewritten: Mapping[str, str] = field(default_factory=dict)
+    """What was asked for, and what is asked for in its place."""
 
 
 def review(pod: PodSpec, pools: Pools) -> Decision:
@@ -45,7 +47,12 @@ def review(pod: PodSpec, pools: Pools) -> Decision:
     doubts = _distinct(rules.doubted(kept))
     if refusals or (doubts and not pod.template):
         return Decision(refusals=(*refusals, *doubts), doubtful=True)
-    return Decision(_patch(kept, dropped, pod.pointer), warnings=doubts, doubtful=doubtful)
+    return Decision(
+        _patch(kept, dropped, pod.pointer),
+        warnings=doubts,
+        doubtful=doubtful,
+        rewritten={one.ask.key: one.target for one in kept if one.moves},
+    )
 
 
 def _patch(kept: Iterable[Judged], dropped: Iterable[Judged], pointer: str) -> Patch:

@@ -1,7 +1,6 @@
 """HTTP: the API server's reviews, over TLS."""
 
 import json
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,11 +9,13 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from mizar_kube.errors import KubeError
+from mizar_kube.logs import bound, get_logger
 from mizar_operator.webhook.answers import Answer
 from mizar_operator.webhook.metrics import Metrics
+from mizar_operator.webhook.reviewed import names
 from mizar_operator.webhook.reviewer import NotReady, Request, Reviewer
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # An update brings the object twice, and the API server takes objects of up to 3 MiB.
 MAX_REVIEW_BYTES = 16 << 20
@@ -36,7 +37,8 @@ def _handler(review: Review, metrics: Metrics) -> Callable[[web.Request], Awaita
         request = _request(await http.text())
         resource, operation = request["resource"]["resource"], request["operation"]
         try:
-            found = await _reviewed(review, request)
+            with bound(**names(request)):
+                found = await _reviewed(review, request)
         except web.HTTPException:
             metrics.reviews.labels(resource, operation, "failed").inc()
             raise
@@ -63,9 +65,10 @@ async def _reviewed(review: Review, request: Request) -> Answer:
     try:
         return await review(request)
     except (NotReady, KubeError) as error:
-        log.warning("cannot review %s: %s", request["resource"]["resource"], error)
+        log.warning("cannot be reviewed", error=error)
         raise web.HTTPServiceUnavailable(text=str(error)) from error
     except ValidationError as error:
+        log.warning("cannot be reviewed", error=error)
         raise web.HTTPInternalServerError(text=str(error)) from error
 
 

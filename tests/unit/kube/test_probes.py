@@ -1,6 +1,7 @@
 """Probes say what is wrong; every program tells its version and its process."""
 
 import asyncio
+import socket
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -60,7 +61,10 @@ async def test_collectors_do_not_hold_the_loop_up() -> None:
 
 async def test_it_is_served_on_the_port() -> None:
     app = probes.application(probes.registry("test"), list, list)
-    async with probes.serving(app, 0) as port:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with probes.serving(app, port):
         url = f"http://127.0.0.1:{port}/healthz"
         answer = await asyncio.to_thread(urllib.request.urlopen, url)
         assert answer.read() == b"ok\n"

@@ -21,6 +21,7 @@ from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.planning.view import Patience
 from mizar_nodeagent.regions import COMPUTE_MODES, MEMORY_MODES, STATE_READY, LimitsLive
+from support.logs import logged
 from unit.nodeagent.fake_api import FakeApi, serving
 from unit.nodeagent.fake_kubelet import Admission, Allocated, FakeKubelet, KubePod
 from unit.nodeagent.makers import (
@@ -497,6 +498,36 @@ async def test_figures_and_probes(world: World) -> None:
     assert f"mizar_device_copied_bytes_total{{{directed}}} 0.0" in text
     assert 'mizar_build_info{component="nodeagent"' in text
     assert 'mizar_deviceplugin_answer_seconds_count{call="allocate"} 1.0' in text
+
+
+async def test_a_share_pod_can_be_followed_in_the_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await world.serve_shadow()
+    held = await world.start_share()
+    slot, device = limits_of(held).parent.name, sorted(held.ids)
+    lines = [one for one in logged(caplog) if one.get("call") in ("allocate", "prestart")]
+    allocated, written, started = lines
+    for line in lines:
+        assert (line["resource"], line["device"]) == (RESOURCE, device)
+    assert [one["event"] for one in lines] == ["answered", "limits written", "answered"]
+    assert (allocated["call"], allocated["slot"]) == ("allocate", slot)
+    assert (written["slot"], written["memory_mib"]) == (slot, {CARD: 8192})
+    for line in (written, started):
+        found = (line["call"], line["namespace"], line["pod"], line["container"])
+        assert found == ("prestart", "team-a", "share", "main")
+
+
+async def test_what_is_refused_is_logged_with_its_pod(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.serve_shadow()
+    with pytest.raises(grpc.aio.AioRpcError):
+        await world.start_share(KubePod("team-b", "thief", "uid-thief"))
+    line = next(one for one in logged(caplog) if one["event"] == "refused")
+    assert (line["namespace"], line["pod"], line["call"]) == ("team-b", "thief", "prestart")
+    assert "not of team-b" in str(line["error"])
 
 
 def test_short_paths() -> None:

@@ -1,3 +1,4 @@
+import logging
 from pathlib import Path
 
 import pytest
@@ -11,5 +12,6 @@ def test_without_an_api_server_it_ends_with_a_sentence(
     for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
     assert main([]) == 1
     assert "set KUBECONFIG, or run inside a cluster" in caplog.text

@@ -24,6 +24,7 @@ from mizar_operator.webhook.reviewer import Reviewer
 from mizar_operator.webhook.server import review_app
 from mizar_operator.webhook.settings import Settings
 from mizar_operator.webhook.tls import ServingTLS
+from support.logs import logged
 from unit.kube.fake_api import Answer, Asked, FakeApi, serving, status
 from unit.webhook.builders import asking, pool_object, quota_object
 from unit.webhook.objects_api import Objects
@@ -206,6 +207,40 @@ async def test_a_pool_is_checked_against_its_quotas() -> None:
         review = request(new, ("mizar.share", "gpupools"), old=pool_object())
         response = await webhook.ask("/validate", review)
     assert "GPUQuota team-a/gpus would not fit" in response["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("meta", "key", "value"),
+    [
+        ({"name": "bare"}, "pod", "bare"),
+        ({"generateName": "web-5d8f-"}, "generate_name", "web-5d8f-"),
+    ],
+)
+async def test_what_is_rewritten_is_logged_with_the_pod(
+    meta: Json, key: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with running(cluster()) as webhook:
+        pod = {"metadata": meta, "spec": asking("mizar.share.gpu.2")}
+        await webhook.ask("/mutate", request(pod))
+    (line,) = [one for one in logged(caplog) if one["event"] == "rewritten"]
+    assert (line["namespace"], line[key], line["operation"]) == ("team-a", value, "CREATE")
+    assert line["rewritten"] == {"mizar.share.gpu.2": "team-a.mizar.share/gpu.2"}
+
+
+async def test_what_is_refused_is_logged_with_the_sentence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with running(cluster()) as webhook:
+        pod = {"metadata": {"name": "thief"}, "spec": asking("team-b.mizar.share/gpu.2")}
+        await webhook.ask("/mutate", request(pod))
+        template = {"metadata": {"name": "web"}, "spec": {"template": {"spec": asking("x.gpu.2")}}}
+        await webhook.ask("/mutate", request(template, ("apps", "deployments")))
+    refused, allowed = (one for one in logged(caplog) if "operation" in one)
+    assert (refused["event"], refused["pod"]) == ("refused", "thief")
+    assert "it belongs to namespace 'team-b'" in refused["message"]
+    assert (allowed["kind"], allowed["name"]) == ("deployments", "web")
 
 
 async def test_metrics_count_reviews() -> None:

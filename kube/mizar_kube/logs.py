@@ -1,0 +1,189 @@
+"""One way of logging for all programs.
+
+A log call names an event in a few fixed words and says the rest in keys, which are those of `KEYS`:
+
+    log = get_logger(__name__)
+    log.info("limits written", slot=slot.name)
+
+What a piece of work is about is bound once, with `bound` or `bind`, and is then in every line that
+it logs, those of other libraries included. In a cluster a line is a JSON object, on a terminal it
+is for reading. All lines pass through the standard library's root logger.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, TextIO
+
+import structlog
+from structlog.contextvars import bind_contextvars as bind
+from structlog.contextvars import bound_contextvars as bound
+from structlog.typing import EventDict, Processor
+
+__all__ = ["KEYS", "bind", "bound", "get_logger", "set_up"]
+
+KEYS: Final[Mapping[str, str]] = {
+    # Who and what.
+    "namespace": "of the pod, shadow pod, quota or object that the line is about",
+    "pod": "a share pod's name",
+    "generate_name": "the beginning of the name of a pod that has none yet",
+    "container": "a container's name",
+    "pods": "names of share pods, at most a handful",
+    "resource": "the resource's name, as in a pod's requests",
+    "rewritten": "resources as a pod asked for them, each with what it asks for now",
+    "slot": "a container's slot on its node",
+    "device": "virtual devices, by ID",
+    "card": "a card's UUID",
+    "index": "a card's place in NVML's list",
+    "node": "a node's name",
+    "pool": "a GPUPool; those that are planned together, in a round",
+    "quota": "a GPUQuota's name",
+    "shadow": "a shadow pod's name",
+    "key": "of a queue of work",
+    "kind": "of an object that is none of these",
+    "name": "of an object that is none of these",
+    "identity": "a replica's name",
+    "lease": "of the leader",
+    # Doing what.
+    "call": "of the kubelet, to a device plugin",
+    "round": "of planning, counted from the start of the process",
+    "operation": "of an admission review",
+    "dry_run": "of an admission review whose object is not kept",
+    "action": "of a plan, by type",
+    "actions": "of a plan, counted by type",
+    "phase": "of a shadow pod",
+    "at": "an asked-for moment",
+    "reason": "of an event",
+    "message": "of an event, or of a refusal",
+    "problem": "what is wrong, in words",
+    "error": "what went wrong, in words",
+    # How much.
+    "count": "how many",
+    "cards": "how many cards",
+    "devices": "how many virtual devices",
+    "memory_mib": "limit of memory by card",
+    "core_share": "limit of a card's time by card, in 1/10,000",
+    "duration_ms": "how long it took",
+    "retry_s": "seconds until the next try",
+    "expires": "a certificate's end",
+    "version": "of Mizar",
+    "path": "a file or folder",
+    "server": "an address",
+    "xid": "NVIDIA's number of a fault",
+}
+"""The keys of log lines; beside them `timestamp`, `level`, `logger`, `event` and `exception`."""
+
+FIRST: Final = ("timestamp", "level", "logger", "event")
+
+# Others whose own level says too much.
+QUIET: Final = {"asyncio": logging.INFO, "grpc": logging.INFO, "kopf": logging.WARNING}
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """The logger of a module."""
+    return structlog.stdlib.get_logger(name)
+
+
+def set_up(level: str, form: str = "auto", stream: TextIO | None = None) -> None:
+    """Log from `level` on to `stream` (default: standard error). `form`: json, console, or auto,
+    which is console on a terminal. What ends the process, or a thread, is logged too."""
+    stream = stream or sys.stderr
+    handler, terminal = _Handler(stream), stream.isatty()
+    console = form == "console" or (form == "auto" and terminal)
+    handler.setFormatter(_formatter(_console(colors=terminal) if console else _json()))
+    root = logging.getLogger()
+    for old in [one for one in root.handlers if isinstance(one, _Handler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level)
+    for name, least in QUIET.items():
+        logging.getLogger(name).setLevel(max(root.level, least))
+    sys.excepthook = _ended
+    threading.excepthook = _thread_ended
+
+
+def _formatter(render: Sequence[Processor]) -> logging.Formatter:
+    """Makes text of records, of ours and of others'."""
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*SHARED, _kopfs_object],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+    )
+
+
+def _json() -> Sequence[Processor]:
+    render = structlog.processors.JSONRenderer(ensure_ascii=False)
+    return structlog.processors.format_exc_info, _worded, render
+
+
+def _console(colors: bool) -> Sequence[Processor]:
+    render = structlog.dev.ConsoleRenderer(
+        colors=colors, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+    )
+    return _worded, render
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """The one that `set_up` makes."""
+
+
+def _worded(_: Any, __: str, event: EventDict) -> EventDict:
+    """The common keys first, and words for whatever JSON has no form for."""
+    keys = [key for key in FIRST if key in event]
+    keys += [key for key in event if key not in FIRST]
+    return {key: _plain(key, event[key]) for key in keys}
+
+
+def _plain(key: str, value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float) or key == "exc_info":
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain("", one) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain("", one) for one in value]
+    return str(value) or type(value).__name__
+
+
+def _kopfs_object(_: Any, __: str, event: EventDict) -> EventDict:
+    """Kopf names the object that a record is about beside the message."""
+    about = getattr(event["_record"], "k8s_ref", None)
+    if isinstance(about, Mapping):
+        found = {key: about.get(key) for key in ("kind", "namespace", "name")}
+        event.update({key: value for key, value in found.items() if value})
+    return event
+
+
+def _ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    get_logger(__name__).critical("ended by an error", exc_info=(kind, error, trace))
+
+
+def _thread_ended(args: threading.ExceptHookArgs) -> None:
+    if not issubclass(args.exc_type, SystemExit):
+        error = args.exc_value or args.exc_type()
+        get_logger(__name__).critical("a thread ended by an error", exc_info=error)
+
+
+# What is added to every line, of ours and of others'.
+SHARED: Final[tuple[Processor, ...]] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+
+structlog.configure(
+    processors=[
+        structlog.stdlib.filter_by_level,
+        *SHARED,
+        structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+    ],
+    logger_factory=structlog.stdlib.LoggerFactory(),
+    wrapper_class=structlog.stdlib.BoundLogger,
+    cache_logger_on_first_use=True,
+)
