@@ -4,7 +4,6 @@ each can be repeated without harm."""
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -30,12 +29,13 @@ from mizar_kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeE
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
-from mizar_operator import manifests, views
+from mizar_kube.logs import bound, get_logger
+from mizar_operator import manifests, telling, views
 from mizar_operator.caches import Caches
 from mizar_operator.live import StillUsed, nobody_uses
 from mizar_operator.world import World
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Observe = Callable[[Object], None]
 
@@ -93,11 +93,15 @@ class Applier:
         return result
 
     async def _one(self, world: World, action: Action, result: Result) -> bool:
+        with bound(**telling.named(action)):
+            return await self._tried(world, action, result)
+
+    async def _tried(self, world: World, action: Action, result: Result) -> bool:
         try:
             async with self._limit:
                 await self._do(world, action)
         except StillUsed as used:
-            log.info("%s", used)
+            log.info("the shadow pod stays", problem=used.why)
             result.used.add(used.uid)
             return False
         except KubeError as error:
@@ -106,10 +110,11 @@ class Applier:
             return False
         if isinstance(action, EmitEvent):
             result.announced.add((action.uid, str(action.reason)))
+        telling.tell(action, world)
         return True
 
     def _report(self, world: World, action: Action, error: KubeError, result: Result) -> None:
-        log.info("%s: %s", type(action).__name__, error)
+        log.warning("an action failed", action=type(action).__name__, error=error)
         result.errors.append(error)
         if isinstance(action, CreateShadow | CreatePod) and isinstance(error, Forbidden | Invalid):
             # The namespace's own quota or policy, which only its people can change.

@@ -23,6 +23,7 @@ class StillUsed(Exception):
     def __init__(self, shadow: ShadowView, why: str) -> None:
         super().__init__(f"shadow pod {shadow.namespace}/{shadow.name} stays: {why}")
         self.uid = shadow.uid
+        self.why = why
 
 
 @dataclass(frozen=True)

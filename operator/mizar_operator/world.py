@@ -10,6 +10,9 @@ from mizar_core.planning.actions import CreatePod, CreateShadow, EmitEvent
 from mizar_core.planning.snapshot import Key, ShadowView, Snapshot, quota_key
 from mizar_kube.errors import KubeError
 
+NAMED = 5
+"""Share pods that a line names at most; the others have lines of their own."""
+
 
 class World:
     """The snapshot that the plan was made from, by name."""
@@ -18,6 +21,15 @@ class World:
         self.shadows = {one.key: one for one in snapshot.shadows}
         self.pools: dict[str, GPUPool] = {one.metadata.name: one for one in snapshot.pools}
         self.quotas: dict[Key, GPUQuota] = {quota_key(one): one for one in snapshot.quotas}
+
+        self._waiting: dict[tuple[str, str], list[str]] = {}
+        for share in snapshot.shares:
+            if share.node is None:
+                self._waiting.setdefault((share.namespace, share.resource), []).append(share.name)
+
+    def waiting(self, namespace: str, resource: str) -> list[str]:
+        """Some of the share pods that wait for the resource."""
+        return self._waiting.get((namespace, resource), [])[:NAMED]
 
     def take(self, made: ShadowView, resource: str) -> ShadowView:
         """A shadow pod that has just been created."""

@@ -1,0 +1,75 @@
+"""What the operator did and saw, as log lines: a plan's actions, and share pods that are placed."""
+
+from __future__ import annotations
+
+from mizar_core.planning.actions import (
+    Action,
+    CancelDrain,
+    CreatePod,
+    CreateShadow,
+    DeleteShadow,
+    Drain,
+    EmitEvent,
+    RemoveFinalizer,
+    WritePoolStatus,
+    WriteQuotaStatus,
+    WriteShadowStatus,
+)
+from mizar_kube.logs import get_logger
+from mizar_operator.views import HolderPod, SharePod
+from mizar_operator.world import World
+
+log = get_logger(__name__)
+
+EVENT_KEYS = {"Pod": "pod", "ShadowPod": "shadow", "GPUQuota": "quota"}
+
+
+def named(action: Action) -> dict[str, str]:
+    """The object of an action, by the keys of log lines."""
+    match action:
+        case WriteQuotaStatus():
+            return {"namespace": action.quota[0], "quota": action.quota[1]}
+        case WritePoolStatus():
+            return {"pool": action.pool}
+        case EmitEvent():
+            return {"namespace": action.about[0], EVENT_KEYS[action.kind]: action.about[1]}
+        case _:
+            return {"namespace": action.shadow[0], "shadow": action.shadow[1]}
+
+
+def tell(action: Action, world: World) -> None:
+    """Log that an action is done; its object is bound."""
+    match action:
+        case CreateShadow():
+            log.info(
+                "shadow pod created",
+                quota=action.quota,
+                resource=action.resource,
+                devices=action.devices,
+                cards=action.cards,
+                pods=world.waiting(action.shadow[0], action.resource),
+            )
+        case CreatePod():
+            log.info("the shadow pod's own pod created")
+        case Drain():
+            log.info("drain asked for", at=action.at)
+        case CancelDrain():
+            log.info("drain called off")
+        case DeleteShadow():
+            log.info("shadow pod deleted")
+        case RemoveFinalizer():
+            log.info("shadow pod let go")
+        case WriteShadowStatus():
+            log.info("phase of the shadow pod", phase=action.phase)
+        case WriteQuotaStatus() | WritePoolStatus():
+            log.debug("status written")
+        case EmitEvent():
+            log.info("event", reason=str(action.reason), message=action.message)
+
+
+def placed(old: HolderPod | SharePod | None, new: HolderPod | SharePod | None) -> None:
+    """To be told of changed pods: logs that a share pod that waited has a node."""
+    if isinstance(old, SharePod) and isinstance(new, SharePod):
+        before, after = old.demands[0][1], new.demands[0][1]
+        if before.node is None and after.node is not None:
+            log.info("share pod placed", namespace=after.namespace, pod=after.name, node=after.node)
