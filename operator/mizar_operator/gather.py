@@ -94,6 +94,10 @@ class Gatherer:
         """What is remembered for a key."""
         return self._memories.setdefault(key, Memory())
 
+    def pools_of(self, key: str) -> str:
+        """The names of the pools that are planned under the key."""
+        return ", ".join(sorted(self._pools(key)))
+
     async def gather(self, key: str) -> Snapshot:
         """Everything that is planned under the key, as the cluster is now. Raises KubeError when
         something looks missing and the API server does not answer."""

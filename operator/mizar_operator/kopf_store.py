@@ -18,14 +18,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import structlog
-
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.kinds import Kind, Object
+from mizar_kube.logs import get_logger
 from mizar_kube.store import Key, OnChange, Store, Trim, is_newer, key_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -125,7 +124,7 @@ class KopfStore(Generic[T]):
             try:
                 await self.refresh()
             except KubeError as error:
-                log.warning("could not list", kind=self._kind.plural, error=str(error))
+                log.warning("could not list", kind=self._kind.plural, error=error)
                 await self._pace.sleep(RETRY_S)
             else:
                 # Not all replicas and kinds at the same moment.
@@ -156,7 +155,7 @@ class KopfStore(Generic[T]):
     def _listed(self, version: str, corrected: int) -> None:
         if self.synced.is_set() and corrected:
             self.corrections += corrected
-            log.info("a list corrected the copy", kind=self._kind.plural, objects=corrected)
+            log.info("a list corrected the copy", kind=self._kind.plural, count=corrected)
         self._lists += 1
         self._listed_version = version
         self._listed_at = self._pace.clock()

@@ -8,7 +8,6 @@ duration on our own clock.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from datetime import UTC, datetime
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from mizar_kube.kinds import LEASE, Object, Ref
+from mizar_kube.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class LeadershipLost(Exception):
@@ -63,10 +63,10 @@ class Leader:
         waited = False
         while not await self._try():
             if not waited:
-                log.info("another replica leads; waiting for lease %s", self._ref.name)
+                log.info("another replica leads: waiting", lease=self._ref.name)
                 waited = True
             await self._sleep(self._pace.retry)
-        log.info("%s leads", self._identity)
+        log.info("this replica leads", identity=self._identity, lease=self._ref.name)
 
     async def keep(self) -> None:
         """Renew for ever. Raises LeadershipLost."""
@@ -86,7 +86,7 @@ class Leader:
                 lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._client.replace(lease)
         except KubeError as error:
-            log.info("the lease was not released: %s", error)
+            log.info("the lease was not released", lease=self._ref.name, error=error)
 
     async def _try(self) -> bool:
         """Take or renew the Lease; whether that succeeded."""
@@ -103,7 +103,7 @@ class Leader:
         except (AlreadyExists, Conflict):
             return False
         except KubeError as error:
-            log.warning("%s", error)
+            log.warning("the lease could not be taken", lease=self._ref.name, error=error)
             return False
 
     def _may_take(self, lease: Object) -> bool:

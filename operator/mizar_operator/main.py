@@ -22,7 +22,7 @@ import aiohttp
 import kopf
 
 from mizar_core.names import FIELD_MANAGER_OPERATOR, GROUP, VERSION
-from mizar_kube import config, probes, sockets
+from mizar_kube import config, logs, probes, sockets
 from mizar_kube.access import Access, Tokens
 from mizar_kube.client import KubeClient
 from mizar_kube.config import ConfigError
@@ -30,9 +30,10 @@ from mizar_kube.errors import KubeError
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import wait_synced
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind
+from mizar_kube.logs import get_logger
 from mizar_kube.queue import WorkQueue, work
 from mizar_kube.settings import load
-from mizar_operator import caches
+from mizar_operator import caches, telling
 from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches
 from mizar_operator.gather import Gatherer
@@ -43,7 +44,7 @@ from mizar_operator.metrics import Metrics
 from mizar_operator.reconcile import Reconciler
 from mizar_operator.settings import Settings
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LEASE_NAME = "mizar-operator"
 STARTING_FOR_S = 120.0
@@ -125,6 +126,7 @@ class Operator:
                 await self.leader.acquire()
                 tasks.create_task(self.leader.keep())
             self.metrics.leader.set(1)
+            self.caches.pods.on_change(telling.placed)
             for _ in range(self.settings.workers):
                 tasks.create_task(work(self.queue, self.reconciler.reconcile))
             await self._resync()
@@ -210,9 +212,9 @@ async def served(client: KubeClient, kinds: Collection[Kind]) -> None:
             missing = {one.plural for one in kinds} - {one["name"] for one in found["resources"]}
             if not missing:
                 return
-            log.info("waiting for the API server to serve %s", ", ".join(sorted(missing)))
+            log.info("waiting for the API server to serve kinds", kind=sorted(missing))
         except KubeError as error:
-            log.info("waiting for the custom resources (are the CRDs applied?): %s", error)
+            log.info("waiting for the custom resources: are the CRDs applied?", error=error)
         await asyncio.sleep(SERVED_RETRY_S)
 
 
@@ -237,7 +239,8 @@ async def run(settings: Settings) -> int:
         try:
             await operator.run(stop)
         except Exception as error:
-            log.error("ending: %s", error, exc_info=not isinstance(error, LeadershipLost))
+            expected = isinstance(error, LeadershipLost)
+            log.error("ending", error=error, exc_info=None if expected else error)
             return 1
         if settings.leader_election:
             await operator.leader.release()
@@ -291,10 +294,7 @@ def _raise_first(parts: Iterable[asyncio.Task[None]]) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `mizar-operator`."""
     settings = load(Settings, argv)
-    logging.basicConfig(
-        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("kopf").setLevel(logging.ERROR)
+    logs.set_up(settings.log_level, settings.log_format)
     try:
         asyncio.run(_run_and_exit(settings))
     except ConfigError as error:

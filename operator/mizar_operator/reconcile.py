@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import logging
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from mizar_core.planning import Plan, Snapshot, plan
+from mizar_kube.logs import bound, get_logger
 from mizar_kube.queue import WorkQueue
 from mizar_operator.apply import Applier, Result
 from mizar_operator.gather import Gatherer, Memory
 from mizar_operator.metrics import Metrics
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # Clocks of the API server and of nodes write whole seconds.
 DUE_SLACK_S = 0.1
@@ -38,9 +39,14 @@ class Reconciler:
         self._metrics = metrics
         self._now = now
         self._clock = clock
+        self._rounds = itertools.count(1)
 
     async def reconcile(self, key: str) -> None:
         """One round. Raises the first KubeError that the round met, when all else is done."""
+        with bound(pool=self._gatherer.pools_of(key), round=next(self._rounds)):
+            await self._round(key)
+
+    async def _round(self, key: str) -> None:
         memory = self._gatherer.memory(key)
         with self._timed("gather"):
             snapshot = await self._gatherer.gather(key)
@@ -74,7 +80,7 @@ class Reconciler:
         if planned.actions:
             kinds = [type(one).__name__ for one in planned.actions]
             counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-            log.info("%s: %s", key or "(no pool)", counts)
+            log.info("planned", actions=counts)
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:

@@ -9,9 +9,11 @@ import pytest
 from mizar_core.names import ANNOTATION_DRAIN
 from mizar_kube.errors import Conflict
 from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Object
+from mizar_operator import telling
 from stateful.harness import KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
+from support.logs import logged
 
 GPU = "team-a.mizar.share/gpu.2"
 
@@ -261,3 +263,47 @@ def test_it_comes_back_when_time_has_come(model: Model, operator: Harness) -> No
     assert len(operator.queue) == 0
     model.tick(61)
     assert len(operator.queue) == 1
+
+
+def test_a_share_pod_can_be_followed_in_the_log(
+    model: Model, operator: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    operator.caches.pods.on_change(telling.placed)
+    shadow = _ready_shadow(model, operator)["metadata"]["name"]
+    _round(model, operator)
+    told = [one for one in logged(caplog) if "one" in str(one)]
+    created = next(one for one in told if one["event"] == "shadow pod created")
+    assert (created["namespace"], created["shadow"], created["pods"]) == ("team-a", shadow, ["one"])
+    assert (created["pool"], created["quota"], created["resource"]) == ("pool", "quota", GPU)
+    waiting = next(one for one in told if one["event"] == "event")
+    assert (waiting["pod"], waiting["reason"]) == ("one", "WaitingForShadow")
+    placed = next(one for one in told if one["event"] == "share pod placed")
+    assert (placed["namespace"], placed["pod"], placed["node"]) == ("team-a", "one", "n1")
+
+
+def test_every_line_of_a_round_names_pool_and_round(
+    model: Model, operator: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    _ready_shadow(model, operator)
+    planned = [one for one in logged(caplog) if one["event"] == "planned"]
+    rounds = [one["round"] for one in planned]
+    assert rounds == sorted(set(rounds)) and len(rounds) > 1
+    for line in logged(caplog):
+        if "shadow" in line:
+            assert line["pool"] == "pool"
+            assert line["round"] in rounds
+
+
+def test_what_the_api_server_refuses_is_logged_with_its_object(
+    model: Model, operator: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    model.add_share("team-a", "one", GPU, 1)
+    model.api.before_write = _refuse("create", Conflict("not now", status=409))
+    operator.sync(KINDS)
+    operator.reconcile()
+    (line,) = [one for one in logged(caplog) if one["event"] == "an action failed"]
+    assert (line["namespace"], line["action"]) == ("team-a", "CreateShadow")
+    assert str(line["error"]) == "not now"
+    assert line["shadow"].startswith("shadow-2-")
