@@ -65,6 +65,8 @@ priorityClassName: {{ . }}
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 - name: MIZAR_LOG_LEVEL
   value: {{ .Values.logLevel }}
+- name: MIZAR_LOG_FORMAT
+  value: {{ .Values.logFormat }}
 {{- end -}}
 
 {{- define "mizar.restricted" -}}

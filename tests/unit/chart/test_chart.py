@@ -18,6 +18,11 @@ from mizar_operator.webhook.settings import Settings as WebhookSettings
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "mizar"
 LOCAL = CHART / "values-local.yaml"
+PROGRAMS = (
+    ("Deployment", "mizar-operator"),
+    ("Deployment", "mizar-webhook"),
+    ("DaemonSet", "mizar-nodeagent"),
+)
 Object = dict[str, Any]
 
 
@@ -197,6 +202,14 @@ def test_the_programs_understand_their_arguments(
     found = read(OperatorSettings, operator.get("args", []))
     assert found.pause_image == "registry.k8s.io/pause:3.10"
     assert [one["containerPort"] for one in operator["ports"]] == [found.metrics_port]
+
+
+def test_all_programs_log_alike(chart: Chart) -> None:
+    objects = chart.render(logLevel="DEBUG", logFormat="console")
+    for kind, name in PROGRAMS:
+        (container,) = pick(objects, kind, name)["spec"]["template"]["spec"]["containers"]
+        told = {one["name"]: one.get("value") for one in container["env"]}
+        assert (told["MIZAR_LOG_LEVEL"], told["MIZAR_LOG_FORMAT"]) == ("DEBUG", "console")
 
 
 def test_the_node_agent_understands_its_configuration(
