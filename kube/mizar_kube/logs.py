@@ -77,7 +77,9 @@ KEYS: Final[Mapping[str, str]] = {
 }
 """The keys of log lines; beside them `timestamp`, `level`, `logger`, `event` and `exception`."""
 
-FIRST: Final = ("timestamp", "level", "logger", "event")
+ORDER: Final = {
+    key: place for place, key in enumerate(("timestamp", "level", "logger", "event", *KEYS))
+}
 
 # Others whose own level says too much.
 QUIET: Final = {"asyncio": logging.INFO, "grpc": logging.INFO, "kopf": logging.WARNING}
@@ -131,9 +133,8 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 def _worded(_: Any, __: str, event: EventDict) -> EventDict:
-    """The common keys first, and words for whatever JSON has no form for."""
-    keys = [key for key in FIRST if key in event]
-    keys += [key for key in event if key not in FIRST]
+    """The keys in the order of `KEYS`, and words for whatever JSON has no form for."""
+    keys = sorted(event, key=lambda key: ORDER.get(key, len(ORDER)))
     return {key: _plain(key, event[key]) for key in keys}
 
 

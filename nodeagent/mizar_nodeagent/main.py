@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT. Exits with 2 when the configuration cannot be used."""
     config = load(Config, argv)
     logs.set_up(config.log_level, config.log_format)
+    log.info("the node agent starts", version=version(), node=config.node_name)
     # The steward's rounds must not wait for whatever else is being thought about.
     sys.setswitchinterval(SWITCH_S)
     try:
@@ -67,7 +68,7 @@ async def _run(config: Config) -> None:
             await KubeClient.connect(config.kubeconfig) as client,
             assembled(config, client, cards) as app,
         ):
-            log.info("the node agent runs", node=config.node_name, version=version())
+            log.info("the node agent runs", node=config.node_name)
             await app.run()
     finally:
         cards.close()

@@ -93,7 +93,7 @@ class Applier:
         return result
 
     async def _one(self, world: World, action: Action, result: Result) -> bool:
-        with bound(**telling.named(action)):
+        with bound(**telling.named(action, world)):
             return await self._tried(world, action, result)
 
     async def _tried(self, world: World, action: Action, result: Result) -> bool:

@@ -33,6 +33,7 @@ from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind
 from mizar_kube.logs import get_logger
 from mizar_kube.queue import WorkQueue, work
 from mizar_kube.settings import load
+from mizar_kube.version import version
 from mizar_operator import caches, telling
 from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches
@@ -295,6 +296,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `mizar-operator`."""
     settings = load(Settings, argv)
     logs.set_up(settings.log_level, settings.log_format)
+    log.info("the operator starts", version=version())
     try:
         asyncio.run(_run_and_exit(settings))
     except ConfigError as error:

@@ -15,6 +15,7 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
     WriteShadowStatus,
 )
+from mizar_core.planning.snapshot import Key
 from mizar_kube.logs import get_logger
 from mizar_operator.views import HolderPod, SharePod
 from mizar_operator.world import World
@@ -24,7 +25,7 @@ log = get_logger(__name__)
 EVENT_KEYS = {"Pod": "pod", "ShadowPod": "shadow", "GPUQuota": "quota"}
 
 
-def named(action: Action) -> dict[str, str]:
+def named(action: Action, world: World) -> dict[str, str]:
     """The object of an action, by the keys of log lines."""
     match action:
         case WriteQuotaStatus():
@@ -33,8 +34,11 @@ def named(action: Action) -> dict[str, str]:
             return {"pool": action.pool}
         case EmitEvent():
             return {"namespace": action.about[0], EVENT_KEYS[action.kind]: action.about[1]}
+        case CreateShadow():
+            return _shadow(action.shadow) | {"pool": action.pool}
         case _:
-            return {"namespace": action.shadow[0], "shadow": action.shadow[1]}
+            known = world.shadows.get(action.shadow)
+            return _shadow(action.shadow) | ({"pool": known.pool} if known else {})
 
 
 def tell(action: Action, world: World) -> None:
@@ -65,6 +69,10 @@ def tell(action: Action, world: World) -> None:
             log.debug("status written")
         case EmitEvent():
             log.info("event", reason=str(action.reason), message=action.message)
+
+
+def _shadow(key: Key) -> dict[str, str]:
+    return {"namespace": key[0], "shadow": key[1]}
 
 
 def placed(old: HolderPod | SharePod | None, new: HolderPod | SharePod | None) -> None:

@@ -142,8 +142,9 @@ def trust_patch(configuration: Object, ca_pem: bytes) -> list[Object]:
     return [test, *changes] if changes else []
 
 
-def _about(ref: Ref) -> dict[str, str | None]:
-    return {"kind": ref.kind.name, "namespace": ref.namespace, "name": ref.name}
+def _about(ref: Ref) -> dict[str, str]:
+    where = {"namespace": ref.namespace} if ref.namespace else {}
+    return {"kind": ref.kind.name, "name": ref.name, **where}
 
 
 def _version(obj: Object) -> str:

@@ -1,0 +1,76 @@
+"""What people find when they look for a pod in the logs of Mizar's three programs."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.watching import wait_held
+from support.kube import Kube
+from support.logs import Line, lines
+from support.objects import deployment, share_pod
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+HALF = {"devices": 2, "min": 0, "max": 1}
+MIZAR = "mizar-system"
+
+
+def grep(kube: Kube, program: str, word: str) -> list[Line]:
+    """The lines of all of a program's pods that the word is in, in order of time."""
+    selector = f"--selector=app.kubernetes.io/component={program}"
+    log = kube.run("logs", f"--namespace={MIZAR}", selector, "--tail=-1")
+    found = lines("\n".join(line for line in log.splitlines() if word in line))
+    return sorted(found, key=lambda line: str(line["timestamp"]))
+
+
+def test_one_grep_follows_a_share_pod_from_admission_to_running(kube: Kube, stage: "Stage") -> None:
+    """Rewritten, waited for, placed, and given its limits: each in a line with the pod's name."""
+    tenant, name = stage.tenant(HALF), f"followed-{stage.mark}"
+    kube.apply(share_pod(tenant, name))
+    kube.wait_running(tenant, name)
+    (held,) = wait_held(kube, tenant, name)
+    found = {one: grep(kube, one, name) for one in ("webhook", "operator", "nodeagent")}
+
+    (rewritten,) = (one for one in found["webhook"] if one["event"] == "rewritten")
+    assert rewritten["rewritten"] == {"mizar.share/gpu.2": f"{tenant}.mizar.share/gpu.2"}
+    created, placed = (
+        next(one for one in found["operator"] if one["event"] == event)
+        for event in ("shadow pod created", "share pod placed")
+    )
+    assert held.startswith(f"{tenant}/{created['shadow']}-")
+    assert created["pool"] == stage.pools[0]
+    waits = next(one for one in found["operator"] if one["event"] == "event")
+    assert (waits["pod"], waits["reason"]) == (name, "WaitingForShadow")
+    written = next(one for one in found["nodeagent"] if one["event"] == "limits written")
+    assert (written["call"], written["container"]) == ("prestart", "main")
+    assert (written["device"], written["resource"]) == ([held], f"{tenant}.mizar.share/gpu.2")
+    (allocated,) = (
+        one for one in grep(kube, "nodeagent", written["slot"]) if one.get("call") == "allocate"
+    )
+    assert allocated["device"] == [held]
+
+    story = [rewritten, created, placed, allocated, written]
+    assert [one["namespace"] for one in story if "namespace" in one] == [tenant] * 4
+    assert story == sorted(story, key=lambda line: str(line["timestamp"]))
+
+
+def test_a_pod_that_has_no_name_yet_is_found_by_its_beginning(kube: Kube, stage: "Stage") -> None:
+    """The API server names a Deployment's pods only after the webhook has seen them."""
+    tenant = stage.tenant(HALF)
+    kube.apply(deployment(tenant, "web"))
+    (pod,) = wait_for("the pod", lambda: kube.all("pods", tenant, "app=web"))
+    (line,) = (
+        one for one in grep(kube, "webhook", "generate_name") if one.get("namespace") == tenant
+    )
+    assert line["event"] == "rewritten"
+    assert pod["metadata"]["name"].startswith(line["generate_name"])
+
+
+def test_every_line_of_every_program_is_an_object(kube: Kube) -> None:
+    for program in ("webhook", "operator", "nodeagent"):
+        found = grep(kube, program, "")
+        assert found
+        assert all({"timestamp", "level", "logger", "event"} <= one.keys() for one in found)
