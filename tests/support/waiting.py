@@ -1,10 +1,14 @@
 """Waiting for conditions, never for seconds: machines are shared, so bounds are generous."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+
+PATIENCE_S = 60.0
+"""Of fast tests, whose conditions come true within milliseconds on a machine that is not busy."""
 
 
 class WaitedTooLong(AssertionError):
@@ -36,3 +40,12 @@ def wait_for(
             details = "\n".join(filter(None, [reason, explain() if explain else ""]))
             raise WaitedTooLong(f"waited {timeout:.0f} s for {what}\n{details}")
         time.sleep(interval)
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Let the event loop go on until it is true. Raises WaitedTooLong after PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():  # noqa: ASYNC110
+        if time.monotonic() > deadline:
+            raise WaitedTooLong(f"waited {PATIENCE_S:.0f} s for what {true.__qualname__} says")
+        await asyncio.sleep(0.005)

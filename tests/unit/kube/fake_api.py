@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestServer
 from mizar_kube.access import Access
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import Object
+from support.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -105,16 +106,9 @@ async def serving(api: FakeApi) -> AsyncIterator[KubeClient]:
     app.router.add_route("*", "/{path:.*}", api.handle)
     async with TestServer(app) as server:
         access = Access(str(server.make_url("")).rstrip("/"), tokens=lambda fresh: "Bearer t")
-        async with KubeClient(access, timeout=5) as client:
+        async with KubeClient(access, timeout=PATIENCE_S) as client:
             yield client
         api.closing.set()
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait until it is true, five seconds at most."""
-    async with asyncio.timeout(5):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 def pod(name: str, version: int, uid: str = "", **labels: str) -> Object:

@@ -11,7 +11,8 @@ from mizar_kube.errors import Unavailable
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import NODE, POD
-from unit.kube.fake_api import Answer, Asked, FakeApi, pod, serving, status, until
+from support.waiting import until
+from unit.kube.fake_api import Answer, Asked, FakeApi, pod, serving, status
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ABOUT = Regarding(POD, "p", "ns", "uid-p")

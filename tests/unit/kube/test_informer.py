@@ -9,6 +9,7 @@ import pytest
 from mizar_kube.client import KubeClient, WatchEvent
 from mizar_kube.informer import Informer, Timing, Watched, wait_synced
 from mizar_kube.kinds import POD, Object
+from support.waiting import until
 from unit.kube.fake_api import (
     GONE_EVENT,
     Answer,
@@ -20,7 +21,6 @@ from unit.kube.fake_api import (
     pod,
     serving,
     status,
-    until,
 )
 
 Change = tuple[str | None, str | None]

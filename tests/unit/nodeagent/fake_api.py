@@ -23,6 +23,7 @@ class FakeApi:
         self.shadows: dict[tuple[str, str], Object] = {}
         self.node: Object = {"status": {"capacity": {}, "allocatable": {}}}
         self.events: list[Object] = []
+        self.asked: list[str] = []  # paths of all calls, also of those that failed
         self.writes: list[tuple[str, Any]] = []
         self.down = False
         self._version = 1
@@ -71,6 +72,7 @@ class FakeApi:
     # ---- what the agent asks ----
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.path)
         if self.down:
             return web.json_response({"message": "down"}, status=503)
         path = request.path.removesuffix("/status").split("/")

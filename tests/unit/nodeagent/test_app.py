@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,13 +16,14 @@ from aiohttp.test_utils import TestServer
 
 from mizar_core.models import ComputeMode, Isolation
 from mizar_kube import probes
-from mizar_nodeagent import limits
+from mizar_nodeagent import agent, asking, limits
 from mizar_nodeagent.app import App, assembled
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.planning.view import Patience
 from mizar_nodeagent.regions import COMPUTE_MODES, MEMORY_MODES, STATE_READY, LimitsLive
 from support.logs import logged
+from support.waiting import until
 from unit.nodeagent.fake_api import FakeApi, serving
 from unit.nodeagent.fake_kubelet import Admission, Allocated, FakeKubelet, KubePod
 from unit.nodeagent.makers import (
@@ -38,6 +40,7 @@ from unit.nodeagent.makers import (
 
 SHADOW_POD = KubePod("team-a", SHADOW[1], f"uid-{SHADOW[1]}")
 SHARE = KubePod("team-a", "share", "uid-share")
+FOR_EVER_S = 3600.0
 QUICK = Patience(lowered=0.05, blocked=0.05, leaving=0.2, farewell=0.01)
 
 
@@ -57,12 +60,6 @@ class Cards:
     async def faults(self, tell: Callable[[str, int], None]) -> None:
         self.tell = tell
         await asyncio.Event().wait()
-
-
-async def until(what: Callable[[], Any], seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not what():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 class World:
@@ -109,6 +106,15 @@ class World:
         # The kubelet notices by the stream's end: until then it would ask the old socket.
         await until(lambda: not self.kubelet.is_serving(RESOURCE))
         await self._stack.aclose()
+
+    async def let_think(self) -> None:
+        """Until the agent has asked the kubelet once more and planned."""
+        app, since = self.app, time.monotonic()
+        app.asking.poke()
+        await until(lambda: app.asking.age < time.monotonic() - since)
+        since = time.monotonic()
+        app.agent.wake()
+        await until(lambda: app.agent.idle_for < time.monotonic() - since)
 
     def add_shadow(self, **carving: Any) -> None:
         """A shadow pod bound to the node, which the kubelet has given a card."""
@@ -159,7 +165,12 @@ def _live(held: Allocated) -> LimitsLive:
 
 
 @pytest.fixture
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def world(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
+    """Whose agent acts when something happens, and not because time has passed."""
+    monkeypatch.setattr(asking, "PEACE_S", FOR_EVER_S)
+    monkeypatch.setattr(agent, "THINK_S", FOR_EVER_S)
     made = World(tmp_path_factory.mktemp("w"))
     await made.kubelet.start()
     await made.start_agent()
@@ -189,7 +200,7 @@ async def test_cards_that_the_kubelet_tells_late_are_served_quickly(world: World
     world.api.put_pod(shadow_object())
     await until(lambda: world.ready() == ("False", "CardsUnknown"))
     world.kubelet.add_pod(SHADOW_POD, pause=[CARD])
-    await until(lambda: world.ready() == ("True", "Serving"), 1.0)
+    await until(lambda: world.ready() == ("True", "Serving"))
 
 
 async def test_a_share_pod_gets_card_slot_and_limits(world: World) -> None:
@@ -234,7 +245,7 @@ async def test_devices_of_a_deleted_pod_are_free_at_once_and_used_again(world: W
     await until(lambda: world.holders() == ["share", "share"])
     world.kubelet.remove_pod("uid-share")
     world.api.delete_pod("team-a", "share")
-    await until(lambda: world.holders() == [], 1.0)
+    await until(lambda: world.holders() == [])
     assert world.api.status(*SHADOW)["idleSince"]
     held = await world.start_share(KubePod("team-a", "next", "uid-next"), count=2)
     assert limits.read(limits_of(held)).pod_name == b"next"
@@ -378,7 +389,7 @@ async def test_a_kubelet_restart_loses_nothing(world: World) -> None:
     await world.serve_shadow()
     held = await world.start_share()
     await world.kubelet.restart()
-    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)}, 1.0)
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
     other = await world.start_share(KubePod("team-a", "next", "uid-next"))
     assert set(other.ids) == {device(0), device(1)} - set(held.ids)
     await until(lambda: sorted(world.holders()) == ["next", "share"])
@@ -447,9 +458,10 @@ async def test_a_drain_survives_the_agent(world: World) -> None:
         receive(resource, answer),
         seen.append(world.kubelet.healthy(resource)),
     )[0]
+    written = len(world.api.writes)
     await world.start_agent()
-    await until(lambda: seen)
-    await asyncio.sleep(0.1)
+    await until(lambda: seen and len(world.api.writes) > written)
+    await world.let_think()
     assert not any(seen)
 
 
@@ -457,9 +469,7 @@ async def test_nothing_is_written_twice(world: World) -> None:
     await world.serve_shadow()
     before = len(world.api.writes)
     for _ in range(3):
-        world.app.agent.wake()
-        world.app.asking.poke()
-        await asyncio.sleep(0.05)
+        await world.let_think()
     assert len(world.api.writes) == before
 
 

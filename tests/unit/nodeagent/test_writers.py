@@ -11,15 +11,16 @@ from mizar_nodeagent.node_status import NodeStatus
 from mizar_nodeagent.planning.reports import Report, Said
 from mizar_nodeagent.planning.view import Counts
 from mizar_nodeagent.shadow_status import ShadowStatuses
+from support.waiting import until
 from unit.nodeagent.fake_api import FakeApi, serving
 from unit.nodeagent.makers import RESOURCE, SHADOW
-from unit.nodeagent.test_plugin import until
 
 T1, T2 = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 READY = Said(ConditionType.READY, "True", "Serving", "")
 MISSING = Said(ConditionType.READY, "False", "NotAdvertised", "")
 BROKEN = Said(ConditionType.READY, "False", "Unhealthy", "")
 REPORT = Report(SHADOW, "owner", (READY,), idle_since=T2)
+NEXT = ("team-a", "next")
 
 
 class World:
@@ -47,6 +48,13 @@ class World:
             task = asyncio.create_task(made.run())
             yield made
             task.cancel()
+
+    async def let_write(self, statuses: ShadowStatuses, *reports: Report) -> None:
+        """Until all these are dealt with: it is one after another, and this one is the last."""
+        self.api.put_shadow(*NEXT, "owner")
+        statuses.want(reports)
+        statuses.want([*reports, replace(REPORT, key=NEXT)])
+        await until(lambda: self.api.condition(*NEXT, "Ready") == ("True", "Serving"))
 
     @property
     def ready(self) -> tuple[str, str]:
@@ -86,8 +94,7 @@ async def test_devices_that_are_missing_for_a_moment_leave_it_ready() -> None:
         statuses.want([REPORT])
         await until(lambda: world.ready == ("True", "Serving"))
         missing = replace(REPORT, conditions=(MISSING,))
-        statuses.want([missing])
-        await asyncio.sleep(0.02)
+        await world.let_write(statuses, missing)
         assert world.ready == ("True", "Serving")
         world.now = 3.0
         statuses.want([replace(missing, idle_since=T1)])
@@ -100,9 +107,8 @@ async def test_another_shadow_pod_of_the_name_is_left_alone() -> None:
         statuses.want([REPORT])
         await until(lambda: world.ready == ("True", "Serving"))
         world.api.put_shadow(*SHADOW, "another")
-        statuses.want([replace(REPORT, conditions=(BROKEN,))])
-        await until(lambda: len(world.api.writes) == 2)
-        await asyncio.sleep(0.02)
+        await world.let_write(statuses, replace(REPORT, conditions=(BROKEN,)))
+        assert len(world.api.writes) == 3
         assert world.ready == ("", "")
 
 
@@ -110,18 +116,16 @@ async def test_a_report_on_one_that_is_gone_says_nothing_of_its_successor() -> N
     world = World()
     world.api.put_shadow(*SHADOW, "another")
     async with world.statuses() as statuses:
-        statuses.want([REPORT])
-        await asyncio.sleep(0.02)
-        assert world.api.writes == []
+        await world.let_write(statuses, REPORT)
+        assert len(world.api.writes) == 1
 
 
 async def test_a_shadow_pod_that_is_gone_is_no_trouble() -> None:
     world = World()
     world.api.shadows.clear()
     async with world.statuses() as statuses:
-        statuses.want([REPORT])
-        await asyncio.sleep(0.02)
-        assert world.api.writes == []
+        await world.let_write(statuses, REPORT)
+        assert len(world.api.writes) == 1
 
 
 async def test_the_nodes_figures_are_written_once() -> None:
@@ -151,7 +155,7 @@ async def test_an_api_server_that_was_away_gets_the_newest() -> None:
     world.api.down = True
     async with world.node() as node:
         node.want({RESOURCE: Counts(2, 2)})
-        await asyncio.sleep(0.05)
+        await until(lambda: world.api.asked)
         node.want({RESOURCE: Counts(4, 4)})
         world.api.down = False
         await until(lambda: world.api.node["status"]["capacity"] == {RESOURCE: "4"})
