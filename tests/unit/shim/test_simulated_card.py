@@ -46,8 +46,10 @@ class Container:
         """shim/tests/soak.c: random work, checked by itself."""
         command = [str(BUILD / "tests" / "soak"), str(seed), *arguments]
         with subprocess.Popen(command, env=self.env, stderr=subprocess.PIPE) as process:
-            yield process
-            process.kill()
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def used(self) -> int:
         """What the card says; read again where a death in between made it count twice."""
