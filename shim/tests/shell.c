@@ -157,28 +157,33 @@ static long long now_ns(void) {
     return (long long)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Allocates and frees until the total is another; answers when it saw that. */
+/*
+ * Allocates and frees until the total is another. Answers once when it has begun, and in the end with
+ * when the last round began that did not see it.
+ */
 static void do_await(uint64_t wanted) {
     uint64_t used, total;
     CUdeviceptr pointer;
-    do {
+    for (long long began = now_ns(), missed = 0;; missed = began, began = now_ns()) {
         if (api.cuMemAlloc_v2(&pointer, 4 * MIB) == CUDA_SUCCESS)
             CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
         check_figures(&used, &total);
-    } while (total != wanted);
-    answer(CUDA_SUCCESS, now_ns());
+        if (total == wanted) return answer(CUDA_SUCCESS, missed);
+        if (!missed) answer(CUDA_SUCCESS, 0);
+    }
 }
 
-/* Asks for memory and frees it until it gets another answer than now; that, and when. */
+/* Asks for memory and frees it until it gets another answer than at first. Answers as do_await does. */
 static void do_press(uint64_t bytes) {
     CUdeviceptr pointer;
     CUresult first = -1, result;
-    do {
+    for (long long began = now_ns(), missed = 0;; missed = began, began = now_ns()) {
         result = api.cuMemAlloc_v2(&pointer, bytes);
         if (result == CUDA_SUCCESS) CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
-        if (first == -1) first = result;
-    } while (result == first);
-    answer(result, now_ns());
+        if (missed && result != first) return answer(result, missed);
+        first = result;
+        if (!missed) answer(result, 0);
+    }
 }
 
 /* 3 bytes to the device and 5 from there, so many times. */

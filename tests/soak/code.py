@@ -75,18 +75,15 @@ class LazyContainer:
         self._running.clear()
         return [int(refused) for refused in said]
 
-    def work(self, seed: int, seconds: float, processes: int = 3) -> int:
-        """Several, one of which is killed now and then. Returns how many were killed."""
-        chance, kills = random.Random(seed), 0
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+    def work(self, seed: int, kills: int, processes: int = 3) -> None:
+        """Several, one of which is killed now and then, so many in all."""
+        chance = random.Random(seed)
+        for _ in range(kills):
             while len(self._running) < processes:
                 how = chance.choice([(), ("hide",)])
                 self.start(chance.randrange(1, 1000), FOR_EVER, *how)
             time.sleep(chance.uniform(0, 0.5))
             self._kill(chance.choice(self._running))
-            kills += 1
-        return kills
 
     def _kill(self, process: subprocess.Popen[str]) -> None:
         ended = process.poll()
