@@ -60,7 +60,7 @@ static uint64_t grab(uint64_t got) {
 }
 
 static void child_before(void) {
-    alarm(20);
+    alarm(60);
     api_load("dlsym"); /* here, so that the child opens the files itself */
     if (api.cuInit(0) != CUDA_SUCCESS) return;
     fake_use(0);
@@ -70,7 +70,7 @@ static void child_before(void) {
 static void child_during(unsigned char *own_usage, unsigned char *own_limits) {
     CUdeviceptr pointers[8];
     int live = 0;
-    alarm(20);
+    alarm(60);
     api_start();
     for (int i = 0; i < 30; i++) {
         if (random_next() % 3 == 0) {
@@ -126,7 +126,7 @@ static void child_of_word(unsigned char *region, const unsigned char *sound, siz
     uint64_t now = now_ns();
     const uint64_t values[] = {0, 1, UINT64_MAX, UINT64_C(1) << 63, UINT64_C(1) << 31, now,
                                now - 3600 * UINT64_C(1000000000), random_next(), random_next()};
-    alarm(20);
+    alarm(60);
     api_start();
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         if (is_debt(region, at) && values[i] > now) continue;

@@ -21,7 +21,7 @@
 
 #define LIMIT (64 * MIB)
 #define POINTERS 24
-#define HANGS_S 20
+#define HANGS_S 60
 
 static struct shared {
     uint64_t granted;

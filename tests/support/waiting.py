@@ -45,7 +45,7 @@ def wait_for(
 async def until(true: Callable[[], object]) -> None:
     """Let the event loop go on until it is true. Raises WaitedTooLong after PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
-    while not true():  # noqa: ASYNC110
+    while not true():
         if time.monotonic() > deadline:
             raise WaitedTooLong(f"waited {PATIENCE_S:.0f} s for what {true.__qualname__} says")
         await asyncio.sleep(0.005)

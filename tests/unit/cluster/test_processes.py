@@ -11,6 +11,7 @@ from cluster import processes
 from cluster.errors import ClusterError, ComponentFailed
 from cluster.layout import Layout
 from cluster.processes import Process, Processes, marked, tail, wait_gone
+from support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_process_that_ignores_politeness_is_killed(layout: Layout) -> None:
 def test_output_goes_to_the_log(layout: Layout) -> None:
     known = Processes(layout)
     process = known.run("talker", ["/bin/sh", "-c", "echo out; echo err >&2"])
-    assert wait_gone([process], 10)
+    assert wait_gone([process], PATIENCE_S)
     assert sorted(layout.log("talker").read_text().split()) == ["err", "out"]
 
 
@@ -64,7 +65,7 @@ def test_a_program_that_is_not_there_is_named(layout: Layout) -> None:
 
 def test_a_dead_component_is_reported_with_its_last_words(layout: Layout) -> None:
     known = Processes(layout)
-    wait_gone([known.run("fragile", ["/bin/sh", "-c", "echo oh no; exit 3"])], 10)
+    wait_gone([known.run("fragile", ["/bin/sh", "-c", "echo oh no; exit 3"])], PATIENCE_S)
     with pytest.raises(ComponentFailed, match=r"fragile has ended\n.*fragile.log:\noh no"):
         known.check(["fragile"])
 

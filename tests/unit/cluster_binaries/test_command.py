@@ -1,14 +1,14 @@
-import os
 import signal
 import subprocess
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cluster.binaries import command
 from cluster.binaries.errors import CommandFailed
-from cluster.binaries.progress import Progress, Step
+from cluster.binaries.progress import Step
+from support.waiting import PATIENCE_S, wait_for
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def shell(script: str, log: Path, limit: float = 20, step: Step | None = None) -> None:
+def shell(script: str, log: Path, limit: float = PATIENCE_S, step: Step | None = None) -> None:
     command.run(["sh", "-c", script], what="the build", log=log, limit=limit, step=step)
 
 
@@ -38,9 +38,12 @@ def test_a_command_that_says_nothing(log: Path) -> None:
         shell("exit 1", log)
 
 
-def test_too_long_ends_all_of_it(log: Path) -> None:
-    with pytest.raises(CommandFailed, match="took longer than 0 s"):
-        shell("sleep 60 & echo $!; wait", log, limit=0.4)
+def test_too_long_ends_all_of_it(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour passes as soon as the command has said something."""
+    clock = lambda: 3600.0 * (log.exists() and log.read_text().count("\n") > 1)  # noqa: E731
+    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=clock))
+    with pytest.raises(CommandFailed, match="took longer than 20 s"):
+        shell("sleep 60 & echo $!; wait", log, limit=20)
     assert ends(log.read_text().split()[-1])
 
 
@@ -51,15 +54,14 @@ def test_children_that_outlive_the_command_are_ended(log: Path) -> None:
 
 def ends(pid: str) -> bool:
     """Whether the process, which is not our child, is soon gone or a zombie."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
+
+    def gone() -> bool:
         try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
         except (FileNotFoundError, ProcessLookupError):
             return True
-        os.sched_yield()
-    return False
+
+    return wait_for("its end", gone, PATIENCE_S, interval=0.005)
 
 
 def test_an_interrupt_ends_it(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +78,14 @@ def test_an_interrupt_ends_it(log: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_step_is_shown_the_last_line(log: Path) -> None:
-    with Progress.silent().step("x") as step:
-        shell("echo compiling k8s.io/api; sleep 0.3", log, step=step)
+    shown = log.with_name("shown")
+
+    class Shown(Step):
+        def note(self, detail: str) -> None:
+            super().note(detail)
+            if detail:
+                shown.touch()
+
+    step = Shown("x", 0.0, 0)
+    shell(f"echo compiling k8s.io/api; until [ -e {shown} ]; do sleep 0.01; done", log, step=step)
     assert step.detail == "compiling k8s.io/api"

@@ -3,6 +3,7 @@ import threading
 import pytest
 
 from cluster.binaries.progress import Progress, duration
+from support.waiting import PATIENCE_S
 
 
 class Screen:
@@ -17,7 +18,7 @@ class Screen:
 
     def wait_for(self, piece: str) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: piece in self.text, timeout=5), self.text
+            assert self.changed.wait_for(lambda: piece in self.text, timeout=PATIENCE_S), self.text
 
 
 @pytest.fixture

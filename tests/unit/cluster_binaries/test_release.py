@@ -10,6 +10,7 @@ from cluster.binaries.components import ARCH, COMPONENTS, KUBERNETES_HOST, Compo
 from cluster.binaries.errors import NotAvailable
 from cluster.binaries.progress import Progress
 from cluster.binaries.release import Limits, checksum_of
+from support.waiting import PATIENCE_S
 
 from .conftest import ReleaseServer
 
@@ -102,7 +103,7 @@ def test_a_server_that_falls_silent_is_given_up(
 
 
 def test_a_host_that_answers_is_not_silent(server: ReleaseServer) -> None:
-    assert hosts.silent([KUBERNETES_HOST], within=5) == {}
+    assert hosts.silent([KUBERNETES_HOST], within=PATIENCE_S) == {}
 
 
 def test_a_hanging_host_is_found_out_in_time(hanging: str) -> None:
@@ -111,7 +112,7 @@ def test_a_hanging_host_is_found_out_in_time(hanging: str) -> None:
 
 def test_a_closed_port_is_found_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KUBERNETES_HOST.variable, "http://127.0.0.1:1")
-    reason = hosts.silent([KUBERNETES_HOST], within=5)[KUBERNETES_HOST]
+    reason = hosts.silent([KUBERNETES_HOST], within=PATIENCE_S)[KUBERNETES_HOST]
     assert "refused" in reason
 
 

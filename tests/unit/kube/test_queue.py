@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from mizar_kube.errors import Unavailable
 from mizar_kube.queue import WorkQueue, work
 from support.effort import effort
+from support.waiting import PATIENCE_S
 
 
 class Clock:
@@ -67,7 +68,7 @@ async def test_a_change_does_not_wait_for_the_back_off() -> None:
 async def test_get_waits_for_what_is_due() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a", after=0.01)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         assert await queue.get() == "a"
 
 
@@ -109,7 +110,7 @@ async def test_worker_tries_again_whatever_goes_wrong(caplog: pytest.LogCaptureF
 
     queue.add("a")
     worker = asyncio.create_task(work(queue, handle))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         await finished.wait()
     await asyncio.sleep(0)
     worker.cancel()

@@ -22,6 +22,7 @@ from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
 from mizar_nodeagent.proto import podresources_pb2 as pr
 from mizar_nodeagent.proto import podresources_pb2_grpc as pr_rpc
+from support.waiting import PATIENCE_S
 
 
 class Admission(Exception):
@@ -137,7 +138,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         channel = grpc.aio.insecure_channel(f"unix://{socket}", options=options)
         client = Client(resource, channel, rpc.DevicePluginStub(channel))
         self._clients[resource] = client
-        client.options = await client.stub.GetDevicePluginOptions(pb.Empty(), timeout=5)
+        client.options = await client.stub.GetDevicePluginOptions(pb.Empty(), timeout=PATIENCE_S)
         self._endpoints[resource] = client
         client.task = asyncio.create_task(self._run(client))
         self._tasks.add(client.task)
@@ -238,7 +239,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         endpoint = self._endpoints.get(resource)
         if endpoint is not None and not endpoint.stopped:
             await endpoint.stub.PreStartContainer(
-                pb.PreStartContainerRequest(devices_ids=held.ids), timeout=30
+                pb.PreStartContainerRequest(devices_ids=held.ids), timeout=PATIENCE_S
             )
         return held
 

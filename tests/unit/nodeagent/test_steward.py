@@ -21,6 +21,7 @@ from mizar_core.models import ComputeMode
 from mizar_core.windows import BITS, VALID, Window
 from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.compute.steward import Container, Outside, Steward
+from support.waiting import PATIENCE_S, wait_for
 
 GIB = 1 << 30
 MS = 1_000_000
@@ -185,7 +186,7 @@ def test_a_sleeper_is_woken_through_another_mapping(room: Room) -> None:
     sleeper = _sleep_on(one.limits, LIVE + regions.LimitsLive.wake.offset, one.live().wake)
     assert sleeper.is_alive()
     room.round(one, two)
-    sleeper.join(5)
+    sleeper.join(PATIENCE_S)
     assert not sleeper.is_alive()
 
 
@@ -356,12 +357,9 @@ def test_it_runs_in_a_thread_until_it_is_stopped(tmp_path: Path) -> None:
     tenant = Tenant(tmp_path / "one", "Soft", 5000)
     steward = Steward(lambda: [tenant.container])
     steward.start()
-    deadline = time.monotonic() + 10
-    while tenant.live().beat < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for("two rounds", lambda: tenant.live().beat >= 2, PATIENCE_S, interval=0.005)
     steward.stop()
     assert tenant.live().spare_share == 5000
-    assert tenant.live().beat >= 2
 
 
 def test_killed_at_any_moment_it_leaves_whole_words_and_the_next_one_goes_on(room: Room) -> None:
@@ -404,5 +402,7 @@ def _sleep_on(path: Path, offset: int, value: int) -> threading.Thread:
 
     thread = threading.Thread(target=sleep, daemon=True)
     thread.start()
-    time.sleep(0.2)
+    call = Path(f"/proc/self/task/{thread.native_id}/syscall")
+    while call.read_text().split()[:2] != [str(number), hex(address)]:
+        time.sleep(0.001)
     return thread

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support.waiting import PATIENCE_S
+
 from .slot import BUILD, FOREIGN, MIB, ROOT, Card, Slot, card_uuid, emulated, load_layout
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -47,7 +49,11 @@ def shim_env(directory: Path, driver: str = "fake") -> dict[str, str]:
 
 
 def run(
-    program: str, *arguments: str, env: dict[str, str], timeout: float = 30, code: int | None = 0
+    program: str,
+    *arguments: str,
+    env: dict[str, str],
+    timeout: float = PATIENCE_S,
+    code: int | None = 0,
 ) -> subprocess.CompletedProcess[str]:
     """Runs one of the test programs; `code` is the exit status it must have."""
     command, env = emulated([BUILD / "tests" / program, *arguments], env)

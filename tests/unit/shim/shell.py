@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple
 
+from support.waiting import PATIENCE_S
+
 from .slot import BUILD
 
 SUCCESS = 0
@@ -68,7 +70,7 @@ class Shell:
 
     def errors(self) -> str:
         """Ends the process and returns what it wrote to stderr."""
-        return self.process.communicate(timeout=10)[1]
+        return self.process.communicate(timeout=PATIENCE_S)[1]
 
     def __enter__(self) -> Shell:
         return self
@@ -80,4 +82,4 @@ class Shell:
         traceback: TracebackType | None,
     ) -> None:
         self.process.kill()
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=PATIENCE_S)

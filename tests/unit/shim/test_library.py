@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from support.waiting import PATIENCE_S
+
 from .conftest import run, shim_env
 from .slot import BUILD, ROOT, Slot
 
@@ -82,8 +84,8 @@ def test_programs_without_cuda_are_left_alone(env: dict[str, str], slot: Slot) -
     bare_env = {
         name: value for name, value in env.items() if name not in ("LD_PRELOAD", "MIZAR_DIR")
     }
-    shimmed = subprocess.run(command, env=env, capture_output=True, timeout=30)
-    bare = subprocess.run(command, env=bare_env, capture_output=True, timeout=30)
+    shimmed = subprocess.run(command, env=env, capture_output=True, timeout=PATIENCE_S)
+    bare = subprocess.run(command, env=bare_env, capture_output=True, timeout=PATIENCE_S)
     assert (shimmed.returncode, shimmed.stdout, shimmed.stderr) == (
         bare.returncode,
         bare.stdout,

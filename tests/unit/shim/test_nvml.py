@@ -108,7 +108,7 @@ class Machine:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.waiting import PATIENCE_S
+
 from .conftest import run
 from .slot import BUILD, ROOT, Slot
 
@@ -37,7 +39,7 @@ def handshakes(slot: Slot) -> int:
 
 
 def start(program: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([program], env=env, capture_output=True, text=True, timeout=30)
+    return subprocess.run([program], env=env, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_a_program_that_is_reached(env: dict[str, str], slot: Slot) -> None:

@@ -193,5 +193,5 @@ def test_forks_while_threads_allocate_and_launch(
 ) -> None:
     """The children begin anew, or execute something else: none hangs, and no byte is lost."""
     slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=mode))
-    run("storm", "forks", str(times(30)), env=env, timeout=60)
+    run("storm", "forks", str(times(30)), env=env)
     assert slot.used(0) == 0

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import simgpu
+from support.waiting import PATIENCE_S
 from unit.simgpu.harness import compile_snippets, snippet_names
 
 from .shell import OUT_OF_MEMORY, SUCCESS, Shell
@@ -106,7 +107,7 @@ class Snippets:
     def run(self, name: str, loading: str = "EAGER") -> str:
         """What it says that is otherwise; nothing if all is as without the shim."""
         command, env = [self.program, name], self.env | {"CUDA_MODULE_LOADING": loading}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
         assert (done.returncode == 0) == (done.stderr == "")
         return done.stderr
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import simgpu
 from simgpu.build import SOURCES, cache_root, compile_c, compiled, compiler, content_hash
+from support.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent / "snippets"
 FLAGS = ("-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
 SAMPLE = Path(__file__).parents[3] / "examples" / "sample" / "cuda-sample.c"
 SANITIZE = tuple(os.environ.get("SIMGPU_CFLAGS", "").split())  # say, -fsanitize=address
-SECONDS = 20
 
 
 def _cached_program(name: str, inputs: list[Path], arguments: list[str]) -> Path:
@@ -73,7 +73,7 @@ class Bench:
             env=self.environment(**more),
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=PATIENCE_S,
         )
 
     def run(self, *command: str, **more: str) -> str:
