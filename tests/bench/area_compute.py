@@ -61,6 +61,9 @@ KINDS = {
     "uneven": Kind("uneven", 0.28),
     "erratic": Kind("erratic", 5, erratic=True),
 }
+HIDERS = ("interrupted", "hiding")
+"""Loads whose work could be taken for something else, or for less than it is."""
+HIDERS_SHARE = 20
 BELOW = ("eager", "copying", "calling_back", "prefetching")
 """Loads that leave more than half of a card idle, whatever they may have of it."""
 PROCESSES = (1, 3)
@@ -105,7 +108,7 @@ def measure() -> Report:
     """Run every case."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     report = Report("compute")
-    for part in (_check, _alone, _changes, _pairs, _many, _soft, _wakes, _below):
+    for part in (_check, _alone, _changes, _pairs, _many, _soft, _wakes, _below, _hidden):
         figures, details = part()
         report.figures += figures
         report.details.append(details)
@@ -162,14 +165,19 @@ def _check() -> tuple[list[Figure], Details]:
         for kind in ("20 us", "5 ms")
         for count in (1, 2)
     ]
-    rows, fullest = [], []
+    rows, fullest, apart = [], [], []
     for one in _run(cases):
         parts = [_percent(work) for work in one.works]
         second = f"{parts[1]:.2f}" if len(parts) > 1 else ""
         rows.append((one.case.name, f"{parts[0]:.2f}", second, f"{one.lost:.2f}"))
         fullest.append(sum(parts))
+        if second:
+            apart.append(abs(parts[0] - parts[1]))
     columns = ("work without the shim", "first %", "second %", "lost %")
-    worst = [_worst("bare_busy_percent", fullest, "%", worst=min)]
+    worst = [
+        _worst("bare_busy_percent", fullest, "%", worst=min),
+        _worst("bare_apart_points", apart, "points"),
+    ]
     return worst, Details("The card without the shim", columns, rows)
 
 
@@ -325,7 +333,7 @@ def _soft() -> tuple[list[Figure], Details]:
 def _wakes() -> tuple[list[Figure], Details]:
     """A borrower has all of the card when its owner wakes up."""
     cases = [(kind, how) for kind in ("200 us", "5 ms") for how in WAKERS]
-    rows, woken, begun = [], [], []
+    rows, woken, begun, shareless = [], [], [], []
     for (kind, how), one in zip(cases, _run(starmap(_waking, cases), seconds=1.5), strict=True):
         borrower, owner = one.works
         share = one.case.tenants[1].share
@@ -333,6 +341,8 @@ def _wakes() -> tuple[list[Figure], Details]:
         begun.append(windows.begun_after(owner, WAKES_MS))
         before = _percent(borrower[:WAKES_MS])
         after = [_percent(work, WAKES_MS + SETTLING_MS) for work in one.works]
+        if not one.case.tenants[0].share:
+            shareless.append(after[0])
         shown = (f"{each:.2f}" for each in (before, *after, one.lost))
         rows.append((kind, how, f"{begun[-1]}", f"{woken[-1]}", *shown))
     columns = (
@@ -348,6 +358,7 @@ def _wakes() -> tuple[list[Figure], Details]:
     figures = [
         _worst("owner_wake_ms", woken, "ms", "<= 100 ms"),
         _worst("owner_first_work_ms", begun, "ms", "<= 50 ms"),
+        _worst("shareless_beside_owner_percent", shareless, "%", "<= 1 %"),
     ]
     return figures, Details("An owner that wakes while another has all of the card", columns, rows)
 
@@ -373,6 +384,19 @@ def _below() -> tuple[list[Figure], Details]:
     columns = ("alone, Hard 50 %", "bare %", "with the shim %", "ratio", "lost %")
     figures = [_worst("below_share_ratio", ratios, "", ">= 0.95", worst=min)]
     return figures, Details("What a container gets that needs less than its share", columns, rows)
+
+
+def _hidden() -> tuple[list[Figure], Details]:
+    """Work is charged also where much else goes on between its pieces."""
+    cases = [Case(load, (Tenant((load,), HIDERS_SHARE),)) for load in HIDERS]
+    rows, excess = [], []
+    for one in _run(cases, 2 * SECONDS):
+        got = _percent(one.works[0])
+        excess.append(got - HIDERS_SHARE)
+        rows.append((one.case.name, f"{HIDERS_SHARE} %", f"{got:.2f}", f"{one.lost:.2f}"))
+    columns = ("alone, Hard", "asked", "mean %", "lost %")
+    figures = [_worst("hidden_excess_points", excess, "points", "<= 1 points")]
+    return figures, Details("Work that hides", columns, rows)
 
 
 class _Found:
