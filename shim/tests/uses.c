@@ -13,6 +13,7 @@
 #include "api.h"
 #include "cases.h"
 #include "check.h"
+#include "clock.h"
 
 #define LIMIT (64 * MIB)
 #define PAGE (2 * MIB)
@@ -68,21 +69,28 @@ static CUresult launch_new(int count) {
     return result;
 }
 
-static void *answer(void *bytes) {
-    for (;; usleep(1000)) tell((uintptr_t)bytes, counted());
-    return NULL;
+static uint64_t found, seen, looks_after;
+
+static void answer(void) {
+    tell(found, counted());
 }
 
 /* From now on there is an agent, who finds that. */
 static void begin_to_answer(uint64_t bytes) {
-    pthread_t agent;
-    CHECK_IS(pthread_create(&agent, NULL, answer, (void *)(uintptr_t)bytes), 0);
+    found = bytes;
+    while_asleep = answer;
 }
 
-static void *look_later(void *seen) {
-    for (int i = 0; i < 100; i++, usleep(1000)) beat();
-    tell(0, *(uint64_t *)seen);
-    return NULL;
+static void look_in_the_end(void) {
+    beat();
+    if (!--looks_after) tell(0, seen);
+}
+
+/* There is an agent, who will have seen what was counted until now. */
+static void look_later(void) {
+    seen = counted();
+    looks_after = 20;
+    while_asleep = look_in_the_end;
 }
 
 #define STACKS(kib) ((uint64_t)(kib) * 4 * MIB) /* of 4 * 1024 threads, beyond the usual 1 KiB of each */
@@ -205,12 +213,10 @@ static void questions_before_the_start_settle_nothing(void) {
 }
 
 static void memory_waits_for_a_look(void) {
-    pthread_t agent;
     CHECK_IS(launch_new(8 * PER_PAGE), CUDA_SUCCESS);
-    uint64_t seen = counted();
-    CHECK_IS(pthread_create(&agent, NULL, look_later, &seen), 0);
+    look_later();
     take(LIMIT - PAGE);
-    CHECK_IS(pthread_join(agent, NULL), 0);
+    CHECK_IS(looks_after, 0);
 }
 
 static void eager_code_does_not_count(void) {
@@ -300,20 +306,34 @@ static void a_limit_makes_no_stack_smaller_than_was_needed(void) {
     CHECK_IS(api_used(0), STACKS(2));
 }
 
-static void *live_on(void *unused) {
-    for (;; usleep(1000)) beat();
-    return unused;
-}
-
-/* An agent that never looks. */
-static void begin_to_beat(void) {
-    pthread_t agent;
-    CHECK_IS(pthread_create(&agent, NULL, live_on, NULL), 0);
-}
-
+static _Thread_local bool is_other;
+static atomic_bool other_waits, may_go_on;
 static CUresult other_result;
 
+/* The agent lives, and the other thread waits for it to look, until it may go on. */
+static void hold_the_other(void) {
+    beat();
+    if (!is_other) return;
+    atomic_store(&other_waits, true);
+    while (!atomic_load(&may_go_on)) usleep(1000);
+}
+
+/* The other one waits when this returns. */
+static pthread_t begin_other(void *(*work)(void *)) {
+    pthread_t thread;
+    while_asleep = hold_the_other;
+    CHECK_IS(pthread_create(&thread, NULL, work, NULL), 0);
+    while (!atomic_load(&other_waits)) usleep(1000);
+    return thread;
+}
+
+static void end_other(pthread_t thread) {
+    atomic_store(&may_go_on, true);
+    CHECK_IS(pthread_join(thread, NULL), 0);
+}
+
 static void *set_large_stacks(void *unused) {
+    is_other = true;
     fake_use(0);
     other_result = api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096);
     return unused;
@@ -321,19 +341,16 @@ static void *set_large_stacks(void *unused) {
 
 /* What it waits for is not there: who launches meanwhile has to find room itself. */
 static void nobody_relies_on_a_limit_that_waits(void) {
-    pthread_t other;
     CUfunction hungry = function_of(0x7000, 3072);
     tell(0, counted());
     CHECK_IS(launch_new(4 * PER_PAGE), CUDA_SUCCESS);
     CUdeviceptr rest = take(LIMIT - 8 * MIB - STACKS(2) - PAGE);
-    begin_to_beat();
-    CHECK_IS(pthread_create(&other, NULL, set_large_stacks, NULL), 0);
-    usleep(100000);
+    pthread_t other = begin_other(set_large_stacks);
     uint64_t before = api_used(0);
     CHECK_IS(launch((uintptr_t)hungry), CUDA_SUCCESS);
     CHECK_IS(api_used(0), before + STACKS(2));
     tell(0, counted());
-    CHECK_IS(pthread_join(other, NULL), 0);
+    end_other(other);
     CHECK_IS(other_result, CUDA_SUCCESS);
     CHECK_IS(api.cuMemFree_v2(rest), CUDA_SUCCESS);
     CHECK_IS(api_used(0), STACKS(3));
@@ -343,30 +360,26 @@ static void nobody_relies_on_a_limit_that_waits(void) {
 
 static void *instantiate(void *unused) {
     CUgraphExec exec;
+    is_other = true;
     fake_use(0);
     other_result = api.cuGraphInstantiateWithFlags(&exec, (CUgraph)&fake, 0);
     return unused;
 }
 
-static void *find_it_full(void *unused) {
-    usleep(100000);
+static void find_it_full(void) {
     tell(PAGE, counted() + 1000);
-    return unused;
 }
 
 static void a_graph_that_waits_has_brought_nothing(void) {
-    pthread_t other, agent;
     CUfunction hungry = function_of(0x7000, 3072);
     tell(0, counted());
     take(LIMIT - PAGE);
     CHECK_IS(launch_new(PER_PAGE), CUDA_SUCCESS);
-    begin_to_beat();
     fake.graph_kernels[0] = (uint64_t)hungry;
-    CHECK_IS(pthread_create(&other, NULL, instantiate, NULL), 0);
-    usleep(100000);
-    CHECK_IS(pthread_create(&agent, NULL, find_it_full, NULL), 0);
+    pthread_t other = begin_other(instantiate);
+    while_asleep = find_it_full;
     CHECK_IS(launch((uintptr_t)hungry), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_IS(pthread_join(other, NULL), 0);
+    end_other(other);
     CHECK_IS(other_result, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
@@ -594,14 +607,12 @@ static void uses_begin_and_end(void) {
 }
 
 static void who_has_no_room_waits_for_a_look(void) {
-    pthread_t agent;
     take(LIMIT - PAGE);
     tell(0, counted());
     CHECK_IS(launch_new(PER_PAGE), CUDA_SUCCESS);
-    uint64_t seen = counted();
-    CHECK_IS(pthread_create(&agent, NULL, look_later, &seen), 0);
+    look_later();
     CHECK_IS(launch_new(1), CUDA_SUCCESS);
-    CHECK_IS(pthread_join(agent, NULL), 0);
+    CHECK_IS(looks_after, 0);
 }
 
 static void scribbled_counts_lift_no_limit(void) {
