@@ -9,7 +9,7 @@ AREA ?= all
 NODES ?= 1
 NAME ?= mizar
 # Parts of the fast tests, run side by side.
-FAST := fast-waiting fast-shim fast-others fast-properties
+FAST := fast-waiting fast-sanitizers fast-shim fast-others fast-properties
 
 .PHONY: help demo test check lint types fast $(FAST) integration e2e gen bench soak up down images shim shim-tests clean setup root-setup
 
@@ -46,13 +46,17 @@ types: setup
 fast: $(FAST)
 
 # These wait for time to pass more than they work.
-WAITING := $(patsubst %,tests/unit/shim/test_%.py,lazy_code nvml scribbled_time simulated_card uses)
+WAITING := $(patsubst %,tests/unit/shim/test_%.py,contexts lazy_code nvml scribbled_time shares simulated_card)
+SANITIZED := tests/unit/shim/test_sanitizers.py
 
 fast-waiting: setup shim-tests
 	@.venv/bin/pytest -q $(WAITING)
 
+fast-sanitizers: setup shim-tests
+	@.venv/bin/pytest -q $(SANITIZED)
+
 fast-shim: setup shim-tests
-	@.venv/bin/pytest -q tests/unit/shim $(addprefix --ignore=,$(WAITING))
+	@.venv/bin/pytest -q tests/unit/shim $(addprefix --ignore=,$(WAITING) $(SANITIZED))
 
 fast-properties: setup
 	@.venv/bin/pytest -q tests/property tests/stateful

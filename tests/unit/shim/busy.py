@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import simgpu
+from support.waiting import PATIENCE_S
 
 from .slot import BUILD, MIB, Card, Slot
 
 CONTEXT = 16 * MIB
 NEAR = 8.0
 """Points by which a share may be off: the machine may be busy with other things."""
-LOOK_S, PATIENCE_S = 0.25, 30.0
+LOOK_S = 0.25
 
 
 class Container:

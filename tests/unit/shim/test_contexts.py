@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 import simgpu
+from support.waiting import PATIENCE_S
 
 from .slot import BUILD, MIB, Card, Slot
 
 SHARE = 2500
 SECONDS = 0.8
-AT_MOST_S = 30.0
-"""Until a share must have been reached: a process that waits for a processor launches nothing."""
 
 
 @dataclass
@@ -58,9 +57,10 @@ class Container:
         return (after.work_ns - before.work_ns) / (after.now_ns - before.now_ns)
 
     def shares(self, reached: float) -> list[float]:
-        """One after another, once work is under way, until there is one that is so high."""
+        """One after another, once work is under way, until there is one that is so high: a process
+        that waits for a processor launches nothing."""
         self.share(SECONDS / 4)
-        shares, end = [self.share(SECONDS)], time.monotonic() + AT_MOST_S
+        shares, end = [self.share(SECONDS)], time.monotonic() + PATIENCE_S
         while shares[-1] <= reached and time.monotonic() < end:
             shares.append(self.share(SECONDS))
         return shares

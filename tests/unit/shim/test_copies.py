@@ -7,6 +7,7 @@ import time
 import pytest
 
 from mizar_nodeagent import regions, usage
+from support.waiting import PATIENCE_S
 
 from .conftest import run
 from .shell import SUCCESS, Shell
@@ -15,7 +16,6 @@ from .slot import MIB, Card, Slot, card_uuid
 CASES = ["all", "directions", "captures", "cards", "metered", "stalls", "threads"]
 METERED = ["metered", "stalls"]
 CASES_OF_COUNTING = [case for case in CASES if case not in METERED]
-PATIENCE_S = 30
 
 
 def test_every_case_is_run(env: dict[str, str]) -> None:
