@@ -1,6 +1,5 @@
-"""A small client of the Kubernetes API: plain dicts in and out, aiohttp beneath, typed errors."""
+"""A small client of the Kubernetes API: plain dicts in and out, typed errors."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -9,15 +8,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mizar_kube import config
-from mizar_kube.access import Access
-from mizar_kube.errors import Unavailable, error_from_status
+from kubernetes_asyncio.client import Configuration
+
+from mizar_kube import login
+from mizar_kube.calls import Call, Calls, Params
+from mizar_kube.errors import ConfigError, Unavailable, error_from_status
 from mizar_kube.kinds import Kind, Object, Ref, kind_of, ref_of
-from mizar_kube.transport import WATCH_SLACK_S, Call, Params, Transport
 
 DEFAULT_TIMEOUT_S = 15.0
 PAGE_SIZE = 500
 WATCH_TIMEOUT_S = 240
+# A watch that has begun says something in time, or ends in time; this covers a slow API server.
+WATCH_SLACK_S = 15.0
 
 # Inside KubeClient, `list` is the method.
 Objects = list[Object]
@@ -46,22 +48,28 @@ class KubeClient:
     here, except once with a fresh token when the server says that ours has expired.
     """
 
-    def __init__(self, access: Access, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        self._transport = Transport(access, timeout)
+    def __init__(self, configuration: Configuration, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        self.configuration = configuration
+        self._calls = Calls(configuration, timeout)
 
     @classmethod
     async def connect(
         cls, kubeconfig: str | Path | None = None, timeout: float = DEFAULT_TIMEOUT_S
     ) -> Self:
-        """A client for the given kubeconfig, $KUBECONFIG, or the pod's service account.
+        """A client for the given kubeconfig, or what `login.configuration` finds without one.
 
-        Raises config.ConfigError when there is none; makes no call yet.
+        Raises ConfigError when there is no way to an API server; makes no call of it yet.
         """
-        return cls(await asyncio.to_thread(config.find, kubeconfig), timeout)
+        found = await login.configuration(kubeconfig)
+        try:
+            return cls(found, timeout)
+        except OSError as error:
+            # ssl.SSLError is one.
+            raise ConfigError(f"cannot use the certificates for {found.host}: {error}") from error
 
     async def close(self) -> None:
         """Close all connections. End the tasks that watch first: they are not told."""
-        await self._transport.close()
+        await self._calls.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -219,7 +227,7 @@ class KubeClient:
             "timeoutSeconds": str(timeout_seconds),
         }
         call = Call("GET", kind.path(namespace), params)
-        lines = self._transport.lines(call, quiet=timeout_seconds + WATCH_SLACK_S)
+        lines = self._calls.lines(call, quiet=timeout_seconds + WATCH_SLACK_S)
         async with aclosing(lines):
             async for line in lines:
                 yield _event(line, kind, call)
@@ -234,7 +242,7 @@ class KubeClient:
         timeout: float | None = None,
     ) -> Object:
         """Any call that answers with one JSON object, for what has no method of its own."""
-        return await self._transport.object(Call(method, path, params or {}, body), timeout)
+        return await self._calls.object(Call(method, path, params or {}, body), timeout)
 
     async def _patch(
         self, ref: Ref, how: str, body: Any, params: Params, subresource: str, timeout: float | None
@@ -242,7 +250,7 @@ class KubeClient:
         # JSON is YAML, so an apply patch may be sent as JSON.
         content_type = f"application/{how}+{'yaml' if how == 'apply-patch' else 'json'}"
         call = Call("PATCH", _path(ref, subresource), params, body, content_type)
-        return await self._transport.object(call, timeout)
+        return await self._calls.object(call, timeout)
 
 
 def _selectors(label_selector: str, field_selector: str) -> Params:

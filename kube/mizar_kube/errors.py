@@ -3,6 +3,10 @@
 from typing import Any, ClassVar
 
 
+class ConfigError(Exception):
+    """There is no usable way to reach an API server; the message says what is wrong."""
+
+
 class KubeError(Exception):
     """The API server refused or failed a call. The message is its own, plus what was asked.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mizar_kube import logs
 from mizar_kube.client import KubeClient
-from mizar_kube.config import ConfigError
+from mizar_kube.errors import ConfigError
 from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
 from mizar_kube.version import version

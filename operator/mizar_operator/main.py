@@ -18,20 +18,18 @@ from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-import aiohttp
 import kopf
 
 from mizar_core.names import FIELD_MANAGER_OPERATOR, GROUP, VERSION
-from mizar_kube import config, logs, probes, sockets
-from mizar_kube.access import Access, Tokens
+from mizar_kube import logs, probes
 from mizar_kube.client import KubeClient
-from mizar_kube.config import ConfigError
-from mizar_kube.errors import KubeError
+from mizar_kube.errors import ConfigError, KubeError
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import wait_synced
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind
 from mizar_kube.logs import get_logger
 from mizar_kube.queue import WorkQueue, work
+from mizar_kube.session import session
 from mizar_kube.settings import load
 from mizar_kube.version import version
 from mizar_operator import caches, telling
@@ -62,9 +60,9 @@ class KopfFailed(Exception):
 
 
 class Operator:
-    """All parts of the process, made from settings and a way to the API server."""
+    """All parts of the process, made from settings and a client of the API server."""
 
-    def __init__(self, access: Access, client: KubeClient, settings: Settings) -> None:
+    def __init__(self, client: KubeClient, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.caches = Caches(client, Pace(settings.resync))
@@ -76,7 +74,6 @@ class Operator:
             client, self.caches, self.events, settings.pause_image, settings.writes_at_once
         )
         self.reconciler = Reconciler(gatherer, applier, self.queue, self.metrics)
-        self._access = access
         self._client = client
         self._kopf_stop, self._kopf_ready = asyncio.Event(), asyncio.Event()
         self._kopf_ending = asyncio.Event()
@@ -164,13 +161,8 @@ class Operator:
 
     def _login(self) -> kopf.AiohttpSession:
         """Kopf's connections, by the same configuration as our own."""
-        access = self._access
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=access.ssl, socket_factory=sockets.alive),
-            middlewares=(_authorizing(access.tokens),),
-            proxy=access.proxy,
-        )
-        return kopf.AiohttpSession(server=access.server, aiohttp_session=session)
+        found = self._client.configuration
+        return kopf.AiohttpSession(server=str(found.host), aiohttp_session=session(found))
 
 
 @kopf.on.login()
@@ -231,10 +223,9 @@ async def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT (0), or until we must not go on (1)."""
     stop = asyncio.Event()
     _take_signals(stop)
-    access = await asyncio.to_thread(config.find, settings.kubeconfig)
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(KubeClient(access))
-        operator = Operator(access, client, settings)
+        client = await stack.enter_async_context(await KubeClient.connect(settings.kubeconfig))
+        operator = Operator(client, settings)
         app = probes.application(operator.metrics.registry, operator.dead, operator.unready)
         await stack.enter_async_context(probes.serving(app, settings.metrics_port))
         try:
@@ -251,23 +242,6 @@ async def run(settings: Settings) -> int:
 def _take_signals(stop: asyncio.Event) -> None:
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-
-
-def _authorizing(tokens: Tokens) -> aiohttp.ClientMiddlewareType:
-    """Puts the token of the moment on each request; once more with a fresh one after a 401."""
-
-    async def send(
-        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-    ) -> aiohttp.ClientResponse:
-        for fresh in (False, True):
-            if token := tokens(fresh):
-                request.headers["Authorization"] = token
-            response = await handler(request)
-            if response.status != 401 or not token:
-                break
-        return response
-
-    return send
 
 
 def _task(name: str, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -20,11 +20,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from cluster import Cluster
-from mizar_kube import config
-from mizar_kube.access import Access
+from mizar_kube import login
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NAMESPACE, SHADOW_POD, Kind, Object, Ref
+from mizar_kube.session import session
 from mizar_operator import kopf_store
 from mizar_operator.main import Operator, run
 from mizar_operator.settings import Settings
@@ -117,14 +117,17 @@ async def until(what: str, probe: Callable[[], Awaitable[object]]) -> None:
 
 @asynccontextmanager
 async def running(
-    access: Access, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, period: float = NEVER_S
+    own: Path, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, period: float = NEVER_S
 ) -> AsyncIterator[World]:
-    """An operator that leads; it must end without an error."""
+    """An operator that leads, with a kubeconfig of its own; it must end without an error."""
     pace = kopf_store.Pace(period)
     monkeypatch.setattr("mizar_operator.main.Pace", lambda _: pace)
     settings = Settings(leader_election=False, resync=NEVER_S)
-    async with KubeClient(access) as own, await KubeClient.connect(kubeconfig) as client:
-        operator, stop = Operator(access, own, settings), asyncio.Event()
+    async with (
+        await KubeClient.connect(own) as operators,
+        await KubeClient.connect(kubeconfig) as client,
+    ):
+        operator, stop = Operator(operators, settings), asyncio.Event()
         task = asyncio.create_task(operator.run(stop))
         world = World(client, operator)
         try:
@@ -140,7 +143,7 @@ async def running(
 def embedded(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Embedded:
     """Not an asynchronous fixture: its end would run in a task that began after Kopf, which Kopf
     cancels when it ends."""
-    return partial(running, config.find(kubeconfig), kubeconfig, monkeypatch)
+    return partial(running, kubeconfig, kubeconfig, monkeypatch)
 
 
 async def test_a_pool_that_is_created_is_planned(embedded: Embedded) -> None:
@@ -213,8 +216,8 @@ class Proxy:
     In a thread and an event loop of its own: when Kopf ends, it cancels the tasks of its loop.
     """
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, kubeconfig: Path) -> None:
+        self._kubeconfig = kubeconfig
         self._deaf, self._answered = asyncio.Event(), asyncio.Event()
         self._event: Object = {}
         self.answers = 0
@@ -244,8 +247,8 @@ class Proxy:
     async def _start(self) -> TestServer:
         app = web.Application(client_max_size=1 << 24)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        connector = aiohttp.TCPConnector(ssl=self._access.ssl, limit=0)
-        self._session = aiohttp.ClientSession(connector=connector)
+        configuration = await login.configuration(self._kubeconfig)
+        self._server, self._session = configuration.host, session(configuration)
         server = TestServer(app)
         await server.start_server(shutdown_timeout=1)
         return server
@@ -265,9 +268,7 @@ class Proxy:
 
     async def _forward(self, request: web.Request, is_watch: bool) -> web.StreamResponse:
         wanted = {key: request.headers[key] for key in HEADERS if key in request.headers}
-        if token := self._access.tokens(False):
-            wanted["Authorization"] = token
-        url, body = f"{self._access.server}{request.path_qs}", await request.read() or None
+        url, body = f"{self._server}{request.path_qs}", await request.read() or None
         async with self._session.request(request.method, url, data=body, headers=wanted) as answer:
             response = web.StreamResponse(status=answer.status)
             response.content_type = answer.content_type
@@ -288,12 +289,13 @@ async def _pump(answer: aiohttp.ClientResponse, response: web.StreamResponse) ->
 
 
 async def test_a_deletion_that_a_broken_watch_hid_is_found(
-    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+    kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch breaks, the ShadowPod vanishes, and the versions in between are forgotten."""
-    proxy = Proxy(config.find(kubeconfig))
+    proxy = Proxy(kubeconfig)
     with proxy.serving() as url:
-        async with running(Access(url), kubeconfig, monkeypatch, period=1) as world:
+        through = _kubeconfig(url, tmp_path)
+        async with running(through, kubeconfig, monkeypatch, period=1) as world:
             await world.tenancy(least=1)
             await until("a shadow pod", world.shadows)
             (shadow,) = await world.shadows()
@@ -308,7 +310,7 @@ async def test_a_deletion_that_a_broken_watch_hid_is_found(
 
 async def test_a_watch_that_fails_ends_the_process(kubeconfig: Path, tmp_path: Path) -> None:
     """With exit code 1, so that it is started again."""
-    proxy = Proxy(config.find(kubeconfig))
+    proxy = Proxy(kubeconfig)
     with proxy.serving() as url:
         settings = Settings(
             kubeconfig=str(_kubeconfig(url, tmp_path)), metrics_port=0, leader_election=False

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from mizar_kube import logs, probes
-from mizar_kube.access import ConfigError
 from mizar_kube.client import KubeClient
+from mizar_kube.errors import ConfigError
 from mizar_kube.kinds import SECRET, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.settings import load

@@ -1,11 +1,10 @@
 """The TLS context that the webhook serves with; its certificate can change while it serves."""
 
+import os
 import ssl
 from datetime import datetime
 
 from cryptography import x509
-
-from mizar_kube.memory_file import memory_file
 
 
 class ServingTLS:
@@ -25,8 +24,9 @@ class ServingTLS:
         if certificate == self._shown:
             return False
         # In memory, so that no key is ever written to a disk.
-        with memory_file(certificate + b"\n" + key) as path:
-            self.context.load_cert_chain(path)
+        with os.fdopen(os.memfd_create("certificate"), "wb", buffering=0) as file:
+            file.write(certificate + b"\n" + key)
+            self.context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
         self.expires = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
         self._shown = certificate
         return True

@@ -6,12 +6,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from ssl import SSLContext
 from typing import Any
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from kubernetes_asyncio.client import Configuration
+from yarl import URL
 
-from mizar_kube.access import Access
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import Object
 from support.waiting import PATIENCE_S
@@ -100,15 +102,28 @@ class FakeApi:
 
 
 @asynccontextmanager
-async def serving(api: FakeApi) -> AsyncIterator[KubeClient]:
-    """A client that talks to the fake."""
+async def listening(
+    api: FakeApi, tls: SSLContext | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[URL]:
+    """The URL of the fake."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", api.handle)
-    async with TestServer(app) as server:
-        access = Access(str(server.make_url("")).rstrip("/"), tokens=lambda fresh: "Bearer t")
-        async with KubeClient(access, timeout=PATIENCE_S) as client:
-            yield client
+    server = TestServer(app, host=host)
+    await server.start_server(ssl=tls)
+    try:
+        yield server.make_url("")
+    finally:
         api.closing.set()
+        await server.close()
+
+
+@asynccontextmanager
+async def serving(api: FakeApi) -> AsyncIterator[KubeClient]:
+    """A client that talks to the fake."""
+    async with listening(api) as url:
+        configuration = Configuration(str(url).rstrip("/"), {"BearerToken": "Bearer t"})
+        async with KubeClient(configuration, timeout=PATIENCE_S) as client:
+            yield client
 
 
 def pod(name: str, version: int, uid: str = "", **labels: str) -> Object:

@@ -1,8 +1,15 @@
 """The client: what it sends, and which error each refusal becomes."""
 
-import pytest
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
 
-from mizar_kube.access import Access
+import pytest
+from kubernetes_asyncio.client import Configuration
+from yarl import URL
+
+from mizar_kube import calls
+from mizar_kube import client as client_module
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import (
     AlreadyExists,
@@ -20,7 +27,6 @@ from mizar_kube.kinds import GPU_POOL, NODE, POD, SHADOW_POD, Ref
 from unit.kube.fake_api import (
     GONE_EVENT,
     Answer,
-    Asked,
     FakeApi,
     Stream,
     bookmark,
@@ -80,7 +86,7 @@ async def test_error_pages_that_are_no_status_are_errors_too() -> None:
 
 
 async def test_nobody_listens() -> None:
-    async with KubeClient(Access("http://127.0.0.1:1")) as client:
+    async with KubeClient(Configuration("http://127.0.0.1:1")) as client:
         with pytest.raises(Unavailable, match="no answer"):
             await client.get(REF)
 
@@ -92,21 +98,14 @@ async def test_every_call_times_out() -> None:
             await client.get(REF, timeout=0.05)
 
 
-async def test_a_refused_token_is_read_again_once() -> None:
-    def reply(asked: Asked) -> Answer:
-        known = asked.headers["Authorization"] == "Bearer new"
-        return Answer(pod("p", 1)) if known else Answer(status(401, "Unauthorized"), 401)
-
-    api = FakeApi(others=reply)
-    async with serving(api) as plain:
-        server = plain._transport._access.server
-        tokens = lambda fresh: "Bearer new" if fresh else "Bearer old"  # noqa: E731
-        async with KubeClient(Access(server, tokens=tokens)) as client:
-            assert (await client.get(REF))["metadata"]["name"] == "p"
-        async with KubeClient(Access(server, tokens=lambda fresh: "Bearer old")) as client:
-            with pytest.raises(Unauthorized):
-                await client.get(REF)
-    assert len(api.asked) == 4
+async def test_what_every_call_says_of_itself() -> None:
+    api = FakeApi()
+    async with serving(api) as client:
+        await client.get(REF)
+    headers = api.asked[0].headers
+    assert headers["Accept-Encoding"] == "identity"
+    assert headers["Accept"] == "application/json"
+    assert headers["User-Agent"].startswith("mizar/")
 
 
 async def test_verbs() -> None:
@@ -165,7 +164,7 @@ async def test_watch_gives_whole_lines_only() -> None:
     api.watches.append(Stream(steps, end="cut"))
     seen = []
     async with serving(api) as client:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match="no answer"):
             async for one in client.watch(POD, "ns", resource_version="1"):
                 seen.append((one.type, one.object["metadata"]["name"]))
     assert seen == [("ADDED", "a"), ("MODIFIED", "b")]
@@ -188,6 +187,50 @@ async def test_watch_from_a_forgotten_version() -> None:
         for _ in range(2):
             with pytest.raises(Gone):
                 await anext(client.watch(POD, resource_version="1"))
+
+
+async def test_a_quiet_watch_ends_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "WATCH_SLACK_S", 0.05)
+    api = FakeApi()
+    async with serving(api) as client:
+        with pytest.raises(Unavailable, match="timed out"):
+            await anext(client.watch(POD, resource_version="1", timeout_seconds=0))
+
+
+async def test_a_watch_that_never_begins_ends_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "HEAD_TIMEOUT_S", 0.05)
+
+    ended = asyncio.Event()
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    async with await asyncio.start_server(never, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with KubeClient(Configuration(f"http://127.0.0.1:{port}")) as client:
+            with pytest.raises(Unavailable, match="timed out"):
+                await anext(client.watch(POD, resource_version="1"))
+        await ended.wait()
+
+
+def probed(port: int) -> list[bool]:
+    """For each connection to a local port, whether its kernel probes a silent peer (proc(5))."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    established, keepalive = "01", "02"
+    here = [row for row in rows if row[2] == f"0100007F:{port:04X}" and row[3] == established]
+    return [row[5].startswith(keepalive) for row in here]
+
+
+async def test_a_watch_notices_that_its_peer_is_gone() -> None:
+    api = FakeApi()
+    api.watches.append(Stream((bookmark(9),)))
+    async with serving(api) as client:
+        port = URL(client.configuration.host).port
+        async with aclosing(client.watch(POD, resource_version="1")) as events:
+            await anext(events)
+            assert probed(port) == [True]
 
 
 async def test_watch_line_that_is_no_json() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from kubernetes_asyncio.client import Configuration
 
 from mizar_kube.client import KubeClient
-from mizar_kube.config import Access
 
 Object = dict[str, Any]
 
@@ -133,6 +133,6 @@ async def serving(api: FakeApi) -> AsyncIterator[KubeClient]:
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", api.handle)
     async with TestServer(app) as server:
-        async with KubeClient(Access(str(server.make_url("")).rstrip("/"), ssl=False)) as client:
+        async with KubeClient(Configuration(str(server.make_url("")).rstrip("/"))) as client:
             yield client
         api.end_watches()

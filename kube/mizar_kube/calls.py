@@ -1,0 +1,121 @@
+"""Calls of the API server through kubernetes-asyncio's ApiClient: raw answers, typed errors."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from kubernetes_asyncio.client import ApiClient, Configuration
+
+from mizar_kube.errors import KubeError, Unavailable, error_from_status
+from mizar_kube.kinds import Object
+from mizar_kube.session import session
+from mizar_kube.version import version
+
+Params = dict[str, str]
+
+# A busy API server lets a call wait for its turn up to a minute, and then answers at once.
+HEAD_TIMEOUT_S = 75.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: what is asked of which path."""
+
+    method: str
+    path: str
+    params: Params
+    body: Any = None
+    content_type: str = "application/json"
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class Calls:
+    """Sends calls as `configuration` says; `timeout` seconds is the default for a call."""
+
+    def __init__(self, configuration: Configuration, timeout: float) -> None:
+        self._timeout = timeout
+        self._api = _api_client(configuration)
+
+    async def close(self) -> None:
+        """Close all connections. Who reads `lines` meanwhile isn't told: end those tasks first."""
+        await self._api.close()
+
+    async def object(self, call: Call, timeout: float | None = None) -> Object:
+        """The JSON object that the call answers with."""
+        try:
+            async with asyncio.timeout(timeout or self._timeout):
+                async with await self._send(call, aiohttp.ClientTimeout()) as response:
+                    found = json.loads(await response.read())
+        except (aiohttp.ClientError, TimeoutError, OSError, json.JSONDecodeError) as error:
+            raise _no_answer(call, error) from error
+        if not isinstance(found, dict):
+            raise KubeError(f"{call}: the answer is no JSON object", status=response.status)
+        return found
+
+    async def lines(self, call: Call, quiet: float) -> AsyncGenerator[bytes, None]:
+        """The lines of an answer that goes on and on; `quiet` seconds without a byte end it.
+
+        A line that was cut short is never handed out.
+        """
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=quiet)
+        try:
+            async with asyncio.timeout(HEAD_TIMEOUT_S):
+                response = await self._send(call, limit)
+            async with response:
+                rest = b""
+                # Split by hand: there are many lines in one read when there is a lot to say.
+                async for chunk in response.content.iter_any():
+                    *whole, rest = (rest + chunk).split(b"\n")
+                    for line in whole:
+                        if line:
+                            yield line
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _no_answer(call, error) from error
+
+    async def _send(self, call: Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """The head of a good answer."""
+        response: aiohttp.ClientResponse = await self._api.call_api(
+            call.path,
+            call.method,
+            query_params=dict(call.params),
+            header_params={"Content-Type": call.content_type},
+            body=call.body,
+            _preload_content=False,
+            _request_timeout=limit,
+        )
+        if response.status >= 400:
+            raise await _refusal(call, response)
+        return response
+
+
+def _api_client(configuration: Configuration) -> ApiClient:
+    api = ApiClient(configuration)
+    api.rest_client.pool_manager.detach()
+    api.rest_client.pool_manager = session(configuration)
+    api.user_agent = f"mizar/{version()}"
+    # gzip costs the API server more time than a cluster's network does.
+    api.set_default_header("Accept-Encoding", "identity")
+    api.set_default_header("Accept", "application/json")
+    return api
+
+
+def _no_answer(call: Call, error: BaseException) -> Unavailable:
+    why = "timed out" if isinstance(error, TimeoutError) else str(error) or repr(error)
+    return Unavailable(f"{call}: no answer from the API server: {why}")
+
+
+async def _refusal(call: Call, response: aiohttp.ClientResponse) -> KubeError:
+    async with response:
+        try:
+            body = json.loads(await response.read())
+        except (aiohttp.ClientError, OSError, ValueError):
+            body = None
+    seconds = response.headers.get("Retry-After", "")
+    retry_after = float(seconds) if seconds.isdigit() else None
+    found = body if isinstance(body, dict) else {}
+    return error_from_status(response.status, found, str(call), retry_after)

@@ -1,0 +1,76 @@
+"""Connections to an API server, for whoever speaks HTTP over them: ApiClient, or Kopf."""
+
+import ssl
+
+import aiohttp
+from kubernetes_asyncio.client import Configuration
+
+from mizar_kube import sockets
+from mizar_kube.login import TOKEN, Renewal
+
+# As ApiClient has it: an object has at most 1.5 MiB in etcd, and little more on the wire.
+READ_BUFFER_BYTES = 1 << 21
+
+
+def session(configuration: Configuration) -> aiohttp.ClientSession:
+    """Connections as `configuration` says, with its proxy; they notice a peer that is gone.
+
+    Each request carries the token of the moment, and is sent once more with a fresh one after a
+    401. Raises OSError (ssl.SSLError is one) when the certificates cannot be used.
+
+    ApiClient's own session would look for proxy variables and ~/.netrc at each call, in a thread
+    each, refuse the call when the latter names a password, and never notice a peer that is gone.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            ssl=_tls(configuration),
+            limit=configuration.connection_pool_maxsize,
+            socket_factory=sockets.alive,
+        ),
+        middlewares=(_Authorizing(configuration),),
+        proxy=configuration.proxy,
+        read_bufsize=READ_BUFFER_BYTES,
+    )
+
+
+class _Authorizing:
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+
+    async def __call__(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        # Not every user of a session can say so at each request.
+        request.server_hostname = self._configuration.tls_server_name
+        response = await self._send(request, send)
+        if response.status == 401 and self._may_have_another_token(request):
+            response.close()
+            response = await self._send(request, send)
+        return response
+
+    async def _send(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        if token := await self._configuration.get_api_key_with_prefix(TOKEN):
+            request.headers["Authorization"] = token
+        return await send(request)
+
+    def _may_have_another_token(self, request: aiohttp.ClientRequest) -> bool:
+        """Has the token that was refused renewed, unless another call did so meanwhile."""
+        refused = request.headers.get("Authorization")
+        renewal = self._configuration.refresh_api_key_hook
+        if not refused or not isinstance(renewal, Renewal):
+            return False
+        if refused == self._configuration.api_key[TOKEN]:
+            renewal.refuse()
+        return True
+
+
+def _tls(configuration: Configuration) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
