@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from mizar_kube.kinds import Kind, Object, kind_of
+from mizar_kube.rate import Rate
 
 # A repeat later than this starts a new event, which also shows up anew for people who watch.
 SERIES_WINDOW_S = 600.0
@@ -55,26 +56,12 @@ class Series:
 
 
 @dataclass
-class _Bucket:
-    tokens: float
-    at: float
-
-    def take(self, now: float) -> bool:
-        self.tokens = min(BURST, self.tokens + (now - self.at) / REFILL_S)
-        self.at = now
-        if self.tokens < 1:
-            return False
-        self.tokens -= 1
-        return True
-
-
-@dataclass
 class EventLog:
     """What has happened lately, without I/O. `dropped` counts what nobody will read."""
 
     dropped: int = 0
     _series: dict[Happening, Series] = field(default_factory=dict)
-    _buckets: dict[Regarding, _Bucket] = field(default_factory=dict)
+    _rates: dict[Regarding, Rate] = field(default_factory=dict)
 
     def record(self, happening: Happening, name: str, now: float, at: datetime) -> None:
         """It happened: `now` in seconds of a monotonic clock, `at` in UTC; `name` is the event's
@@ -82,7 +69,7 @@ class EventLog:
         known = self._series.get(happening)
         if known is not None and now - known.seen_at <= SERIES_WINDOW_S:
             known.count, known.last, known.seen_at = known.count + 1, at, now
-        elif self._buckets.setdefault(happening.regarding, _Bucket(BURST, now)).take(now):
+        elif self._rates.setdefault(happening.regarding, Rate(BURST, REFILL_S, now)).take(now):
             self._series[happening] = Series(happening, name, at, at, now)
         else:
             self.dropped += 1
@@ -112,9 +99,7 @@ class EventLog:
             for key, one in self._series.items()
             if one.wants_update or now - one.seen_at <= SERIES_WINDOW_S
         }
-        self._buckets = {
-            key: one for key, one in self._buckets.items() if now - one.at <= BURST * REFILL_S
-        }
+        self._rates = {key: one for key, one in self._rates.items() if not one.is_full(now)}
 
     def __len__(self) -> int:
         return len(self._series)

@@ -11,6 +11,7 @@ from mizar_kube.errors import KubeError, NotFound, Unavailable
 from mizar_kube.event_series import EventLog, Happening, Regarding, Series, regarding
 from mizar_kube.kinds import EVENT, Object, Ref
 from mizar_kube.logs import get_logger
+from mizar_kube.waking import woken
 
 log = get_logger(__name__)
 
@@ -83,11 +84,7 @@ class EventRecorder:
                 log.info("events wait", error=error)
                 await asyncio.sleep(max(RETRY_AFTER_S, error.retry_after or 0.0))
                 continue
-            try:
-                async with asyncio.timeout(FLUSH_EVERY_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await woken(self._wake, within=FLUSH_EVERY_S)
 
     async def flush(self) -> None:
         """Write what is due. Raises Unavailable, with the rest unwritten, when nobody answers."""

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from mizar_kube.backoff import Backoff
 from mizar_kube.errors import KubeError
 from mizar_kube.logs import get_logger
+from mizar_kube.waking import woken
 
 log = get_logger(__name__)
 
@@ -121,12 +122,8 @@ class WorkQueue(Generic[K]):
 
     async def _wait(self) -> None:
         self._wake.clear()
-        timeout = self._later[0][0] - self._clock() if self._later else None
-        try:
-            async with asyncio.timeout(timeout):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        due = self._later[0][0] - self._clock() if self._later else None
+        await woken(self._wake, within=due)
 
 
 async def work(queue: WorkQueue[K], handle: Callable[[K], Awaitable[object]]) -> None:

@@ -13,6 +13,7 @@ from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
 from mizar_kube.kinds import POD, SHADOW_POD
 from mizar_kube.logs import get_logger
+from mizar_kube.waking import woken
 from mizar_nodeagent.announce import news
 from mizar_nodeagent.asking import Asking
 from mizar_nodeagent.cards import CardBook, CardSource
@@ -124,11 +125,7 @@ class Agent:
         self.wake()
 
     async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(THINK_S):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        await woken(self._wake, within=THINK_S)
         self._wake.clear()
 
     def _view(self) -> View:

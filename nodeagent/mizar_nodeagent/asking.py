@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mizar_kube.logs import get_logger
+from mizar_kube.waking import woken
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.kubelet.podresources import PodResources
@@ -92,7 +93,7 @@ class Asking:
         while True:
             self._wake.clear()
             await self._round()
-            await self._pause()
+            await woken(self._wake, within=self._delay())
 
     async def _round(self) -> None:
         began = self._tried_at = self._clock()
@@ -116,13 +117,6 @@ class Asking:
         if claims.asked_at > self.claims.asked_at:
             self.claims = claims
         self._heard()
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(self._delay()):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
 
     def _delay(self) -> float:
         if self._failed:

@@ -16,6 +16,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.kinds import NODE, Ref
 from mizar_kube.logs import get_logger
+from mizar_kube.waking import woken
 from mizar_nodeagent.planning.view import Counts
 
 log = get_logger(__name__)
@@ -103,11 +104,7 @@ class NodeStatus:
                 self._wake.set()
 
     async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(INSIST_EVERY_S if self._restless() else None):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        await woken(self._wake, within=INSIST_EVERY_S if self._restless() else None)
         self._wake.clear()
 
     def _due(self) -> dict[str, Counts]:

@@ -11,7 +11,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
 from mizar_kube.logs import get_logger
+from mizar_kube.waking import woken
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.compute.steward import Outside
@@ -86,7 +86,7 @@ class Inspection:
             rest = max(SOON_S, REST * took)
             await asyncio.sleep(rest)
             if not soon:
-                await self._until_hurried(EVERY_S - rest)
+                await woken(self._hurried, within=EVERY_S - rest)
             soon = SOON_LOOKS if self._hurried.is_set() else max(soon - 1, 0)
             self._hurried.clear()
             began = self._clock()
@@ -97,10 +97,6 @@ class Inspection:
                 soon = 0
                 log.debug("nobody can tell who uses the cards", error=error)
             took = self._clock() - began
-
-    async def _until_hurried(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._hurried.wait(), max(0.0, seconds))
 
     async def look(self) -> None:
         """Compare once, or again where somebody has moved meanwhile. Raises CardsUnknown."""

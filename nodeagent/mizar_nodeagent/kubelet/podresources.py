@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from mizar_kube.rate import Rate
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.claims import Claims, from_list
 from mizar_nodeagent.proto import podresources_pb2 as pb
@@ -17,8 +18,8 @@ from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 
 TIMEOUT_S = 2.0
 # The kubelet answers 100 calls a second to all callers together; most of them are left to others.
-CALLS_PER_SECOND = 50.0
-BURST = 10.0
+CALL_EVERY_S = 0.02
+BURST = 10
 # Nodes have at most some hundred pods, but each may hold thousands of devices.
 _OPTIONS = (
     ("grpc.max_receive_message_length", 16 << 20),
@@ -29,29 +30,13 @@ _OPTIONS = (
 )
 
 
-class Pace:
-    """A bucket of calls that fills at a steady rate. Clock and sleep are for tests."""
-
-    def __init__(
-        self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._rate, self._burst, self._clock = rate, burst, clock
-        self._full_at = clock()
-
-    def delay(self) -> float:
-        """Take one call; the seconds to wait before it may be made."""
-        now = self._clock()
-        self._full_at = max(self._full_at, now) + 1 / self._rate
-        return max(0.0, self._full_at - now - self._burst / self._rate)
-
-
 class PodResources:
     """A client that survives the kubelet's restarts: a broken channel is replaced by a new one."""
 
     def __init__(self, socket: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._socket = socket
         self._clock = clock
-        self._pace = Pace(CALLS_PER_SECOND, BURST, clock)
+        self._rate = Rate(BURST, CALL_EVERY_S, clock())
         self._channel: grpc.aio.Channel | None = None
         self._seen = (0, 0)
         self._closing: set[asyncio.Future[None]] = set()
@@ -79,7 +64,7 @@ class PodResources:
             await channel.close(None)
 
     async def _turn(self, urgent: bool) -> None:
-        delay = self._pace.delay()
+        delay = self._rate.reserve(self._clock())
         if delay and not urgent:
             await asyncio.sleep(delay)
 

@@ -11,6 +11,7 @@ from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Kind, Object, Ref
 from mizar_kube.logs import get_logger
+from mizar_kube.waking import woken
 from mizar_operator.webhook.certificates import Bundle, from_secret, renewed
 from mizar_operator.webhook.tls import ServingTLS
 
@@ -76,11 +77,7 @@ class Keeper:
             except KubeError as error:
                 log.warning("the certificate must wait", error=error)
                 delay = RETRY_S
-            try:
-                async with asyncio.timeout(delay):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await woken(self._changed, within=delay)
 
     async def keep(self) -> None:
         """Renew what is due, serve with what there is, and have it trusted. Raises KubeError."""

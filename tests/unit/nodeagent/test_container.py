@@ -11,7 +11,6 @@ from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.shim_install import Shim
 from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.errors import AllocationRefused
-from mizar_nodeagent.kubelet.podresources import Pace
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.carving import HeldCard
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
@@ -196,11 +195,3 @@ class TestAllocate:
         mind.think(view(2, [shadow()], [card_claim()], cards=broken))
         with pytest.raises(AllocationRefused, match="cannot be used: the card is gone"):
             allocator.allocate(RESOURCE, [A0])
-
-
-def test_calls_to_the_kubelet_are_paced() -> None:
-    now = 0.0
-    pace = Pace(rate=10, burst=3, clock=lambda: now)
-    assert [round(pace.delay(), 2) for _ in range(5)] == [0, 0, 0, 0.1, 0.2]
-    now = 10.0
-    assert pace.delay() == 0
