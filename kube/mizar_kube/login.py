@@ -5,7 +5,6 @@ holds one and asks it for the token, as ApiClient does before each call, has one
 """
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -22,8 +21,9 @@ from kubernetes_asyncio.config.kube_config import (
 )
 
 from mizar_kube.errors import ConfigError
+from mizar_kube.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # The name that kubernetes-asyncio has for the Authorization header's value in `api_key`.
@@ -80,7 +80,7 @@ class Renewal:
         try:
             await _load(self._source, configuration, refused)
         except ConfigError as error:
-            log.warning("the token stays as it is: %s", error)
+            log.warning("the token stays as it is", error=error)
         finally:
             self._due = self._clock() + RENEW_EVERY_S
             self._running = None
