@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +13,8 @@ from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
     LABEL_SHADOW_POD,
-    parse_resource,
 )
+from mizar_core.pod_requests import devices_asked
 from mizar_kube.client import KubeClient
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import POD, Object
@@ -29,7 +29,7 @@ _STATIC_UID = "kubernetes.io/config.hash"
 class Pod:
     """A pod of this node that is a shadow pod or asks for devices of ours.
 
-    `requests`: per container (init containers too), how many devices of which resource.
+    `requests`: how many devices of which resource.
     `admitted`: the kubelet has let it in, so what it asks for has been allocated.
     `ended`: Succeeded or Failed. `going`: somebody deleted it; it may still run.
     `priority`: of its PriorityClass. `container_ids`: (ID at the runtime, name) of its containers.
@@ -48,8 +48,7 @@ class Pod:
     static_uid: str = ""
     priority: int = 0
     container_ids: tuple[tuple[str, str], ...] = ()
-    requests: tuple[tuple[str, str, int], ...] = ()
-    init_containers: frozenset[str] = field(default_factory=frozenset)
+    requests: tuple[tuple[str, int], ...] = ()
 
     @property
     def key(self) -> Key:
@@ -68,8 +67,8 @@ class Pod:
         return Carve.from_json(self.carve_json)
 
     def asks(self, resource: str) -> int:
-        """How many devices of the resource all of its containers ask for."""
-        return sum(count for _, wanted, count in self.requests if wanted == resource)
+        """How many devices of the resource it asks for."""
+        return dict(self.requests).get(resource, 0)
 
 
 def trim(obj: Object) -> Pod | None:
@@ -77,7 +76,7 @@ def trim(obj: Object) -> Pod | None:
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
     shadow = labels.get(LABEL_SHADOW_POD) == "true"
-    requests = tuple(_requests(spec))
+    requests = tuple(devices_asked(spec).items())
     if not shadow and not requests:
         return None
     phase = status.get("phase")
@@ -97,7 +96,6 @@ def trim(obj: Object) -> Pod | None:
         priority=spec.get("priority") or 0,
         container_ids=() if shadow else tuple(_container_ids(status)),
         requests=requests,
-        init_containers=frozenset(one["name"] for one in spec.get("initContainers") or ()),
     )
 
 
@@ -111,15 +109,6 @@ def _container_ids(status: Any) -> Iterable[tuple[str, str]]:
 def _owner_uid(meta: Any) -> str:
     owners = meta.get("ownerReferences") or ()
     return next((one["uid"] for one in owners if one["kind"] == "ShadowPod"), "")
-
-
-def _requests(spec: Any) -> Iterable[tuple[str, str, int]]:
-    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
-        limits = (container.get("resources") or {}).get("limits") or {}
-        for resource, count in limits.items():
-            parsed = parse_resource(resource)
-            if parsed is not None and parsed.form == "slashed" and str(count).isdigit():
-                yield container["name"], resource, int(count)
 
 
 Listener = Callable[[Pod | None, Pod | None], None]

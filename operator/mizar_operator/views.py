@@ -31,9 +31,9 @@ from mizar_core.planning.snapshot import (
     ShadowView,
     ShareView,
 )
+from mizar_core.pod_requests import devices_asked
 from mizar_kube.kinds import Object
 from mizar_operator.manifests import NO_MODEL
-from mizar_operator.requests import devices_asked
 
 Json = Mapping[str, Any]
 EPOCH = datetime.fromtimestamp(0, UTC)

@@ -17,8 +17,8 @@ from mizar_core.names import (
     LABEL_SHADOW_POD,
     PHYSICAL_RESOURCE,
 )
+from mizar_core.pod_requests import devices_asked
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
-from mizar_operator.requests import devices_asked
 from stateful.memory_api import MemoryApi
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

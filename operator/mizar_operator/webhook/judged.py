@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from mizar_operator.webhook.asks import Ask, Spec, asks_of
+from mizar_core.pod_requests import Ask, Spec, asks_of
 from mizar_operator.webhook.pools import Pools
 from mizar_operator.webhook.translate import Verdict, translate
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from mizar_operator.webhook.asks import Spec, resources_of
+from mizar_core.pod_requests import Spec, entries_of
 from mizar_operator.webhook.judged import Judged
 
 Place = tuple[tuple[str, ...], str]
@@ -48,7 +48,9 @@ def uneven(asks: Iterable[Judged]) -> Iterator[str]:
 
 def mixed(asks: Iterable[Judged], spec: Spec) -> Iterator[str]:
     """A container has one set of limits, and that comes with the devices of one resource."""
-    everything = resources_of(spec)
+    everything: dict[str, set[str]] = {}
+    for entry in entries_of(spec):
+        everything.setdefault(entry.container, set()).add(entry.key)
     for name, same in groupby(sorted(asks, key=_container), key=_container):
         found = list(same)
         targets = sorted({one.target for one in found})

@@ -74,7 +74,7 @@ def share(name: str = "share", namespace: str = "team-a", **changes: Any) -> Pod
             name=name,
             uid=f"uid-{name}",
             admitted=True,
-            requests=(("main", RESOURCE, 1),),
+            requests=((RESOURCE, 1),),
         ),
         **changes,
     )

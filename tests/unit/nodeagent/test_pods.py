@@ -30,7 +30,7 @@ def test_a_share_pod_is_read() -> None:
     body["metadata"]["annotations"] = {"kubernetes.io/config.hash": "static"}
     pod = trim(body)
     assert pod is not None and not pod.shadow
-    assert pod.asks(RESOURCE) == 3 and pod.asks("mizar.share/gpu.2") == 0
+    assert pod.asks(RESOURCE) == 2 and pod.asks("mizar.share/gpu.2") == 0
     assert pod.uids == {"uid-share", "static"}
     assert pod.admitted and not pod.ended
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mizar_core.names import parse_resource, tenant_of
-from mizar_operator.webhook.asks import asks_of
+from mizar_core.pod_requests import asks_of
 from support.effort import effort
 from unit.webhook.builders import Object, decide, patched, pool
 

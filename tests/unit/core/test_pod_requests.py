@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mizar_operator.requests import devices_asked
+from mizar_core.pod_requests import asks_of, devices_asked
 
 GPU = "team-a.mizar.share/gpu.2"
 
@@ -45,3 +45,23 @@ def test_two_resources_are_two_demands() -> None:
         "a.mizar.share/gpu.2": 1,
         "a.mizar.share/gpu.4": 2,
     }
+
+
+def test_a_thousand_is_written_1k() -> None:
+    assert devices_asked({"containers": [{"resources": {"limits": {GPU: "1k"}}}]}) == {GPU: 1000}
+
+
+@pytest.mark.parametrize("amount", ["0", 0, "x", None])
+def test_what_is_no_number_of_devices_asks_for_none(amount: Any) -> None:
+    assert devices_asked({"containers": [{"resources": {"limits": {GPU: amount}}}]}) == {}
+
+
+@pytest.mark.parametrize("spec", [{}, {"containers": None}, {"containers": [{"resources": None}]}])
+def test_anything_may_be_missing_before_validation(spec: dict[str, Any]) -> None:
+    assert devices_asked(spec) == {} and asks_of(spec) == []
+
+
+def test_every_entry_says_where_it_is() -> None:
+    (ask,) = asks_of({"initContainers": [{}, {"name": "i", "resources": {"requests": {GPU: 1}}}]})
+    assert (ask.container, ask.key, ask.amount) == ("i", GPU, "1")
+    assert ask.path == ("initContainers", "1", "resources", "requests")
