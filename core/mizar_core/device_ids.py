@@ -6,13 +6,12 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from mizar_core.errors import DeviceIDRefused
-from mizar_core.names import MAIN_CONTAINER, PHYSICAL_RESOURCE, is_dns_label, is_dns_subdomain
+from mizar_core.names import MAIN_CONTAINER, is_dns_label, is_dns_subdomain
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,3}")
-_SPOT_SUFFIX: Final = "-spot"
 
 
 class Shape(Protocol):
@@ -65,19 +64,6 @@ def card_of(index: int, shape: Shape) -> int:
     return index // (shape.devices // shape.cards)
 
 
-def spot_id(card_uuid: str) -> str:
-    """The device ID under which a whole card is lent to spot pods."""
-    return card_uuid + _SPOT_SUFFIX
-
-
-def card_of_spot_id(text: str) -> str:
-    """The card's UUID in a spot device ID; DeviceIDRefused for any other string."""
-    uuid = text.removesuffix(_SPOT_SUFFIX)
-    if not uuid or uuid == text:
-        raise DeviceIDRefused(f"'{text}' is no spot device: expected GPU-...{_SPOT_SUFFIX}")
-    return uuid
-
-
 def devices_from_value(ids: Iterable[DeviceID]) -> str:
     """The value of `container_devices_from`: per shadow pod, the devices that a container gets.
 
@@ -88,8 +74,3 @@ def devices_from_value(ids: Iterable[DeviceID]) -> str:
         owner = relation.setdefault(f"_/{device.shadow}/{MAIN_CONTAINER}", {"*": []})
         owner["*"].append(device.short)
     return json.dumps(relation, separators=(",", ":"))
-
-
-def devices_ids_value(card_uuids: Iterable[str], resource: str = PHYSICAL_RESOURCE) -> str:
-    """The value of `container_devices_ids`: the whole cards of a spot container."""
-    return json.dumps({resource: sorted(card_uuids)}, separators=(",", ":"))

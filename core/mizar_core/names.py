@@ -23,7 +23,6 @@ PLURALS: Final = {"GPUPool": "gpupools", "GPUQuota": "gpuquotas", "ShadowPod": "
 
 DEFAULT_PREFIX: Final = "mizar.share"
 PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
-SPOT_RESOURCE: Final = "mizar.spot/gpu"
 
 LABEL_SHADOW_POD: Final = "mizar.share/shadow-pod"
 LABEL_SHARE_POD: Final = "mizar.share/share-pod"
@@ -39,7 +38,6 @@ ANNOTATION_SEQUENCE: Final = "mizar.share/sequence"
 FINALIZER_DRAIN: Final = "mizar.share/drain"
 
 NODE_LABEL_CARD_MODEL: Final = "nvidia.com/gpu.product"
-NODE_LABEL_CARD_PRESENT: Final = "nvidia.com/gpu.present"
 
 FIELD_MANAGER_OPERATOR: Final = "mizar-operator"
 FIELD_MANAGER_NODEAGENT: Final = "mizar-nodeagent"
@@ -73,12 +71,8 @@ class EventReason(StrEnum):
     NOT_ADMITTED = "NotAdmitted"
     NODE_AGENT_SILENT = "NodeAgentSilent"
     FAILED_CREATE = "FailedCreate"
-    BAD_QUOTA = "BadQuota"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
-    SPOT_GRANTED = "SpotGranted"
-    OWNER_WOKE = "OwnerWoke"
-    SPOT_EVICTED = "SpotEvicted"
 
 
 class ConditionType(StrEnum):
@@ -151,11 +145,6 @@ def tenant_problem(namespace: str) -> str | None:
     return None
 
 
-def dotted_resource_name(prefix: str, profile: int) -> str:
-    """`mizar.share.gpu.2`: the form that only the admission webhook understands."""
-    return f"{prefix}.gpu.{profile}"
-
-
 def parse_resource(name: str) -> ParsedResource | None:
     """Take the name of a profile's resource apart, in either form; None for any other name."""
     match = _RESOURCE.fullmatch(name)
@@ -180,8 +169,3 @@ def shadow_name(quota_uid: str, profile: int, sequence: int) -> str:
 def container_devices_from(container: str = MAIN_CONTAINER) -> str:
     """The key of the annotation that says from which shadow pod a container's devices come."""
     return f"mizar.k8s.io/container-devices-from.{container}"
-
-
-def container_devices_ids(container: str = MAIN_CONTAINER) -> str:
-    """The key of the annotation that names the whole cards of a spot container."""
-    return f"mizar.k8s.io/container-devices-ids.{container}"

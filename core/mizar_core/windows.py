@@ -14,7 +14,6 @@ VALID: Final = 1 << 60
 CHANGE_US: Final = 300
 CHANGE_PART: Final = 50
 """Changes take no more of a period than one part of so many."""
-_MASK: Final = (1 << BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +28,6 @@ class Window:
     def word(self) -> int:
         """As the shim reads it."""
         return VALID | self.period << 2 * BITS | self.start << BITS | self.length
-
-    @classmethod
-    def from_word(cls, word: int) -> Window | None:
-        """What a word says; None for "at any time", and for a word that says nothing."""
-        window = cls(word & _MASK, word >> BITS & _MASK, word >> 2 * BITS & _MASK)
-        valid = word >> 3 * BITS == VALID >> 3 * BITS
-        return window if valid and window.start + window.length <= window.period else None
 
 
 def in_turn(rates: Sequence[int], period: int) -> list[Window]:

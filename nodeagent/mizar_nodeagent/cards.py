@@ -20,10 +20,6 @@ class CardFacts:
     minor: int
     problem: str = ""
 
-    @property
-    def memory_mib(self) -> int:
-        return self.memory_bytes >> 20
-
 
 class CardSource(Protocol):
     """Where cards are read: NVML, or a test's own."""
@@ -67,11 +63,6 @@ class CardBook:
         """The card has reported an XID."""
         if xid not in HARMLESS_XIDS:
             self._faults[uuid] = xid
-
-    def restore(self, facts: Mapping[str, CardFacts]) -> None:
-        """What an earlier run knew, until the cards are read."""
-        for uuid, card in facts.items():
-            self._facts.setdefault(uuid, replace(card, problem=""))
 
     def facts(self) -> dict[str, CardFacts]:
         """Every known card with its problem, if it has one."""

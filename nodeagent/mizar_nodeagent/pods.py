@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -109,9 +109,6 @@ def _container_ids(status: Any) -> Iterable[tuple[str, str]]:
 def _owner_uid(meta: Any) -> str:
     owners = meta.get("ownerReferences") or ()
     return next((one["uid"] for one in owners if one["kind"] == "ShadowPod"), "")
-
-
-Listener = Callable[[Pod | None, Pod | None], None]
 
 
 def informer(client: KubeClient, node: str) -> Informer[Pod]:

@@ -17,7 +17,6 @@ USAGE_MAGIC: Final = b"MIZARUSE"
 CARD_MAX: Final = 16
 SLOT_MAX: Final = 1024
 
-STATE_EMPTY: Final = 0
 STATE_READY: Final = 1
 
 MEMORY_MODES: Final = {"Hard": 0, "Oversubscribe": 1}
@@ -35,8 +34,6 @@ COPY_OTHER: Final = 3
 MEMSET: Final = 4
 COPY_KINDS: Final = 5
 
-WINDOW_BITS: Final = 20  # of length, start and period each, in microseconds
-WINDOW_VALID: Final = 1 << 60
 
 LIMITS_SIZE: Final = 8192
 CRC_FROM: Final = 24

@@ -53,11 +53,6 @@ class Result:
     used: set[str] = field(default_factory=set)
     announced: set[tuple[str, str]] = field(default_factory=set)
 
-    @property
-    def complete(self) -> bool:
-        """Whether all of the plan is done."""
-        return not self.errors and not self.used
-
 
 class Applier:
     """Applies plans. What the API server answers goes into the caches at once, so that the next

@@ -15,7 +15,6 @@ class OwnerReference(Model):
     name: str
     uid: str
     controller: bool | None = None
-    block_owner_deletion: bool | None = None
 
 
 class ObjectMeta(Model):
@@ -26,7 +25,6 @@ class ObjectMeta(Model):
     uid: str | None = None
     resource_version: str | None = None
     generation: int | None = None
-    creation_timestamp: Time | None = None
     deletion_timestamp: Time | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)

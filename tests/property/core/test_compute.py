@@ -21,6 +21,7 @@ from mizar_core.compute import (
     rate,
 )
 from mizar_core.windows import CHANGE_US, Window, in_turn
+from support.windows import window_of
 
 periods = st.integers(PERIOD_MIN_US, PERIOD_FAR_US)
 windows = st.builds(
@@ -229,13 +230,13 @@ def test_who_needs_little_leaves_the_rest_to_others(card: list[Sharer], need: in
 
 @given(windows)
 def test_a_word_brings_its_window_back(window: Window) -> None:
-    assert Window.from_word(window.word) == window
+    assert window_of(window.word) == window
     assert 0 < window.word < 1 << 64
 
 
 @given(st.integers(0, (1 << 64) - 1))
 def test_any_word_is_a_window_or_none(word: int) -> None:
-    window = Window.from_word(word)
+    window = window_of(word)
     if window is None:
         return
     assert window.word == word and window.start + window.length <= window.period

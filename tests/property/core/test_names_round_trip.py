@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mizar_core import names
-from mizar_core.device_ids import DeviceID, card_of_spot_id, spot_id
+from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from property.core import strategies as draw
 
@@ -26,7 +26,7 @@ def test_any_text_is_a_device_or_refused(text: str) -> None:
 @given(draw.prefixes, draw.profiles)
 def test_resources_of_a_pool(prefix: str, profile: int) -> None:
     slashed = names.parse_resource(names.resource_name(prefix, profile))
-    dotted = names.parse_resource(names.dotted_resource_name(prefix, profile))
+    dotted = names.parse_resource(f"{prefix}.gpu.{profile}")
     assert slashed == names.ParsedResource(prefix, profile, "slashed")
     assert dotted == names.ParsedResource(prefix, profile, "dotted")
 
@@ -37,11 +37,6 @@ def test_resources_of_a_tenant(namespace: str, prefix: str, profile: int) -> Non
     assert parsed is not None and parsed.profile == profile
     assert names.tenant_of(parsed.prefix, prefix) == namespace
     assert names.tenant_of(prefix, prefix) is None
-
-
-@given(st.text(min_size=1, max_size=20))
-def test_spot_ids(uuid: str) -> None:
-    assert card_of_spot_id(spot_id(uuid)) == uuid
 
 
 @given(st.text(max_size=40))

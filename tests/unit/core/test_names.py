@@ -8,11 +8,8 @@ from mizar_core import names
 from mizar_core.device_ids import (
     DeviceID,
     card_of,
-    card_of_spot_id,
     device_ids,
     devices_from_value,
-    devices_ids_value,
-    spot_id,
 )
 from mizar_core.errors import DeviceIDRefused, NameRefused
 from mizar_core.models import Profile
@@ -25,7 +22,6 @@ def test_version_is_the_groups() -> None:
 def test_resources_are_written_as_documented() -> None:
     assert names.resource_name("mizar.share", 2) == "mizar.share/gpu.2"
     assert names.tenant_resource_name("team-a", "mizar.share", 2) == "team-a.mizar.share/gpu.2"
-    assert names.dotted_resource_name("mizar.share", 2) == "mizar.share.gpu.2"
 
 
 @pytest.mark.parametrize(
@@ -107,21 +103,9 @@ def test_devices_lie_on_cards_in_order() -> None:
         card_of(4, shape)
 
 
-def test_spot_ids() -> None:
-    assert spot_id("GPU-abc") == "GPU-abc-spot"
-    assert card_of_spot_id("GPU-abc-spot") == "GPU-abc"
-    for text in ("GPU-abc", "-spot", ""):
-        with pytest.raises(DeviceIDRefused):
-            card_of_spot_id(text)
-
-
 def test_annotations_are_those_of_the_runtime_component() -> None:
     assert names.container_devices_from("main") == "mizar.k8s.io/container-devices-from.main"
-    assert names.container_devices_ids("main") == "mizar.k8s.io/container-devices-ids.main"
     value = devices_from_value(device_ids("team-a", "shadow-2-x7k4q", 2))
     assert json.loads(value) == {
         "_/shadow-2-x7k4q/main": {"*": ["shadow-2-x7k4q-0", "shadow-2-x7k4q-1"]}
-    }
-    assert json.loads(devices_ids_value(["GPU-b", "GPU-a"])) == {
-        "nvidia.com/gpu": ["GPU-a", "GPU-b"]
     }

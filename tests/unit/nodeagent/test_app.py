@@ -31,7 +31,6 @@ from unit.nodeagent.makers import (
     GIB,
     RESOURCE,
     SHADOW,
-    card,
     cards,
     device,
     shadow_object,
@@ -544,4 +543,3 @@ def test_short_paths() -> None:
     assert (
         len(os.fspath(Path("/var/lib/kubelet/device-plugins/mizar-01234567-89abcdef.sock"))) < 108
     )
-    assert card(2).memory_mib == 16384

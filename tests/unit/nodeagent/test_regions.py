@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mizar_core import windows
 from mizar_core.carve import CardLimit
 from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.errors import RegionDamaged
@@ -57,8 +58,8 @@ def test_the_mirror_is_the_headers_layout() -> None:
     assert constants["MIZAR_BYTES_MAX"] == regions.BYTES_MAX
     assert constants["MIZAR_CODE_PAGE"] == regions.CODE_PAGE
     assert constants["MIZAR_CODE_PER_PAGE"] == regions.CODE_PER_PAGE
-    assert constants["MIZAR_WINDOW_BITS"] == regions.WINDOW_BITS
-    assert constants["MIZAR_WINDOW_VALID"] == regions.WINDOW_VALID
+    assert constants["MIZAR_WINDOW_BITS"] == windows.BITS
+    assert constants["MIZAR_WINDOW_VALID"] == windows.VALID
     assert constants["MIZAR_COPY_TO_DEVICE"] == regions.COPY_TO_DEVICE
     assert constants["MIZAR_COPY_TO_HOST"] == regions.COPY_TO_HOST
     assert constants["MIZAR_COPY_DEVICES"] == regions.COPY_DEVICES

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from mizar_core.carve import CardLimit
 from mizar_core.compute import PERIOD_FAR_US
 from mizar_core.models import ComputeMode
-from mizar_core.windows import BITS, VALID, Window
+from mizar_core.windows import Window
 from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.compute.steward import Container, Outside, Steward
 from support.waiting import PATIENCE_S, wait_for
+from support.windows import window_of
 
 GIB = 1 << 30
 MS = 1_000_000
@@ -72,7 +73,7 @@ class Tenant:
 
     @property
     def window(self) -> Window | None:
-        return Window.from_word(self.live().window)
+        return window_of(self.live().window)
 
 
 class Room:
@@ -108,10 +109,6 @@ def room(tmp_path: Path) -> Iterator[Room]:
     found = Room(tmp_path)
     yield found
     found.steward.close()
-
-
-def test_the_words_are_the_headers() -> None:
-    assert (BITS, VALID) == (regions.WINDOW_BITS, regions.WINDOW_VALID)
 
 
 def test_two_who_want_the_card_get_a_window_each(room: Room) -> None:
