@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 
@@ -21,10 +21,7 @@ from mizar_core.errors import CarveRefused
 from mizar_core.fields import Cards, Devices, Name, Scaling
 from mizar_core.models import ComputeMode, Isolation, MemoryMode, Tenancy
 from mizar_core.names import ANNOTATION_CARVE, PHYSICAL_RESOURCE, parse_resource
-from mizar_core.quantities import parse_scaling
-
-WHOLE_CARD: Final = 10_000
-"""The compute of one card, in basis points."""
+from mizar_core.quantities import WHOLE_CARD, parse_scaling
 
 
 class Carve(Model):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
 
-from mizar_core.carve import WHOLE_CARD
 from mizar_core.models import ComputeMode
+from mizar_core.quantities import WHOLE_CARD
 from mizar_core.windows import Window, in_turn
 
 PERIOD_MIN_US: Final = 20_000

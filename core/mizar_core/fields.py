@@ -8,13 +8,29 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
-from mizar_core.names import LABEL_MAX, PREFIX_MAX, is_dns_subdomain
+from mizar_core.names import (
+    LABEL_MAX,
+    LABEL_VALUE,
+    OTHERS,
+    PREFIX_MAX,
+    QUALIFIED_NAME,
+    is_anothers,
+    is_dns_subdomain,
+    is_label_value,
+    is_qualified_name,
+)
 from mizar_core.quantities import MAX_SCALING, parse_quantity, parse_scaling
-from mizar_core.schema import immutable, rule, rules
+from mizar_core.schema import immutable, is_scaling, rule, rules
 
 DEVICES_MAX: Final = 256
 CARDS_MAX: Final = 16
 
+MEMORY_MIN: Final = 64 << 20
+"""Bytes: with less, no CUDA program starts, since its context alone takes more on any card."""
+
+_TOO_LITTLE = "is too little memory for any CUDA program to start: write 64Mi or more"
+_NO_NAME = "is no name of an object: write lower case letters, digits, - and ."
+_NO_LABEL = "is none that a node could have: write it as kubectl get nodes --show-labels does"
 _RESOURCE_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 INT_OR_STRING: Final[dict[str, Any]] = {"x-kubernetes-int-or-string": True}
@@ -33,9 +49,9 @@ def _checked(check: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(run)
 
 
-def _positive(value: str) -> None:
-    if parse_quantity(value) <= 0:
-        raise ValueError(f"'{value}' must be more than 0")
+def _enough(value: str) -> None:
+    if parse_quantity(value) < MEMORY_MIN:
+        raise ValueError(f"'{value}' {_TOO_LITTLE}")
 
 
 def _prefix(value: str) -> None:
@@ -43,31 +59,57 @@ def _prefix(value: str) -> None:
         raise ValueError(f"'{value}' is no DNS name such as mizar.share")
     if "kubernetes.io" in value or value.startswith("requests."):
         raise ValueError(f"'{value}' belongs to Kubernetes: use a DNS name of your own")
+    if is_anothers(value):
+        raise ValueError(f"'{value}' belongs to another device plugin: use a DNS name of your own")
 
 
 def _resource(value: str) -> None:
     domain, _, name = value.partition("/")
     if not is_dns_subdomain(domain) or not _RESOURCE_PART.fullmatch(name):
         raise ValueError(f"'{value}' is no extended resource such as nvidia.com/gpu")
-    if domain.endswith("kubernetes.io"):
+    if domain.endswith("kubernetes.io") or domain.startswith("requests."):
         raise ValueError(f"'{value}' belongs to Kubernetes: name a device plugin's resource")
 
 
+def _object_name(value: str) -> None:
+    if not is_dns_subdomain(value):
+        raise ValueError(f"'{value}' {_NO_NAME}")
+
+
+def _selector(labels: dict[str, str]) -> dict[str, str]:
+    for key, value in labels.items():
+        if not (is_qualified_name(key) and is_label_value(value)):
+            raise ValueError(f"'{key}: {value}' {_NO_LABEL}")
+    return labels
+
+
+_OBJECT_RULE = rule("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')", _NO_NAME)
+_SELECTOR_RULE = rule(
+    f"self.all(k, k.matches('^{QUALIFIED_NAME}$') && self[k].matches('^{LABEL_VALUE}$'))",
+    f"a label {_NO_LABEL}",
+)
 _QUANTITY_RULE = rule(
     "type(self) == int ? self > 0"
     " : isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
     "is no amount of memory: write one above zero, such as 8Gi or 500Mi",
 )
+_ENOUGH_RULE = rule(
+    f"type(self) == int ? self <= 0 || self >= {MEMORY_MIN}"
+    " : !isQuantity(self) || !quantity(self).isGreaterThan(quantity('0'))"
+    f" || !quantity(self).isLessThan(quantity('{MEMORY_MIN}'))",
+    _TOO_LITTLE,
+)
 _SCALING_RULE = rule(
-    r"string(self).matches('^[0-9]{1,2}([.][0-9]{1,4})?$')"
+    f"{is_scaling('self')}"
     f" && double(string(self)) > 0.0 && double(string(self)) <= {MAX_SCALING}.0",
     f'is no scaling: write a number above 0 and at most {MAX_SCALING}, such as "1" or "1.5"',
 )
 _RESOURCE_RULE = rule(
     "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')"
-    " && !self.contains('kubernetes.io/')",
+    " && !self.contains('kubernetes.io/') && !self.startsWith('requests.')",
     "must be an extended resource with one slash, such as nvidia.com/gpu",
 )
+_PHYSICAL = immutable("physicalResource", "make another GPUPool and move quotas to it")
 _PREFIX_RULES = rules(
     rule(
         "self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -78,6 +120,11 @@ _PREFIX_RULES = rules(
         "!self.contains('kubernetes.io') && !self.startsWith('requests.')",
         "resourcePrefix must not contain kubernetes.io nor begin with requests.,"
         " which belong to Kubernetes: use a DNS name of your own",
+    ),
+    rule(
+        f"!{list(OTHERS)}.exists(d, self == d || self.endsWith('.' + d))",
+        "is in the domain of another device plugin, whose resources would be mixed up with the"
+        " pool's: use a DNS name of your own, such as mizar.share",
     ),
     immutable("resourcePrefix", "make another GPUPool with the new prefix and move quotas to it"),
 )
@@ -90,14 +137,24 @@ Text = Annotated[str, StringConstraints(strict=True, max_length=253)]
 Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=253)]
 LabelText = Annotated[str, StringConstraints(strict=True, max_length=LABEL_MAX)]
 LabelName = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=LABEL_MAX)]
-LabelMap = Annotated[dict[str, LabelText], Field(max_length=64)]
+ObjectName = Annotated[
+    str,
+    StringConstraints(strict=True, min_length=1, max_length=253),
+    _checked(_object_name),
+    Field(json_schema_extra=rules(_OBJECT_RULE)),
+]
+NodeSelector = Annotated[
+    dict[str, LabelText],
+    Field(max_length=64, json_schema_extra=rules(_SELECTOR_RULE)),
+    AfterValidator(_selector),
+]
 
-Quantity = Annotated[
+Memory = Annotated[
     str,
     BeforeValidator(_text),
     StringConstraints(strict=True, min_length=1, max_length=32),
-    _checked(_positive),
-    Field(json_schema_extra=rules(_QUANTITY_RULE, **INT_OR_STRING)),
+    _checked(_enough),
+    Field(json_schema_extra=rules(_QUANTITY_RULE, _ENOUGH_RULE, **INT_OR_STRING)),
 ]
 Scaling = Annotated[
     str,
@@ -116,5 +173,5 @@ ResourceName = Annotated[
     str,
     StringConstraints(strict=True, min_length=3, max_length=253),
     _checked(_resource),
-    Field(json_schema_extra=rules(_RESOURCE_RULE)),
+    Field(json_schema_extra=rules(_RESOURCE_RULE, _PHYSICAL)),
 ]

@@ -38,6 +38,7 @@ ANNOTATION_SEQUENCE: Final = "mizar.share/sequence"
 FINALIZER_DRAIN: Final = "mizar.share/drain"
 
 NODE_LABEL_CARD_MODEL: Final = "nvidia.com/gpu.product"
+NODE_LABEL_CARD_MEMORY: Final = "nvidia.com/gpu.memory"
 
 FIELD_MANAGER_OPERATOR: Final = "mizar-operator"
 FIELD_MANAGER_NODEAGENT: Final = "mizar-nodeagent"
@@ -51,6 +52,35 @@ LABEL_MAX: Final = 63
 PREFIX_MAX: Final = 253 - len("requests.") - LABEL_MAX - len(".")
 """Longest resource prefix: with a namespace before it, Kubernetes must still accept
 `requests.{namespace}.{prefix}` as a DNS name of at most 253 characters."""
+
+
+OTHERS: Final = (
+    "aliyun.com",
+    "amazonaws.com",
+    "amd.com",
+    "aws.amazon.com",
+    "cambricon.com",
+    "enflame.com",
+    "furiosa.ai",
+    "google.com",
+    "habana.ai",
+    "huawei.com",
+    "hygon.com",
+    "iluvatar.ai",
+    "intel.com",
+    "kubevirt.io",
+    "metax-tech.com",
+    "mizar.spot",
+    "mthreads.com",
+    "nvidia.com",
+    "qualcomm.com",
+    "rebellions.ai",
+    "tencent.com",
+    "volcano.sh",
+    "xilinx.com",
+)
+"""Domains under which others' device plugins, and Mizar's own for spot pods, offer resources: no
+pool may take its names from them."""
 
 
 class EventReason(StrEnum):
@@ -89,6 +119,15 @@ class ConditionType(StrEnum):
 
 Form = Literal["slashed", "dotted"]
 
+QUALIFIED_NAME: Final = (
+    "([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+"""Keys of labels and taints."""
+
+LABEL_VALUE: Final = "([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
+"""Values of labels and taints."""
+
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(?:\.{_LABEL})*"
 _PROFILE = r"[1-9][0-9]{0,3}"
@@ -110,6 +149,11 @@ class ParsedResource:
     form: Form
 
 
+def is_anothers(prefix: str) -> bool:
+    """Whether a resource prefix lies in the domain of somebody else's device plugin."""
+    return any(prefix == one or prefix.endswith(f".{one}") for one in OTHERS)
+
+
 def is_dns_label(text: str) -> bool:
     """Whether Kubernetes takes `text` for the name of a namespace."""
     return _IS_LABEL.fullmatch(text) is not None
@@ -118,6 +162,16 @@ def is_dns_label(text: str) -> bool:
 def is_dns_subdomain(text: str) -> bool:
     """Whether Kubernetes takes `text` for the name of most objects."""
     return len(text) <= 253 and _IS_SUBDOMAIN.fullmatch(text) is not None
+
+
+def is_qualified_name(text: str) -> bool:
+    """Whether Kubernetes takes `text` for the key of a label or a taint."""
+    return re.fullmatch(QUALIFIED_NAME, text) is not None
+
+
+def is_label_value(text: str) -> bool:
+    """Whether Kubernetes takes `text` for the value of a label or a taint."""
+    return re.fullmatch(LABEL_VALUE, text) is not None
 
 
 def resource_name(prefix: str, profile: int) -> str:

@@ -1,4 +1,5 @@
-"""Kubernetes quantities (`16Gi`, `500M`, `1e9`) and the decimal strings of scalings."""
+"""Kubernetes quantities (`16Gi`, `500M`, `1e9`), the decimal strings of scalings, and the unit of
+compute."""
 
 from __future__ import annotations
 
@@ -19,6 +20,9 @@ _QUANTITY = re.compile(
 _SCALING = re.compile(r"[0-9]{1,2}(?:\.[0-9]{1,4})?")
 
 MAX_SCALING: Final = 16
+
+WHOLE_CARD: Final = 10_000
+"""The compute of one card, in basis points."""
 
 
 def parse_quantity(text: str | int) -> Decimal:

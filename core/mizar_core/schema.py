@@ -39,6 +39,11 @@ def immutable(name: str, instead: str) -> Rule:
     return rule("self == oldSelf", f"{name} cannot be changed: {instead}")
 
 
+def is_scaling(cel: str) -> str:
+    """CEL: whether a value reads as a scaling, so that `double` may be asked of it."""
+    return f"string({cel}).matches('^[0-9]{{1,2}}([.][0-9]{{1,4}})?$')"
+
+
 def list_map(*keys: str) -> JsonDict:
     """A list whose items are told apart by these keys."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}

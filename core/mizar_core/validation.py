@@ -78,8 +78,10 @@ def _same_resources(quota: GPUQuota, other: GPUQuota, pools: Mapping[str, GPUPoo
 
 
 def _same_names(one: GPUPoolSpec, other: GPUPoolSpec) -> bool:
+    if one.resource_prefix == other.resource_prefix:
+        return "Shared" in (one.tenancy, other.tenancy)
     if one.tenancy == other.tenancy:
-        return one.tenancy == "Shared" and one.resource_prefix == other.resource_prefix
+        return False
     shared, own = (one, other) if one.tenancy == "Shared" else (other, one)
     return tenant_of(shared.resource_prefix, own.resource_prefix) is not None
 
@@ -129,7 +131,8 @@ def _cards(wanted: ProfileQuota, pool: GPUPool) -> int:
 
 
 def _check_isolation(quota: GPUQuota, pool: GPUPool) -> list[Problem]:
-    contradiction = isolation_of(pool.spec, quota.spec).contradiction
+    isolation = isolation_of(pool.spec, quota.spec)
+    contradiction = isolation.contradiction or isolation.above(pool.spec.memory_scaling)
     if contradiction is None:
         return []
     return [

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mizar_core.carve import WHOLE_CARD
+from mizar_core.quantities import WHOLE_CARD
 from mizar_kube.logs import get_logger
 from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.container.collect import living

@@ -135,7 +135,11 @@ class LocalNode:
         self.start("kube-proxy", [str(self.binaries / "kube-proxy"), f"--config={config}"])
 
     def start_kubelet(self) -> None:
-        labels = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": self.spec.card_model}
+        labels = {
+            "nvidia.com/gpu.present": "true",
+            "nvidia.com/gpu.product": self.spec.card_model,
+            "nvidia.com/gpu.memory": str(self.spec.card_memory_mib),
+        }
         kubeconfig = self.layout.pki / f"{self.name}.kubeconfig"
         argv = [
             str(self.binaries / "kubelet"),

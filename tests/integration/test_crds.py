@@ -68,7 +68,17 @@ def _numbers(**numbers: int) -> Object:
     return {"profiles": [{"devices": 2, **numbers}]}
 
 
+def _tolerating(**toleration: Any) -> Object:
+    return _pool({"tolerations": [toleration]})
+
+
 NO_SCALING = 'is no scaling: write a number above 0 and at most 16, such as "1" or "1.5"'
+TOO_LITTLE = "is too little memory for any CUDA program to start: write 64Mi or more"
+ANOTHERS = "is in the domain of another device plugin, whose resources would be mixed up"
+ABOVE_HARD = (
+    "memoryScaling above 1 hands out more memory than there is, which isolation.memory Hard forbids"
+)
+MPS = "backend MPS is not built yet: set it to Auto or Shim"
 NO_MEMORY = "is no amount of memory: write one above zero, such as 8Gi or 500Mi"
 A_DNS_NAME = "resourcePrefix must be a DNS name with a dot, in lower case, such as mizar.share"
 NOT_THEIRS = "must not contain kubernetes.io nor begin with requests., which belong to Kubernetes"
@@ -101,18 +111,73 @@ REFUSED = {
     ),
     "a backend that enforces nothing": (
         _pool({"isolation": {"compute": "Hard", "backend": "None"}}),
-        "backend None enforces nothing: let compute be None, or backend be Auto, Shim or MPS",
+        "backend None enforces nothing: let compute be None, or backend be Auto or Shim",
     ),
+    "a backend that is not built": (_pool({"isolation": {"backend": "MPS"}}), MPS),
+    "a quota's backend that is not built": (_quota({"isolation": {"backend": "MPS"}}), MPS),
+    "low power": (_pool({"lowPower": {}}), "lowPower is not built yet: leave it out"),
+    "more memory than there is": (_pool({"memoryScaling": "1.5"}), ABOVE_HARD),
+    "more memory than there is, without quotes": (_pool({"memoryScaling": 2}), ABOVE_HARD),
+    "compute too small to count": (
+        _pool({"coreScaling": "0.0001", **_profiles((2, 1))}),
+        "coreScaling leaves less than a basis point of a card's time to a device: raise it",
+    ),
+    "memory of some bytes": (_pool(_memory(1024)), f"1024: {TOO_LITTLE}"),
+    "memory below 64Mi": (_pool(_memory("63Mi")), f'"63Mi": {TOO_LITTLE}'),
     "prefix no DNS name": (_pool({"resourcePrefix": "Mizar_Share.x"}), A_DNS_NAME),
     "prefix without a dot": (_pool({"resourcePrefix": "mizar"}), A_DNS_NAME),
     "prefix with a slash": (_pool({"resourcePrefix": "mizar.share/gpu"}), A_DNS_NAME),
     "prefix of Kubernetes": (_pool({"resourcePrefix": "gpu.kubernetes.io"}), NOT_THEIRS),
     "prefix of quotas": (_pool({"resourcePrefix": "requests.example.com"}), NOT_THEIRS),
+    "prefix of NVIDIA": (_pool({"resourcePrefix": "nvidia.com"}), f'"nvidia.com": {ANOTHERS}'),
+    "prefix below Intel's": (_pool({"resourcePrefix": "gpu.intel.com"}), ANOTHERS),
+    "prefix of spot pods": (_pool({"resourcePrefix": "mizar.spot"}), ANOTHERS),
+    "prefix of the cards": (
+        _pool({"resourcePrefix": "cards.example", "physicalResource": "cards.example/gpu"}),
+        "resourcePrefix is that of physicalResource, whose device plugin offers under it already",
+    ),
     "prefix too long": (
         _pool({"resourcePrefix": "gpu." + "a" * 180}),
         "may not be more than 180 bytes",
     ),
     "physical resource dotted": (_pool({"physicalResource": "nvidia.com.gpu"}), A_RESOURCE),
+    "physical resource of quotas": (_pool({"physicalResource": "requests.x.com/gpu"}), A_RESOURCE),
+    "a toleration without key and operator": (
+        _tolerating(effect="NoSchedule"),
+        "a toleration without a key must have operator Exists: it then tolerates every taint",
+    ),
+    "a toleration of any value": (
+        _tolerating(key="a", operator="Exists", value="b"),
+        "with operator Exists there must be no value: leave it out, or write operator Equal",
+    ),
+    "seconds without NoExecute": (
+        _tolerating(key="a", operator="Exists", effect="NoSchedule", tolerationSeconds=3),
+        "tolerationSeconds needs effect NoExecute: set the effect or leave the seconds out",
+    ),
+    "a toleration's key": (
+        _tolerating(key="a b", operator="Exists"),
+        "key must be that of a taint, such as nvidia.com/gpu",
+    ),
+    "a toleration's value": (
+        _tolerating(key="a", value="b c"),
+        "value must be that of a taint: letters and digits, between them -, _ and .",
+    ),
+    "a toleration's operator": (
+        _tolerating(key="a", operator="Gt", value="1"),
+        'Unsupported value: "Gt": supported values: "Exists", "Equal"',
+    ),
+    "a label that no node has": (
+        _pool({"nodeSelector": {"a b": "c"}}),
+        "a label is none that a node could have",
+    ),
+    "a label's value that no node has": (
+        _pool({"nodeSelector": {"a": "b c"}}),
+        "a label is none that a node could have",
+    ),
+    "a runtime class that cannot be": (
+        _pool({"runtimeClassName": "NVIDIA"}),
+        '"NVIDIA": is no name of an object',
+    ),
     "pool's name too long": (_pool(name="p" * 64), SHORT),
     "pool's name with a dot": (_pool(name="p.q"), SHORT),
     "a field that does not exist": (
@@ -144,6 +209,12 @@ REFUSED = {
 ONLY_THE_SERVER_KNOWS = {
     "a profile twice",
     "a backend that enforces nothing",
+    "a backend that is not built",
+    "a quota's backend that is not built",
+    "low power",
+    "more memory than there is",
+    "more memory than there is, without quotes",
+    "compute too small to count",
     "pool's name too long",
     "pool's name with a dot",
     "quota's name too long",
@@ -155,7 +226,26 @@ ACCEPTED = {
     "ten over one": _pool(_profiles((10, 1))),
     "memory per device": _pool(_memory("3Gi")),
     "memory in bytes": _pool(_memory(3221225472)),
-    "scalings": _pool({"memoryScaling": "1.5", "coreScaling": 2}),
+    "the least memory per device": _pool(_memory("64Mi")),
+    "scalings": _pool(
+        {
+            "memoryScaling": "1.5",
+            "coreScaling": 2,
+            "isolation": {"memory": "Oversubscribe"},
+        }
+    ),
+    "less memory than there is": _pool({"memoryScaling": "0.5"}),
+    "tolerations": _pool(
+        {
+            "tolerations": [
+                {"operator": "Exists"},
+                {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+                {"key": "team", "value": "a_b.c", "effect": "NoExecute", "tolerationSeconds": 60},
+                {"key": "example.com/empty", "operator": "Equal", "value": ""},
+            ]
+        }
+    ),
+    "a selector": _pool({"nodeSelector": {"topology.kubernetes.io/zone": "a-1", "empty": ""}}),
     "isolation in part": _pool({"isolation": {"compute": "Weighted"}}),
     "a quota": _quota(),
     "a quota with all there is": _quota(
@@ -174,6 +264,11 @@ FOREVER = {
         _pool(name="forever"),
         {"tenancy": "Shared"},
         "tenancy cannot be changed: make another GPUPool and move quotas to it",
+    ),
+    "the physical resource": (
+        _pool(name="forever"),
+        {"physicalResource": "amd.com/gpu"},
+        "physicalResource cannot be changed: make another GPUPool and move quotas to it",
     ),
     "a profile's cards": (
         _pool(_profiles((4, 2)), name="forever"),

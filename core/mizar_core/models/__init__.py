@@ -36,7 +36,6 @@ from mizar_core.models.pool import (
     ModelCounts,
     Profile,
     Tenancy,
-    Toleration,
 )
 from mizar_core.models.shadowpod import (
     CardStatus,
@@ -48,6 +47,7 @@ from mizar_core.models.shadowpod import (
     ShadowPodSpec,
     ShadowPodStatus,
 )
+from mizar_core.models.toleration import Toleration
 
 __all__ = [
     "BUILT_IN_PROFILES",

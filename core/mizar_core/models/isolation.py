@@ -7,15 +7,19 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from mizar_core.base import Model
+from mizar_core.quantities import parse_scaling
 from mizar_core.schema import rule, rules
 
 MemoryMode = Literal["Hard", "Oversubscribe"]
 ComputeMode = Literal["None", "Hard", "Soft", "Weighted"]
 Backend = Literal["Auto", "Shim", "MPS", "None"]
 
-NOTHING_ENFORCES = (
-    "backend None enforces nothing: let compute be None, or backend be Auto, Shim or MPS"
+NOTHING_ENFORCES = "backend None enforces nothing: let compute be None, or backend be Auto or Shim"
+ABOVE_HARD = (
+    "memoryScaling above 1 hands out more memory than there is, which isolation.memory Hard"
+    " forbids: let memory be Oversubscribe, or memoryScaling at most 1"
 )
+NOT_BUILT = "backend MPS is not built yet: set it to Auto or Shim"
 
 
 class Isolation(Model):
@@ -23,7 +27,8 @@ class Isolation(Model):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            rule("self.backend != 'None' || self.compute == 'None'", NOTHING_ENFORCES)
+            rule("self.backend != 'None' || self.compute == 'None'", NOTHING_ENFORCES),
+            rule("self.backend != 'MPS'", NOT_BUILT),
         )
     )
 
@@ -49,11 +54,21 @@ class Isolation(Model):
     @property
     def contradiction(self) -> str | None:
         """Why this isolation cannot be had, for a person; None if it can."""
+        if self.backend == "MPS":
+            return NOT_BUILT
         return NOTHING_ENFORCES if self.backend == "None" and self.compute != "None" else None
+
+    def above(self, memory_scaling: str) -> str | None:
+        """Why the memory of a pool with this scaling cannot be kept apart so; None if it can."""
+        return ABOVE_HARD if self.memory == "Hard" and parse_scaling(memory_scaling) > 1 else None
 
 
 class IsolationOverride(Model):
     """What a quota changes of its pool's isolation; what is left out stays as in the pool."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(rule("!has(self.backend) || self.backend != 'MPS'", NOT_BUILT))
+    )
 
     memory: MemoryMode | None = None
     """As in the pool."""

@@ -12,24 +12,31 @@ from mizar_core.fields import (
     Cards,
     Count,
     Devices,
-    LabelMap,
+    Memory,
     Name,
+    NodeSelector,
+    ObjectName,
     Prefix,
-    Quantity,
     ResourceName,
     Scaling,
     Seconds,
-    Text,
 )
-from mizar_core.models.isolation import Isolation
+from mizar_core.models.isolation import ABOVE_HARD, Isolation
 from mizar_core.models.meta import ObjectMeta
-from mizar_core.names import API_VERSION, DEFAULT_PREFIX, PHYSICAL_RESOURCE, ApiVersion
-from mizar_core.quantities import parse_bytes
+from mizar_core.models.toleration import Toleration
+from mizar_core.names import (
+    API_VERSION,
+    DEFAULT_PREFIX,
+    PHYSICAL_RESOURCE,
+    ApiVersion,
+)
+from mizar_core.quantities import WHOLE_CARD, parse_bytes
 from mizar_core.schema import (
     LIST_ATOMIC,
     LIST_SET,
     SHORT_NAME,
     immutable,
+    is_scaling,
     list_map,
     rule,
     rule_about,
@@ -52,6 +59,27 @@ _SAME_SHAPE = rule(
 _TENANCY = immutable("tenancy", "make another GPUPool and move quotas to it")
 
 
+_POOL_RULES = (
+    rule(
+        f"self.isolation.memory != 'Hard' || !{is_scaling('self.memoryScaling')}"
+        " || double(string(self.memoryScaling)) <= 1.0",
+        ABOVE_HARD,
+    ),
+    rule(
+        f"!{is_scaling('self.coreScaling')} || self.profiles.all(p,"
+        f" double(string(self.coreScaling)) * {WHOLE_CARD}.0 * double(p.cards)"
+        " >= double(p.devices))",
+        "coreScaling leaves less than a basis point of a card's time to a device: raise it",
+    ),
+    rule(
+        "!self.physicalResource.startsWith(self.resourcePrefix + '/')",
+        "resourcePrefix is that of physicalResource, whose device plugin offers under it already:"
+        " use a DNS name of your own, such as mizar.share",
+    ),
+    rule("!has(self.lowPower)", "lowPower is not built yet: leave it out"),
+)
+
+
 class Profile(Model):
     """A shape of shadow pods: `devices` virtual devices over `cards` cards."""
 
@@ -63,7 +91,7 @@ class Profile(Model):
     cards: Cards
     """Cards per shadow pod; every card carries devices / cards virtual devices."""
 
-    memory: Quantity | None = None
+    memory: Memory | None = None
     """Card memory per virtual device, such as 8Gi. By default, and at most, an even share."""
 
     @model_validator(mode="after")
@@ -81,16 +109,6 @@ class Profile(Model):
 BUILT_IN_PROFILES = tuple(Profile(devices=n, cards=n // 2) for n in (2, 4, 8, 16))
 
 
-class Toleration(Model):
-    """A taint that the pool's shadow pods tolerate, as in a pod's spec."""
-
-    key: Text | None = None
-    operator: Literal["Exists", "Equal"] | None = None
-    value: Text | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    toleration_seconds: Annotated[int, Field(strict=True)] | None = None
-
-
 class LowPower(Model):
     """When a card whose owner declared itself low-power counts as idle and may be lent."""
 
@@ -104,12 +122,15 @@ class LowPower(Model):
 class GPUPoolSpec(Model):
     """Which cards are shared, and how."""
 
-    node_selector: LabelMap = Field(default_factory=dict)
+    model_config = ConfigDict(json_schema_extra=rules(*_POOL_RULES))
+
+    node_selector: NodeSelector = Field(default_factory=dict)
     """Labels of the nodes whose cards are shared; all nodes by default."""
 
     card_models: Annotated[tuple[Name, ...], Field(max_length=32, json_schema_extra=LIST_SET)] = ()
-    """Patterns such as NVIDIA-A100-*, matched with the node's label nvidia.com/gpu.product and
-    the name that NVML gives; all models by default."""
+    """Patterns such as NVIDIA-A100-*, one of which the node's label nvidia.com/gpu.product must
+    match; all models by default, nodes without the label too. Upper and lower case are the same,
+    and so are blank and dash: NVML's "NVIDIA A100-SXM4-40GB" is that label's value."""
 
     profiles: Annotated[
         tuple[Profile, ...],
@@ -141,14 +162,20 @@ class GPUPoolSpec(Model):
     ] = ()
     """Taints that the shadow pods tolerate."""
 
-    runtime_class_name: Name | None = None
+    runtime_class_name: ObjectName | None = None
     """The runtime class of shadow pods."""
 
     physical_resource: ResourceName = PHYSICAL_RESOURCE
     """The resource by which the stock device plugin hands out whole cards."""
 
     low_power: LowPower | None = None
-    """Lend whole cards whose owners declared themselves low-power; by default, never."""
+    """Not built yet. Lend whole cards whose owners declared themselves low-power."""
+
+    @model_validator(mode="after")
+    def _others_prefix(self) -> GPUPoolSpec:
+        if self.physical_resource.startswith(f"{self.resource_prefix}/"):
+            raise ValueError(f"'{self.resource_prefix}' is the prefix of physicalResource")
+        return self
 
     def profile(self, devices: int) -> Profile | None:
         """The pool's profile of that many devices."""
@@ -166,9 +193,6 @@ class CardCounts(Model):
 
     healthy: Count = 0
     """Fit for use."""
-
-    lent: Count = 0
-    """To spot pods."""
 
     @computed_field(json_schema_extra={"maxLength": 32})  # type: ignore[prop-decorator]
     @property

@@ -102,7 +102,7 @@ def pool_figures(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCo
     for one in models.values():
         sums.update(one)
     per_model = [ModelCounts(model=name, **models[name]) for name in sorted(models)]
-    return CardCounts(lent=0, **sums), tuple(per_model[:MODELS_MAX])
+    return CardCounts(**sums), tuple(per_model[:MODELS_MAX])
 
 
 def held_per_node(draft: Draft) -> Counter[str]:

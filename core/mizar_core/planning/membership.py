@@ -16,13 +16,21 @@ def in_pool(node: NodeView, pool: GPUPool) -> bool:
         return False
     if pool.spec.physical_resource not in node.cards:
         return False
-    model = node.label(NODE_LABEL_CARD_MODEL) or ""
-    return not pool.spec.card_models or matches(model, pool.spec.card_models)
+    if not pool.spec.card_models:
+        return True
+    # Without the label nobody could say in a pod's affinity that the node will do.
+    model = node.label(NODE_LABEL_CARD_MODEL)
+    return model is not None and matches(model, pool.spec.card_models)
 
 
 def matches(model: str, globs: Iterable[str]) -> bool:
-    """Whether one of the globs fits the model as a node's label has it (`-` instead of blanks)."""
-    return any(fnmatchcase(model, glob.replace(" ", "-")) for glob in globs)
+    """Whether one of the globs fits the model, as a node's label or as NVML has it: the label has
+    `-` for blanks. Case does not count."""
+    return any(fnmatchcase(_plain(model), _plain(glob)) for glob in globs)
+
+
+def _plain(text: str) -> str:
+    return text.replace(" ", "-").lower()
 
 
 def models_of(pool: GPUPool, nodes: Iterable[NodeView]) -> tuple[str, ...] | None:

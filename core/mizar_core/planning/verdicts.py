@@ -10,6 +10,7 @@ from mizar_core.models import CardCounts, GPUPool, GPUQuota
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.pots import Place, Spot
+from mizar_core.planning.sizes import misfit
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView, quota_key
 from mizar_core.planning.stages import Stage
 from mizar_core.planning.words import counted
@@ -80,9 +81,11 @@ def exhausted(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict:
 
 
 def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> Verdict:
-    """Whether a pool has cards to share, under a name of its own."""
+    """Whether a pool has cards to share, large enough, under a name of its own."""
     if problems := check_pool_among(pool, draft.pools.values()):
         return Verdict(False, "BadPool", str(problems[0]))
+    if cards.total and (problem := misfit(pool, draft.nodes.values())):
+        return Verdict(False, "ProfileTooLarge", problem)
     if cards.total:
         return Verdict(
             True, "CardsFound", f"{counted(cards.total, 'card')}, {cards.healthy} healthy"

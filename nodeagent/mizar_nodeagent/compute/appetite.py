@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from mizar_core.carve import WHOLE_CARD
+from mizar_core.quantities import WHOLE_CARD
 
 LOOK_NS: Final = 100_000_000
 CALM_LOOKS: Final = 10

@@ -12,8 +12,5 @@ def wants_shim(isolation: Isolation) -> bool:
 
 def unenforced(isolation: Isolation) -> str | None:
     """What the quota asks for and nobody enforces, as a sentence; None if all is well."""
-    if problem := isolation.contradiction:
-        return f"isolation: {problem}"
-    if isolation.backend == "MPS":
-        return "isolation.backend MPS is not built yet: set it to Auto or Shim"
-    return None
+    problem = isolation.contradiction
+    return None if problem is None else f"isolation: {problem}"

@@ -6,7 +6,6 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mizar_core.carve import WHOLE_CARD
 from mizar_core.compute import (
     PERIOD_FAR_US,
     PERIOD_MAX_US,
@@ -20,6 +19,7 @@ from mizar_core.compute import (
     plan,
     rate,
 )
+from mizar_core.quantities import WHOLE_CARD
 from mizar_core.windows import CHANGE_US, Window, in_turn
 from support.windows import window_of
 

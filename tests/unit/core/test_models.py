@@ -68,6 +68,12 @@ def test_a_wrong_quota_is_refused(spec: dict[str, Any]) -> None:
         {"resourcePrefix": "gpu.kubernetes.io"},
         {"resourcePrefix": "requests.example"},
         {"resourcePrefix": "nodots"},
+        {"resourcePrefix": "gpu.intel.com"},
+        {"resourcePrefix": "a.example", "physicalResource": "a.example/gpu"},
+        {"profiles": [{"devices": 2, "cards": 1, "memory": "63Mi"}]},
+        {"tolerations": [{"effect": "NoSchedule"}]},
+        {"nodeSelector": {"a b": "c"}},
+        {"runtimeClassName": "A"},
     ],
 )
 def test_a_wrong_pool_is_refused(spec: dict[str, Any]) -> None:
@@ -77,10 +83,10 @@ def test_a_wrong_pool_is_refused(spec: dict[str, Any]) -> None:
 
 def test_numbers_without_quotes_are_quantities_and_scalings() -> None:
     spec = models.GPUPoolSpec.from_dict(
-        {"memoryScaling": 2, "profiles": [{"devices": 1, "cards": 1, "memory": 1024}]}
+        {"memoryScaling": 2, "profiles": [{"devices": 1, "cards": 1, "memory": 1 << 30}]}
     )
     assert spec.memory_scaling == "2"
-    assert spec.profiles[0].memory_bytes == 1024
+    assert spec.profiles[0].memory_bytes == 1 << 30
 
 
 def test_a_quota_overrides_its_pool_field_by_field() -> None:

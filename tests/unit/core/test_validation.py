@@ -49,6 +49,18 @@ def test_a_quota_that_fits_its_pool_has_no_problem() -> None:
             "with what pool 'default' says, backend None enforces nothing",
         ),
         (
+            _quota(isolation={"backend": "MPS"}),
+            _pool(),
+            "spec.isolation",
+            "backend MPS is not built yet: set it to Auto or Shim",
+        ),
+        (
+            _quota(isolation={"memory": "Hard"}),
+            _pool(memoryScaling="1.5", isolation={"memory": "Oversubscribe"}),
+            "spec.isolation",
+            "memoryScaling above 1 hands out more memory than there is",
+        ),
+        (
             _quota(namespace="requests"),
             _pool(),
             "metadata.namespace",
@@ -63,6 +75,11 @@ def test_a_quota_that_does_not_fit(
     assert problem.field == field
     assert sentence in problem.message
     assert str(problem).startswith(f"{field}: ")
+
+
+def test_memory_up_to_the_cards_own_may_be_kept_hard() -> None:
+    for scaling in ("1", "0.5"):
+        assert check_quota_against_pool(_quota(), _pool(memoryScaling=scaling)) == []
 
 
 def test_any_namespace_may_use_a_shared_pool() -> None:
@@ -91,7 +108,8 @@ def test_two_quotas_of_a_namespace_do_not_hand_out_the_same_resource() -> None:
     [
         (_pool("a"), _pool("b"), False),
         (_pool("a", tenancy="Shared"), _pool("b", tenancy="Shared"), True),
-        (_pool("a", tenancy="Shared"), _pool("b"), False),
+        (_pool("a", tenancy="Shared"), _pool("b"), True),
+        (_pool("a", tenancy="Shared"), _pool("b", resourcePrefix="b.example.com"), False),
         (_pool("a", tenancy="Shared", resourcePrefix="team-a.mizar.share"), _pool("b"), True),
         (_pool("a", tenancy="Shared"), _pool("a", tenancy="Shared"), False),
     ],

@@ -4,7 +4,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from mizar_core.models import GPUQuotaStatus
+import pytest
+
+from mizar_core.models import GPUPoolStatus, GPUQuotaStatus
 from mizar_core.names import EventReason, shadow_name
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import (
@@ -15,6 +17,7 @@ from mizar_core.planning.actions import (
     Drain,
     EmitEvent,
     RemoveFinalizer,
+    WritePoolStatus,
     WriteQuotaStatus,
 )
 from mizar_core.planning.snapshot import NodeView, PodView, ShadowView
@@ -42,6 +45,11 @@ def _snapshot(**parts: Any) -> Snapshot:
 def _status(snapshot: Snapshot, namespace: str = "team-a") -> GPUQuotaStatus:
     found = _of(WriteQuotaStatus, snapshot)
     return next(one.status for one in found if one.quota[0] == namespace)
+
+
+def _pool_status(snapshot: Snapshot) -> GPUPoolStatus:
+    (found,) = _of(WritePoolStatus, snapshot)
+    return found.status
 
 
 def _draining(**fields: Any) -> ShadowView:
@@ -183,6 +191,38 @@ def test_only_models_of_the_pool() -> None:
     assert made.models == ("NVIDIA-A100-SXM4-40GB",)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        ("NVIDIA-A100-*", True),
+        ("NVIDIA A100-SXM4-40GB", True),
+        ("nvidia a100*", True),
+        ("*A[13]00*", True),
+        ("*", True),
+        ("A100*", False),
+        ("NVIDIA-A100", False),
+        ("NVIDIA-H100*", False),
+    ],
+)
+def test_patterns_of_models(pattern: str, fits: bool) -> None:
+    """What fits is counted, and named in the affinity exactly as the node's label has it."""
+    label = "NVIDIA-A100-SXM4-40GB"
+    snapshot = _snapshot(
+        pools=(pool(cardModels=[pattern]),),
+        nodes=(_model_node("n1", label),),
+        shares=(waiting("p"),),
+    )
+    assert _pool_status(snapshot).cards.total == (4 if fits else 0)
+    assert [one.models for one in _of(CreateShadow, snapshot)] == [(label,) if fits else ()]
+
+
+def test_cards_of_an_unknown_model_are_no_model_of_the_pool() -> None:
+    """No affinity leads a shadow pod to a node without the label, so its cards don't count."""
+    for patterns, total in ((["*"], 0), ([], 4)):
+        found = _snapshot(pools=(pool(cardModels=patterns),), nodes=(node("n1"),))
+        assert _pool_status(found).cards.total == total
+
+
 def test_a_new_model_of_the_pool_makes_a_waiting_shadow_pod_anew() -> None:
     """A pod's affinity can't be changed, and it may wait for models that are not there."""
     stuck = shadow(pod=PodView(unschedulable="no node", models=()))
@@ -194,6 +234,43 @@ def test_a_new_model_of_the_pool_makes_a_waiting_shadow_pod_anew() -> None:
     )
     assert _of(DeleteShadow, snapshot)
     assert [one.models for one in _of(CreateShadow, snapshot)] == [("A100",)]
+
+
+def _pool_ready(memory: str | None, mib: str | None, **spec: Any) -> tuple[str, str, str]:
+    profile = {"devices": 2, "cards": 1} | ({"memory": memory} if memory else {})
+    made = node("n1")
+    if mib is not None:
+        made = replace(made, labels=made.labels | {("nvidia.com/gpu.memory", mib)})
+    pools = (pool(**{"profiles": [profile], **spec}),)
+    (ready,) = _pool_status(_snapshot(pools=pools, nodes=(made,))).conditions
+    return ready.status, ready.reason, ready.message
+
+
+def test_memory_that_fits_no_card_of_the_pool_is_said() -> None:
+    assert _pool_ready("8193Mi", "16384") == (
+        "False",
+        "ProfileTooLarge",
+        "profile 2: an even share of the pool's largest card, 16384 MiB, is 8192 MiB per device,"
+        " less than its memory 8193Mi: lower that, or take fewer devices",
+    )
+    assert _pool_ready("8Gi", "16384")[:2] == ("True", "CardsFound")
+    assert _pool_ready(None, "16384")[:2] == ("True", "CardsFound")
+
+
+def test_scaled_memory_may_be_larger_than_the_card() -> None:
+    oversubscribed = {"memoryScaling": "2", "isolation": {"memory": "Oversubscribe"}}
+    assert _pool_ready("16Gi", "16384", **oversubscribed)[0] == "True"
+    assert _pool_ready("16385Mi", "16384", **oversubscribed)[0] == "False"
+
+
+def test_shares_too_small_for_any_program_are_said() -> None:
+    assert "is 63 MiB per device, too little for any CUDA program" in _pool_ready(None, "127")[2]
+    assert _pool_ready(None, "128")[0] == "True"
+
+
+@pytest.mark.parametrize("mib", [None, "", "many", "-1"])
+def test_nothing_is_said_of_cards_of_unknown_size(mib: str | None) -> None:
+    assert _pool_ready("80Gi", mib)[0] == "True"
 
 
 # What comes to an end.
