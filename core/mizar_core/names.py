@@ -27,7 +27,7 @@ PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
 LABEL_SHADOW_POD: Final = "mizar.share/shadow-pod"
 LABEL_SHARE_POD: Final = "mizar.share/share-pod"
 """Set to "true" at admission on every pod that asks for devices, so that the operator watches these
-alone and not all pods of the cluster."""
+alone and not all pods of the cluster. On a pod that asks for none it does nothing."""
 
 LABEL_POOL: Final = "mizar.share/pool"
 LABEL_QUOTA: Final = "mizar.share/quota"

@@ -123,6 +123,18 @@ def in_template(kind: str, api: str, key: str, **more: Any) -> Object:
 def test_a_pod_gets_its_tenants_resource(kube: Kube, written: str) -> None:
     stored = dry_run(kube, objects.share_pod(TENANT, "x", written))
     assert limits_of(stored["spec"]) == {MINE: "1"}
+    assert stored["metadata"]["labels"] == {"mizar.share/share-pod": "true"}
+
+
+def test_labels_of_ones_own_stay(kube: Kube) -> None:
+    pod = objects.share_pod(TENANT, "x")
+    pod["metadata"]["labels"] = {"app": "x", "mizar.share/share-pod": "no"}
+    assert dry_run(kube, pod)["metadata"]["labels"] == {"app": "x", "mizar.share/share-pod": "true"}
+
+
+def test_other_pods_get_no_label(kube: Kube) -> None:
+    assert "labels" not in dry_run(kube, objects.plain_pod(TENANT, "x"))["metadata"]
+    assert "labels" not in dry_run(kube, objects.whole_card_pod(TENANT, "x"))["metadata"]
 
 
 SELECTOR = {"selector": {"matchLabels": {"app": "x"}}}
@@ -181,6 +193,36 @@ REFUSED = {
         None,
         f"it belongs to namespace '{OTHER}': ask for mizar.share/gpu.2",
     ),
+    "no profile": (
+        {"mizar.share/gpu": 1},
+        None,
+        "mizar.share/gpu: it names no profile: ask for one of mizar.share/gpu.2,",
+    ),
+    "no profile, dotted": (
+        {"mizar.share.gpu": 1},
+        None,
+        "mizar.share.gpu: it names no profile: ask for one of mizar.share/gpu.2,",
+    ),
+    "a word for a profile": (
+        {"mizar.share/gpu.x": 1},
+        None,
+        "mizar.share/gpu.x: it names no profile: ask for one of mizar.share/gpu.2,",
+    ),
+    "a nought before the profile": (
+        {"mizar.share/gpu.02": 1},
+        None,
+        "mizar.share/gpu.02: it names no profile: write mizar.share/gpu.2",
+    ),
+    "a nought before the profile, dotted": (
+        {"mizar.share.gpu.02": 1},
+        None,
+        "mizar.share.gpu.02: it names no profile: write mizar.share/gpu.2",
+    ),
+    "another word": (
+        {"mizar.share/half": 1},
+        None,
+        "mizar.share/half: it names no profile: ask for one of mizar.share/gpu.2,",
+    ),
     "an unknown profile": (
         {"mizar.share/gpu.3": 1},
         None,
@@ -221,6 +263,64 @@ def test_refusals_say_what_to_do(kube: Kube, case: str) -> None:
     assert "pods.mizar.share" in said
 
 
+@pytest.mark.parametrize("key", ["mizar.share/gpu", "mizar.share.gpu.02", "mizar.share.gpu"])
+def test_templates_are_refused_in_the_same_words(kube: Kube, key: str) -> None:
+    said = refusal(kube, in_template("Deployment", "apps/v1", key, **SELECTOR))
+    assert "it names no profile" in said
+    assert "templates.mizar.share" in said
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"memoryScaling": 1.5}, 'spec.memoryScaling: write 1.5 in quotes, "1.5"'),
+        ({"coreScaling": True}, "spec.coreScaling: true is no number: write one in quotes"),
+        (
+            {"profiles": [{"devices": 2, "cards": 1, "memory": 8.5}]},
+            'spec.profiles[0].memory: write 8.5 in quotes, "8.5"',
+        ),
+    ],
+)
+def test_a_number_without_quotes_gets_a_sentence(kube: Kube, spec: Object, sentence: str) -> None:
+    pool = objects.pool(f"{RELEASE}-numbers", resourcePrefix="numbers.example.com", **spec)
+    said = refusal(kube, pool)
+    assert sentence in said
+    assert "in body must be of type" not in said
+    status, said = kube.attempt(
+        *("apply", "--server-side", "--dry-run=server", "--filename=-"), input=json.dumps(pool)
+    )
+    assert status != 0
+    assert sentence in said
+
+
+def test_numbers_that_need_no_quotes_pass(kube: Kube) -> None:
+    fine = {"coreScaling": 2, "memoryScaling": "1", "profiles": [{"devices": 2, "cards": 1}]}
+    dry_run(kube, objects.pool(f"{RELEASE}-n", resourcePrefix="numbers.example.com", **fine))
+
+
+def test_a_shared_pool_beside_one_that_keeps_tenants_apart(kube: Kube) -> None:
+    said = refusal(kube, objects.pool(f"{RELEASE}-shared", tenancy="Shared"))
+    assert f"would be mixed up with 'mizar.share' of pool '{RELEASE}'" in said
+
+
+@pytest.mark.parametrize(
+    ("isolation", "pool", "sentence"),
+    [
+        ({"backend": "MPS"}, RELEASE, "backend MPS is not built yet: set it to Auto or Shim"),
+        ({"memory": "Hard"}, f"{RELEASE}-over", "memoryScaling above 1 hands out more memory"),
+    ],
+)
+def test_isolation_that_cannot_be_had(
+    kube: Kube, isolation: Object, pool: str, sentence: str
+) -> None:
+    over = {"memoryScaling": "1.5", "isolation": {"memory": "Oversubscribe"}}
+    kube.apply(objects.pool(f"{RELEASE}-over", resourcePrefix="over.example.com", **over))
+    quota = objects.quota(OTHER, {"devices": 2, "max": 1}, pool=pool, isolation=isolation)
+    said = refusal(kube, quota)
+    kube.delete("gpupool", f"{RELEASE}-over")
+    assert sentence in said
+
+
 def test_a_quota_that_its_pool_cannot_give(kube: Kube) -> None:
     quota = objects.quota(OTHER, {"devices": 3, "max": 1}, pool=RELEASE)
     assert "has no profile of 3 devices: choose among 2, 4, 8, 16" in refusal(kube, quota)
@@ -253,6 +353,19 @@ class TestPolicies:
         for key in ("mizar.share/gpu.2", f"{TENANT}.mizar.share/gpu.2"):
             said = refusal(kube, objects.share_pod("kube-system", "x", key))
             assert "a pod gets devices of its own namespace only" in said
+
+    def test_names_that_are_none_are_refused_where_the_webhook_does_not_look(
+        self, kube: Kube
+    ) -> None:
+        for key in ("mizar.share/gpu", "kube-system.mizar.share/gpu.x", "mizar.share/GPU-2"):
+            said = refusal(kube, objects.share_pod("kube-system", "x", key))
+            assert f"pool {RELEASE} has no resource of that name: ask for mizar.share/gpu.N" in said
+
+    def test_a_share_pod_without_its_label_is_no_pod_that_mizar_sees(self, kube: Kube) -> None:
+        pod = objects.share_pod("kube-system", "x", "kube-system.mizar.share/gpu.2")
+        assert "was not seen by Mizar's webhook, which labels such pods" in refusal(kube, pod)
+        pod["metadata"]["labels"] = {"mizar.share/share-pod": "true"}
+        dry_run(kube, pod)
 
     def test_only_the_operator_makes_shadow_pods(self, kube: Kube) -> None:
         pod = objects.whole_card_pod(TENANT, "x")
@@ -336,6 +449,163 @@ class TestPolicies:
         assert status != 0
         assert f"of shadow pods on its own node, {node}, only" in said
         kube.delete("shadowpod", "shadow-2-abcde", TENANT)
+
+
+CUDA = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+CAPABILITIES = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}
+SECRET = {
+    "name": "NVIDIA_VISIBLE_DEVICES",
+    "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}},
+}
+KEYS = {"configMapRef": {"name": "a"}}
+
+
+def mount(path: str) -> Object:
+    return {"main": {"volumeMounts": [{"name": "v", "mountPath": path}]}}
+
+
+def host(path: str) -> Object:
+    return {"spec": {"volumes": [{"name": "v", "hostPath": {"path": path}}]}}
+
+
+def context(**fields: Any) -> Object:
+    return {"securityContext": fields}
+
+
+VISIBLE = "sets NVIDIA_VISIBLE_DEVICES or the like, which reaches cards beyond the share"
+MOUNTED = "container main mounts a volume over /etc/ld.so.preload, /run/mizar,"
+HOST = "in which limits, devices or containers of the node are kept"
+PRIVILEGED = "is privileged or has the capability SYS_ADMIN"
+
+# What differs from a plain share pod: of its container, of one beside it, of its spec and metadata.
+ESCAPES: dict[str, tuple[Object, str]] = {
+    "all cards": ({"main": {"env": [CUDA]}}, f"container main {VISIBLE}"),
+    "no card for a share": ({"main": {"env": [VOID]}}, VISIBLE),
+    "cards by a secret": ({"main": {"env": [SECRET]}}, VISIBLE),
+    "cards by a prefix": ({"main": {"envFrom": [{**KEYS, "prefix": "NVIDIA_"}]}}, VISIBLE),
+    "cards by half a prefix": ({"main": {"envFrom": [{**KEYS, "prefix": "NV"}]}}, VISIBLE),
+    "all cards beside": ({"beside": {"env": [CUDA]}}, f"container beside {VISIBLE}"),
+    "all cards before": ({"before": {"env": [CUDA]}}, f"container before {VISIBLE}"),
+    "a secret beside": ({"beside": {"env": [SECRET]}}, VISIBLE),
+    "CDI": ({"metadata": {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}}, "cdi.k8s.io/"),
+    "more of the driver": ({"main": {"env": [CAPABILITIES]}}, "main sets NVIDIA_DRIVER_..."),
+    **{
+        f"mount {path}": (mount(path), MOUNTED)
+        for path in (
+            "/etc/ld.so.preload",
+            "/etc//./ld.so.preload/",
+            "etc/ld.so.preload",
+            "/tmp/../etc/ld.so.preload",
+            "/etc",
+            "/",
+            "/run",
+            "/run/mizar",
+            "/var/run",
+            "/var/run/mizar/limits",
+            "/var/run/nvidia-container-devices/all",
+        )
+    },
+    **{
+        f"host {path}": (host(path), f"a share pod may not have hostPath {path}, {HOST}")
+        for path in (
+            "/",
+            "/var",
+            "/var/lib/mizar",
+            "/var/lib/mizar/slots",
+            "/var/lib/kubelet/device-plugins",
+            "/etc",
+            "/etc/cdi",
+            "/var/run/cdi",
+            "/run/containerd/containerd.sock",
+            "//var//lib/./kubelet/",
+        )
+    },
+    "hostPID": ({"spec": {"hostPID": True}}, "a share pod may not have hostPID"),
+    "privileged": ({"main": context(privileged=True)}, f"container main {PRIVILEGED}"),
+    "privileged beside": ({"beside": context(privileged=True)}, f"container beside {PRIVILEGED}"),
+    "SYS_ADMIN": ({"main": context(capabilities={"add": ["SYS_ADMIN"]})}, PRIVILEGED),
+    "every capability": ({"before": context(capabilities={"add": ["all"]})}, PRIVILEGED),
+}
+
+NO_ESCAPE: dict[str, Object] = {
+    "nothing": {},
+    "no card beside": {"beside": {"env": [VOID]}},
+    "other variables": {"main": {"env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}},
+    "a config map": {"main": {"envFrom": [KEYS, {**KEYS, "prefix": "APP_"}]}},
+    "mounts below": mount("/run/app"),
+    "mounts that sound alike": mount("/etc/ld.so.preload.d"),
+    "mounts beside": {"beside": {"volumeMounts": [{"name": "v", "mountPath": "/etc"}]}},
+    "folders of one's own": host("/var/lib/mizarre"),
+    "logs": host("/var/log"),
+    "capabilities": {"main": context(capabilities={"add": ["NET_ADMIN"]}, privileged=False)},
+    "annotations": {"metadata": {"annotations": {"example.com/x": "y"}}},
+}
+
+
+def escaping(changes: Object) -> Object:
+    """A share pod between a container before it and one beside it, with changes."""
+    pod = objects.share_pod(TENANT, "escapes", volumes=[{"name": "v", "emptyDir": {}}])
+    (main,) = pod["spec"]["containers"]
+    plain = {**main, "resources": {}}
+    pod["spec"]["containers"] = [
+        {**main, **changes.get("main", {})},
+        {**plain, "name": "beside", **changes.get("beside", {})},
+    ]
+    pod["spec"]["initContainers"] = [{**plain, "name": "before", **changes.get("before", {})}]
+    pod["spec"] |= changes.get("spec", {})
+    pod["metadata"] |= changes.get("metadata", {})
+    return pod
+
+
+class TestEscapes:
+    """What gets a container past the limits of its share."""
+
+    @pytest.mark.parametrize("case", ESCAPES)
+    def test_is_refused_with_a_sentence(self, kube: Kube, case: str) -> None:
+        changes, sentence = ESCAPES[case]
+        said = refusal(kube, escaping(changes))
+        assert sentence in said
+        assert f"{RELEASE}-share-pods" in said
+        assert "policies.sharePodsMay of Mizar can allow" in said
+
+    @pytest.mark.parametrize("case", NO_ESCAPE)
+    def test_and_nothing_else_is(self, kube: Kube, case: str) -> None:
+        dry_run(kube, escaping(NO_ESCAPE[case]))
+
+    @pytest.mark.parametrize("case", ESCAPES)
+    def test_pods_without_a_share_may(self, kube: Kube, case: str) -> None:
+        pod = escaping(ESCAPES[case][0])
+        pod["spec"]["containers"][0]["resources"] = {}
+        dry_run(kube, pod)
+
+    def test_a_container_for_debugging_gets_no_further(self, kube: Kube) -> None:
+        kube.apply(objects.share_pod(TENANT, "debugged"))
+        debug = {"name": "debug", "image": objects.SAMPLE_IMAGE}
+        for more, sentence in (
+            ({"env": [CUDA]}, f"container debug {VISIBLE}"),
+            (context(privileged=True), f"container debug {PRIVILEGED}"),
+            (context(capabilities={"add": ["SYS_ADMIN"]}), PRIVILEGED),
+            ({}, ""),
+        ):
+            patch = json.dumps({"spec": {"ephemeralContainers": [{**debug, **more}]}})
+            status, said = kube.attempt(
+                *("patch", "pod", "debugged", f"--namespace={TENANT}"),
+                *("--subresource=ephemeralcontainers", f"--patch={patch}"),
+            )
+            assert (status != 0) == bool(sentence), said
+            assert sentence in said
+        kube.delete("pod", "debugged", TENANT, "--grace-period=0", "--force")
+
+    def test_nobody_takes_the_label_off(self, kube: Kube) -> None:
+        kube.apply(objects.share_pod(TENANT, "labelled"))
+        label = ("label", "pod", "labelled", f"--namespace={TENANT}", "--overwrite")
+        for change in ("mizar.share/share-pod-", "mizar.share/share-pod=no"):
+            status, said = kube.attempt(*label, change)
+            assert status != 0
+            assert "keeps its label mizar.share/share-pod, by which Mizar finds it" in said
+        kube.run(*label, "app=x")
+        kube.delete("pod", "labelled", TENANT, "--grace-period=0", "--force")
 
 
 class Agent:

@@ -1,6 +1,6 @@
 """A container's asks, each with what becomes of it. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from mizar_core.pod_requests import Ask, Spec, asks_of
@@ -12,7 +12,8 @@ from mizar_operator.webhook.translate import Verdict, translate
 class PodSpec:
     """A pod's spec, or a template's, within an object at `pointer` (a JSON pointer).
 
-    `old` is the spec before an update. A template's pods are reviewed again when they are made.
+    `old` is the spec before an update. A template's pods are reviewed again when they are made;
+    `labels` are a pod's own.
     """
 
     spec: Spec
@@ -20,6 +21,7 @@ class PodSpec:
     pointer: str = "/spec"
     old: Spec | None = None
     template: bool = False
+    labels: Mapping[str, str] | None = None
 
     @property
     def asks(self) -> list[Ask]:

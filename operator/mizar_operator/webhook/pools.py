@@ -26,6 +26,11 @@ class Pools:
         self._own = set(own)
         self._pools = sorted(pools, key=lambda pool: pool.metadata.name)
 
+    @property
+    def prefixes(self) -> set[str]:
+        """Under which names pools offer their devices."""
+        return {pool.spec.resource_prefix for pool in self._pools}
+
     def match(self, prefix: str, profile: int) -> Match | None:
         """The pool whose resources have this prefix, with or without a tenant before it."""
         found = [

@@ -33,6 +33,7 @@ def pod_spec(request: dict[str, Any]) -> PodSpec | None:
         pointer="/" + "/".join(path),
         old=_at(request.get("oldObject"), path),
         template=resource != ("", "pods"),
+        labels=_at(request.get("object"), ("metadata", "labels")),
     )
 
 

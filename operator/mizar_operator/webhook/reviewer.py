@@ -11,6 +11,7 @@ from mizar_operator.webhook.judged import PodSpec
 from mizar_operator.webhook.knowledge import Knowledge
 from mizar_operator.webhook.reviewed import pod_spec
 from mizar_operator.webhook.rewrite import Decision, review
+from mizar_operator.webhook.unquoted import unquoted
 
 Request = dict[str, Any]
 """The request of an AdmissionReview of admission.k8s.io/v1."""
@@ -30,7 +31,11 @@ class Reviewer:
         self._knowledge = knowledge
 
     async def mutate(self, request: Request) -> Answer:
-        """Translate what a pod or template asks for, or refuse it."""
+        """Translate what a pod or template asks for, or refuse it; refuse a pool with numbers that
+        need quotes."""
+        if request["resource"]["resource"] == "gpupools":
+            sentences = list(unquoted(request["object"]))
+            return refused(request["uid"], sentences) if sentences else allowed(request["uid"])
         if not self._knowledge.synced:
             raise NotReady("the copies of pools and quotas are not complete yet")
         pod = pod_spec(request)

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mizar_core.names import LABEL_SHARE_POD
 from mizar_operator.webhook import rules
 from mizar_operator.webhook.judged import Judged, PodSpec, judge, superseded
+from mizar_operator.webhook.misspelt import misspelt
 from mizar_operator.webhook.pools import Pools
 
 Patch = list[dict[str, Any]]
@@ -29,6 +31,9 @@ def review(pod: PodSpec, pools: Pools) -> Decision:
 
     A template that no pool can satisfy now passes with a warning: the pool may come later.
     """
+    wrong = _distinct(misspelt(pod, pools))
+    if wrong:
+        return Decision(refusals=wrong)
     if pod.asks_nothing_new:
         return Decision()
     everything = judge(pod, pools)
@@ -47,12 +52,22 @@ def review(pod: PodSpec, pools: Pools) -> Decision:
     doubts = _distinct(rules.doubted(kept))
     if refusals or (doubts and not pod.template):
         return Decision(refusals=(*refusals, *doubts), doubtful=True)
+    patch = [*_patch(kept, dropped, pod.pointer), *(_label(pod) if kept else ())]
     return Decision(
-        _patch(kept, dropped, pod.pointer),
+        patch,
         warnings=doubts,
         doubtful=doubtful,
         rewritten={one.ask.key: one.target for one in kept if one.moves},
     )
+
+
+def _label(pod: PodSpec) -> Patch:
+    """The operator watches the pods with this label alone; templates need none."""
+    if pod.template or (pod.labels or {}).get(LABEL_SHARE_POD) == "true":
+        return []
+    if pod.labels is None:
+        return [{"op": "add", "path": "/metadata/labels", "value": {LABEL_SHARE_POD: "true"}}]
+    return [{"op": "add", "path": f"/metadata/labels/{_escaped(LABEL_SHARE_POD)}", "value": "true"}]
 
 
 def _patch(kept: Iterable[Judged], dropped: Iterable[Judged], pointer: str) -> Patch:
@@ -68,7 +83,11 @@ def _patch(kept: Iterable[Judged], dropped: Iterable[Judged], pointer: str) -> P
 
 
 def _pointer(base: str, one: Judged, key: str) -> str:
-    return "/".join((base, *one.ask.path, key.replace("~", "~0").replace("/", "~1")))
+    return "/".join((base, *one.ask.path, _escaped(key)))
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _distinct(sentences: Iterable[str]) -> tuple[str, ...]:

@@ -114,6 +114,7 @@ def test_lint(chart: Chart) -> None:
         {"nodeagent": {"cardAccess": {"strategy": "Magic"}}},
         {"nodeagent": {"stateDir": "relative"}},
         {"logLevel": "loud"},
+        {"policies": {"sharePodsMay": ["everything"]}},
     ],
 )
 def test_wrong_values_are_refused(chart: Chart, values: Object) -> None:
@@ -245,19 +246,21 @@ def test_the_webhook_is_called_for_every_kind_that_it_knows(default: list[Object
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    assert asked == set(POD_SPECS)
+    assert asked == {*POD_SPECS, ("mizar.share", "gpupools")}
 
 
 def test_the_webhook_holds_up_share_pods_only(default: list[Object]) -> None:
     configuration = pick(default, "MutatingWebhookConfiguration", "mizar-webhook")
     for webhook in configuration["webhooks"]:
+        assert webhook["failurePolicy"] == "Fail"
+        assert webhook["sideEffects"] == "None"
+        assert "caBundle" not in webhook["clientConfig"], "an upgrade would take it away"
+        if webhook["name"] == "numbers.mizar.share":
+            continue
         names = [one["name"] for one in webhook["matchConditions"]]
         assert names == ["asks-for-a-share", "asks-anew"]
         (selector,) = webhook["namespaceSelector"]["matchExpressions"]
         assert selector["values"] == ["mizar-system", "kube-system"]
-        assert webhook["failurePolicy"] == "Fail"
-        assert webhook["sideEffects"] == "None"
-        assert "caBundle" not in webhook["clientConfig"], "an upgrade would take it away"
 
 
 def test_several_webhooks_are_spread_and_not_all_evicted(chart: Chart) -> None:
@@ -285,8 +288,32 @@ def test_cert_manager_in_place_of_our_own(chart: Chart) -> None:
     assert read(WebhookSettings, container["args"]).certificate_dir == Path("/certificate")
 
 
+POLICIES = ("tenancy", "shadowPods", "sharePods", "nodeagent")
+ESCAPES = ("visibleDevices", "driverVariables", "mounts", "hostPaths", "hostPID", "privileged")
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+def test_share_pods_may_what_the_values_say(chart: Chart, escape: str) -> None:
+    def sentences(may: list[str]) -> set[str]:
+        policy = chart.render(policies={"sharePodsMay": may})
+        found = pick(policy, "ValidatingAdmissionPolicy", "mizar-share-pods")["spec"]["validations"]
+        return {one.get("message") or one["messageExpression"] for one in found}
+
+    gone = sentences([]) - sentences([escape])
+    assert gone and all(f"policies.sharePodsMay of Mizar can allow {escape}" in one for one in gone)
+    assert len(sentences(list(ESCAPES))) == 1
+
+
+def test_share_pods_keep_off_the_agents_own_folders(chart: Chart) -> None:
+    folders = {"stateDir": "/opt/mizar/", "kubeletDir": "/data/kubelet"}
+    policy = pick(chart.render(nodeagent=folders), "ValidatingAdmissionPolicy", "mizar-share-pods")
+    (paths,) = [one for one in policy["spec"]["variables"] if one["name"] == "folders"]
+    for path in ("/opt/mizar", "/data/kubelet", "/var/lib/kubelet"):
+        assert f"'{path}'" in paths["expression"]
+
+
 def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:
-    without = chart.render(policies={"tenancy": False, "shadowPods": False, "nodeagent": False})
+    without = chart.render(policies=dict.fromkeys(POLICIES, False))
     assert not [one for one in without if "AdmissionPolicy" in one["kind"]]
     monitors = [
         one["metadata"]["name"]

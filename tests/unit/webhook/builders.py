@@ -68,16 +68,22 @@ def decide(
     own: tuple[str, ...] = (),
     old: Object | None = None,
     template: bool = False,
+    labels: dict[str, str] | None = None,
 ) -> Decision:
     """The decision on a pod spec; one default pool if none is given."""
     known = Pools(pools or (pool(),), namespace, own)
-    return review(PodSpec(pod, namespace, "/spec", old, template), known)
+    return review(PodSpec(pod, namespace, "/spec", old, template, labels), known)
 
 
 def patched(pod: Object, decision: Decision) -> Object:
     """The spec with the decision's patch applied."""
+    return dict(patched_object({"metadata": {}, "spec": pod}, decision)["spec"])
+
+
+def patched_object(obj: Object, decision: Decision) -> Object:
+    """The whole object with the decision's patch applied."""
     assert not decision.refusals, decision.refusals
-    return dict(jsonpatch.apply_patch({"spec": pod}, decision.patch)["spec"])
+    return dict(jsonpatch.apply_patch(obj, decision.patch))
 
 
 def limits(pod: Object, at: int = 0) -> Object:

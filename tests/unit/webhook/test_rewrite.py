@@ -10,6 +10,7 @@ from unit.webhook.builders import (
     decide,
     limits,
     patched,
+    patched_object,
     pool,
     spec,
 )
@@ -117,6 +118,74 @@ def test_refusals_say_what_to_do(pod: Object, sentence: str) -> None:
     assert decide(pod).refusals == (sentence,)
 
 
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("mizar.share/gpu.02", "write mizar.share/gpu.2"),
+        ("mizar.share.gpu.02", "write mizar.share/gpu.2"),
+        ("mizar.share/gpu-2", "write mizar.share/gpu.2"),
+        ("mizar.share/GPU.4", "write mizar.share/gpu.4"),
+        ("mizar.share.vgpu-4", "write mizar.share/gpu.4"),
+        ("team-a.mizar.share/gpu.02", "write mizar.share/gpu.2"),
+        ("mizar.share.gpu/2", "write mizar.share/gpu.2"),
+        ("mizar.share/gpu", "ask for one of mizar.share/gpu.2, mizar.share/gpu.4,"),
+        ("mizar.share.gpu", "ask for one of mizar.share/gpu.2, mizar.share/gpu.4,"),
+        ("mizar.share/gpu.x", "ask for one of mizar.share/gpu.2, mizar.share/gpu.4,"),
+        ("mizar.share/gpu.0", "ask for one of mizar.share/gpu.2, mizar.share/gpu.4,"),
+        ("mizar.share/gpu.20000", "ask for one of mizar.share/gpu.2, mizar.share/gpu.4,"),
+        ("mizar.share/half", "ask for one of mizar.share/gpu.2, mizar.share/gpu.4,"),
+    ],
+)
+@pytest.mark.parametrize("template", [False, True])
+def test_a_name_that_means_a_share_and_is_none(key: str, instead: str, template: bool) -> None:
+    (sentence,) = decide(asking(key), template=template).refusals
+    assert sentence.startswith(f"container 'main', {key}: it names no profile: {instead}")
+
+
+def test_a_misspelt_name_without_any_pool() -> None:
+    other = pool("other", resourcePrefix="example.com")
+    (sentence,) = decide(asking("mizar.share/gpu"), other).refusals
+    assert sentence.endswith("ask for mizar.share/gpu.N, with the N of a profile of a GPUPool")
+
+
+def test_a_misspelt_name_of_a_pool_with_another_prefix() -> None:
+    own = pool(resourcePrefix="gpus.example.com")
+    (sentence,) = decide(asking("gpus.example.com/gpu.02"), own).refusals
+    assert sentence.endswith("write gpus.example.com/gpu.2")
+    for foreign in ("gpus.example.com/fpga", "example.com/gpu", "more.gpus.example.com.net/gpu"):
+        assert decide(asking(foreign), own).refusals == ()
+
+
+def test_what_was_misspelt_before_does_not_hold_up_an_update() -> None:
+    """Nobody can mend a pod; and whoever mends a template sends the right name."""
+    assert decide(asking("mizar.share/gpu"), old=asking("mizar.share/gpu")) == Decision()
+
+
+class TestLabel:
+    """The operator watches pods by label, so every share pod has it."""
+
+    @pytest.mark.parametrize("labels", [None, {}, {"app": "x"}, {"mizar.share/share-pod": "no"}])
+    def test_a_share_pod_gets_it(self, labels: dict[str, str] | None) -> None:
+        metadata = {} if labels is None else {"labels": labels}
+        spec = asking("mizar.share/gpu.2")
+        made = patched_object({"metadata": metadata, "spec": spec}, decide(spec, labels=labels))
+        assert made["metadata"]["labels"] == {**(labels or {}), "mizar.share/share-pod": "true"}
+
+    def test_also_when_its_name_needs_no_translation(self) -> None:
+        pod = {"metadata": {}, "spec": asking(MINE)}
+        assert patched_object(pod, decide(pod["spec"]))["metadata"]["labels"]
+
+    def test_who_has_it_keeps_it(self) -> None:
+        assert decide(asking(MINE), labels={"mizar.share/share-pod": "true"}) == Decision()
+
+    @pytest.mark.parametrize("key", ["nvidia.com/gpu", "cpu", "amd.com/gpu.2"])
+    def test_other_pods_do_not_get_it(self, key: str) -> None:
+        assert decide(asking(key)).patch == []
+
+    def test_templates_need_none(self) -> None:
+        assert decide(asking("mizar.share/gpu.2"), template=True).patch == []
+
+
 def test_without_any_pool_a_pod_would_wait_for_ever() -> None:
     sentence = "no GPUPool offers mizar.share/gpu.2: create one, then the pod again"
     other = pool("other", resourcePrefix="example.com")
@@ -154,13 +223,13 @@ def test_the_pool_that_the_namespaces_quota_names_decides() -> None:
     assert decide(asking("mizar.share/gpu.3"), pool("big"), small, own=("big",)).refusals
     shared = pool("shared", tenancy="Shared")
     before = asking("mizar.share/gpu.2")
-    assert decide(before, pool("apart"), shared, own=("shared",)).patch == []
-    assert decide(before, pool("apart"), shared, own=("apart",)).patch != []
+    assert patched(before, decide(before, pool("apart"), shared, own=("shared",))) == before
+    assert patched(before, decide(before, pool("apart"), shared, own=("apart",))) != before
 
 
 def test_a_pool_called_like_a_tenants_resource_takes_nothing_from_the_tenant() -> None:
     odd = pool("odd", resourcePrefix="team-a.mizar.share")
-    assert decide(asking(MINE), pool(), odd) == Decision()
+    assert patched(asking(MINE), decide(asking(MINE), pool(), odd)) == asking(MINE)
 
 
 class TestUpdates:

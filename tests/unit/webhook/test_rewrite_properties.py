@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mizar_core.names import parse_resource, tenant_of
-from mizar_core.pod_requests import asks_of
+from mizar_core.names import LABEL_SHARE_POD, parse_resource, tenant_of
+from mizar_core.pod_requests import asks_of, devices_asked
 from support.effort import effort
-from unit.webhook.builders import Object, decide, patched, pool
+from unit.webhook.builders import Object, decide, patched, patched_object, pool
 
 POOLS = (pool(), pool("shared", tenancy="Shared", resourcePrefix="shared.example.com"))
 NAMESPACE = "team-a"
@@ -24,7 +24,7 @@ prefixes = st.sampled_from(
 shares = st.builds(
     "{}{}gpu.{}".format, prefixes, st.sampled_from("./"), st.sampled_from([2, 3, 4, 16])
 )
-others = st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "x/gpu.", "mizar.share/gpu.02", "~/~"])
+others = st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "x/gpu.", "example.com/gpu.02", "~/~"])
 maps = st.dictionaries(st.one_of(shares, others), st.sampled_from(["1", "2"]), max_size=3)
 
 
@@ -62,17 +62,18 @@ def is_share(key: str) -> bool:
     )
 
 
-@effort(20)
+@effort(60)
 @given(specs, st.booleans())
 def test_a_second_review_finds_nothing_to_do(spec: Object, template: bool) -> None:
     decision = decide(spec, *POOLS, template=template)
     if not decision.refusals:
         after = patched(spec, decision)
-        again = decide(after, *POOLS, template=template)
+        labels = {LABEL_SHARE_POD: "true"}
+        again = decide(after, *POOLS, template=template, labels=labels)
         assert (again.patch, again.refusals) == ([], ())
 
 
-@effort(20)
+@effort(60)
 @given(specs, st.booleans())
 def test_nobody_elses_resources_are_touched(spec: Object, template: bool) -> None:
     decision = decide(spec, *POOLS, template=template)
@@ -80,7 +81,7 @@ def test_nobody_elses_resources_are_touched(spec: Object, template: bool) -> Non
         assert foreign_entries(patched(spec, decision)) == foreign_entries(spec)
 
 
-@effort(20)
+@effort(60)
 @given(specs)
 def test_an_accepted_pod_asks_for_its_own_tenants_devices_only(spec: Object) -> None:
     decision = decide(spec, *POOLS)
@@ -91,7 +92,18 @@ def test_an_accepted_pod_asks_for_its_own_tenants_devices_only(spec: Object) -> 
                 assert ask.parsed.prefix in ("team-a.mizar.share", "shared.example.com")
 
 
-@effort(20)
+@effort(60)
+@given(specs, st.none() | st.just({"app": "x"}))
+def test_whoever_gets_devices_has_the_label(spec: Object, labels: dict[str, str] | None) -> None:
+    decision = decide(spec, *POOLS, labels=labels)
+    if not decision.refusals:
+        metadata = {} if labels is None else {"labels": labels}
+        after = patched_object({"metadata": metadata, "spec": spec}, decision)
+        asks = any(is_share(key) for key in devices_asked(after["spec"]))
+        assert (LABEL_SHARE_POD in after["metadata"].get("labels", {})) == asks
+
+
+@effort(60)
 @given(specs)
 def test_amounts_stay(spec: Object) -> None:
     def amounts(one: Object) -> list[tuple[int, str]]:
@@ -102,7 +114,7 @@ def test_amounts_stay(spec: Object) -> None:
         assert amounts(patched(spec, decision)) == amounts(spec)
 
 
-@effort(20)
+@effort(60)
 @given(specs, st.booleans())
 def test_an_update_that_asks_for_nothing_new_passes(spec: Object, template: bool) -> None:
     decision = decide(spec, *POOLS, old=spec, template=template)

@@ -94,6 +94,7 @@ async def test_a_pod_is_patched() -> None:
         {"op": "remove", "path": f"{base}/requests/mizar.share.gpu.2"},
         {"op": "add", "path": f"{base}/limits/team-a.mizar.share~1gpu.2", "value": "1"},
         {"op": "add", "path": f"{base}/requests/team-a.mizar.share~1gpu.2", "value": "1"},
+        {"op": "add", "path": "/metadata/labels", "value": {"mizar.share/share-pod": "true"}},
     ]
 
 

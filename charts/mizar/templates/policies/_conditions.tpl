@@ -1,0 +1,42 @@
+{{- /* CEL: whether a pod has the label of share pods. Call with the pod, such as "object". */ -}}
+{{- define "mizar.cel.isSharePod" -}}
+has({{ . }}.metadata.labels) && 'mizar.share/share-pod' in {{ . }}.metadata.labels &&
+{{ . }}.metadata.labels['mizar.share/share-pod'] == 'true'
+{{- end -}}
+
+{{- /* CEL: whether the container c of a share pod gets devices. */ -}}
+{{- define "mizar.cel.hasDevices" -}}
+has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(k, k.matches('/gpu[.][0-9]+$'))
+{{- end -}}
+
+{{- /* CEL: whether the container c sets a variable, as far as its spec tells: the keys of a ConfigMap
+       or Secret don't stand there, only what is put before them. Call with a pattern of names. */ -}}
+{{- define "mizar.cel.setsVariable" -}}
+(has(c.env) && c.env.exists(e, e.name.matches('^{{ . }}$'))) ||
+(has(c.envFrom) && c.envFrom.exists(e, has(e.prefix) && e.prefix != '' &&
+(e.prefix.startsWith('NVIDIA_') || 'NVIDIA_'.startsWith(e.prefix))))
+{{- end -}}
+
+{{- /* CEL: a path with a slash behind each part, without what changes nothing in it: empty parts,
+       dots, /var before /run. */ -}}
+{{- define "mizar.cel.cleanPath" -}}
+({{ . }}.split('/').filter(s, s != '' && s != '.').map(s, '/' + s).join('') + '/').replace('/var/run/', '/run/')
+{{- end -}}
+
+{{- /* CEL: whether the clean path p is the folder or file f, lies in it, or has it inside. */ -}}
+{{- define "mizar.cel.touches" -}}
+p.startsWith(f + '/') || (f + '/').startsWith(p)
+{{- end -}}
+
+{{- /* The end of a refusal. Call with what policies.sharePodsMay calls it. */ -}}
+{{- define "mizar.mayAllow" -}}
+; policies.sharePodsMay of Mizar can allow {{ . }}
+{{- end -}}
+
+{{- /* CEL: whether the container c gets more of its node than containers do. */ -}}
+{{- define "mizar.cel.isPrivileged" -}}
+has(c.securityContext) && (
+(has(c.securityContext.privileged) && c.securityContext.privileged) ||
+(has(c.securityContext.capabilities) && has(c.securityContext.capabilities.add) &&
+c.securityContext.capabilities.add.exists(a, a.matches('^(?i)(CAP_)?(ALL|SYS_ADMIN)$'))))
+{{- end -}}
