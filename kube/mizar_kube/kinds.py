@@ -56,6 +56,7 @@ NAMESPACE = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 SECRET = Kind("", "v1", "secrets", "Secret")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+RUNTIME_CLASS = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 MUTATING_WEBHOOKS = Kind(
     "admissionregistration.k8s.io",
     "v1",
@@ -83,6 +84,7 @@ KINDS: dict[tuple[str, str], Kind] = {
         SECRET,
         EVENT,
         LEASE,
+        RUNTIME_CLASS,
         MUTATING_WEBHOOKS,
         VALIDATING_WEBHOOKS,
         GPU_POOL,

@@ -19,6 +19,7 @@ from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, Object, Ref
 from mizar_operator import views
 from mizar_operator.caches import NO_POOL, Caches
+from mizar_operator.runtime_classes import RuntimeClasses
 from mizar_operator.views import HolderPod, SharePod
 
 CONFIRMED_FOR_S = 30.0
@@ -89,6 +90,7 @@ class Gatherer:
         self._caches = caches
         self._clock = clock
         self._memories: dict[str, Memory] = {}
+        self._classes = RuntimeClasses(client, clock)
 
     def memory(self, key: str) -> Memory:
         """What is remembered for a key."""
@@ -102,6 +104,11 @@ class Gatherer:
         """Everything that is planned under the key, as the cluster is now. Raises KubeError when
         something looks missing and the API server does not answer."""
         found = await self._look_for(self._suspects(key), self.memory(key))
+        missing = await self._classes.missing(
+            one.spec.runtime_class_name
+            for one in self._pools(key).values()
+            if one.spec.runtime_class_name
+        )
         # In one go from here, so that nothing changes in between.
         memory, pools = self.memory(key), self._pools(key)
         shadows = [self._whole(one, pools, found, memory) for one in self._shadows(key)]
@@ -116,6 +123,7 @@ class Gatherer:
             shares=tuple(shares),
             nodes=tuple({**found.nodes, **nodes}.values()),
             announced=frozenset(memory.announced),
+            missing_classes=missing,
         )
 
     def _pools(self, key: str) -> dict[str, GPUPool]:

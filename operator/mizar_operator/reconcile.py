@@ -14,6 +14,7 @@ from mizar_kube.queue import WorkQueue
 from mizar_operator.apply import Applier, Result
 from mizar_operator.gather import Gatherer, Memory
 from mizar_operator.metrics import Metrics
+from mizar_operator.runtime_classes import BELIEVED_S
 
 log = get_logger(__name__)
 
@@ -57,6 +58,8 @@ class Reconciler:
             result = await self._applier.apply(snapshot, planned.actions)
         memory.announced |= result.announced
         self._come_back(key, memory, planned, result)
+        if snapshot.missing_classes:
+            self._queue.add(key, after=BELIEVED_S + DUE_SLACK_S)
         if result.errors:
             self._metrics.failures.inc()
             raise result.errors[0]

@@ -35,6 +35,7 @@ class Draft:
         self.offers = Offers(self.pools.values(), self.standing.values())
         self.nodes = {one.name: one for one in snapshot.nodes}
         self.shares = snapshot.shares
+        self.missing_classes = snapshot.missing_classes
         self.shadows: dict[Key, ShadowView] = {}
         self.stages: dict[Key, Stage] = {}
         self.usage = Usage()

@@ -166,7 +166,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a plan is made from. `announced`: (uid, reason) of events already posted."""
+    """Everything a plan is made from. `announced`: (uid, reason) of events already posted.
+
+    `missing_classes`: RuntimeClasses that pools name and that don't exist.
+    """
 
     pools: tuple[GPUPool, ...] = ()
     quotas: tuple[GPUQuota, ...] = ()
@@ -174,3 +177,4 @@ class Snapshot:
     shares: tuple[ShareView, ...] = ()
     nodes: tuple[NodeView, ...] = ()
     announced: frozenset[tuple[str, str]] = frozenset()
+    missing_classes: frozenset[str] = frozenset()

@@ -84,6 +84,13 @@ def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> Verdict:
     """Whether a pool has cards to share, large enough, under a name of its own."""
     if problems := check_pool_among(pool, draft.pools.values()):
         return Verdict(False, "BadPool", str(problems[0]))
+    if (wanted := pool.spec.runtime_class_name) in draft.missing_classes:
+        return Verdict(
+            False,
+            "RuntimeClassNotFound",
+            f"there is no RuntimeClass {wanted}, so Kubernetes refuses the pool's shadow pods: "
+            "create it, or change runtimeClassName",
+        )
     if cards.total and (problem := misfit(pool, draft.nodes.values())):
         return Verdict(False, "ProfileTooLarge", problem)
     if cards.total:

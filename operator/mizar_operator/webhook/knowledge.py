@@ -5,11 +5,17 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from pydantic import ValidationError
+
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_kube.client import KubeClient
+from mizar_kube.errors import NotFound
 from mizar_kube.informer import Informer, Watched
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, Object
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, RUNTIME_CLASS, Object, Ref
+from mizar_kube.logs import get_logger
 from mizar_operator.webhook.pools import Pools
+
+log = get_logger(__name__)
 
 # Live reads are on the way of a request that the API server gives up after a few seconds.
 READ_TIMEOUT_S = 2.0
@@ -67,7 +73,16 @@ class Knowledge:
     async def live_pools(self) -> list[GPUPool]:
         """All pools as the API server has them now. Raises KubeError."""
         listing = await self._client.list(GPU_POOL, timeout=READ_TIMEOUT_S)
-        return [GPUPool.from_dict(obj) for obj in listing.items if _stays(obj)]
+        pools = [read_pool(obj) for obj in listing.items if _stays(obj)]
+        return [pool for pool in pools if pool is not None]
+
+    async def has_runtime_class(self, name: str) -> bool:
+        """Whether the API server has it now. Raises KubeError."""
+        try:
+            await self._client.get(Ref(RUNTIME_CLASS, name), timeout=READ_TIMEOUT_S)
+        except NotFound:
+            return False
+        return True
 
     async def live_quotas(self, namespace: str | None) -> list[GPUQuota]:
         """The quotas of a namespace, or of all, as the API server has them now."""
@@ -78,6 +93,16 @@ class Knowledge:
 def pool_of(quota: Object) -> str:
     """The pool that a quota names."""
     return str(quota["spec"]["pool"])
+
+
+def read_pool(obj: Object | None) -> GPUPool | None:
+    """A pool as the API server has it; None without one, and for one of before today's rules, which
+    must not keep anybody from mending it."""
+    try:
+        return None if obj is None else GPUPool.from_dict(obj)
+    except ValidationError as error:
+        log.warning("cannot read a pool", pool=obj and obj["metadata"]["name"], error=error)
+        return None
 
 
 def _stays(obj: Object) -> bool:

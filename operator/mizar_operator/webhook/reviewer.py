@@ -1,6 +1,7 @@
 """Answers the API server's questions: what becomes of a pod, a template, a quota, a pool."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from mizar_core.models import GPUPool, GPUQuota
@@ -8,7 +9,7 @@ from mizar_kube.logs import get_logger
 from mizar_operator.webhook.answers import Answer, allowed, refused
 from mizar_operator.webhook.capacity import Findings, review_pool, review_quota
 from mizar_operator.webhook.judged import PodSpec
-from mizar_operator.webhook.knowledge import Knowledge
+from mizar_operator.webhook.knowledge import Knowledge, read_pool
 from mizar_operator.webhook.reviewed import pod_spec
 from mizar_operator.webhook.rewrite import Decision, review
 from mizar_operator.webhook.unquoted import unquoted
@@ -77,10 +78,15 @@ class Reviewer:
         return review_quota(quota, pools, others)
 
     async def _pool(self, request: Request) -> Findings:
-        pool, old = GPUPool.from_dict(request["object"]), request.get("oldObject")
+        pool, old = GPUPool.from_dict(request["object"]), read_pool(request.get("oldObject"))
         pools = await self._knowledge.live_pools()
         quotas = await self._knowledge.live_quotas(None)
-        return review_pool(pool, GPUPool.from_dict(old) if old else None, pools, quotas)
+        found = review_pool(pool, old, pools, quotas)
+        wanted = pool.spec.runtime_class_name
+        if wanted is None or await self._knowledge.has_runtime_class(wanted):
+            return found
+        missing = f"RuntimeClass '{wanted}' doesn't exist yet: no shadow pod runs until it does"
+        return replace(found, warnings=(*found.warnings, missing))
 
 
 def _refused(request: Request, sentences: Collection[str]) -> Answer:

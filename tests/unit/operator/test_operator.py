@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from mizar_core.names import ANNOTATION_DRAIN
-from mizar_kube.errors import Conflict
-from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Object
+from mizar_kube.errors import Conflict, Forbidden
+from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Object, Ref
 from mizar_operator import telling
 from stateful.harness import KINDS, Harness
 from stateful.memory_api import Write
@@ -49,6 +49,53 @@ def _round(model: Model, operator: Harness, seconds: float = 1) -> None:
     operator.sync(KINDS)
     operator.reconcile()
     model.tick(seconds)
+
+
+def _pool_ready(model: Model) -> Object:
+    (pool,) = model.pools()
+    (ready,) = pool["status"]["conditions"]
+    return dict(ready)
+
+
+def test_a_pool_says_that_its_runtime_class_is_not_there(model: Model, operator: Harness) -> None:
+    (pool,) = model.pools()
+    pool["spec"]["runtimeClassName"] = "nvidia"
+    model.api.touch(pool)
+    _round(model, operator)
+    ready = _pool_ready(model)
+    assert (ready["status"], ready["reason"]) == ("False", "RuntimeClassNotFound")
+    assert ready["message"].startswith("there is no RuntimeClass nvidia, so Kubernetes refuses")
+    model.api.put(
+        {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+    )
+    _round(model, operator, seconds=31)
+    assert _pool_ready(model)["reason"] == "RuntimeClassNotFound"
+    _round(model, operator)
+    assert _pool_ready(model)["reason"] == "CardsFound"
+
+
+def test_it_looks_again_by_itself(model: Model, operator: Harness) -> None:
+    (pool,) = model.pools()
+    pool["spec"]["runtimeClassName"] = "nvidia"
+    assert len(operator.queue) == 0
+    _round(model, operator)
+    model.tick(31)
+    assert len(operator.queue) == 1
+
+
+def test_who_cannot_tell_of_runtime_classes_plans_all_the_same(
+    model: Model, operator: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forbidden(ref: Ref, **_: object) -> Object:
+        raise Forbidden(f"no right to read {ref}")
+
+    (pool,) = model.pools()
+    pool["spec"]["runtimeClassName"] = "nvidia"
+    model.add_share("team-a", "p", GPU, 1)
+    monkeypatch.setattr(model.api, "get", forbidden)
+    _round(model, operator)
+    assert _pool_ready(model)["reason"] == "CardsFound"
+    assert len(_shadows(model)) == 1
 
 
 def _refuse(verb: str, error: Exception) -> Callable[[Write], None]:

@@ -244,6 +244,35 @@ async def test_what_is_refused_is_logged_with_the_sentence(
     assert (allowed["kind"], allowed["name"]) == ("deployments", "web")
 
 
+async def test_a_pool_of_a_runtime_class_that_is_not_there_gets_a_warning() -> None:
+    review = request(pool_object(runtimeClassName="nvidia"), ("mizar.share", "gpupools"))
+    async with running(cluster()) as webhook:
+        response = await webhook.ask("/validate", review)
+        assert response["warnings"] == [
+            "RuntimeClass 'nvidia' doesn't exist yet: no shadow pod runs until it does"
+        ]
+        webhook.objects.put("/apis/node.k8s.io/v1/runtimeclasses/nvidia", {"handler": "nvidia"})
+        assert "warnings" not in await webhook.ask("/validate", review)
+
+
+async def test_a_pool_of_before_todays_rules_can_be_mended() -> None:
+    old = pool_object(tolerations=[{"effect": "NoSchedule"}])
+    objects = cluster()
+    objects.put(f"{POOLS}/default", old)
+    async with running(objects) as webhook:
+        review = request(pool_object(), ("mizar.share", "gpupools"), old=old)
+        assert (await webhook.ask("/validate", review))["allowed"]
+        review = request(quota_object(), ("mizar.share", "gpuquotas"))
+        assert (await webhook.ask("/validate", review))["allowed"]
+
+
+async def test_numbers_without_quotes_are_refused_with_a_sentence() -> None:
+    async with running(cluster(), synced=False) as webhook:
+        for scaling, allowed in ((1.5, False), ("1.5", True), (2, True)):
+            review = request(pool_object(memoryScaling=scaling), ("mizar.share", "gpupools"))
+            assert (await webhook.ask("/mutate", review))["allowed"] == allowed
+
+
 async def test_metrics_count_reviews() -> None:
     objects, metrics = cluster(), Metrics()
     async with serving(FakeApi(others=objects)) as client:
