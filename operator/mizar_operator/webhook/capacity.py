@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.quantities import parse_scaling
 from mizar_core.validation import (
     Problem,
     check_pool_among,
@@ -44,7 +45,14 @@ def review_pool(
         if quota.spec.pool == pool.metadata.name
         for sentence in _newly_broken(quota, pool, old)
     ]
-    return Findings((*_sentences(check_pool_among(pool, pools)), *broken))
+    return Findings((*_sentences(check_pool_among(pool, pools)), *broken), _idle(pool))
+
+
+def _idle(pool: GPUPool) -> tuple[str, ...]:
+    """What the pool says and nobody heeds, unless a quota asks for it."""
+    if pool.spec.isolation.compute != "None" or parse_scaling(pool.spec.core_scaling) == 1:
+        return ()
+    return ("coreScaling changes nothing while isolation.compute is None, as it is in the pool",)
 
 
 def _newly_broken(quota: GPUQuota, pool: GPUPool, old: GPUPool | None) -> list[str]:

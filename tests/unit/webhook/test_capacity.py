@@ -51,6 +51,13 @@ def test_what_was_wrong_before_does_not_hold_up_the_pool() -> None:
     assert review_pool(pool(), None, [], quotas) == Findings()
 
 
+def test_compute_that_nobody_shares_out_needs_no_scaling() -> None:
+    (warning,) = review_pool(pool(coreScaling="2"), None, [], []).warnings
+    assert warning.startswith("coreScaling changes nothing while isolation.compute is None")
+    for fine in (pool(coreScaling="1"), pool(coreScaling="2", isolation={"compute": "Soft"})):
+        assert review_pool(fine, None, [], []) == Findings()
+
+
 def test_pools_that_could_be_mixed_up() -> None:
     shared = pool("a", tenancy="Shared")
     findings = review_pool(pool("b", tenancy="Shared"), None, [shared], [])

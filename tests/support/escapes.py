@@ -1,0 +1,111 @@
+"""Share pods that reach past their share, and such as only look like it."""
+
+from typing import Any
+
+from support.objects import Object, share_pod
+
+CUDA = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+CAPABILITIES = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}
+SECRET = {
+    "name": "NVIDIA_VISIBLE_DEVICES",
+    "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}},
+}
+KEYS = {"configMapRef": {"name": "a"}}
+
+
+def mount(path: str) -> Object:
+    return {"main": {"volumeMounts": [{"name": "v", "mountPath": path}]}}
+
+
+def host(path: str) -> Object:
+    return {"spec": {"volumes": [{"name": "v", "hostPath": {"path": path}}]}}
+
+
+def context(**fields: Any) -> Object:
+    return {"securityContext": fields}
+
+
+VISIBLE = "sets NVIDIA_VISIBLE_DEVICES or the like, which reaches cards beyond the share"
+MOUNTED = "container main mounts a volume over /etc/ld.so.preload, /run/mizar,"
+HOST = "in which limits, devices or containers of the node are kept"
+PRIVILEGED = "is privileged or has the capability SYS_ADMIN"
+
+# What differs from a plain share pod: of its container, of one beside it, of its spec and metadata.
+ESCAPES: dict[str, tuple[Object, str]] = {
+    "all cards": ({"main": {"env": [CUDA]}}, f"container main {VISIBLE}"),
+    "no card for a share": ({"main": {"env": [VOID]}}, VISIBLE),
+    "cards by a secret": ({"main": {"env": [SECRET]}}, VISIBLE),
+    "cards by a prefix": ({"main": {"envFrom": [{**KEYS, "prefix": "NVIDIA_"}]}}, VISIBLE),
+    "cards by half a prefix": ({"main": {"envFrom": [{**KEYS, "prefix": "NV"}]}}, VISIBLE),
+    "all cards beside": ({"beside": {"env": [CUDA]}}, f"container beside {VISIBLE}"),
+    "all cards before": ({"before": {"env": [CUDA]}}, f"container before {VISIBLE}"),
+    "a secret beside": ({"beside": {"env": [SECRET]}}, VISIBLE),
+    "CDI": ({"metadata": {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}}, "cdi.k8s.io/"),
+    "more of the driver": ({"main": {"env": [CAPABILITIES]}}, "main sets NVIDIA_DRIVER_..."),
+    **{
+        f"mount {path}": (mount(path), MOUNTED)
+        for path in (
+            "/etc/ld.so.preload",
+            "/etc//./ld.so.preload/",
+            "etc/ld.so.preload",
+            "/tmp/../etc/ld.so.preload",
+            "/etc",
+            "/",
+            "/run",
+            "/run/mizar",
+            "/var/run",
+            "/var/run/mizar/limits",
+            "/var/run/nvidia-container-devices/all",
+        )
+    },
+    **{
+        f"host {path}": (host(path), f"a share pod may not have hostPath {path}, {HOST}")
+        for path in (
+            "/",
+            "/var",
+            "/var/lib/mizar",
+            "/var/lib/mizar/slots",
+            "/var/lib/kubelet/device-plugins",
+            "/etc",
+            "/etc/cdi",
+            "/var/run/cdi",
+            "/run/containerd/containerd.sock",
+            "//var//lib/./kubelet/",
+        )
+    },
+    "hostPID": ({"spec": {"hostPID": True}}, "a share pod may not have hostPID"),
+    "privileged": ({"main": context(privileged=True)}, f"container main {PRIVILEGED}"),
+    "privileged beside": ({"beside": context(privileged=True)}, f"container beside {PRIVILEGED}"),
+    "SYS_ADMIN": ({"main": context(capabilities={"add": ["SYS_ADMIN"]})}, PRIVILEGED),
+    "every capability": ({"before": context(capabilities={"add": ["all"]})}, PRIVILEGED),
+}
+
+NO_ESCAPE: dict[str, Object] = {
+    "nothing": {},
+    "no card beside": {"beside": {"env": [VOID]}},
+    "other variables": {"main": {"env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}},
+    "a config map": {"main": {"envFrom": [KEYS, {**KEYS, "prefix": "APP_"}]}},
+    "mounts below": mount("/run/app"),
+    "mounts that sound alike": mount("/etc/ld.so.preload.d"),
+    "mounts beside": {"beside": {"volumeMounts": [{"name": "v", "mountPath": "/etc"}]}},
+    "folders of one's own": host("/var/lib/mizarre"),
+    "logs": host("/var/log"),
+    "capabilities": {"main": context(capabilities={"add": ["NET_ADMIN"]}, privileged=False)},
+    "annotations": {"metadata": {"annotations": {"example.com/x": "y"}}},
+}
+
+
+def escaping(tenant: str, changes: Object) -> Object:
+    """A share pod between a container before it and one beside it, with changes."""
+    pod = share_pod(tenant, "escapes", volumes=[{"name": "v", "emptyDir": {}}])
+    (main,) = pod["spec"]["containers"]
+    plain = {**main, "resources": {}}
+    pod["spec"]["containers"] = [
+        {**main, **changes.get("main", {})},
+        {**plain, "name": "beside", **changes.get("beside", {})},
+    ]
+    pod["spec"]["initContainers"] = [{**plain, "name": "before", **changes.get("before", {})}]
+    pod["spec"] |= changes.get("spec", {})
+    pod["metadata"] |= changes.get("metadata", {})
+    return pod
