@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError, NotFound
 from mizar_kube.kinds import RUNTIME_CLASS, Ref
+from mizar_kube.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 BELIEVED_S = 30.0
 
@@ -36,7 +36,7 @@ class RuntimeClasses:
         except NotFound:
             exists = False
         except KubeError as error:
-            log.warning("cannot tell whether RuntimeClass %s exists: %s", name, error)
+            log.warning("cannot tell whether a RuntimeClass exists", name=name, error=error)
             return True
         else:
             exists = True
