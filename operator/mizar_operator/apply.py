@@ -63,13 +63,13 @@ class Applier:
         client: KubeClient,
         caches: Caches,
         events: EventRecorder,
-        pause_image: str,
+        shape: manifests.Shape,
         at_once: int = 16,
     ) -> None:
         self._client = client
         self._caches = caches
         self._events = events
-        self._pause_image = pause_image
+        self._shape = shape
         self._limit = asyncio.Semaphore(at_once)
 
     async def apply(self, snapshot: Snapshot, actions: Iterable[Action]) -> Result:
@@ -161,7 +161,7 @@ class Applier:
             shadow,
             world.pools[shadow.pool],
             world.quotas[shadow.quota_key],
-            self._pause_image,
+            self._shape,
             selector,
             models,
         )

@@ -70,9 +70,7 @@ class Operator:
         self.events = EventRecorder(client, FIELD_MANAGER_OPERATOR, settings.identity)
         self.leader = Leader(client, settings.namespace, LEASE_NAME, settings.identity)
         gatherer = Gatherer(client, self.caches)
-        applier = Applier(
-            client, self.caches, self.events, settings.pause_image, settings.writes_at_once
-        )
+        applier = Applier(client, self.caches, self.events, settings.shape, settings.writes_at_once)
         self.reconciler = Reconciler(gatherer, applier, self.queue, self.metrics)
         self._client = client
         self._kopf_stop, self._kopf_ready = asyncio.Event(), asyncio.Event()

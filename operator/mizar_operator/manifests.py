@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from mizar_core.carve import Carve
@@ -29,6 +30,15 @@ GRACE_S = 1
 kubelet has let go of them. pause ends at once anyway."""
 
 NOBODY = 65535
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the pods of all shadow pods have in common. `priority_class`: of pools that name none;
+    empty for the cluster's default."""
+
+    image: str
+    priority_class: str = ""
 
 
 def shadow_pod(action: CreateShadow) -> Object:
@@ -60,7 +70,7 @@ def pod(
     shadow: ShadowView,
     pool: GPUPool,
     quota: GPUQuota,
-    image: str,
+    shape: Shape,
     selector: Pairs,
     models: tuple[str, ...] | None,
 ) -> Object:
@@ -81,7 +91,7 @@ def pod(
             },
             "ownerReferences": [_owner("ShadowPod", shadow.name, shadow.uid, controller=True)],
         },
-        "spec": _spec(shadow, pool, image, selector, models),
+        "spec": _spec(shadow, pool, shape, selector, models),
     }
 
 
@@ -123,12 +133,12 @@ def _owner(kind: str, name: str, uid: str, *, controller: bool) -> Object:
 def _spec(
     shadow: ShadowView,
     pool: GPUPool,
-    image: str,
+    shape: Shape,
     selector: Pairs,
     models: tuple[str, ...] | None,
 ) -> Object:
     spec: dict[str, Any] = {
-        "containers": [_container(shadow, pool, image)],
+        "containers": [_container(shadow, pool, shape.image)],
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": GRACE_S,
         "automountServiceAccountToken": False,
@@ -147,6 +157,8 @@ def _spec(
         spec["affinity"] = _affinity(models or NO_MODEL)
     if pool.spec.runtime_class_name:
         spec["runtimeClassName"] = pool.spec.runtime_class_name
+    if priority_class := pool.spec.priority_class_name or shape.priority_class:
+        spec["priorityClassName"] = priority_class
     return spec
 
 

@@ -6,6 +6,7 @@ from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
 from mizar_kube import settings as common
+from mizar_operator.manifests import Shape
 
 
 class Settings(common.Settings):
@@ -17,6 +18,7 @@ class Settings(common.Settings):
         "mizar-system", description="namespace of the Lease; else $POD_NAMESPACE, else the pod's"
     )
     pause_image: str = Field("registry.k8s.io/pause:3.10", description="image of shadow pods")
+    shadow_priority_class: str = Field("", description="PriorityClass of shadow pods; else none")
     leader_election: bool = Field(True, description="--no-...: for one replica alone, as in tests")
     metrics_port: common.Port = Field(
         9464,
@@ -31,3 +33,8 @@ class Settings(common.Settings):
     )
     workers: int = Field(4, ge=1, description="rounds of different pools at the same time")
     writes_at_once: int = Field(16, ge=1, description="writes to the API server at the same time")
+
+    @property
+    def shape(self) -> Shape:
+        """What the pods of all shadow pods have in common."""
+        return Shape(self.pause_image, self.shadow_priority_class)

@@ -20,6 +20,7 @@ from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches
 from mizar_operator.gather import Gatherer
 from mizar_operator.kopf_store import KopfStore
+from mizar_operator.manifests import Shape
 from mizar_operator.metrics import Metrics
 from mizar_operator.reconcile import Reconciler
 from stateful.memory_api import Crash
@@ -54,9 +55,7 @@ class Harness:
         self.caches = Caches(client)
         self.queue: WorkQueue[str] = WorkQueue(clock=self._clock)
         self.gatherer = Gatherer(client, self.caches, clock=self._clock)
-        applier = Applier(
-            client, self.caches, cast(EventRecorder, self.events), pause_image="pause"
-        )
+        applier = Applier(client, self.caches, cast(EventRecorder, self.events), Shape("pause"))
         self.reconciler = Reconciler(
             self.gatherer, applier, self.queue, Metrics(), lambda: self.model.time, self._clock
         )

@@ -75,6 +75,16 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
+{{- /* The PriorityClass of shadow pods; empty for none. */ -}}
+{{- define "mizar.shadowPriorityClass" -}}
+{{- $class := .Values.shadowPods.priorityClass -}}
+{{- if $class.create -}}
+{{- $class.name | default (printf "%s-shadow-pods" (include "mizar.name" .)) -}}
+{{- else -}}
+{{- $class.name -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* The user name of a component's service account. */ -}}
 {{- define "mizar.userName" -}}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "mizar.name" .root }}-{{ .part }}

@@ -165,6 +165,10 @@ class GPUPoolSpec(Model):
     runtime_class_name: ObjectName | None = None
     """The runtime class of shadow pods."""
 
+    priority_class_name: Name | None = None
+    """The PriorityClass of shadow pods made from now on; by default the one that Mizar was
+    installed with. Whole-card pods above it may take the cards of idle shadow pods."""
+
     physical_resource: ResourceName = PHYSICAL_RESOURCE
     """The resource by which the stock device plugin hands out whole cards."""
 

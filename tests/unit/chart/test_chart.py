@@ -323,6 +323,30 @@ def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:
     assert monitors == ["mizar-operator", "mizar-webhook", "mizar-nodeagent"]
 
 
+def test_shadow_pods_have_a_class_that_never_preempts(chart: Chart) -> None:
+    def named(objects: list[Object]) -> str:
+        (container,) = pick(objects, "Deployment", "mizar-operator")["spec"]["template"]["spec"][
+            "containers"
+        ]
+        environment = {one["name"]: one.get("value", "") for one in container["env"]}
+        return parse_operator([], environment).shape.priority_class
+
+    default = chart.render()
+    made = pick(default, "PriorityClass", named(default))
+    assert named(default) == "mizar-shadow-pods"
+    assert (made["value"], made["preemptionPolicy"]) == (1_000_000_000, "Never")
+    assert made["globalDefault"] is False
+    for values, name in (
+        ({"create": False}, ""),
+        ({"create": False, "name": "mine"}, "mine"),
+        ({"name": "mine", "value": -5}, "mine"),
+    ):
+        objects = chart.render(shadowPods={"priorityClass": values})
+        assert named(objects) == name
+        classes = [one["value"] for one in objects if one["kind"] == "PriorityClass"]
+        assert classes == ([-5] if "value" in values else [])
+
+
 def test_another_release_in_another_namespace(chart: Chart) -> None:
     status, output = chart.run(
         "template", "gpus", "--namespace=infra", "--kube-version=1.36.0", "--skip-crds"

@@ -9,6 +9,7 @@ import yaml
 from mizar_core.carve import Carve
 from mizar_core.names import ANNOTATION_CARVE
 from mizar_operator import manifests, views
+from mizar_operator.manifests import Shape
 from mizar_operator.views import HolderPod
 from property.plan.snapshots import pool, quota, shadow
 
@@ -27,7 +28,7 @@ def _pod(**changes: Any) -> Any:
         "shadow": shadow(),
         "pool": POOL,
         "quota": QUOTA,
-        "image": "pause:1",
+        "shape": Shape("pause:1", "shadow-pods"),
         "selector": frozenset({("zone", "a")}),
         "models": ("A100", "H100"),
     }
@@ -71,6 +72,12 @@ def test_no_affinity_where_any_model_will_do() -> None:
 def test_a_toleration_of_the_pool_is_not_said_twice() -> None:
     same = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     assert _pod(pool=pool(tolerations=[same]))["spec"]["tolerations"] == [same]
+
+
+def test_priority_class() -> None:
+    assert "priorityClassName" not in _pod(shape=Shape("pause:1"))["spec"]
+    of_its_own = _pod(pool=pool(priorityClassName="batch"))
+    assert of_its_own["spec"]["priorityClassName"] == "batch"
 
 
 def test_the_cards_of_the_profile_are_asked_for() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from mizar_kube.settings import read
+from mizar_operator.manifests import Shape
 from mizar_operator.settings import Settings
 
 
@@ -16,6 +17,7 @@ def test_defaults() -> None:
 def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in (
         ("MIZAR_PAUSE_IMAGE", "p:1"),
+        ("MIZAR_SHADOW_PRIORITY_CLASS", "shadow-pods"),
         ("MIZAR_PORT", "7"),
         ("MIZAR_RESYNC_SECONDS", "2"),
         ("POD_NAME", "me"),
@@ -26,6 +28,7 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.pause_image, settings.identity, settings.namespace) == ("p:1", "me", "ns")
     assert (settings.metrics_port, settings.resync) == (7, 2)
     assert not settings.leader_election
+    assert settings.shape == Shape("p:1", "shadow-pods")
 
 
 def test_flags() -> None:
