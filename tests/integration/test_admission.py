@@ -367,48 +367,6 @@ class TestPolicies:
         pod["metadata"]["labels"] = {"mizar.share/share-pod": "true"}
         dry_run(kube, pod)
 
-    def test_only_the_operator_makes_shadow_pods(self, kube: Kube) -> None:
-        pod = objects.whole_card_pod(TENANT, "x")
-        pod["metadata"]["labels"] = {"mizar.share/shadow-pod": "true"}
-        assert "only Mizar's operator makes shadow pods" in refusal(kube, pod)
-        operator = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
-        assert dry_run(kube, pod, operator)["metadata"]["labels"]["mizar.share/shadow-pod"]
-
-    def test_a_shadow_pods_annotations_are_the_operators(self, kube: Kube) -> None:
-        operator = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
-        pod = objects.whole_card_pod(TENANT, "shadow")
-        pod["metadata"]["labels"] = {"mizar.share/shadow-pod": "true"}
-        kube.run("create", operator, "--filename=-", input=json.dumps(pod))
-        annotate = ("annotate", "pod", "shadow", f"--namespace={TENANT}", "--overwrite")
-        status, said = kube.attempt(*annotate, "mizar.share/carve={}")
-        assert status != 0
-        assert "only Mizar's operator" in said
-        kube.run(*annotate, "example.com/note=fine")
-        kube.run(*annotate, operator, "mizar.share/drain=now")
-        kube.delete("pod", "shadow", TENANT, "--grace-period=0", "--force")
-
-    def test_no_tenant_deletes_a_shadow_pod(self, kube: Kube) -> None:
-        """Its cards would be another's while share pods still use them."""
-        operator = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
-        editor = f"{TENANT}:editor"
-        binding = ("rolebinding", "editor", f"--namespace={TENANT}", "--clusterrole=edit")
-        kube.run("create", *binding, f"--serviceaccount={editor}")
-        for name, labels in (("shadow", {"mizar.share/shadow-pod": "true"}), ("plain", {})):
-            pod = objects.whole_card_pod(TENANT, name)
-            pod["metadata"]["labels"] = labels
-            kube.run("create", operator, "--filename=-", input=json.dumps(pod))
-        delete = ("delete", "pod", f"--namespace={TENANT}", "--grace-period=0", "--force")
-        tenant = f"--as=system:serviceaccount:{editor}"
-        status, said = kube.attempt(*delete, "shadow", tenant)
-        assert status != 0
-        assert "delete those pods, and it goes by itself after the idle timeout" in said
-        kube.run(*delete, "plain", tenant)
-        collector = "--as=system:serviceaccount:kube-system:generic-garbage-collector"
-        status, said = kube.attempt(*delete, "shadow", collector)
-        assert status != 0
-        assert "drained by Mizar's operator before it goes" in said
-        kube.run(*delete, "shadow", operator)
-
     def test_a_node_agent_writes_its_own_nodes_shares_only(
         self, kube: Kube, cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
     ) -> None:
@@ -443,7 +401,9 @@ class TestPolicies:
             "metadata": {"name": "shadow-2-abcde", "namespace": TENANT},
         }
         spec = {"pool": RELEASE, "quota": "gpus", "devices": 2, "cards": 1}
-        kube.apply({**shadow, "spec": spec})
+        operator = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
+        made = json.dumps({**shadow, "spec": spec})
+        kube.run("create", operator, "--filename=-", input=made)
         assert agent.write({**shadow, "status": {"node": node}})[0] == 0
         status, said = agent.write({**shadow, "status": {"node": "elsewhere"}})
         assert status != 0

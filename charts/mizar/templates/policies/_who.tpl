@@ -1,0 +1,38 @@
+{{- /* CEL: whether the request is the operator's. Call with the root. */ -}}
+{{- define "mizar.cel.isOperator" -}}
+request.userInfo.username == '{{ include "mizar.userName" (dict "root" . "part" "operator") }}'
+{{- end -}}
+
+{{- /* CEL: Kubernetes' own controllers, whether they have service accounts or not. */ -}}
+{{- define "mizar.cel.isController" -}}
+(request.userInfo.username.startsWith('system:kube-') ||
+request.userInfo.username.startsWith('system:apiserver') ||
+(has(request.userInfo.groups) && 'system:serviceaccounts:kube-system' in request.userInfo.groups))
+{{- end -}}
+
+{{- define "mizar.cel.isKubelet" -}}
+(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups)
+{{- end -}}
+
+{{- /* CEL: people and programs that administer nodes: cluster administrators, autoscalers, networks. */ -}}
+{{- define "mizar.cel.administersNodes" -}}
+(authorizer.group('').resource('nodes').check('update').allowed() ||
+authorizer.group('').resource('nodes').check('patch').allowed())
+{{- end -}}
+
+{{- /* CEL: whether a field of the metadata is as it was. Call with its name. */ -}}
+{{- define "mizar.cel.unchanged" -}}
+(has(object.metadata.{{ . }}) ? [object.metadata.{{ . }}] : []) ==
+(has(oldObject.metadata.{{ . }}) ? [oldObject.metadata.{{ . }}] : [])
+{{- end -}}
+
+{{- /* A policy's binding. Call with (dict "root" $ "part" ...). */ -}}
+{{- define "mizar.policyBinding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  {{- include "mizar.meta" . | nindent 2 }}
+spec:
+  policyName: {{ include "mizar.name" .root }}-{{ .part }}
+  validationActions: [Deny]
+{{- end -}}

@@ -1,0 +1,404 @@
+"""The chart's admission policies on a real API server: who may do what with pods that hold cards.
+
+No program of Mizar runs here; its service accounts are impersonated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster import Cluster
+from support import objects
+from support.kube import Kube, Object
+from support.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+CHART = Path(__file__).resolve().parents[2] / "charts" / "mizar"
+RELEASE = f"policies-{os.getpid()}"
+SYSTEM, TENANT = f"{RELEASE}-system", f"{RELEASE}-a"
+NAME = "shadow-2-abcde"
+VALUES = {
+    "operator": {"replicas": 0},
+    "nodeagent": {"nodeSelector": {"mizar.share/nowhere": "true"}},
+}
+OPERATOR = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
+EDITOR = "--as=editor"
+DRAINER = "--as=drainer"
+"""May evict pods and update nodes, as autoscalers may and who drains nodes."""
+NETWORK = "--as=network"
+"""May patch the status of pods, as pod networks may that leave notes there."""
+SCHEDULER = "--as=system:kube-scheduler"
+IN_USE = {"mizar.share/in-use": "true"}
+
+
+@pytest.fixture(scope="module")
+def kube(cluster: Cluster) -> Iterator[Kube]:
+    """A cluster with the chart's policies, and a tenant with a few users."""
+    kube = Kube(cluster)
+    crds = f"--filename={CHART / 'crds'}"
+    kube.run("apply", "--server-side", "--force-conflicts", crds)
+    kube.run("wait", "--for=condition=Established", "--timeout=60s", crds)
+    kube.apply(objects.namespace(TENANT))
+    wait_for("the service account", lambda: kube.get("serviceaccount", "default", TENANT))
+    users(kube)
+    cluster.helm(
+        *("upgrade", "--install", RELEASE, str(CHART), f"--namespace={SYSTEM}"),
+        *("--create-namespace", "--skip-crds", "--values=-"),
+        *(f"--values={CHART / 'values-local.yaml'}",),
+        input=yaml.safe_dump(VALUES),
+    )
+    try:
+        wait_for("the policies", lambda: policies_are_on(kube))
+        yield kube
+    finally:
+        cluster.helm("uninstall", RELEASE, f"--namespace={SYSTEM}", check=False)
+        for user in ("drainer", "network", "kube-scheduler"):
+            kube.delete("clusterrolebinding", f"{RELEASE}-{user}")
+            kube.delete("clusterrole", f"{RELEASE}-{user}")
+        kube.run("delete", "namespace", TENANT, SYSTEM, "--ignore-not-found", "--wait=false")
+
+
+def users(kube: Kube) -> None:
+    edit = ("--clusterrole=edit", "--user=editor")
+    kube.run("create", "rolebinding", "editor", f"--namespace={TENANT}", *edit)
+    for user, rights in {
+        "drainer": [
+            rule("nodes", "get", "update"),
+            rule("pods", "get", "delete", "patch"),
+            rule("pods/eviction", "create"),
+            rule("shadowpods", "get", "patch", group="mizar.share"),
+        ],
+        # kubectl reads before it patches.
+        "network": [rule("pods", "get"), rule("pods/status", "get", "patch")],
+        "system:kube-scheduler": [rule("pods/status", "get", "patch")],
+    }.items():
+        name = f"{RELEASE}-{user.rpartition(':')[2]}"
+        head = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
+        kube.apply({**head, "kind": "ClusterRole", "rules": rights})
+        kube.run("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={user}")
+
+
+def rule(resource: str, *verbs: str, group: str = "") -> Object:
+    return {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
+
+
+def policies_are_on(kube: Kube) -> bool:
+    """Whether the last of them is: a policy works about a second after it was made."""
+    body = json.dumps(shadowpod("not-yet"))
+    said = kube.attempt("create", "--dry-run=server", "--filename=-", input=body)[1]
+    pod = json.dumps(shadow_pod("not-yet"))
+    also = kube.attempt("create", "--dry-run=server", "--filename=-", input=pod)[1]
+    return "only Mizar's operator makes" in said and "only Mizar's operator makes" in also
+
+
+def shadowpod(name: str = NAME) -> Object:
+    return {
+        "apiVersion": "mizar.share/v1alpha1",
+        "kind": "ShadowPod",
+        "metadata": {"name": name, "namespace": TENANT, "finalizers": ["mizar.share/drain"]},
+        "spec": {"pool": "default", "quota": "gpus", "devices": 2, "cards": 1},
+    }
+
+
+SIZE = {"limits": {"cpu": "10m", "memory": "64Mi", "nvidia.com/gpu": "1"}}
+
+
+def shadow_pod(name: str = NAME, **meta: Any) -> Object:
+    pod = objects.whole_card_pod(TENANT, name)
+    pod["spec"]["nodeSelector"] = {"mizar.share/nowhere": "true"}
+    pod["spec"]["containers"][0]["resources"] = SIZE
+    pod["metadata"].update(labels={"mizar.share/shadow-pod": "true"}, **meta)
+    return pod
+
+
+@pytest.fixture
+def shadow(kube: Kube) -> Iterator[str]:
+    """A shadow pod that the operator made and that no scheduler finds a node for."""
+    made = json.loads(
+        kube.run("create", OPERATOR, "--output=json", "--filename=-", input=json.dumps(shadowpod()))
+    )
+    owner = {
+        "apiVersion": "mizar.share/v1alpha1",
+        "kind": "ShadowPod",
+        "name": NAME,
+        "uid": made["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+    pod = json.dumps(shadow_pod(ownerReferences=[owner]))
+    kube.run("create", OPERATOR, "--filename=-", input=pod)
+    try:
+        yield NAME
+    finally:
+        here = (NAME, f"--namespace={TENANT}", "--ignore-not-found")
+        kube.run("delete", "pod", *here, OPERATOR, "--grace-period=0", "--force")
+        kube.run("patch", "shadowpod", *here[:2], OPERATOR, *merge({"finalizers": None}))
+        kube.run("delete", "shadowpod", *here)
+
+
+def merge(meta: Object | None = None, **parts: Object) -> tuple[str, str]:
+    body = parts | ({"metadata": meta} if meta else {})
+    return "--type=merge", f"--patch={json.dumps(body)}"
+
+
+def patch(kube: Kube, who: str, *how: str, kind: str = "pod") -> tuple[int, str]:
+    who_is = (who,) if who else ()
+    return kube.attempt("patch", kind, NAME, f"--namespace={TENANT}", *who_is, *how)
+
+
+def use(kube: Kube, *, on: bool = True) -> None:
+    """Mark the shadow pod as in use, as the operator does."""
+    labels = IN_USE if on else dict.fromkeys(IN_USE)
+    assert patch(kube, OPERATOR, *merge({"labels": labels}))[0] == 0
+
+
+TOLERATED = [
+    {"key": f"node.kubernetes.io/{one}", "operator": "Exists", "effect": "NoExecute"}
+    | {"tolerationSeconds": 300}
+    for one in ("not-ready", "unreachable")
+]
+"""By every pod, unless it says otherwise."""
+
+SPEC = {
+    "image": {"containers": [{"name": "main", "image": "evil:1"}]},
+    "deadline": {"activeDeadlineSeconds": 1},
+    "toleration": {"tolerations": [*TOLERATED, {"key": "team", "operator": "Exists"}]},
+}
+
+
+@pytest.mark.parametrize("what", SPEC)
+@pytest.mark.parametrize("who", [EDITOR, DRAINER, ""])
+def test_nobody_changes_what_a_shadow_pod_runs(
+    kube: Kube, shadow: str, who: str, what: str
+) -> None:
+    how = ("--type=strategic", f"--patch={json.dumps({'spec': SPEC[what]})}")
+    status, said = patch(kube, who, *how)
+    assert status != 0, said
+    assert "nobody changes what a shadow pod runs: to have other shadow pods" in said
+
+
+META = {
+    "owners": ({"ownerReferences": None}, "belongs to its ShadowPod: delete the ShadowPod"),
+    "finalizers": (
+        {"finalizers": ["example.com/mine"]},
+        "nobody changes a shadow pod's finalizers",
+    ),
+    "carve": ({"annotations": {"mizar.share/carve": "{}"}}, "only Mizar's operator changes"),
+    "in use": ({"labels": IN_USE}, "only Mizar's operator changes"),
+    "identity": ({"labels": {"mizar.share/shadow-pod": None}}, "only Mizar's operator changes"),
+    "autoscaler": (
+        {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}},
+        "only Mizar's operator changes",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", META)
+@pytest.mark.parametrize("who", [EDITOR, DRAINER, ""])
+def test_nobody_changes_what_a_shadow_pod_is(kube: Kube, shadow: str, who: str, what: str) -> None:
+    meta, sentence = META[what]
+    status, said = patch(kube, who, *merge(meta))
+    assert status != 0, said
+    assert sentence in said
+
+
+def test_notes_of_others_are_for_who_runs_the_cluster(kube: Kube, shadow: str) -> None:
+    note = merge({"annotations": {"example.com/address": "10.0.0.1"}})
+    status, said = patch(kube, EDITOR, *note)
+    assert status != 0
+    assert "put your annotations on the pods that share its cards" in said
+    label = merge({"labels": {"example.com/a": "b"}})
+    assert "put your labels on the pods that share its cards" in patch(kube, EDITOR, *label)[1]
+    assert patch(kube, NETWORK, "--subresource=status", *note) == (0, f"pod/{NAME} patched\n")
+    assert patch(kube, DRAINER, *merge({"annotations": {"example.com/b": "c"}}))[0] == 0
+    # The status opens no way around.
+    carve = merge({"annotations": {"mizar.share/carve": "{}"}})
+    assert "only Mizar's operator" in patch(kube, NETWORK, "--subresource=status", *carve)[1]
+
+
+def test_a_shadow_pods_status_is_kubernetes_own(kube: Kube, shadow: str) -> None:
+    ended = merge(status={"phase": "Failed"})
+    status, said = patch(kube, NETWORK, "--subresource=status", *ended)
+    assert status != 0
+    assert "only the kubelet and Kubernetes' controllers say how" in said
+    nominated = merge(status={"nominatedNodeName": "n"})
+    assert patch(kube, SCHEDULER, "--subresource=status", *nominated)[0] == 0
+
+
+def test_nobody_puts_a_container_into_a_shadow_pod(kube: Kube, shadow: str) -> None:
+    body = {"spec": {"ephemeralContainers": [{"name": "x", "image": "evil:1"}]}}
+    how = ("--subresource=ephemeralcontainers", "--type=strategic", f"--patch={json.dumps(body)}")
+    cpu = {"limits": {"cpu": "20m"}, "requests": {"cpu": "20m"}}
+    bigger = {"spec": {"containers": [{"name": "main", "resources": cpu}]}}
+    resize = ("--subresource=resize", "--type=strategic", f"--patch={json.dumps(bigger)}")
+    for ask in (how, resize):
+        status, said = patch(kube, "", *ask)
+        assert status != 0, said
+        assert "nobody changes what a shadow pod runs" in said
+
+
+def connect(kube: Kube, how: str, pod: str, who: str = EDITOR) -> str:
+    """What becomes of a connection to a pod, which has no node in any case."""
+    here, who_is = f"--namespace={TENANT}", (who,) if who else ()
+    if how == "proxy":
+        path = f"/api/v1/namespaces/{TENANT}/pods/{pod}/proxy/"
+        return kube.attempt("get", "--raw", path, *who_is)[1]
+    path = f"/api/v1/namespaces/{TENANT}/pods/{pod}/{how}?command=sh&container=main&stdout=true"
+    if how == "portforward":
+        path = f"/api/v1/namespaces/{TENANT}/pods/{pod}/portforward?ports=80"
+    return kube.attempt("create", "--raw", path, "--filename=-", *who_is, here, input="")[1]
+
+
+@pytest.mark.parametrize("how", ["exec", "attach", "portforward", "proxy"])
+def test_nobody_gets_into_a_shadow_pod(kube: Kube, shadow: str, how: str) -> None:
+    kube.apply(objects.plain_pod(TENANT, "plain", nodeSelector={"mizar.share/nowhere": "true"}))
+    for who in (EDITOR, ""):
+        assert "name the pod that shares its cards" in connect(kube, how, shadow, who)
+        said = connect(kube, how, "plain", who)
+        assert "does not have a host assigned" in said or "address not allowed" in said
+    kube.delete("pod", "plain", TENANT, "--grace-period=0", "--force")
+
+
+def evict(kube: Kube, who: str, pod: str) -> str:
+    meta = {"name": pod, "namespace": TENANT}
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
+    path = f"/api/v1/namespaces/{TENANT}/pods/{pod}/eviction"
+    body = body | {"deleteOptions": {"dryRun": ["All"]}}
+    ask = ("create", "--raw", path, "--filename=-", who)
+    return kube.attempt(*ask, input=json.dumps(body))[1]
+
+
+def test_only_who_administers_nodes_evicts_a_shadow_pod(kube: Kube, shadow: str) -> None:
+    kube.apply(objects.plain_pod(TENANT, "plain", nodeSelector={"mizar.share/nowhere": "true"}))
+    assert "evict or delete those pods, and it goes by itself" in evict(kube, EDITOR, shadow)
+    assert '"status":"Success"' in evict(kube, EDITOR, "plain").replace(" ", "")
+    assert '"status":"Success"' in evict(kube, DRAINER, shadow).replace(" ", "")
+    kube.delete("pod", "plain", TENANT, "--grace-period=0", "--force")
+
+
+def test_only_who_administers_nodes_deletes_a_shadow_pod(kube: Kube, shadow: str) -> None:
+    """Its cards would be another's while share pods still use them."""
+    delete = ("delete", "pod", NAME, f"--namespace={TENANT}", "--dry-run=server")
+    status, said = kube.attempt(*delete, EDITOR)
+    assert status != 0
+    assert "delete those pods, and it goes by itself after the idle timeout" in said
+    collector = "--as=system:serviceaccount:kube-system:generic-garbage-collector"
+    assert "drained by Mizar's operator before it goes" in kube.attempt(*delete, collector)[1]
+    namespaces = "system:serviceaccount:kube-system:namespace-controller"
+    group = "--as-group=system:serviceaccounts:kube-system"
+    for who in ((DRAINER,), (OPERATOR,), (f"--as={namespaces}", group)):
+        kube.run(*delete, *who)
+
+
+def test_the_scheduler_preempts_no_shadow_pod_in_use(kube: Kube, shadow: str) -> None:
+    delete = ("delete", "pod", NAME, f"--namespace={TENANT}", "--dry-run=server", SCHEDULER)
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    mark = merge(status={"conditions": [condition]})
+    use(kube)
+    for said in (
+        kube.attempt(*delete)[1],
+        patch(kube, SCHEDULER, "--subresource=status", *mark)[1],
+    ):
+        assert "nobody preempts it while they do" in said
+    use(kube, on=False)
+    assert patch(kube, SCHEDULER, "--subresource=status", *mark)[0] == 0
+    kube.run(*delete)
+
+
+@pytest.mark.parametrize("where", ["pods/{}/binding", "bindings"])
+def test_only_the_scheduler_gives_a_shadow_pod_its_node(
+    kube: Kube, shadow: str, where: str
+) -> None:
+    binder = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role"}
+    meta = {"name": "binder", "namespace": TENANT}
+    rights = [rule("bindings", "create"), rule("pods/binding", "create")]
+    kube.apply({**binder, "metadata": meta, "rules": rights})
+    kube.run(
+        *("create", "rolebinding", "binder", f"--namespace={TENANT}", "--role=binder"),
+        *("--user=editor", "--dry-run=client", "--output=yaml"),
+    )
+    bound = {"kind": "Role", "name": "binder", "apiGroup": "rbac.authorization.k8s.io"}
+    user = {"kind": "User", "name": "editor", "apiGroup": "rbac.authorization.k8s.io"}
+    kube.apply(
+        {**binder, "kind": "RoleBinding", "metadata": meta, "roleRef": bound, "subjects": [user]}
+    )
+    target = {"kind": "Node", "name": "somewhere"}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": NAME}, "target": target}
+    path = f"/api/v1/namespaces/{TENANT}/{where.format(NAME)}"
+    ask = ("create", "--raw", path, "--filename=-", EDITOR)
+    assert (
+        "only the scheduler gives a shadow pod its node"
+        in kube.attempt(*ask, input=json.dumps(body))[1]
+    )
+
+
+class TestShadowPodObjects:
+    """The ShadowPods themselves."""
+
+    def test_only_the_operator_makes_them(self, kube: Kube) -> None:
+        ask = ("create", "--dry-run=server", "--filename=-")
+        status, said = kube.attempt(*ask, input=json.dumps(shadowpod("mine")))
+        assert status != 0
+        assert "only Mizar's operator makes ShadowPods; raise min or max" in said
+
+    @pytest.mark.parametrize(
+        "meta",
+        [
+            {"labels": {"a": "b"}},
+            {"annotations": {"mizar.share/sequence": "7"}},
+            {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}]},
+        ],
+    )
+    def test_only_the_operator_changes_them(self, kube: Kube, shadow: str, meta: Object) -> None:
+        status, said = patch(kube, "", *merge(meta), kind="shadowpod")
+        assert status != 0
+        assert "only Mizar's operator changes a ShadowPod" in said
+
+    def test_only_the_agents_say_who_holds_devices(self, kube: Kube, shadow: str) -> None:
+        idle = merge(status={"node": "elsewhere"})
+        status, said = patch(kube, "", "--subresource=status", *idle, kind="shadowpod")
+        assert status != 0
+        assert "only Mizar's operator and node agents write a ShadowPod's status" in said
+
+    def test_the_finalizer_is_the_administrators_last_resort(self, kube: Kube, shadow: str) -> None:
+        writer = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role"}
+        meta = {"name": "writer", "namespace": TENANT}
+        rights = [rule("shadowpods", "get", "patch", group="mizar.share")]
+        kube.apply({**writer, "metadata": meta, "rules": rights})
+        bound = {"kind": "Role", "name": "writer", "apiGroup": "rbac.authorization.k8s.io"}
+        user = {"kind": "User", "name": "editor", "apiGroup": "rbac.authorization.k8s.io"}
+        kube.apply(
+            {
+                **writer,
+                "kind": "RoleBinding",
+                "metadata": meta,
+                "roleRef": bound,
+                "subjects": [user],
+            }
+        )
+        none = merge({"finalizers": None})
+        said = patch(kube, EDITOR, *none, kind="shadowpod")[1]
+        assert "keeps its cards while somebody uses them" in said
+        assert patch(kube, DRAINER, *none, kind="shadowpod")[0] == 0
+
+
+def test_a_share_pod_keeps_its_label(kube: Kube) -> None:
+    labels = {"mizar.share/share-pod": "true", "app": "x"}
+    pod = objects.plain_pod(TENANT, "share", nodeSelector={"mizar.share/nowhere": "true"})
+    pod["metadata"]["labels"] = labels
+    kube.apply(pod)
+    here = ("patch", "pod", "share", f"--namespace={TENANT}", EDITOR)
+    for value in (None, "false"):
+        status, said = kube.attempt(*here, *merge({"labels": {"mizar.share/share-pod": value}}))
+        assert status != 0
+        assert "mizar.share/share-pod stays for as long as the pod is there" in said
+    kube.run(*here, *merge({"labels": {"app": "y"}}))
+    kube.delete("pod", "share", TENANT, "--grace-period=0", "--force")
