@@ -29,6 +29,9 @@ LABEL_SHARE_POD: Final = "mizar.share/share-pod"
 """Set to "true" at admission on every pod that asks for devices, so that the operator watches these
 alone and not all pods of the cluster. On a pod that asks for none it does nothing."""
 
+LABEL_IN_USE: Final = "mizar.share/in-use"
+"""Set to "true" on a shadow pod while somebody holds a device of it."""
+
 LABEL_POOL: Final = "mizar.share/pool"
 LABEL_QUOTA: Final = "mizar.share/quota"
 LABEL_PROFILE: Final = "mizar.share/profile"
@@ -36,6 +39,15 @@ ANNOTATION_CARVE: Final = "mizar.share/carve"
 ANNOTATION_DRAIN: Final = "mizar.share/drain"
 ANNOTATION_SEQUENCE: Final = "mizar.share/sequence"
 FINALIZER_DRAIN: Final = "mizar.share/drain"
+
+ANNOTATIONS_IN_USE: Final = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""What tells autoscalers to leave a pod, and so its node, alone."""
+
+BUDGET_NAME: Final = "mizar-shadow-pods-in-use"
+"""The PodDisruptionBudget of a namespace's shadow pods."""
 
 NODE_LABEL_CARD_MODEL: Final = "nvidia.com/gpu.product"
 NODE_LABEL_CARD_MEMORY: Final = "nvidia.com/gpu.memory"

@@ -55,6 +55,7 @@ NODE = Kind("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACE = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 SECRET = Kind("", "v1", "secrets", "Secret")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
+BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 RUNTIME_CLASS = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 MUTATING_WEBHOOKS = Kind(
@@ -83,6 +84,7 @@ KINDS: dict[tuple[str, str], Kind] = {
         NAMESPACE,
         SECRET,
         EVENT,
+        BUDGET,
         LEASE,
         RUNTIME_CLASS,
         MUTATING_WEBHOOKS,

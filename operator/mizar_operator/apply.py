@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -19,6 +20,7 @@ from mizar_core.planning.actions import (
     Drain,
     EmitEvent,
     RemoveFinalizer,
+    SetInUse,
     WritePoolStatus,
     WriteQuotaStatus,
     WriteShadowStatus,
@@ -31,6 +33,7 @@ from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_kube.logs import bound, get_logger
 from mizar_operator import manifests, telling, views
+from mizar_operator.budgets import Budgets
 from mizar_operator.caches import Caches
 from mizar_operator.live import StillUsed, nobody_uses
 from mizar_operator.world import World
@@ -41,6 +44,10 @@ Observe = Callable[[Object], None]
 
 # What the API server says of a namespace that is going; its GPUQuota will be gone in a moment.
 TERMINATING = "because it is being terminated"
+
+GRACE_S = 1
+"""Of a shadow pod that nobody uses. Not 0: the API server would forget the pod, and with it that
+its cards are taken, before the kubelet has let go of them."""
 
 KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_QUOTA}
 
@@ -70,6 +77,7 @@ class Applier:
         self._caches = caches
         self._events = events
         self._shape = shape
+        self._budgets = Budgets(client)
         self._limit = asyncio.Semaphore(at_once)
 
     async def apply(self, snapshot: Snapshot, actions: Iterable[Action]) -> Result:
@@ -126,6 +134,8 @@ class Applier:
                 await self._annotate(world, action.shadow, format_time(action.at))
             case CancelDrain():
                 await self._annotate(world, action.shadow, None)
+            case SetInUse():
+                await self._mark(world, action)
             case DeleteShadow():
                 await self._delete(world.shadows[action.shadow])
             case RemoveFinalizer():
@@ -173,8 +183,15 @@ class Applier:
         self._caches.pods.observe(made)
 
     async def _annotate(self, world: World, key: Key, asked: str | None) -> None:
+        await self._patch_pod(world, key, {"annotations": {ANNOTATION_DRAIN: asked}})
+
+    async def _mark(self, world: World, action: SetInUse) -> None:
+        if action.in_use:
+            await self._budgets.ensure(action.shadow[0])
+        await self._patch_pod(world, action.shadow, manifests.in_use(on=action.in_use))
+
+    async def _patch_pod(self, world: World, key: Key, meta: Object) -> None:
         pod = world.shadows[key].pod
-        meta: Object = {"annotations": {ANNOTATION_DRAIN: asked}}
         if pod is not None and pod.uid:
             # Never another pod that has come to have this name.
             meta["uid"] = pod.uid
@@ -202,6 +219,7 @@ class Applier:
                 uid=meta["uid"],
                 # A pod that has no node yet must not get one in between.
                 resource_version=meta["resourceVersion"] if _is_unbound(kind, obj) else "",
+                grace_seconds=GRACE_S if kind == POD else None,
                 propagation="Background",
             )
         except NotFound:
@@ -221,10 +239,11 @@ class Applier:
         left = [one for one in meta.get("finalizers") or () if one != FINALIZER_DRAIN]
         change = {"resourceVersion": meta["resourceVersion"], "finalizers": left}
         ref = Ref(SHADOW_POD, known.name, known.namespace)
-        try:
+        with suppress(NotFound):
             self._caches.shadows.observe(await self._client.patch_merge(ref, {"metadata": change}))
-        except NotFound:
-            return
+        others = (one for one in self._caches.shadows.values() if one.uid != known.uid)
+        if all(one.namespace != known.namespace for one in others):
+            await self._budgets.drop(known.namespace)
 
     async def _write_shadow(self, action: WriteShadowStatus) -> None:
         condition = action.scheduled.to_dict()

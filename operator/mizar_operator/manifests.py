@@ -10,8 +10,12 @@ from mizar_core.models import GPUPool, GPUQuota, isolation_of
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_SEQUENCE,
+    ANNOTATIONS_IN_USE,
     API_VERSION,
+    BUDGET_NAME,
+    FIELD_MANAGER_OPERATOR,
     FINALIZER_DRAIN,
+    LABEL_IN_USE,
     LABEL_POOL,
     LABEL_PROFILE,
     LABEL_QUOTA,
@@ -25,9 +29,13 @@ from mizar_kube.kinds import Object
 NO_MODEL = ("no-card-model-of-the-pool-is-known",)
 """Affinity has no way to say "nowhere"; this says it, and the scheduler's message quotes it."""
 
-GRACE_S = 1
-"""Not 0: the API server would forget the pod, and with it that its cards are taken, before the
-kubelet has let go of them. pause ends at once anyway."""
+NO_SIDECAR_LABEL = {"sidecar.istio.io/inject": "false"}
+NO_SIDECAR_ANNOTATION = {"linkerd.io/inject": "disabled"}
+"""Nobody talks to a shadow pod, and the chart's policies allow it one container only."""
+
+MORE_THAN_THERE_ARE = 2**31 - 1
+"""Healthy pods that a budget asks for, so that it allows no eviction. `maxUnavailable: 0` would
+make Kubernetes look for the scale of the pods' owners, and complain that ShadowPods have none."""
 
 NOBODY = 65535
 
@@ -35,10 +43,12 @@ NOBODY = 65535
 @dataclass(frozen=True)
 class Shape:
     """What the pods of all shadow pods have in common. `priority_class`: of pools that name none;
-    empty for the cluster's default."""
+    empty for the cluster's default. `grace_s`: seconds that one which others delete keeps its
+    cards, so that those who use them end before."""
 
     image: str
     priority_class: str = ""
+    grace_s: int = 0
 
 
 def shadow_pod(action: CreateShadow) -> Object:
@@ -83,15 +93,46 @@ def pod(
             "namespace": shadow.namespace,
             "labels": {
                 LABEL_SHADOW_POD: "true",
+                **NO_SIDECAR_LABEL,
                 **_labels(shadow.pool, shadow.quota, shadow.devices),
             },
             "annotations": {
                 ANNOTATION_CARVE: carve(shadow, pool, quota).to_json(),
                 ANNOTATION_SEQUENCE: str(shadow.sequence),
+                **NO_SIDECAR_ANNOTATION,
             },
             "ownerReferences": [_owner("ShadowPod", shadow.name, shadow.uid, controller=True)],
         },
         "spec": _spec(shadow, pool, shape, selector, models),
+    }
+
+
+def in_use(*, on: bool) -> Object:
+    """What changes in the metadata of a shadow pod's pod that comes into use, or goes out of it."""
+    marks: dict[str, dict[str, str | None]] = {
+        "labels": {LABEL_IN_USE: "true"},
+        "annotations": {**ANNOTATIONS_IN_USE},
+    }
+    return {
+        field: {key: value if on else None for key, value in pairs.items()}
+        for field, pairs in marks.items()
+    }
+
+
+def budget(namespace: str) -> Object:
+    """The budget that allows no eviction of the namespace's shadow pods in use."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {
+            "name": BUDGET_NAME,
+            "namespace": namespace,
+            "labels": {"app.kubernetes.io/managed-by": FIELD_MANAGER_OPERATOR},
+        },
+        "spec": {
+            "minAvailable": MORE_THAN_THERE_ARE,
+            "selector": {"matchLabels": {LABEL_SHADOW_POD: "true", LABEL_IN_USE: "true"}},
+        },
     }
 
 
@@ -138,9 +179,9 @@ def _spec(
     models: tuple[str, ...] | None,
 ) -> Object:
     spec: dict[str, Any] = {
-        "containers": [_container(shadow, pool, shape.image)],
+        "containers": [_container(shadow, pool, shape)],
         "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": GRACE_S,
+        "terminationGracePeriodSeconds": max(shape.grace_s, 1),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
@@ -162,23 +203,25 @@ def _spec(
     return spec
 
 
-def _container(shadow: ShadowView, pool: GPUPool, image: str) -> Object:
-    cards = {pool.spec.physical_resource: str(shadow.cards)}
-    return {
+def _container(shadow: ShadowView, pool: GPUPool, shape: Shape) -> Object:
+    # Requests like limits: the kubelet and the kernel take the memory of all others first.
+    resources = {"cpu": "10m", "memory": "64Mi", pool.spec.physical_resource: str(shadow.cards)}
+    container: Object = {
         "name": "main",
-        "image": image,
+        "image": shape.image,
         # The device plugin's own answer would make the runtime inject a driver into pause.
         "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
-        "resources": {
-            "requests": {"cpu": "1m", "memory": "8Mi", **cards},
-            "limits": {"memory": "64Mi", **cards},
-        },
+        "resources": {"requests": resources, "limits": dict(resources)},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
     }
+    if shape.grace_s:
+        # pause would end at once, and the kubelet free its cards.
+        container["lifecycle"] = {"preStop": {"sleep": {"seconds": shape.grace_s}}}
+    return container
 
 
 def _tolerations(pool: GPUPool) -> list[Object]:

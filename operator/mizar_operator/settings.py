@@ -19,6 +19,12 @@ class Settings(common.Settings):
     )
     pause_image: str = Field("registry.k8s.io/pause:3.10", description="image of shadow pods")
     shadow_priority_class: str = Field("", description="PriorityClass of shadow pods; else none")
+    shadow_grace: int = Field(
+        0,
+        ge=0,
+        validation_alias=AliasChoices("shadow_grace", "shadow_grace_seconds"),
+        description="seconds that a shadow pod which others delete keeps its cards",
+    )
     leader_election: bool = Field(True, description="--no-...: for one replica alone, as in tests")
     metrics_port: common.Port = Field(
         9464,
@@ -37,4 +43,4 @@ class Settings(common.Settings):
     @property
     def shape(self) -> Shape:
         """What the pods of all shadow pods have in common."""
-        return Shape(self.pause_image, self.shadow_priority_class)
+        return Shape(self.pause_image, self.shadow_priority_class, self.shadow_grace)

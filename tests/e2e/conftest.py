@@ -50,6 +50,7 @@ class Stage:
     mark: str = field(default_factory=lambda: uuid4().hex[:5])
     tenants: list[str] = field(default_factory=list)
     pools: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
 
     def pool(self, **spec: object) -> str:
         """A pool of this test; quotas name it."""
@@ -72,13 +73,29 @@ class Stage:
         return name
 
     def clear(self) -> None:
-        """Delete everything, and wait until the cards are free again."""
+        """Delete everything, and wait until the cards are free again.
+
+        Users first: shadow pods that go with their namespace keep their cards for a while.
+        """
+        for tenant in self.tenants:
+            self._end_users(tenant)
+        for tenant in self.tenants:
+            wait_for(f"the cards of {tenant}", lambda t=tenant: not self.kube.all("shadowpods", t))  # type: ignore[misc]
         for tenant in self.tenants:
             self.kube.run("delete", "namespace", tenant, "--wait=false", "--ignore-not-found")
         for tenant in self.tenants:
             self.kube.wait_gone("namespace", "", tenant, timeout=180)
         for pool in self.pools:
             self.kube.delete("gpupool", pool)
+        for name in self.classes:
+            self.kube.delete("priorityclass", name)
+
+    def _end_users(self, tenant: str) -> None:
+        if self.kube.get("namespace", tenant) is None:
+            return
+        here = (f"--namespace={tenant}", "--wait=false")
+        self.kube.run("delete", "gpuquotas,deployments,jobs", "--all", *here)
+        self.kube.run("delete", "pods", f"--selector={objects.SHARE_PODS}", *here)
 
 
 @pytest.fixture

@@ -19,9 +19,10 @@ from hypothesis.stateful import (
     rule,
 )
 
+from mizar_core.names import BUDGET_NAME, LABEL_IN_USE
 from mizar_core.planning import apply_plan, plan
 from mizar_kube.errors import Conflict, KubeError, Unavailable
-from mizar_kube.kinds import GPU_QUOTA, POD, SHADOW_POD, Object
+from mizar_kube.kinds import BUDGET, GPU_QUOTA, POD, SHADOW_POD, Object
 from stateful.harness import KINDS, Harness
 from stateful.memory_api import Crash, Write
 from stateful.model import Model
@@ -192,6 +193,7 @@ class Cluster(RuleBasedStateMachine):
         self.down.clear()
         self._settle()
         self._nobody_waits_in_vain()
+        self._who_is_in_use_is_marked()
         for pod in self._share_pods():
             self.model.api.start_delete(pod)
         self._settle()
@@ -257,6 +259,19 @@ class Cluster(RuleBasedStateMachine):
             exhausted = have[namespace, size] >= most
             capped = cards[namespace] >= quota["spec"].get("maxCards", 100)
             assert exhausted or capped or self._stuck(namespace, size), resource
+
+    def _who_is_in_use_is_marked(self) -> None:
+        """So that nobody evicts it; a namespace without shadow pods has no budget."""
+        for shadow in self._shadows():
+            pod, key = self._pod_of(shadow), shadow["metadata"]
+            if pod is None or "deletionTimestamp" in pod["metadata"]:
+                continue
+            held = bool(self.model.holders(key["namespace"], key["name"]))
+            marked = pod["metadata"]["labels"].get(LABEL_IN_USE) == "true"
+            assert marked == held, f"{key['name']} is held: {held}"
+            assert not held or self.model.api.find(BUDGET, BUDGET_NAME, key["namespace"])
+        tenants = {one["metadata"]["namespace"] for one in self._shadows()}
+        assert {one["metadata"]["namespace"] for one in self.model.api.all(BUDGET)} <= tenants
 
     def _stuck(self, namespace: str, size: int) -> bool:
         """Whether a shadow pod of theirs waits for cards."""

@@ -58,6 +58,14 @@ class CancelDrain:
 
 
 @dataclass(frozen=True, slots=True)
+class SetInUse:
+    """Mark the pod as in use, or not, for those who evict pods and take nodes away."""
+
+    shadow: Key
+    in_use: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteShadow:
     """Delete the pod, then the ShadowPod, once the API server says live that nobody uses it."""
 
@@ -113,6 +121,7 @@ Action = (
     | CreatePod
     | Drain
     | CancelDrain
+    | SetInUse
     | DeleteShadow
     | RemoveFinalizer
     | WriteShadowStatus
@@ -127,6 +136,7 @@ ShadowAction = (
     | CreatePod
     | Drain
     | CancelDrain
+    | SetInUse
     | DeleteShadow
     | RemoveFinalizer
     | WriteShadowStatus

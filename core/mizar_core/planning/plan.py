@@ -17,6 +17,7 @@ from mizar_core.planning.demand import Outcome, keep_warm, meet
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.figures import quota_figures
 from mizar_core.planning.lifecycle import finish_drains, settle
+from mizar_core.planning.protection import protect
 from mizar_core.planning.reap import idle_until, reap, retire_surplus
 from mizar_core.planning.snapshot import ShadowView, Snapshot
 from mizar_core.planning.stages import Stage, stage_of
@@ -38,6 +39,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     """What to do now. The same for any order of the snapshot's parts; empty once applied."""
     draft = Draft(snapshot, now)
     outcomes = _decide(draft)
+    protect(draft)
     _tell(draft, snapshot)
     for resource, outcome in outcomes.items():
         for event in explain(draft, resource, outcome):

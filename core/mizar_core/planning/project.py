@@ -16,6 +16,7 @@ from mizar_core.planning.actions import (
     EmitEvent,
     Plan,
     RemoveFinalizer,
+    SetInUse,
     ShadowAction,
     WritePoolStatus,
     WriteQuotaStatus,
@@ -49,6 +50,8 @@ def project(shadow: ShadowView | None, action: ShadowAction) -> ShadowView | Non
             return _with_pod(shadow, drain_asked=action.at)
         case CancelDrain():
             return _with_pod(shadow, drain_asked=None)
+        case SetInUse():
+            return _with_pod(shadow, in_use=action.in_use)
         case DeleteShadow():
             return _with_pod(replace(shadow, deleting=True), deleting=True) if shadow.pod else None
         case RemoveFinalizer():

@@ -33,8 +33,8 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 class PodView:
     """The pod of a shadow pod. `unschedulable`: the scheduler's message, if it found no place.
 
-    `selector` and `models`: the labels that its node must have, and the card models that it may
-    have, as the pod's spec says; None for any model.
+    `in_use`: it is marked as in use. `selector` and `models`: the labels that its node must have,
+    and the card models that it may have, as the pod's spec says; None for any model.
     """
 
     uid: str = ""
@@ -43,6 +43,7 @@ class PodView:
     bound_at: datetime | None = None
     deleting: bool = False
     drain_asked: datetime | None = None
+    in_use: bool = False
     unschedulable: str | None = None
     selector: Pairs = frozenset()
     models: tuple[str, ...] | None = None

@@ -28,7 +28,7 @@ def _pod(**changes: Any) -> Any:
         "shadow": shadow(),
         "pool": POOL,
         "quota": QUOTA,
-        "shape": Shape("pause:1", "shadow-pods"),
+        "shape": Shape("pause:1", "shadow-pods", 35),
         "selector": frozenset({("zone", "a")}),
         "models": ("A100", "H100"),
     }

@@ -18,6 +18,7 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in (
         ("MIZAR_PAUSE_IMAGE", "p:1"),
         ("MIZAR_SHADOW_PRIORITY_CLASS", "shadow-pods"),
+        ("MIZAR_SHADOW_GRACE_SECONDS", "35"),
         ("MIZAR_PORT", "7"),
         ("MIZAR_RESYNC_SECONDS", "2"),
         ("POD_NAME", "me"),
@@ -28,7 +29,7 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.pause_image, settings.identity, settings.namespace) == ("p:1", "me", "ns")
     assert (settings.metrics_port, settings.resync) == (7, 2)
     assert not settings.leader_election
-    assert settings.shape == Shape("p:1", "shadow-pods")
+    assert settings.shape == Shape("p:1", "shadow-pods", 35)
 
 
 def test_flags() -> None:

@@ -1,0 +1,41 @@
+"""The budget that holds evictions off a namespace's shadow pods while they are in use."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from mizar_core.names import BUDGET_NAME, FIELD_MANAGER_OPERATOR
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from mizar_kube.kinds import BUDGET, Ref
+from mizar_operator.manifests import budget
+
+log = logging.getLogger(__name__)
+
+
+class Budgets:
+    """One per namespace, from the first use of a shadow pod until there is none left."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._known = set[str]()
+
+    async def ensure(self, namespace: str) -> None:
+        """Have the namespace's budget. Where it is not allowed, shadow pods do without: their
+        marks alone hold autoscalers off. Raises KubeError when the API server does not answer."""
+        if namespace in self._known:
+            return
+        try:
+            await self._client.create(budget(namespace), field_manager=FIELD_MANAGER_OPERATOR)
+        except AlreadyExists:
+            pass
+        except (Forbidden, Invalid) as refused:
+            log.warning("evictions in %s are not held off: %s", namespace, refused)
+        self._known.add(namespace)
+
+    async def drop(self, namespace: str) -> None:
+        """Remove the namespace's budget. Raises KubeError."""
+        self._known.discard(namespace)
+        with suppress(NotFound):
+            await self._client.delete(Ref(BUDGET, BUDGET_NAME, namespace))

@@ -1,0 +1,170 @@
+"""A card in use stays with its users, whoever wants it or its node."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.watching import ready_shadows
+from support.kube import Kube, Object
+from support.objects import share_pod, whole_card_pod
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+HALF = {"devices": 2, "min": 0, "max": 1}
+CARDS = 2
+OTHERS_THAN_MIZAR = "!app.kubernetes.io/part-of"
+BUDGET = "mizar-shadow-pods-in-use"
+
+
+def priority(name: str, value: int) -> Object:
+    head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    return {**head, "metadata": {"name": name}, "value": value}
+
+
+def on(node: str) -> Object:
+    return {"nodeSelector": {"kubernetes.io/hostname": node}}
+
+
+def used_shadow(kube: Kube, tenant: str, **spec: object) -> tuple[Object, str]:
+    """A shadow pod that the share pod `a` uses, and its node."""
+    kube.apply(share_pod(tenant, "a", **spec))  # type: ignore[arg-type]
+    kube.wait_running(tenant, "a")
+    (shadow,) = ready_shadows(kube, tenant)
+    name = str(shadow["metadata"]["name"])
+    pod = wait_for("the mark of use", lambda: marked(kube, tenant, name))
+    return pod, str(pod["spec"]["nodeName"])
+
+
+def marked(kube: Kube, tenant: str, name: str) -> Object | None:
+    found = kube.get("pod", name, tenant)
+    assert found is not None, f"the shadow pod {name} is gone"
+    return found if "mizar.share/in-use" in found["metadata"]["labels"] else None
+
+
+def is_refused(kube: Kube, tenant: str, pod: str, *words: str) -> None:
+    """Wait until the scheduler has said why a pod finds no node."""
+
+    def said() -> bool:
+        messages = [text for why, text in kube.events(tenant, pod) if why == "FailedScheduling"]
+        assert any(all(word in text for word in words) for text in messages), messages
+        return True
+
+    wait_for(f"the scheduler's word on {pod}", said, timeout=60)
+
+
+@pytest.fixture
+def boss(kube: Kube, stage: "Stage") -> str:
+    """The highest PriorityClass that a user may make."""
+    name = f"boss-{stage.mark}"
+    kube.apply(priority(name, 1_000_000_000))
+    stage.classes.append(name)
+    return name
+
+
+def test_no_pod_preempts_a_card_in_use(kube: Kube, stage: "Stage", boss: str) -> None:
+    tenant = stage.tenant(HALF)
+    shadow, node = used_shadow(kube, tenant)
+    assert shadow["spec"]["priority"] == 1_000_000_000
+    assert shadow["spec"]["preemptionPolicy"] == "Never"
+    kube.apply(whole_card_pod(tenant, "whole", CARDS, priorityClassName=boss, **on(node)))
+    is_refused(kube, tenant, "whole", "preemption: 0/2 nodes are available", "nvidia.com/gpu")
+    kept = marked(kube, tenant, shadow["metadata"]["name"])
+    assert kept is not None and kept["metadata"]["uid"] == shadow["metadata"]["uid"]
+    assert kube.exec(tenant, "a", "cuda-sample", "alloc", "1024")[0] == 0
+
+
+def test_below_other_classes_only_idle_cards_are_preempted(
+    kube: Kube, stage: "Stage", boss: str
+) -> None:
+    """The scheduler picks the shadow pod, and is refused while somebody uses it."""
+    humble = f"humble-{stage.mark}"
+    kube.apply(priority(humble, -10))
+    stage.classes.append(humble)
+    tenant = stage.tenant(HALF, pool=stage.pool(priorityClassName=humble))
+    shadow, node = used_shadow(kube, tenant)
+    assert shadow["spec"]["priority"] == -10
+    kube.apply(whole_card_pod(tenant, "whole", CARDS, priorityClassName=boss, **on(node)))
+    is_refused(kube, tenant, "whole", "nvidia.com/gpu")
+    kept = marked(kube, tenant, shadow["metadata"]["name"])
+    assert kept is not None and "deletionTimestamp" not in kept["metadata"]
+    assert kube.exec(tenant, "a", "cuda-sample", "alloc", "1024")[0] == 0
+    kube.delete("pod", "a", tenant)
+    kube.wait_running(tenant, "whole")
+
+
+def test_use_is_marked_for_autoscalers_and_evictions(kube: Kube, stage: "Stage") -> None:
+    tenant = stage.tenant(HALF)
+    shadow, _ = used_shadow(kube, tenant)
+    name, notes = shadow["metadata"]["name"], shadow["metadata"]["annotations"]
+    assert notes["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert notes["karpenter.sh/do-not-disrupt"] == "true"
+    assert shadow["status"]["qosClass"] == "Guaranteed"
+    wait_for("the budget to count", lambda: observed(kube, tenant))
+    said = evict(kube, tenant, name)
+    assert "violate the pod's disruption budget" in said, said
+    kube.delete("pod", "a", tenant)
+    wait_for("the mark to go", lambda: not marked(kube, tenant, name))
+    (idle,) = [one for one in kube.all("pods", tenant) if one["metadata"]["name"] == name]
+    assert not any("safe-to-evict" in key for key in idle["metadata"]["annotations"])
+    assert "Success" in evict(kube, tenant, name)
+    kube.wait_gone("pod", tenant, name)
+    wait_for("the budget to go", lambda: kube.get("pdb", BUDGET, tenant) is None)
+
+
+def observed(kube: Kube, tenant: str) -> bool:
+    budget = kube.get("pdb", BUDGET, tenant)
+    assert budget is not None, "there is no budget yet"
+    status = budget.get("status") or {}
+    assert not [one for one in status.get("conditions", []) if one["reason"] == "SyncFailed"]
+    return bool(status.get("observedGeneration") and status["currentHealthy"] == 1)
+
+
+def evict(kube: Kube, tenant: str, pod: str) -> str:
+    body = (
+        '{"apiVersion":"policy/v1","kind":"Eviction",'
+        f'"metadata":{{"name":"{pod}","namespace":"{tenant}"}}}}'
+    )
+    path = f"/api/v1/namespaces/{tenant}/pods/{pod}/eviction"
+    return kube.attempt("create", "--raw", path, "--filename=-", input=body)[1]
+
+
+def test_a_drained_node_waits_for_who_shares_its_cards(kube: Kube, stage: "Stage") -> None:
+    """`kubectl drain` ends: share pods end in their time, then the shadow pod goes."""
+    tenant = stage.tenant(HALF)
+    shadow, node = used_shadow(kube, tenant, terminationGracePeriodSeconds=8)
+    wait_for("the budget to count", lambda: observed(kube, tenant))
+    try:
+        said = kube.run(
+            *("drain", node, "--force", "--ignore-daemonsets", "--delete-emptydir-data"),
+            *(f"--pod-selector={OTHERS_THAN_MIZAR}", "--timeout=240s"),
+        )
+    finally:
+        kube.run("uncordon", node)
+    assert f"evicting pod {tenant}/a" in said
+    assert kube.get("pod", shadow["metadata"]["name"], tenant) is None
+
+
+def test_a_namespace_that_goes_keeps_its_cards_until_its_users_have_ended(
+    kube: Kube, stage: "Stage"
+) -> None:
+    tenant, other = stage.tenant(HALF), stage.tenant()
+    _, node = used_shadow(kube, tenant, terminationGracePeriodSeconds=15)
+    kube.apply(whole_card_pod(other, "whole", CARDS, **on(node)))
+    is_refused(kube, other, "whole", "nvidia.com/gpu")
+    kube.run("delete", "namespace", tenant, "--wait=false")
+    seen = set[bool]()
+
+    def whole_has_the_card() -> bool:
+        sharing = kube.get("pod", "a", tenant) is not None
+        seen.add(sharing)
+        whole = kube.get("pod", "whole", other) or {}
+        given = bool(whole["spec"].get("nodeName"))
+        assert not (given and sharing), "the card was given away under who shares it"
+        return given
+
+    wait_for("the card to be free", whole_has_the_card, timeout=180)
+    assert seen == {True, False}
+    kube.wait_running(other, "whole")
