@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from cluster import Cluster
+from mizar_operator import manifests
+from mizar_operator.manifests import Shape
+from property.plan.snapshots import pool, quota
+from property.plan.snapshots import shadow as shadow_view
 from support import objects
 from support.kube import Kube, Object
 from support.waiting import wait_for
@@ -25,6 +29,8 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "mizar"
 RELEASE = f"policies-{os.getpid()}"
 SYSTEM, TENANT = f"{RELEASE}-system", f"{RELEASE}-a"
 NAME = "shadow-2-abcde"
+LOCAL = CHART / "values-local.yaml"
+PAUSE = str(yaml.safe_load(LOCAL.read_text())["pauseImage"])
 VALUES = {
     "operator": {"replicas": 0},
     "nodeagent": {"nodeSelector": {"mizar.share/nowhere": "true"}},
@@ -52,7 +58,7 @@ def kube(cluster: Cluster) -> Iterator[Kube]:
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(CHART), f"--namespace={SYSTEM}"),
         *("--create-namespace", "--skip-crds", "--values=-"),
-        *(f"--values={CHART / 'values-local.yaml'}",),
+        f"--values={LOCAL}",
         input=yaml.safe_dump(VALUES),
     )
     try:
@@ -108,33 +114,20 @@ def shadowpod(name: str = NAME) -> Object:
     }
 
 
-SIZE = {"limits": {"cpu": "10m", "memory": "64Mi", "nvidia.com/gpu": "1"}}
-
-
-def shadow_pod(name: str = NAME, **meta: Any) -> Object:
-    pod = objects.whole_card_pod(TENANT, name)
-    pod["spec"]["nodeSelector"] = {"mizar.share/nowhere": "true"}
-    pod["spec"]["containers"][0]["resources"] = SIZE
-    pod["metadata"].update(labels={"mizar.share/shadow-pod": "true"}, **meta)
-    return pod
+def shadow_pod(name: str = NAME, uid: str = "uid") -> Object:
+    """As the operator makes it, for a node that there is not."""
+    view = replace(shadow_view(name, namespace=TENANT), uid=uid)
+    nowhere = frozenset({("mizar.share/nowhere", "true")})
+    shape = Shape(PAUSE, grace_s=35)
+    return manifests.pod(view, pool("default"), quota(TENANT), shape, nowhere, None)
 
 
 @pytest.fixture
 def shadow(kube: Kube) -> Iterator[str]:
     """A shadow pod that the operator made and that no scheduler finds a node for."""
-    made = json.loads(
-        kube.run("create", OPERATOR, "--output=json", "--filename=-", input=json.dumps(shadowpod()))
-    )
-    owner = {
-        "apiVersion": "mizar.share/v1alpha1",
-        "kind": "ShadowPod",
-        "name": NAME,
-        "uid": made["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": False,
-    }
-    pod = json.dumps(shadow_pod(ownerReferences=[owner]))
-    kube.run("create", OPERATOR, "--filename=-", input=pod)
+    create = ("create", OPERATOR, "--output=json", "--filename=-")
+    made = json.loads(kube.run(*create, input=json.dumps(shadowpod())))
+    kube.run(*create, input=json.dumps(shadow_pod(uid=made["metadata"]["uid"])))
     try:
         yield NAME
     finally:
@@ -388,6 +381,133 @@ class TestShadowPodObjects:
         said = patch(kube, EDITOR, *none, kind="shadowpod")[1]
         assert "keeps its cards while somebody uses them" in said
         assert patch(kube, DRAINER, *none, kind="shadowpod")[0] == 0
+
+
+def main(pod: Object) -> Object:
+    (container,) = pod["spec"]["containers"]
+    return dict(container)
+
+
+Change = Callable[[Object], object]
+BEYOND: dict[str, tuple[Change, str]] = {
+    "no shadow pod": (
+        lambda pod: pod["metadata"]["labels"].pop("mizar.share/shadow-pod"),
+        "deals with pods that hold cards only",
+    ),
+    "no owner": (
+        lambda pod: pod["metadata"].pop("ownerReferences"),
+        "belongs to the ShadowPod of its name",
+    ),
+    "another's owner": (
+        lambda pod: pod["metadata"]["ownerReferences"][0].update(name="another"),
+        "belongs to the ShadowPod of its name",
+    ),
+    "another image": (
+        lambda pod: pod["spec"]["containers"][0].update(image="evil:1"),
+        f"a shadow pod's image is {PAUSE}: if a webhook makes it evil:1, set the chart's",
+    ),
+    "another container": (
+        lambda pod: pod["spec"]["containers"].append(main(pod) | {"name": "side"}),
+        "has one container, main: if a webhook adds one",
+    ),
+    "an init container": (
+        lambda pod: pod["spec"].update(initContainers=[main(pod) | {"name": "init"}]),
+        "has one container, main",
+    ),
+    "a command": (
+        lambda pod: pod["spec"]["containers"][0].update(command=["sh"]),
+        "pauses, and does nothing else",
+    ),
+    "a hook": (
+        lambda pod: pod["spec"]["containers"][0].update(
+            lifecycle={"preStop": {"exec": {"command": ["sh"]}}}
+        ),
+        "pauses, and does nothing else",
+    ),
+    "a secret": (
+        lambda pod: pod["spec"]["containers"][0].update(
+            env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]
+        ),
+        "pauses, and does nothing else",
+    ),
+    "a volume": (
+        lambda pod: pod["spec"].update(volumes=[{"name": "v", "hostPath": {"path": "/"}}]),
+        "has no volumes and no token: if a webhook adds one",
+    ),
+    "a token": (
+        lambda pod: pod["spec"].pop("automountServiceAccountToken"),
+        "has no volumes and no token",
+    ),
+    "the node's network": (
+        lambda pod: pod["spec"].update(hostNetwork=True),
+        "gets no rights on its node",
+    ),
+    "the node's processes": (
+        lambda pod: pod["spec"].update(hostPID=True),
+        "gets no rights on its node",
+    ),
+    "privileges": (
+        lambda pod: pod["spec"]["containers"][0].update(securityContext={"privileged": True}),
+        "gets no rights on its node",
+    ),
+    "a capability": (
+        lambda pod: pod["spec"]["containers"][0]["securityContext"].update(
+            capabilities={"add": ["SYS_ADMIN"]}
+        ),
+        "gets no rights on its node",
+    ),
+    "a node": (lambda pod: pod["spec"].update(nodeName="n"), "which the scheduler chooses"),
+}
+
+
+class TestOperator:
+    """Its right to make and delete pods anywhere is narrowed to pods that hold cards."""
+
+    ASK = ("create", OPERATOR, "--dry-run=server", "--filename=-")
+
+    @pytest.mark.parametrize("what", BEYOND)
+    def test_it_makes_no_other_pods(self, kube: Kube, what: str) -> None:
+        change, sentence = BEYOND[what]
+        pod = shadow_pod("shadow-2-other")
+        kube.run(*self.ASK, input=json.dumps(pod))
+        change(pod)
+        status, said = kube.attempt(*self.ASK, input=json.dumps(pod))
+        assert status != 0, said
+        assert sentence in said
+
+    def test_it_changes_and_deletes_no_others(self, kube: Kube, shadow: str) -> None:
+        kube.apply(objects.plain_pod(TENANT, "plain", nodeSelector={"mizar.share/nowhere": "true"}))
+        here = ("plain", f"--namespace={TENANT}", OPERATOR)
+        for ask in (
+            ("delete", "pod", *here),
+            ("patch", "pod", *here, *merge({"labels": {"a": "b"}})),
+        ):
+            status, said = kube.attempt(*ask)
+            assert status != 0, said
+            assert "plain lacks the label mizar.share/shadow-pod" in said
+        for how in (
+            merge({"labels": {"mizar.share/shadow-pod": None}}),
+            merge({"ownerReferences": None}),
+            ("--type=strategic", f"--patch={json.dumps({'spec': SPEC['image']})}"),
+        ):
+            status, said = patch(kube, OPERATOR, *how)
+            assert status != 0, said
+            assert "marks shadow pods, and changes nothing else" in said
+        kube.delete("pod", "plain", TENANT, "--grace-period=0", "--force")
+
+
+def test_the_budget_of_shadow_pods_in_use_is_the_operators(kube: Kube) -> None:
+    body = json.dumps(manifests.budget(TENANT))
+    create = ("create", "--filename=-", "--dry-run=server")
+    weak = json.dumps(manifests.budget(TENANT) | {"spec": {"maxUnavailable": 1, "selector": {}}})
+    sentence = "this budget is Mizar's: it holds evictions off shadow pods in use"
+    assert sentence in kube.attempt(*create, EDITOR, input=weak)[1]
+    kube.run("create", "--filename=-", OPERATOR, input=body)
+    here = ("pdb", "mizar-shadow-pods-in-use", f"--namespace={TENANT}")
+    assert sentence in kube.attempt("delete", *here, EDITOR)[1]
+    loose = ("--type=merge", '--patch={"spec":{"minAvailable":0}}')
+    assert sentence in kube.attempt("patch", *here, EDITOR, *loose)[1]
+    kube.run("delete", *here, OPERATOR)
 
 
 def test_a_share_pod_keeps_its_label(kube: Kube) -> None:

@@ -200,6 +200,7 @@ class Cluster(RuleBasedStateMachine):
         self.model.tick(61)
         self._settle()
         self._only_the_minimum_is_left()
+        self._who_is_in_use_is_marked()
 
     def _settle(self) -> None:
         """Let everything work until nothing happens any more."""

@@ -288,7 +288,7 @@ def test_cert_manager_in_place_of_our_own(chart: Chart) -> None:
     assert read(WebhookSettings, container["args"]).certificate_dir == Path("/certificate")
 
 
-POLICIES = ("tenancy", "shadowPods", "sharePods", "nodeagent")
+POLICIES = ("tenancy", "shadowPods", "operator", "sharePods", "nodeagent")
 ESCAPES = ("visibleDevices", "driverVariables", "mounts", "hostPaths", "hostPID", "privileged")
 
 
