@@ -42,6 +42,7 @@ from mizar_nodeagent.plugin.resource import ResourcePlugin
 from mizar_nodeagent.plugin.server import remove_old_sockets
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.shadow_status import ShadowStatuses
+from mizar_nodeagent.sweep import Sweep
 
 STATUS_WRITERS = 4
 STANDS_STILL_S = 600.0
@@ -148,6 +149,7 @@ async def assembled(
             loop.call_soon_threadsafe(inspection.hurry)
 
     steward = Steward(lambda: [_container(slot) for slot in slots.all()], new_code=look_soon)
+    sweep = Sweep(client, config.node_name, plugins.connected)
     housekeeping = Housekeeping(mind, slots, config.plugin_dir)
     inspection = Inspection(mind, slots, cards, steward.withhold, agent.complain)
     registry.register(Figures(config.node_name, mind, slots, plugins.connected, inspection))
@@ -178,6 +180,7 @@ async def assembled(
                 *[statuses.run] * STATUS_WRITERS,
                 events.run,
                 housekeeping.run,
+                sweep.run,
                 steward.serve,
                 inspection.run,
             ),

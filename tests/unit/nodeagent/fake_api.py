@@ -82,6 +82,8 @@ class FakeApi:
         if request.method != "GET":
             self.writes.append((request.path, json.loads(await request.text())))
         if path[3] == "nodes":
+            if request.method == "GET":
+                return web.json_response(self.node)
             return self._patch_node(self.writes[-1][1])
         if path[-2] == "shadowpods":
             return self._shadow((path[-3], path[-1]), request.method)
@@ -108,7 +110,9 @@ class FakeApi:
 
     def _patch_node(self, patch: Any) -> web.Response:
         for field, numbers in patch["status"].items():
-            self.node["status"][field].update(numbers)
+            merged = {**self.node["status"][field], **numbers}
+            kept = {name: value for name, value in merged.items() if value is not None}
+            self.node["status"][field] = kept
         return web.json_response(self.node)
 
     def _shadow(self, key: tuple[str, str], method: str) -> web.Response:

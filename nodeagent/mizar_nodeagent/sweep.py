@@ -1,0 +1,75 @@
+"""Sweeps resources of former tenants off the node's status.
+
+A kubelet that has forgotten a resource leaves it there as 0, for ever: with a resource per tenant
+and profile, the list would only ever grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from mizar_core.names import parse_resource
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError
+from mizar_kube.kinds import NODE, Ref
+
+log = logging.getLogger(__name__)
+
+FIRST_AFTER_S = 60.0
+"""By then the agent serves again what it served before its restart."""
+
+EVERY_S = 600.0
+"""Longer than a kubelet remembers a resource whose plugin has gone: what it writes anew in that
+time, the next sweep takes."""
+
+
+class Sweep:
+    """`served` gives the resources that plugins of this agent serve just now."""
+
+    def __init__(
+        self, client: KubeClient, node: str, served: Callable[[], Collection[str]]
+    ) -> None:
+        self._client = client
+        self._ref = Ref(NODE, node)
+        self._served = served
+
+    async def run(self) -> None:
+        """Sweep now and then, for ever."""
+        await asyncio.sleep(FIRST_AFTER_S)
+        while True:
+            try:
+                await self.once()
+            except KubeError as error:
+                log.info("former tenants' resources stay on the node for now: %s", error)
+            await asyncio.sleep(EVERY_S)
+
+    async def once(self) -> None:
+        """Take off what nobody serves any more. Raises KubeError."""
+        status = (await self._client.get(self._ref)).get("status") or {}
+        gone = former(status, self._served())
+        if not gone:
+            return
+        nothing = dict.fromkeys(gone)
+        patch = {"status": {"capacity": nothing, "allocatable": nothing}}
+        await self._client.patch_merge(self._ref, patch, subresource="status")
+        log.info("taken off the node: %s", ", ".join(gone))
+
+
+def former(status: Mapping[str, Any], served: Collection[str]) -> list[str]:
+    """The resources of ours in a node's status that are 0 and that nobody serves."""
+    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    return sorted(
+        name
+        for name in {*capacity, *allocatable}
+        if name not in served
+        and _is_ours(name)
+        and capacity.get(name, "0") == allocatable.get(name, "0") == "0"
+    )
+
+
+def _is_ours(name: str) -> bool:
+    parsed = parse_resource(name)
+    return parsed is not None and parsed.form == "slashed"
