@@ -22,6 +22,9 @@ API_VERSION: ApiVersion = "mizar.share/v1alpha1"
 PLURALS: Final = {"GPUPool": "gpupools", "GPUQuota": "gpuquotas", "ShadowPod": "shadowpods"}
 
 DEFAULT_PREFIX: Final = "mizar.share"
+DEFAULT_POOL: Final = "default"
+"""The GPUPool that quotas take cards of unless they name another."""
+
 PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
 
 LABEL_SHADOW_POD: Final = "mizar.share/shadow-pod"

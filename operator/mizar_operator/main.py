@@ -32,7 +32,7 @@ from mizar_kube.queue import WorkQueue, work
 from mizar_kube.session import session
 from mizar_kube.settings import load
 from mizar_kube.version import version
-from mizar_operator import caches, telling
+from mizar_operator import caches, default_pool, telling
 from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches
 from mizar_operator.gather import Gatherer
@@ -123,6 +123,8 @@ class Operator:
                 tasks.create_task(self.leader.keep())
             self.metrics.leader.set(1)
             self.caches.pods.on_change(telling.placed)
+            if self.settings.default_pool is not None:
+                tasks.create_task(default_pool.ensure(self._client, self.settings.default_pool))
             for _ in range(self.settings.workers):
                 tasks.create_task(work(self.queue, self.reconciler.reconcile))
             await self._resync()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
@@ -24,6 +26,9 @@ class Settings(common.Settings):
         ge=0,
         validation_alias=AliasChoices("shadow_grace", "shadow_grace_seconds"),
         description="seconds that a shadow pod which others delete keeps its cards",
+    )
+    default_pool: dict[str, Any] | None = Field(
+        None, description="spec, as JSON, of the GPUPool to make if there is none"
     )
     leader_election: bool = Field(True, description="--no-...: for one replica alone, as in tests")
     metrics_port: common.Port = Field(

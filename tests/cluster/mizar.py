@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ RELEASE, NAMESPACE = "mizar", "mizar-system"
 IMAGES = (OPERATOR, NODEAGENT, CUDA_SAMPLE, PAUSE)
 CHART = Path(__file__).parents[2] / "charts" / "mizar"
 LOCAL_VALUES = CHART / "values-local.yaml"
-POOL = Path(__file__).parents[2] / "examples" / "01-quickstart" / "02-pool.yaml"
+POOL = {"apiVersion": "mizar.share/v1alpha1", "kind": "GPUPool", "metadata": {"name": "default"}}
 LIMIT = 180.0  # seconds
 INTERVAL = 0.2
 CONTENT = "mizar.share/image-content"
@@ -75,11 +76,14 @@ def _is_installed(cluster: Cluster) -> bool:
 
 def _missing(cluster: Cluster) -> list[str]:
     """What is not ready. At last the webhook's address: for a moment after its pod is ready, the
-    API server may not find the way to it yet."""
+    API server may not find the way to it yet; and the pool, which the operator then makes."""
     if unready := pending(workloads(cluster, NAMESPACE)):
         return unready
-    asked = cluster.kubectl("create", "--dry-run=server", f"--filename={POOL}", check=False)
-    return ["the way to the webhook"] if "failed calling webhook" in asked.stderr else []
+    create = ("create", "--dry-run=server", "--filename=-")
+    asked = cluster.kubectl(*create, input=json.dumps(POOL), check=False)
+    if "failed calling webhook" in asked.stderr:
+        return ["the way to the webhook"]
+    return [] if "AlreadyExists" in asked.stderr else ["GPUPool default"]
 
 
 def _wait(cluster: Cluster, step: Step) -> None:

@@ -32,10 +32,10 @@ class Story:
         self.see_card_come_back(pods)
 
     def apply_quota(self) -> None:
-        """Apply the quick start: pool, tenant, quota and the two share pods."""
+        """Apply the quick start: tenant, quota and the two share pods."""
         with self.tell.step("Apply examples/01-quickstart") as step:
             self.tell.show(self.kube.run("apply", f"--filename={QUICKSTART}"))
-            step.seen = "a pool, a tenant with a quota, two pods that each ask for half a card"
+            step.seen = "a tenant with a quota, two pods that each ask for half a card"
 
     def see_shadow_pod(self) -> Object:
         """Wait for the shadow pod that the quota's shortage calls for, and show its card."""

@@ -12,7 +12,7 @@ from mizar_core.fields import Count, Devices, LabelName, Seconds
 from mizar_core.models.isolation import Isolation, IsolationOverride
 from mizar_core.models.meta import ObjectMeta
 from mizar_core.models.pool import GPUPoolSpec
-from mizar_core.names import API_VERSION, ApiVersion
+from mizar_core.names import API_VERSION, DEFAULT_POOL, ApiVersion
 from mizar_core.schema import SHORT_NAME, immutable, list_map, rule_about, rules
 
 ShadowCount = Annotated[int, Field(strict=True, ge=0, le=1000)]
@@ -50,7 +50,7 @@ class ProfileQuota(Model):
 class GPUQuotaSpec(Model):
     """What the namespace may take of the pool."""
 
-    pool: Annotated[LabelName, Field(json_schema_extra=rules(_POOL))]
+    pool: Annotated[LabelName, Field(json_schema_extra=rules(_POOL))] = DEFAULT_POOL
     """The GPUPool's name."""
 
     profiles: Annotated[

@@ -26,6 +26,17 @@ PROGRAMS = (
 Object = dict[str, Any]
 
 
+def operator_settings(objects: list[Object]) -> OperatorSettings:
+    """As the operator reads the environment that its Deployment gives it."""
+    pod = pick(objects, "Deployment", "mizar-operator")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    with pytest.MonkeyPatch.context() as environment:
+        for one in container["env"]:
+            if "value" in one:
+                environment.setenv(one["name"], one["value"])
+        return read(OperatorSettings, [])
+
+
 @pytest.fixture(scope="session")
 def helm() -> str:
     """The helm that the local cluster uses; a built one may say that Kubernetes is 1.20."""
@@ -179,10 +190,28 @@ def test_who_may_read_secrets_and_write_nodes(default: list[Object]) -> None:
     assert configurations["resourceNames"] == ["mizar-webhook"]
 
 
-def test_the_operator_only_reads_what_its_users_write(default: list[Object]) -> None:
-    for rule in rules(default, "operator"):
-        if {"gpupools", "gpuquotas", "nodes"} & set(rule["resources"]):
-            assert set(rule["verbs"]) == {"get", "list", "watch"}
+def test_the_operator_only_reads_what_its_users_write(chart: Chart, default: list[Object]) -> None:
+    without = chart.render(defaultPool={"create": False})
+    for objects, makes_a_pool in ((default, True), (without, False)):
+        about = [
+            rule
+            for rule in rules(objects, "operator")
+            if {"gpupools", "gpuquotas", "nodes"} & set(rule["resources"])
+        ]
+        create = {"apiGroups": ["mizar.share"], "resources": ["gpupools"], "verbs": ["create"]}
+        assert (create in about) == makes_a_pool
+        others = [rule for rule in about if rule != create]
+        assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in others)
+
+
+def test_the_operator_makes_the_pool_that_the_values_say(chart: Chart) -> None:
+    for values, wanted in (
+        ({}, {}),
+        ({"spec": {"idleTimeoutSeconds": 60}}, {"idleTimeoutSeconds": 60}),
+        ({"create": False}, None),
+    ):
+        objects = chart.render(defaultPool=values)
+        assert operator_settings(objects).default_pool == wanted
 
 
 def test_the_programs_understand_their_arguments(
@@ -296,7 +325,9 @@ ESCAPES = ("visibleDevices", "driverVariables", "mounts", "hostPaths", "hostPID"
 def test_share_pods_may_what_the_values_say(chart: Chart, escape: str) -> None:
     def sentences(may: list[str]) -> set[str]:
         policy = chart.render(policies={"sharePodsMay": may})
-        found = pick(policy, "ValidatingAdmissionPolicy", "mizar-share-pods")["spec"]["validations"]
+        found = pick(policy, "ValidatingAdmissionPolicy", "mizar-share-pods-limits")["spec"][
+            "validations"
+        ]
         return {one.get("message") or one["messageExpression"] for one in found}
 
     gone = sentences([]) - sentences([escape])
@@ -306,7 +337,9 @@ def test_share_pods_may_what_the_values_say(chart: Chart, escape: str) -> None:
 
 def test_share_pods_keep_off_the_agents_own_folders(chart: Chart) -> None:
     folders = {"stateDir": "/opt/mizar/", "kubeletDir": "/data/kubelet"}
-    policy = pick(chart.render(nodeagent=folders), "ValidatingAdmissionPolicy", "mizar-share-pods")
+    policy = pick(
+        chart.render(nodeagent=folders), "ValidatingAdmissionPolicy", "mizar-share-pods-limits"
+    )
     (paths,) = [one for one in policy["spec"]["variables"] if one["name"] == "folders"]
     for path in ("/opt/mizar", "/data/kubelet", "/var/lib/kubelet"):
         assert f"'{path}'" in paths["expression"]
@@ -325,11 +358,7 @@ def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:
 
 def test_shadow_pods_have_a_class_that_never_preempts(chart: Chart) -> None:
     def named(objects: list[Object]) -> str:
-        (container,) = pick(objects, "Deployment", "mizar-operator")["spec"]["template"]["spec"][
-            "containers"
-        ]
-        environment = {one["name"]: one.get("value", "") for one in container["env"]}
-        return parse_operator([], environment).shape.priority_class
+        return operator_settings(objects).shape.priority_class
 
     default = chart.render()
     made = pick(default, "PriorityClass", named(default))

@@ -8,10 +8,14 @@ import pytest
 import yaml
 
 from mizar_core.models import GPUPool, GPUQuota, parse_kind
-from mizar_core.names import parse_resource
+from mizar_core.models.meta import ObjectMeta
+from mizar_core.names import DEFAULT_POOL, parse_resource
 from mizar_core.validation import check_pool_among, check_quota_against_pool, check_quota_among
 
 ROOT = Path(__file__).resolve().parents[3]
+INSTALLED = GPUPool(metadata=ObjectMeta(name=DEFAULT_POOL))
+"""What the chart installs."""
+
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*"))
 
 
@@ -23,7 +27,8 @@ def _objects(folder: Path) -> list[dict[str, Any]]:
 def _kinds(folder: Path) -> tuple[dict[str, GPUPool], list[GPUQuota]]:
     bodies = [one for one in _objects(folder) if one["apiVersion"].startswith("mizar.share/")]
     parsed = [parse_kind(one) for one in bodies]
-    pools = {one.metadata.name: one for one in parsed if isinstance(one, GPUPool)}
+    made = (one for one in parsed if isinstance(one, GPUPool))
+    pools = {one.metadata.name: one for one in (INSTALLED, *made)}
     return pools, [one for one in parsed if isinstance(one, GPUQuota)]
 
 

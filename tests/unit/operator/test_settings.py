@@ -2,7 +2,7 @@
 
 import pytest
 
-from mizar_kube.settings import read
+from mizar_kube.settings import SettingsRefused, read
 from mizar_operator.manifests import Shape
 from mizar_operator.settings import Settings
 
@@ -30,6 +30,20 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.metrics_port, settings.resync) == (7, 2)
     assert not settings.leader_election
     assert settings.shape == Shape("p:1", "shadow-pods", 35)
+
+
+def test_the_default_pool_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(Settings, []).default_pool is None
+    spec = read(Settings, ["--default-pool", '{"idleTimeoutSeconds": 5}']).default_pool
+    assert spec == {"idleTimeoutSeconds": 5}
+    monkeypatch.setenv("MIZAR_DEFAULT_POOL", "{}")
+    assert read(Settings, []).default_pool == {}
+
+
+def test_a_wrong_default_pool_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIZAR_DEFAULT_POOL", "[]")
+    with pytest.raises(SettingsRefused, match="DEFAULT_POOL|default-pool"):
+        read(Settings, [])
 
 
 def test_flags() -> None:
