@@ -239,11 +239,20 @@ class Applier:
         left = [one for one in meta.get("finalizers") or () if one != FINALIZER_DRAIN]
         change = {"resourceVersion": meta["resourceVersion"], "finalizers": left}
         ref = Ref(SHADOW_POD, known.name, known.namespace)
+        if self._is_last(known):
+            # Before, since nobody would ask for it again.
+            await self._budgets.drop(known.namespace)
         with suppress(NotFound):
             self._caches.shadows.observe(await self._client.patch_merge(ref, {"metadata": change}))
-        others = (one for one in self._caches.shadows.values() if one.uid != known.uid)
-        if all(one.namespace != known.namespace for one in others):
-            await self._budgets.drop(known.namespace)
+
+    def _is_last(self, going: ShadowView) -> bool:
+        """Whether no other shadow pod of the namespace is in use or may come into use."""
+        return not any(
+            one.namespace == going.namespace
+            and one.uid != going.uid
+            and (one.held or not one.deleting)
+            for one in self._caches.shadows.values()
+        )
 
     async def _write_shadow(self, action: WriteShadowStatus) -> None:
         condition = action.scheduled.to_dict()
