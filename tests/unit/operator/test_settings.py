@@ -42,7 +42,7 @@ def test_the_default_pool_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_default_pool_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIZAR_DEFAULT_POOL", "[]")
-    with pytest.raises(SettingsRefused, match="DEFAULT_POOL|default-pool"):
+    with pytest.raises(SettingsRefused, match=r"DEFAULT_POOL|default-pool"):
         read(Settings, [])
 
 

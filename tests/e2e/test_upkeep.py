@@ -1,0 +1,61 @@
+"""What Mizar makes and takes away by itself beside shadow pods."""
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.kube import Kube
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+SYSTEM = "mizar-system"
+
+
+def test_the_default_pool_is_its_administrators(kube: Kube) -> None:
+    """It is there from the start, and an operator that starts anew leaves it as it is."""
+    patch = ("patch", "gpupool", "default", "--type=merge")
+    kube.run(*patch, '--patch={"spec":{"idleTimeoutSeconds":77}}')
+    kube.run("rollout", "restart", "deployment/mizar-operator", f"--namespace={SYSTEM}")
+    status = ("rollout", "status", "deployment/mizar-operator", "--timeout=120s")
+    kube.run(*status, f"--namespace={SYSTEM}")
+    try:
+        wait_for("the new operator to lead", lambda: leads(kube), timeout=60)
+        pool = kube.get("gpupool", "default")
+        assert pool is not None
+        assert pool["spec"]["idleTimeoutSeconds"] == 77
+    finally:
+        kube.run(*patch, '--patch={"spec":{"idleTimeoutSeconds":300}}')
+
+
+def leads(kube: Kube) -> bool:
+    """Whether the operator's only pod holds the Lease."""
+    lease = kube.get("lease", "mizar-operator", SYSTEM)
+    assert lease is not None
+    pods = kube.all("pods", SYSTEM, "app.kubernetes.io/component=operator")
+    return [one["metadata"]["name"] for one in pods] == [lease["spec"].get("holderIdentity")]
+
+
+def test_former_tenants_are_swept_off_the_node(kube: Kube, stage: "Stage") -> None:
+    """The kubelet itself leaves the resources of tenants that went there as 0, for ever."""
+    former = f"{stage.mark}.mizar.share/gpu.2"
+    node = kube.all("nodes")[0]["metadata"]["name"]
+    none = {"status": {"capacity": {former: "0"}, "allocatable": {former: "0"}}}
+    kube.run(
+        *("patch", "node", node, "--subresource=status", "--type=merge"),
+        f"--patch={json.dumps(none)}",
+    )
+    agents = kube.all("pods", SYSTEM, "app.kubernetes.io/component=nodeagent")
+    (mine,) = [one for one in agents if one["spec"]["nodeName"] == node]
+    kube.delete("pod", mine["metadata"]["name"], SYSTEM)
+
+    def swept() -> bool:
+        found = kube.get("node", node)
+        assert found is not None
+        status = found["status"]
+        return not any(former in status[field] for field in ("capacity", "allocatable"))
+
+    wait_for(f"{former} to go from {node}", swept, timeout=120)
