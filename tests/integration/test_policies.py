@@ -153,17 +153,15 @@ def use(kube: Kube, *, on: bool = True) -> None:
     assert patch(kube, OPERATOR, *merge({"labels": labels}))[0] == 0
 
 
-TOLERATED = [
-    {"key": f"node.kubernetes.io/{one}", "operator": "Exists", "effect": "NoExecute"}
-    | {"tolerationSeconds": 300}
-    for one in ("not-ready", "unreachable")
-]
-"""By every pod, unless it says otherwise."""
+def json_patch(op: str, path: str, value: object) -> tuple[str, str]:
+    return "--type=json", f"--patch={json.dumps([{'op': op, 'path': path, 'value': value}])}"
 
+
+IMAGE = json_patch("replace", "/spec/containers/0/image", "evil:1")
 SPEC = {
-    "image": {"containers": [{"name": "main", "image": "evil:1"}]},
-    "deadline": {"activeDeadlineSeconds": 1},
-    "toleration": {"tolerations": [*TOLERATED, {"key": "team", "operator": "Exists"}]},
+    "image": IMAGE,
+    "deadline": json_patch("add", "/spec/activeDeadlineSeconds", 1),
+    "toleration": json_patch("add", "/spec/tolerations/-", {"key": "team", "operator": "Exists"}),
 }
 
 
@@ -172,8 +170,7 @@ SPEC = {
 def test_nobody_changes_what_a_shadow_pod_runs(
     kube: Kube, shadow: str, who: str, what: str
 ) -> None:
-    how = ("--type=strategic", f"--patch={json.dumps({'spec': SPEC[what]})}")
-    status, said = patch(kube, who, *how)
+    status, said = patch(kube, who, *SPEC[what])
     assert status != 0, said
     assert "nobody changes what a shadow pod runs: to have other shadow pods" in said
 
@@ -411,7 +408,7 @@ BEYOND: dict[str, tuple[Change, str]] = {
         "has one container, main: if a webhook adds one",
     ),
     "an init container": (
-        lambda pod: pod["spec"].update(initContainers=[main(pod) | {"name": "init"}]),
+        lambda pod: pod["spec"].update(initContainers=[{"name": "init", "image": PAUSE}]),
         "has one container, main",
     ),
     "a command": (
@@ -488,7 +485,7 @@ class TestOperator:
         for how in (
             merge({"labels": {"mizar.share/shadow-pod": None}}),
             merge({"ownerReferences": None}),
-            ("--type=strategic", f"--patch={json.dumps({'spec': SPEC['image']})}"),
+            IMAGE,
         ):
             status, said = patch(kube, OPERATOR, *how)
             assert status != 0, said
