@@ -7,7 +7,6 @@ and profile, the list would only ever grow.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -15,8 +14,9 @@ from mizar_core.names import parse_resource
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.kinds import NODE, Ref
+from mizar_kube.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 FIRST_AFTER_S = 60.0
 """By then the agent serves again what it served before its restart."""
@@ -43,7 +43,7 @@ class Sweep:
             try:
                 await self.once()
             except KubeError as error:
-                log.info("former tenants' resources stay on the node for now: %s", error)
+                log.info("former tenants' resources stay on the node for now", error=error)
             await asyncio.sleep(EVERY_S)
 
     async def once(self) -> None:
@@ -55,7 +55,7 @@ class Sweep:
         nothing = dict.fromkeys(gone)
         patch = {"status": {"capacity": nothing, "allocatable": nothing}}
         await self._client.patch_merge(self._ref, patch, subresource="status")
-        log.info("taken off the node: %s", ", ".join(gone))
+        log.info("former tenants' resources taken off the node", resource=", ".join(gone))
 
 
 def former(status: Mapping[str, Any], served: Collection[str]) -> list[str]:

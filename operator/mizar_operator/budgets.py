@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 
 from mizar_core.names import BUDGET_NAME, FIELD_MANAGER_OPERATOR
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from mizar_kube.kinds import BUDGET, Ref
+from mizar_kube.logs import get_logger
 from mizar_operator.manifests import budget
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Budgets:
@@ -31,7 +31,7 @@ class Budgets:
         except AlreadyExists:
             pass
         except (Forbidden, Invalid) as refused:
-            log.warning("evictions in %s are not held off: %s", namespace, refused)
+            log.warning("evictions are not held off", namespace=namespace, error=refused)
         self._known.add(namespace)
 
     async def drop(self, namespace: str) -> None:
