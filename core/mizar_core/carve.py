@@ -25,7 +25,10 @@ from mizar_core.quantities import WHOLE_CARD, parse_scaling
 
 
 class Carve(Model):
-    """What the operator tells the node agent about a shadow pod. `memory`: bytes per device."""
+    """What the operator tells the node agent about a shadow pod. `memory`: bytes per device.
+
+    `closed`: who holds a device keeps it, and nobody else gets one.
+    """
 
     resource: Name
     devices: Devices
@@ -38,6 +41,7 @@ class Carve(Model):
     quota: Name
     tenancy: Tenancy = "PerNamespace"
     physical_resource: Name = PHYSICAL_RESOURCE
+    closed: bool = False
 
     def to_json(self) -> str:
         """The annotation's value; the same carve is always the same text."""
@@ -53,6 +57,15 @@ class Carve(Model):
         if carve.devices % carve.cards:
             raise CarveRefused(f"{carve.cards} cards do not divide {carve.devices} devices")
         return carve
+
+    def is_shaped_like(self, other: Carve) -> bool:
+        """Whether cards that were cut as `other` says can be cut like this while they are in use:
+        the same devices, of the same resource, over as many of the same cards."""
+        return self._shape == other._shape
+
+    @property
+    def _shape(self) -> tuple[str, int, int, str, str]:
+        return self.resource, self.devices, self.cards, self.tenancy, self.physical_resource
 
     def check_tenant(self, namespace: str) -> None:
         """CarveRefused unless a shadow pod of the namespace may offer the carve's resource.

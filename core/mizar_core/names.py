@@ -117,6 +117,7 @@ class EventReason(StrEnum):
     NODE_AGENT_SILENT = "NodeAgentSilent"
     FAILED_CREATE = "FailedCreate"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
+    LIMITS_CHANGED = "LimitsChanged"
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
 
 

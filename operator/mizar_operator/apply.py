@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from mizar_core.base import format_time
-from mizar_core.names import ANNOTATION_DRAIN, FIELD_MANAGER_OPERATOR, FINALIZER_DRAIN
+from mizar_core.names import (
+    ANNOTATION_CARVE,
+    ANNOTATION_DRAIN,
+    FIELD_MANAGER_OPERATOR,
+    FINALIZER_DRAIN,
+)
 from mizar_core.planning.actions import (
     Action,
     CancelDrain,
@@ -19,6 +24,7 @@ from mizar_core.planning.actions import (
     DeleteShadow,
     Drain,
     EmitEvent,
+    Recarve,
     RemoveFinalizer,
     SetInUse,
     WritePoolStatus,
@@ -136,6 +142,8 @@ class Applier:
                 await self._annotate(world, action.shadow, None)
             case SetInUse():
                 await self._mark(world, action)
+            case Recarve():
+                await self._recarve(world.shadows[action.shadow], action.carve.to_json())
             case DeleteShadow():
                 await self._delete(world.shadows[action.shadow])
             case RemoveFinalizer():
@@ -197,6 +205,19 @@ class Applier:
             meta["uid"] = pod.uid
         ref = Ref(POD, key[1], key[0])
         self._caches.pods.observe(await self._client.patch_merge(ref, {"metadata": meta}))
+
+    async def _recarve(self, known: ShadowView, carve: str) -> None:
+        """Of this very pod, as it is now: nobody else's change is undone."""
+        ref = Ref(POD, known.name, known.namespace)
+        meta = (await self._client.get(ref))["metadata"]
+        if known.pod is None or meta["uid"] != known.pod.uid:
+            return
+        change = {
+            "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"],
+            "annotations": {ANNOTATION_CARVE: carve},
+        }
+        self._caches.pods.observe(await self._client.patch_merge(ref, {"metadata": change}))
 
     async def _delete(self, known: ShadowView) -> None:
         """The pod first: as long as the ShadowPod is there, somebody looks after the cards."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mizar_core.carve import Carve
-from mizar_core.models import GPUPool, GPUQuota, isolation_of
+from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_SEQUENCE,
@@ -23,6 +22,7 @@ from mizar_core.names import (
     NODE_LABEL_CARD_MODEL,
 )
 from mizar_core.planning.actions import CreateShadow
+from mizar_core.planning.recarve import carve_of
 from mizar_core.planning.snapshot import Pairs, ShadowView
 from mizar_kube.kinds import Object
 
@@ -97,7 +97,7 @@ def pod(
                 **_labels(shadow.pool, shadow.quota, shadow.devices),
             },
             "annotations": {
-                ANNOTATION_CARVE: carve(shadow, pool, quota).to_json(),
+                ANNOTATION_CARVE: carve_of(shadow, pool, quota).to_json(),
                 ANNOTATION_SEQUENCE: str(shadow.sequence),
                 **NO_SIDECAR_ANNOTATION,
             },
@@ -134,24 +134,6 @@ def budget(namespace: str) -> Object:
             "selector": {"matchLabels": {LABEL_SHADOW_POD: "true", LABEL_IN_USE: "true"}},
         },
     }
-
-
-def carve(shadow: ShadowView, pool: GPUPool, quota: GPUQuota) -> Carve:
-    """How the node agent is to cut the cards."""
-    profile = pool.spec.profile(shadow.devices)
-    return Carve(
-        resource=shadow.resource,
-        devices=shadow.devices,
-        cards=shadow.cards,
-        memory=profile.memory_bytes if profile else None,
-        memory_scaling=pool.spec.memory_scaling,
-        core_scaling=pool.spec.core_scaling,
-        isolation=isolation_of(pool.spec, quota.spec),
-        pool=shadow.pool,
-        quota=shadow.quota,
-        tenancy=pool.spec.tenancy,
-        physical_resource=pool.spec.physical_resource,
-    )
 
 
 def _labels(pool: str, quota: str, devices: int) -> dict[str, str]:

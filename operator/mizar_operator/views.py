@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -135,6 +136,8 @@ def _holder_pod(obj: Object) -> HolderPod:
             unschedulable=_unschedulable(scheduled),
             selector=_pairs(spec.get("nodeSelector")),
             models=_models(spec),
+            # The same text for many: kept once, and compared by its address.
+            carve=sys.intern(notes.get(ANNOTATION_CARVE, "")),
         ),
     )
 

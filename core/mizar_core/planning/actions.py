@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from mizar_core.carve import Carve
 from mizar_core.conditions import Condition
 from mizar_core.models import GPUPoolStatus, GPUQuotaStatus, Phase
 from mizar_core.names import EventReason
@@ -66,6 +67,14 @@ class SetInUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Recarve:
+    """Tell the node agent other limits for the cards that the shadow pod holds."""
+
+    shadow: Key
+    carve: Carve
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteShadow:
     """Delete the pod, then the ShadowPod, once the API server says live that nobody uses it."""
 
@@ -122,6 +131,7 @@ Action = (
     | Drain
     | CancelDrain
     | SetInUse
+    | Recarve
     | DeleteShadow
     | RemoveFinalizer
     | WriteShadowStatus
@@ -137,6 +147,7 @@ ShadowAction = (
     | Drain
     | CancelDrain
     | SetInUse
+    | Recarve
     | DeleteShadow
     | RemoveFinalizer
     | WriteShadowStatus

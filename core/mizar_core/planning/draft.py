@@ -86,14 +86,23 @@ class Draft:
         return self._waiting.get(resource, [])
 
     def is_wanted(self, shadow: ShadowView) -> bool:
-        """Whether anybody stands for it (its quota, its pool), nobody deleted it, and its cards
-        have not all failed."""
+        """Whether anybody stands for it (its quota, its pool), nobody deleted it, its cards have
+        not all failed, and the pool still has its shape."""
         quota = self.standing.get(shadow.quota_key)
         if quota is None or shadow.pool not in self.pools or shadow.deleting:
             return False
         if shadow.broken and shadow.healthy == 0:
             return False
-        return not shadow.quota_uid or shadow.quota_uid == quota.metadata.uid
+        if shadow.quota_uid and shadow.quota_uid != quota.metadata.uid:
+            return False
+        return self._has_shape(shadow)
+
+    def _has_shape(self, shadow: ShadowView) -> bool:
+        """Whether its pool would make it like this today: limits can follow, a shape cannot."""
+        offer = self.offers.of(shadow.quota_key, shadow.devices)
+        if offer is None:
+            return self.pools[shadow.pool].spec.profile(shadow.devices) is not None
+        return offer.profile.cards == shadow.cards and shadow.resource in ("", offer.resource)
 
     def is_live(self, shadow: ShadowView) -> bool:
         """Whether share pods can count on it, now or soon, for as long as they like."""

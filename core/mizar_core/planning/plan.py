@@ -19,6 +19,7 @@ from mizar_core.planning.figures import quota_figures
 from mizar_core.planning.lifecycle import finish_drains, settle
 from mizar_core.planning.protection import protect
 from mizar_core.planning.reap import idle_until, reap, retire_surplus
+from mizar_core.planning.recarve import recarve
 from mizar_core.planning.snapshot import ShadowView, Snapshot
 from mizar_core.planning.stages import Stage, stage_of
 from mizar_core.planning.statuses import (
@@ -40,6 +41,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     draft = Draft(snapshot, now)
     outcomes = _decide(draft)
     protect(draft)
+    recarve(draft)
     _tell(draft, snapshot)
     for resource, outcome in outcomes.items():
         for event in explain(draft, resource, outcome):

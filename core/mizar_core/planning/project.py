@@ -15,6 +15,7 @@ from mizar_core.planning.actions import (
     Drain,
     EmitEvent,
     Plan,
+    Recarve,
     RemoveFinalizer,
     SetInUse,
     ShadowAction,
@@ -52,6 +53,8 @@ def project(shadow: ShadowView | None, action: ShadowAction) -> ShadowView | Non
             return _with_pod(shadow, drain_asked=None)
         case SetInUse():
             return _with_pod(shadow, in_use=action.in_use)
+        case Recarve():
+            return _with_pod(shadow, carve=action.carve.to_json())
         case DeleteShadow():
             return _with_pod(replace(shadow, deleting=True), deleting=True) if shadow.pod else None
         case RemoveFinalizer():

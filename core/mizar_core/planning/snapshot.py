@@ -34,7 +34,8 @@ class PodView:
     """The pod of a shadow pod. `unschedulable`: the scheduler's message, if it found no place.
 
     `in_use`: it is marked as in use. `selector` and `models`: the labels that its node must have,
-    and the card models that it may have, as the pod's spec says; None for any model.
+    and the card models that it may have, as the pod's spec says; None for any model. `carve`: the
+    annotation; None if not known.
     """
 
     uid: str = ""
@@ -47,6 +48,7 @@ class PodView:
     unschedulable: str | None = None
     selector: Pairs = frozenset()
     models: tuple[str, ...] | None = None
+    carve: str | None = None
 
     @property
     def ended(self) -> bool:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
+from mizar_core.carve import Carve
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import shadow_name
 from mizar_core.planning.offers import resource_of
@@ -26,6 +27,18 @@ ZONES = ("east", "west")
 PROFILES = [
     {"devices": 2, "cards": 1},
     {"devices": 4, "cards": 2},
+]
+CARVES = [
+    Carve(
+        resource=f"team-a.mizar.share/gpu.{n}",
+        devices=n,
+        cards=n // 2,
+        pool="pool",
+        quota="quota",
+        closed=closed,
+    ).to_json()
+    for n in SIZES
+    for closed in (False, True)
 ]
 
 
@@ -162,6 +175,8 @@ def pods(draw: st.DrawFn, nodes: list[str]) -> PodView | None:
         message = "0/2 nodes are available" if kind == "stuck" else None
         return PodView(unschedulable=message, deleting=deleting)
     return PodView(
+        uid="uid-pod",
+        carve=draw(st.sampled_from([None, "", *CARVES])),
         phase="Failed" if kind == "ended" else "Running",
         node=draw(st.sampled_from([*nodes, *nodes, *nodes, "gone"])),
         bound_at=at(draw(st.sampled_from([1, 100]))),

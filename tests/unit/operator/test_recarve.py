@@ -1,0 +1,213 @@
+"""Shadow pods that are there follow pool and quota; those of another shape give way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mizar_core.carve import Carve
+from mizar_core.models import GPUPool, Isolation
+from mizar_core.names import ANNOTATION_CARVE
+from mizar_core.planning import Snapshot, apply_plan, plan
+from mizar_core.planning.actions import CreateShadow, Drain, Recarve
+from mizar_core.planning.snapshot import PodView, ShadowView
+from mizar_kube.errors import Conflict
+from mizar_kube.kinds import GPU_POOL, POD, Object
+from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
+from stateful.harness import KINDS, Harness
+from stateful.memory_api import Write
+from stateful.model import Model
+
+GPU = "team-a.mizar.share/gpu.2"
+HELD = (("team-a", "p"),)
+GIB = 1 << 30
+
+
+def _carve(**changes: Any) -> Carve:
+    given = {"resource": GPU, "devices": 2, "cards": 1, "pool": "pool", "quota": "quota"}
+    return Carve(**{**given, **changes})
+
+
+def _carved(carve: Carve | None = None, **fields: object) -> ShadowView:
+    """A shadow pod that serves, and was told this."""
+    text = (carve or _carve()).to_json()
+    pod = PodView(uid="uid-pod", phase="Running", node="n1", bound_at=at(60), carve=text)
+    return ready(**{"pod": pod, **fields})
+
+
+def _snapshot(*shadows: ShadowView, of: GPUPool | None = None, **parts: Any) -> Snapshot:
+    given = {
+        "pools": (of or pool(),),
+        "quotas": (quota("team-a"),),
+        "nodes": (node("n1"),),
+        "shadows": shadows,
+    }
+    return Snapshot(**{**given, **parts})
+
+
+def _recarved(snapshot: Snapshot) -> list[Carve]:
+    return [one.carve for one in plan(snapshot, NOW).actions if isinstance(one, Recarve)]
+
+
+def test_nothing_is_told_twice() -> None:
+    assert _recarved(_snapshot(_carved())) == []
+
+
+def test_an_annotation_that_says_the_same_in_other_words_stays() -> None:
+    text = f'{{"quota": "quota", "pool": "pool", "cards": 1, "devices": 2, "resource": "{GPU}"}}'
+    one = _carved()
+    assert one.pod
+    assert _recarved(_snapshot(replace(one, pod=replace(one.pod, carve=text)))) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"isolation": {"compute": "Hard"}}, {"isolation": Isolation(compute="Hard")}),
+        ({"memoryScaling": "1.5"}, {"memory_scaling": "1.5"}),
+        ({"coreScaling": "0.5"}, {"core_scaling": "0.5"}),
+        ({"profiles": [{"devices": 2, "cards": 1, "memory": "4Gi"}]}, {"memory": 4 * GIB}),
+    ],
+)
+def test_what_a_pool_says_now_is_told(spec: dict[str, Any], expected: dict[str, Any]) -> None:
+    """In use or not."""
+    for fields in ({}, {"holders": HELD}):
+        assert _recarved(_snapshot(_carved(**fields), of=pool(**spec))) == [_carve(**expected)]
+
+
+def test_what_a_quota_says_goes_before_the_pool() -> None:
+    own = quota("team-a", isolation={"compute": "Soft"})
+    snapshot = _snapshot(_carved(), of=pool(isolation={"compute": "Hard"}), quotas=(own,))
+    assert _recarved(snapshot) == [_carve(isolation=Isolation(compute="Soft"))]
+
+
+def test_a_damaged_annotation_is_written_again() -> None:
+    one = _carved()
+    assert one.pod
+    for text in ("", "{}"):
+        assert _recarved(_snapshot(replace(one, pod=replace(one.pod, carve=text)))) == [_carve()]
+
+
+@pytest.mark.parametrize("change", [{"deleting": True}, {"phase": "Failed"}])
+def test_who_goes_is_told_nothing(change: dict[str, Any]) -> None:
+    one = _carved()
+    assert one.pod
+    gone = replace(one, pod=replace(one.pod, **change))
+    assert _recarved(_snapshot(gone, of=pool(memoryScaling="1.5"))) == []
+
+
+OTHER_SHAPES = {
+    "more cards": {"profiles": [{"devices": 2, "cards": 2}]},
+    "no such profile": {"profiles": [{"devices": 4, "cards": 2}]},
+    "another resource": {"resourcePrefix": "other.example"},
+}
+
+
+@pytest.mark.parametrize("spec", OTHER_SHAPES.values(), ids=OTHER_SHAPES)
+def test_another_shape_is_drained_when_idle(spec: dict[str, Any]) -> None:
+    actions = plan(_snapshot(_carved(), of=pool(**spec)), NOW).actions
+    assert [one for one in actions if isinstance(one, Drain)]
+    assert not [one for one in actions if isinstance(one, Recarve)]
+
+
+@pytest.mark.parametrize("spec", OTHER_SHAPES.values(), ids=OTHER_SHAPES)
+def test_another_shape_in_use_keeps_its_limits_and_takes_nobody_new(spec: dict[str, Any]) -> None:
+    snapshot = _snapshot(_carved(holders=HELD), of=pool(**spec))
+    assert _recarved(snapshot) == [_carve(closed=True)]
+    after = apply_plan(snapshot, plan(snapshot, NOW))
+    assert _recarved(after) == []
+    # When the pool has the old shape again, it takes others again.
+    assert _recarved(replace(after, pools=(pool(),))) == [_carve()]
+
+
+def test_a_closed_one_does_not_count_as_free_and_the_quota_creates_another() -> None:
+    """The node agent reports as healthy only what is held; the other device is not to be had."""
+    old = _carved(_carve(closed=True), holders=HELD, in_use=True, healthy=1)
+    bound = replace(waiting("p"), node="n1")
+    shape = [{"devices": 2, "cards": 2}]
+    snapshot = _snapshot(old, of=pool(profiles=shape), shares=(bound, waiting("q")))
+    assert [one.cards for one in plan(snapshot, NOW).actions if isinstance(one, CreateShadow)] == [
+        2
+    ]
+    full = replace(snapshot, quotas=(quota("team-a", profiles=[{"devices": 2, "max": 1}]),))
+    assert not [one for one in plan(full, NOW).actions if isinstance(one, CreateShadow)]
+
+
+# On an API server.
+
+
+@pytest.fixture
+def model() -> Model:
+    """A node, a pool, a quota, and a share pod for which there is a shadow pod soon."""
+    made = Model()
+    made.add_node("n1")
+    made.add_pool(idleTimeoutSeconds=60)
+    made.add_quota("team-a", [{"devices": 2, "min": 0, "max": 2}])
+    made.add_share("team-a", "one", GPU, 1)
+    return made
+
+
+@pytest.fixture
+def operator(model: Model) -> Harness:
+    """An operator whose shadow pod serves."""
+    found = Harness(model)
+    for _ in range(5):
+        _round(model, found)
+    assert _told(model) == _carve()
+    return found
+
+
+def _round(model: Model, operator: Harness) -> None:
+    model.schedule()
+    model.kubelet("n1")
+    model.agent("n1")
+    operator.sync(KINDS)
+    operator.reconcile()
+    model.tick(1)
+
+
+def _holder(model: Model) -> Object:
+    (found,) = (one for one in model.api.all(POD) if one["metadata"].get("annotations"))
+    return found
+
+
+def _told(model: Model) -> Carve:
+    return Carve.from_json(_holder(model)["metadata"]["annotations"][ANNOTATION_CARVE])
+
+
+def _change_pool(model: Model, **spec: Any) -> None:
+    (found,) = model.api.all(GPU_POOL)
+    found["spec"] |= spec
+    model.api.touch(found)
+
+
+def test_the_annotation_is_written(model: Model, operator: Harness) -> None:
+    _change_pool(model, isolation={"compute": "Hard"})
+    _round(model, operator)
+    assert _told(model) == _carve(isolation=Isolation(compute="Hard"))
+
+
+def test_a_change_in_between_is_not_undone(model: Model, operator: Harness) -> None:
+    """Somebody writes the pod between our look and our write: we look again."""
+    refused = [Conflict("resourceVersion")]
+
+    def once(write: Write) -> None:
+        if write[0] == "patch" and write[1].kind == POD and refused:
+            raise refused.pop()
+
+    _change_pool(model, memoryScaling="1.5")
+    model.api.before_write = once
+    _round(model, operator)
+    assert not refused
+    _round(model, operator)
+    assert _told(model) == _carve(memory_scaling="1.5")
+
+
+def test_another_pod_of_that_name_is_left_alone(model: Model, operator: Harness) -> None:
+    _change_pool(model, memoryScaling="1.5")
+    operator.sync(KINDS)
+    _holder(model)["metadata"]["uid"] = "another"
+    operator.reconcile()
+    assert _told(model) == _carve()
