@@ -38,12 +38,13 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True)
 class Hands:
-    """Those who apply a plan."""
+    """Those who apply a plan. `follow`: writes the limits of containers that run."""
 
     plugins: Plugins
     node: NodeStatus
     statuses: ShadowStatuses
     events: EventRecorder
+    follow: Callable[[], None]
 
 
 class Agent:
@@ -82,9 +83,12 @@ class Agent:
         self._wake.set()
 
     def complain(self, owner: Owner, reason: str, message: str) -> None:
-        """Tell the owner of a pod why it does not start."""
-        pod = Regarding(POD, owner.pod, owner.namespace, owner.pod_uid)
-        self._hands.events.emit(pod, reason, message, warning=True, action="Start")
+        """Tell the owner of a pod what is wrong with it, such as why it does not start."""
+        self._hands.events.emit(_pod(owner), reason, message, warning=True, action="Start")
+
+    def tell(self, owner: Owner, reason: str, message: str) -> None:
+        """Tell the owner of a pod what it has."""
+        self._hands.events.emit(_pod(owner), reason, message, action="Share")
 
     @property
     def idle_for(self) -> float:
@@ -97,6 +101,7 @@ class Agent:
             await self._wait()
             before = self.mind.last
             plan = self.mind.think(self._view())
+            self._hands.follow()
             await self._checkpoint.keep(plan.memory)
             self._apply(before, plan)
             self._thought_at = self._clock()
@@ -173,3 +178,7 @@ class Agent:
         self._gone_at = {key: at for key, at in self._gone_at.items() if now - at < 60}
         self._asking.poke()
         self.wake()
+
+
+def _pod(owner: Owner) -> Regarding:
+    return Regarding(POD, owner.pod, owner.namespace, owner.pod_uid)

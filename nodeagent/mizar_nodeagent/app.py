@@ -25,6 +25,7 @@ from mizar_nodeagent.compute.steward import Container, Steward
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.allocate import Allocator
+from mizar_nodeagent.container.follow import Follower
 from mizar_nodeagent.container.housekeeping import Housekeeping
 from mizar_nodeagent.container.inspection import Inspection
 from mizar_nodeagent.container.prestart import Gatekeeper
@@ -153,7 +154,8 @@ async def assembled(
     housekeeping = Housekeeping(mind, slots, config.plugin_dir)
     inspection = Inspection(mind, slots, cards, steward.withhold, agent.complain)
     registry.register(Figures(config.node_name, mind, slots, plugins.connected, inspection))
-    agent.attach(informer, asking, Hands(plugins, node, statuses, events))
+    follower = Follower(mind, slots, agent.tell, agent.complain)
+    agent.attach(informer, asking, Hands(plugins, node, statuses, events, follower.follow))
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(podresources.close)

@@ -8,13 +8,23 @@ from collections.abc import Mapping, Sequence
 from ctypes import sizeof
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from mizar_core.carve import CardLimit
+from mizar_core.models import ComputeMode, MemoryMode
 from mizar_nodeagent import regions
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.files import open_promptly
 from mizar_nodeagent.regions import Limits
 
+COMPUTE: Final[dict[int, ComputeMode]] = {
+    number: name  # type: ignore[misc]
+    for name, number in regions.COMPUTE_MODES.items()
+}
+_MEMORY: Final[dict[int, MemoryMode]] = {
+    number: name  # type: ignore[misc]
+    for name, number in regions.MEMORY_MODES.items()
+}
 _SEQ = slice(16, 20)
 _BODY = slice(regions.CRC_FROM, regions.CRC_TO)
 
@@ -71,6 +81,21 @@ def read(path: Path) -> Limits:
     finally:
         os.close(descriptor)
     return _checked(found, path)
+
+
+def cards_of(region: Limits) -> tuple[CardLimit, ...]:
+    """The limits in it, as they were given to `write`."""
+    return tuple(
+        CardLimit(
+            uuid=card.uuid.decode(errors="replace"),
+            memory_bytes=card.memory_limit,
+            core_share=card.core_share,
+            memory_mode=_MEMORY.get(card.memory_mode, "Hard"),
+            compute_mode=COMPUTE.get(card.compute_mode, "None"),
+            priority=card.priority,
+        )
+        for card in region.cards[: min(region.card_count, regions.CARD_MAX)]
+    )
 
 
 def parsed(raw: bytes, path: Path) -> Limits:

@@ -72,6 +72,12 @@ class DeviceStatus(Model):
     """The UUID of the card that it lies on."""
 
     health: Health = "Healthy"
+    memory_mib: Annotated[int | None, Field(alias="memoryMiB", strict=True, ge=0)] = None
+    """MiB of the card's memory that its container may take."""
+
+    compute_percent: Annotated[int | None, Field(strict=True, ge=0, le=100)] = None
+    """Percent of the card's time that its container has; none while compute is not limited."""
+
     holder: Holder | None = None
     """The container that has it; none while it is free."""
 

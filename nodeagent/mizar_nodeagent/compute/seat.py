@@ -20,10 +20,6 @@ from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.files import open_promptly
 from mizar_nodeagent.regions import Compute, Limits, LimitsLive, UsageCard, UsageHead
 
-MODES: Final[dict[int, ComputeMode]] = {
-    number: name  # type: ignore[misc]
-    for name, number in regions.COMPUTE_MODES.items()
-}
 BUSY_NS: Final = 50_000_000
 """Who asked for GPU time so lately is busy ..."""
 DROWSY_NS: Final = 100_000_000
@@ -225,7 +221,11 @@ class Desk:
         cards = found.cards[: min(found.card_count, regions.CARD_MAX)]
         return {
             card.uuid.decode(errors="replace"): Seat(
-                self, index, MODES.get(card.compute_mode, "None"), card.core_share, card.priority
+                self,
+                index,
+                limits.COMPUTE.get(card.compute_mode, "None"),
+                card.core_share,
+                card.priority,
             )
             for index, card in enumerate(cards)
         }

@@ -65,13 +65,14 @@ class Allocator:
         carvings = [self._carving(resource, device) for device in devices]
         cards = _cards(carvings, devices)
         try:
-            slot = self._slots.create(resource, ids, self._now())
+            shim = any(wants_shim(one.carve.isolation) for one in carvings)
+            slot = self._slots.create(resource, ids, self._now(), shim=shim)
         except OSError as error:
             raise AllocationRefused(f"no slot can be made on this node: {error}") from error
         bind(slot=slot.name)
         self._mind.begin_allocation(devices, self._clock())
         self._allocated()
-        return self._answer(devices, carvings, cards, slot)
+        return self._answer(devices, cards, slot)
 
     def _preferred(
         self, free: Sequence[DeviceID], fixed: Sequence[DeviceID], size: int
@@ -84,7 +85,7 @@ class Allocator:
 
     def _is_offered(self, device: DeviceID) -> bool:
         carving = self._mind.carving_of(device)
-        return carving is not None and carving.stage.offered
+        return carving is not None and carving.stage.offered and not carving.carve.closed
 
     def _carving(self, resource: str, device: DeviceID) -> Carving:
         carving = self._mind.carving_of(device)
@@ -97,14 +98,13 @@ class Allocator:
     def _answer(
         self,
         devices: Sequence[DeviceID],
-        carvings: Sequence[Carving],
         cards: Sequence[HeldCard],
         slot: Slot,
     ) -> pb.ContainerAllocateResponse:
         answer = pb.ContainerAllocateResponse()
         answer.annotations[container_devices_from()] = devices_from_value(devices)
         access.give(answer, cards, self._access)
-        if any(wants_shim(one.carve.isolation) for one in carvings):
+        if slot.shim:
             _mount_shim(answer, slot)
         return answer
 

@@ -163,7 +163,7 @@ class Inspection:
             carving = self._mind.carving_of(DeviceID.parse(min(slot.ids)))
         except (DeviceIDRefused, ValueError):
             return False
-        return carving is not None and wants_shim(carving.carve.isolation)
+        return carving is not None and slot.shim and wants_shim(carving.carve.isolation)
 
 
 def _known(slot: Slot, uids: frozenset[str], ids: Collection[str]) -> Known | None:

@@ -8,26 +8,27 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mizar_core.carve import CardLimit, limits_for
 from mizar_core.device_ids import DeviceID
-from mizar_core.errors import CarveRefused
 from mizar_core.names import EventReason
 from mizar_kube.logs import bind, get_logger
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.container.collect import recorded
+from mizar_nodeagent.container.grants import Grant, Part, by_shadow_pod, grant, priority_of
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway, NotYet, StartRefused
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.carving import Carving, Stage
-from mizar_nodeagent.planning.isolation import unenforced
+from mizar_nodeagent.planning.isolation import wants_shim
 from mizar_nodeagent.pods import Pod
 
 log = get_logger(__name__)
 
-LOWEST_PRIORITY = -(1 << 31)
-"""That Kubernetes lets a pod have."""
+WITHOUT_SHIM = (
+    "the pod got its devices while isolation.backend was None, so its containers are without "
+    "Mizar's shim and cannot be limited: delete the pod, and another one is"
+)
 
 Ask = Callable[[], Awaitable[Claims]]
 Records = Callable[[], tuple[Entry, ...]]
@@ -55,12 +56,12 @@ class Gatekeeper:
         owner = self._owner(resource, ids, claims)
         bind(**owner.names)
         try:
-            limits, physical = self._permitted(owner, resource, ids, claims)
+            permitted, slots = self._permitted(owner, resource, ids, claims)
         except StartRefused as error:
             self.complain(owner, error.reason, str(error))
             raise
-        for slot in self._slots_of(owner, resource, ids):
-            self._fill(slot, owner, limits, physical)
+        for slot in slots:
+            self._fill(slot, owner, permitted)
 
     def _owner(self, resource: str, ids: Sequence[str], claims: Claims) -> Owner:
         """The container, by what the kubelet tells; init containers only its record knows."""
@@ -102,28 +103,18 @@ class Gatekeeper:
 
     def _permitted(
         self, owner: Owner, resource: str, ids: Sequence[str], claims: Claims
-    ) -> tuple[tuple[CardLimit, ...], dict[str, int]]:
-        """The limits per card, and the cards' memory. Raises StartRefused, NotYet."""
+    ) -> tuple[Grant, list[Slot]]:
+        """What it may take, and where that is written. Raises StartRefused, NotYet."""
         _check_single(owner, resource, claims)
-        groups: dict[tuple[str, str], list[DeviceID]] = {}
-        for device in sorted(DeviceID.parse(one) for one in ids):
-            groups.setdefault((device.namespace, device.shadow), []).append(device)
-        found: list[CardLimit] = []
-        physical: dict[str, int] = {}
-        for devices in groups.values():
+        parts: list[Part] = []
+        for devices in by_shadow_pod(ids):
             carving = self._carving(devices[0])
             _check_tenant(owner, carving)
-            _check_isolation(carving)
-            found.extend(
-                replace(one, priority=self._priority(owner)) for one in _limits(carving, devices)
-            )
-            physical.update({card.uuid: card.memory_bytes for card in carving.cards})
-        return tuple(found), physical
-
-    def _priority(self, owner: Owner) -> int:
-        """Its pod's, moved so that the lowest there can be is 0."""
-        pod = self._pod(owner.namespace, owner.pod)
-        return (pod.priority if pod else 0) - LOWEST_PRIORITY
+            parts.append((carving, devices))
+        permitted = grant(parts, priority_of(self._pod(owner.namespace, owner.pod)))
+        slots = self._slots_of(owner, resource, ids)
+        _check_shim(parts, slots)
+        return permitted, slots
 
     def _carving(self, device: DeviceID) -> Carving:
         carving = self.mind.carving_of(device)
@@ -172,8 +163,7 @@ class Gatekeeper:
         self,
         slot: Slot,
         owner: Owner,
-        card_limits: tuple[CardLimit, ...],
-        physical: dict[str, int],
+        permitted: Grant,
     ) -> None:
         owner = owner if slot.owner is None else replace(slot.owner, pod_uid=owner.pod_uid)
         identity = limits.Identity(
@@ -181,7 +171,7 @@ class Gatekeeper:
         )
         try:
             usage.heal(slot.usage)
-            limits.write(slot.limits, identity, card_limits, physical)
+            limits.write(slot.limits, identity, permitted.cards, permitted.physical)
             self.slots.assign(slot, owner)
         except OSError as error:
             raise NotYet(f"the limits of slot {slot.name} cannot be written: {error}") from error
@@ -219,13 +209,9 @@ def _check_tenant(owner: Owner, carving: Carving) -> None:
         )
 
 
-def _check_isolation(carving: Carving) -> None:
-    if problem := unenforced(carving.carve.isolation):
-        raise StartRefused(problem, EventReason.ISOLATION_NOT_ENFORCED)
-
-
-def _limits(carving: Carving, devices: Sequence[DeviceID]) -> tuple[CardLimit, ...]:
-    try:
-        return limits_for(carving.carve, carving.core_cards, [one.index for one in devices])
-    except CarveRefused as error:
-        raise StartRefused(str(error), EventReason.ISOLATION_NOT_ENFORCED) from error
+def _check_shim(parts: Iterable[Part], slots: Sequence[Slot]) -> None:
+    """The kubelet starts a container anew with the mounts that it once got."""
+    own = [slot for slot in slots if slot.owner is not None] or slots[-1:]
+    wanted = any(wants_shim(carving.carve.isolation) for carving, _ in parts)
+    if wanted and not all(slot.shim for slot in own):
+        raise StartRefused(WITHOUT_SHIM, EventReason.ISOLATION_NOT_ENFORCED)

@@ -52,7 +52,8 @@ class Owner:
 
 @dataclass(frozen=True)
 class Slot:
-    """`created`: seconds since the epoch. `ids` is empty when slot.json was lost."""
+    """`created`: seconds since the epoch. `ids` is empty when slot.json was lost. `shim`: its
+    container has the shim, which cannot be put into it later."""
 
     name: str
     folder: Path
@@ -60,6 +61,7 @@ class Slot:
     ids: frozenset[str]
     created: float
     owner: Owner | None = None
+    shim: bool = True
 
     @property
     def names(self) -> dict[str, str]:
@@ -107,16 +109,19 @@ class Slots:
         wanted = frozenset(ids)
         return [one for one in self.all() if one.resource == resource and one.ids == wanted]
 
-    def create(self, resource: str, ids: Iterable[str], now: float, name: str = "") -> Slot:
+    def create(
+        self, resource: str, ids: Iterable[str], now: float, name: str = "", shim: bool = True
+    ) -> Slot:
         """A new slot, its limits empty. Raises OSError.
 
-        `name`: of a slot that the kubelet still knows and that was lost from the disk.
+        `name`: of a slot that the kubelet still knows (so the shim is mounted from it) and that
+        was lost from the disk.
         """
         ids = frozenset(ids)
         name = name or _new_name(ids)
         folder = self.root / name
         folder.mkdir(mode=0o755)
-        slot = Slot(name, folder, resource, ids, now)
+        slot = Slot(name, folder, resource, ids, now, shim=shim)
         limits.create_empty(slot.limits)
         usage.initialise(slot.usage)
         self.shim.copy(slot.library, slot.preload)
@@ -158,6 +163,7 @@ def _to_json(slot: Slot) -> bytes:
         "resource": slot.resource,
         "ids": sorted(slot.ids),
         "created": slot.created,
+        "shim": slot.shim,
         "owner": None if slot.owner is None else vars(slot.owner),
     }
     return json.dumps(body, indent=1).encode()
@@ -180,6 +186,7 @@ def _parsed(folder: Path, body: dict[str, Any]) -> Slot:
         ids=frozenset(map(str, body["ids"])),
         created=float(body["created"]),
         owner=None if owner is None else Owner(**owner),
+        shim=bool(body.get("shim", True)),
     )
 
 

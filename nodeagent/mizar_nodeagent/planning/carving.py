@@ -58,6 +58,8 @@ class Carving:
     `since`: when the stage began. `quiet_since`: since when, without a break, the kubelet has had
     no healthy device of it and nobody has held one (both monotonic seconds). `drain`: the value of
     the annotation that the stage answers to. `idle_since`: None while somebody holds a device.
+    Of one that takes nobody new, `shut`: its free devices (by index) that the kubelet gives out no
+    more; `closing_since`: since when there are others (monotonic seconds).
     """
 
     namespace: str
@@ -71,6 +73,8 @@ class Carving:
     drain: str = ""
     quiet_since: float | None = None
     idle_since: datetime | None = None
+    closing_since: float | None = None
+    shut: frozenset[int] = frozenset()
 
     @property
     def key(self) -> Key:

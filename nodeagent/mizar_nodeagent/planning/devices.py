@@ -64,7 +64,13 @@ def counts(lists: Lists, carvings: Iterable[Carving], view: View) -> dict[str, C
     if view.kubelet is None:
         return {}
     gone = {resource: Counts(0, 0) for resource in view.node.keys() - lists.keys()}
-    lowered = {str(one) for carving in carvings if not carving.stage.offered for one in carving.ids}
+    taken = view.allocating | view.holders().keys()
+    lowered = {
+        str(one)
+        for carving in carvings
+        for one in carving.ids
+        if not carving.stage.offered or (carving.carve.closed and one not in taken)
+    }
     found = {
         resource: _counts(devices, view.kubelet.get(resource, frozenset()), lowered)
         for resource, devices in lists.items()
@@ -87,8 +93,8 @@ def _counts(
 
 def _device(carving: Carving, device: DeviceID, view: View) -> Device:
     card = carving.card(device)
-    healthy = carving.stage.healthy and not card_problem(card, view)
-    return Device(str(device), healthy, card.numa)
+    given = carving.stage.healthy and device.index not in carving.shut
+    return Device(str(device), given and not card_problem(card, view), card.numa)
 
 
 def _strays(view: View) -> Iterable[tuple[str, DeviceID]]:

@@ -71,7 +71,11 @@ def _said(known: dict[Key, Carving], pending: Mapping[Key, Pending], view: View)
         lists=listed,
         counts=wanted,
         reports=tuple(_reports(known, pending, listed, wanted, view)),
-        insist=frozenset(one.resource for one in known.values() if one.stage is Stage.LOWERED),
+        insist=frozenset(
+            one.resource
+            for one in known.values()
+            if one.stage is Stage.LOWERED or one.closing_since is not None
+        ),
         restless=_is_restless(known, listed, view),
         cardless=frozenset(key for key, one in pending.items() if one.reason == "CardsUnknown"),
     )
@@ -104,7 +108,8 @@ def _is_missed(carving: Carving, view: View) -> bool:
 
 
 def _is_restless(known: Memory, listed: Lists, view: View) -> bool:
-    if any(one.stage in (Stage.LOWERED, Stage.BLOCKED, Stage.LEAVING) for one in known.values()):
+    unsettled = (Stage.LOWERED, Stage.BLOCKED, Stage.LEAVING)
+    if any(one.stage in unsettled or one.closing_since is not None for one in known.values()):
         return True
     healthy = {one.id for devices in listed.values() for one in devices if one.healthy}
     kubelet = {

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from mizar_core.carve import WHOLE_CARD, CardLimit, limits_for
 from mizar_core.conditions import Condition, Status, set_condition
 from mizar_core.device_ids import DeviceID
+from mizar_core.errors import CarveRefused
 from mizar_core.models import CardStatus, DeviceStatus, Holder, ShadowPodStatus
 from mizar_core.names import ConditionType
 from mizar_nodeagent.planning.adopt import Pending
@@ -94,13 +96,7 @@ def of_carving(
             for index, card in enumerate(carving.cards)
         ),
         devices=tuple(
-            DeviceStatus(
-                id=str(one),
-                card=carving.card(one).uuid,
-                health="Healthy" if listed[str(one)].healthy else "Unhealthy",
-                holder=held.get(one),
-            )
-            for one in carving.ids
+            _device(carving, one, listed[str(one)].healthy, held.get(one)) for one in carving.ids
         ),
         idle_since=carving.idle_since,
         conditions=(
@@ -110,6 +106,27 @@ def of_carving(
             Said(ConditionType.DRAINING, *_draining(carving)),
         ),
     )
+
+
+def _device(
+    carving: Carving, device: DeviceID, healthy: bool, holder: Holder | None
+) -> DeviceStatus:
+    try:
+        (limit,) = limits_for(carving.carve, carving.core_cards, [device.index])
+    except CarveRefused:  # nothing would be left of it: whoever is to get it is told
+        limit = None
+    return DeviceStatus(
+        id=str(device),
+        card=carving.card(device).uuid,
+        health="Healthy" if healthy else "Unhealthy",
+        memory_mib=limit.memory_bytes >> 20 if limit else None,
+        compute_percent=_percent(limit) if limit else None,
+        holder=holder,
+    )
+
+
+def _percent(limit: CardLimit) -> int | None:
+    return None if limit.compute_mode == "None" else 100 * limit.core_share // WHOLE_CARD
 
 
 _Words = tuple[Status, str, str]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from mizar_core.device_ids import DeviceID
 from mizar_core.models import Holder
 from mizar_nodeagent.planning.carving import Carving, Stage
+from mizar_nodeagent.planning.follow import close, follow
 from mizar_nodeagent.planning.view import View
 from mizar_nodeagent.pods import Pod
 
@@ -18,6 +19,7 @@ class Facts:
 
     pod: Pod | None
     held: bool
+    free: frozenset[int]
     in_kubelet: bool
     waited_for: bool
     lowered: bool
@@ -25,13 +27,18 @@ class Facts:
 
 
 def facts_of(carving: Carving, view: View, holders: Mapping[DeviceID, Holder]) -> Facts:
-    """`in_kubelet`: it takes a device for healthy, or has not said since the stage began.
-    `lowered`: the node's status offers none of them. `sure_at`: for when claims are known."""
+    """`free`: indices of devices. `in_kubelet`: it takes a device for healthy, or has not said
+    since the stage began. `lowered`: the node's status offers none of them. `sure_at`: for when
+    claims are known."""
     known = view.kubelet is not None and view.kubelet_at > carving.since
     healthy = (view.kubelet or {}).get(carving.resource, frozenset())
+    taken = [device in holders or device in view.allocating for device in carving.ids]
     return Facts(
         pod=_own_pod(carving, view),
-        held=any(device in holders or device in view.allocating for device in carving.ids),
+        held=any(taken),
+        free=frozenset(
+            one.index for one, is_taken in zip(carving.ids, taken, strict=True) if not is_taken
+        ),
         in_kubelet=not known or any(str(device) in healthy for device in carving.ids),
         waited_for=bool(view.waits(carving.resource)),
         lowered=view.node_at.get(carving.resource, float("-inf")) > carving.since,
@@ -46,6 +53,9 @@ def step(carving: Carving, facts: Facts, view: View) -> Carving | None:
         return _leave(carving, facts, view)
     if facts.pod is None:
         return carving
+    carving = follow(carving, facts.pod)
+    lowered_at = view.node_at.get(carving.resource, float("-inf"))
+    carving = close(carving, facts.free, lowered_at, facts.sure_at, view)
     return _drain(carving, facts.pod.drain, facts, view)
 
 

@@ -1,0 +1,165 @@
+"""The limits of containers that run follow what their shadow pods are told later."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mizar_core.carve import CardLimit, Carve
+from mizar_core.errors import DeviceIDRefused
+from mizar_core.names import EventReason
+from mizar_nodeagent import limits
+from mizar_nodeagent.container.collect import living
+from mizar_nodeagent.container.grants import Grant, Part, by_shadow_pod, changes, grant, priority_of
+from mizar_nodeagent.container.prestart import WITHOUT_SHIM, Complain
+from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.errors import RegionDamaged, StartRefused
+from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.planning.carving import HeldCard, Stage
+from mizar_nodeagent.planning.isolation import wants_shim
+from mizar_nodeagent.planning.view import View
+from mizar_nodeagent.pods import Pod
+
+log = logging.getLogger(__name__)
+
+Tell = Callable[[Owner, EventReason, str], None]
+"""Told the container, an event's reason and a sentence; nothing is wrong."""
+
+Terms = tuple[tuple[Carve, tuple[HeldCard, ...]], ...]
+"""All that a container's limits follow from, but for its priority, which never changes."""
+
+KEEPS_LIMITS = (
+    "isolation.backend is None now: this container keeps its limits of memory, and a pod that is "
+    "made after this one has none"
+)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A slot whose limits may not be what they should be."""
+
+    slot: Slot
+    pod: Pod
+    parts: tuple[Part, ...]
+
+    @property
+    def terms(self) -> Terms:
+        return tuple((carving.carve, carving.cards) for carving, _ in self.parts)
+
+    @property
+    def wants_shim(self) -> bool:
+        return any(wants_shim(carving.carve.isolation) for carving, _ in self.parts)
+
+
+class Follower:
+    """Writes the limits of slots that are in use whenever they should be others. What an earlier
+    agent had not come to, or had half written, is found by comparing with the files."""
+
+    def __init__(self, mind: Mind, slots: Slots, tell: Tell, complain: Complain) -> None:
+        self._mind = mind
+        self._slots = slots
+        self._tell = tell
+        self._complain = complain
+        self._done: dict[str, Terms] = {}
+
+    def follow(self) -> None:
+        """Once, by what the mind knows now. Nothing is concluded before the API server has told
+        what the shadow pods' annotations are: memory may be older than the files."""
+        view, slots = self._mind.view, self._slots.all()
+        if view.pods is None:
+            return
+        self._done = {slot.name: self._done[slot.name] for slot in slots if slot.name in self._done}
+        alive = {slot.name for slot in living(slots, view)}
+        changed = [found for slot in slots if (found := self._change(slot, view))]
+        # Who gets less comes first, so that a card is never promised beyond itself.
+        for one in sorted(changed, key=_is_growing):
+            self._write(one, one.slot.name in alive)
+
+    def _change(self, slot: Slot, view: View) -> _Change | None:
+        pod = _pod_of(slot, view)
+        parts = self._parts(slot)
+        if pod is None or parts is None:
+            return None
+        change = _Change(slot, pod, parts)
+        return None if self._done.get(slot.name) == change.terms else change
+
+    def _parts(self, slot: Slot) -> tuple[Part, ...] | None:
+        """Its devices with their carvings; None while one is not known, or goes."""
+        try:
+            groups = by_shadow_pod(slot.ids)
+        except DeviceIDRefused:
+            return None
+        parts: list[Part] = []
+        for devices in groups:
+            carving = self._mind.carving_of(devices[0])
+            if carving is None or carving.stage is Stage.LEAVING:
+                return None
+            parts.append((carving, devices))
+        return tuple(parts) or None
+
+    def _write(self, change: _Change, alive: bool) -> None:
+        slot, owner = change.slot, change.slot.owner
+        assert owner is not None
+        try:
+            before = _read(slot)
+            wanted = grant(change.parts, priority_of(change.pod))
+            limits.write(slot.limits, _identity(slot, owner), wanted.cards, wanted.physical)
+        except StartRefused as error:
+            # It runs on with the limits that it has.
+            self._refused(owner, error, alive)
+        except (OSError, RegionDamaged) as error:
+            log.warning("the limits of slot %s cannot be changed: %s", slot.name, error)
+            return
+        else:
+            if alive:
+                self._told(change, owner, before, wanted)
+        self._done[slot.name] = change.terms
+
+    def _refused(self, owner: Owner, error: StartRefused, alive: bool) -> None:
+        if alive:
+            self._complain(owner, error.reason, f"its limits stay as they are: {error}")
+
+    def _told(
+        self, change: _Change, owner: Owner, before: Sequence[CardLimit], wanted: Grant
+    ) -> None:
+        if change.wants_shim and not change.slot.shim:
+            self._complain(owner, EventReason.ISOLATION_NOT_ENFORCED, WITHOUT_SHIM)
+            return
+        words = [text for text in [changes(before, wanted.cards)] if before and text]
+        # Not after a start of the agent: it was told before.
+        if change.slot.shim and not change.wants_shim and change.slot.name in self._done:
+            words.append(KEEPS_LIMITS)
+        if words:
+            self._tell(owner, EventReason.LIMITS_CHANGED, "; ".join(words))
+
+
+def _pod_of(slot: Slot, view: View) -> Pod | None:
+    """The pod of a container that was permitted to start."""
+    owner = slot.owner
+    pod = (view.pods or {}).get((owner.namespace, owner.pod)) if owner else None
+    if owner is None or pod is None or owner.pod_uid not in ("", *pod.uids):
+        return None
+    return pod
+
+
+def _identity(slot: Slot, owner: Owner) -> limits.Identity:
+    return limits.Identity(owner.namespace, owner.pod, owner.pod_uid, owner.container, slot.name)
+
+
+def _read(slot: Slot) -> tuple[CardLimit, ...]:
+    """What the file says; nothing where it is damaged."""
+    try:
+        return limits.cards_of(limits.read(slot.limits))
+    except RegionDamaged:
+        return ()
+
+
+def _is_growing(change: _Change) -> bool:
+    """Whether the container gets more memory of any card than its file says."""
+    try:
+        wanted = grant(change.parts, 0).cards
+        before = {one.uuid: one.memory_bytes for one in _read(change.slot)}
+    except (OSError, StartRefused):
+        return True
+    return any(one.memory_bytes > before.get(one.uuid, 0) for one in wanted)

@@ -1,0 +1,188 @@
+"""Limits of containers that run follow what their shadow pod is told, across the whole agent."""
+
+import os
+from typing import Any
+
+import grpc
+import pytest
+
+from mizar_core.models import Isolation
+from mizar_core.names import ANNOTATION_CARVE
+from mizar_nodeagent import limits
+from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.regions import COMPUTE_MODES, MEMORY_MODES, LimitsCard
+from unit.nodeagent.fake_kubelet import Allocated, KubePod
+from unit.nodeagent.makers import GIB, RESOURCE, SHADOW, device, shadow_object
+from unit.nodeagent.test_app import SHARE, World, limits_of, mounted, until
+from unit.nodeagent.test_app import world as world
+
+NEXT = KubePod("team-a", "next", "uid-next")
+
+
+def given(held: Allocated) -> LimitsCard:
+    found: LimitsCard = limits.read(limits_of(held)).cards[0]
+    return found
+
+
+def _seen(world: World) -> Pod:
+    """The shadow pod as the agent last thought of it."""
+    assert world.app is not None and world.app.agent.mind.view.pods is not None
+    return world.app.agent.mind.view.pods[SHADOW]
+
+
+def events(world: World, reason: str) -> list[tuple[str, str]]:
+    """(pod, note) of the events with that reason."""
+    return [
+        (one["regarding"]["name"], one["note"])
+        for one in world.api.events
+        if one["reason"] == reason
+    ]
+
+
+def figures(world: World) -> list[tuple[Any, Any]]:
+    """(memoryMiB, computePercent) of each device, by the ShadowPod's status."""
+    devices = world.api.status(*SHADOW)["devices"]
+    return [(one.get("memoryMiB"), one.get("computePercent")) for one in devices]
+
+
+async def test_memory_and_compute_follow_at_once(world: World) -> None:
+    await world.serve_shadow(isolation=Isolation(compute="Hard"))
+    held = await world.start_share()
+    await until(lambda: figures(world) == [(8192, 50)] * 2)
+    for memory, compute, percent in ((2, "Soft", 50), (4, "None", None), (8, "Hard", 50)):
+        isolation = Isolation(compute=compute)
+        world.api.put_pod(shadow_object(memory=memory * GIB, isolation=isolation))
+        await until(lambda memory=memory: given(held).memory_limit == memory * GIB, 1.0)
+        assert given(held).compute_mode == COMPUTE_MODES[compute]
+        await until(
+            lambda memory=memory, percent=percent: figures(world) == [(memory * 1024, percent)] * 2
+        )
+    assert world.ready() == ("True", "Serving")
+    await until(lambda: len(events(world, "LimitsChanged")) == 3)
+    pod, note = events(world, "LimitsChanged")[0]
+    assert pod == "share"
+    assert "memory 8192 MiB (Hard) → memory 2048 MiB (Hard)" in note
+    assert "compute 50 % (Hard) → compute 50 % (Soft)" in note
+
+
+async def test_scaling_and_oversubscription_follow(world: World) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    how = Isolation(memory="Oversubscribe", compute="Weighted")
+    world.api.put_pod(shadow_object(memory_scaling="1.5", core_scaling="0.5", isolation=how))
+    await until(lambda: given(held).memory_limit == 12 * GIB)
+    assert given(held).memory_mode == MEMORY_MODES["Oversubscribe"]
+    assert given(held).core_share == 2500
+
+
+async def test_a_restarted_container_and_a_new_one_have_the_new_limits(world: World) -> None:
+    await world.serve_shadow()
+    await world.start_share()
+    world.api.put_pod(shadow_object(memory=2 * GIB))
+    await until(lambda: figures(world)[0][0] == 2048)
+    assert (
+        given(await world.kubelet.start_container(SHARE, "main", RESOURCE)).memory_limit == 2 * GIB
+    )
+    assert given(await world.start_share(NEXT)).memory_limit == 2 * GIB
+
+
+async def test_another_agent_goes_on_where_one_was_killed(world: World) -> None:
+    """The annotation changed while nobody looked; one slot is half written."""
+    await world.serve_shadow()
+    one, two = await world.start_share(), await world.start_share(NEXT)
+    await world.stop_agent()
+    world.api.put_pod(shadow_object(memory=2 * GIB))
+    with limits_of(two).open("r+b") as file:
+        os.pwrite(file.fileno(), (99).to_bytes(4, "little"), 16)  # an odd number: being written
+    await world.start_agent()
+    await until(lambda: limits_of(two).read_bytes()[16] % 2 == 0)
+    await until(lambda: given(one).memory_limit == given(two).memory_limit == 2 * GIB)
+
+
+async def test_an_older_memory_does_not_bring_old_limits_back(world: World) -> None:
+    """The checkpoint of before the change, as after a power cut: the annotation counts."""
+    await world.serve_shadow()
+    held = await world.start_share()
+    path = world.config.state_dir / "checkpoint.json"
+    await until(path.exists)
+    await world.stop_agent()
+    before = path.read_bytes()
+    await world.start_agent()
+    world.api.put_pod(shadow_object(memory=2 * GIB))
+    await until(lambda: given(held).memory_limit == 2 * GIB)
+    await world.stop_agent()
+    path.write_bytes(before)
+    seq = limits.read(limits_of(held)).seq
+    await world.start_agent()
+    await until(lambda: world.app is not None and world.app.agent.mind.view.pods is not None)
+    await until(lambda: world.app.agent.mind.memory[SHADOW].carve.memory == 2 * GIB)
+    assert limits.read(limits_of(held)).seq == seq
+
+
+async def test_without_a_shim_nothing_can_follow_and_nothing_starts_again(world: World) -> None:
+    await world.serve_shadow(isolation=Isolation(backend="None"))
+    held = await world.start_share()
+    assert mounted(held) == {}
+    world.api.put_pod(shadow_object(isolation=Isolation()))
+    await until(lambda: events(world, "IsolationNotEnforced"))
+    pod, note = events(world, "IsolationNotEnforced")[0]
+    assert pod == "share" and "delete the pod" in note
+    with pytest.raises(grpc.aio.AioRpcError, match="without Mizar's shim"):
+        await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert given(await world.start_share(NEXT)).memory_limit == 8 * GIB
+
+
+async def test_who_has_the_shim_keeps_to_it_when_the_backend_is_none(world: World) -> None:
+    await world.serve_shadow(isolation=Isolation(compute="Hard"))
+    held = await world.start_share()
+    world.api.put_pod(shadow_object(isolation=Isolation(backend="None")))
+    await until(lambda: given(held).compute_mode == COMPUTE_MODES["None"])
+    assert given(held).memory_limit == 8 * GIB
+    await until(lambda: events(world, "LimitsChanged"))
+    assert "keeps its limits of memory" in events(world, "LimitsChanged")[0][1]
+    world.api.put_pod(shadow_object(isolation=Isolation(compute="Soft")))
+    await until(lambda: given(held).compute_mode == COMPUTE_MODES["Soft"])
+
+
+@pytest.mark.parametrize(
+    "carving", [{"isolation": Isolation(backend="MPS")}, {"core_scaling": "0.0001"}]
+)
+async def test_what_cannot_be_enforced_leaves_the_limits_as_they_are(
+    world: World, carving: dict[str, Any]
+) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    world.api.put_pod(shadow_object(memory=GIB, **carving))
+    await until(lambda: events(world, "IsolationNotEnforced"))
+    assert "its limits stay as they are" in events(world, "IsolationNotEnforced")[0][1]
+    assert given(held).memory_limit == 8 * GIB
+    with pytest.raises(grpc.aio.AioRpcError):
+        await world.start_share(NEXT)
+
+
+async def test_another_shape_is_not_taken_on(world: World) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    other = shadow_object(cards=2, memory=GIB)
+    world.api.put_pod(other)
+    carve = other["metadata"]["annotations"][ANNOTATION_CARVE]
+    await until(lambda: _seen(world).carve_json == carve)
+    assert given(held).memory_limit == 8 * GIB and world.ready() == ("True", "Serving")
+
+
+async def test_a_closed_shadow_pod_takes_nobody_new(world: World) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    (taken,) = held.ids
+    world.api.put_pod(shadow_object(closed=True))
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {taken})
+    await until(lambda: world.node() == ("2", "1"))
+    assert world.ready() == ("True", "Serving")
+    # What its holder leaves is nobody's either.
+    world.kubelet.remove_pod("uid-share")
+    world.api.delete_pod("team-a", "share")
+    await until(lambda: world.kubelet.healthy(RESOURCE) == set())
+    await until(lambda: world.node() == ("2", "0"))
+    world.api.put_pod(shadow_object())
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+    await until(lambda: world.node() == ("2", "2"))
