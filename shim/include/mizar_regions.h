@@ -78,6 +78,7 @@
 #define MIZAR_COMPUTE_HARD 1u
 #define MIZAR_COMPUTE_SOFT 2u
 #define MIZAR_COMPUTE_WEIGHTED 3u
+#define MIZAR_COMPUTE_STOPPED 4u /* no new work, whoever lives: the card is not the container's any more */
 
 #define MIZAR_SHARE_FULL 10000u /* basis points: the whole card */
 

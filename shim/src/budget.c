@@ -128,7 +128,7 @@ bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms 
     uint32_t mode = load32(&own->compute_mode);
     if (mode == MIZAR_COMPUTE_NONE) return false;
     bool fresh = budget_agent_lives(regions, card, now);
-    bool paused = fresh && load32(&live->paused);
+    bool paused = mode == MIZAR_COMPUTE_STOPPED || (fresh && load32(&live->paused));
     terms->rate = paused ? 0 : rate_of(live, mode, load32(&own->core_share), fresh);
     terms->window = load(&live->window);
     notice_window(regions, card, terms, now);

@@ -56,6 +56,7 @@ def test_the_mirror_is_the_headers_layout() -> None:
     assert constants["MIZAR_LIMITS_CRC_FROM"] == regions.CRC_FROM
     assert constants["MIZAR_LIMITS_CRC_TO"] == regions.CRC_TO
     assert constants["MIZAR_BYTES_MAX"] == regions.BYTES_MAX
+    assert constants["MIZAR_COMPUTE_STOPPED"] == regions.COMPUTE_STOPPED
     assert constants["MIZAR_CODE_PAGE"] == regions.CODE_PAGE
     assert constants["MIZAR_CODE_PER_PAGE"] == regions.CODE_PER_PAGE
     assert constants["MIZAR_WINDOW_BITS"] == windows.BITS

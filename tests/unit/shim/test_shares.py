@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .busy import Container, Containers
 
-HARD, SOFT, WEIGHTED = 1, 2, 3
+NONE, HARD, SOFT, WEIGHTED, STOPPED = range(5)
 BEAT_S = 0.05
 
 LENT = [
@@ -80,3 +83,20 @@ def test_shares_hold_for_every_kind_of_stream(tmp_path: Path, layout: dict[str, 
             containers.add(HARD, *shares).start("tests/streams", way)
         containers.begin()
         containers.await_shares([got for _, got in STREAMS.values()])
+
+
+@pytest.mark.parametrize("mode", [NONE, HARD])
+def test_who_has_lost_the_card_starts_nothing_more(
+    tmp_path: Path, layout: dict[str, Any], mode: int
+) -> None:
+    """Without an agent that lives, and although nothing was limited before; it may go on later."""
+    with Containers(tmp_path, layout, cards=1) as containers:
+        one = containers.add(mode, 100)
+        one.start("bench/load", "us_200")
+        containers.begin()
+        containers.await_shares([[100]])
+        (card,) = one.slot.cards
+        one.slot.set_limits(replace(card, compute_mode=STOPPED, core_share=0, memory=0))
+        containers.await_shares([[0]])
+        one.slot.set_limits(card)
+        containers.await_shares([[100]])
