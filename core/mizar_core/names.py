@@ -117,7 +117,10 @@ class EventReason(StrEnum):
     NODE_AGENT_SILENT = "NodeAgentSilent"
     FAILED_CREATE = "FailedCreate"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
+    DEVICE_GRANTED = "DeviceGranted"
     LIMITS_CHANGED = "LimitsChanged"
+    CARD_LOST = "CardLost"
+    SHARE_EVICTED = "ShareEvicted"
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
 
 

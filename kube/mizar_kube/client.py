@@ -205,6 +205,17 @@ class KubeClient:
         body = {key: value for key, value in options.items() if value is not None}
         return await self.request("DELETE", ref.path, body=body or None, timeout=timeout)
 
+    async def evict(self, ref: Ref, *, uid: str = "", timeout: float | None = None) -> Object:
+        """Evict the pod, only if it still has that UID (Conflict otherwise). Raises Unavailable
+        with status 429 while a PodDisruptionBudget does not allow it, NotFound."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": ref.name, "namespace": ref.namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}} if uid else {},
+        }
+        return await self.request("POST", _path(ref, "eviction"), body=body, timeout=timeout)
+
     async def watch(
         self,
         kind: Kind,

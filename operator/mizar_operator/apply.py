@@ -24,6 +24,7 @@ from mizar_core.planning.actions import (
     DeleteShadow,
     Drain,
     EmitEvent,
+    EvictShare,
     Recarve,
     RemoveFinalizer,
     SetInUse,
@@ -41,6 +42,7 @@ from mizar_kube.logs import bound, get_logger
 from mizar_operator import manifests, telling, views
 from mizar_operator.budgets import Budgets
 from mizar_operator.caches import Caches
+from mizar_operator.evict import Evictor
 from mizar_operator.live import StillUsed, nobody_uses
 from mizar_operator.world import World
 
@@ -84,6 +86,7 @@ class Applier:
         self._events = events
         self._shape = shape
         self._budgets = Budgets(client)
+        self._evictor = Evictor(client)
         self._limit = asyncio.Semaphore(at_once)
 
     async def apply(self, snapshot: Snapshot, actions: Iterable[Action]) -> Result:
@@ -156,6 +159,8 @@ class Applier:
                 await self._write_status(GPU_POOL, ("", action.pool), action.status.to_dict())
             case EmitEvent():
                 self._tell(world, action)
+            case EvictShare():
+                await self._evictor.evict(action)
 
     async def _create(self, world: World, action: CreateShadow) -> None:
         wanted = manifests.shadow_pod(action)
@@ -325,6 +330,8 @@ def _namespace(action: Action) -> str:
             return ""
         case EmitEvent():
             return action.about[0]
+        case EvictShare():
+            return action.share[0]
         case _:
             return action.shadow[0]
 

@@ -76,7 +76,7 @@ def _view(shadow: Object | None, pod: Object | None, known: ShadowView) -> Shado
 def _is_out_of_use(view: ShadowView) -> bool:
     """Whether its devices can't be given to anybody any more, as far as one can ask for that."""
     pod = view.pod
-    if pod is None or pod.ended or pod.deleting:
+    if pod is None or pod.ended or pod.deleting or view.lost:
         return True
     return pod.drain_asked is not None and view.drained
 

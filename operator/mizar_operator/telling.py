@@ -10,6 +10,8 @@ from mizar_core.planning.actions import (
     DeleteShadow,
     Drain,
     EmitEvent,
+    EvictShare,
+    Recarve,
     RemoveFinalizer,
     WritePoolStatus,
     WriteQuotaStatus,
@@ -34,6 +36,8 @@ def named(action: Action, world: World) -> dict[str, str]:
             return {"pool": action.pool}
         case EmitEvent():
             return {"namespace": action.about[0], EVENT_KEYS[action.kind]: action.about[1]}
+        case EvictShare():
+            return {"namespace": action.share[0], "pod": action.share[1]}
         case CreateShadow():
             return _shadow(action.shadow) | {"pool": action.pool}
         case _:
@@ -59,6 +63,8 @@ def tell(action: Action, world: World) -> None:
             log.info("drain asked for", at=action.at)
         case CancelDrain():
             log.info("drain called off")
+        case Recarve():
+            log.info("other limits told", carve=action.carve.to_json())
         case DeleteShadow():
             log.info("shadow pod deleted")
         case RemoveFinalizer():

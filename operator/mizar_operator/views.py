@@ -23,6 +23,7 @@ from mizar_core.names import (
     LABEL_SHADOW_POD,
     NODE_LABEL_CARD_MODEL,
     ConditionType,
+    EventReason,
     parse_resource,
 )
 from mizar_core.planning.snapshot import (
@@ -96,6 +97,7 @@ def shadow_view(obj: Object) -> ShadowView:
         node=status.node or None,
         ready=ready is not None and ready.status == "True",
         broken=healthy is not None and healthy.status == "False",
+        lost=ready is not None and ready.reason == EventReason.CARD_LOST,
         # While the agent is at it the condition is Unknown: neither offered nor drained.
         draining=draining is not None and draining.status != "False",
         drained=draining is not None and (draining.status, draining.reason) == ("True", "Drained"),
@@ -167,6 +169,7 @@ def share_view(obj: Object) -> SharePod | None:
             unschedulable_since=_time(scheduled.get("lastTransitionTime"))
             if unschedulable
             else None,
+            deleting="deletionTimestamp" in meta,
         )
         for resource, count in asked.items()
     )

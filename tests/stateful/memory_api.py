@@ -147,6 +147,15 @@ class MemoryApi:
             known["status"] = status
         return copy.deepcopy(self.touch(known))
 
+    async def evict(self, ref: Ref, *, uid: str = "", **_: Any) -> Object:
+        """As KubeClient.evict, where no PodDisruptionBudget is in the way."""
+        obj = self._existing(ref)
+        if uid not in ("", obj["metadata"]["uid"]):
+            raise Conflict(f"{ref}: uid")
+        self.before_write(("evict", ref, obj))
+        self.start_delete(obj)
+        return {}
+
     async def delete(
         self, ref: Ref, *, uid: str = "", resource_version: str = "", **_: Any
     ) -> Object:

@@ -198,6 +198,9 @@ class CardCounts(Model):
     healthy: Count = 0
     """Fit for use."""
 
+    lost: Count = 0
+    """Lost by shadow pods whose share pods have not ended yet."""
+
     @computed_field(json_schema_extra={"maxLength": 32})  # type: ignore[prop-decorator]
     @property
     def usage(self) -> str:

@@ -89,6 +89,14 @@ class RemoveFinalizer:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictShare:
+    """End a share pod whose card is lost, so that its controller makes another."""
+
+    share: Key
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class WriteShadowStatus:
     """The operator's part of a ShadowPod's status."""
 
@@ -138,6 +146,7 @@ Action = (
     | WriteQuotaStatus
     | WritePoolStatus
     | EmitEvent
+    | EvictShare
 )
 """To be applied in the order of the plan; a failure makes the actions after it void."""
 

@@ -15,6 +15,7 @@ from mizar_core.models import (
 from mizar_core.names import NODE_LABEL_CARD_MODEL
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.evict import lost_in_use
 from mizar_core.planning.membership import in_pool
 from mizar_core.planning.pots import rooms
 from mizar_core.planning.snapshot import Key, ShadowView
@@ -102,7 +103,8 @@ def pool_figures(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCo
     for one in models.values():
         sums.update(one)
     per_model = [ModelCounts(model=name, **models[name]) for name in sorted(models)]
-    return CardCounts(**sums), tuple(per_model[:MODELS_MAX])
+    lost = sum(one.cards for one in lost_in_use(draft) if one.pool == pool.metadata.name)
+    return CardCounts(lost=lost, **sums), tuple(per_model[:MODELS_MAX])
 
 
 def held_per_node(draft: Draft) -> Counter[str]:

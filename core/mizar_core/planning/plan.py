@@ -11,10 +11,12 @@ from mizar_core.planning.actions import (
     DeleteShadow,
     Drain,
     EmitEvent,
+    EvictShare,
     Plan,
 )
 from mizar_core.planning.demand import Outcome, keep_warm, meet
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.evict import AGAIN_AFTER, evict
 from mizar_core.planning.figures import quota_figures
 from mizar_core.planning.lifecycle import finish_drains, settle
 from mizar_core.planning.protection import protect
@@ -42,6 +44,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     outcomes = _decide(draft)
     protect(draft)
     recarve(draft)
+    evict(draft)
     _tell(draft, snapshot)
     for resource, outcome in outcomes.items():
         for event in explain(draft, resource, outcome):
@@ -127,7 +130,9 @@ def _created(draft: Draft, action: CreateShadow) -> EmitEvent:
 
 def _due(draft: Draft) -> datetime | None:
     """The next moment at which time alone changes the plan."""
-    times = []
+    times: list[datetime | None] = []
+    if any(isinstance(one, EvictShare) for one in draft.actions):
+        times.append(draft.now + AGAIN_AFTER)
     for shadow, stage in draft.in_order():
         if stage is Stage.READY:
             times.append(idle_until(draft, shadow))

@@ -14,6 +14,7 @@ from mizar_core.planning.actions import (
     DeleteShadow,
     Drain,
     EmitEvent,
+    EvictShare,
     Plan,
     Recarve,
     RemoveFinalizer,
@@ -92,8 +93,12 @@ def _apply_others(snapshot: Snapshot, actions: Sequence[Action]) -> Snapshot:
     quotas = {one.quota: one.status for one in actions if isinstance(one, WriteQuotaStatus)}
     pools = {one.pool: one.status for one in actions if isinstance(one, WritePoolStatus)}
     events = {(one.uid, str(one.reason)) for one in actions if isinstance(one, EmitEvent)}
+    evicted = {one.uid for one in actions if isinstance(one, EvictShare)}
     return replace(
         snapshot,
+        shares=tuple(
+            replace(one, deleting=True) if one.uid in evicted else one for one in snapshot.shares
+        ),
         quotas=tuple(
             one.model_copy(update={"status": quotas.get(quota_key(one), one.status)})
             for one in snapshot.quotas

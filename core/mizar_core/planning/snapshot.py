@@ -62,6 +62,7 @@ class ShadowView:
 
     `holders` names the share pod of each held device, so a pod may occur several times.
     `heard_at`: when the node agent last said something new about it.
+    `lost`: the node agent says that a card is another pod's now.
     `contested`: the API server, asked live, said a moment ago that somebody uses it.
     """
 
@@ -82,6 +83,7 @@ class ShadowView:
     node: str | None = None
     ready: bool = False
     broken: bool = False
+    lost: bool = False
     draining: bool = False
     drained: bool = False
     healthy: int = 0
@@ -122,7 +124,8 @@ class ShadowView:
 
 @dataclass(frozen=True, slots=True)
 class ShareView:
-    """A share pod's demand for one resource: waiting while `node` is None, else bound.
+    """A share pod's demand for one resource: waiting while `node` is None, else bound. `deleting`:
+    somebody ends it.
 
     Pods that have ended, that are being deleted before they got a node, or that somebody else's
     scheduling gate holds back are not in a snapshot.
@@ -138,6 +141,7 @@ class ShareView:
     selector: Pairs = frozenset()
     unschedulable: str | None = None
     unschedulable_since: datetime | None = None
+    deleting: bool = False
 
     @property
     def key(self) -> Key:

@@ -25,7 +25,7 @@ class Stage(Enum):
     LEAVING = auto()
     """The pod is being deleted because we want it."""
     LOST = auto()
-    """The pod ended, was deleted by somebody else, or its node is gone."""
+    """The pod ended, was deleted by somebody else, or lost its cards; or its node is gone."""
     FINISHED = auto()
     """The pod is gone, and so may be the ShadowPod."""
     GONE = auto()
@@ -58,7 +58,9 @@ def _without_pod(shadow: ShadowView) -> Stage:
 def _lost(shadow: ShadowView, nodes: Container[str]) -> bool:
     pod = shadow.pod
     assert pod is not None
-    return pod.ended or pod.deleting or (pod.node is not None and pod.node not in nodes)
+    return (
+        shadow.lost or pod.ended or pod.deleting or (pod.node is not None and pod.node not in nodes)
+    )
 
 
 def _alive(shadow: ShadowView) -> Stage:

@@ -16,6 +16,7 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.evict import how_lost
 from mizar_core.planning.figures import pool_figures
 from mizar_core.planning.snapshot import Key, ShadowView, quota_key
 from mizar_core.planning.stages import Stage, phase_of
@@ -69,13 +70,8 @@ def _transitions(
 
 def lost_event(draft: Draft, shadow: ShadowView) -> EmitEvent:
     """Says that a shadow pod lost its cards, and how."""
-    if shadow.place is not None and shadow.place not in draft.nodes:
-        how = f"its node {shadow.place} is gone"
-    elif shadow.pod is None or shadow.pod.deleting:
-        how = "its pod was deleted or evicted"
-    else:
-        how = f"its pod ended ({shadow.pod.phase})"
-    return shadow_event(shadow, EventReason.SHADOW_LOST, f"lost its cards: {how}", warning=True)
+    how = f"lost its cards: {how_lost(draft, shadow)}"
+    return shadow_event(shadow, EventReason.SHADOW_LOST, how, warning=True)
 
 
 def shadow_event(

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.evict import losses
 from mizar_core.planning.pots import Place, Spot
 from mizar_core.planning.sizes import misfit
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView, quota_key
@@ -60,6 +61,7 @@ def satisfied(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict:
     """Whether nobody waits and `min` is warm, else the first reason why not."""
     for verdict in (
         _unsound(draft, quota),
+        _lost(draft, quota),
         _refused(waiting),
         _stuck(draft, quota, waiting),
         _silent(draft, quota),
@@ -115,6 +117,11 @@ def _unsound(draft: Draft, quota: GPUQuota) -> Verdict | None:
         *check_quota_among(quota, draft.neighbours[quota_key(quota)[0]], draft.pools),
     ]
     return Verdict(False, "BadQuota", str(problems[0])) if problems else None
+
+
+def _lost(draft: Draft, quota: GPUQuota) -> Verdict | None:
+    lost = losses(draft, _own(draft, quota))
+    return Verdict(False, "CardLost", lost) if lost else None
 
 
 def _refused(waiting: list[Waiter]) -> Verdict | None:

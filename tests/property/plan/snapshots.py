@@ -215,6 +215,7 @@ def shadows(
         node=pod.node if pod and draw(st.booleans()) else None,
         ready=is_ready,
         broken=draw(st.integers(0, 7)) == 0,
+        lost=not is_ready and draw(st.integers(0, 7)) == 0,
         draining=drained or draw(st.integers(0, 5)) == 0,
         drained=drained and draw(st.booleans()),
         healthy=healthy,
@@ -247,6 +248,7 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
         ),
         unschedulable="Insufficient devices" if stuck else None,
         unschedulable_since=at(20) if stuck else None,
+        deleting=draw(st.integers(0, 5)) == 0,
     )
 
 

@@ -105,6 +105,7 @@ def test_deletes_only_what_is_drained_lost_or_was_never_bound(snapshot: Snapshot
             assert (
                 pod is None
                 or pod.ended
+                or victim.lost
                 or pod.node is None
                 or pod.node not in nodes
                 or (pod.drain_asked is not None and victim.drained)

@@ -1,0 +1,72 @@
+"""Share pods whose shadow pod has lost its cards: they are evicted, and their quota says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from mizar_core.names import EventReason
+from mizar_core.planning.actions import EmitEvent, EvictShare
+from mizar_core.planning.draft import Draft
+from mizar_core.planning.snapshot import ShadowView, ShareView
+from mizar_core.planning.stages import Stage
+from mizar_core.planning.words import counted
+
+AGAIN_AFTER = timedelta(seconds=5)
+"""Until an eviction is tried again that a PodDisruptionBudget did not allow."""
+
+GOING = frozenset({Stage.LOST, Stage.FINISHED, Stage.LEAVING})
+"""Nobody may hold a device of these: what we let go ourselves was drained before."""
+
+
+def evict(draft: Draft) -> None:
+    """End whoever still holds devices of a shadow pod that has lost its cards."""
+    shares = {one.key: one for one in draft.shares}
+    for shadow in lost_in_use(draft):
+        for key in sorted(set(shadow.holders)):
+            share = shares.get(key)
+            if share is not None and not share.deleting:
+                draft.say(_event(draft, shadow, share))
+                draft.actions.append(EvictShare(share.key, share.uid))
+
+
+def lost_in_use(draft: Draft) -> Iterator[ShadowView]:
+    """Shadow pods that have lost their cards while share pods use them, by name."""
+    for shadow, stage in draft.in_order():
+        if stage in GOING and shadow.holders:
+            yield shadow
+
+
+def how_lost(draft: Draft, shadow: ShadowView) -> str:
+    """How a shadow pod lost its cards."""
+    if shadow.place is not None and shadow.place not in draft.nodes:
+        return f"its node {shadow.place} is gone"
+    if shadow.pod is None or shadow.pod.deleting:
+        return "its pod was deleted or evicted"
+    if shadow.lost:
+        return "the kubelet gave one to another pod"
+    return f"its pod ended ({shadow.pod.phase})"
+
+
+def losses(draft: Draft, shadows: list[ShadowView]) -> str | None:
+    """What to say of those of these shadow pods that have lost their cards; None if none has."""
+    names = {one.key for one in shadows}
+    found = [one for one in lost_in_use(draft) if one.key in names]
+    if not found:
+        return None
+    pods = {key for one in found for key in one.holders}
+    return (
+        f"{counted(len(pods), 'share pod')} to be evicted: shadow pod {found[0].name} lost its "
+        f"cards: {how_lost(draft, found[0])}"
+    )
+
+
+def _event(draft: Draft, shadow: ShadowView, share: ShareView) -> EmitEvent:
+    return EmitEvent(
+        kind="Pod",
+        about=share.key,
+        uid=share.uid,
+        type="Warning",
+        reason=EventReason.SHARE_EVICTED,
+        message=f"evicted: shadow pod {shadow.name} lost its cards: {how_lost(draft, shadow)}",
+    )

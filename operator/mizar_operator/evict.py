@@ -1,0 +1,61 @@
+"""Ending a share pod that has lost its card, as gently as its PodDisruptionBudget lets us."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from mizar_core.planning.actions import EvictShare
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import Conflict, NotFound, Unavailable
+from mizar_kube.kinds import POD, Ref
+
+log = logging.getLogger(__name__)
+
+TOO_MANY_REQUESTS = 429
+BUDGET_RESPECTED_S = 30.0
+"""A budget keeps up what serves; who has lost its card serves no more, and its replacement has to
+wait for it."""
+FORGOTTEN_S = 3600.0
+
+
+class Evictor:
+    """Evicts, and deletes what a PodDisruptionBudget holds for too long. `clock`: seconds.
+
+    Since when an eviction is refused is in memory only: another leader is patient anew.
+    """
+
+    def __init__(self, client: KubeClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._refused: dict[str, float] = {}
+
+    async def evict(self, action: EvictShare) -> None:
+        """End this very pod; nothing where it is gone or another has its name. Raises KubeError."""
+        ref = Ref(POD, action.share[1], action.share[0])
+        try:
+            await self._evict(ref, action.uid)
+        except (NotFound, Conflict) as gone:
+            log.info("%s", gone)
+
+    async def _evict(self, ref: Ref, uid: str) -> None:
+        try:
+            await self._client.evict(ref, uid=uid)
+        except Unavailable as error:
+            if error.status != TOO_MANY_REQUESTS:
+                raise
+            if self._waited(uid) < BUDGET_RESPECTED_S:
+                log.info("%s", error)
+                return
+            log.warning("%s: deleted all the same, its card is lost", error)
+            await self._client.delete(ref, uid=uid)
+        self._refused.pop(uid, None)
+
+    def _waited(self, uid: str) -> float:
+        """Seconds since its eviction was refused for the first time."""
+        now = self._clock()
+        self._refused = {
+            one: since for one, since in self._refused.items() if now - since < FORGOTTEN_S
+        }
+        return now - self._refused.setdefault(uid, now)

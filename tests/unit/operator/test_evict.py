@@ -1,0 +1,167 @@
+"""Share pods whose shadow pod has lost its cards: evicted once, and said so."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mizar_core.names import EventReason
+from mizar_core.planning import Snapshot, apply_plan, plan
+from mizar_core.planning.actions import (
+    DeleteShadow,
+    EmitEvent,
+    EvictShare,
+    WritePoolStatus,
+    WriteQuotaStatus,
+)
+from mizar_core.planning.snapshot import PodView, ShadowView
+from mizar_kube.errors import Conflict, KubeError, NotFound, Unavailable
+from mizar_kube.kinds import Ref
+from mizar_operator.evict import BUDGET_RESPECTED_S, Evictor
+from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
+
+HELD: dict[str, Any] = {"holders": (("team-a", "p"), ("team-a", "p")), "in_use": True}
+SHARE = replace(waiting("p", 2), node="n1")
+
+
+def _pod(**changes: Any) -> PodView:
+    return replace(PodView(uid="uid-pod", phase="Running", node="n1", bound_at=at(60)), **changes)
+
+
+LOST = {
+    "its pod was deleted or evicted": {"pod": None},
+    "its pod is being deleted": {"pod": _pod(deleting=True)},
+    "its pod ended": {"pod": _pod(phase="Failed")},
+    "another has its card": {"pod": _pod(), "lost": True},
+    "its node is gone": {"pod": _pod(node="n9"), "node": "n9"},
+    "both were deleted": {"pod": _pod(deleting=True), "deleting": True},
+    "deleted, then its pod by force": {"pod": None, "deleting": True},
+}
+
+
+def _snapshot(*shadows: ShadowView, **parts: Any) -> Snapshot:
+    given = {
+        "pools": (pool(),),
+        "quotas": (quota("team-a"),),
+        "nodes": (node("n1"),),
+        "shadows": shadows,
+        "shares": (SHARE,),
+    }
+    return Snapshot(**{**given, **parts})
+
+
+def _evicted(snapshot: Snapshot) -> list[tuple[str, str]]:
+    actions = plan(snapshot, NOW).actions
+    return [(one.share[1], one.uid) for one in actions if isinstance(one, EvictShare)]
+
+
+@pytest.mark.parametrize("how", LOST.values(), ids=LOST)
+def test_who_uses_a_lost_card_is_evicted_once(how: dict[str, Any]) -> None:
+    snapshot = _snapshot(ready(**HELD, **how))
+    assert _evicted(snapshot) == [("p", SHARE.uid)]
+    made = plan(snapshot, NOW)
+    (told,) = (
+        one
+        for one in made.actions
+        if isinstance(one, EmitEvent) and one.reason == EventReason.SHARE_EVICTED
+    )
+    assert (told.about, told.uid, told.type) == (("team-a", "p"), SHARE.uid, "Warning")
+    # A PodDisruptionBudget may be in the way: it is tried again, also if nothing else happens.
+    assert made.due is not None
+    assert _evicted(apply_plan(snapshot, made)) == []
+
+
+@pytest.mark.parametrize("how", LOST.values(), ids=LOST)
+def test_nothing_goes_while_somebody_uses_it(how: dict[str, Any]) -> None:
+    going = replace(SHARE, deleting=True)
+    actions = plan(_snapshot(ready(**HELD, **how), shares=(going,)), NOW).actions
+    if "node" not in how:
+        assert not [one for one in actions if isinstance(one, DeleteShadow)]
+    assert not [one for one in actions if isinstance(one, EvictShare)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"broken": True, "healthy": 0},  # told by the node agent; the card is still ours
+        {"pod": _pod(drain_asked=at(5)), "ready": False},
+        {"ready": False},
+        {"deleting": True},
+    ],
+)
+def test_nobody_else_is_evicted(fields: dict[str, Any]) -> None:
+    assert _evicted(_snapshot(ready(**HELD, **fields))) == []
+
+
+def test_a_lost_card_that_nobody_uses_goes_without_a_word_to_anybody() -> None:
+    lost = ready(pod=_pod(), lost=True, ready=False)
+    snapshot = _snapshot(lost, shares=())
+    assert _evicted(snapshot) == []
+    assert [one for one in plan(snapshot, NOW).actions if isinstance(one, DeleteShadow)]
+
+
+def test_quota_and_pool_say_so() -> None:
+    actions = plan(_snapshot(ready(**HELD, pod=None)), NOW).actions
+    (of_quota,) = (one.status for one in actions if isinstance(one, WriteQuotaStatus))
+    (of_pool,) = (one.status for one in actions if isinstance(one, WritePoolStatus))
+    (satisfied,) = (one for one in of_quota.conditions if one.type == "Satisfied")
+    assert (satisfied.status, satisfied.reason) == ("False", "CardLost")
+    assert "1 share pod to be evicted: shadow pod shadow-2-aaaaa" in satisfied.message
+    assert of_pool.cards.lost == 1
+
+
+class Api:
+    """Evicts and deletes as it is told; keeps what it was asked."""
+
+    def __init__(self, *answers: KubeError | None) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, str, str]] = []
+
+    async def evict(self, ref: Ref, *, uid: str) -> None:
+        self.asked.append(("evict", ref.name, uid))
+        if self.answers and (error := self.answers.pop(0)) is not None:
+            raise error
+
+    async def delete(self, ref: Ref, *, uid: str) -> None:
+        self.asked.append(("delete", ref.name, uid))
+
+
+BUDGET = Unavailable("Cannot evict pod as it would violate its disruption budget", status=429)
+ASKED, DELETED = ("evict", "p", "uid-p"), ("delete", "p", "uid-p")
+
+
+def _evict(api: Api, *times: float) -> None:
+    """Try at these seconds."""
+    now = [0.0]
+    evictor = Evictor(api, lambda: now[0])  # type: ignore[arg-type]
+    for at_time in times:
+        now[0] = at_time
+        asyncio.run(evictor.evict(EvictShare(("team-a", "p"), "uid-p")))
+
+
+def test_a_budget_is_respected_for_a_while() -> None:
+    api = Api(BUDGET, BUDGET, None)
+    _evict(api, 0.0, BUDGET_RESPECTED_S - 1, BUDGET_RESPECTED_S)
+    assert api.asked == [ASKED] * 3
+
+
+def test_a_budget_that_never_allows_it_does_not_keep_it_for_ever() -> None:
+    api = Api(BUDGET, BUDGET)
+    _evict(api, 0.0, BUDGET_RESPECTED_S)
+    assert api.asked == [ASKED, ASKED, DELETED]
+
+
+@pytest.mark.parametrize("gone", [NotFound("gone"), Conflict("uid")])
+def test_who_is_gone_already_is_no_trouble(gone: KubeError) -> None:
+    api = Api(gone)
+    _evict(api, 0.0)
+    assert api.asked == [ASKED]
+
+
+def test_an_api_server_that_is_away_is_trouble() -> None:
+    with pytest.raises(Unavailable):
+        _evict(Api(Unavailable("no answer", status=503)), 0.0)
