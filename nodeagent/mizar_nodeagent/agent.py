@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
-from mizar_kube.kinds import POD, SHADOW_POD
+from mizar_kube.kinds import POD
 from mizar_kube.logs import get_logger
 from mizar_kube.waking import woken
 from mizar_nodeagent.announce import news
@@ -158,8 +158,8 @@ class Agent:
         hands.node.want(plan.counts, plan.insist)
         hands.statuses.want(plan.reports)
         self._asking.after(plan)
-        for one in news(before, plan):
-            about = Regarding(SHADOW_POD, one.about[1], one.about[0], one.uid)
+        for one in news(before, plan, self.mind.view.pods or {}):
+            about = Regarding(one.kind, one.about[1], one.about[0], one.uid)
             hands.events.emit(about, one.reason, one.message, warning=one.warning)
 
     def _expect_overwritten(self, before: Plan | None, plan: Plan) -> None:

@@ -131,7 +131,7 @@ async def assembled(
 
     allocator = Allocator(mind, slots, config.card_access, time.monotonic, time.time, allocated)
     records = partial(checkpoint_file.read, config.plugin_dir)
-    gatekeeper = Gatekeeper(mind, slots, asking.ask, records, agent.complain)
+    gatekeeper = Gatekeeper(mind, slots, asking.ask, records, agent.tell, agent.complain)
     answers = Answers(allocator, gatekeeper)
     latencies = Latencies(registry)
 

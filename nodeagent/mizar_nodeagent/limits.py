@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ctypes import sizeof
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,17 +60,40 @@ def write(
     body = _body(identity, limits, physical)
     descriptor = open_promptly(path, os.O_RDWR)
     try:
-        now = _read_all(descriptor, path)
-        if bytes(now)[_BODY] == body and _is_good(now):
-            return
-        seq = now.seq | 1
-        _put_head(descriptor, seq, 0)
-        os.pwrite(descriptor, body, regions.CRC_FROM)
-        # The last word but one, and only then the even number that lets readers in.
-        _put_head(descriptor, seq, zlib.crc32(body))
-        os.pwrite(descriptor, ((seq + 1) & 0xFFFFFFFF).to_bytes(4, "little"), _SEQ.start)
+        _replace(descriptor, _read_all(descriptor, path), body)
     finally:
         os.close(descriptor)
+
+
+def stop(path: Path, uuids: Collection[str] | None = None) -> bool:
+    """On these cards, or on all: no new work and no more memory; whether that is new.
+
+    Raises RegionDamaged when the file is none that a shim would accept, OSError.
+    """
+    descriptor = open_promptly(path, os.O_RDWR)
+    try:
+        now = _checked(_read_all(descriptor, path), path)
+        wanted = Limits.from_buffer_copy(now)
+        for card in wanted.cards[: min(wanted.card_count, regions.CARD_MAX)]:
+            if uuids is None or card.uuid.decode(errors="replace") in uuids:
+                card.compute_mode = regions.COMPUTE_STOPPED
+                card.core_share = card.memory_limit = 0
+        return _replace(descriptor, now, bytes(wanted)[_BODY])
+    finally:
+        os.close(descriptor)
+
+
+def _replace(descriptor: int, now: Limits, body: bytes) -> bool:
+    """Write the body under the sequence number, unless it is there; whether it was not."""
+    if bytes(now)[_BODY] == body and _is_good(now):
+        return False
+    seq = now.seq | 1
+    _put_head(descriptor, seq, 0)
+    os.pwrite(descriptor, body, regions.CRC_FROM)
+    # The last word but one, and only then the even number that lets readers in.
+    _put_head(descriptor, seq, zlib.crc32(body))
+    os.pwrite(descriptor, ((seq + 1) & 0xFFFFFFFF).to_bytes(4, "little"), _SEQ.start)
+    return True
 
 
 def read(path: Path) -> Limits:

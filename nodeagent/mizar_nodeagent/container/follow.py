@@ -1,30 +1,30 @@
-"""The limits of containers that run follow what their shadow pods are told later."""
+"""The limits of containers that run follow what their shadow pods are told later, and end with
+their cards."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mizar_core.carve import CardLimit, Carve
+from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
 from mizar_nodeagent import limits
 from mizar_nodeagent.container.collect import living
 from mizar_nodeagent.container.grants import Grant, Part, by_shadow_pod, changes, grant, priority_of
-from mizar_nodeagent.container.prestart import WITHOUT_SHIM, Complain
+from mizar_nodeagent.container.prestart import WITHOUT_SHIM, Complain, Tell
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged, StartRefused
 from mizar_nodeagent.mind import Mind
-from mizar_nodeagent.planning.carving import HeldCard, Stage
+from mizar_nodeagent.planning.carving import Carving, HeldCard, Stage
 from mizar_nodeagent.planning.isolation import wants_shim
+from mizar_nodeagent.planning.loss import why_lost
 from mizar_nodeagent.planning.view import View
 from mizar_nodeagent.pods import Pod
 
 log = logging.getLogger(__name__)
-
-Tell = Callable[[Owner, EventReason, str], None]
-"""Told the container, an event's reason and a sentence; nothing is wrong."""
 
 Terms = tuple[tuple[Carve, tuple[HeldCard, ...]], ...]
 """All that a container's limits follow from, but for its priority, which never changes."""
@@ -52,6 +52,21 @@ class _Change:
         return any(wants_shim(carving.carve.isolation) for carving, _ in self.parts)
 
 
+@dataclass(frozen=True)
+class _Loss:
+    """Cards that are not the container's any more; None: all that it had."""
+
+    shadow: str
+    uuids: frozenset[str] | None
+    why: str
+
+    def sentence(self, slot: Slot) -> str:
+        """For the container's owner."""
+        cards = ", ".join(sorted(self.uuids or {"all"}))
+        work = "starts no more work there" if slot.shim else "may work there until it ends"
+        return f"its shadow pod {self.shadow} lost card {cards}: {self.why}; the container {work}"
+
+
 class Follower:
     """Writes the limits of slots that are in use whenever they should be others. What an earlier
     agent had not come to, or had half written, is found by comparing with the files."""
@@ -61,7 +76,7 @@ class Follower:
         self._slots = slots
         self._tell = tell
         self._complain = complain
-        self._done: dict[str, Terms] = {}
+        self._done: dict[str, Terms | _Loss] = {}
 
     def follow(self) -> None:
         """Once, by what the mind knows now. Nothing is concluded before the API server has told
@@ -71,10 +86,44 @@ class Follower:
             return
         self._done = {slot.name: self._done[slot.name] for slot in slots if slot.name in self._done}
         alive = {slot.name for slot in living(slots, view)}
+        for slot in slots:
+            if slot.owner is not None and (loss := self._loss(slot, view)):
+                self._stop(slot, slot.owner, loss, slot.name in alive)
         changed = [found for slot in slots if (found := self._change(slot, view))]
         # Who gets less comes first, so that a card is never promised beyond itself.
         for one in sorted(changed, key=_is_growing):
             self._write(one, one.slot.name in alive)
+
+    def _loss(self, slot: Slot, view: View) -> _Loss | None:
+        """The cards of the container that are lost; all, where it is not known which."""
+        uuids: set[str] | None = set()
+        why = shadow = ""
+        for devices in _groups(slot):
+            key, carving = (devices[0].namespace, devices[0].shadow), self._carving(devices[0])
+            if not (reason := why_lost(key, carving, view)):
+                continue
+            why, shadow = reason, key[1]
+            if carving is None or uuids is None:
+                uuids = None
+            else:
+                uuids |= {carving.card(one).uuid for one in devices}
+        return _Loss(shadow, None if uuids is None else frozenset(uuids), why) if why else None
+
+    def _carving(self, device: DeviceID) -> Carving | None:
+        return self._mind.carving_of(device)
+
+    def _stop(self, slot: Slot, owner: Owner, loss: _Loss, alive: bool) -> None:
+        known = self._done.get(slot.name)
+        if isinstance(known, _Loss) and known.uuids == loss.uuids:
+            return
+        try:
+            is_new = limits.stop(slot.limits, loss.uuids)
+        except (OSError, RegionDamaged) as error:
+            log.warning("the work of slot %s cannot be stopped: %s", slot.name, error)
+            return
+        self._done[slot.name] = loss
+        if is_new and alive:
+            self._complain(owner, EventReason.CARD_LOST, loss.sentence(slot))
 
     def _change(self, slot: Slot, view: View) -> _Change | None:
         pod = _pod_of(slot, view)
@@ -86,13 +135,9 @@ class Follower:
 
     def _parts(self, slot: Slot) -> tuple[Part, ...] | None:
         """Its devices with their carvings; None while one is not known, or goes."""
-        try:
-            groups = by_shadow_pod(slot.ids)
-        except DeviceIDRefused:
-            return None
         parts: list[Part] = []
-        for devices in groups:
-            carving = self._mind.carving_of(devices[0])
+        for devices in _groups(slot):
+            carving = self._carving(devices[0])
             if carving is None or carving.stage is Stage.LEAVING:
                 return None
             parts.append((carving, devices))
@@ -132,6 +177,14 @@ class Follower:
             words.append(KEEPS_LIMITS)
         if words:
             self._tell(owner, EventReason.LIMITS_CHANGED, "; ".join(words))
+
+
+def _groups(slot: Slot) -> list[list[DeviceID]]:
+    """Its devices by shadow pod; nothing where slot.json was lost or is damaged."""
+    try:
+        return by_shadow_pod(slot.ids)
+    except DeviceIDRefused:
+        return []
 
 
 def _pod_of(slot: Slot, view: View) -> Pod | None:

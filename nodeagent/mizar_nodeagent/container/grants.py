@@ -55,6 +55,13 @@ def priority_of(pod: Pod | None) -> int:
     return (pod.priority if pod else 0) - LOWEST_PRIORITY
 
 
+def granted(container: str, parts: Iterable[Part], found: Grant) -> str:
+    """What the container has got, for a person."""
+    shadows = sorted({devices[0].shadow for _, devices in parts})
+    cards = "; ".join(f"card {one.uuid}: {_all(one)}" for one in found.cards)
+    return f"container {container} has devices of shadow pod {', '.join(shadows)}: {cards}"
+
+
 def changes(before: Iterable[CardLimit], after: Iterable[CardLimit]) -> str:
     """What differs, card by card, for a person; empty where nothing does that they care for."""
     was = {one.uuid: one for one in before}

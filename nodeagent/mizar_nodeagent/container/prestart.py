@@ -13,7 +13,14 @@ from mizar_core.names import EventReason
 from mizar_kube.logs import bind, get_logger
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.container.collect import recorded
-from mizar_nodeagent.container.grants import Grant, Part, by_shadow_pod, grant, priority_of
+from mizar_nodeagent.container.grants import (
+    Grant,
+    Part,
+    by_shadow_pod,
+    grant,
+    granted,
+    priority_of,
+)
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway, NotYet, StartRefused
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
@@ -32,6 +39,7 @@ WITHOUT_SHIM = (
 
 Ask = Callable[[], Awaitable[Claims]]
 Records = Callable[[], tuple[Entry, ...]]
+Tell = Callable[[Owner, str, str], None]
 Complain = Callable[[Owner, str, str], None]
 """Told the container, an event's reason and a sentence."""
 
@@ -39,12 +47,13 @@ Complain = Callable[[Owner, str, str], None]
 @dataclass(frozen=True)
 class Gatekeeper:
     """`ask` gives who holds what now; `records`: the kubelet's own record, for what that leaves
-    out."""
+    out. `tell` and `complain` tell people, of what is well and what is not."""
 
     mind: Mind
     slots: Slots
     ask: Ask
     records: Records
+    tell: Tell
     complain: Complain
 
     async def prestart(self, resource: str, ids: Sequence[str]) -> None:
@@ -56,12 +65,20 @@ class Gatekeeper:
         owner = self._owner(resource, ids, claims)
         bind(**owner.names)
         try:
-            permitted, slots = self._permitted(owner, resource, ids, claims)
+            parts = self._parts(owner, resource, ids, claims)
+            permitted = grant(parts, priority_of(self._pod(owner.namespace, owner.pod)))
+            slots = self._slots_of(owner, resource, ids)
+            _check_shim(parts, slots)
         except StartRefused as error:
             self.complain(owner, error.reason, str(error))
             raise
+        is_new = all(slot.owner is None for slot in slots)
         for slot in slots:
             self._fill(slot, owner, permitted)
+        if is_new:
+            # Once for each container, however often it starts.
+            note = granted(owner.container, parts, permitted)
+            self.tell(owner, EventReason.DEVICE_GRANTED, note)
 
     def _owner(self, resource: str, ids: Sequence[str], claims: Claims) -> Owner:
         """The container, by what the kubelet tells; init containers only its record knows."""
@@ -101,37 +118,27 @@ class Gatekeeper:
     def _living(self) -> Iterable[Pod]:
         return (pod for pod in (self.mind.view.pods or {}).values() if not pod.ended)
 
-    def _permitted(
-        self, owner: Owner, resource: str, ids: Sequence[str], claims: Claims
-    ) -> tuple[Grant, list[Slot]]:
-        """What it may take, and where that is written. Raises StartRefused, NotYet."""
+    def _parts(self, owner: Owner, resource: str, ids: Sequence[str], claims: Claims) -> list[Part]:
+        """Its devices, all of which it may have, by carving. Raises StartRefused, NotYet."""
         _check_single(owner, resource, claims)
         parts: list[Part] = []
         for devices in by_shadow_pod(ids):
             carving = self._carving(devices[0])
             _check_tenant(owner, carving)
             parts.append((carving, devices))
-        permitted = grant(parts, priority_of(self._pod(owner.namespace, owner.pod)))
-        slots = self._slots_of(owner, resource, ids)
-        _check_shim(parts, slots)
-        return permitted, slots
+        return parts
 
     def _carving(self, device: DeviceID) -> Carving:
         carving = self.mind.carving_of(device)
         if carving is None:
             raise NotYet(f"nothing is known of {device} yet")
-        if carving.stage is Stage.LEAVING and not self._shadow_still_runs(carving):
-            # Its card may be another pod's by now.
+        if carving.stage is Stage.LEAVING:
+            # Its card may be another pod's by now, or in a moment.
             raise StartRefused(
-                f"the shadow pod of {device} is gone, and its card with it",
-                EventReason.SHADOW_LOST,
+                f"the shadow pod of {device} is gone or going, and its card with it",
+                EventReason.CARD_LOST,
             )
         return carving
-
-    def _shadow_still_runs(self, carving: Carving) -> bool:
-        """One that is being deleted keeps its card until its container has ended."""
-        pod = self._pod(*carving.key)
-        return pod is not None and pod.uid == carving.pod_uid and not pod.ended
 
     def _slots_of(self, owner: Owner, resource: str, ids: Sequence[str]) -> list[Slot]:
         """The slots that the container may have mounted: those of its pod, and new ones."""

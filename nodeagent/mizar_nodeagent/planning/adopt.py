@@ -28,7 +28,7 @@ def adopt(pod: Pod, view: View, known: Mapping[Key, Carving]) -> Carving | Pendi
     except CarveRefused as error:
         return Pending("CarveDamaged", str(error))
     claims = view.claims_of(pod, carve.physical_resource)
-    uuids = sorted(_plain(one) for claim in claims for one in claim.ids)
+    uuids = sorted(plain(one) for claim in claims for one in claim.ids)
     if not uuids:
         return Pending("CardsUnknown", "the kubelet has given the shadow pod no card yet")
     if len(uuids) != carve.cards:
@@ -75,11 +75,11 @@ def _is_out_of_use(carving: Carving, view: View) -> bool:
 def _held(uuid: str, view: View, claims: tuple[Claim, ...]) -> HeldCard:
     facts = view.cards[uuid]
     numa = next(
-        (nodes for claim in claims for one, nodes in claim.numa.items() if _plain(one) == uuid), ()
+        (nodes for claim in claims for one, nodes in claim.numa.items() if plain(one) == uuid), ()
     )
     return HeldCard(uuid, facts.name, facts.memory_bytes, facts.minor, numa)
 
 
-def _plain(device: str) -> str:
+def plain(device: str) -> str:
     """The card's UUID; replicas of the NVIDIA plugin's time-slicing carry `::{n}` behind it."""
     return device.partition("::")[0]

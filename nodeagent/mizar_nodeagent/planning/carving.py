@@ -59,7 +59,8 @@ class Carving:
     no healthy device of it and nobody has held one (both monotonic seconds). `drain`: the value of
     the annotation that the stage answers to. `idle_since`: None while somebody holds a device.
     Of one that takes nobody new, `shut`: its free devices (by index) that the kubelet gives out no
-    more; `closing_since`: since when there are others (monotonic seconds).
+    more; `closing_since`: since when there are others (monotonic seconds). `taken_by`: the pod
+    that the kubelet gave a card of it; `taken_since`: since when it says so.
     """
 
     namespace: str
@@ -75,6 +76,8 @@ class Carving:
     idle_since: datetime | None = None
     closing_since: float | None = None
     shut: frozenset[int] = frozenset()
+    taken_by: str = ""
+    taken_since: float | None = None
 
     @property
     def key(self) -> Key:
@@ -110,6 +113,7 @@ class Carving:
             "stage": self.stage.value,
             "drain": self.drain,
             "idleSince": None if self.idle_since is None else format_time(self.idle_since),
+            "takenBy": self.taken_by,
         }
 
     @classmethod
@@ -129,4 +133,5 @@ class Carving:
             since=now,
             drain=body["drain"],
             idle_since=None if idle is None else parse_time(idle),
+            taken_by=body.get("takenBy", ""),
         )

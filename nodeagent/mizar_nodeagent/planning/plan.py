@@ -111,6 +111,8 @@ def _is_restless(known: Memory, listed: Lists, view: View) -> bool:
     unsettled = (Stage.LOWERED, Stage.BLOCKED, Stage.LEAVING)
     if any(one.stage in unsettled or one.closing_since is not None for one in known.values()):
         return True
+    if any(one.taken_since is not None for one in known.values()):
+        return True
     healthy = {one.id for devices in listed.values() for one in devices if one.healthy}
     kubelet = {
         one for resource in listed for one in (view.kubelet or {}).get(resource, frozenset())

@@ -11,7 +11,7 @@ from mizar_core.conditions import Condition, Status, set_condition
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import CarveRefused
 from mizar_core.models import CardStatus, DeviceStatus, Holder, ShadowPodStatus
-from mizar_core.names import ConditionType
+from mizar_core.names import ConditionType, EventReason
 from mizar_nodeagent.planning.adopt import Pending
 from mizar_nodeagent.planning.carving import Carving, Stage
 from mizar_nodeagent.planning.devices import Device, card_problem
@@ -135,6 +135,12 @@ _Words = tuple[Status, str, str]
 def _ready(
     carving: Carving, listed: Mapping[str, Device], wanted: Counts | None, view: View
 ) -> _Words:
+    if carving.taken_by:
+        return (
+            "False",
+            EventReason.CARD_LOST,
+            f"the kubelet gave its card to pod {carving.taken_by}",
+        )
     if not carving.stage.offered:
         return "False", carving.stage.value, _STAGE_WORDS[carving.stage]
     own = [str(one) for one in carving.ids if listed[str(one)].healthy]

@@ -9,6 +9,7 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.models import Holder
 from mizar_nodeagent.planning.carving import Carving, Stage
 from mizar_nodeagent.planning.follow import close, follow
+from mizar_nodeagent.planning.loss import watch
 from mizar_nodeagent.planning.view import View
 from mizar_nodeagent.pods import Pod
 
@@ -53,6 +54,9 @@ def step(carving: Carving, facts: Facts, view: View) -> Carving | None:
         return _leave(carving, facts, view)
     if facts.pod is None:
         return carving
+    carving = watch(carving, view)
+    if carving.taken_by:
+        return _leave(carving, facts, view)
     carving = follow(carving, facts.pod)
     lowered_at = view.node_at.get(carving.resource, float("-inf"))
     carving = close(carving, facts.free, lowered_at, facts.sure_at, view)

@@ -12,7 +12,7 @@ from mizar_nodeagent import limits
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import COMPUTE_MODES, MEMORY_MODES, LimitsCard
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
-from unit.nodeagent.makers import GIB, RESOURCE, SHADOW, device, shadow_object
+from unit.nodeagent.makers import CARD, GIB, RESOURCE, SHADOW, device, shadow_object
 from unit.nodeagent.test_app import SHARE, World, limits_of, mounted, until
 from unit.nodeagent.test_app import world as world
 
@@ -186,3 +186,22 @@ async def test_a_closed_shadow_pod_takes_nobody_new(world: World) -> None:
     world.api.put_pod(shadow_object())
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
     await until(lambda: world.node() == ("2", "2"))
+
+
+async def test_who_gets_a_device_is_told_once(world: World) -> None:
+    """However often its container starts, and whoever is the agent."""
+    await world.serve_shadow(isolation=Isolation(compute="Hard"))
+    await world.start_share(count=2)
+    for _ in range(3):
+        await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    await world.stop_agent()
+    await world.start_agent()
+    await until(lambda: world.kubelet.is_serving(RESOURCE))
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    await until(lambda: events(world, "DeviceGranted"))
+    ((pod, note),) = events(world, "DeviceGranted")
+    assert pod == "share"
+    assert note == (
+        f"container main has devices of shadow pod {SHADOW[1]}: card {CARD}: "
+        "memory 16384 MiB (Hard), compute 100 % (Hard)"
+    )

@@ -1,0 +1,149 @@
+"""Shadow pods that lose their cards while pods share them, across the whole agent."""
+
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from mizar_core.models import Isolation
+from mizar_nodeagent import limits
+from mizar_nodeagent.regions import COMPUTE_MODES, COMPUTE_STOPPED
+from unit.nodeagent.fake_kubelet import Allocated, KubePod
+from unit.nodeagent.makers import CARD, GIB, RESOURCE, SHADOW, shadow_object
+from unit.nodeagent.test_app import QUICK, SHADOW_POD, SHARE, World, limits_of, until
+from unit.nodeagent.test_app import world as world
+from unit.nodeagent.test_limits_follow import events, given
+
+OTHER = KubePod("team-b", "trainer", "uid-trainer")
+
+
+def is_stopped(held: Allocated) -> bool:
+    card = given(held)
+    return (card.compute_mode, card.core_share, card.memory_limit) == (COMPUTE_STOPPED, 0, 0)
+
+
+def force_deleted(world: World) -> None:
+    world.api.delete_pod(*SHADOW)
+
+
+def deleted(world: World) -> None:
+    pod = shadow_object()
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.api.put_pod(pod)
+
+
+def ended(world: World) -> None:
+    pod = shadow_object()
+    pod["status"]["phase"] = "Failed"
+    world.api.put_pod(pod)
+
+
+def given_away(world: World) -> None:
+    """The kubelet takes the shadow pod for dead, and its card for free."""
+    world.kubelet.physical[SHADOW_POD.uid] = {}
+    world.kubelet.add_pod(OTHER, main=[CARD])
+    assert world.app is not None
+    world.app.asking.poke()
+
+
+WAYS = {
+    force_deleted: "was deleted or evicted",
+    deleted: "is being deleted",
+    ended: "has ended",
+    given_away: "the kubelet gave it to pod team-b/trainer",
+}
+
+
+@pytest.mark.parametrize("how", WAYS, ids=lambda how: how.__name__)
+@pytest.mark.parametrize("compute", ["None", "Hard"])
+async def test_sharers_of_a_lost_card_are_stopped_and_told(
+    world: World, how: Callable[[World], None], compute: str
+) -> None:
+    await world.serve_shadow(isolation=Isolation.from_dict({"compute": compute}))
+    held = await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    how(world)
+    await until(lambda: is_stopped(held), 3.0)
+    await until(lambda: events(world, "CardLost"))
+    ((pod, note),) = events(world, "CardLost")
+    assert pod == "share" and f"{SHADOW[1]} lost card {CARD}" in note and WAYS[how] in note
+    with pytest.raises(grpc.aio.AioRpcError, match="gone or going"):
+        await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert is_stopped(held)
+
+
+async def test_another_agent_leaves_them_stopped_and_does_not_tell_again(world: World) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    force_deleted(world)
+    await until(lambda: is_stopped(held) and events(world, "CardLost") != [])
+    await world.stop_agent()
+    await world.start_agent()
+    await until(lambda: world.app is not None and world.app.agent.mind.view.pods is not None)
+    assert is_stopped(held)
+    assert len(events(world, "CardLost")) == 1
+
+
+async def test_an_agent_that_lost_its_state_stops_them_too(world: World) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    await world.stop_agent()
+    (world.config.state_dir / "checkpoint.json").unlink()
+    world.api.delete_pod(*SHADOW)
+    await world.start_agent()
+    await until(lambda: is_stopped(held))
+
+
+async def test_an_agent_that_lost_its_state_lets_go_on_who_has_a_shadow_pod(world: World) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    await world.stop_agent()
+    (world.config.state_dir / "checkpoint.json").unlink()
+    seq = limits.read(limits_of(held)).seq
+    await world.start_agent()
+    await until(lambda: world.holders() == ["share"] and world.ready() == ("True", "Serving"))
+    assert limits.read(limits_of(held)).seq == seq
+
+
+async def test_a_pod_that_has_ended_and_is_still_listed_takes_nothing(world: World) -> None:
+    """Kubelets before 1.34 tell of them, with the cards that they once had."""
+    await world.serve_shadow()
+    held = await world.start_share()
+    world.kubelet.add_pod(OTHER, main=[CARD])
+    asked = _asked_at(world)
+
+    def is_clear() -> bool:
+        """The kubelet was asked for longer than it takes to be believed."""
+        world.app.asking.poke()  # type: ignore[union-attr]
+        return _asked_at(world) > asked + 2 * QUICK.taken
+
+    await until(is_clear)
+    assert given(held).memory_limit == 8 * GIB
+    assert world.ready() == ("True", "Serving")
+
+
+def _asked_at(world: World) -> float:
+    assert world.app is not None
+    return world.app.agent.mind.view.claims.asked_at
+
+
+async def test_the_status_says_who_has_the_card(world: World) -> None:
+    await world.serve_shadow()
+    await world.start_share()
+    given_away(world)
+    await until(lambda: world.ready() == ("False", "CardLost"))
+    # Nobody else gets a device of it.
+    await until(lambda: world.kubelet.healthy(RESOURCE) == set())
+
+
+async def test_who_uses_a_card_that_fails_is_told_and_runs_on(world: World) -> None:
+    await world.serve_shadow(isolation=Isolation(compute="Hard"))
+    held = await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    world.cards.tell(CARD, 79)
+    await until(lambda: len(events(world, "DeviceUnhealthy")) == 2)
+    told = dict(events(world, "DeviceUnhealthy"))
+    assert set(told) == {"share", SHADOW[1]} and "XID 79" in told["share"]
+    assert given(held).compute_mode == COMPUTE_MODES["Hard"]
