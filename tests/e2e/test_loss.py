@@ -1,0 +1,88 @@
+"""A shadow pod that is lost while pods share its card: they stop, they go, others take over."""
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster import Cluster
+from e2e.test_compute import BUSY
+from e2e.watching import card_of, wait_event, wait_held
+from simgpu.machine import Machine
+from support.kube import Kube, Object, condition
+from support.objects import SHARE_PODS, deployment
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+HALF = {"devices": 2, "min": 0, "max": 1}
+QUIET_WITHIN_S = 2.0
+LOOK_S = 0.5
+
+
+def test_a_shadow_pod_deleted_by_force_in_use(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+) -> None:
+    """No kernel of theirs runs on the card any more, which the next one may have; they are evicted
+    with a reason, and their Deployment's next pods have a shadow pod of their own."""
+    tenant = stage.tenant(HALF)
+    made = deployment(tenant, "busy", replicas=2)
+    made["spec"]["template"]["spec"]["containers"][0]["command"] = BUSY
+    # It cannot end itself while its launch waits.
+    made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 8
+    kube.apply(made)
+    names = wait_for("two pods on a card", lambda: _running(kube, tenant, 2))
+    wait_held(kube, tenant, *names)
+    (card,) = card_of(kube, tenant, names[0])
+    (shadow,) = kube.all("shadowpods", tenant)
+    name, node = shadow["metadata"]["name"], shadow["status"]["node"]
+    (place,) = (one for one in mizar_cluster.nodes if one.name == node)
+    with Machine(place.simgpu_dir) as machine:
+        wait_for("the card to be busy", lambda: _busy(machine, card) > 0.5)
+        kube.delete("pod", name, tenant, "--force", "--grace-period=0")
+        deleted = time.monotonic()
+        wait_for("the card to be quiet", lambda: _busy(machine, card) == 0, interval=0)
+        took = time.monotonic() - deleted - LOOK_S
+    print(f"the card was quiet {took:.1f} s after the shadow pod was gone")
+    assert took < QUIET_WITHIN_S
+
+    for pod in names:
+        assert card in wait_event(kube, tenant, pod, "CardLost")
+        assert name in wait_event(kube, tenant, pod, "ShareEvicted")
+    gone = [kube.get("pod", pod, tenant) for pod in names]
+    for one in filter(None, gone):
+        why = condition(one, "DisruptionTarget")
+        assert (why["status"], why["reason"]) == ("True", "EvictionByEvictionAPI")
+    assert any(gone)
+    after = wait_for("two others", lambda: _running(kube, tenant, 2, but=names))
+    held = wait_held(kube, tenant, *after)
+    assert not any(name in device for device in held)
+    wait_for("the quota to be satisfied", lambda: _satisfied(kube, tenant))
+
+
+def _running(kube: Kube, tenant: str, count: int, but: list[str] | None = None) -> list[str] | None:
+    """The names of the tenant's pods, if so many run."""
+    found = [
+        one["metadata"]["name"]
+        for one in kube.all("pods", tenant, SHARE_PODS)
+        if one["status"].get("phase") == "Running" and "deletionTimestamp" not in one["metadata"]
+    ]
+    found = [one for one in found if one not in (but or [])]
+    return found if len(found) == count else None
+
+
+def _busy(machine: Machine, uuid: str) -> float:
+    """For which part of half a second the card worked."""
+    (index,) = (i for i, card in enumerate(machine.cards) if card.uuid == uuid)
+    before = machine.admin.busy(index)
+    time.sleep(LOOK_S)
+    after = machine.admin.busy(index)
+    return (after[0] - before[0]) / (after[2] - before[2])
+
+
+def _satisfied(kube: Kube, tenant: str) -> bool:
+    quota: Object | None = kube.get("gpuquota", "gpus", tenant)
+    assert quota is not None
+    return bool(condition(quota, "Satisfied")["status"] == "True")
