@@ -1,5 +1,6 @@
 """Limits of pods that run follow their pool and quota, within seconds and without a restart."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,11 +41,11 @@ def wait_told(kube: Kube, tenant: str, *figures: tuple[int | None, int | None]) 
 
 
 def memory_inside(kube: Kube, tenant: str, pod: str) -> int:
-    """MiB that CUDA says the pod may have."""
-    status, answer = kube.exec(tenant, pod, "cuda-sample", "info")
+    """MiB that NVML says the pod may have: CUDA starts no process where all is used."""
+    status, answer = kube.exec(tenant, pod, "cuda-sample", "smi")
     assert status == 0, answer
-    lines = dict(line.rsplit(" ", 2)[:2] for line in answer.splitlines() if line.endswith("MiB"))
-    return int(lines["total"])
+    (total,) = re.findall(r"/ +(\d+)MiB", answer)
+    return int(total)
 
 
 def wait_memory(kube: Kube, tenant: str, pod: str, mib: int) -> None:
@@ -163,9 +164,13 @@ def test_another_shape_gives_way_when_idle(kube: Kube, stage: "Stage") -> None:
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")
     (old,) = ready_shadows(kube, tenant)
-    # A profile's cards cannot be changed; it can be taken away and added again.
-    change(kube, pool, profiles=[{"devices": 4, "cards": 2}])
-    change(kube, pool, profiles=[{"devices": 2, "cards": 2}, {"devices": 4, "cards": 2}])
+    # A profile's cards cannot be changed, nor taken away as long as a quota names it.
+    other = {"devices": 4, "cards": 2}
+    change(kube, pool, profiles=[*profile(), other])
+    kube.apply(objects.quota(tenant, {**HALF, "devices": 4}, pool=pool))
+    change(kube, pool, profiles=[other])
+    change(kube, pool, profiles=[{"devices": 2, "cards": 2}, other])
+    kube.apply(objects.quota(tenant, {**HALF, "max": 2}, pool=pool))
 
     def takes_nobody() -> bool:
         found = kube.get("shadowpod", old["metadata"]["name"], tenant)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from datetime import timedelta
 
 from mizar_core.names import EventReason
@@ -22,7 +22,7 @@ GOING = frozenset({Stage.LOST, Stage.FINISHED, Stage.LEAVING})
 def evict(draft: Draft) -> None:
     """End whoever still holds devices of a shadow pod that has lost its cards."""
     shares = {one.key: one for one in draft.shares}
-    for shadow in lost_in_use(draft):
+    for shadow in lost_in_use(draft, draft.shadows.values()):
         for key in sorted(set(shadow.holders)):
             share = shares.get(key)
             if share is not None and not share.deleting:
@@ -30,11 +30,10 @@ def evict(draft: Draft) -> None:
                 draft.actions.append(EvictShare(share.key, share.uid))
 
 
-def lost_in_use(draft: Draft) -> Iterator[ShadowView]:
-    """Shadow pods that have lost their cards while share pods use them, by name."""
-    for shadow, stage in draft.in_order():
-        if stage in GOING and shadow.holders:
-            yield shadow
+def lost_in_use(draft: Draft, among: Iterable[ShadowView]) -> list[ShadowView]:
+    """Those of these shadow pods that have lost their cards while share pods use them, by name."""
+    found = [one for one in among if one.holders and draft.stages[one.key] in GOING]
+    return sorted(found, key=lambda one: one.key)
 
 
 def how_lost(draft: Draft, shadow: ShadowView) -> str:
@@ -48,10 +47,9 @@ def how_lost(draft: Draft, shadow: ShadowView) -> str:
     return f"its pod ended ({shadow.pod.phase})"
 
 
-def losses(draft: Draft, shadows: list[ShadowView]) -> str | None:
+def losses(draft: Draft, shadows: Iterable[ShadowView]) -> str | None:
     """What to say of those of these shadow pods that have lost their cards; None if none has."""
-    names = {one.key for one in shadows}
-    found = [one for one in lost_in_use(draft) if one.key in names]
+    found = lost_in_use(draft, shadows)
     if not found:
         return None
     pods = {key for one in found for key in one.holders}

@@ -103,7 +103,8 @@ def pool_figures(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCo
     for one in models.values():
         sums.update(one)
     per_model = [ModelCounts(model=name, **models[name]) for name in sorted(models)]
-    lost = sum(one.cards for one in lost_in_use(draft) if one.pool == pool.metadata.name)
+    own = (one for one in draft.shadows.values() if one.pool == pool.metadata.name)
+    lost = sum(one.cards for one in lost_in_use(draft, own))
     return CardCounts(lost=lost, **sums), tuple(per_model[:MODELS_MAX])
 
 

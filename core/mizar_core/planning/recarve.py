@@ -35,43 +35,43 @@ def recarve(draft: Draft) -> None:
         pod = shadow.pod
         if pod is None or pod.carve is None or pod.deleting or pod.ended or not pod.uid:
             continue
-        wanted = carves.wanted(shadow, pod.carve)
-        if wanted is not None and wanted != carves.read(pod.carve):
-            draft.do(Recarve(shadow.key, wanted))
+        if (other := carves.other_than(pod.carve, shadow)) is not None:
+            draft.do(Recarve(shadow.key, other))
 
 
 class _Carves:
-    """Each made and read once: a quota's shadow pods have few between them."""
+    """Made and compared once for all shadow pods that are alike: a quota's are, but for few."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._made: dict[tuple[Key, str, int, int, str], Carve] = {}
         self._read: dict[str, Carve | None] = {}
+        self._others: dict[tuple[str, Key, str, int, int, str], Carve | None] = {}
 
-    def read(self, text: str) -> Carve | None:
-        """What an annotation says; None if it is damaged."""
-        if text not in self._read:
-            self._read[text] = _parsed(text)
-        return self._read[text]
-
-    def wanted(self, shadow: ShadowView, present: str) -> Carve | None:
-        """What the annotation should say; None where there is nothing to say.
+    def other_than(self, present: str, shadow: ShadowView) -> Carve | None:
+        """What its annotation should say, where that is not what it says at present.
 
         One that nobody wants any more stays as it is for those who use it, and takes nobody new;
         unused, it is drained.
         """
         if not self._draft.is_wanted(shadow):
-            known = self.read(present) if shadow.held else None
-            return known.changed(closed=True) if known else None
-        shape = shadow.quota_key, shadow.pool, shadow.devices, shadow.cards, shadow.resource
-        if shape not in self._made:
-            pool, quota = self._draft.pools[shadow.pool], self._draft.standing[shadow.quota_key]
-            self._made[shape] = carve_of(shadow, pool, quota)
-        return self._made[shape]
+            known = self._parsed(present) if shadow.held else None
+            return known.changed(closed=True) if known and not known.closed else None
+        shape = shadow.pool, shadow.devices, shadow.cards, shadow.resource
+        alike = present, shadow.quota_key, *shape
+        if alike not in self._others:
+            self._others[alike] = self._wanted(present, shadow)
+        return self._others[alike]
 
+    def _wanted(self, present: str, shadow: ShadowView) -> Carve | None:
+        pool, quota = self._draft.pools[shadow.pool], self._draft.standing[shadow.quota_key]
+        wanted = carve_of(shadow, pool, quota)
+        return None if wanted == self._parsed(present) else wanted
 
-def _parsed(text: str) -> Carve | None:
-    try:
-        return Carve.from_json(text)
-    except CarveRefused:
-        return None
+    def _parsed(self, text: str) -> Carve | None:
+        """What an annotation says; None if it is damaged."""
+        if text not in self._read:
+            try:
+                self._read[text] = Carve.from_json(text)
+            except CarveRefused:
+                self._read[text] = None
+        return self._read[text]

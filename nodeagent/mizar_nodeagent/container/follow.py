@@ -62,9 +62,9 @@ class _Loss:
 
     def sentence(self, slot: Slot) -> str:
         """For the container's owner."""
-        cards = ", ".join(sorted(self.uuids or {"all"}))
+        cards = f"card {', '.join(sorted(self.uuids))}" if self.uuids else "its cards"
         work = "starts no more work there" if slot.shim else "may work there until it ends"
-        return f"its shadow pod {self.shadow} lost card {cards}: {self.why}; the container {work}"
+        return f"shadow pod {self.shadow} lost {cards}: {self.why}; the container {work}"
 
 
 class Follower:
@@ -88,7 +88,7 @@ class Follower:
         alive = {slot.name for slot in living(slots, view)}
         for slot in slots:
             if slot.owner is not None and (loss := self._loss(slot, view)):
-                self._stop(slot, slot.owner, loss, slot.name in alive)
+                self._stop(slot, slot.owner, loss, view)
         changed = [found for slot in slots if (found := self._change(slot, view))]
         # Who gets less comes first, so that a card is never promised beyond itself.
         for one in sorted(changed, key=_is_growing):
@@ -112,7 +112,7 @@ class Follower:
     def _carving(self, device: DeviceID) -> Carving | None:
         return self._mind.carving_of(device)
 
-    def _stop(self, slot: Slot, owner: Owner, loss: _Loss, alive: bool) -> None:
+    def _stop(self, slot: Slot, owner: Owner, loss: _Loss, view: View) -> None:
         known = self._done.get(slot.name)
         if isinstance(known, _Loss) and known.uuids == loss.uuids:
             return
@@ -122,7 +122,8 @@ class Follower:
             log.warning("the work of slot %s cannot be stopped: %s", slot.name, error)
             return
         self._done[slot.name] = loss
-        if is_new and alive:
+        pod = _pod_of(slot, view)
+        if is_new and pod is not None and not pod.ended:
             self._complain(owner, EventReason.CARD_LOST, loss.sentence(slot))
 
     def _change(self, slot: Slot, view: View) -> _Change | None:

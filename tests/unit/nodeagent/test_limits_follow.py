@@ -1,18 +1,35 @@
 """Limits of containers that run follow what their shadow pod is told, across the whole agent."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from mizar_core.carve import CardLimit
 from mizar_core.models import Isolation
 from mizar_core.names import ANNOTATION_CARVE
 from mizar_nodeagent import limits
+from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container.follow import Follower
+from mizar_nodeagent.container.slots import Owner, Slots
+from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import COMPUTE_MODES, MEMORY_MODES, LimitsCard
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
-from unit.nodeagent.makers import CARD, GIB, RESOURCE, SHADOW, device, shadow_object
+from unit.nodeagent.makers import (
+    CARD,
+    GIB,
+    RESOURCE,
+    SHADOW,
+    card_claim,
+    device,
+    shadow,
+    shadow_object,
+    share,
+    view,
+)
 from unit.nodeagent.test_app import SHARE, World, limits_of, mounted, until
 from unit.nodeagent.test_app import world as world
 
@@ -167,7 +184,11 @@ async def test_another_shape_is_not_taken_on(world: World) -> None:
     world.api.put_pod(other)
     carve = other["metadata"]["annotations"][ANNOTATION_CARVE]
     await until(lambda: _seen(world).carve_json == carve)
+    assert world.app is not None and world.app.agent.mind.memory[SHADOW].carve.cards == 1
     assert given(held).memory_limit == 8 * GIB and world.ready() == ("True", "Serving")
+    # What it can follow it follows as before.
+    world.api.put_pod(shadow_object(memory=GIB))
+    await until(lambda: given(held).memory_limit == GIB)
 
 
 async def test_a_closed_shadow_pod_takes_nobody_new(world: World) -> None:
@@ -198,10 +219,41 @@ async def test_who_gets_a_device_is_told_once(world: World) -> None:
     await world.start_agent()
     await until(lambda: world.kubelet.is_serving(RESOURCE))
     await world.kubelet.start_container(SHARE, "main", RESOURCE)
-    await until(lambda: events(world, "DeviceGranted"))
+    # Whatever was told before this has been written when this has.
+    world.api.put_pod(shadow_object(memory=GIB))
+    await until(lambda: events(world, "LimitsChanged"))
     ((pod, note),) = events(world, "DeviceGranted")
     assert pod == "share"
     assert note == (
         f"container main has devices of shadow pod {SHADOW[1]}: card {CARD}: "
         "memory 16384 MiB (Hard), compute 100 % (Hard)"
     )
+
+
+def test_who_gets_less_is_limited_before_who_gets_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier agent changed one of two containers only; then the pool changed again."""
+    (tmp_path / "libmizar.so").write_bytes(b"shim")
+    slots = Slots(tmp_path / "slots", shim_install.install(tmp_path / "libmizar.so", tmp_path))
+    slots.load(0.0)
+    for index, (name, memory) in enumerate((("more", 2 * GIB), ("less", 16 * GIB))):
+        slot = slots.create(RESOURCE, [device(index)], float(index))
+        slots.assign(slot, Owner("team-a", name, f"uid-{name}", "main"))
+        who = limits.Identity("team-a", name, f"uid-{name}", "main", slot.name)
+        limits.write(slot.limits, who, [CardLimit(CARD, memory, 10000, "Hard", "None")], {})
+    mind = Mind()
+    pods = [shadow(), share("more"), share("less")]
+    mind.think(view(1.0, pods, [card_claim()]))
+    written: list[str] = []
+    write = limits.write
+
+    def noted(path: Path, who: limits.Identity, *others: Any) -> None:
+        written.append(who.pod)
+        write(path, who, *others)
+
+    monkeypatch.setattr(limits, "write", noted)
+    Follower(mind, slots, lambda *told: None, lambda *told: None).follow()
+    assert written == ["less", "more"]
+    for slot in slots.all():
+        assert limits.read(slot.limits).cards[0].memory_limit == 8 * GIB

@@ -81,6 +81,9 @@ async def test_another_agent_leaves_them_stopped_and_does_not_tell_again(world: 
     await world.stop_agent()
     await world.start_agent()
     await until(lambda: world.app is not None and world.app.agent.mind.view.pods is not None)
+    # Whatever was told before this has been written when this has.
+    world.cards.tell(CARD, 79)
+    await until(lambda: events(world, "DeviceUnhealthy"))
     assert is_stopped(held)
     assert len(events(world, "CardLost")) == 1
 

@@ -1,0 +1,77 @@
+"""A shadow pod that takes nobody new: step by step, so that nobody who is on the way fails."""
+
+from typing import Any
+
+from mizar_nodeagent.kubelet.claims import Claim
+from mizar_nodeagent.planning.plan import Plan, plan
+from mizar_nodeagent.planning.view import Counts
+from mizar_nodeagent.pods import Pod
+from unit.nodeagent.makers import (
+    RESOURCE,
+    SHADOW,
+    card_claim,
+    carve,
+    device,
+    shadow,
+    share,
+    share_claim,
+    view,
+)
+from unit.nodeagent.test_planning import BOTH, D0, D1, listed, served
+
+HELD = share_claim(D0)
+CLOSED = shadow(carve=carve(closed=True))
+WAITS = share("late", admitted=False)
+
+
+def step(before: Plan, at: float, *more: Pod, claims: tuple[Claim, ...] = (HELD,)) -> Plan:
+    """A second or so later; the API server confirms what the node's status was to say."""
+    seen: dict[str, Any] = {"node": before.counts, "node_at": {RESOURCE: at}}
+    pods = [CLOSED, share(), *more]
+    return plan(before.memory, view(at, pods, [card_claim(), *claims], BOTH, **seen))
+
+
+def test_the_scheduler_is_told_first_then_the_kubelet() -> None:
+    first = step(served(), 2.0)
+    assert first.counts == {RESOURCE: Counts(2, 1)}
+    assert listed(first) == {D0: True, D1: True}
+    assert first.restless and first.insist == {RESOURCE}
+    assert listed(step(first, 2.5)) == {D0: True, D1: True}
+    second = step(first, 3.5)
+    assert listed(second) == {D0: True, D1: False}
+    assert not second.insist
+
+
+def test_a_scheduler_that_may_not_know_yet_is_waited_for() -> None:
+    """The node's status is not confirmed since."""
+    first = step(served(), 2.0)
+    seen = view(9.0, [CLOSED, share()], [card_claim(), HELD], BOTH, node_at={RESOURCE: 1.0})
+    assert listed(plan(first.memory, seen)) == {D0: True, D1: True}
+
+
+def test_who_was_bound_before_still_gets_a_device() -> None:
+    first = step(served(), 2.0)
+    second = step(first, 4.0, WAITS)
+    assert listed(second) == {D0: True, D1: True}
+    late = step(second, 5.0, WAITS, claims=(HELD, share_claim(D1, pod="late")))
+    assert listed(late) == {D0: True, D1: True}
+    assert late.counts == {RESOURCE: Counts(2, 2)}
+    assert not late.insist
+
+
+def test_what_is_left_free_is_closed_in_the_same_way() -> None:
+    closed = step(step(served(), 2.0), 3.5)
+    left = step(closed, 5.0, claims=())
+    assert listed(left) == {D0: True, D1: False}
+    assert left.counts == {RESOURCE: Counts(2, 0)}
+    assert listed(step(left, 6.5, claims=())) == {D0: False, D1: False}
+
+
+def test_opened_again_it_is_offered_at_once() -> None:
+    closed = step(step(served(), 2.0), 3.5)
+    seen = view(4.0, [shadow(), share()], [card_claim(), HELD], BOTH)
+    found = plan(closed.memory, seen)
+    assert listed(found) == {D0: True, D1: True}
+    assert found.counts == {RESOURCE: Counts(2, 2)}
+    assert found.memory[SHADOW].closing_since is None
+    assert device(1) == D1
