@@ -85,7 +85,7 @@ class Follower:
         if view.pods is None:
             return
         self._done = {slot.name: self._done[slot.name] for slot in slots if slot.name in self._done}
-        alive = {slot.name for slot in living(slots, view)}
+        alive = _alive(slots, view)
         for slot in slots:
             if slot.owner is not None and (loss := self._loss(slot, view)):
                 self._stop(slot, slot.owner, loss, view)
@@ -122,8 +122,7 @@ class Follower:
             log.warning("the work of slot %s cannot be stopped: %s", slot.name, error)
             return
         self._done[slot.name] = loss
-        pod = _pod_of(slot, view)
-        if is_new and pod is not None and not pod.ended:
+        if is_new and _pod_of(slot, view) is not None:
             self._complain(owner, EventReason.CARD_LOST, loss.sentence(slot))
 
     def _change(self, slot: Slot, view: View) -> _Change | None:
@@ -172,12 +171,12 @@ class Follower:
         if change.wants_shim and not change.slot.shim:
             self._complain(owner, EventReason.ISOLATION_NOT_ENFORCED, WITHOUT_SHIM)
             return
-        words = [text for text in [changes(before, wanted.cards)] if before and text]
+        words = [changes(before, wanted.cards)] if before else []
         # Not after a start of the agent: it was told before.
         if change.slot.shim and not change.wants_shim and change.slot.name in self._done:
             words.append(KEEPS_LIMITS)
-        if words:
-            self._tell(owner, EventReason.LIMITS_CHANGED, "; ".join(words))
+        if note := "; ".join(filter(None, words)):
+            self._tell(owner, EventReason.LIMITS_CHANGED, note)
 
 
 def _groups(slot: Slot) -> list[list[DeviceID]]:
@@ -188,11 +187,17 @@ def _groups(slot: Slot) -> list[list[DeviceID]]:
         return []
 
 
+def _alive(slots: list[Slot], view: View) -> set[str]:
+    """Slots whose containers run, or may run while the kubelet has not told yet."""
+    known = view.claims.asked_at > float("-inf")
+    return {slot.name for slot in (living(slots, view) if known else slots)}
+
+
 def _pod_of(slot: Slot, view: View) -> Pod | None:
-    """The pod of a container that was permitted to start."""
+    """The pod, that has not ended, of a container that was permitted to start."""
     owner = slot.owner
     pod = (view.pods or {}).get((owner.namespace, owner.pod)) if owner else None
-    if owner is None or pod is None or owner.pod_uid not in ("", *pod.uids):
+    if owner is None or pod is None or pod.ended or owner.pod_uid not in ("", *pod.uids):
         return None
     return pod
 

@@ -114,6 +114,7 @@ async def test_another_agent_goes_on_where_one_was_killed(world: World) -> None:
     await world.start_agent()
     await until(lambda: limits_of(two).read_bytes()[16] % 2 == 0)
     await until(lambda: given(one).memory_limit == given(two).memory_limit == 2 * GIB)
+    await until(lambda: [pod for pod, _ in events(world, "LimitsChanged")] == ["share"])
 
 
 async def test_an_older_memory_does_not_bring_old_limits_back(world: World) -> None:
