@@ -59,7 +59,7 @@ def wait_memory(kube: Kube, tenant: str, pod: str, mib: int) -> None:
 
 def alloc(kube: Kube, tenant: str, pod: str, mib: int) -> str:
     """What one more allocation answers."""
-    return kube.exec(tenant, pod, "cuda-sample", "alloc", str(mib))[1].strip()
+    return kube.exec(tenant, pod, "cuda-sample", "alloc", str(mib))[1].splitlines()[0]
 
 
 def restarts(kube: Kube, tenant: str, pod: str) -> int:
