@@ -55,6 +55,7 @@ NODE = Kind("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACE = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 SECRET = Kind("", "v1", "secrets", "Secret")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
+DEPLOYMENT = Kind("apps", "v1", "deployments", "Deployment")
 BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 RUNTIME_CLASS = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
@@ -84,6 +85,7 @@ KINDS: dict[tuple[str, str], Kind] = {
         NAMESPACE,
         SECRET,
         EVENT,
+        DEPLOYMENT,
         BUDGET,
         LEASE,
         RUNTIME_CLASS,

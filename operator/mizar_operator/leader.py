@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
-from mizar_kube.kinds import LEASE, Object, Ref
+from mizar_kube.kinds import DEPLOYMENT, LEASE, Object, Ref
 from mizar_kube.logs import get_logger
 
 log = get_logger(__name__)
@@ -36,7 +36,10 @@ class Pace:
 
 
 class Leader:
-    """Holds the Lease `name` as `identity`. `clock` counts seconds, `now` is the time of day."""
+    """Holds the Lease `name` as `identity`. `clock` counts seconds, `now` is the time of day.
+
+    The Lease goes with the Deployment `owner`, if one is named: an uninstall leaves none behind.
+    """
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class Leader:
         name: str,
         identity: str,
         pace: Pace | None = None,
+        owner: str = "",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -56,10 +60,13 @@ class Leader:
         self._clock = clock
         self._sleep = sleep
         self._now = now
+        self._owner = Ref(DEPLOYMENT, owner, namespace) if owner else None
+        self._owners: list[Object] = []
         self._seen: tuple[str, float] = ("", clock())
 
     async def acquire(self) -> None:
         """Wait until we lead."""
+        await self._find_owner()
         waited = False
         while not await self._try():
             if not waited:
@@ -67,6 +74,17 @@ class Leader:
                 waited = True
             await self._sleep(self._pace.retry)
         log.info("this replica leads", identity=self._identity, lease=self._ref.name)
+
+    async def _find_owner(self) -> None:
+        if self._owner is None:
+            return
+        try:
+            uid = (await self._client.get(self._owner))["metadata"]["uid"]
+        except KubeError as error:
+            log.info("the lease will stay after an uninstall", error=error)
+            return
+        kind = {"apiVersion": DEPLOYMENT.api_version, "kind": DEPLOYMENT.name}
+        self._owners = [{**kind, "name": self._owner.name, "uid": uid}]
 
     async def keep(self) -> None:
         """Renew for ever. Raises LeadershipLost."""
@@ -126,7 +144,9 @@ class Leader:
             "leaseDurationSeconds": int(self._pace.duration),
             "renewTime": time,
         }
-        meta = lease["metadata"] if lease else {}
+        meta = dict(lease["metadata"]) if lease else {}
+        if self._owners:
+            meta["ownerReferences"] = self._owners
         return {
             "apiVersion": LEASE.api_version,
             "kind": LEASE.name,

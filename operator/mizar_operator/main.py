@@ -68,7 +68,9 @@ class Operator:
         self.caches = Caches(client, Pace(settings.resync))
         self.queue: WorkQueue[str] = WorkQueue(max_delay=RETRY_MOST_S)
         self.events = EventRecorder(client, FIELD_MANAGER_OPERATOR, settings.identity)
-        self.leader = Leader(client, settings.namespace, LEASE_NAME, settings.identity)
+        self.leader = Leader(
+            client, settings.namespace, LEASE_NAME, settings.identity, owner=settings.deployment
+        )
         gatherer = Gatherer(client, self.caches)
         applier = Applier(client, self.caches, self.events, settings.shape, settings.writes_at_once)
         self.reconciler = Reconciler(gatherer, applier, self.queue, self.metrics)

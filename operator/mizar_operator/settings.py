@@ -30,6 +30,9 @@ class Settings(common.Settings):
     default_pool: dict[str, Any] | None = Field(
         None, description="spec, as JSON, of the GPUPool to make if there is none"
     )
+    deployment: str = Field(
+        "", description="the operator's own Deployment, with which its Lease goes"
+    )
     leader_election: bool = Field(True, description="--no-...: for one replica alone, as in tests")
     metrics_port: common.Port = Field(
         9464,

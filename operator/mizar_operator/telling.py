@@ -13,6 +13,7 @@ from mizar_core.planning.actions import (
     EvictShare,
     Recarve,
     RemoveFinalizer,
+    SetInUse,
     WritePoolStatus,
     WriteQuotaStatus,
     WriteShadowStatus,
@@ -65,6 +66,8 @@ def tell(action: Action, world: World) -> None:
             log.info("drain called off")
         case Recarve():
             log.info("other limits told", carve=action.carve.to_json())
+        case SetInUse():
+            log.info("mark of use written", in_use=action.in_use)
         case DeleteShadow():
             log.info("shadow pod deleted")
         case RemoveFinalizer():

@@ -185,8 +185,8 @@ class Gatekeeper:
         log.info(
             "limits written",
             slot=slot.name,
-            memory_mib={one.uuid: one.memory_bytes >> 20 for one in card_limits},
-            core_share={one.uuid: one.core_share for one in card_limits},
+            memory_mib={one.uuid: one.memory_bytes >> 20 for one in permitted.cards},
+            core_share={one.uuid: one.core_share for one in permitted.cards},
         )
 
 

@@ -28,12 +28,13 @@ class Time:
             raise TimeoutError("nothing ever came of it")
 
 
-def _leader(api: MemoryApi, name: str, time: Time) -> Leader:
+def _leader(api: MemoryApi, name: str, time: Time, owner: str = "") -> Leader:
     return Leader(
         cast(KubeClient, api),
         "mizar-system",
         "mizar-operator",
         name,
+        owner=owner,
         clock=time,
         sleep=time.sleep,
         now=lambda: datetime(2026, 1, 31, tzinfo=UTC),
@@ -77,6 +78,32 @@ async def test_a_released_lease_is_free_at_once() -> None:
     await first.release()
     await _leader(api, "b", time).acquire()
     assert (_holder(api), time.now) == ("b", 0.0)
+
+
+async def test_the_lease_goes_with_the_deployment() -> None:
+    api, time = MemoryApi(), Time()
+    meta = {"name": "mizar-operator", "namespace": "mizar-system"}
+    made = api.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta})
+    earlier = _leader(api, "a", time)
+    await earlier.acquire()
+    await earlier.release()
+    await _leader(api, "b", time, owner="mizar-operator").acquire()
+    assert _owners(api) == [made["metadata"]["uid"]]
+    api.remove(made)
+    api.collect_garbage()
+    assert api.find(LEASE, "mizar-operator", "mizar-system") is None
+
+
+async def test_without_its_deployment_it_leads_all_the_same() -> None:
+    api, time = MemoryApi(), Time()
+    await _leader(api, "a", time, owner="gone").acquire()
+    assert (_holder(api), _owners(api)) == ("a", [])
+
+
+def _owners(api: MemoryApi) -> list[str]:
+    lease = api.find(LEASE, "mizar-operator", "mizar-system")
+    assert lease is not None
+    return [one["uid"] for one in lease["metadata"].get("ownerReferences") or ()]
 
 
 async def test_who_comes_again_under_its_name_need_not_wait() -> None:
