@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 
@@ -10,8 +9,9 @@ from mizar_core.planning.actions import EvictShare
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound, Unavailable
 from mizar_kube.kinds import POD, Ref
+from mizar_kube.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 TOO_MANY_REQUESTS = 429
 BUDGET_RESPECTED_S = 30.0
@@ -37,7 +37,7 @@ class Evictor:
         try:
             await self._evict(ref, action.uid)
         except (NotFound, Conflict) as gone:
-            log.info("%s", gone)
+            log.info("the share pod is gone already", error=gone)
 
     async def _evict(self, ref: Ref, uid: str) -> None:
         try:
@@ -46,9 +46,12 @@ class Evictor:
             if error.status != TOO_MANY_REQUESTS:
                 raise
             if self._waited(uid) < BUDGET_RESPECTED_S:
-                log.info("%s", error)
+                log.info("the eviction must wait", error=error)
                 return
-            log.warning("%s: deleted all the same, its card is lost", error)
+            log.warning(
+                "the eviction is held off for too long, so the share pod is deleted",
+                error=error,
+            )
             await self._client.delete(ref, uid=uid)
         self._refused.pop(uid, None)
 

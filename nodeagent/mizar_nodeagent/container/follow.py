@@ -3,7 +3,6 @@ their cards."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from mizar_core.carve import CardLimit, Carve
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
+from mizar_kube.logs import get_logger
 from mizar_nodeagent import limits
 from mizar_nodeagent.container.collect import living
 from mizar_nodeagent.container.grants import Grant, Part, by_shadow_pod, changes, grant, priority_of
@@ -24,7 +24,7 @@ from mizar_nodeagent.planning.loss import why_lost
 from mizar_nodeagent.planning.view import View
 from mizar_nodeagent.pods import Pod
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Terms = tuple[tuple[Carve, tuple[HeldCard, ...]], ...]
 """All that a container's limits follow from, but for its priority, which never changes."""
@@ -119,7 +119,7 @@ class Follower:
         try:
             is_new = limits.stop(slot.limits, loss.uuids)
         except (OSError, RegionDamaged) as error:
-            log.warning("the work of slot %s cannot be stopped: %s", slot.name, error)
+            log.warning("the slot's work cannot be stopped", slot=slot.name, error=error)
             return
         self._done[slot.name] = loss
         if is_new and _pod_of(slot, view) is not None:
@@ -154,7 +154,7 @@ class Follower:
             # It runs on with the limits that it has.
             self._refused(owner, error, alive)
         except (OSError, RegionDamaged) as error:
-            log.warning("the limits of slot %s cannot be changed: %s", slot.name, error)
+            log.warning("the slot's limits cannot be changed", slot=slot.name, error=error)
             return
         else:
             if alive:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mizar_core.carve import WHOLE_CARD, CardLimit, limits_for
+from mizar_core.carve import CardLimit, limits_for
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import CarveRefused
 from mizar_core.names import EventReason
+from mizar_core.quantities import WHOLE_CARD
 from mizar_nodeagent.errors import StartRefused
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.isolation import unenforced

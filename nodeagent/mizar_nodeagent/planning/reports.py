@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from mizar_core.carve import WHOLE_CARD, CardLimit, limits_for
+from mizar_core.carve import CardLimit, limits_for
 from mizar_core.conditions import Condition, Status, set_condition
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import CarveRefused
 from mizar_core.models import CardStatus, DeviceStatus, Holder, ShadowPodStatus
 from mizar_core.names import ConditionType, EventReason
+from mizar_core.quantities import WHOLE_CARD
 from mizar_nodeagent.planning.adopt import Pending
 from mizar_nodeagent.planning.carving import Carving, Stage
 from mizar_nodeagent.planning.devices import Device, card_problem
