@@ -69,7 +69,7 @@ async def test_memory_and_compute_follow_at_once(world: World) -> None:
     for memory, compute, percent in ((2, "Soft", 50), (4, "None", None), (8, "Hard", 50)):
         isolation = Isolation(compute=compute)
         world.api.put_pod(shadow_object(memory=memory * GIB, isolation=isolation))
-        await until(lambda memory=memory: given(held).memory_limit == memory * GIB, 1.0)
+        await until(lambda memory=memory: given(held).memory_limit == memory * GIB)
         assert given(held).compute_mode == COMPUTE_MODES[compute]
         await until(
             lambda memory=memory, percent=percent: figures(world) == [(memory * 1024, percent)] * 2

@@ -63,7 +63,7 @@ async def test_sharers_of_a_lost_card_are_stopped_and_told(
     held = await world.start_share()
     await until(lambda: world.holders() == ["share"])
     how(world)
-    await until(lambda: is_stopped(held), 3.0)
+    await until(lambda: is_stopped(held))
     await until(lambda: events(world, "CardLost"))
     ((pod, note),) = events(world, "CardLost")
     assert pod == "share" and f"{SHADOW[1]} lost card {CARD}" in note and WAYS[how] in note
