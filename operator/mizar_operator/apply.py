@@ -34,7 +34,15 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.snapshot import Key, Pairs, ShadowView, Snapshot
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound
+from mizar_kube.errors import (
+    AlreadyExists,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotFound,
+)
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
@@ -62,10 +70,12 @@ KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_Q
 
 @dataclass
 class Result:
-    """What came of a plan. `used`: UIDs of shadow pods that turned out to be in use."""
+    """What came of a plan. `used`: UIDs of shadow pods that turned out to be in use. `refused`:
+    what the API server says of shadow pods that it doesn't let in, by quota and devices."""
 
     errors: list[KubeError] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    refused: dict[tuple[Key, int], str] = field(default_factory=dict)
     announced: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -118,19 +128,12 @@ class Applier:
             return False
         except KubeError as error:
             if TERMINATING not in str(error):
-                self._report(world, action, error, result)
+                _report(world, action, error, result)
             return False
         if isinstance(action, EmitEvent):
             result.announced.add((action.uid, str(action.reason)))
         telling.tell(action, world)
         return True
-
-    def _report(self, world: World, action: Action, error: KubeError, result: Result) -> None:
-        log.warning("an action failed", action=type(action).__name__, error=error)
-        result.errors.append(error)
-        if isinstance(action, CreateShadow | CreatePod) and isinstance(error, Forbidden | Invalid):
-            # The namespace's own quota or policy, which only its people can change.
-            self._tell(world, world.refused(action, error))
 
     async def _do(self, world: World, action: Action) -> None:
         match action:
@@ -282,7 +285,9 @@ class Applier:
 
     async def _write_shadow(self, action: WriteShadowStatus) -> None:
         condition = action.scheduled.to_dict()
-        status = {"phase": action.phase, "conditions": [condition]}
+        status: Object = {"conditions": [condition]}
+        if action.phase is not None:
+            status["phase"] = action.phase
         await self._write_status(SHADOW_POD, action.shadow, status)
 
     async def _write_status(self, kind: Kind, key: Key, status: Object) -> None:
@@ -320,6 +325,20 @@ class Applier:
             event.message,
             warning=event.type == "Warning",
         )
+
+
+def _report(world: World, action: Action, error: KubeError, result: Result) -> None:
+    log.warning("an action failed", action=type(action).__name__, error=error)
+    if isinstance(action, CreateShadow | CreatePod) and _is_refusal(error):
+        result.refused[world.offer_of(action)] = str(error)
+    else:
+        result.errors.append(error)
+
+
+def _is_refusal(error: KubeError) -> bool:
+    """Whether the API server will say the same until somebody changes something: a ResourceQuota,
+    a RuntimeClass, a policy, a webhook (whose failure is an internal error)."""
+    return isinstance(error, BadRequest | Forbidden | Invalid) or "calling webhook" in str(error)
 
 
 def _namespace(action: Action) -> str:

@@ -19,57 +19,12 @@ from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, Object, Ref
 from mizar_operator import views
 from mizar_operator.caches import NO_POOL, Caches
+from mizar_operator.memory import Memory
 from mizar_operator.runtime_classes import RuntimeClasses
 from mizar_operator.views import HolderPod, SharePod
 
 CONFIRMED_FOR_S = 30.0
-# Long enough for a node agent to have said who got the device.
-CONTESTED_FIRST_S = 1.0
-CONTESTED_MOST_S = 10.0
 LOOKS_AT_ONCE = 16
-
-
-@dataclass(frozen=True)
-class Contest:
-    """Until when a shadow pod is taken to be in use, and how long that was believed."""
-
-    until: float
-    delay: float
-
-
-@dataclass
-class Memory:
-    """What the operator remembers from plan to plan; losing it costs a repeated event or call.
-
-    `announced`: (uid, reason) of events. `contested`: UIDs of shadow pods that somebody used when
-    asked live. `gone`: what was missing when asked live, until when that is believed.
-    """
-
-    announced: set[tuple[str, str]] = field(default_factory=set)
-    contested: dict[str, Contest] = field(default_factory=dict)
-    gone: dict[str, float] = field(default_factory=dict)
-
-    def contest(self, uid: str, now: float) -> None:
-        """Somebody uses the shadow pod: don't ask again at once."""
-        before = self.contested.get(uid)
-        delay = min(2 * before.delay, CONTESTED_MOST_S) if before else CONTESTED_FIRST_S
-        self.contested[uid] = Contest(now + delay, delay)
-
-    def is_contested(self, uid: str, now: float) -> bool:
-        """Whether it is too soon to ask again."""
-        contest = self.contested.get(uid)
-        return contest is not None and contest.until > now
-
-    def next_contest(self, now: float) -> float | None:
-        """In how many seconds the next shadow pod may be asked for again."""
-        left = [one.until - now for one in self.contested.values() if one.until > now]
-        return min(left, default=None)
-
-    def tidy(self, now: float, uids: set[str]) -> None:
-        """Forget what is over, and events on objects that are not among these any more."""
-        self.announced = {one for one in self.announced if one[0] in uids}
-        self.contested = {uid: one for uid, one in self.contested.items() if uid in uids}
-        self.gone = {key: until for key, until in self.gone.items() if until > now}
 
 
 @dataclass
@@ -124,6 +79,7 @@ class Gatherer:
             nodes=tuple({**found.nodes, **nodes}.values()),
             announced=frozenset(memory.announced),
             missing_classes=missing,
+            refused=memory.refusals(self._clock()),
         )
 
     def _pools(self, key: str) -> dict[str, GPUPool]:
@@ -163,7 +119,7 @@ class Gatherer:
             shadow,
             resource=resource,
             pod=holder.view if holder else None,
-            contested=memory.is_contested(shadow.uid, self._clock()),
+            contested=memory.contested.holds(shadow.uid, self._clock()),
         )
 
     def _holder(self, shadow: ShadowView) -> HolderPod | None:

@@ -12,7 +12,8 @@ from mizar_core.planning import Plan, Snapshot, plan
 from mizar_kube.logs import bound, get_logger
 from mizar_kube.queue import WorkQueue
 from mizar_operator.apply import Applier, Result
-from mizar_operator.gather import Gatherer, Memory
+from mizar_operator.gather import Gatherer
+from mizar_operator.memory import Memory
 from mizar_operator.metrics import Metrics
 from mizar_operator.runtime_classes import BELIEVED_S
 
@@ -65,12 +66,15 @@ class Reconciler:
             raise result.errors[0]
 
     def _come_back(self, key: str, memory: Memory, planned: Plan, result: Result) -> None:
+        now = self._clock()
         for uid in result.used:
-            memory.contest(uid, self._clock())
-        if result.used:
-            # Without counting on what could not be deleted.
+            memory.contested.learn(uid, now)
+        for offer, message in sorted(result.refused.items()):
+            memory.refused.learn(offer, now, message)
+        if result.used or result.refused:
+            # Without counting on what could not be deleted or created.
             self._queue.add(key)
-        if (wait := memory.next_contest(self._clock())) is not None:
+        if (wait := memory.next_try(now)) is not None:
             self._queue.add(key, after=wait + DUE_SLACK_S)
         if planned.due is not None:
             wait = (planned.due - self._now()).total_seconds()

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mizar_core.models import GPUPool, GPUQuota
-from mizar_core.names import EventReason
 from mizar_core.planning.actions import CreatePod, CreateShadow, EmitEvent
 from mizar_core.planning.snapshot import Key, ShadowView, Snapshot, quota_key
-from mizar_kube.errors import KubeError
 
 NAMED = 5
 """Share pods that a line names at most; the others have lines of their own."""
@@ -36,22 +34,12 @@ class World:
         self.shadows[made.key] = replace(made, resource=resource)
         return self.shadows[made.key]
 
-    def refused(self, action: CreateShadow | CreatePod, error: KubeError) -> EmitEvent:
-        """The API server lets no shadow pod into the namespace."""
-        namespace, name = action.shadow
-        quota = (
-            action.quota
-            if isinstance(action, CreateShadow)
-            else self.shadows[namespace, name].quota
-        )
-        return EmitEvent(
-            kind="GPUQuota",
-            about=(namespace, quota),
-            uid="",
-            type="Warning",
-            reason=EventReason.FAILED_CREATE,
-            message=f"shadow pod {name} cannot be created: {error}",
-        )
+    def offer_of(self, action: CreateShadow | CreatePod) -> tuple[Key, int]:
+        """Which quota pays for the shadow pod, and which profile it is of, by its devices."""
+        if isinstance(action, CreateShadow):
+            return (action.shadow[0], action.quota), action.devices
+        shadow = self.shadows[action.shadow]
+        return shadow.quota_key, shadow.devices
 
     def uid_of(self, event: EmitEvent) -> str:
         """The UID of what the event is about."""

@@ -78,6 +78,16 @@ class Harness:
             return error
         return None
 
+    def work(self) -> list[KubeError]:
+        """Whatever is due in the queue; returns what failed."""
+        errors = []
+        while len(self.queue):
+            key = asyncio.run(self.queue.get())
+            if error := self.reconcile(key):
+                errors.append(error)
+            self.queue.done(key)
+        return errors
+
     def snapshot(self, key: str = KEY) -> Snapshot:
         """What the operator sees."""
         return asyncio.run(self.gatherer.gather(key))

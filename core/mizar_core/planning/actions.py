@@ -98,10 +98,10 @@ class EvictShare:
 
 @dataclass(frozen=True, slots=True)
 class WriteShadowStatus:
-    """The operator's part of a ShadowPod's status."""
+    """The operator's part of a ShadowPod's status. `phase`: None while it never had a pod."""
 
     shadow: Key
-    phase: Phase
+    phase: Phase | None
     scheduled: Condition
 
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from mizar_core.names import EventReason
 from mizar_core.planning.actions import CancelDrain
 from mizar_core.planning.bins import Bins
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.offers import Offer
 from mizar_core.planning.pots import Placement, Spot, demand, place
+from mizar_core.planning.refusals import Denial, denial, too_many
 from mizar_core.planning.snapshot import Key, Pairs, ShadowView, ShareView
 from mizar_core.planning.stages import Stage
 
 
 @dataclass
 class Outcome:
-    """A pot once all that can be done for it is planned. `refusals`: why a pod got no shadow
+    """A pot once all that can be done for it is planned. `denials`: why a pod got no shadow
     pod, by the pod's UID."""
 
     waiting: list[ShareView]
     placement: Placement
-    refusals: dict[str, str] = field(default_factory=dict)
+    denials: dict[str, Denial] = field(default_factory=dict)
 
 
 def keep_warm(draft: Draft) -> None:
@@ -46,9 +48,9 @@ def meet(draft: Draft, resource: str) -> Outcome:
         hopeless = [one for one in waiting if _spot(placement, one) is Spot.STUCK]
         nowhere = [one for one in waiting if _spot(placement, one) is Spot.NOWHERE]
         helped = _revive(draft, resource, hopeless + nowhere)
-        refusals = _create(draft, [one for one in nowhere if one.uid not in helped])
+        denials = _create(draft, [one for one in nowhere if one.uid not in helped])
         if len(draft.actions) == planned:
-            return Outcome(waiting, placement, refusals)
+            return Outcome(waiting, placement, denials)
 
 
 def _spot(placement: Placement, share: ShareView) -> Spot:
@@ -61,7 +63,7 @@ def _revive(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> set[st
     bins, helped, hopeless = Bins(), set[str](), set[Pairs]()
     for share in waiting:
         fits = bins.put(share.count, share.selector) is not None
-        if not fits and share.selector not in hopeless:
+        if not fits and share.selector not in hopeless and too_many(share) is None:
             chosen = _pick(draft, candidates, share)
             if chosen is None:
                 hopeless.add(share.selector)
@@ -113,45 +115,50 @@ def _revive_one(draft: Draft, offer: Offer) -> bool:
 
 
 def _create_one(draft: Draft, offer: Offer) -> bool:
-    if draft.usage.existing.refusal(offer) is not None:
+    if denial(draft, offer) is not None:
         return False
     draft.create(offer)
     return True
 
 
-def _create(draft: Draft, waiting: Iterable[ShareView]) -> dict[str, str]:
+def _create(draft: Draft, waiting: Iterable[ShareView]) -> dict[str, Denial]:
     """Create what the waiting pods need; returns why not, for those who get nothing."""
-    bins, refusals = Bins(), dict[str, str]()
+    bins, denials = Bins(), dict[str, Denial]()
     for share in waiting:
         if bins.put(share.count, share.selector) is not None:
             continue
-        offer, refusal = _payer(draft, share)
+        offer, why = _payer(draft, share)
         if offer is None:
-            refusals[share.uid] = refusal
+            if why is not None:
+                denials[share.uid] = why
             continue
         action = draft.create(offer, _needed(draft, offer, share))
         bins.add(offer.profile.devices, draft.promised(action.selector))
         bins.put(share.count, share.selector)
-    return refusals
+    return denials
 
 
-def _payer(draft: Draft, share: ShareView) -> tuple[Offer | None, str]:
-    """The first quota that allows one more shadow pod for the share pod, or why none does."""
-    reason = ""
+def _payer(draft: Draft, share: ShareView) -> tuple[Offer | None, Denial | None]:
+    """The first quota that allows one more shadow pod for the share pod, or why none does; two
+    Nones where there is no quota to ask."""
+    first = None
     for offer in draft.offers.to(share.namespace, share.resource):
-        refusal = _contradiction(offer, share) or draft.usage.existing.refusal(offer)
-        if refusal is None:
-            return offer, ""
-        reason = reason or refusal
-    return None, reason
+        found = too_many(share) or _contradiction(offer, share) or denial(draft, offer)
+        if found is None:
+            return offer, None
+        first = first or found
+    return None, first
 
 
-def _contradiction(offer: Offer, share: ShareView) -> str | None:
+def _contradiction(offer: Offer, share: ShareView) -> Denial | None:
     pool = dict(offer.selector)
     for key, value in sorted(share.selector):
         if pool.get(key, value) != value:
             name = offer.pool.metadata.name
-            return f"its nodeSelector {key}={value} excludes the nodes of pool {name}"
+            return Denial(
+                EventReason.NO_NODE_FITS,
+                f"its nodeSelector {key}={value} excludes the nodes of pool {name}",
+            )
     return None
 
 

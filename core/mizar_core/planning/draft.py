@@ -36,6 +36,7 @@ class Draft:
         self.nodes = {one.name: one for one in snapshot.nodes}
         self.shares = snapshot.shares
         self.missing_classes = snapshot.missing_classes
+        self.refused = {(one.quota, one.devices): one.message for one in snapshot.refused}
         self.shadows: dict[Key, ShadowView] = {}
         self.stages: dict[Key, Stage] = {}
         self.usage = Usage()
@@ -107,6 +108,16 @@ class Draft:
     def is_live(self, shadow: ShadowView) -> bool:
         """Whether share pods can count on it, now or soon, for as long as they like."""
         return self.stages[shadow.key] in LIVE and self.is_wanted(shadow)
+
+    def refusal(self, shadow: ShadowView) -> str | None:
+        """What the API server said when its pod could not be created; None while it may be."""
+        if self.stages[shadow.key] is not Stage.UNBORN:
+            return None
+        return self.refused.get((shadow.quota_key, shadow.devices))
+
+    def obstacle(self, shadow: ShadowView) -> str | None:
+        """Why it gets no node for now: no pod, or no place for the pod; None if it may soon."""
+        return self.refusal(shadow) or shadow.unschedulable
 
     def beside(self, shadow: ShadowView) -> list[ShadowView]:
         """The shadow pods of the same resource on the same node, itself included."""

@@ -25,7 +25,7 @@ def settle(draft: Draft) -> None:
             draft.do(CancelDrain(shadow.key))
         elif not draft.is_wanted(shadow):
             retire(draft, shadow)
-        elif stage is Stage.UNBORN:
+        elif stage is Stage.UNBORN and draft.refusal(shadow) is None:
             selector = draft.pools[shadow.pool].spec.node_selector.items()
             draft.do(CreatePod(shadow.key, frozenset(selector), draft.models(shadow.pool)))
         elif stage is Stage.UNBOUND and _is_outdated(draft, shadow):

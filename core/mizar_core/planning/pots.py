@@ -23,7 +23,7 @@ class Spot(Enum):
     COMING = auto()
     """They are on their way."""
     STUCK = auto()
-    """They would be, if the scheduler found cards for the shadow pod."""
+    """They would be, if the API server let the shadow pod in and the scheduler found cards."""
     NOWHERE = auto()
 
 
@@ -65,14 +65,8 @@ class Placement:
 
 
 def demand(draft: Draft, resource: str) -> list[ShareView]:
-    """The waiting share pods that a shadow pod of the resource could serve, hardest first."""
-    parsed = parse_resource(resource)
-    assert parsed is not None
-    found = [
-        one
-        for one in draft.waiting(resource)
-        if one.count <= parsed.profile and is_admitted(draft, one)
-    ]
+    """The waiting share pods that devices of the resource could serve, hardest first."""
+    found = [one for one in draft.waiting(resource) if is_admitted(draft, one)]
     return sorted(found, key=_hardest_first)
 
 
@@ -188,13 +182,14 @@ def _onto_shadows(
 
 
 def _unplaced(draft: Draft, resource: str, *, stuck: bool) -> list[ShadowView]:
-    """Shadow pods without a node, those that the scheduler refused or the others, oldest first."""
+    """Shadow pods without a node, those that something keeps from one or the others, oldest
+    first."""
     found = [
         one
         for one in draft.of_resource(resource)
         if draft.stages[one.key] in UNPLACED
         and draft.is_wanted(one)
-        and (one.unschedulable is not None) == stuck
+        and (draft.obstacle(one) is not None) == stuck
     ]
     return sorted(found, key=lambda one: (one.quota_key, one.sequence, one.name))
 

@@ -70,7 +70,7 @@ def _above_min(draft: Draft, shadow: ShadowView) -> bool:
 
 def _drop_unneeded(draft: Draft, shadow: ShadowView, placement: Placement) -> None:
     needed = shadow.key in placement.relied_on or shadow.contested
-    if shadow.unschedulable is not None and not needed:
+    if draft.obstacle(shadow) is not None and not needed:
         draft.do(DeleteShadow(shadow.key))
 
 

@@ -172,10 +172,21 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """The API server refuses shadow pods of this quota and profile: a ResourceQuota, a missing
+    RuntimeClass, a policy, a webhook. In a snapshot until it is time to try again."""
+
+    quota: Key
+    devices: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything a plan is made from. `announced`: (uid, reason) of events already posted.
 
-    `missing_classes`: RuntimeClasses that pools name and that don't exist.
+    `missing_classes`: RuntimeClasses that pools name and that don't exist. `refused`: what the API
+    server refused and is not to be asked again yet.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -185,3 +196,4 @@ class Snapshot:
     nodes: tuple[NodeView, ...] = ()
     announced: frozenset[tuple[str, str]] = frozenset()
     missing_classes: frozenset[str] = frozenset()
+    refused: tuple[Refused, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from mizar_core.conditions import Condition, set_condition
-from mizar_core.models import GPUPool, GPUPoolStatus, GPUQuota, GPUQuotaStatus, ProfileStatus
+from mizar_core.models import GPUPool, GPUPoolStatus, GPUQuota, GPUQuotaStatus, Phase, ProfileStatus
 from mizar_core.names import ConditionType, EventReason
 from mizar_core.planning.actions import (
     EmitEvent,
@@ -18,21 +18,29 @@ from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict import how_lost
 from mizar_core.planning.figures import pool_figures
+from mizar_core.planning.refusals import refused_sentence
 from mizar_core.planning.snapshot import Key, ShadowView, quota_key
 from mizar_core.planning.stages import Stage, phase_of
 from mizar_core.planning.verdicts import Waiter, exhausted, pool_ready, satisfied, waiters
 from mizar_core.planning.words import counted
 
 UNSCHEDULABLE = "Unschedulable"
+OBSTACLES = {
+    UNSCHEDULABLE: EventReason.SHADOW_UNSCHEDULABLE,
+    str(EventReason.SHADOW_REFUSED): EventReason.SHADOW_REFUSED,
+}
+"""The event that tells why a shadow pod has no node, by the reason of its condition Scheduled."""
 
 
 def write_shadows(draft: Draft) -> None:
     """Phase and condition Scheduled of every shadow pod, where they changed."""
     for shadow, stage in list(draft.in_order()):
-        # A phase says that there was a pod: see stage_of.
-        if stage in (Stage.UNBORN, Stage.GONE):
+        refusal = draft.refusal(shadow)
+        if stage is Stage.GONE or (stage is Stage.UNBORN and refusal is None):
             continue
-        phase, scheduled = phase_of(shadow, stage), _scheduled(shadow, draft.now)
+        # A phase says that there was a pod: see stage_of.
+        phase = None if stage is Stage.UNBORN else phase_of(shadow, stage)
+        scheduled = _scheduled(shadow, refusal, draft.now)
         if (phase, scheduled) != (shadow.phase, shadow.scheduled):
             if stage is not Stage.LEAVING:
                 for event in _transitions(draft, shadow, phase, scheduled):
@@ -40,10 +48,12 @@ def write_shadows(draft: Draft) -> None:
             draft.do(WriteShadowStatus(shadow.key, phase, scheduled))
 
 
-def _scheduled(shadow: ShadowView, now: datetime) -> Condition:
+def _scheduled(shadow: ShadowView, refusal: str | None, now: datetime) -> Condition:
     known = [shadow.scheduled] if shadow.scheduled else []
     if shadow.place is not None:
         status, reason, message = True, "Bound", f"on node {shadow.place}"
+    elif refusal is not None:
+        status, reason, message = False, str(EventReason.SHADOW_REFUSED), refused_sentence(refusal)
     elif shadow.unschedulable is not None:
         status, reason, message = False, UNSCHEDULABLE, shadow.unschedulable
     else:
@@ -53,19 +63,17 @@ def _scheduled(shadow: ShadowView, now: datetime) -> Condition:
 
 
 def _transitions(
-    draft: Draft, shadow: ShadowView, phase: str, scheduled: Condition
+    draft: Draft, shadow: ShadowView, phase: Phase | None, scheduled: Condition
 ) -> Iterator[EmitEvent]:
     if phase == "Ready" and shadow.phase in (None, "Pending"):
         offer = f"offers {counted(shadow.healthy, 'device')} on node {shadow.place}"
         yield shadow_event(shadow, EventReason.SHADOW_READY, offer)
     if phase == "Lost" and shadow.phase != "Lost":
         yield lost_event(draft, shadow)
-    if scheduled.reason == UNSCHEDULABLE and (
-        shadow.scheduled is None or shadow.scheduled.reason != UNSCHEDULABLE
-    ):
-        yield shadow_event(
-            shadow, EventReason.SHADOW_UNSCHEDULABLE, scheduled.message, warning=True
-        )
+    before = shadow.scheduled.reason if shadow.scheduled else ""
+    reason = OBSTACLES.get(scheduled.reason)
+    if reason is not None and scheduled.reason != before:
+        yield shadow_event(shadow, reason, scheduled.message, warning=True)
 
 
 def lost_event(draft: Draft, shadow: ShadowView) -> EmitEvent:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
+from mizar_core.names import EventReason
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict import losses
 from mizar_core.planning.pots import Place, Spot
+from mizar_core.planning.refusals import Denial, refused_sentence
 from mizar_core.planning.sizes import misfit
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView, quota_key
 from mizar_core.planning.stages import Stage
@@ -36,11 +38,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A waiting share pod, where it will find its devices, and why no quota pays for more."""
+    """A waiting share pod, where it will find its devices, and why it gets no shadow pod."""
 
     share: ShareView
     place: Place
-    refusal: str | None
+    denial: Denial | None
 
 
 def waiters(draft: Draft, outcomes: dict[str, Outcome]) -> dict[Key, list[Waiter]]:
@@ -49,11 +51,11 @@ def waiters(draft: Draft, outcomes: dict[str, Outcome]) -> dict[Key, list[Waiter
     for resource, outcome in sorted(outcomes.items()):
         for share in outcome.waiting:
             if offers := draft.offers.to(share.namespace, resource):
-                place, refusal = (
+                place, denial = (
                     outcome.placement.places[share.uid],
-                    outcome.refusals.get(share.uid),
+                    outcome.denials.get(share.uid),
                 )
-                found[offers[0].key].append(Waiter(share, place, refusal))
+                found[offers[0].key].append(Waiter(share, place, denial))
     return dict(found)
 
 
@@ -62,10 +64,13 @@ def satisfied(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict:
     for verdict in (
         _unsound(draft, quota),
         _lost(draft, quota),
-        _refused(waiting),
+        _refused(draft, quota, waiting),
+        _unpaid(waiting),
+        _denied(waiting),
         _stuck(draft, quota, waiting),
         _silent(draft, quota),
         _coming(waiting),
+        _unscheduled(waiting),
         _short(draft, quota),
     ):
         if verdict is not None:
@@ -75,8 +80,8 @@ def satisfied(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict:
 
 def exhausted(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict:
     """Whether share pods wait because the quota allows no more, or it is overdrawn."""
-    if refusals := sorted({one.refusal for one in waiting if one.refusal}):
-        return Verdict(True, "QuotaExceeded", f"share pods wait: {'; '.join(refusals)}")
+    if found := sorted({one.message for one in _denials(waiting, EventReason.QUOTA_EXCEEDED)}):
+        return Verdict(True, "QuotaExceeded", f"share pods wait: {'; '.join(found)}")
     if over := _overdrawn(draft, quota):
         return Verdict(True, "Overdrawn", over)
     return Verdict(False, "WithinLimits", "nobody waits for a larger quota")
@@ -124,24 +129,50 @@ def _lost(draft: Draft, quota: GPUQuota) -> Verdict | None:
     return Verdict(False, "CardLost", lost) if lost else None
 
 
-def _refused(waiting: list[Waiter]) -> Verdict | None:
-    refused = [one.share for one in waiting if one.refusal]
-    if not refused:
+def _denials(waiting: list[Waiter], reason: EventReason) -> list[Denial]:
+    return [one.denial for one in waiting if one.denial and one.denial.reason is reason]
+
+
+def _refused(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict | None:
+    """Whether the API server keeps a shadow pod out."""
+    words = [draft.refusal(one) for one in _concerned(draft, quota, waiting)]
+    found = [refused_sentence(one) for one in words if one]
+    found += [one.message for one in _denials(waiting, EventReason.SHADOW_REFUSED)]
+    return Verdict(False, str(EventReason.SHADOW_REFUSED), found[0]) if found else None
+
+
+def _unpaid(waiting: list[Waiter]) -> Verdict | None:
+    reason = EventReason.QUOTA_EXCEEDED
+    unpaid = [one.share for one in waiting if one.denial and one.denial.reason is reason]
+    if not unpaid:
         return None
-    devices = sum(share.count for share in refused)
+    devices = sum(share.count for share in unpaid)
     return Verdict(
         False,
-        "QuotaExceeded",
-        f"in want of quota: {counted(len(refused), 'share pod')}, {counted(devices, 'device')}",
+        str(reason),
+        f"in want of quota: {counted(len(unpaid), 'share pod')}, {counted(devices, 'device')}",
     )
 
 
-def _stuck(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict | None:
+def _denied(waiting: list[Waiter]) -> Verdict | None:
+    """What no shadow pod of this quota can help."""
+    for one in waiting:
+        if one.denial is not None:
+            name = f"share pod {one.share.name}"
+            return Verdict(False, str(one.denial.reason), f"{name} waits: {one.denial.message}")
+    return None
+
+
+def _concerned(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> list[ShadowView]:
     """Its own shadow pods, and in a Shared pool those of others that its share pods wait for."""
     needed = {one.place.shadow for one in waiting if one.place.spot is Spot.STUCK}
     others = [draft.shadows[key] for key in sorted(key for key in needed if key)]
-    found = {one.key: one for one in [*_own(draft, quota), *others]}
-    stuck = [one for one in found.values() if one.unschedulable is not None]
+    return list({one.key: one for one in [*_own(draft, quota), *others]}.values())
+
+
+def _stuck(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict | None:
+    found = _concerned(draft, quota, waiting)
+    stuck = [one for one in found if one.unschedulable is not None]
     if not stuck:
         return None
     return Verdict(
@@ -184,6 +215,17 @@ def _coming(waiting: list[Waiter]) -> Verdict | None:
     if not any(one.place.spot is Spot.COMING for one in waiting):
         return None
     return Verdict(False, "Creating", "devices for the share pods that wait are on their way")
+
+
+def _unscheduled(waiting: list[Waiter]) -> Verdict | None:
+    """Whether anybody still waits, though devices are free."""
+    if not waiting:
+        return None
+    return Verdict(
+        False,
+        "Scheduling",
+        f"devices are free; the scheduler is to place {counted(len(waiting), 'share pod')}",
+    )
 
 
 def _short(draft: Draft, quota: GPUQuota) -> Verdict | None:

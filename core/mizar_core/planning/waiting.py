@@ -10,6 +10,7 @@ from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.pots import Place, Spot, is_admitted
+from mizar_core.planning.refusals import refused_sentence
 from mizar_core.planning.snapshot import ShareView
 
 # Until then the scheduler's refusal may be about devices that were not offered yet.
@@ -29,9 +30,7 @@ def explain(draft: Draft, resource: str, outcome: Outcome) -> Iterator[EmitEvent
 def _why(draft: Draft, share: ShareView, outcome: Outcome) -> Why | None:
     if not is_admitted(draft, share):
         return _not_admitted(draft, share)
-    place = outcome.placement.places.get(share.uid)
-    if place is None:
-        return _too_many(share)
+    place = outcome.placement.places[share.uid]
     if place.spot is Spot.NOW:
         return _refused_by_scheduler(draft, share)
     if place.spot is Spot.COMING:
@@ -61,16 +60,6 @@ def _not_admitted(draft: Draft, share: ShareView) -> Why:
     )
 
 
-def _too_many(share: ShareView) -> Why:
-    parsed = parse_resource(share.resource)
-    most = parsed.profile if parsed else 0
-    return (
-        EventReason.TOO_MANY_DEVICES,
-        f"asks for {share.count} devices, and a shadow pod of profile {most} has {most}: ask for "
-        f"{most} at most, or for a larger profile",
-    )
-
-
 def _refused_by_scheduler(draft: Draft, share: ShareView) -> Why | None:
     since = share.unschedulable_since
     if share.unschedulable is None or since is None or draft.now - since < REFUSED_FOR:
@@ -89,7 +78,10 @@ def _coming(draft: Draft, place: Place) -> Why:
 
 def _stuck(draft: Draft, place: Place) -> Why:
     assert place.shadow is not None
-    message = draft.shadows[place.shadow].unschedulable
+    shadow = draft.shadows[place.shadow]
+    if refusal := draft.refusal(shadow):
+        return EventReason.SHADOW_REFUSED, refused_sentence(refusal)
+    message = shadow.unschedulable
     return (
         EventReason.NO_CARD_FREE,
         f"no card is free for shadow pod {place.shadow[1]}: {message}",
@@ -97,9 +89,9 @@ def _stuck(draft: Draft, place: Place) -> Why:
 
 
 def _nowhere(draft: Draft, share: ShareView, outcome: Outcome) -> Why:
-    refusal = outcome.refusals.get(share.uid)
-    if refusal:
-        return EventReason.QUOTA_EXCEEDED, f"no devices are free, and {refusal}"
+    if denial := outcome.denials.get(share.uid):
+        lead = "" if denial.reason is EventReason.TOO_MANY_DEVICES else "no devices are free, and "
+        return denial.reason, f"{lead}{denial.message}"
     parsed = parse_resource(share.resource)
     profile = parsed.profile if parsed else 0
     own = sorted(key[1] for key in draft.standing if key[0] == share.namespace)

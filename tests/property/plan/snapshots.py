@@ -15,9 +15,11 @@ from mizar_core.planning.snapshot import (
     CardsOnNode,
     NodeView,
     PodView,
+    Refused,
     ShadowView,
     ShareView,
     Snapshot,
+    quota_key,
 )
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -275,4 +277,21 @@ def snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
     ]
     asking = [draw(shares(pools, i, node_names)) for i in range(draw(st.integers(0, shares_max)))]
     standing = [one for one in owners if draw(st.integers(0, 9)) > 0]
-    return Snapshot(tuple(pools), tuple(standing), tuple(shadow_pods), tuple(asking), tuple(nodes))
+    return Snapshot(
+        tuple(pools),
+        tuple(standing),
+        tuple(shadow_pods),
+        tuple(asking),
+        tuple(nodes),
+        refused=draw(refusals(owners)),
+    )
+
+
+@st.composite
+def refusals(draw: st.DrawFn, owners: list[GPUQuota]) -> tuple[Refused, ...]:
+    """Now and then the API server refuses a quota's shadow pods of some profile."""
+    offers = [(quota_key(one), devices) for one in owners for devices in SIZES]
+    if not offers or draw(st.integers(0, 3)) > 0:
+        return ()
+    chosen = draw(st.sets(st.sampled_from(offers), max_size=3))
+    return tuple(Refused(*one, "exceeded quota") for one in sorted(chosen))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mizar_core.models import GPUQuota
 from mizar_core.planning import Snapshot, apply_plan, plan
 from mizar_core.planning.actions import (
+    CreatePod,
     CreateShadow,
     DeleteShadow,
     Drain,
@@ -61,6 +62,7 @@ def test_order_does_not_matter(snapshot: Snapshot, random: Random) -> None:
         shadows=shuffled(snapshot.shadows),
         shares=shuffled(snapshot.shares),
         nodes=shuffled(snapshot.nodes),
+        refused=shuffled(snapshot.refused),
     )
     assert plan(other, NOW) == plan(snapshot, NOW)
 
@@ -202,6 +204,27 @@ def test_negative_means_created_or_refused(snapshot: Snapshot) -> None:
             satisfied = next(one for one in status.conditions if one.type == "Satisfied")
             if status.ready + status.pipelining < 0:
                 assert satisfied.status == "False", status
+
+
+@effort(9)
+@given(snapshots())
+def test_nobody_waits_beside_a_satisfied_quota(snapshot: Snapshot) -> None:
+    for key, status in plan(snapshot, NOW).quotas.items():
+        satisfied = next(one for one in status.conditions if one.type == "Satisfied")
+        assert satisfied.status == "False" or status.waiting == 0, (key, status)
+
+
+@effort(9)
+@given(snapshots())
+def test_what_is_refused_is_not_asked_for_again(snapshot: Snapshot) -> None:
+    known = {one.key: one for one in snapshot.shadows}
+    refused = {(one.quota, one.devices) for one in snapshot.refused}
+    for action in plan(snapshot, NOW).actions:
+        if isinstance(action, CreateShadow):
+            assert ((action.shadow[0], action.quota), action.devices) not in refused
+        if isinstance(action, CreatePod):
+            shadow = known[action.shadow]
+            assert (shadow.quota_key, shadow.devices) not in refused
 
 
 @effort(9)

@@ -8,7 +8,7 @@ import pytest
 
 from mizar_core.names import ANNOTATION_DRAIN
 from mizar_kube.errors import Conflict, Forbidden
-from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Object, Ref
+from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import telling
 from stateful.harness import KINDS, Harness
 from stateful.memory_api import Write
@@ -184,6 +184,49 @@ def test_one_tenants_failure_does_not_hold_up_another(model: Model, operator: Ha
     quota = model.api.find(GPU_QUOTA, "quota", "team-b")
     assert quota is not None
     assert quota["status"]["pipelining"] == 2
+
+
+def _satisfied(model: Model) -> Object:
+    quota = model.api.find(GPU_QUOTA, "quota", "team-a")
+    assert quota is not None
+    return next(one for one in quota["status"]["conditions"] if one["type"] == "Satisfied")
+
+
+@pytest.mark.parametrize("kind", [SHADOW_POD, POD])
+def test_what_the_api_server_refuses_is_told_and_tried_again(
+    model: Model, operator: Harness, kind: Kind
+) -> None:
+    """A ResourceQuota on cards, say; once it is gone, nobody has to do anything."""
+    model.add_share("team-a", "one", GPU, 1)
+    asked = []
+
+    def refuse(write: Write) -> None:
+        if write[0] == "create" and write[1].kind == kind:
+            asked.append(model.time)
+            raise Forbidden("exceeded quota: cards, limited: requests.nvidia.com/gpu=0")
+
+    model.api.before_write = refuse
+    operator.sync(KINDS)
+    operator.queue.add("mizar.share")
+    for _ in range(100):
+        assert not operator.work(), "nothing that the queue should try again at once"
+        model.tick(1)
+    assert 5 <= len(asked) <= 10, "it backs off"
+    assert (_satisfied(model)["status"], _satisfied(model)["reason"]) == ("False", "ShadowRefused")
+    assert "exceeded quota: cards" in _satisfied(model)["message"]
+    told = {(about, reason) for about, reason, _ in operator.events.told}
+    assert ("Pod/one", "ShadowRefused") in told
+    model.api.before_write = lambda write: None
+    model.tick(31)
+    operator.work()
+    assert len(list(model.api.all(POD))) == 2, "it comes back by itself"
+    for _ in range(5):
+        _round(model, operator)
+    one = model.api.find(POD, "one", "team-a")
+    assert one is not None
+    assert one["spec"]["nodeName"] == "n1"
+    _round(model, operator)
+    assert _satisfied(model)["status"] == "True"
 
 
 def test_the_live_answer_counts_not_the_cache(model: Model, operator: Harness) -> None:

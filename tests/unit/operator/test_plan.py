@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from mizar_core.conditions import Condition, find_condition
 from mizar_core.models import GPUPoolStatus, GPUQuotaStatus
 from mizar_core.names import EventReason, shadow_name
 from mizar_core.planning import Snapshot, plan
@@ -19,8 +20,9 @@ from mizar_core.planning.actions import (
     RemoveFinalizer,
     WritePoolStatus,
     WriteQuotaStatus,
+    WriteShadowStatus,
 )
-from mizar_core.planning.snapshot import NodeView, PodView, ShadowView
+from mizar_core.planning.snapshot import NodeView, PodView, Refused, ShadowView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 
 A = TypeVar("A")
@@ -338,6 +340,88 @@ def test_the_finalizer_waits_for_those_who_still_use_it() -> None:
     gone = ready(pod=None, deleting=True, holders=(("team-a", "p"),), idle_since=None)
     assert not _of(RemoveFinalizer, _snapshot(shadows=(gone,)))
     assert _of(RemoveFinalizer, _snapshot(shadows=(replace(gone, holders=()),)))
+
+
+# What the API server refuses.
+
+REFUSED = (Refused(("team-a", "quota"), 2, "exceeded quota: gpus"),)
+
+
+def _satisfied(snapshot: Snapshot) -> Condition:
+    found = find_condition(_status(snapshot).conditions, "Satisfied")
+    assert found is not None
+    return found
+
+
+def test_what_is_refused_is_not_created_until_it_is_time_and_everybody_is_told() -> None:
+    snapshot = _snapshot(shares=(waiting("p"),), refused=REFUSED)
+    assert not _of(CreateShadow, snapshot)
+    (event,) = _of(EmitEvent, snapshot)
+    assert (event.about, event.reason) == (("team-a", "p"), EventReason.SHADOW_REFUSED)
+    assert "exceeded quota: gpus" in event.message
+    satisfied = _satisfied(snapshot)
+    assert (satisfied.status, satisfied.reason) == ("False", "ShadowRefused")
+    assert "exceeded quota: gpus" in satisfied.message
+    assert _status(snapshot).waiting == 1
+    assert _of(CreateShadow, replace(snapshot, refused=()))
+
+
+def test_a_shadow_pod_whose_pod_is_refused_says_so_and_is_tried_again() -> None:
+    half = replace(shadow(), pod=None, phase=None)
+    snapshot = _snapshot(shadows=(half,), shares=(waiting("p"),), refused=REFUSED)
+    assert not _of(CreatePod, snapshot)
+    assert not _of(CreateShadow, snapshot)
+    (written,) = _of(WriteShadowStatus, snapshot)
+    assert written.phase is None, "a phase says that there was a pod"
+    assert "exceeded quota: gpus" in written.scheduled.message
+    assert _satisfied(snapshot).reason == "ShadowRefused"
+    told = {(one.kind, one.reason) for one in _of(EmitEvent, snapshot)}
+    assert told == {(kind, EventReason.SHADOW_REFUSED) for kind in ("Pod", "ShadowPod")}
+    assert _of(CreatePod, replace(snapshot, refused=()))
+
+
+def test_a_minimum_that_the_api_server_refuses_is_told() -> None:
+    quotas = (quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}]),)
+    half = replace(shadow(), pod=None, phase=None)
+    snapshot = _snapshot(quotas=quotas, shadows=(half,), refused=REFUSED)
+    assert _satisfied(snapshot).reason == "ShadowRefused"
+
+
+def test_what_is_refused_and_not_needed_goes() -> None:
+    half = replace(shadow(), pod=None, phase=None)
+    assert _of(DeleteShadow, _snapshot(shadows=(half,), refused=REFUSED))
+
+
+def test_another_quota_pays_for_what_the_first_is_refused() -> None:
+    quotas = (quota("team-a"), quota("team-a", "spare"))
+    snapshot = _snapshot(quotas=quotas, shares=(waiting("p"),), refused=REFUSED)
+    assert [one.quota for one in _of(CreateShadow, snapshot)] == ["spare"]
+
+
+def test_nobody_waits_beside_a_satisfied_quota() -> None:
+    """Also where devices are free, and the scheduler has yet to say so."""
+    snapshot = _snapshot(shadows=(ready(),), shares=(waiting("p"),))
+    assert (_satisfied(snapshot).status, _satisfied(snapshot).reason) == ("False", "Scheduling")
+
+
+# Pods of several containers.
+
+
+def test_a_pod_gets_devices_of_several_shadow_pods_where_a_node_has_enough() -> None:
+    """The scheduler counts devices per node, whichever shadow pod they are of."""
+    shadows = (ready("shadow-2-a"), ready("shadow-2-b"))
+    snapshot = _snapshot(shadows=shadows, shares=(waiting("p", 3),))
+    assert not _of(EmitEvent, snapshot)
+    quotas = (quota("team-a", idleTimeoutSeconds=5),)
+    assert not _of(Drain, replace(snapshot, quotas=quotas)), "both are needed"
+
+
+def test_no_shadow_pod_is_made_for_who_asks_for_more_than_one_has() -> None:
+    snapshot = _snapshot(shadows=(ready(),), shares=(waiting("p", 3),))
+    assert not _of(CreateShadow, snapshot)
+    (event,) = _of(EmitEvent, snapshot)
+    assert event.reason is EventReason.TOO_MANY_DEVICES
+    assert _satisfied(snapshot).reason == "TooManyDevices"
 
 
 # What people are told.
