@@ -32,7 +32,8 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
     WriteShadowStatus,
 )
-from mizar_core.planning.snapshot import Key, Pairs, ShadowView, Snapshot
+from mizar_core.planning.fit import Needs
+from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import (
     AlreadyExists,
@@ -141,7 +142,7 @@ class Applier:
                 await self._create(world, action)
             case CreatePod():
                 shadow = world.shadows[action.shadow]
-                await self._create_pod(world, shadow, action.selector, action.models)
+                await self._create_pod(world, shadow, action.needs)
             case Drain():
                 await self._annotate(world, action.shadow, format_time(action.at))
             case CancelDrain():
@@ -174,22 +175,15 @@ class Applier:
             _check_ours(made, wanted)
         self._caches.shadows.observe(made)
         shadow = world.take(views.shadow_view(made), action.resource)
-        await self._create_pod(world, shadow, action.selector, action.models)
+        await self._create_pod(world, shadow, action.needs)
 
-    async def _create_pod(
-        self,
-        world: World,
-        shadow: ShadowView,
-        selector: Pairs,
-        models: tuple[str, ...] | None,
-    ) -> None:
+    async def _create_pod(self, world: World, shadow: ShadowView, needs: Needs) -> None:
         wanted = manifests.pod(
             shadow,
             world.pools[shadow.pool],
             world.quotas[shadow.quota_key],
             self._shape,
-            selector,
-            models,
+            needs,
         )
         try:
             made = await self._client.create(wanted, field_manager=FIELD_MANAGER_OPERATOR)

@@ -80,6 +80,8 @@ class Gatherer:
             announced=frozenset(memory.announced),
             missing_classes=missing,
             refused=memory.refusals(self._clock()),
+            free_since=memory.free_since,
+            tried=memory.tries(self._clock(), {one.uid for one in shares if one.node is None}),
         )
 
     def _pools(self, key: str) -> dict[str, GPUPool]:

@@ -19,15 +19,13 @@ from mizar_core.names import (
     LABEL_PROFILE,
     LABEL_QUOTA,
     LABEL_SHADOW_POD,
-    NODE_LABEL_CARD_MODEL,
 )
 from mizar_core.planning.actions import CreateShadow
+from mizar_core.planning.fit import Needs
 from mizar_core.planning.recarve import carve_of
-from mizar_core.planning.snapshot import Pairs, ShadowView
+from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.kinds import Object
-
-NO_MODEL = ("no-card-model-of-the-pool-is-known",)
-"""Affinity has no way to say "nowhere"; this says it, and the scheduler's message quotes it."""
+from mizar_operator.needs import apart_labels, placing
 
 NO_SIDECAR_LABEL = {"sidecar.istio.io/inject": "false"}
 NO_SIDECAR_ANNOTATION = {"linkerd.io/inject": "disabled"}
@@ -81,8 +79,7 @@ def pod(
     pool: GPUPool,
     quota: GPUQuota,
     shape: Shape,
-    selector: Pairs,
-    models: tuple[str, ...] | None,
+    needs: Needs,
 ) -> Object:
     """The pod that holds the cards of a ShadowPod; `shadow` must know its UID."""
     return {
@@ -95,6 +92,7 @@ def pod(
                 LABEL_SHADOW_POD: "true",
                 **NO_SIDECAR_LABEL,
                 **_labels(shadow.pool, shadow.quota, shadow.devices),
+                **apart_labels(needs),
             },
             "annotations": {
                 ANNOTATION_CARVE: carve_of(shadow, pool, quota).to_json(),
@@ -103,7 +101,7 @@ def pod(
             },
             "ownerReferences": [_owner("ShadowPod", shadow.name, shadow.uid, controller=True)],
         },
-        "spec": _spec(shadow, pool, shape, selector, models),
+        "spec": _spec(shadow, pool, shape, needs),
     }
 
 
@@ -153,13 +151,7 @@ def _owner(kind: str, name: str, uid: str, *, controller: bool) -> Object:
     }
 
 
-def _spec(
-    shadow: ShadowView,
-    pool: GPUPool,
-    shape: Shape,
-    selector: Pairs,
-    models: tuple[str, ...] | None,
-) -> Object:
+def _spec(shadow: ShadowView, pool: GPUPool, shape: Shape, needs: Needs) -> Object:
     spec: dict[str, Any] = {
         "containers": [_container(shadow, pool, shape)],
         "restartPolicy": "Always",
@@ -172,12 +164,8 @@ def _spec(
             "runAsGroup": NOBODY,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "tolerations": _tolerations(pool),
+        **placing(needs),
     }
-    if selector:
-        spec["nodeSelector"] = dict(sorted(selector))
-    if models is not None:
-        spec["affinity"] = _affinity(models or NO_MODEL)
     if pool.spec.runtime_class_name:
         spec["runtimeClassName"] = pool.spec.runtime_class_name
     if priority_class := pool.spec.priority_class_name or shape.priority_class:
@@ -204,20 +192,3 @@ def _container(shadow: ShadowView, pool: GPUPool, shape: Shape) -> Object:
         # pause would end at once, and the kubelet free its cards.
         container["lifecycle"] = {"preStop": {"sleep": {"seconds": shape.grace_s}}}
     return container
-
-
-def _tolerations(pool: GPUPool) -> list[Object]:
-    own = [one.to_dict() for one in pool.spec.tolerations]
-    cards = {"key": pool.spec.physical_resource, "operator": "Exists", "effect": "NoSchedule"}
-    return own if cards in own else [*own, cards]
-
-
-def _affinity(models: tuple[str, ...]) -> Object:
-    expression = {"key": NODE_LABEL_CARD_MODEL, "operator": "In", "values": list(models)}
-    return {
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [{"matchExpressions": [expression]}]
-            }
-        }
-    }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Generic, TypeVar
 
-from mizar_core.planning.snapshot import Key, Refused
+from mizar_core.planning.snapshot import Key, Refused, Try
 
 K = TypeVar("K")
 
@@ -29,9 +30,12 @@ class Beliefs(Generic[K]):
         self._most = most
         self._entries: dict[K, Entry] = {}
 
-    def learn(self, key: K, now: float, said: str = "") -> None:
-        """It was so just now; believe it from now on, for a while."""
+    def learn(self, key: K, now: float, said: str = "", *, anew: bool = False) -> None:
+        """It was so just now; believe it from now on, for a while: a short one if `anew` and
+        something else was said before."""
         before = self._entries.get(key)
+        if anew and before is not None and before.said != said:
+            before = None
         delay = min(2 * before.delay, self._most) if before else self._first
         self._entries[key] = Entry(now + delay, delay, said)
 
@@ -63,13 +67,17 @@ CONTESTED_FIRST_S = 1.0
 CONTESTED_MOST_S = 10.0
 REFUSED_FIRST_S = 2.0
 REFUSED_MOST_S = 30.0
+TRIED_FIRST_S = 60.0
+TRIED_MOST_S = 3600.0
 
 
 @dataclass
 class Memory:
     """`announced`: (uid, reason) of events. `contested`: UIDs of shadow pods that somebody used
     when asked live. `refused`: (quota, devices) of shadow pods that the API server refused.
-    `gone`: what was missing when asked live, until when that is believed."""
+    `tried`: what was done on a guess, and the UID of whom it was to help. `gone`: what was missing
+    when asked live, until when that is believed. `free_since`: since when 1, 2, … devices of a
+    resource have been free on a node."""
 
     announced: set[tuple[str, str]] = field(default_factory=set)
     contested: Beliefs[str] = field(
@@ -78,7 +86,25 @@ class Memory:
     refused: Beliefs[tuple[Key, int]] = field(
         default_factory=lambda: Beliefs(REFUSED_FIRST_S, REFUSED_MOST_S)
     )
+    tried: Beliefs[str] = field(default_factory=lambda: Beliefs(TRIED_FIRST_S, TRIED_MOST_S))
     gone: dict[str, float] = field(default_factory=dict)
+    free_since: dict[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)
+
+    def note_free(self, free: Mapping[tuple[str, str], int], at: datetime) -> None:
+        """So many devices of each resource are free on each node now; on all others none."""
+        before, self.free_since = self.free_since, {}
+        for key, count in free.items():
+            known = before.get(key, ())[:count]
+            self.free_since[key] = known + (at,) * (count - len(known))
+
+    def note_tries(self, tries: Iterable[Try], now: float) -> None:
+        """This is being tried; when the last time was for somebody else, it helped that one."""
+        for one in tries:
+            self.tried.learn(one.what, now, one.about, anew=True)
+
+    def tries(self, now: float, waiting: Collection[str]) -> frozenset[str]:
+        """What is not to be tried again yet, since those whom it was to help still wait."""
+        return frozenset(what for what, about in self.tried.held(now) if about in waiting)
 
     def refusals(self, now: float) -> tuple[Refused, ...]:
         """What the API server is not to be asked for again yet."""
@@ -86,7 +112,7 @@ class Memory:
 
     def next_try(self, now: float) -> float | None:
         """In how many seconds something may be tried again."""
-        times = [one.next(now) for one in (self.contested, self.refused)]
+        times = [one.next(now) for one in (self.contested, self.refused, self.tried)]
         return min((one for one in times if one is not None), default=None)
 
     def tidy(self, now: float, uids: set[str]) -> None:
@@ -94,4 +120,5 @@ class Memory:
         self.announced = {one for one in self.announced if one[0] in uids}
         self.contested.keep_only(uids)
         self.refused.forget_after(REFUSED_MOST_S, now)
+        self.tried.forget_after(TRIED_MOST_S, now)
         self.gone = {key: until for key, until in self.gone.items() if until > now}

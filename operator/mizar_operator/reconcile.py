@@ -58,6 +58,8 @@ class Reconciler:
         with self._timed("apply"):
             result = await self._applier.apply(snapshot, planned.actions)
         memory.announced |= result.announced
+        memory.note_free(planned.free, self._now())
+        memory.note_tries(planned.tries, self._clock())
         self._come_back(key, memory, planned, result)
         if snapshot.missing_classes:
             self._queue.add(key, after=BELIEVED_S + DUE_SLACK_S)

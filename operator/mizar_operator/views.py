@@ -21,22 +21,21 @@ from mizar_core.names import (
     LABEL_IN_USE,
     LABEL_POOL,
     LABEL_SHADOW_POD,
-    NODE_LABEL_CARD_MODEL,
     ConditionType,
     EventReason,
     parse_resource,
 )
+from mizar_core.planning.fit import Taint
 from mizar_core.planning.snapshot import (
     CardsOnNode,
     NodeView,
-    Pairs,
     PodView,
     ShadowView,
     ShareView,
 )
 from mizar_core.pod_requests import devices_asked
 from mizar_kube.kinds import Object
-from mizar_operator.manifests import NO_MODEL
+from mizar_operator.needs import KUBERNETES_OWN, groups_of, needs_of
 
 Json = Mapping[str, Any]
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -136,8 +135,7 @@ def _holder_pod(obj: Object) -> HolderPod:
             drain_asked=_time(notes.get(ANNOTATION_DRAIN)),
             in_use=(meta.get("labels") or {}).get(LABEL_IN_USE) == "true",
             unschedulable=_unschedulable(scheduled),
-            selector=_pairs(spec.get("nodeSelector")),
-            models=_models(spec),
+            needs=needs_of(spec),
             # The same text for many: kept once, and compared by its address.
             carve=sys.intern(notes.get(ANNOTATION_CARVE, "")),
         ),
@@ -155,6 +153,7 @@ def share_view(obj: Object) -> SharePod | None:
         return None
     scheduled = _condition(status, "PodScheduled") if node is None else {}
     unschedulable = _unschedulable(scheduled)
+    needs, groups, owner = needs_of(spec), groups_of(obj), _controller(meta)
     views = (
         ShareView(
             namespace=meta["namespace"],
@@ -164,7 +163,9 @@ def share_view(obj: Object) -> SharePod | None:
             count=count,
             created=_time(meta.get("creationTimestamp")) or EPOCH,
             node=node,
-            selector=_pairs(spec.get("nodeSelector")),
+            needs=needs,
+            groups=groups,
+            owner=owner,
             unschedulable=unschedulable,
             unschedulable_since=_time(scheduled.get("lastTransitionTime"))
             if unschedulable
@@ -180,12 +181,22 @@ def node_view(obj: Object) -> NodeView:
     """A node, with the cards of whatever resources a pool could name."""
     meta, status = obj["metadata"], obj.get("status") or {}
     ready = _condition(status, "Ready").get("status") == "True"
+    taints = [_taint(one) for one in obj.get("spec", {}).get("taints") or ()]
+    taints = [one for one in taints if one.effect in ("NoSchedule", "NoExecute")]
+    own = frozenset(one for one in taints if not one.key.startswith(KUBERNETES_OWN))
     return NodeView(
         name=meta["name"],
-        labels=_pairs(meta.get("labels")),
-        available=ready and not obj.get("spec", {}).get("unschedulable", False),
+        labels=frozenset((meta.get("labels") or {}).items()),
+        available=ready
+        and not obj.get("spec", {}).get("unschedulable", False)
+        and len(own) == len(taints),
         cards=_cards(status),
+        taints=own,
     )
+
+
+def _taint(taint: Json) -> Taint:
+    return Taint(taint["key"], taint.get("value") or "", taint["effect"])
 
 
 def _cards(status: Json) -> dict[str, CardsOnNode]:
@@ -201,6 +212,13 @@ def _cards(status: Json) -> dict[str, CardsOnNode]:
 def _is_card(resource: str) -> bool:
     ours = parse_resource(resource) is not None
     return "/" in resource and not ours and not resource.startswith("attachable-volumes")
+
+
+def _controller(meta: Json) -> str:
+    """The UID of what makes such pods; the pod's own if nothing does."""
+    owners = meta.get("ownerReferences") or ()
+    found = (str(one["uid"]) for one in owners if one.get("controller"))
+    return next(found, meta.get("uid", ""))
 
 
 def _prefix(resource: str) -> str:
@@ -224,23 +242,6 @@ def _unschedulable(scheduled: Json) -> str | None:
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return str(scheduled.get("message") or "the scheduler finds no node")
     return None
-
-
-def _models(spec: Json) -> tuple[str, ...] | None:
-    """The card models that the pod's node affinity names; see `manifests`."""
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    for term in affinity.get("nodeSelectorTerms") or ():
-        for expression in term.get("matchExpressions") or ():
-            if expression["key"] == NODE_LABEL_CARD_MODEL:
-                values = tuple(expression.get("values") or ())
-                return () if values == NO_MODEL else values
-    return None
-
-
-def _pairs(labels: Mapping[str, str] | None) -> Pairs:
-    return frozenset((labels or {}).items())
 
 
 def _time(text: str | None) -> datetime | None:

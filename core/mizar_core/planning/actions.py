@@ -11,15 +11,15 @@ from mizar_core.carve import Carve
 from mizar_core.conditions import Condition
 from mizar_core.models import GPUPoolStatus, GPUQuotaStatus, Phase
 from mizar_core.names import EventReason
-from mizar_core.planning.snapshot import Key, Pairs
+from mizar_core.planning.fit import Needs
+from mizar_core.planning.snapshot import Key, Try
 
 
 @dataclass(frozen=True, slots=True)
 class CreateShadow:
     """Create the ShadowPod and its pod.
 
-    `selector`: the whole node selector of the pod. `models`: the card models that its node may
-    have, out of those there are; None for any.
+    `needs`: all that the pod asks of its node.
     """
 
     shadow: Key
@@ -30,8 +30,7 @@ class CreateShadow:
     devices: int
     cards: int
     sequence: int
-    selector: Pairs
-    models: tuple[str, ...] | None = None
+    needs: Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,7 @@ class CreatePod:
     """Create the pod of a ShadowPod that has none yet."""
 
     shadow: Key
-    selector: Pairs
-    models: tuple[str, ...] | None = None
+    needs: Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +164,14 @@ ShadowAction = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in order, when to plan again without being asked, and the figures of all quotas."""
+    """Actions in order, when to plan again without being asked, and the figures of all quotas.
+
+    What the next snapshot should know: `free`, devices of a resource that are free on a node, and
+    `tries`, what is done on a guess.
+    """
 
     actions: tuple[Action, ...]
     due: datetime | None = None
     quotas: Mapping[Key, GPUQuotaStatus] = field(default_factory=dict)
+    free: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    tries: tuple[Try, ...] = ()

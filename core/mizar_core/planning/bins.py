@@ -1,12 +1,17 @@
-"""First fit: the first bin, in the order they were added, that has room and the right labels."""
+"""First fit: the first bin, in the order they were added, that has room and suits."""
 
 from __future__ import annotations
 
-from mizar_core.planning.snapshot import Pairs
+from collections.abc import Callable, Iterable
+
+from mizar_core.planning.fit import NO_NEEDS, Needs
+
+Suits = Callable[[Needs], bool]
+Kind = tuple[Needs, frozenset[str]]
 
 
 class Bins:
-    """Bins with free devices. Putting is amortised O(1) per distinct (selector, count).
+    """Bins with free devices. Putting is amortised O(1) per distinct (needs, groups, count).
 
     First fit rather than best fit, because taking away room that was left over changes nothing
     about who is placed where: reaping an idle shadow pod can't upset a placement.
@@ -14,40 +19,54 @@ class Bins:
 
     def __init__(self) -> None:
         self._free: list[int] = []
-        self._labels: list[Pairs] = []
-        self._fitting: dict[Pairs, list[int]] = {}
-        self._first: dict[tuple[Pairs, int], int] = {}
+        self._suits: list[Suits] = []
+        self._groups: list[set[str]] = []
+        self._fitting: dict[Needs, list[int]] = {}
+        self._first: dict[tuple[Kind, int], int] = {}
 
-    def add(self, free: int, labels: Pairs) -> int:
-        """A new last bin; returns its number."""
+    def add(self, free: int, suits: Suits, groups: Iterable[str] = ()) -> int:
+        """A new last bin, for those whom it suits and who are of no group in it already; returns
+        its number."""
         number = len(self._free)
         self._free.append(free)
-        self._labels.append(labels)
-        for selector, fitting in self._fitting.items():
-            if selector <= labels:
+        self._suits.append(suits)
+        self._groups.append(set(groups))
+        for needs, fitting in self._fitting.items():
+            if suits(needs):
                 fitting.append(number)
         return number
 
-    def put(self, count: int, selector: Pairs) -> int | None:
-        """Take `count` from the first bin that has so many and all of the selector's labels."""
-        fitting = self._fitting_of(selector)
-        position = self._first.get((selector, count), 0)
-        # Room only ever shrinks, so bins that were too full for this count stay too full.
-        while position < len(fitting) and self._free[fitting[position]] < count:
+    def put(
+        self, count: int, needs: Needs = NO_NEEDS, groups: frozenset[str] = frozenset()
+    ) -> int | None:
+        """Take `count` from the first bin that has so many, suits, and has none of the groups."""
+        fitting, key = self._fitting_of(needs), ((needs, groups), count)
+        position = self._first.get(key, 0)
+        # Room only ever shrinks and groups only ever grow: what was no good stays no good.
+        while position < len(fitting) and not self._has_room(fitting[position], count, groups):
             position += 1
-        self._first[selector, count] = position
+        self._first[key] = position
         if position == len(fitting):
             return None
-        self._free[fitting[position]] -= count
-        return fitting[position]
+        number = fitting[position]
+        self._free[number] -= count
+        self._groups[number] |= groups
+        return number
 
     def left(self, number: int) -> int:
         """What is left in a bin."""
         return self._free[number]
 
-    def _fitting_of(self, selector: Pairs) -> list[int]:
-        fitting = self._fitting.get(selector)
+    def groups(self, number: int) -> frozenset[str]:
+        """The groups that are in a bin."""
+        return frozenset(self._groups[number])
+
+    def _has_room(self, number: int, count: int, groups: frozenset[str]) -> bool:
+        return self._free[number] >= count and not (groups and groups & self._groups[number])
+
+    def _fitting_of(self, needs: Needs) -> list[int]:
+        fitting = self._fitting.get(needs)
         if fitting is None:
-            fitting = [n for n, labels in enumerate(self._labels) if selector <= labels]
-            self._fitting[selector] = fitting
+            fitting = [n for n, suits in enumerate(self._suits) if suits(needs)]
+            self._fitting[needs] = fitting
         return fitting

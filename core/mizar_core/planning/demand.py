@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from mizar_core.names import EventReason
 from mizar_core.planning.actions import CancelDrain
 from mizar_core.planning.bins import Bins
+from mizar_core.planning.carrying import carrier
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.fit import Needs, fits
 from mizar_core.planning.offers import Offer
-from mizar_core.planning.pots import Placement, Spot, demand, place
+from mizar_core.planning.passed import PassedOver
+from mizar_core.planning.payers import Payer, payer
+from mizar_core.planning.pots import Placement, Spot, hardest_first, is_admitted, place
 from mizar_core.planning.refusals import Denial, denial, too_many
-from mizar_core.planning.snapshot import Key, Pairs, ShadowView, ShareView
+from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 from mizar_core.planning.stages import Stage
+
+Choice = Payer | Denial | None
 
 
 @dataclass
@@ -47,10 +52,22 @@ def meet(draft: Draft, resource: str) -> Outcome:
         planned = len(draft.actions)
         hopeless = [one for one in waiting if _spot(placement, one) is Spot.STUCK]
         nowhere = [one for one in waiting if _spot(placement, one) is Spot.NOWHERE]
+        passed = [one for one in waiting if _spot(placement, one) is Spot.PASSED]
         helped = _revive(draft, resource, hopeless + nowhere)
-        denials = _create(draft, [one for one in nowhere if one.uid not in helped])
+        denials = _create(draft, [one for one in nowhere if one.uid not in helped], payer)
+        denials |= _create(draft, passed, carrier)
         if len(draft.actions) == planned:
             return Outcome(waiting, placement, denials)
+
+
+def demand(draft: Draft, resource: str) -> list[ShareView]:
+    """The waiting share pods that devices of the resource could serve, hardest first, each asking
+    for none of the nodes that the scheduler has refused it."""
+    found = [one for one in draft.waiting(resource) if is_admitted(draft, one)]
+    if not found:
+        return []
+    passed = PassedOver(draft, resource)
+    return sorted((passed.without(one) for one in found), key=hardest_first)
 
 
 def _spot(placement: Placement, share: ShareView) -> Spot:
@@ -60,20 +77,27 @@ def _spot(placement: Placement, share: ShareView) -> Spot:
 def _revive(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> set[str]:
     """Cancel the drains that would help; returns the UIDs of those helped."""
     candidates = _revivable(draft, resource)
-    bins, helped, hopeless = Bins(), set[str](), set[Pairs]()
+    bins, helped, hopeless = Bins(), set[str](), set[tuple[Needs, frozenset[str]]]()
     for share in waiting:
-        fits = bins.put(share.count, share.selector) is not None
-        if not fits and share.selector not in hopeless and too_many(share) is None:
+        fits = bins.put(share.count, share.needs, share.groups) is not None
+        kind = share.needs, share.groups
+        if not fits and kind not in hopeless and too_many(share) is None:
             chosen = _pick(draft, candidates, share)
             if chosen is None:
-                hopeless.add(share.selector)
+                hopeless.add(kind)
                 continue
             draft.do(CancelDrain(chosen.key))
-            bins.add(chosen.devices, draft.nodes[chosen.place or ""].labels)
-            fits = bins.put(share.count, share.selector) is not None
+            _add_node(draft, bins, chosen)
+            fits = bins.put(share.count, share.needs, share.groups) is not None
         if fits:
             helped.add(share.uid)
     return helped
+
+
+def _add_node(draft: Draft, bins: Bins, shadow: ShadowView) -> None:
+    node = draft.nodes[shadow.place or ""]
+    groups = draft.groups(node.name, shadow.resource)
+    bins.add(shadow.devices, lambda needs: fits(needs, node), groups)
 
 
 def _revivable(draft: Draft, resource: str) -> list[ShadowView]:
@@ -99,9 +123,14 @@ def _pick(draft: Draft, candidates: list[ShadowView], share: ShareView) -> Shado
         offer = draft.offers.of(shadow.quota_key, shadow.devices)
         if offer is None or draft.usage.live.refusal(offer) is not None:
             continue
-        if share.selector <= draft.nodes[shadow.place or ""].labels:
+        if _may_go_to(draft, share, shadow.place or ""):
             return candidates.pop(position)
     return None
+
+
+def _may_go_to(draft: Draft, share: ShareView, node: str) -> bool:
+    occupied = share.groups & draft.groups(node, share.resource)
+    return fits(share.needs, draft.nodes[node]) and not occupied
 
 
 def _revive_one(draft: Draft, offer: Offer) -> bool:
@@ -117,51 +146,24 @@ def _revive_one(draft: Draft, offer: Offer) -> bool:
 def _create_one(draft: Draft, offer: Offer) -> bool:
     if denial(draft, offer) is not None:
         return False
-    draft.create(offer)
+    draft.create(offer, draft.sites.of_pool(offer.pool.metadata.name))
     return True
 
 
-def _create(draft: Draft, waiting: Iterable[ShareView]) -> dict[str, Denial]:
-    """Create what the waiting pods need; returns why not, for those who get nothing."""
+def _create(
+    draft: Draft, waiting: Iterable[ShareView], choose: Callable[[Draft, ShareView], Choice]
+) -> dict[str, Denial]:
+    """Create what the waiting pods need, at the cost of whom `choose` names; returns why not, for
+    those who get nothing."""
     bins, denials = Bins(), dict[str, Denial]()
     for share in waiting:
-        if bins.put(share.count, share.selector) is not None:
+        if bins.put(share.count, share.needs, share.groups) is not None:
             continue
-        offer, why = _payer(draft, share)
-        if offer is None:
-            if why is not None:
-                denials[share.uid] = why
-            continue
-        action = draft.create(offer, _needed(draft, offer, share))
-        bins.add(offer.profile.devices, draft.promised(action.selector))
-        bins.put(share.count, share.selector)
+        chosen = choose(draft, share)
+        if isinstance(chosen, Payer):
+            action = draft.create(chosen.offer, chosen.needs)
+            bins.add(action.devices, draft.sites.to(action.pool, action.needs))
+            bins.put(share.count, share.needs, share.groups)
+        elif chosen is not None:
+            denials[share.uid] = chosen
     return denials
-
-
-def _payer(draft: Draft, share: ShareView) -> tuple[Offer | None, Denial | None]:
-    """The first quota that allows one more shadow pod for the share pod, or why none does; two
-    Nones where there is no quota to ask."""
-    first = None
-    for offer in draft.offers.to(share.namespace, share.resource):
-        found = too_many(share) or _contradiction(offer, share) or denial(draft, offer)
-        if found is None:
-            return offer, None
-        first = first or found
-    return None, first
-
-
-def _contradiction(offer: Offer, share: ShareView) -> Denial | None:
-    pool = dict(offer.selector)
-    for key, value in sorted(share.selector):
-        if pool.get(key, value) != value:
-            name = offer.pool.metadata.name
-            return Denial(
-                EventReason.NO_NODE_FITS,
-                f"its nodeSelector {key}={value} excludes the nodes of pool {name}",
-            )
-    return None
-
-
-def _needed(draft: Draft, offer: Offer, share: ShareView) -> Pairs:
-    """What the share pod's selector demands of the node beyond what the pool's promises."""
-    return share.selector - draft.promised(offer.selector)

@@ -9,10 +9,18 @@ from datetime import datetime
 from mizar_core.models import GPUQuota
 from mizar_core.names import shadow_name
 from mizar_core.planning.actions import Action, CreateShadow, EmitEvent, ShadowAction
-from mizar_core.planning.membership import models_of
+from mizar_core.planning.fit import Needs
 from mizar_core.planning.offers import Offer, Offers
 from mizar_core.planning.project import project
-from mizar_core.planning.snapshot import Key, Pairs, ShadowView, ShareView, Snapshot, quota_key
+from mizar_core.planning.sites import Sites
+from mizar_core.planning.snapshot import (
+    Key,
+    ShadowView,
+    ShareView,
+    Snapshot,
+    Try,
+    quota_key,
+)
 from mizar_core.planning.stages import LIVE, Stage, stage_of
 from mizar_core.planning.usage import Usage
 
@@ -34,6 +42,7 @@ class Draft:
             self.neighbours[namespace].append(quota)
         self.offers = Offers(self.pools.values(), self.standing.values())
         self.nodes = {one.name: one for one in snapshot.nodes}
+        self.sites = Sites(self.pools, snapshot.nodes)
         self.shares = snapshot.shares
         self.missing_classes = snapshot.missing_classes
         self.refused = {(one.quota, one.devices): one.message for one in snapshot.refused}
@@ -43,12 +52,13 @@ class Draft:
         self._of_resource: defaultdict[str, set[Key]] = defaultdict(set)
         self._of_quota: defaultdict[Key, set[Key]] = defaultdict(set)
         self._sequences = _sequences(snapshot)
-        self._models: dict[str, tuple[str, ...] | None] = {}
-        self._promised: dict[Pairs, Pairs] = {}
         for shadow in snapshot.shadows:
             self._put(shadow)
         self.bound = _bound(snapshot.shares)
         self._waiting = _waiting(snapshot.shares)
+        self.free_since = snapshot.free_since
+        self.tried = set(snapshot.tried)
+        self.tries: list[Try] = []
         self._on_node: defaultdict[tuple[str, str], list[ShadowView]] = defaultdict(list)
         for shadow in snapshot.shadows:
             self._on_node[shadow.place or "", shadow.resource].append(shadow)
@@ -81,6 +91,16 @@ class Draft:
     def of_quota(self, quota: Key) -> list[ShadowView]:
         """The shadow pods of a quota, by name."""
         return [self.shadows[key] for key in sorted(self._of_quota[quota])]
+
+    def groups(self, node: str, resource: str) -> frozenset[str]:
+        """The groups of the share pods that are bound to a node."""
+        bound = self.bound.get((node, resource), [])
+        return frozenset().union(*(one.groups for one in bound))
+
+    def attempt(self, one: Try) -> None:
+        """Something is tried that may not help, and is not to be repeated soon."""
+        self.tries.append(one)
+        self.tried.add(one.what)
 
     def waiting(self, resource: str) -> list[ShareView]:
         """The share pods that ask for the resource and have no node."""
@@ -128,8 +148,8 @@ class Draft:
         for key in sorted(self.shadows):
             yield self.shadows[key], self.stages[key]
 
-    def create(self, offer: Offer, more: Pairs = frozenset()) -> CreateShadow:
-        """Plan one more shadow pod at the quota's cost; `more`: labels that its node must have."""
+    def create(self, offer: Offer, needs: Needs) -> CreateShadow:
+        """Plan one more shadow pod at the quota's cost."""
         sequence, name = self._next(offer)
         action = CreateShadow(
             shadow=(offer.key[0], name),
@@ -140,26 +160,10 @@ class Draft:
             devices=offer.profile.devices,
             cards=offer.profile.cards,
             sequence=sequence,
-            selector=offer.selector | more,
-            models=self.models(offer.pool.metadata.name),
+            needs=needs,
         )
         self.do(action)
         return action
-
-    def models(self, pool: str) -> tuple[str, ...] | None:
-        """The card models that the pool's shadow pods may go to; None for any."""
-        if pool not in self._models:
-            self._models[pool] = models_of(self.pools[pool], self.nodes.values())
-        return self._models[pool]
-
-    def promised(self, selector: Pairs) -> Pairs:
-        """The labels that a pod's node will certainly have: those selected, and those that all
-        nodes with cards share which the selector leaves."""
-        if selector not in self._promised:
-            nodes = [one for one in self.nodes.values() if one.cards and selector <= one.labels]
-            common = frozenset.intersection(*(one.labels for one in nodes)) if nodes else selector
-            self._promised[selector] = selector | common
-        return self._promised[selector]
 
     def next_sequence(self, quota: Key) -> int:
         """The first number that no shadow pod of the quota ever had."""

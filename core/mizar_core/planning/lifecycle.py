@@ -11,6 +11,7 @@ from mizar_core.planning.actions import (
     RemoveFinalizer,
 )
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.sites import follows
 from mizar_core.planning.snapshot import ShadowView
 from mizar_core.planning.stages import UNPLACED, Stage
 from mizar_core.planning.users import may_be_used
@@ -26,8 +27,7 @@ def settle(draft: Draft) -> None:
         elif not draft.is_wanted(shadow):
             retire(draft, shadow)
         elif stage is Stage.UNBORN and draft.refusal(shadow) is None:
-            selector = draft.pools[shadow.pool].spec.node_selector.items()
-            draft.do(CreatePod(shadow.key, frozenset(selector), draft.models(shadow.pool)))
+            draft.do(CreatePod(shadow.key, draft.sites.of_pool(shadow.pool)))
         elif stage is Stage.UNBOUND and _is_outdated(draft, shadow):
             retire(draft, shadow)
 
@@ -73,6 +73,6 @@ def used_by(draft: Draft, shadow: ShadowView) -> str | None:
 def _is_outdated(draft: Draft, shadow: ShadowView) -> bool:
     """Whether it waits for card models that are not those of the pool any more."""
     pod = shadow.pod
-    if pod is None or pod.unschedulable is None or pod.models is None:
+    if pod is None or pod.unschedulable is None:
         return False
-    return pod.models != draft.models(shadow.pool)
+    return not follows(pod.needs, draft.sites.of_pool(shadow.pool))

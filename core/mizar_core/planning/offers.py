@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from mizar_core.errors import NameRefused
 from mizar_core.models import GPUPool, GPUPoolSpec, GPUQuota, Profile, ProfileQuota
 from mizar_core.names import resource_name, tenant_resource_name
-from mizar_core.planning.snapshot import Key, Pairs, quota_key
+from mizar_core.planning.fit import Pairs
+from mizar_core.planning.snapshot import Key, quota_key
 
 
 @dataclass(frozen=True)

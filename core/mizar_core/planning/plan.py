@@ -19,6 +19,7 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict import AGAIN_AFTER, evict
 from mizar_core.planning.figures import quota_figures
 from mizar_core.planning.lifecycle import finish_drains, settle
+from mizar_core.planning.passed import free_now, next_look
 from mizar_core.planning.protection import protect
 from mizar_core.planning.reap import idle_until, reap, retire_surplus
 from mizar_core.planning.recarve import recarve
@@ -32,7 +33,7 @@ from mizar_core.planning.statuses import (
     write_shadows,
 )
 from mizar_core.planning.verdicts import is_silent, patient_until, silence
-from mizar_core.planning.waiting import REFUSED_FOR, explain
+from mizar_core.planning.waiting import explain
 from mizar_core.planning.words import counted
 
 ROUNDS_MAX = 10
@@ -52,7 +53,13 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     write_shadows(draft)
     quotas = write_quotas(draft, quota_figures(draft, outcomes), outcomes)
     write_pools(draft)
-    return Plan(tuple(draft.actions), _due(draft), quotas)
+    return Plan(
+        tuple(draft.actions),
+        _due(draft),
+        quotas,
+        free=free_now(draft, outcomes),
+        tries=tuple(draft.tries),
+    )
 
 
 def _decide(draft: Draft) -> dict[str, Outcome]:
@@ -138,7 +145,6 @@ def _due(draft: Draft) -> datetime | None:
             times.append(idle_until(draft, shadow))
         elif stage is Stage.STARTING:
             times.append(patient_until(shadow))
-    for share in draft.shares:
-        if share.node is None and share.unschedulable_since is not None:
-            times.append(share.unschedulable_since + REFUSED_FOR)
+    for resource in draft.resources():
+        times.extend(next_look(draft, resource))
     return min((time for time in times if time is not None and time > draft.now), default=None)

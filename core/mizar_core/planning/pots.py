@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from mizar_core.names import parse_resource, tenant_of
-from mizar_core.planning.bins import Bins
+from mizar_core.planning.bins import Bins, Suits
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.fit import fits
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 from mizar_core.planning.stages import UNPLACED, Stage
 
@@ -24,6 +25,8 @@ class Spot(Enum):
     """They are on their way."""
     STUCK = auto()
     """They would be, if the API server let the shadow pod in and the scheduler found cards."""
+    PASSED = auto()
+    """They are free, on nodes that the scheduler refuses it."""
     NOWHERE = auto()
 
 
@@ -64,12 +67,6 @@ class Placement:
     relied_on: set[Key] = field(default_factory=set)
 
 
-def demand(draft: Draft, resource: str) -> list[ShareView]:
-    """The waiting share pods that devices of the resource could serve, hardest first."""
-    found = [one for one in draft.waiting(resource) if is_admitted(draft, one)]
-    return sorted(found, key=_hardest_first)
-
-
 def is_admitted(draft: Draft, share: ShareView) -> bool:
     """Whether the pod asks for what its namespace may ask for at all."""
     parsed = parse_resource(share.resource)
@@ -103,48 +100,60 @@ def rooms(draft: Draft, resource: str) -> dict[str, Room]:
 def place(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> Placement:
     """Simulate the scheduler: free devices first, then those on their way, then those stuck.
 
-    A pod's devices must all be on one node.
+    A pod's devices must all be on one node. Whoever finds none keeps a place on a node that the
+    scheduler refuses it, should it think better of it.
     """
     placement, pot = Placement(), rooms(draft, resource)
-    rest = _onto_free(draft, pot, list(waiting), placement)
-    rest = _onto_coming(draft, resource, pot, rest, placement)
+    bins, names = Bins(), list(pot)
+    for name in names:
+        bins.add(pot[name].free, _to_node(draft, name), draft.groups(name, resource))
+    rest = _onto_free(bins, list(waiting), placement)
+    rest = _onto_coming(draft, resource, (bins, pot), rest, placement)
     rest = _onto_stuck(draft, resource, rest, placement)
     for share in rest:
-        placement.places[share.uid] = Place(Spot.NOWHERE)
+        placement.places[share.uid] = Place(_onto_passed(bins, share))
+    for number, name in enumerate(names):
+        placement.left_now[name] = bins.left(number)
     return placement
 
 
-def _onto_free(
-    draft: Draft, pot: dict[str, Room], waiting: list[ShareView], placement: Placement
-) -> list[ShareView]:
-    bins, names = Bins(), list(pot)
-    for name in names:
-        bins.add(pot[name].free, draft.nodes[name].labels)
+def _to_node(draft: Draft, name: str) -> Suits:
+    node = draft.nodes[name]
+    return lambda needs: fits(needs, node)
+
+
+def _onto_free(bins: Bins, waiting: list[ShareView], placement: Placement) -> list[ShareView]:
     rest = []
     for share in waiting:
-        if bins.put(share.count, share.selector) is None:
+        if bins.put(share.count, share.needs, share.groups) is None:
             rest.append(share)
         else:
             placement.places[share.uid] = Place(Spot.NOW)
-    for number, name in enumerate(names):
-        placement.left_now[name] = bins.left(number)
     return rest
+
+
+def _onto_passed(bins: Bins, share: ShareView) -> Spot:
+    if not share.needs.not_on:
+        return Spot.NOWHERE
+    anywhere = replace(share.needs, not_on=frozenset())
+    fits = bins.put(share.count, anywhere, share.groups) is not None
+    return Spot.PASSED if fits else Spot.NOWHERE
 
 
 def _onto_coming(
     draft: Draft,
     resource: str,
-    pot: dict[str, Room],
+    free: tuple[Bins, dict[str, Room]],
     waiting: list[ShareView],
     placement: Placement,
 ) -> list[ShareView]:
-    bins, names = Bins(), list(pot)
-    for name in names:
-        taken = pot[name].free - placement.left_now[name]
-        bins.add(max(0, pot[name].soon - taken), draft.nodes[name].labels)
+    bins, (before, pot) = Bins(), free
+    for number, (name, room) in enumerate(pot.items()):
+        left = max(0, room.soon - (room.free - before.left(number)))
+        bins.add(left, _to_node(draft, name), before.groups(number))
     shadows = _unplaced(draft, resource, stuck=False)
     rest = _onto_shadows(draft, bins, shadows, waiting, placement, Spot.COMING)
-    for number, name in enumerate(names):
+    for number, name in enumerate(pot):
         placement.left_soon[name] = bins.left(number)
     return rest
 
@@ -166,11 +175,11 @@ def _onto_shadows(
 ) -> list[ShareView]:
     owners: dict[int, Key] = {}
     for shadow in shadows:
-        selector = shadow.pod.selector if shadow.pod else frozenset()
-        owners[bins.add(shadow.devices, draft.promised(selector))] = shadow.key
+        needs = shadow.pod.needs if shadow.pod else draft.sites.of_pool(shadow.pool)
+        owners[bins.add(shadow.devices, draft.sites.to(shadow.pool, needs))] = shadow.key
     rest = []
     for share in waiting:
-        number = bins.put(share.count, share.selector)
+        number = bins.put(share.count, share.needs, share.groups)
         if number is None:
             rest.append(share)
             continue
@@ -194,6 +203,6 @@ def _unplaced(draft: Draft, resource: str, *, stuck: bool) -> list[ShadowView]:
     return sorted(found, key=lambda one: (one.quota_key, one.sequence, one.name))
 
 
-def _hardest_first(share: ShareView) -> tuple[object, ...]:
-    selector = tuple(sorted(share.selector)) if share.selector else ()
-    return -len(selector), selector, -share.count, share.created, share.namespace, share.name
+def hardest_first(share: ShareView) -> tuple[object, ...]:
+    """The order in which share pods are placed."""
+    return share.needs.order, -share.count, share.created, share.namespace, share.name

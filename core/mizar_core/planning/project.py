@@ -36,7 +36,8 @@ def apply_plan(snapshot: Snapshot, plan: Plan) -> Snapshot:
         after = project(shadows.pop(action.shadow, None), action)
         if after is not None:
             shadows[after.key] = after
-    return _apply_others(replace(snapshot, shadows=tuple(shadows.values())), others)
+    tried = snapshot.tried | {one.what for one in plan.tries}
+    return _apply_others(replace(snapshot, shadows=tuple(shadows.values()), tried=tried), others)
 
 
 def project(shadow: ShadowView | None, action: ShadowAction) -> ShadowView | None:
@@ -47,7 +48,7 @@ def project(shadow: ShadowView | None, action: ShadowAction) -> ShadowView | Non
         return None
     match action:
         case CreatePod():
-            return replace(shadow, pod=PodView(selector=action.selector, models=action.models))
+            return replace(shadow, pod=PodView(needs=action.needs))
         case Drain():
             return _with_pod(shadow, drain_asked=action.at)
         case CancelDrain():
@@ -79,7 +80,7 @@ def _created(action: CreateShadow) -> ShadowView:
         devices=action.devices,
         cards=action.cards,
         sequence=action.sequence,
-        pod=PodView(selector=action.selector, models=action.models),
+        pod=PodView(needs=action.needs),
     )
 
 

@@ -13,12 +13,10 @@ from typing import Literal
 
 from mizar_core.conditions import Condition
 from mizar_core.models import GPUPool, GPUQuota, Phase
+from mizar_core.planning.fit import NO_NEEDS, Needs, Pairs, Taint
 
 Key = tuple[str, str]
 """(namespace, name)."""
-
-Pairs = frozenset[tuple[str, str]]
-"""Labels of a node, or a node selector."""
 
 
 def quota_key(quota: GPUQuota) -> Key:
@@ -33,9 +31,8 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 class PodView:
     """The pod of a shadow pod. `unschedulable`: the scheduler's message, if it found no place.
 
-    `in_use`: it is marked as in use. `selector` and `models`: the labels that its node must have,
-    and the card models that it may have, as the pod's spec says; None for any model. `carve`: the
-    annotation; None if not known.
+    `in_use`: it is marked as in use. `needs`: what its spec asks of the node. `carve`: the annotation;
+    None if not known.
     """
 
     uid: str = ""
@@ -46,8 +43,7 @@ class PodView:
     drain_asked: datetime | None = None
     in_use: bool = False
     unschedulable: str | None = None
-    selector: Pairs = frozenset()
-    models: tuple[str, ...] | None = None
+    needs: Needs = NO_NEEDS
     carve: str | None = None
 
     @property
@@ -127,6 +123,9 @@ class ShareView:
     """A share pod's demand for one resource: waiting while `node` is None, else bound. `deleting`:
     somebody ends it.
 
+    `groups`: names of sets of pods of which no two may be on one node. `owner`: the UID of what
+    makes such pods, else its own.
+
     Pods that have ended, that are being deleted before they got a node, or that somebody else's
     scheduling gate holds back are not in a snapshot.
     """
@@ -138,7 +137,9 @@ class ShareView:
     count: int
     created: datetime
     node: str | None = None
-    selector: Pairs = frozenset()
+    needs: Needs = NO_NEEDS
+    groups: frozenset[str] = frozenset()
+    owner: str = ""
     unschedulable: str | None = None
     unschedulable_since: datetime | None = None
     deleting: bool = False
@@ -159,12 +160,14 @@ class CardsOnNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. `available`: the scheduler may place pods there (ready and not cordoned)."""
+    """A node. `available`: the scheduler may place pods there (ready and not cordoned), taints
+    of people's own aside."""
 
     name: str
     labels: Pairs = frozenset()
     available: bool = True
     cards: Mapping[str, CardsOnNode] = field(default_factory=dict)
+    taints: frozenset[Taint] = frozenset()
 
     def label(self, key: str) -> str | None:
         """The value of a label."""
@@ -182,11 +185,21 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Try:
+    """Something that was done on a guess. `about`: the UID of whom it is to help; while that one
+    still waits, the same is not done again soon."""
+
+    what: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything a plan is made from. `announced`: (uid, reason) of events already posted.
 
     `missing_classes`: RuntimeClasses that pools name and that don't exist. `refused`: what the API
-    server refused and is not to be asked again yet.
+    server refused and is not to be asked again yet. `free_since`: since when 1, 2, … devices of a
+    resource have been free on a node. `tried`: what was tried in vain a moment ago, see `Try`.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -197,3 +210,5 @@ class Snapshot:
     announced: frozenset[tuple[str, str]] = frozenset()
     missing_classes: frozenset[str] = frozenset()
     refused: tuple[Refused, ...] = ()
+    free_since: Mapping[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)
+    tried: frozenset[str] = frozenset()

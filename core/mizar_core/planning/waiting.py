@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 
 from mizar_core.names import EventReason, parse_resource, tenant_of
 from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.pots import Place, Spot, is_admitted
-from mizar_core.planning.refusals import refused_sentence
+from mizar_core.planning.refusals import Denial, refused_sentence
 from mizar_core.planning.snapshot import ShareView
-
-# Until then the scheduler's refusal may be about devices that were not offered yet.
-REFUSED_FOR = timedelta(seconds=15)
 
 Why = tuple[EventReason, str]
 
@@ -32,12 +28,14 @@ def _why(draft: Draft, share: ShareView, outcome: Outcome) -> Why | None:
         return _not_admitted(draft, share)
     place = outcome.placement.places[share.uid]
     if place.spot is Spot.NOW:
-        return _refused_by_scheduler(draft, share)
+        return None
     if place.spot is Spot.COMING:
         return _coming(draft, place)
     if place.spot is Spot.STUCK:
         return _stuck(draft, place)
-    return _nowhere(draft, share, outcome)
+    if denial := outcome.denials.get(share.uid):
+        return _denied(place, denial)
+    return _nowhere(draft, share)
 
 
 def _not_admitted(draft: Draft, share: ShareView) -> Why:
@@ -60,16 +58,6 @@ def _not_admitted(draft: Draft, share: ShareView) -> Why:
     )
 
 
-def _refused_by_scheduler(draft: Draft, share: ShareView) -> Why | None:
-    since = share.unschedulable_since
-    if share.unschedulable is None or since is None or draft.now - since < REFUSED_FOR:
-        return None
-    return (
-        EventReason.WAITING_FOR_SHADOW,
-        f"devices are free, but the scheduler finds no node: {share.unschedulable}",
-    )
-
-
 def _coming(draft: Draft, place: Place) -> Why:
     if place.shadow is None:
         return EventReason.WAITING_FOR_SHADOW, "a shadow pod with free devices is starting"
@@ -88,10 +76,13 @@ def _stuck(draft: Draft, place: Place) -> Why:
     )
 
 
-def _nowhere(draft: Draft, share: ShareView, outcome: Outcome) -> Why:
-    if denial := outcome.denials.get(share.uid):
-        lead = "" if denial.reason is EventReason.TOO_MANY_DEVICES else "no devices are free, and "
-        return denial.reason, f"{lead}{denial.message}"
+def _denied(place: Place, denial: Denial) -> Why:
+    said_all = place.spot is Spot.PASSED or denial.reason is EventReason.TOO_MANY_DEVICES
+    lead = "" if said_all else "no devices are free, and "
+    return denial.reason, f"{lead}{denial.message}"
+
+
+def _nowhere(draft: Draft, share: ShareView) -> Why:
     parsed = parse_resource(share.resource)
     profile = parsed.profile if parsed else 0
     own = sorted(key[1] for key in draft.standing if key[0] == share.namespace)

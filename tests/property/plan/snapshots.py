@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mizar_core.carve import Carve
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import shadow_name
+from mizar_core.planning.fit import Needs, Requirement, Taint, Term, Toleration
 from mizar_core.planning.offers import resource_of
 from mizar_core.planning.snapshot import (
     CardsOnNode,
@@ -26,6 +27,12 @@ NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 NAMESPACES = ("team-a", "team-b")
 SIZES = (2, 4)
 ZONES = ("east", "west")
+RESOURCES = tuple(f"team-a.mizar.share/gpu.{size}" for size in SIZES)
+TAINTS = (Taint("team", "a", "NoSchedule"), Taint("nvidia.com/gpu", "", "NoSchedule"))
+APART = (
+    '{"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}'
+)
+TRIED = tuple(f"carry/uid-owner/{resource}" for resource in RESOURCES)
 PROFILES = [
     {"devices": 2, "cards": 1},
     {"devices": 4, "cards": 2},
@@ -229,6 +236,38 @@ def shadows(
     )
 
 
+_needs = st.builds(
+    Needs,
+    selector=st.sampled_from(
+        [
+            frozenset[tuple[str, str]](),
+            frozenset[tuple[str, str]](),
+            frozenset({("zone", "east")}),
+            frozenset({("zone", "west"), ("arch", "amd64")}),
+        ]
+    ),
+    terms=st.sampled_from(
+        [
+            (),
+            (),
+            (Term((Requirement("zone", "In", ("east", "south")),)),),
+            (
+                Term((Requirement("zone", "DoesNotExist"),)),
+                Term((), (Requirement("metadata.name", "NotIn", ("n1",)),)),
+            ),
+        ]
+    ),
+    tolerations=st.sampled_from(
+        [
+            frozenset[Toleration](),
+            frozenset({Toleration("team", "Exists")}),
+            frozenset({Toleration("", "Exists")}),
+        ]
+    ),
+    apart=st.sampled_from([frozenset[str](), frozenset[str](), frozenset({APART})]),
+)
+
+
 @st.composite
 def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) -> ShareView:
     """A share pod of either namespace, of either profile, bound or waiting."""
@@ -244,12 +283,11 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
         count=draw(st.sampled_from([1, 1, 1, 2, 3, 4, 5])),
         created=at(draw(st.integers(0, 50))),
         node=draw(st.none() | st.sampled_from(nodes)),
-        selector=draw(
-            st.sampled_from([frozenset(), frozenset(), frozenset({("zone", "east")})])
-            | st.just(frozenset({("zone", "west"), ("arch", "amd64")}))
-        ),
+        needs=draw(_needs),
+        groups=draw(st.sampled_from([frozenset[str](), frozenset[str](), frozenset({"group"})])),
+        owner=draw(st.sampled_from(["", "uid-owner"])),
         unschedulable="Insufficient devices" if stuck else None,
-        unschedulable_since=at(20) if stuck else None,
+        unschedulable_since=at(draw(st.sampled_from([5, 20]))) if stuck else None,
         deleting=draw(st.integers(0, 5)) == 0,
     )
 
@@ -262,7 +300,10 @@ def snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
     known = {one.metadata.name: one for one in pools}
     node_names = ["n1", "n2", "n3"][: draw(st.integers(1, 3))]
     nodes = [
-        node(name, draw(st.sampled_from(ZONES)), available=draw(st.integers(0, 7)) > 0)
+        replace(
+            node(name, draw(st.sampled_from(ZONES)), available=draw(st.integers(0, 7)) > 0),
+            taints=frozenset(draw(st.sets(st.sampled_from(TAINTS), max_size=1))),
+        )
         for name in node_names
     ]
     owners = [
@@ -284,7 +325,17 @@ def snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
         tuple(asking),
         tuple(nodes),
         refused=draw(refusals(owners)),
+        free_since=draw(_free_since(node_names)),
+        tried=draw(st.frozensets(st.sampled_from(TRIED), max_size=2)),
     )
+
+
+@st.composite
+def _free_since(draw: st.DrawFn, nodes: list[str]) -> dict[tuple[str, str], tuple[datetime, ...]]:
+    """Since when devices have been free on some nodes; made up, as the rest is."""
+    keys = [(resource, node) for resource in RESOURCES for node in nodes]
+    times = st.sampled_from([at(5), at(60)])
+    return draw(st.dictionaries(st.sampled_from(keys), st.tuples(times, times), max_size=4))
 
 
 @st.composite

@@ -18,6 +18,7 @@ import yaml
 from mizar_core.base import Model, format_time, parse_time
 from mizar_core.planning import plan
 from mizar_core.planning.actions import Action
+from mizar_core.planning.fit import Needs
 from stateful.harness import Harness
 from stateful.model import Model as Cluster
 
@@ -48,6 +49,8 @@ def _planned(text: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Needs):
+        return _needs(value)
     if is_dataclass(value) and not isinstance(value, type):
         content = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
         return {type(value).__name__: content} if isinstance(value, Action) else content
@@ -60,6 +63,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return "/".join(value) if len(value) == 2 else [_plain(one) for one in value]
     return str(value) if isinstance(value, str) else value
+
+
+def _needs(needs: Needs) -> dict[str, Any]:
+    """What a pod asks for, without what it does not."""
+    found: dict[str, Any] = {"selector": dict(sorted(needs.selector))}
+    if needs.terms:
+        found["terms"] = [
+            [" ".join((one.key, one.operator, *one.values)) for one in term.labels + term.fields]
+            for term in needs.terms
+        ]
+    found |= {key: sorted(value) for key in ("not_on", "apart") if (value := getattr(needs, key))}
+    found["tolerations"] = sorted("/".join(one[:4]) for one in needs.tolerations)
+    return found
 
 
 def test_scenarios_are_found() -> None:

@@ -8,13 +8,19 @@ import yaml
 
 from mizar_core.carve import Carve
 from mizar_core.names import ANNOTATION_CARVE
-from mizar_operator import manifests, views
+from mizar_core.planning.sites import pool_needs
+from mizar_operator import manifests
 from mizar_operator.manifests import Shape
-from mizar_operator.views import HolderPod
-from property.plan.snapshots import pool, quota, shadow
+from property.plan.snapshots import node, pool, quota, shadow
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "plan" / "shadow-pod.yaml"
+NODES = [
+    replace(node(model), labels=frozenset({("zone", "a"), ("nvidia.com/gpu.product", model)}))
+    for model in ("A100", "H100")
+]
 POOL = pool(
+    nodeSelector={"zone": "a"},
+    cardModels=["*"],
     tolerations=[{"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}],
     runtimeClassName="nvidia",
     profiles=[{"devices": 2, "cards": 1, "memory": "7Gi"}],
@@ -29,8 +35,7 @@ def _pod(**changes: Any) -> Any:
         "pool": POOL,
         "quota": QUOTA,
         "shape": Shape("pause:1", "shadow-pods", 35),
-        "selector": frozenset({("zone", "a")}),
-        "models": ("A100", "H100"),
+        "needs": pool_needs(POOL, NODES),
     }
     return manifests.pod(**{**given, **changes})
 
@@ -46,32 +51,21 @@ def test_the_agent_reads_what_the_operator_wrote() -> None:
     assert carve.resource == "team-a.mizar.share/gpu.2"
 
 
-def test_the_operator_reads_what_it_wrote() -> None:
-    made = _pod()
-    made["metadata"]["uid"] = "u"
-    view = views.pod_view(made)
-    assert isinstance(view, HolderPod)
-    assert view.view.selector == {("zone", "a")}
-    assert view.view.models == ("A100", "H100")
-
-
 def test_no_known_model_is_not_any_model() -> None:
-    made = _pod(models=())
-    view = views.pod_view(made)
-    assert isinstance(view, HolderPod)
-    assert view.view.models == ()
-    assert "affinity" in made["spec"]
+    made = _pod(needs=pool_needs(POOL, []))
+    assert "no-card-model-of-the-pool-is-known" in str(made["spec"]["affinity"])
 
 
 def test_no_affinity_where_any_model_will_do() -> None:
-    made = _pod(models=None, selector=frozenset())
+    made = _pod(needs=pool_needs(pool(), NODES))
     assert "affinity" not in made["spec"]
     assert "nodeSelector" not in made["spec"]
 
 
 def test_a_toleration_of_the_pool_is_not_said_twice() -> None:
     same = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-    assert _pod(pool=pool(tolerations=[same]))["spec"]["tolerations"] == [same]
+    made = _pod(needs=pool_needs(pool(tolerations=[same]), NODES))
+    assert made["spec"]["tolerations"] == [same]
 
 
 def test_priority_class() -> None:

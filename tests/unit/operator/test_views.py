@@ -30,7 +30,7 @@ def test_a_waiting_share_pod() -> None:
     assert isinstance(pod, SharePod)
     ((prefix, view),) = pod.demands
     assert (prefix, view.count, view.node) == ("team-a.mizar.share", 1, None)
-    assert view.selector == {("zone", "a")}
+    assert view.needs.selector == {("zone", "a")}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,187 @@
+"""Whether a pod may go to a node, judged as the scheduler does: labels, required node affinity,
+taints. What takes more than the pod and the node to judge is left to the scheduler.
+
+https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from mizar_core.planning.snapshot import NodeView
+
+Pairs = frozenset[tuple[str, str]]
+"""Labels of a node, or a node selector."""
+
+
+class Requirement(NamedTuple):
+    """One line of a node affinity: a label (or the field metadata.name), an operator, values."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class Term(NamedTuple):
+    """Requirements that must all be met: on labels, and on fields."""
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+
+class Taint(NamedTuple):
+    """A taint that keeps pods away. `effect`: NoSchedule or NoExecute."""
+
+    key: str
+    value: str
+    effect: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self[0]}:{self[2]}"
+
+
+class Toleration(NamedTuple):
+    """As in a pod's spec; an empty text stands for a field that is left out."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    seconds: int | None = None
+
+    def covers(self, taint: Taint) -> bool:
+        """Whether it makes up for the taint."""
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        if self.operator == "Exists":
+            return True
+        return bool(self.key) and self.value == taint.value
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a pod's spec asks of its node.
+
+    `terms`: node affinity, of which one term must be met; none asks for nothing. `not_on`: nodes
+    that won't do, by name. `apart`: required pod anti-affinity, each term as JSON with sorted keys.
+    """
+
+    selector: Pairs = frozenset()
+    terms: tuple[Term, ...] = ()
+    tolerations: frozenset[Toleration] = frozenset()
+    not_on: frozenset[str] = frozenset()
+    apart: frozenset[str] = frozenset()
+
+    @cached_property
+    def order(self) -> tuple[int, str]:
+        """For sorting: those who ask for the most come first."""
+        weight = len(self.selector) + len(self.not_on) + len(self.apart)
+        weight += sum(len(one.labels) + len(one.fields) for one in self.terms)
+        parts = (sorted(self.selector), self.terms, sorted(self.tolerations, key=str))
+        return -weight, repr((parts, sorted(self.not_on), sorted(self.apart))) if weight else ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Whether one of the tolerations covers the taint."""
+        return any(one.covers(taint) for one in self.tolerations)
+
+    def and_also(self, other: Needs) -> Needs:
+        """What meets both; the tolerations stay as they are."""
+        return replace(
+            self,
+            selector=self.selector | other.selector,
+            terms=both(self.terms, other.terms),
+            not_on=self.not_on | other.not_on,
+            apart=self.apart | other.apart,
+        )
+
+    def implies(self, other: Needs) -> bool:
+        """Whether any node that meets this meets the other too, taints aside."""
+        return (
+            other.selector <= self.selector
+            and other.not_on <= self.not_on
+            and (not other.terms or _implies(self.terms, other.terms))
+        )
+
+
+NO_NEEDS = Needs()
+
+
+def fits(needs: Needs, node: NodeView) -> bool:
+    """Whether the node's labels, name and taints let the pod in."""
+    return suits(needs, node) and all(needs.tolerates(one) for one in node.taints)
+
+
+def suits(needs: Needs, node: NodeView) -> bool:
+    """As `fits`, taints aside."""
+    if not needs.selector <= node.labels or node.name in needs.not_on:
+        return False
+    return not needs.terms or _one_is_met(needs.terms, node)
+
+
+def _one_is_met(terms: Iterable[Term], node: NodeView) -> bool:
+    labels, name = dict(node.labels), {"metadata.name": node.name}
+    return any(
+        (term.labels or term.fields)
+        and all(_is_met(one, labels) for one in term.labels)
+        and all(_is_met(one, name) for one in term.fields)
+        for term in terms
+    )
+
+
+def _is_met(one: Requirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(one.key)
+    match one.operator:
+        case "In":
+            return value in one.values
+        case "NotIn":
+            return value not in one.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            return _compares(one, value)
+        case _:
+            return False
+
+
+def _compares(one: Requirement, value: str | None) -> bool:
+    try:
+        found, bound = int(value or ""), int(one.values[0])
+    except (ValueError, IndexError):
+        return False
+    return found > bound if one.operator == "Gt" else found < bound
+
+
+def both(some: tuple[Term, ...], others: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Terms of which one is met wherever one of each is."""
+    if not some or not others:
+        return some or others
+    return tuple(
+        Term(_merged(a.labels, b.labels), _merged(a.fields, b.fields))
+        for a, b in product(some, others)
+        # A term without requirements matches nothing, and must not come to match something.
+        if (a.labels or a.fields) and (b.labels or b.fields)
+    ) or (Term(),)
+
+
+def _merged(
+    some: tuple[Requirement, ...], others: tuple[Requirement, ...]
+) -> tuple[Requirement, ...]:
+    return some + tuple(one for one in others if one not in some)
+
+
+def _implies(some: tuple[Term, ...], others: tuple[Term, ...]) -> bool:
+    return bool(some) and all(
+        any(
+            {*other.labels} <= {*one.labels} and {*other.fields} <= {*one.fields}
+            for other in others
+            if other.labels or other.fields
+        )
+        for one in some
+    )

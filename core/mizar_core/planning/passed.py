@@ -1,0 +1,82 @@
+"""Nodes that the scheduler passes over: devices are free there and it refuses a share pod all the
+same, for want of cpu, because of another pod, a volume, whatever. What it weighs can't be judged
+here; what it does can be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from mizar_core.planning.draft import Draft
+from mizar_core.planning.fit import Needs, fits
+from mizar_core.planning.pots import Room, rooms
+from mizar_core.planning.snapshot import ShareView
+
+# Long enough for a scheduler to have tried again with devices that have just come free.
+PATIENCE = timedelta(seconds=15)
+
+
+class PassedOver:
+    """The nodes that the scheduler passes over, for the share pods of one resource."""
+
+    def __init__(self, draft: Draft, resource: str) -> None:
+        self._draft = draft
+        self._resource = resource
+        self._pot = rooms(draft, resource)
+        self._known: dict[tuple[Needs, int], frozenset[str]] = {}
+
+    def without(self, share: ShareView) -> ShareView:
+        """The share pod, asking for none of the nodes that it was refused."""
+        since = share.unschedulable_since
+        if since is None or since + PATIENCE > self._draft.now:
+            return share
+        nodes = self._by(share.needs, share.count) - self._occupied(share)
+        return replace(share, needs=replace(share.needs, not_on=nodes)) if nodes else share
+
+    def _by(self, needs: Needs, count: int) -> frozenset[str]:
+        if (needs, count) not in self._known:
+            found = (name for name, room in self._pot.items() if self._was_free(name, room, count))
+            fitting = (one for one in found if fits(needs, self._draft.nodes[one]))
+            self._known[needs, count] = frozenset(fitting)
+        return self._known[needs, count]
+
+    def _was_free(self, node: str, room: Room, count: int) -> bool:
+        """Whether so many devices have been free there for long enough."""
+        since = free_since(self._draft, self._resource, node, count)
+        return room.free >= count and since is not None and since + PATIENCE <= self._draft.now
+
+    def _occupied(self, share: ShareView) -> set[str]:
+        """Nodes that it must not be on, so that nothing is to be learned from a refusal."""
+        if not share.groups:
+            return set()
+        return {one for one in self._pot if share.groups & self._draft.groups(one, share.resource)}
+
+
+def free_since(draft: Draft, resource: str, node: str, count: int) -> datetime | None:
+    """Since when at least so many devices have been free on the node, as far as is known."""
+    times = draft.free_since.get((resource, node), ())
+    return times[count - 1] if count <= len(times) else None
+
+
+def free_now(draft: Draft, resources: Iterable[str]) -> Mapping[tuple[str, str], int]:
+    """How many devices of a resource are free on a node, where any are."""
+    return {
+        (resource, node): room.free
+        for resource in resources
+        for node, room in rooms(draft, resource).items()
+        if room.free
+    }
+
+
+def next_look(draft: Draft, resource: str) -> Iterator[datetime]:
+    """When it is time to see whether the scheduler has passed over a node."""
+    refused = [one.unschedulable_since for one in draft.waiting(resource)]
+    times = [one for one in refused if one is not None]
+    if not times:
+        return
+    yield from (one + PATIENCE for one in times)
+    for node, room in rooms(draft, resource).items():
+        for count in range(1, room.free + 1):
+            yield (free_since(draft, resource, node, count) or draft.now) + PATIENCE

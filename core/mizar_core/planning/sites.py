@@ -1,0 +1,148 @@
+"""Where shadow pods may land, and what they have to ask for so that those who wait can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from mizar_core.models import GPUPool
+from mizar_core.names import NODE_LABEL_CARD_MODEL
+from mizar_core.planning.bins import Suits
+from mizar_core.planning.fit import (
+    NO_NEEDS,
+    Needs,
+    Requirement,
+    Taint,
+    Term,
+    Toleration,
+    fits,
+    suits,
+)
+from mizar_core.planning.membership import models_of
+from mizar_core.planning.snapshot import NodeView
+
+NO_MODEL = ("no-card-model-of-the-pool-is-known",)
+"""Affinity has no way to say "nowhere"; this says it, and the scheduler's message quotes it."""
+
+
+class Sites:
+    """Answers about the nodes of a snapshot, each computed once."""
+
+    def __init__(self, pools: Mapping[str, GPUPool], nodes: Iterable[NodeView]) -> None:
+        self._pools = pools
+        self._nodes = sorted(nodes, key=lambda one: one.name)
+        self._of_pool: dict[str, Needs] = {}
+        self._landing: dict[tuple[str, Needs], list[NodeView]] = {}
+        self._serves: dict[tuple[str, Needs, Needs], bool] = {}
+
+    def of_pool(self, pool: str) -> Needs:
+        """What every shadow pod of a pool asks for."""
+        if pool not in self._of_pool:
+            self._of_pool[pool] = pool_needs(self._pools[pool], self._nodes)
+        return self._of_pool[pool]
+
+    def serves(self, pool: str, needs: Needs, share: Needs) -> bool:
+        """Whether a share pod can go wherever a shadow pod with these needs may land."""
+        key = pool, needs, share
+        if key not in self._serves:
+            self._serves[key] = self._ask(pool, needs, share)
+        return self._serves[key]
+
+    def to(self, pool: str, needs: Needs) -> Suits:
+        """Whom a shadow pod with these needs serves."""
+        return lambda share: self.serves(pool, needs, share)
+
+    def needed(self, pool: str, share: Needs) -> Needs:
+        """What a shadow pod for the share pod has to ask for: no more than it takes.
+
+        Where the share pod may go to all nodes of the pool, that is what the pool asks for."""
+        base = self._tolerant(pool, share)
+        landing = self._landing_of(pool, base)
+        if landing and all(fits(share, one) for one in landing):
+            return replace(base, apart=share.apart)
+        return base.and_also(share)
+
+    def forbidding(self, pool: str, needs: Needs) -> tuple[str, Taint] | None:
+        """A node and its taint, where taints alone keep a shadow pod with these needs from all
+        nodes; None if there is a node for it, or none even without taints."""
+        if self._landing_of(pool, needs):
+            return None
+        return next(
+            (
+                (one.name, taint)
+                for one in self._with_cards(pool)
+                if suits(needs, one)
+                for taint in sorted(one.taints)
+                if not needs.tolerates(taint)
+            ),
+            None,
+        )
+
+    def _ask(self, pool: str, needs: Needs, share: Needs) -> bool:
+        if not share.apart <= needs.apart:
+            return False
+        landing = self._landing_of(pool, needs)
+        return all(fits(share, one) for one in landing) if landing else needs.implies(share)
+
+    def _landing_of(self, pool: str, needs: Needs) -> list[NodeView]:
+        resource = self._pools[pool].spec.physical_resource
+        if (resource, needs) not in self._landing:
+            found = [one for one in self._with_cards(pool) if fits(needs, one)]
+            self._landing[resource, needs] = found
+        return self._landing[resource, needs]
+
+    def _with_cards(self, pool: str) -> Iterator[NodeView]:
+        resource = self._pools[pool].spec.physical_resource
+        return (one for one in self._nodes if resource in one.cards)
+
+    def _tolerant(self, pool: str, share: Needs) -> Needs:
+        """What the pool asks for, with tolerations such that the shadow pod lands on no node whose
+        taints the share pod does not tolerate, and may land on those whose taints it does."""
+        base = self.of_pool(pool)
+        taints = {taint for one in self._with_cards(pool) for taint in one.taints}
+        closed = [one for one in taints if base.tolerates(one) and not share.tolerates(one)]
+        kept = {t for t in base.tolerations if not any(t.covers(one) for one in closed)}
+        keyed = {t for t in share.tolerations if t.key}
+        # Of a toleration of everything only what is there: cordons are no invitation.
+        open_ = {one for one in taints if share.tolerates(one)}
+        exact = {
+            Toleration(one.key, "Equal", one.value, one.effect)
+            for one in open_
+            if not any(t.covers(one) for t in kept | keyed)
+        }
+        return replace(base, tolerations=frozenset(kept | keyed | exact))
+
+
+def pool_needs(pool: GPUPool, nodes: Iterable[NodeView]) -> Needs:
+    """What a pool asks of the nodes of its shadow pods; the taint that keeps others off the cards
+    is tolerated without being named."""
+    spec = pool.spec
+    cards = Toleration(spec.physical_resource, "Exists", "", "NoSchedule")
+    own = {
+        Toleration(
+            one.key or "",
+            one.operator or "",
+            one.value or "",
+            one.effect or "",
+            one.toleration_seconds,
+        )
+        for one in spec.tolerations
+    }
+    return replace(
+        NO_NEEDS,
+        selector=frozenset(spec.node_selector.items()),
+        terms=_terms(models_of(pool, nodes)),
+        tolerations=frozenset({*own, cards}),
+    )
+
+
+def _terms(models: tuple[str, ...] | None) -> tuple[Term, ...]:
+    if models is None:
+        return ()
+    return (Term((Requirement(NODE_LABEL_CARD_MODEL, "In", models or NO_MODEL),)),)
+
+
+def follows(needs: Needs, pool: Needs) -> bool:
+    """Whether a shadow pod's needs are still those of its pool, as far as its card models go."""
+    wanted = [one for term in pool.terms for one in term.labels]
+    return all(one in term.labels for one in wanted for term in needs.terms or (Term(),))

@@ -1,0 +1,137 @@
+"""Pods that may not go to any node: their shadow pod goes where they can, or they are told why."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.watching import ready_shadows, wait_event
+from support import objects
+from support.kube import Kube, Object, condition
+from support.objects import share_pod
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+HOSTNAME = "kubernetes.io/hostname"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+TWO = {"devices": 2, "min": 0, "max": 2}
+
+
+def _nodes(kube: Kube) -> list[str]:
+    return sorted(str(one["metadata"]["name"]) for one in kube.all("nodes"))
+
+
+def _web(tenant: str, **spec: Any) -> Object:
+    """A Deployment of two replicas."""
+    made = objects.deployment(tenant, "web", replicas=2)
+    made["spec"]["template"]["spec"].update(spec)
+    return made
+
+
+def _roll_out(kube: Kube, tenant: str) -> list[str]:
+    """Wait for the Deployment; gives the nodes of its replicas."""
+    kube.run("rollout", "status", "deployment/web", f"--namespace={tenant}", "--timeout=120s")
+    return [one["spec"]["nodeName"] for one in kube.all("pods", tenant, "app=web")]
+
+
+def _shadow_nodes(kube: Kube, tenant: str, count: int) -> list[str]:
+    return sorted(one["status"]["node"] for one in ready_shadows(kube, tenant, count))
+
+
+def test_replicas_on_two_nodes(kube: Kube, stage: "Stage") -> None:
+    """The usual set-up for availability: each replica gets a shadow pod on a node of its own."""
+    tenant = stage.tenant(TWO)
+    term = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": HOSTNAME}
+    kube.apply(_web(tenant, affinity={"podAntiAffinity": {REQUIRED: [term]}}))
+    assert sorted(_roll_out(kube, tenant)) == _nodes(kube)
+    assert _shadow_nodes(kube, tenant, 2) == _nodes(kube)
+
+
+def test_replicas_that_only_the_scheduler_keeps_apart(kube: Kube, stage: "Stage") -> None:
+    """Spread over nodes by a constraint that nobody but the scheduler weighs: it passes over the
+    free device of the first node, so that a shadow pod is carried to the other."""
+    tenant = stage.tenant(TWO)
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": HOSTNAME,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+    kube.apply(_web(tenant, topologySpreadConstraints=[spread]))
+    assert sorted(_roll_out(kube, tenant)) == _nodes(kube)
+    assert _shadow_nodes(kube, tenant, 2) == _nodes(kube)
+
+
+def test_node_affinity(kube: Kube, stage: "Stage") -> None:
+    """A device is free on one node, and the pod's affinity wants the other."""
+    tenant, (here, there) = stage.tenant(TWO), _nodes(kube)
+    kube.apply(share_pod(tenant, "a", nodeSelector={HOSTNAME: here}))
+    kube.wait_running(tenant, "a")
+    line = {"key": HOSTNAME, "operator": "NotIn", "values": [here]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [line]}]}
+    kube.apply(share_pod(tenant, "b", affinity={"nodeAffinity": {REQUIRED: terms}}))
+    kube.wait_running(tenant, "b")
+    assert _shadow_nodes(kube, tenant, 2) == sorted([here, there])
+
+
+def test_taint_that_the_pod_tolerates(kube: Kube, stage: "Stage") -> None:
+    """A shadow pod follows the pod's toleration; who lacks it is told the taint."""
+    tenant, (here, _) = stage.tenant(TWO), _nodes(kube)
+    kube.run("taint", "node", here, "team=a:NoSchedule")
+    try:
+        kube.apply(share_pod(tenant, "stranger", nodeSelector={HOSTNAME: here}))
+        assert "taint team=a:NoSchedule" in wait_event(kube, tenant, "stranger", "NoNodeFits")
+        toleration = {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}
+        pod = share_pod(tenant, "a", nodeSelector={HOSTNAME: here}, tolerations=[toleration])
+        kube.apply(pod)
+        kube.wait_running(tenant, "a")
+    finally:
+        kube.run("taint", "node", here, "team-")
+
+
+def test_what_no_node_has_is_told_in_the_schedulers_words(kube: Kube, stage: "Stage") -> None:
+    """Devices are free, and no node has as much memory; a shadow pod is carried once."""
+    tenant = stage.tenant(TWO)
+    pod = share_pod(tenant, "a")
+    pod["spec"]["containers"][0]["resources"]["requests"] = {"memory": "1Pi"}
+    kube.apply(pod)
+    assert "Insufficient memory" in wait_event(kube, tenant, "a", "NoNodeFits", timeout=120)
+    quota = kube.get("gpuquota", "gpus", tenant) or {}
+    assert condition(quota, "Satisfied")["status"] == "False"
+
+
+def test_what_a_resource_quota_refuses_is_told_and_heals(kube: Kube, stage: "Stage") -> None:
+    """The namespace may have no card: pod, quota and ShadowPod say so, until it may."""
+    tenant = stage.tenant(TWO)
+    limit = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "no-cards", "namespace": tenant},
+        "spec": {"hard": {"requests.nvidia.com/gpu": "0"}},
+    }
+    kube.apply(limit)
+    wait_for(
+        "the ResourceQuota to be in force",
+        lambda: (kube.get("resourcequota", "no-cards", tenant) or {}).get("status", {}).get("hard"),
+    )
+    kube.apply(share_pod(tenant, "a"))
+    assert "exceeded quota: no-cards" in wait_event(kube, tenant, "a", "ShadowRefused")
+
+    def told() -> bool:
+        found = kube.get("gpuquota", "gpus", tenant) or {}
+        satisfied = condition(found, "Satisfied")
+        assert (satisfied["status"], satisfied["reason"]) == ("False", "ShadowRefused"), satisfied
+        return "no-cards" in satisfied["message"] and found["status"]["waiting"] == 1
+
+    wait_for("the quota to say what is refused", told)
+    kube.delete("resourcequota", "no-cards", tenant)
+    kube.wait_running(tenant, "a")
+    wait_for(
+        "the quota to be satisfied",
+        lambda: (
+            condition(kube.get("gpuquota", "gpus", tenant) or {}, "Satisfied")["status"] == "True"
+        ),
+    )

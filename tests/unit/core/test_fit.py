@@ -1,0 +1,91 @@
+"""Whether a pod may go to a node, as the scheduler judges."""
+
+import pytest
+
+from mizar_core.planning.fit import (
+    NO_NEEDS,
+    Needs,
+    Requirement,
+    Taint,
+    Term,
+    Toleration,
+    both,
+    fits,
+)
+from mizar_core.planning.snapshot import NodeView
+
+TEAM_A = Taint("team", "a", "NoSchedule")
+NODE = NodeView(
+    "n1", labels=frozenset({("zone", "east"), ("gpus", "8")}), taints=frozenset({TEAM_A})
+)
+BARE = NodeView("n2")
+
+
+def _by(key: str, operator: str, *values: str) -> Needs:
+    term = Term((Requirement(key, operator, values),))
+    return Needs(terms=(term,), tolerations=frozenset({Toleration("", "Exists")}))
+
+
+@pytest.mark.parametrize(
+    ("needs", "on_node", "on_bare"),
+    [
+        (_by("zone", "In", "west", "east"), True, False),
+        (_by("zone", "In", "west"), False, False),
+        (_by("zone", "NotIn", "east"), False, True),
+        (_by("zone", "Exists"), True, False),
+        (_by("zone", "DoesNotExist"), False, True),
+        (_by("gpus", "Gt", "7"), True, False),
+        (_by("gpus", "Gt", "8"), False, False),
+        (_by("gpus", "Lt", "9"), True, False),
+        (_by("zone", "Gt", "7"), False, False),
+        (_by("zone", "Near", "east"), False, False),
+    ],
+)
+def test_operators(needs: Needs, on_node: bool, on_bare: bool) -> None:
+    assert (fits(needs, NODE), fits(needs, BARE)) == (on_node, on_bare)
+
+
+def test_one_term_is_enough_and_all_of_its_lines_are_needed() -> None:
+    east, many = Requirement("zone", "In", ("east",)), Requirement("gpus", "In", ("64",))
+    anyone = frozenset({Toleration("", "Exists")})
+    assert fits(Needs(terms=(Term((many,)), Term((east,))), tolerations=anyone), NODE)
+    assert not fits(Needs(terms=(Term((many, east)),), tolerations=anyone), NODE)
+
+
+def test_a_node_by_its_name() -> None:
+    named = Needs(terms=(Term((), (Requirement("metadata.name", "In", ("n2",)),)),))
+    assert fits(named, BARE)
+    assert not fits(named, NodeView("n3"))
+    assert not fits(Needs(not_on=frozenset({"n2"})), BARE)
+
+
+def test_a_term_of_nothing_matches_nothing() -> None:
+    anything = Term((Requirement("a", "DoesNotExist"),))
+    assert not fits(Needs(terms=(Term(),)), BARE)
+    assert not fits(Needs(terms=both((Term(),), (anything,))), BARE)
+
+
+@pytest.mark.parametrize(
+    ("toleration", "covers"),
+    [
+        (Toleration("team", "Equal", "a", "NoSchedule"), True),
+        (Toleration("team", "", "a"), True),
+        (Toleration("team", "Exists"), True),
+        (Toleration("", "Exists"), True),
+        (Toleration("team", "Equal", "b"), False),
+        (Toleration("team", "Exists", effect="NoExecute"), False),
+        (Toleration("other", "Exists"), False),
+        (Toleration("", "", "a"), False),
+    ],
+)
+def test_taints_and_tolerations(toleration: Toleration, covers: bool) -> None:
+    assert fits(Needs(tolerations=frozenset({toleration})), NODE) == covers
+
+
+def test_both_and_implied() -> None:
+    east = Needs(terms=(Term((Requirement("zone", "In", ("east",)),)),))
+    large = Needs(selector=frozenset({("size", "xl")}), not_on=frozenset({"n9"}))
+    merged = east.and_also(large)
+    assert merged.implies(east) and merged.implies(large) and merged.implies(NO_NEEDS)
+    assert not east.implies(merged)
+    assert not NO_NEEDS.implies(east)

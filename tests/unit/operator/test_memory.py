@@ -1,0 +1,57 @@
+"""What the operator remembers from plan to plan."""
+
+from mizar_core.planning.snapshot import Refused, Try
+from mizar_operator.memory import Beliefs, Memory
+from property.plan.snapshots import NOW, at
+
+N1, N2 = ("gpu.2", "n1"), ("gpu.2", "n2")
+OFFER = (("team-a", "gpus"), 2)
+
+
+def test_what_stays_so_is_believed_longer_each_time() -> None:
+    beliefs: Beliefs[str] = Beliefs(first=2, most=5)
+    lasted = []
+    now = 0.0
+    for _ in range(4):
+        beliefs.learn("a", now)
+        wait = beliefs.next(now)
+        assert wait is not None and beliefs.holds("a", now)
+        lasted.append(wait)
+        now += wait
+        assert not beliefs.holds("a", now)
+    assert lasted == [2, 4, 5, 5]
+    beliefs.forget_after(60, now + 59)
+    beliefs.learn("a", now + 59)
+    assert beliefs.next(now + 59) == 5
+    beliefs.forget_after(60, now + 59 + 5 + 60)
+    beliefs.learn("a", now + 200)
+    assert beliefs.next(now + 200) == 2, "forgotten, so it begins anew"
+
+
+def test_refusals_are_told_in_their_words_until_it_is_time() -> None:
+    memory = Memory()
+    memory.refused.learn(OFFER, 0, "exceeded quota")
+    assert memory.refusals(1) == (Refused(*OFFER, "exceeded quota"),)
+    assert memory.next_try(1) == 1
+    assert memory.refusals(2) == ()
+
+
+def test_how_long_devices_have_been_free() -> None:
+    memory = Memory()
+    memory.note_free({N1: 1, N2: 2}, at(30))
+    memory.note_free({N1: 3, N2: 1}, at(20))
+    assert memory.free_since == {N1: (at(30), at(20), at(20)), N2: (at(30),)}
+    memory.note_free({N1: 1}, at(10))
+    memory.note_free({N1: 1, N2: 2}, NOW)
+    assert memory.free_since == {N1: (at(30),), N2: (NOW, NOW)}
+
+
+def test_a_guess_that_helped_is_made_again_at_once() -> None:
+    memory = Memory()
+    memory.note_tries([Try("carry/web", "first")], 0)
+    assert memory.tries(1, {"first", "second"}) == {"carry/web"}
+    assert memory.tries(1, {"second"}) == set(), "the first waits no more"
+    memory.note_tries([Try("carry/web", "second")], 1)
+    assert memory.next_try(1) == 60
+    memory.note_tries([Try("carry/web", "second")], 61)
+    assert memory.next_try(61) == 120, "in vain: longer the next time"

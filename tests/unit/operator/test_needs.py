@@ -1,0 +1,89 @@
+"""What pods ask of their nodes, out of their specs and back."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mizar_core.planning.fit import Needs, Requirement, Term, Toleration
+from mizar_operator.needs import HOSTNAME, REQUIRED, apart_labels, groups_of, needs_of, placing
+from support.effort import effort
+
+words = st.sampled_from(["a", "b", "c"])
+lines = st.builds(Requirement, words, st.sampled_from(["In", "NotIn"]), st.tuples(words))
+lines |= st.builds(Requirement, words, st.sampled_from(["Exists", "DoesNotExist"]))
+terms = st.builds(Term, st.lists(lines, min_size=1, max_size=2).map(tuple))
+needs = st.builds(
+    Needs,
+    selector=st.dictionaries(words, words).map(lambda labels: frozenset(labels.items())),
+    terms=st.lists(terms, max_size=2).map(tuple),
+    tolerations=st.frozensets(
+        st.builds(Toleration, words, st.just("Exists"), effect=words), max_size=2
+    ),
+)
+
+
+@effort(3)
+@given(needs)
+def test_what_is_written_is_read(wanted: Needs) -> None:
+    assert needs_of(placing(wanted)) == wanted
+
+
+def _web(**changes: Any) -> dict[str, Any]:
+    term = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": HOSTNAME, **changes}
+    return {
+        "metadata": {"namespace": "team-a", "name": "web-1", "labels": {"app": "web"}},
+        "spec": {"affinity": {"podAntiAffinity": {REQUIRED: [term]}}},
+    }
+
+
+def test_replicas_that_must_be_apart_are_a_group() -> None:
+    (group,) = groups_of(_web())
+    assert group.startswith("team-a/")
+    assert groups_of(_web()) == groups_of(_web(matchLabelKeys=["pod-template-hash"]))
+
+
+def test_who_is_apart_from_others_only_is_in_no_group() -> None:
+    assert not groups_of(_web(labelSelector={"matchLabels": {"app": "db"}}))
+    assert not groups_of(_web(topologyKey="zone"))
+    assert not groups_of(_web(namespaces=["team-b"]))
+    assert not groups_of(_web(labelSelector=None))
+
+
+def test_selectors_of_groups() -> None:
+    def selects(operator: str, key: str = "app", *values: str) -> bool:
+        line = {"key": key, "operator": operator, "values": list(values)}
+        return bool(groups_of(_web(labelSelector={"matchExpressions": [line]})))
+
+    assert selects("In", "app", "web", "db") and not selects("In", "app", "db")
+    assert selects("NotIn", "app", "db") and not selects("NotIn", "app", "web")
+    assert selects("Exists") and not selects("Exists", "tier")
+    assert selects("DoesNotExist", "tier") and not selects("DoesNotExist")
+
+
+def test_shadow_pods_for_replicas_that_must_be_apart_are_apart() -> None:
+    """From the replicas as these are from each other, and from one another by labels of their own:
+    the replicas' labels would make them endpoints of the replicas' Services."""
+    asked = needs_of(_web()["spec"])
+    (label,) = apart_labels(asked)
+    theirs, own = placing(asked)["affinity"]["podAntiAffinity"][REQUIRED]
+    assert theirs["labelSelector"] == {"matchLabels": {"app": "web"}}
+    assert own["labelSelector"]["matchExpressions"] == [{"key": label, "operator": "Exists"}]
+    assert own["topologyKey"] == HOSTNAME
+    assert needs_of(placing(asked)) == asked, "as read back, without the shadow pods' own term"
+
+
+def test_nodes_that_will_not_do_are_named_in_every_term() -> None:
+    wanted = Needs(
+        terms=(Term((Requirement("zone", "Exists"),)), Term((Requirement("arch", "Exists"),))),
+        not_on=frozenset({"n2", "n1"}),
+    )
+    found = placing(wanted)["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    names = [{"key": "metadata.name", "operator": "NotIn", "values": [n]} for n in ("n1", "n2")]
+    assert [one["matchFields"] for one in found] == [names, names]
+    assert placing(Needs(not_on=frozenset({"n1"})))["affinity"]
+
+
+def test_tolerations_that_every_pod_gets_are_nobodys_wish() -> None:
+    own = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
+    assert needs_of({"tolerations": [own]}) == Needs()

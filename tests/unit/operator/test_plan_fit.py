@@ -1,0 +1,194 @@
+"""Where pods really fit: node affinity, taints, replicas apart, and whom the scheduler refuses."""
+
+from dataclasses import replace
+from typing import Any
+
+from mizar_core.names import EventReason
+from mizar_core.planning import Snapshot, plan
+from mizar_core.planning.actions import CreateShadow, Drain, EmitEvent
+from mizar_core.planning.fit import Needs, Requirement, Taint, Term, Toleration
+from mizar_core.planning.snapshot import NodeView, PodView
+from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
+from support.planned import actions, satisfied, small
+
+WEST = frozenset({("zone", "west")})
+TEAM_A = Taint("team", "a", "NoSchedule")
+FOR_A = Toleration("team", "Equal", "a", "NoSchedule")
+GPU = "team-a.mizar.share/gpu.2"
+APART = frozenset({'{"labelSelector": {}, "topologyKey": "kubernetes.io/hostname"}'})
+A100 = Requirement("nvidia.com/gpu.product", "In", ("A100",))
+
+
+def _named(*nodes: str) -> Needs:
+    return Needs(terms=(Term((), (Requirement("metadata.name", "In", nodes),)),))
+
+
+def _tainted(name: str, *taints: Taint, **fields: Any) -> NodeView:
+    return replace(node(name, **fields), taints=frozenset(taints))
+
+
+def test_node_affinity_goes_onto_the_shadow_pod() -> None:
+    shares = (waiting("p", needs=_named("n2")),)
+    snapshot = small(nodes=(node("n1"), node("n2")), shadows=(ready(),), shares=shares)
+    (made,) = actions(CreateShadow, snapshot)
+    assert made.needs.terms == _named("n2").terms
+
+
+def test_node_affinity_is_added_to_the_card_models_of_the_pool() -> None:
+    labels = frozenset({("nvidia.com/gpu.product", "A100")})
+    nodes = tuple(replace(node(name), labels=labels) for name in ("n1", "n2"))
+    shares = (waiting("p", needs=_named("n2")),)
+    snapshot = small(pools=(pool(cardModels=["A100"]),), nodes=nodes, shares=shares)
+    (made,) = actions(CreateShadow, snapshot)
+    assert made.needs.terms == (Term((A100,), _named("n2").terms[0].fields),)
+
+
+def test_free_devices_on_a_node_that_affinity_excludes_are_not_kept_for_the_pod() -> None:
+    snapshot = small(
+        quotas=(quota("team-a", idleTimeoutSeconds=5),),
+        nodes=(node("n1"), node("n2")),
+        shadows=(ready(),),
+        shares=(waiting("p", needs=_named("n2")),),
+    )
+    assert actions(Drain, snapshot)
+
+
+def test_who_is_on_the_way_to_any_node_serves_nobody_who_wants_one() -> None:
+    nodes, shares = (node("n1"), node("n2")), (waiting("p", needs=_named("n2")),)
+    assert actions(CreateShadow, small(nodes=nodes, shadows=(shadow(),), shares=shares))
+    aimed = shadow(pod=PodView(needs=_named("n2")))
+    assert not actions(CreateShadow, small(nodes=nodes, shadows=(aimed,), shares=shares))
+
+
+def test_a_toleration_goes_onto_the_shadow_pod() -> None:
+    needs = Needs(WEST, tolerations=frozenset({FOR_A}))
+    nodes = (node("n1"), _tainted("n2", TEAM_A, zone="west"))
+    (made,) = actions(CreateShadow, small(nodes=nodes, shares=(waiting("p", needs=needs),)))
+    assert FOR_A in made.needs.tolerations
+
+
+def test_tolerating_everything_is_no_invitation_to_cordoned_nodes() -> None:
+    needs = Needs(tolerations=frozenset({Toleration("", "Exists")}))
+    nodes, shares = (_tainted("n1", TEAM_A),), (waiting("p", needs=needs),)
+    (made,) = actions(CreateShadow, small(nodes=nodes, shares=shares))
+    assert FOR_A in made.needs.tolerations
+    assert all(one.key for one in made.needs.tolerations)
+
+
+def test_devices_behind_a_taint_are_not_free_to_all() -> None:
+    nodes = (_tainted("n1", TEAM_A), node("n2"))
+    pools = (pool(tolerations=[{"key": "team", "operator": "Exists"}]),)
+    snapshot = small(pools=pools, nodes=nodes, shadows=(ready(),), shares=(waiting("p"),))
+    (made,) = actions(CreateShadow, snapshot)
+    assert not made.needs.tolerates(TEAM_A), "or it might go where the pod cannot follow"
+
+
+def test_a_pod_that_tolerates_no_node_of_the_pool_is_told_the_taint() -> None:
+    """The pool's shadow pods tolerate the taint of the cards without being told to."""
+    cards = Taint("nvidia.com/gpu", "present", "NoSchedule")
+    snapshot = small(nodes=(_tainted("n1", cards),), shares=(waiting("p"),))
+    assert not actions(CreateShadow, snapshot)
+    (event,) = actions(EmitEvent, snapshot)
+    assert event.reason is EventReason.NO_NODE_FITS
+    assert "taint nvidia.com/gpu=present:NoSchedule of node n1" in event.message
+    assert satisfied(snapshot).reason == "NoNodeFits"
+
+
+# Replicas that must be apart.
+
+
+def _web(name: str, **fields: Any) -> Any:
+    return waiting(name, needs=Needs(apart=APART), groups=frozenset({"web"}), **fields)
+
+
+def test_each_of_two_replicas_that_must_be_apart_gets_a_shadow_pod() -> None:
+    nodes = (node("n1"), node("n2"))
+    made = actions(CreateShadow, small(nodes=nodes, shares=(_web("web-1"), _web("web-2"))))
+    assert [one.needs.apart for one in made] == [APART, APART]
+
+
+def test_the_second_replica_does_not_count_on_the_node_of_the_first() -> None:
+    snapshot = small(
+        nodes=(node("n1"), node("n2")),
+        shadows=(ready(holders=(("team-a", "web-1"),), idle_since=None),),
+        shares=(_web("web-1", node="n1"), _web("web-2")),
+    )
+    assert len(actions(CreateShadow, snapshot)) == 1
+    others = replace(snapshot, shares=(snapshot.shares[0], waiting("other")))
+    assert not actions(CreateShadow, others), "others may"
+
+
+def test_a_replica_does_not_count_on_a_shadow_pod_that_may_land_beside_another() -> None:
+    nodes, shares = (node("n1"), node("n2")), (_web("web-1"),)
+    assert actions(CreateShadow, small(nodes=nodes, shadows=(shadow(),), shares=shares))
+    apart = shadow(pod=PodView(needs=Needs(apart=APART)))
+    assert not actions(CreateShadow, small(nodes=nodes, shadows=(apart,), shares=shares))
+
+
+# Whom the scheduler refuses though devices are free.
+
+
+def _passed(**parts: Any) -> Snapshot:
+    """A node with two free devices, and a share pod that has been refused for a minute."""
+    words = "0/2 nodes are available: 1 Insufficient cpu."
+    refused = waiting("p", unschedulable=words, unschedulable_since=at(60), owner="web")
+    given = {
+        "nodes": (node("n1"), node("n2")),
+        "shadows": (ready(),),
+        "shares": (refused,),
+        "free_since": {(GPU, "n1"): (at(20), at(20))},
+    }
+    return small(**{**given, **parts})
+
+
+IN_VAIN = frozenset({f"carry/web/{GPU}"})
+
+
+def test_a_shadow_pod_is_carried_to_a_node_that_the_scheduler_has_not_refused() -> None:
+    (made,) = actions(CreateShadow, _passed())
+    assert made.needs.not_on == {"n1"}
+    assert [one.about for one in plan(_passed(), NOW).tries] == ["uid-team-a-p"]
+
+
+def test_the_scheduler_is_given_time() -> None:
+    fresh = _passed(free_since={(GPU, "n1"): (at(5), at(5))})
+    assert not actions(CreateShadow, fresh)
+    assert plan(fresh, NOW).due == at(-10)
+    unseen = _passed(free_since={})
+    assert not actions(CreateShadow, unseen)
+    assert plan(unseen, NOW).due == at(-15)
+    assert plan(unseen, NOW).free == {(GPU, "n1"): 2}
+
+
+def test_what_was_in_vain_is_not_repeated_and_the_pod_is_told_in_the_schedulers_words() -> None:
+    snapshot = _passed(tried=IN_VAIN)
+    assert not actions(CreateShadow, snapshot)
+    (event,) = actions(EmitEvent, snapshot)
+    assert (event.type, event.reason) == ("Warning", EventReason.NO_NODE_FITS)
+    assert "1 Insufficient cpu" in event.message
+    assert (satisfied(snapshot).status, satisfied(snapshot).reason) == ("False", "NoNodeFits")
+
+
+def test_one_shadow_pod_at_a_time_is_carried_for_an_owner() -> None:
+    """Nobody knows whether the next node will do."""
+    (one,) = _passed().shares
+    snapshot = _passed(
+        shares=tuple(replace(one, name=f"p{i}", uid=f"uid-p{i}") for i in range(4)),
+        shadows=tuple(ready(f"shadow-2-{i}") for i in range(2)),
+        free_since={(GPU, "n1"): (at(20),) * 4},
+    )
+    assert len(actions(CreateShadow, snapshot)) == 1
+
+
+def test_what_the_scheduler_refuses_is_kept_all_the_same() -> None:
+    """Or it would be given back and fetched again, for ever."""
+    quotas = (quota("team-a", idleTimeoutSeconds=5),)
+    assert not actions(Drain, _passed(tried=IN_VAIN, quotas=quotas))
+
+
+def test_carrying_stays_within_the_quota() -> None:
+    snapshot = _passed(quotas=(quota("team-a", profiles=[{"devices": 2, "max": 1}]),))
+    assert not actions(CreateShadow, snapshot)
+    (event,) = actions(EmitEvent, snapshot)
+    assert "1 Insufficient cpu" in event.message
+    assert "allows 1 shadow pod" in event.message
