@@ -6,7 +6,7 @@ Webhook, operator and node agent all ask here, so that no two of them count diff
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -76,9 +76,24 @@ def asks_of(spec: Spec) -> list[Ask]:
 
 
 def devices_asked(spec: Spec) -> dict[str, int]:
-    """Devices per resource that the scheduler sets aside for a pod, sorted by resource.
+    """Devices per resource that the scheduler sets aside for a pod, sorted by resource."""
+    return _asked(spec, _is_device)
 
-    The containers' sum, sidecars (init containers that always restart) included, or what the
+
+def cards_asked(spec: Spec) -> dict[str, int]:
+    """Whole cards per physical resource that the scheduler sets aside for a pod: all extended
+    resources that are not Mizar's, since any may be some pool's."""
+    return _asked(spec, is_card)
+
+
+def is_card(key: str) -> bool:
+    """Whether a resource may be one by which a device plugin hands out whole cards."""
+    ours = parse_resource(key) is not None
+    return "/" in key and not ours and not key.startswith("attachable-volumes")
+
+
+def _asked(spec: Spec, is_wanted: Callable[[str], bool]) -> dict[str, int]:
+    """The containers' sum, sidecars (init containers that always restart) included, or what the
     init containers need at some moment, whichever is more:
     https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
     """
@@ -87,18 +102,18 @@ def devices_asked(spec: Spec) -> dict[str, int]:
     for kind in CONTAINER_LISTS:
         for container in spec.get(kind) or ():
             if kind == "containers" or container.get("restartPolicy") == "Always":
-                running += _devices(container)
+                running += _of(container, is_wanted)
                 most |= running
             else:
-                most |= running + _devices(container)
+                most |= running + _of(container, is_wanted)
     return dict(sorted(most.items()))
 
 
-def _devices(container: Mapping[str, Any]) -> Counter[str]:
+def _of(container: Mapping[str, Any], is_wanted: Callable[[str], bool]) -> Counter[str]:
     """A request says what counts; where there is none, the limit does."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return Counter({key: _whole(amount) for key, amount in asked.items() if _is_device(key)})
+    return Counter({key: _whole(amount) for key, amount in asked.items() if is_wanted(key)})
 
 
 def _is_device(key: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from mizar_core.names import tenant_of
-from mizar_core.planning.snapshot import NodeView
+from mizar_core.planning.snapshot import NodeView, PendingView
 from mizar_kube.client import KubeClient
 from mizar_kube.informer import Copy, Informer, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD
@@ -18,6 +18,10 @@ T = TypeVar("T")
 
 NO_POOL = ""
 """The key of what belongs to a pool that does not exist."""
+
+
+UNBOUND = "spec.nodeName=,status.phase=Pending"
+"""Pods that wait for the scheduler, some of them for cards that idle shadow pods hold."""
 
 
 class Caches:
@@ -33,10 +37,20 @@ class Caches:
         self.quotas = KopfStore(client, GPU_QUOTA, views.quota_view, pace)
         self.shadows = KopfStore(client, SHADOW_POD, views.shadow_view, pace)
         self.pods: Informer[HolderPod | SharePod] = Informer(client, Watched(POD), views.pod_view)
+        self.pending: Informer[PendingView] = Informer(
+            client, Watched(POD, field_selector=UNBOUND), views.pending_view
+        )
         self.nodes: Informer[NodeView] = Informer(client, Watched(NODE), views.node_view)
 
     def __iter__(self) -> Iterator[Copy]:
-        yield from (self.pools, self.quotas, self.shadows, self.pods, self.nodes)
+        yield from (
+            self.pools,
+            self.quotas,
+            self.shadows,
+            self.pods,
+            self.pending,
+            self.nodes,
+        )
 
     @property
     def synced(self) -> bool:
@@ -55,6 +69,12 @@ class Caches:
         """The key under which a pool of that name is planned."""
         pool = self.pools.get(name)
         return NO_POOL if pool is None else pool.spec.resource_prefix
+
+    def keys_of_cards(self, pod: PendingView) -> set[str]:
+        """The keys whose shadow pods may hold cards that the pod waits for."""
+        wanted = {resource for resource, _ in pod.cards}
+        found = (one.spec for one in self.pools.values())
+        return {one.resource_prefix for one in found if one.physical_resource in wanted}
 
     def keys_of_prefix(self, prefix: str) -> set[str]:
         """The keys whose share pods ask for resources of this prefix, a tenant's included."""
@@ -75,6 +95,7 @@ def follow(caches: Caches, add: Callable[[str], None]) -> None:
         return {key for prefix in prefixes for key in caches.keys_of_prefix(prefix)}
 
     _listen(caches.pods, of_pods, add)
+    _listen(caches.pending, caches.keys_of_cards, add)
     _listen(caches.nodes, lambda node: caches.keys(), add)
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mizar_core.models import GPUPool
+from mizar_core.names import LABEL_SHADOW_POD
 from mizar_core.planning.offers import resource_of
-from mizar_core.planning.snapshot import NodeView, ShadowView, ShareView, Snapshot
+from mizar_core.planning.snapshot import NodeView, PendingView, ShadowView, ShareView, Snapshot
+from mizar_core.pod_requests import cards_asked
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, Object, Ref
@@ -24,6 +27,7 @@ from mizar_operator.runtime_classes import RuntimeClasses
 from mizar_operator.views import HolderPod, SharePod
 
 CONFIRMED_FOR_S = 30.0
+TAKEN_FOR_S = 10.0
 LOOKS_AT_ONCE = 16
 
 
@@ -64,10 +68,11 @@ class Gatherer:
             for one in self._pools(key).values()
             if one.spec.runtime_class_name
         )
+        taken = await self._look_for_cards(key)
         # In one go from here, so that nothing changes in between.
         memory, pools = self.memory(key), self._pools(key)
         shadows = [self._whole(one, pools, found, memory) for one in self._shadows(key)]
-        shares = self._shares(key, shadows)
+        shares, pending = self._shares(key, shadows), self._caches.pending.values()
         quotas = [one for one in self._caches.quotas.values() if self._is_mine(one.spec.pool, key)]
         memory.tidy(self._clock(), {one.uid for one in shadows} | {one.uid for one in shares})
         nodes = {one.name: one for one in self._caches.nodes.values()}
@@ -81,7 +86,9 @@ class Gatherer:
             missing_classes=missing,
             refused=memory.refusals(self._clock()),
             free_since=memory.free_since,
-            tried=memory.tries(self._clock(), {one.uid for one in shares if one.node is None}),
+            tried=memory.tries(self._clock(), _waiting(shares, pending, shadows)),
+            pending=tuple(pending),
+            taken=taken,
         )
 
     def _pools(self, key: str) -> dict[str, GPUPool]:
@@ -154,6 +161,32 @@ class Gatherer:
         await asyncio.gather(*(look(ref) for ref in suspects))
         return found
 
+    async def _look_for_cards(self, key: str) -> Mapping[tuple[str, str], int]:
+        """Cards that other pods have on nodes where idle shadow pods may have to give way to a pod
+        that asks for several: how many of them depends on it."""
+        if not any(cards > 1 for one in self._caches.pending.values() for _, cards in one.cards):
+            return {}
+        memory, now = self.memory(key), self._clock()
+        idle = (one for one in self._shadows(key) if one.idle_since is not None and not one.held)
+        names = sorted({one.node for one in idle if one.node is not None})
+        memory.taken = {name: one for name, one in memory.taken.items() if one[0] > now}
+        for name in [one for one in names if one not in memory.taken][:LOOKS_AT_ONCE]:
+            memory.taken[name] = now + TAKEN_FOR_S, await self._cards_on(name)
+        return {
+            (resource, name): found[resource]
+            for name, (_, found) in memory.taken.items()
+            for resource in {pool.spec.physical_resource for pool in self._caches.pools.values()}
+        }
+
+    async def _cards_on(self, node: str) -> Counter[str]:
+        listing = await self._client.list(POD, field_selector=f"spec.nodeName={node}")
+        found = Counter[str]()
+        for pod in listing.items:
+            labels, phase = pod["metadata"].get("labels") or {}, pod["status"].get("phase")
+            if labels.get(LABEL_SHADOW_POD) != "true" and phase not in ("Succeeded", "Failed"):
+                found.update(cards_asked(pod["spec"]))
+        return found
+
     def _take(self, ref: Ref, obj: Object, found: Found) -> bool:
         """Keep what was found; False if it is somebody else's pod of that name."""
         if ref.kind == NODE:
@@ -167,6 +200,14 @@ class Gatherer:
         self._caches.pods.observe(obj)
         found.pods[shadow.uid] = holder
         return True
+
+
+def _waiting(
+    shares: Iterable[ShareView], pending: Iterable[PendingView], shadows: Iterable[ShadowView]
+) -> set[str]:
+    """The UIDs of those that wait for a place."""
+    found = {one.uid for one in shares if one.node is None} | {one.uid for one in pending}
+    return found | {one.uid for one in shadows if one.place is None}
 
 
 async def find(client: KubeClient, ref: Ref) -> Object | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -76,7 +77,8 @@ class Memory:
     """`announced`: (uid, reason) of events. `contested`: UIDs of shadow pods that somebody used
     when asked live. `refused`: (quota, devices) of shadow pods that the API server refused.
     `tried`: what was done on a guess, and the UID of whom it was to help. `gone`: what was missing
-    when asked live, until when that is believed. `free_since`: since when 1, 2, … devices of a
+    when asked live, until when that is believed. `taken`: whole cards that other pods had on a
+    node, until when that is believed. `free_since`: since when 1, 2, … devices of a
     resource have been free on a node."""
 
     announced: set[tuple[str, str]] = field(default_factory=set)
@@ -88,6 +90,7 @@ class Memory:
     )
     tried: Beliefs[str] = field(default_factory=lambda: Beliefs(TRIED_FIRST_S, TRIED_MOST_S))
     gone: dict[str, float] = field(default_factory=dict)
+    taken: dict[str, tuple[float, Counter[str]]] = field(default_factory=dict)
     free_since: dict[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)
 
     def note_free(self, free: Mapping[tuple[str, str], int], at: datetime) -> None:

@@ -26,14 +26,16 @@ from mizar_core.names import (
     parse_resource,
 )
 from mizar_core.planning.fit import Taint
+from mizar_core.planning.giving_way import lacks_cards
 from mizar_core.planning.snapshot import (
     CardsOnNode,
     NodeView,
+    PendingView,
     PodView,
     ShadowView,
     ShareView,
 )
-from mizar_core.pod_requests import devices_asked
+from mizar_core.pod_requests import cards_asked, devices_asked, is_card
 from mizar_kube.kinds import Object
 from mizar_operator.needs import KUBERNETES_OWN, groups_of, needs_of
 
@@ -177,6 +179,27 @@ def share_view(obj: Object) -> SharePod | None:
     return SharePod(tuple((_prefix(one.resource), one) for one in views))
 
 
+def pending_view(obj: Object) -> PendingView | None:
+    """A pod that the scheduler refuses for want of whole cards; None for all others."""
+    meta, spec = obj["metadata"], obj["spec"]
+    scheduled = _condition(obj.get("status") or {}, "PodScheduled")
+    message = _unschedulable(scheduled)
+    cards = cards_asked(spec) if message and not spec.get("nodeName") else {}
+    lacking = tuple(one for one in cards.items() if lacks_cards(message, one[0]))
+    if not lacking or "deletionTimestamp" in meta:
+        return None
+    labels = meta.get("labels") or {}
+    return PendingView(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        created=_time(meta.get("creationTimestamp")) or EPOCH,
+        cards=lacking,
+        needs=needs_of(spec),
+        pool=labels.get(LABEL_POOL, "") if labels.get(LABEL_SHADOW_POD) == "true" else "",
+    )
+
+
 def node_view(obj: Object) -> NodeView:
     """A node, with the cards of whatever resources a pool could name."""
     meta, status = obj["metadata"], obj.get("status") or {}
@@ -205,13 +228,8 @@ def _cards(status: Json) -> dict[str, CardsOnNode]:
     return {
         name: CardsOnNode(int(count), int(allocatable.get(name, 0)))
         for name, count in sorted((status.get("capacity") or {}).items())
-        if _is_card(name) and str(count).isdigit() and int(count) > 0
+        if is_card(name) and str(count).isdigit() and int(count) > 0
     }
-
-
-def _is_card(resource: str) -> bool:
-    ours = parse_resource(resource) is not None
-    return "/" in resource and not ours and not resource.startswith("attachable-volumes")
 
 
 def _controller(meta: Json) -> str:

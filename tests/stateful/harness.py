@@ -13,7 +13,7 @@ from mizar_kube.errors import KubeError
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object
 from mizar_kube.queue import WorkQueue
 from mizar_kube.store import key_of
 from mizar_operator.apply import Applier
@@ -100,7 +100,12 @@ class Harness:
         return [caches.pools, caches.quotas, caches.shadows, caches.pods, caches.nodes]
 
     def _fill(self, kind: Kind, informer: Informer[Any] | KopfStore[Any]) -> None:
-        found = list(self.model.api.all(kind))
+        self._put(list(self.model.api.all(kind)), informer)
+        if kind == POD:
+            unbound = [one for one in self.model.api.all(POD) if not one["spec"].get("nodeName")]
+            self._put(unbound, self.caches.pending)
+
+    def _put(self, found: list[Object], informer: Informer[Any] | KopfStore[Any]) -> None:
         for obj in found:
             informer._store.put(copy.deepcopy(obj), even_older=True)
         informer._store.keep_only(key_of(obj) for obj in found)

@@ -123,6 +123,10 @@ class Model:
             }
         )
 
+    def add_whole(self, namespace: str, name: str, cards: int) -> None:
+        """A pod that asks for whole cards."""
+        self.add_share(namespace, name, PHYSICAL_RESOURCE, cards)
+
     # Kubernetes.
 
     def schedule(self) -> None:
@@ -163,7 +167,7 @@ class Model:
                     "type": "PodScheduled",
                     "status": "False",
                     "reason": "Unschedulable",
-                    "message": "0/2 nodes are available",
+                    "message": f"0/2 nodes are available: 2 Insufficient {PHYSICAL_RESOURCE}",
                     "lastTransitionTime": self.api.now,
                 }
             ]
@@ -187,9 +191,9 @@ class Model:
 
     def _start(self, state: NodeState, pod: Object) -> bool:
         uid = pod["metadata"]["uid"]
-        if _is_shadow(pod):
+        wanted = _asked(pod).get(PHYSICAL_RESOURCE)
+        if wanted is not None:
             free = [card for card in range(CARDS_PER_NODE) if card not in state.cards]
-            wanted = _asked(pod)[PHYSICAL_RESOURCE]
             if len(free) < wanted:
                 return False
             state.cards |= dict.fromkeys(free[:wanted], uid)

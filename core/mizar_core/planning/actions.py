@@ -43,10 +43,12 @@ class CreatePod:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Ask the node agent to take the devices out of use; `at`: when this was asked."""
+    """Ask the node agent to take the devices out of use; `at`: when this was asked. `why`: for
+    people."""
 
     shadow: Key
     at: datetime
+    why: str = "its devices go out of use"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ class Draft:
         self.bound = _bound(snapshot.shares)
         self._waiting = _waiting(snapshot.shares)
         self.free_since = snapshot.free_since
+        self.pending = snapshot.pending
+        self.taken = snapshot.taken
         self.tried = set(snapshot.tried)
         self.tries: list[Try] = []
         self._on_node: defaultdict[tuple[str, str], list[ShadowView]] = defaultdict(list)

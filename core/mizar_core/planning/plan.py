@@ -18,10 +18,11 @@ from mizar_core.planning.demand import Outcome, keep_warm, meet
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict import AGAIN_AFTER, evict
 from mizar_core.planning.figures import quota_figures
+from mizar_core.planning.giving_way import give_way
 from mizar_core.planning.lifecycle import finish_drains, settle
 from mizar_core.planning.passed import free_now, next_look
 from mizar_core.planning.protection import protect
-from mizar_core.planning.reap import idle_until, reap, retire_surplus
+from mizar_core.planning.reap import Spare, idle_until, reap, retire_surplus
 from mizar_core.planning.recarve import recarve
 from mizar_core.planning.snapshot import ShadowView, Snapshot
 from mizar_core.planning.stages import Stage, stage_of
@@ -81,8 +82,10 @@ def _round(draft: Draft) -> dict[str, Outcome]:
     keep_warm(draft)
     outcomes = {resource: meet(draft, resource) for resource in draft.resources()}
     finish_drains(draft)
+    spare = Spare(draft, outcomes)
     for resource, outcome in outcomes.items():
-        reap(draft, resource, outcome)
+        reap(draft, resource, outcome, spare)
+    give_way(draft, outcomes, spare)
     return outcomes
 
 
@@ -107,9 +110,7 @@ def _event(
         case CreateShadow():
             return _created(draft, action)
         case Drain():
-            return shadow_event(
-                before[action.shadow], EventReason.SHADOW_DRAINING, "its devices go out of use"
-            )
+            return shadow_event(before[action.shadow], EventReason.SHADOW_DRAINING, action.why)
         case DeleteShadow():
             return _deleted(draft, before[action.shadow])
         case _:

@@ -3,7 +3,7 @@ needs at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from mizar_core.models import idle_timeout_of
@@ -18,7 +18,7 @@ from mizar_core.planning.stages import UNPLACED, Stage
 
 def retire_surplus(draft: Draft) -> None:
     """Drain what no quota allows any more, as far as it is idle; what is in use stays."""
-    for shadow in _by_idleness(draft, draft.shadows.values()):
+    for shadow in by_idleness(draft, draft.shadows.values()):
         if not draft.is_live(shadow):
             continue
         if _over_max(draft, shadow) or _over_cards(draft, shadow):
@@ -36,16 +36,47 @@ def _over_cards(draft: Draft, shadow: ShadowView) -> bool:
     return ceiling is not None and draft.usage.live.cards[shadow.quota_key] > ceiling
 
 
-def reap(draft: Draft, resource: str, outcome: Outcome) -> None:
+class Spare:
+    """Devices that nobody waits for, per resource and node, less those of what is drained."""
+
+    def __init__(self, draft: Draft, outcomes: Mapping[str, Outcome]) -> None:
+        self._draft = draft
+        self._left = {
+            (resource, node): min(left, outcome.placement.left_soon[node])
+            for resource, outcome in outcomes.items()
+            for node, left in outcome.placement.left_now.items()
+        }
+
+    def has(self, shadow: ShadowView, beside: Iterable[ShadowView] = ()) -> bool:
+        """Whether nobody needs the shadow pod's devices, were those `beside` it gone as well. On a
+        node that takes no pods nobody does."""
+        node = self._draft.nodes.get(shadow.place or "")
+        if node is None or not node.available:
+            return True
+        others = sum(one.healthy for one in beside if _pot(one) == _pot(shadow))
+        return self._left.get(_pot(shadow), 0) - others >= shadow.healthy
+
+    def take(self, shadow: ShadowView) -> None:
+        """The shadow pod is drained."""
+        if _pot(shadow) in self._left:
+            self._left[_pot(shadow)] -= shadow.healthy
+
+
+def _pot(shadow: ShadowView) -> tuple[str, str]:
+    return shadow.resource, shadow.place or ""
+
+
+def reap(draft: Draft, resource: str, outcome: Outcome, spare: Spare) -> None:
     """Drain what has been idle for too long, and drop what waits for cards that nobody needs."""
-    for shadow in _by_idleness(draft, draft.of_resource(resource)):
+    for shadow in by_idleness(draft, draft.of_resource(resource)):
         stage = draft.stages[shadow.key]
-        if not draft.is_live(shadow) or not _above_min(draft, shadow):
+        if not draft.is_live(shadow) or not is_above_min(draft, shadow):
             continue
         if stage in UNPLACED:
             _drop_unneeded(draft, shadow, outcome.placement)
-        elif stage is Stage.READY and is_overdue(draft, shadow):
-            _drain_unneeded(draft, shadow, outcome.placement)
+        elif stage is Stage.READY and is_overdue(draft, shadow) and spare.has(shadow):
+            spare.take(shadow)
+            draft.do(Drain(shadow.key, draft.now))
 
 
 def idle_until(draft: Draft, shadow: ShadowView) -> datetime | None:
@@ -62,10 +93,16 @@ def is_overdue(draft: Draft, shadow: ShadowView) -> bool:
     return until is not None and until <= draft.now
 
 
-def _above_min(draft: Draft, shadow: ShadowView) -> bool:
-    offer = draft.offers.of(shadow.quota_key, shadow.devices)
+def is_above_min(draft: Draft, shadow: ShadowView, beside: Iterable[ShadowView] = ()) -> bool:
+    """Whether its quota's minimum is kept without it and those `beside` it."""
+    offer, shape = draft.offers.of(shadow.quota_key, shadow.devices), _shape(shadow)
     least = offer.limits.min if offer else 0
-    return draft.usage.live.shadows[shadow.quota_key, shadow.devices] > least
+    others = sum(_shape(one) == shape for one in beside)
+    return draft.usage.live.shadows[shape] - others > least
+
+
+def _shape(shadow: ShadowView) -> tuple[Key, int]:
+    return shadow.quota_key, shadow.devices
 
 
 def _drop_unneeded(draft: Draft, shadow: ShadowView, placement: Placement) -> None:
@@ -74,18 +111,7 @@ def _drop_unneeded(draft: Draft, shadow: ShadowView, placement: Placement) -> No
         draft.do(DeleteShadow(shadow.key))
 
 
-def _drain_unneeded(draft: Draft, shadow: ShadowView, placement: Placement) -> None:
-    node = draft.nodes.get(shadow.place or "")
-    if node is not None and node.available:
-        spare = min(placement.left_now[node.name], placement.left_soon[node.name])
-        if spare < shadow.healthy:
-            return
-        placement.left_now[node.name] -= shadow.healthy
-        placement.left_soon[node.name] -= shadow.healthy
-    draft.do(Drain(shadow.key, draft.now))
-
-
-def _by_idleness(draft: Draft, shadows: Iterable[ShadowView]) -> list[ShadowView]:
+def by_idleness(draft: Draft, shadows: Iterable[ShadowView]) -> list[ShadowView]:
     """Those without a node first (the youngest first: it waits behind the others), then the
     longest idle."""
 

@@ -175,6 +175,25 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingView:
+    """A pod that the scheduler refuses for want of whole cards: so many of each resource. `pool`:
+    of which pool, where it is a shadow pod's."""
+
+    namespace: str
+    name: str
+    uid: str
+    created: datetime
+    cards: tuple[tuple[str, int], ...]
+    needs: Needs = NO_NEEDS
+    pool: str = ""
+
+    @property
+    def key(self) -> Key:
+        """(namespace, name)."""
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The API server refuses shadow pods of this quota and profile: a ResourceQuota, a missing
     RuntimeClass, a policy, a webhook. In a snapshot until it is time to try again."""
@@ -200,6 +219,8 @@ class Snapshot:
     `missing_classes`: RuntimeClasses that pools name and that don't exist. `refused`: what the API
     server refused and is not to be asked again yet. `free_since`: since when 1, 2, … devices of a
     resource have been free on a node. `tried`: what was tried in vain a moment ago, see `Try`.
+    `taken`: cards of a physical resource on a node that pods other than shadow pods have, where
+    somebody looked.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -212,3 +233,5 @@ class Snapshot:
     refused: tuple[Refused, ...] = ()
     free_since: Mapping[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)
     tried: frozenset[str] = frozenset()
+    pending: tuple[PendingView, ...] = ()
+    taken: Mapping[tuple[str, str], int] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from mizar_core.planning.offers import resource_of
 from mizar_core.planning.snapshot import (
     CardsOnNode,
     NodeView,
+    PendingView,
     PodView,
     Refused,
     ShadowView,
@@ -32,7 +33,7 @@ TAINTS = (Taint("team", "a", "NoSchedule"), Taint("nvidia.com/gpu", "", "NoSched
 APART = (
     '{"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}'
 )
-TRIED = tuple(f"carry/uid-owner/{resource}" for resource in RESOURCES)
+TRIED = (*(f"carry/uid-owner/{resource}" for resource in RESOURCES), "room/uid-whole-0")
 PROFILES = [
     {"devices": 2, "cards": 1},
     {"devices": 4, "cards": 2},
@@ -181,7 +182,7 @@ def pods(draw: st.DrawFn, nodes: list[str]) -> PodView | None:
         return None
     deleting = draw(st.integers(0, 7)) == 0
     if kind in ("unbound", "stuck"):
-        message = "0/2 nodes are available" if kind == "stuck" else None
+        message = "0/2 nodes: 2 Insufficient nvidia.com/gpu" if kind == "stuck" else None
         return PodView(unschedulable=message, deleting=deleting)
     return PodView(
         uid="uid-pod",
@@ -327,7 +328,17 @@ def snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
         refused=draw(refusals(owners)),
         free_since=draw(_free_since(node_names)),
         tried=draw(st.frozensets(st.sampled_from(TRIED), max_size=2)),
+        pending=tuple(draw(_pending(i)) for i in range(draw(st.integers(0, 2)))),
+        taken=draw(st.sampled_from([{}, {("nvidia.com/gpu", "n1"): 1}])),
     )
+
+
+@st.composite
+def _pending(draw: st.DrawFn, index: int) -> PendingView:
+    """A pod that waits for whole cards."""
+    cards = (("nvidia.com/gpu", draw(st.integers(1, 3))),)
+    name = f"whole-{index}"
+    return PendingView("team-z", name, f"uid-{name}", at(index), cards, draw(_needs))
 
 
 @st.composite

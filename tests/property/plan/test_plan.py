@@ -63,6 +63,7 @@ def test_order_does_not_matter(snapshot: Snapshot, random: Random) -> None:
         shares=shuffled(snapshot.shares),
         nodes=shuffled(snapshot.nodes),
         refused=shuffled(snapshot.refused),
+        pending=shuffled(snapshot.pending),
     )
     assert plan(other, NOW) == plan(snapshot, NOW)
 

@@ -10,6 +10,7 @@ from mizar_core.names import ANNOTATION_DRAIN
 from mizar_kube.errors import Conflict, Forbidden
 from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import telling
+from mizar_operator.caches import follow
 from stateful.harness import KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
@@ -327,6 +328,40 @@ def test_deleting_a_shadow_pod_drains_it_first(model: Model, operator: Harness) 
     for _ in range(8):
         _round(model, operator)
     assert _shadows(model) == []
+
+
+@pytest.mark.parametrize("cards", [1, 2])
+def test_an_idle_shadow_pod_gives_way_to_a_pod_that_asks_for_whole_cards(
+    model: Model, operator: Harness, cards: int
+) -> None:
+    """Long before its idle timeout; of the node's two cards one is free."""
+    _ready_shadow(model, operator)
+    one = model.api.find(POD, "one", "team-a")
+    assert one is not None
+    model.api.start_delete(one)
+    _round(model, operator)
+    if cards == 1:
+        model.add_whole("team-z", "first", 1)
+    model.add_whole("team-z", "whole", cards)
+    for _ in range(8):
+        _round(model, operator)
+    whole = model.api.find(POD, "whole", "team-z")
+    assert whole is not None
+    assert whole["spec"].get("nodeName") == "n1"
+    assert _shadows(model) == []
+
+
+def test_who_waits_for_whole_cards_makes_work_for_the_pools_of_such_cards(
+    model: Model, operator: Harness
+) -> None:
+    operator.sync(KINDS)
+    follow(operator.caches, operator.queue.add)
+    operator.work()
+    assert len(operator.queue) == 0
+    model.add_whole("team-z", "whole", 3)
+    model.schedule()
+    operator.sync([POD])
+    assert len(operator.queue) == 1
 
 
 def test_a_quota_of_no_pool_says_so(model: Model, operator: Harness) -> None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from mizar_core.planning.snapshot import CardsOnNode
-from mizar_operator.views import HolderPod, SharePod, node_view, pod_view, shadow_view
+from mizar_core.planning.fit import Taint
+from mizar_core.planning.snapshot import CardsOnNode, NodeView
+from mizar_operator.views import HolderPod, SharePod, node_view, pending_view, pod_view, shadow_view
 
 GPU = "team-a.mizar.share/gpu.2"
 
@@ -67,6 +68,35 @@ def test_what_the_scheduler_says() -> None:
     assert pod.demands[0][1].unschedulable == "0/1 nodes"
 
 
+def _whole(message: str, **meta: Any) -> dict[str, Any]:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+    }
+    limits = {"nvidia.com/gpu": "2", "cpu": "1"}
+    return _share(
+        meta=meta,
+        spec={"containers": [{"name": "c", "resources": {"limits": limits}}]},
+        status={"conditions": [condition]},
+    )
+
+
+def test_a_pod_that_waits_for_whole_cards() -> None:
+    view = pending_view(_whole("0/1 nodes are available: 1 Insufficient nvidia.com/gpu."))
+    assert view is not None
+    assert (view.cards, view.pool) == ((("nvidia.com/gpu", 2),), "")
+    labels = {"mizar.share/shadow-pod": "true", "mizar.share/pool": "p"}
+    of_shadow = pending_view(_whole("1 Insufficient nvidia.com/gpu.", labels=labels))
+    assert of_shadow is not None and of_shadow.pool == "p"
+
+
+def test_pods_that_wait_for_something_else() -> None:
+    assert pending_view(_whole("0/1 nodes are available: 1 Insufficient cpu.")) is None
+    assert pending_view(_share()) is None
+
+
 def test_a_damaged_carve_is_no_reason_to_forget_the_pod() -> None:
     pod = pod_view(
         {
@@ -98,6 +128,22 @@ def test_a_node_and_its_cards() -> None:
     )
     assert node.cards == {"nvidia.com/gpu": CardsOnNode(4, 3)}
     assert not node.available
+
+
+def test_taints_of_people_and_of_kubernetes() -> None:
+    def view(*taints: str) -> NodeView:
+        spec = {"taints": [{"key": key, "effect": effect} for key, _, effect in map(_cut, taints)]}
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        return node_view({"metadata": {"name": "n1"}, "spec": spec, "status": ready})
+
+    mine = view("team:NoSchedule", "soft:PreferNoSchedule")
+    assert mine.available and mine.taints == {Taint("team", "", "NoSchedule")}
+    pressed = view("node.kubernetes.io/disk-pressure:NoSchedule")
+    assert not pressed.available and not pressed.taints
+
+
+def _cut(taint: str) -> tuple[str, str, str]:
+    return taint.partition(":")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,135 @@
+"""Idle shadow pods that give way at once to whoever waits for want of cards: pods that ask for
+whole cards, and shadow pods of others that share pods wait for. No more of them than it takes, only
+where it helps, and never below what a quota keeps warm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from mizar_core.planning.actions import Drain
+from mizar_core.planning.demand import Outcome
+from mizar_core.planning.draft import Draft
+from mizar_core.planning.figures import held_per_node
+from mizar_core.planning.fit import Needs, fits
+from mizar_core.planning.reap import Spare, by_idleness, is_above_min
+from mizar_core.planning.snapshot import Key, NodeView, ShadowView, Try
+from mizar_core.planning.stages import Stage
+
+
+@dataclass(frozen=True)
+class Want:
+    """Somebody whom the scheduler refuses for want of `cards` cards of a physical resource."""
+
+    since: datetime | None
+    key: Key
+    uid: str
+    resource: str
+    cards: int
+    needs: Needs
+
+    @property
+    def room(self) -> Try:
+        """Making room for it: once, then not again for a while, since cards take time to come free
+        and others may take them."""
+        return Try(f"room/{self.uid}", self.uid)
+
+    @property
+    def order(self) -> tuple[bool, float, Key]:
+        """Whole-card pods first, the oldest first; then shadow pods."""
+        return self.since is None, self.since.timestamp() if self.since else 0.0, self.key
+
+
+def lacks_cards(message: str | None, resource: str) -> bool:
+    """Whether the scheduler says that a pod waits for cards, among other things."""
+    return f"Insufficient {resource}" in (message or "")
+
+
+def give_way(draft: Draft, outcomes: dict[str, Outcome], spare: Spare) -> None:
+    """Drain what is idle where somebody else needs the cards."""
+    wants = [one for one in _wants(draft, outcomes) if one.room.what not in draft.tried]
+    idle = {resource: _idle(draft, resource) for resource in {one.resource for one in wants}}
+    for want in sorted(wants, key=lambda one: one.order):
+        victims = _victims(draft, want, idle[want.resource], spare)
+        for shadow in victims:
+            spare.take(shadow)
+            draft.do(Drain(shadow.key, draft.now, why="its cards go to a pod that waits for them"))
+        if victims:
+            draft.attempt(want.room)
+
+
+def _wants(draft: Draft, outcomes: dict[str, Outcome]) -> Iterator[Want]:
+    known = {pool.spec.physical_resource for pool in draft.pools.values()}
+    for pod in draft.pending:
+        for resource, cards in pod.cards:
+            if resource in known and pod.pool not in draft.pools:
+                yield Want(pod.created, pod.key, pod.uid, resource, cards, pod.needs)
+    for outcome in outcomes.values():
+        for key in outcome.placement.relied_on:
+            shadow = draft.shadows[key]
+            resource = draft.pools[shadow.pool].spec.physical_resource
+            if lacks_cards(shadow.unschedulable, resource) and shadow.pod is not None:
+                yield Want(None, key, shadow.uid, resource, shadow.cards, shadow.pod.needs)
+
+
+def _victims(
+    draft: Draft, want: Want, idle: dict[str, list[ShadowView]], spare: Spare
+) -> list[ShadowView]:
+    """The fewest cards' worth of idle shadow pods on one node that make room enough."""
+    held, best = held_per_node(draft) if want.cards > 1 and idle else {}, list[ShadowView]()
+    for name, shadows in idle.items():
+        node = draft.nodes[name]
+        if not fits(want.needs, node):
+            continue
+        lacking = want.cards - _free(draft, node, want.resource, held.get(name, 0))
+        found = _enough(draft, shadows, lacking, spare)
+        if found and (not best or _cards(found) < _cards(best)):
+            best = found
+        if _cards(best) == 1:
+            break
+    return best
+
+
+def _cards(shadows: Iterable[ShadowView]) -> int:
+    return sum(one.cards for one in shadows)
+
+
+def _free(draft: Draft, node: NodeView, resource: str, held: int) -> int:
+    """Cards that nobody has on a node, as far as is known. Fewer than are asked for, or the
+    scheduler would not have refused."""
+    taken = draft.taken.get((resource, node.name))
+    return 0 if taken is None else max(0, node.cards[resource].healthy - held - taken)
+
+
+def _idle(draft: Draft, resource: str) -> dict[str, list[ShadowView]]:
+    """Shadow pods that nobody uses, the longest idle first, by available nodes in order of name."""
+    found: dict[str, list[ShadowView]] = {}
+    for shadow in by_idleness(draft, draft.shadows.values()):
+        node = draft.nodes.get(shadow.place or "")
+        if node is None or not node.available or not _is_idle(draft, shadow):
+            continue
+        if draft.pools[shadow.pool].spec.physical_resource == resource:
+            found.setdefault(node.name, []).append(shadow)
+    return {name: found[name] for name in sorted(found)}
+
+
+def _is_idle(draft: Draft, shadow: ShadowView) -> bool:
+    idle = draft.stages[shadow.key] is Stage.READY and not shadow.held and not shadow.contested
+    return idle and shadow.idle_since is not None and draft.is_live(shadow)
+
+
+def _enough(
+    draft: Draft, shadows: Iterable[ShadowView], lacking: int, spare: Spare
+) -> list[ShadowView]:
+    """Those of the shadow pods that can be spared, until they have the cards; none if they never
+    do."""
+    chosen: list[ShadowView] = []
+    for shadow in shadows:
+        if not _is_idle(draft, draft.shadows[shadow.key]):
+            continue
+        if is_above_min(draft, shadow, beside=chosen) and spare.has(shadow, beside=chosen):
+            chosen.append(shadow)
+            if _cards(chosen) >= lacking:
+                return chosen
+    return []

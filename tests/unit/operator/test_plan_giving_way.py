@@ -1,0 +1,120 @@
+"""Idle shadow pods give way at once, before their idle timeout, to who waits for want of cards."""
+
+from dataclasses import replace
+from typing import Any
+
+from mizar_core.names import EventReason
+from mizar_core.planning import Snapshot, plan
+from mizar_core.planning.actions import Drain, EmitEvent
+from mizar_core.planning.fit import Needs, Taint
+from mizar_core.planning.snapshot import PendingView, PodView
+from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
+from support.planned import actions, small
+
+CARDS = "nvidia.com/gpu"
+NO_CARDS = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+WEST = Needs(selector=frozenset({("zone", "west")}))
+
+
+def _pending(name: str = "whole", cards: int = 1, **fields: Any) -> PendingView:
+    made = PendingView("team-z", name, f"uid-{name}", at(3), ((CARDS, cards),))
+    return replace(made, **fields)
+
+
+def _idle(count: int = 2, **parts: Any) -> Snapshot:
+    """So many idle shadow pods on a node, the last idle for the longest."""
+    shadows = tuple(ready(f"shadow-2-{i}", sequence=i, idle_since=at(10 + i)) for i in range(count))
+    return small(**{"shadows": shadows, "pending": (_pending(),), **parts})
+
+
+def _drained(snapshot: Snapshot) -> list[str]:
+    return [one.shadow[1] for one in actions(Drain, snapshot)]
+
+
+def test_nothing_gives_way_to_nobody() -> None:
+    assert _drained(_idle(pending=())) == []
+
+
+def test_the_longest_idle_gives_way_to_a_pod_that_asks_for_a_whole_card() -> None:
+    snapshot = _idle()
+    assert _drained(snapshot) == ["shadow-2-1"]
+    (event,) = [one for one in actions(EmitEvent, snapshot) if one.kind == "ShadowPod"]
+    assert event.reason is EventReason.SHADOW_DRAINING
+    assert "waits for them" in event.message
+    assert [one.about for one in plan(snapshot, NOW).tries] == ["uid-whole"]
+
+
+def test_once_for_each_who_waits() -> None:
+    """Until its card is free the pod still waits; a second shadow pod would go for nothing."""
+    assert _drained(_idle(tried=frozenset({"room/uid-whole"}))) == []
+    two = (_pending(), _pending("other"))
+    assert len(_drained(_idle(3, pending=two))) == 2
+    assert len(_drained(_idle(3, pending=two, tried=frozenset({"room/uid-whole"})))) == 1
+
+
+def test_what_is_held_or_waited_for_stays() -> None:
+    held = (ready(holders=(("team-a", "p"),), idle_since=None),)
+    assert _drained(_idle(shadows=held)) == []
+    assert _drained(_idle(shares=(waiting("p", 2), waiting("q", 2)))) == []
+    two = (_pending(), _pending("other"))
+    assert len(_drained(_idle(shares=(waiting("p", 2),), pending=two))) == 1
+
+
+def test_the_minimum_stays_warm() -> None:
+    quotas = (quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 4}]),)
+    assert len(_drained(_idle(quotas=quotas, pending=(_pending(), _pending("other"))))) == 1
+
+
+def test_only_where_it_helps() -> None:
+    assert _drained(_idle(pending=(_pending(needs=WEST),))) == []
+    assert _drained(_idle(nodes=(node("n1", available=False),))) == []
+    tainted = replace(node("n1"), taints=frozenset({Taint("team", "a", "NoSchedule")}))
+    assert _drained(_idle(nodes=(tainted,))) == []
+    assert _drained(_idle(pending=(replace(_pending(), cards=(("amd.com/gpu", 1),)),))) == []
+
+
+def test_several_cards_come_from_one_node_or_not_at_all() -> None:
+    shadows = (ready("shadow-2-a"), ready("shadow-2-b", "n2"), ready("shadow-2-c", "n2"))
+    nodes = (node("n1"), node("n2"))
+    wide = (_pending(cards=2),)
+    assert set(_drained(_idle(shadows=shadows, nodes=nodes, pending=wide))) == {
+        "shadow-2-b",
+        "shadow-2-c",
+    }
+    assert _drained(_idle(shadows=shadows[:2], nodes=nodes, pending=wide)) == []
+
+
+def test_cards_that_are_free_beside_it_count_where_somebody_looked() -> None:
+    """Four cards: one idle shadow pod's, two of others, one free."""
+    wide = (_pending(cards=2),)
+    assert _drained(_idle(1, pending=wide, taken={(CARDS, "n1"): 2})) == ["shadow-2-0"]
+    assert _drained(_idle(1, pending=wide, taken={(CARDS, "n1"): 3})) == []
+    three = (_pending(cards=3),)
+    assert len(_drained(_idle(2, pending=three, taken={(CARDS, "n1"): 0}))) == 1
+
+
+def test_it_gives_way_to_another_tenants_shadow_pod_that_somebody_waits_for() -> None:
+    stuck = shadow(
+        "shadow-2-z", namespace="team-b", pod=PodView(unschedulable=NO_CARDS), uid="uid-stuck"
+    )
+    asks = waiting("b", resource="team-b.mizar.share/gpu.2", namespace="team-b")
+    snapshot = _idle(
+        quotas=(quota("team-a", profiles=[{"devices": 2, "max": 4}]), quota("team-b")),
+        pending=(),
+        shadows=(ready(), stuck),
+        shares=(asks,),
+    )
+    assert _drained(snapshot) == ["shadow-2-aaaaa"]
+    full = replace(stuck, pod=PodView(unschedulable="0/2 nodes: 2 Insufficient memory."))
+    assert _drained(replace(snapshot, shadows=(ready(), full))) == [], "cards would not help"
+    assert _drained(replace(snapshot, shares=())) == [], "nobody needs it"
+
+
+def test_a_shadow_pod_of_a_pool_that_is_planned_elsewhere_is_a_pod_like_others() -> None:
+    assert _drained(_idle(pending=(_pending(pool="elsewhere"),)))
+    assert not _drained(_idle(pending=(_pending(pool="pool"),))), "its own plan speaks for it"
+
+
+def test_another_resource_for_whole_cards() -> None:
+    pools = (pool(physicalResource="amd.com/gpu"),)
+    assert _drained(_idle(pools=pools)) == []
