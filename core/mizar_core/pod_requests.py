@@ -80,6 +80,14 @@ def devices_asked(spec: Spec) -> dict[str, int]:
     return _asked(spec, _is_device)
 
 
+def devices_kept(spec: Spec) -> dict[str, int]:
+    """Devices per resource that a pod's containers have once its init containers have ended."""
+    sidecars = [
+        one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"
+    ]
+    return _asked({"containers": [*sidecars, *(spec.get("containers") or ())]}, _is_device)
+
+
 def cards_asked(spec: Spec) -> dict[str, int]:
     """Whole cards per physical resource that the scheduler sets aside for a pod: all extended
     resources that are not Mizar's, since any may be some pool's."""

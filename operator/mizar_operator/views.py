@@ -35,7 +35,7 @@ from mizar_core.planning.snapshot import (
     ShadowView,
     ShareView,
 )
-from mizar_core.pod_requests import cards_asked, devices_asked, is_card
+from mizar_core.pod_requests import cards_asked, devices_asked, devices_kept, is_card
 from mizar_kube.kinds import Object
 from mizar_operator.needs import KUBERNETES_OWN, groups_of, needs_of
 
@@ -155,6 +155,8 @@ def share_view(obj: Object) -> SharePod | None:
         return None
     scheduled = _condition(status, "PodScheduled") if node is None else {}
     unschedulable = _unschedulable(scheduled)
+    initialized = _condition(status, "Initialized").get("status") == "True"
+    kept = devices_kept(spec) if initialized and spec.get("initContainers") else None
     needs, groups, owner = needs_of(spec), groups_of(obj), _controller(meta)
     views = (
         ShareView(
@@ -168,6 +170,7 @@ def share_view(obj: Object) -> SharePod | None:
             needs=needs,
             groups=groups,
             owner=owner,
+            after_init=kept.get(resource, 0) if kept is not None else None,
             unschedulable=unschedulable,
             unschedulable_since=_time(scheduled.get("lastTransitionTime"))
             if unschedulable

@@ -193,7 +193,7 @@ class CardCounts(Model):
     """On all nodes of the pool."""
 
     held: Count = 0
-    """By shadow pods."""
+    """By the pool's shadow pods."""
 
     healthy: Count = 0
     """Fit for use."""

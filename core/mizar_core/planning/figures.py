@@ -90,8 +90,9 @@ def _takes_first(draft: Draft, shadow: ShadowView) -> tuple[bool, int, Key]:
 
 
 def pool_figures(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCounts, ...]]:
-    """The pool's cards: all of its nodes', those held by shadow pods of any pool, per model."""
-    held, resource = held_per_node(draft), pool.spec.physical_resource
+    """The pool's cards: all of its nodes', those that its own shadow pods hold, per model. Nodes
+    may be in several pools; each says what is its own doing."""
+    held, resource = held_per_node(draft, pool.metadata.name), pool.spec.physical_resource
     models: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for node in draft.nodes.values():
         if in_pool(node, pool):
@@ -108,11 +109,13 @@ def pool_figures(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCo
     return CardCounts(lost=lost, **sums), tuple(per_model[:MODELS_MAX])
 
 
-def held_per_node(draft: Draft) -> Counter[str]:
-    """Cards that shadow pods hold, per node."""
+def held_per_node(draft: Draft, pool: str | None = None) -> Counter[str]:
+    """Cards that shadow pods hold, those of one pool or of all, per node."""
     held: Counter[str] = Counter()
     for key, shadow in draft.shadows.items():
         pod = shadow.pod
+        if pool is not None and shadow.pool != pool:
+            continue
         if pod is not None and pod.node is not None and draft.stages[key] is not Stage.LOST:
             held[pod.node] += shadow.cards
     return held

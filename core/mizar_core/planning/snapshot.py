@@ -123,6 +123,7 @@ class ShareView:
     """A share pod's demand for one resource: waiting while `node` is None, else bound. `deleting`:
     somebody ends it.
 
+    `after_init`: how many devices it keeps, where init containers that asked for more have ended.
     `groups`: names of sets of pods of which no two may be on one node. `owner`: the UID of what
     makes such pods, else its own.
 
@@ -140,6 +141,7 @@ class ShareView:
     needs: Needs = NO_NEEDS
     groups: frozenset[str] = frozenset()
     owner: str = ""
+    after_init: int | None = None
     unschedulable: str | None = None
     unschedulable_since: datetime | None = None
     deleting: bool = False
@@ -148,6 +150,11 @@ class ShareView:
     def key(self) -> Key:
         """(namespace, name)."""
         return self.namespace, self.name
+
+    @property
+    def owed(self) -> int:
+        """How many devices its containers have, or are about to get."""
+        return self.count if self.after_init is None else self.after_init
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def without_devices(others: Iterable[ShadowView], bound: Iterable[ShareView]) ->
         held.update(shadow.holders)
     asked: Counter[Key] = Counter()
     for share in bound:
-        asked[share.key] += share.count
+        asked[share.key] += share.owed
     return sorted(key for key, count in asked.items() if held[key] < count)
 
 

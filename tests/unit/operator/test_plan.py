@@ -265,6 +265,17 @@ def test_nothing_is_said_of_cards_of_unknown_size(mib: str | None) -> None:
 # What comes to an end.
 
 
+def test_who_asked_for_more_at_first_does_not_keep_another_shadow_pod() -> None:
+    """An init container had two devices, the main one has one: nobody is about to get the other."""
+    used = ready("shadow-2-used", holders=(("team-a", "p"),), idle_since=None)
+    gone = ready("shadow-2-gone", pod=None, deleting=True, healthy=0)
+    bound = replace(waiting("p", 2), node="n1")
+    snapshot = small(shadows=(used, gone), shares=(bound,))
+    assert not actions(RemoveFinalizer, snapshot)
+    later = replace(snapshot, shares=(replace(bound, after_init=1),))
+    assert [one.shadow[1] for one in actions(RemoveFinalizer, later)] == ["shadow-2-gone"]
+
+
 def test_a_broken_shadow_pod_is_drained_and_replaced() -> None:
     quotas = (quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}]),)
     broken = ready(broken=True, healthy=0, ready=False)
@@ -404,6 +415,18 @@ def test_no_shadow_pod_is_made_for_who_asks_for_more_than_one_has() -> None:
 
 
 # What people are told.
+
+
+def test_each_of_two_pools_on_the_same_nodes_holds_its_own_cards() -> None:
+    pools = (pool("mine"), pool("theirs"))
+    quotas = (quota("team-a", "a", "mine"), quota("team-a", "b", "theirs"))
+    shadows = (
+        ready("shadow-2-a", pool="mine", quota="a", quota_uid=""),
+        ready("shadow-2-b", pool="theirs", quota="b", quota_uid=""),
+        ready("shadow-2-c", pool="theirs", quota="b", quota_uid=""),
+    )
+    written = actions(WritePoolStatus, small(pools=pools, quotas=quotas, shadows=shadows))
+    assert {one.pool: one.status.cards.held for one in written} == {"mine": 1, "theirs": 2}
 
 
 def test_a_silent_agent_is_named() -> None:

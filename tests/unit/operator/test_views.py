@@ -55,6 +55,19 @@ def test_a_bound_pod_counts_until_it_is_gone() -> None:
     assert pod.demands[0][1].node == "n1"
 
 
+def test_what_a_pod_keeps_when_its_init_containers_have_ended() -> None:
+    def asks(name: str, count: str, **more: str) -> dict[str, Any]:
+        return {"name": name, "resources": {"limits": {GPU: count}}, **more}
+
+    init = [asks("side", "1", restartPolicy="Always"), asks("load", "3")]
+    spec = {"initContainers": init, "containers": [asks("c", "1")], "nodeName": "n1"}
+    for status, owed in (("False", 4), ("True", 2)):
+        ready = {"conditions": [{"type": "Initialized", "status": status}]}
+        pod = pod_view(_share(spec=spec, status=ready))
+        assert isinstance(pod, SharePod)
+        assert (pod.demands[0][1].count, pod.demands[0][1].owed) == (4, owed)
+
+
 def test_what_the_scheduler_says() -> None:
     condition = {
         "type": "PodScheduled",
