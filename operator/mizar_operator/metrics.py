@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter as Count
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from mizar_core.models import GPUPool, GPUQuotaStatus
-from mizar_core.planning.actions import Plan
+from mizar_core.models import GPUPool
+from mizar_core.planning import Plan, Snapshot
+from mizar_core.planning.membership import in_pool
 from mizar_core.planning.snapshot import Key
 from mizar_kube import probes
+from mizar_operator.series import Labels, Series
+from mizar_operator.views import HolderPod, SharePod
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+START_BUCKETS = (1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
 QUOTA_LABELS = ("namespace", "quota", "profile")
 
 
@@ -21,19 +26,36 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = probes.registry("operator")
         self.quota = {
-            name: Gauge(f"mizar_quota_{name}_devices", text, QUOTA_LABELS, registry=registry)
+            name: Series(f"mizar_quota_{name}", text, QUOTA_LABELS, registry)
             for name, text in (
-                ("ready", "Free devices minus those waited for."),
-                ("pipelining", "Devices of shadow pods on their way."),
-                ("in_use", "Devices that share pods have."),
-                ("waiting", "Devices that share pods wait for."),
+                ("ready_devices", "Free devices minus those waited for."),
+                ("pipelining_devices", "Devices of shadow pods on their way."),
+                ("in_use_devices", "Devices that share pods have."),
+                ("waiting_devices", "Devices that share pods wait for."),
+                ("shadow_pods", "Shadow pods."),
             )
         }
-        self.shadow_pods = Gauge(
-            "mizar_quota_shadow_pods", "Shadow pods.", QUOTA_LABELS, registry=registry
+        self.cards = Series("mizar_pool_cards", "Cards of the pool.", ["pool", "state"], registry)
+        self.node_cards = Series(
+            "mizar_node_cards", "Cards of a pool's node.", ["pool", "node", "health"], registry
         )
-        self.cards = Gauge(
-            "mizar_pool_cards", "Cards of the pool.", ["pool", "state"], registry=registry
+        self.shadow_pods = Series(
+            "mizar_shadow_pods", "Shadow pods by phase.", ["pool", "phase"], registry
+        )
+        self.waiting = Series(
+            "mizar_waiting_pods", "Share pods that wait, by why.", ["namespace", "reason"], registry
+        )
+        self.refused = Counter(
+            "mizar_shadow_pods_refused_total",
+            "Shadow pods that the API server refused to create.",
+            QUOTA_LABELS,
+            registry=registry,
+        )
+        self.start = Histogram(
+            "mizar_share_pod_start_seconds",
+            "From the creation of a share pod until its containers run.",
+            buckets=START_BUCKETS,
+            registry=registry,
         )
         self.reconcile = Histogram(
             "mizar_reconcile_duration_seconds",
@@ -49,29 +71,71 @@ class Metrics:
             "mizar_reconcile_failures_total", "Reconciles that failed.", registry=registry
         )
         self.leader = Gauge("mizar_leader", "1 while this replica leads.", registry=registry)
-        self._known: dict[str, set[tuple[str, str, str]]] = {}
+        self._quotas: dict[str, set[Key]] = {}
+        self._refused: set[tuple[str, str, str]] = set()
 
-    def planned(self, key: str, plan: Plan) -> None:
-        """Count a plan's actions and show its figures."""
+    def planned(self, key: str, snapshot: Snapshot, plan: Plan) -> None:
+        """Count a plan's actions, and show what is planned for a key."""
         for action in plan.actions:
             self.actions.labels(type(action).__name__).inc()
-        self._show(key, plan.quotas)
+        for name, gauge in self.quota.items():
+            gauge.show(key, _of_quotas(plan, name.removesuffix("_devices")))
+        self.cards.show(key, _of_pools(snapshot.pools))
+        self.node_cards.show(key, _of_nodes(snapshot))
+        phases = Count((one.pool, one.phase or "Pending") for one in snapshot.shadows)
+        self.shadow_pods.show(key, {(pool, str(phase)): n for (pool, phase), n in phases.items()})
+        self._forget_refusals(key, plan.quotas)
+        self.waiting.show(key, {(*labels,): n for labels, n in plan.waiting.items()})
 
-    def pool(self, pool: GPUPool) -> None:
-        """Show the cards of a pool."""
-        for state, count in pool.status.cards.model_dump(exclude={"usage"}).items():
-            self.cards.labels(pool.metadata.name, state).set(count)
+    def refusals(self, refused: Iterable[tuple[Key, int]]) -> None:
+        """Count what the API server refused, by quota and devices."""
+        for (namespace, name), devices in refused:
+            labels = namespace, name, str(devices)
+            self._refused.add(labels)
+            self.refused.labels(*labels).inc()
 
-    def _show(self, key: str, quotas: Mapping[Key, GPUQuotaStatus]) -> None:
-        shown = set()
-        for (namespace, name), status in quotas.items():
-            for one in status.profiles:
-                labels = namespace, name, str(one.devices)
-                shown.add(labels)
-                for figure, gauge in self.quota.items():
-                    gauge.labels(*labels).set(getattr(one, figure))
-                self.shadow_pods.labels(*labels).set(one.shadow_pods)
-        for labels in self._known.get(key, set()) - shown:
-            for gauge in (*self.quota.values(), self.shadow_pods):
-                gauge.remove(*labels)
-        self._known[key] = shown
+    def _forget_refusals(self, key: str, quotas: Mapping[Key, object]) -> None:
+        """Those of quotas that are gone."""
+        for namespace, name in self._quotas.get(key, set()) - set(quotas):
+            for labels in [one for one in self._refused if one[:2] == (namespace, name)]:
+                self.refused.remove(*labels)
+                self._refused.discard(labels)
+        self._quotas[key] = set(quotas)
+
+    def pod_changed(
+        self, old: HolderPod | SharePod | None, new: HolderPod | SharePod | None
+    ) -> None:
+        """Measure how long a share pod took, when it is seen to have begun to run."""
+        if not isinstance(old, SharePod) or not isinstance(new, SharePod) or old.running_at:
+            return
+        if new.running_at is not None:
+            created = new.demands[0][1].created
+            self.start.observe(max(0.0, (new.running_at - created).total_seconds()))
+
+
+def _of_quotas(plan: Plan, figure: str) -> Mapping[Labels, float]:
+    return {
+        (namespace, name, str(one.devices)): getattr(one, figure)
+        for (namespace, name), status in plan.quotas.items()
+        for one in status.profiles
+    }
+
+
+def _of_pools(pools: Iterable[GPUPool]) -> Mapping[Labels, float]:
+    return {
+        (pool.metadata.name, state): count
+        for pool in pools
+        for state, count in pool.status.cards.model_dump(exclude={"usage"}).items()
+    }
+
+
+def _of_nodes(snapshot: Snapshot) -> Mapping[Labels, float]:
+    found: dict[Labels, float] = {}
+    for pool in snapshot.pools:
+        for node in snapshot.nodes:
+            if in_pool(node, pool):
+                cards = node.cards[pool.spec.physical_resource]
+                labels = pool.metadata.name, node.name
+                found[*labels, "healthy"] = cards.healthy
+                found[*labels, "unhealthy"] = cards.total - cards.healthy
+    return found

@@ -8,38 +8,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mizar_core.names import LABEL_APART
-from mizar_core.planning.fit import Needs, Requirement, Term, Toleration
+from mizar_core.planning.fit import Apart, Needs, Requirement, Term, Toleration
 from mizar_kube.kinds import Object
 
 Json = Mapping[str, Any]
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-HOSTNAME = "kubernetes.io/hostname"
 NAME_FIELD = "metadata.name"
 
 KUBERNETES_OWN = "node.kubernetes.io/"
 """Taints of nodes that are not well or not wanted. Every pod gets tolerations of some of them."""
 
 
-def needs_of(spec: Json) -> Needs:
-    """What the pod with this spec asks of its node, as far as pod and node alone decide it."""
-    terms = _terms((spec.get("affinity") or {}).get("nodeAffinity") or {})
+def needs_of(obj: Json) -> Needs:
+    """What the pod asks of its node."""
+    spec = obj["spec"]
     return Needs(
         selector=frozenset((spec.get("nodeSelector") or {}).items()),
-        terms=terms,
+        terms=_terms((spec.get("affinity") or {}).get("nodeAffinity") or {}),
         tolerations=frozenset(_tolerations(spec)),
-        apart=frozenset(_canonical(one) for one in _apart(spec) if _is_foreign(one)),
-    )
-
-
-def groups_of(obj: Json) -> frozenset[str]:
-    """The sets of pods, the pod among them, of which no two may be on one node: those that its
-    required anti-affinity by hostname names, in its own namespace."""
-    meta, labels = obj["metadata"], obj["metadata"].get("labels") or {}
-    return frozenset(
-        f"{meta['namespace']}/{_canonical(one)}"
-        for one in _apart(obj["spec"])
-        if one.get("topologyKey") == HOSTNAME and _selects(one.get("labelSelector"), labels)
+        apart=frozenset(_apart(spec, obj["metadata"].get("labels") or {})),
     )
 
 
@@ -56,44 +44,45 @@ def placing(needs: Needs) -> Object:
     if terms := _with_names(needs):
         affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": terms}}
     if needs.apart:
-        affinity["podAntiAffinity"] = {REQUIRED: list(_apart_terms(needs.apart))}
+        affinity["podAntiAffinity"] = {REQUIRED: [_apart_term(one) for one in sorted(needs.apart)]}
     return {**spec, "affinity": affinity} if affinity else spec
 
 
 def apart_labels(needs: Needs) -> dict[str, str]:
-    """Labels by which shadow pods for share pods that must be apart keep apart themselves. The
-    share pods' own labels would make shadow pods endpoints of their Services."""
+    """The labels by which shadow pods for share pods that must be apart keep apart. Not the share
+    pods' own: these would make them endpoints of Services; and a shadow pod that keeps apart from
+    the share pods would keep them off its own node."""
     return {_apart_label(one): "true" for one in sorted(needs.apart)}
 
 
-def _apart_terms(apart: Iterable[str]) -> Iterable[Object]:
-    for text in sorted(apart):
-        term = json.loads(text)
-        yield term
-        own = {"matchExpressions": [{"key": _apart_label(text), "operator": "Exists"}]}
-        yield {"labelSelector": own, "topologyKey": term["topologyKey"]}
+def _apart_term(one: Apart) -> Object:
+    own = {"matchExpressions": [{"key": _apart_label(one), "operator": "Exists"}]}
+    return {"labelSelector": own, "topologyKey": one.topology}
 
 
-def _apart_label(term: str) -> str:
-    return f"{LABEL_APART}-{hashlib.sha256(term.encode()).hexdigest()[:10]}"
+def _apart_label(one: Apart) -> str:
+    return f"{LABEL_APART}-{one.digest}"
 
 
-def _apart(spec: Json) -> list[Json]:
-    """The pod's required anti-affinity, as far as it is about pods of its own namespace."""
+def _apart(spec: Json, labels: Mapping[str, str]) -> Iterable[Apart]:
+    """The required anti-affinity that a pod has to others of its own sort, in its namespace."""
     found = ((spec.get("affinity") or {}).get("podAntiAffinity") or {}).get(REQUIRED) or ()
-    return [one for one in found if not one.get("namespaces") and not one.get("namespaceSelector")]
+    for term in found:
+        selector = term.get("labelSelector")
+        elsewhere = term.get("namespaces") or term.get("namespaceSelector")
+        if not elsewhere and _selects(selector, labels):
+            yield Apart(_written(selector) or _digest(selector), term["topologyKey"])
 
 
-def _is_foreign(term: Json) -> bool:
-    """Whether the term is somebody else's, not that of shadow pods among themselves."""
-    found = (term.get("labelSelector") or {}).get("matchExpressions") or ()
-    return not any(one["key"].startswith(LABEL_APART) for one in found)
+def _written(selector: Json) -> str:
+    """The digest that `_apart_term` put into a shadow pod's term; empty for all other terms."""
+    keys = [one["key"] for one in selector.get("matchExpressions") or ()]
+    own = [one.removeprefix(f"{LABEL_APART}-") for one in keys if one.startswith(LABEL_APART)]
+    return own[0] if own else ""
 
 
-def _canonical(term: Json) -> str:
-    # The API server has merged the label keys into the selector.
-    kept = {key: value for key, value in term.items() if key in ("labelSelector", "topologyKey")}
-    return json.dumps(kept, sort_keys=True)
+def _digest(selector: Json) -> str:
+    return hashlib.sha256(json.dumps(selector, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def _selects(selector: Json | None, labels: Mapping[str, str]) -> bool:

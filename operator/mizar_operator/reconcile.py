@@ -71,6 +71,7 @@ class Reconciler:
         now = self._clock()
         for uid in result.used:
             memory.contested.learn(uid, now)
+        self._metrics.refusals(result.refused)
         for offer, message in sorted(result.refused.items()):
             memory.refused.learn(offer, now, message)
         if result.used or result.refused:
@@ -83,9 +84,7 @@ class Reconciler:
             self._queue.add(key, after=max(DUE_SLACK_S, wait + DUE_SLACK_S))
 
     def _show(self, key: str, snapshot: Snapshot, planned: Plan) -> None:
-        self._metrics.planned(key, planned)
-        for pool in snapshot.pools:
-            self._metrics.pool(pool)
+        self._metrics.planned(key, snapshot, planned)
         if planned.actions:
             kinds = [type(one).__name__ for one in planned.actions]
             counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}

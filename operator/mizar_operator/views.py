@@ -37,7 +37,7 @@ from mizar_core.planning.snapshot import (
 )
 from mizar_core.pod_requests import cards_asked, devices_asked, devices_kept, is_card
 from mizar_kube.kinds import Object
-from mizar_operator.needs import KUBERNETES_OWN, groups_of, needs_of
+from mizar_operator.needs import KUBERNETES_OWN, needs_of
 
 Json = Mapping[str, Any]
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -55,9 +55,11 @@ class HolderPod:
 
 @dataclass(frozen=True)
 class SharePod:
-    """A pod that asks for devices: one view per resource, with the resource's prefix."""
+    """A pod that asks for devices: one view per resource, with the resource's prefix.
+    `running_at`: when the last of its containers began to run, once all have."""
 
     demands: tuple[tuple[str, ShareView], ...]
+    running_at: datetime | None = None
 
 
 def pool_view(obj: Object) -> GPUPool:
@@ -137,7 +139,7 @@ def _holder_pod(obj: Object) -> HolderPod:
             drain_asked=_time(notes.get(ANNOTATION_DRAIN)),
             in_use=(meta.get("labels") or {}).get(LABEL_IN_USE) == "true",
             unschedulable=_unschedulable(scheduled),
-            needs=needs_of(spec),
+            needs=needs_of(obj),
             # The same text for many: kept once, and compared by its address.
             carve=sys.intern(notes.get(ANNOTATION_CARVE, "")),
         ),
@@ -157,7 +159,7 @@ def share_view(obj: Object) -> SharePod | None:
     unschedulable = _unschedulable(scheduled)
     initialized = _condition(status, "Initialized").get("status") == "True"
     kept = devices_kept(spec) if initialized and spec.get("initContainers") else None
-    needs, groups, owner = needs_of(spec), groups_of(obj), _controller(meta)
+    needs, owner = needs_of(obj), _controller(meta)
     views = (
         ShareView(
             namespace=meta["namespace"],
@@ -168,7 +170,6 @@ def share_view(obj: Object) -> SharePod | None:
             created=_time(meta.get("creationTimestamp")) or EPOCH,
             node=node,
             needs=needs,
-            groups=groups,
             owner=owner,
             after_init=kept.get(resource, 0) if kept is not None else None,
             unschedulable=unschedulable,
@@ -179,7 +180,16 @@ def share_view(obj: Object) -> SharePod | None:
         )
         for resource, count in asked.items()
     )
-    return SharePod(tuple((_prefix(one.resource), one) for one in views))
+    return SharePod(tuple((_prefix(one.resource), one) for one in views), _running_at(status))
+
+
+def _running_at(status: Json) -> datetime | None:
+    found = [
+        ((one.get("state") or {}).get("running") or {}).get("startedAt")
+        for one in status.get("containerStatuses") or ()
+    ]
+    times = [time for one in found if (time := _time(one)) is not None]
+    return max(times) if times and len(times) == len(found) else None
 
 
 def pending_view(obj: Object) -> PendingView | None:
@@ -198,7 +208,7 @@ def pending_view(obj: Object) -> PendingView | None:
         uid=meta.get("uid", ""),
         created=_time(meta.get("creationTimestamp")) or EPOCH,
         cards=lacking,
-        needs=needs_of(spec),
+        needs=needs_of(obj),
         pool=labels.get(LABEL_POOL, "") if labels.get(LABEL_SHADOW_POD) == "true" else "",
     )
 

@@ -166,7 +166,8 @@ ShadowAction = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in order, when to plan again without being asked, and the figures of all quotas.
+    """Actions in order, when to plan again without being asked, the figures of all quotas, and how
+    many share pods wait, by namespace and reason.
 
     What the next snapshot should know: `free`, devices of a resource that are free on a node, and
     `tries`, what is done on a guess.
@@ -175,5 +176,6 @@ class Plan:
     actions: tuple[Action, ...]
     due: datetime | None = None
     quotas: Mapping[Key, GPUQuotaStatus] = field(default_factory=dict)
+    waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
     free: Mapping[tuple[str, str], int] = field(default_factory=dict)
     tries: tuple[Try, ...] = ()

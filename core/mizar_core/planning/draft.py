@@ -42,7 +42,7 @@ class Draft:
             self.neighbours[namespace].append(quota)
         self.offers = Offers(self.pools.values(), self.standing.values())
         self.nodes = {one.name: one for one in snapshot.nodes}
-        self.sites = Sites(self.pools, snapshot.nodes)
+        self.sites = Sites(self.pools, snapshot.nodes, snapshot.shadows)
         self.shares = snapshot.shares
         self.missing_classes = snapshot.missing_classes
         self.refused = {(one.quota, one.devices): one.message for one in snapshot.refused}
@@ -98,6 +98,10 @@ class Draft:
         """The groups of the share pods that are bound to a node."""
         bound = self.bound.get((node, resource), [])
         return frozenset().union(*(one.groups for one in bound))
+
+    def bound_to(self, resource: str) -> Iterator[ShareView]:
+        """The share pods of a resource that have a node."""
+        return (one for one in self.shares if one.resource == resource and one.node is not None)
 
     def attempt(self, one: Try) -> None:
         """Something is tried that may not help, and is not to be repeated soon."""

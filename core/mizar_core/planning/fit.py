@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from mizar_core.planning.snapshot import NodeView
 
+HOSTNAME = "kubernetes.io/hostname"
+
 Pairs = frozenset[tuple[str, str]]
 """Labels of a node, or a node selector."""
 
@@ -63,19 +65,27 @@ class Toleration(NamedTuple):
         return bool(self.key) and self.value == taint.value
 
 
+class Apart(NamedTuple):
+    """Pods of one sort (a digest of the selector that says which) that must not share a part of the
+    cluster (a node label)."""
+
+    digest: str
+    topology: str
+
+
 @dataclass(frozen=True)
 class Needs:
     """What a pod's spec asks of its node.
 
     `terms`: node affinity, of which one term must be met; none asks for nothing. `not_on`: nodes
-    that won't do, by name. `apart`: required pod anti-affinity, each term as JSON with sorted keys.
+    that won't do, by name. `apart`: required anti-affinity to other pods of the same sort.
     """
 
     selector: Pairs = frozenset()
     terms: tuple[Term, ...] = ()
     tolerations: frozenset[Toleration] = frozenset()
     not_on: frozenset[str] = frozenset()
-    apart: frozenset[str] = frozenset()
+    apart: frozenset[Apart] = frozenset()
 
     @cached_property
     def order(self) -> tuple[int, str]:

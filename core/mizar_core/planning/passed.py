@@ -19,20 +19,21 @@ PATIENCE = timedelta(seconds=15)
 
 
 class PassedOver:
-    """The nodes that the scheduler passes over, for the share pods of one resource."""
+    """The nodes that won't do for the share pods of one resource: those that the scheduler passes
+    over, and those where a pod is from which they must be apart."""
 
     def __init__(self, draft: Draft, resource: str) -> None:
         self._draft = draft
         self._resource = resource
         self._pot = rooms(draft, resource)
+        self._taken: dict[frozenset[str], frozenset[str]] = {}
         self._known: dict[tuple[Needs, int], frozenset[str]] = {}
 
     def without(self, share: ShareView) -> ShareView:
-        """The share pod, asking for none of the nodes that it was refused."""
-        since = share.unschedulable_since
-        if since is None or since + PATIENCE > self._draft.now:
-            return share
-        nodes = self._by(share.needs, share.count) - self._occupied(share)
+        """The share pod, asking for none of the nodes that won't do."""
+        nodes, since = self._occupied(share.groups), share.unschedulable_since
+        if since is not None and since + PATIENCE <= self._draft.now:
+            nodes |= self._by(share.needs, share.count)
         return replace(share, needs=replace(share.needs, not_on=nodes)) if nodes else share
 
     def _by(self, needs: Needs, count: int) -> frozenset[str]:
@@ -47,11 +48,12 @@ class PassedOver:
         since = free_since(self._draft, self._resource, node, count)
         return room.free >= count and since is not None and since + PATIENCE <= self._draft.now
 
-    def _occupied(self, share: ShareView) -> set[str]:
-        """Nodes that it must not be on, so that nothing is to be learned from a refusal."""
-        if not share.groups:
-            return set()
-        return {one for one in self._pot if share.groups & self._draft.groups(one, share.resource)}
+    def _occupied(self, groups: frozenset[str]) -> frozenset[str]:
+        """The nodes where there is a pod of one of the groups."""
+        if groups not in self._taken:
+            bound = self._draft.bound_to(self._resource) if groups else ()
+            self._taken[groups] = frozenset(one.node or "" for one in bound if one.groups & groups)
+        return self._taken[groups]
 
 
 def free_since(draft: Draft, resource: str, node: str, count: int) -> datetime | None:

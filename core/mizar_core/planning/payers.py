@@ -11,8 +11,8 @@ from mizar_core.planning.offers import Offer
 from mizar_core.planning.refusals import Denial, denial, too_many
 from mizar_core.planning.snapshot import ShareView
 
-# Each is a line in the pod's spec; who was refused on so many nodes fits on no other either.
-NOT_ON_MAX = 64
+# Each is a line in the pod's spec.
+NOT_ON_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def _unfit(draft: Draft, offer: Offer, share: ShareView, needs: Needs) -> Denial
         if pool.get(key, value) != value:
             return _no_node(f"its nodeSelector {key}={value} excludes the nodes of pool {name}")
     if len(share.needs.not_on) > NOT_ON_MAX:
-        return _no_node(f"the scheduler refuses it on {len(share.needs.not_on)} nodes")
+        return _no_node(f"there are {len(share.needs.not_on)} nodes that it cannot go to")
     if found := draft.sites.forbidding(name, needs):
         node, taint = found
         return _no_node(

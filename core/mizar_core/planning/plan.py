@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 
 from mizar_core.names import EventReason
@@ -34,7 +35,7 @@ from mizar_core.planning.statuses import (
     write_shadows,
 )
 from mizar_core.planning.verdicts import is_silent, patient_until, silence
-from mizar_core.planning.waiting import explain
+from mizar_core.planning.waiting import SCHEDULING, explain
 from mizar_core.planning.words import counted
 
 ROUNDS_MAX = 10
@@ -48,9 +49,12 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     recarve(draft)
     evict(draft)
     _tell(draft, snapshot)
+    waiting = Counter[tuple[str, str]]()
     for resource, outcome in outcomes.items():
-        for event in explain(draft, resource, outcome):
-            draft.say(event)
+        for share, event in explain(draft, resource, outcome):
+            waiting[share.namespace, str(event.reason) if event else SCHEDULING] += 1
+            if event is not None:
+                draft.say(event)
     write_shadows(draft)
     quotas = write_quotas(draft, quota_figures(draft, outcomes), outcomes)
     write_pools(draft)
@@ -58,6 +62,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         tuple(draft.actions),
         _due(draft),
         quotas,
+        waiting=waiting,
         free=free_now(draft, outcomes),
         tries=tuple(draft.tries),
     )

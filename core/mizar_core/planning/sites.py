@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from mizar_core.names import NODE_LABEL_CARD_MODEL
 from mizar_core.planning.bins import Suits
 from mizar_core.planning.fit import (
     NO_NEEDS,
+    Apart,
     Needs,
     Requirement,
     Taint,
@@ -19,7 +21,7 @@ from mizar_core.planning.fit import (
     suits,
 )
 from mizar_core.planning.membership import models_of
-from mizar_core.planning.snapshot import NodeView
+from mizar_core.planning.snapshot import NodeView, ShadowView
 
 NO_MODEL = ("no-card-model-of-the-pool-is-known",)
 """Affinity has no way to say "nowhere"; this says it, and the scheduler's message quotes it."""
@@ -28,8 +30,14 @@ NO_MODEL = ("no-card-model-of-the-pool-is-known",)
 class Sites:
     """Answers about the nodes of a snapshot, each computed once."""
 
-    def __init__(self, pools: Mapping[str, GPUPool], nodes: Iterable[NodeView]) -> None:
+    def __init__(
+        self,
+        pools: Mapping[str, GPUPool],
+        nodes: Iterable[NodeView],
+        shadows: Iterable[ShadowView],
+    ) -> None:
         self._pools = pools
+        self._apart = _apart(shadows)
         self._nodes = sorted(nodes, key=lambda one: one.name)
         self._of_pool: dict[str, Needs] = {}
         self._landing: dict[tuple[str, Needs], list[NodeView]] = {}
@@ -82,7 +90,10 @@ class Sites:
         if not share.apart <= needs.apart:
             return False
         landing = self._landing_of(pool, needs)
-        return all(fits(share, one) for one in landing) if landing else needs.implies(share)
+        if not landing:
+            return needs.implies(share)
+        # Off the nodes of those from which it is apart it will keep.
+        return all(fits(share, one) for one in landing if not self._is_apart(needs, one))
 
     def _landing_of(self, pool: str, needs: Needs) -> list[NodeView]:
         resource = self._pools[pool].spec.physical_resource
@@ -90,6 +101,9 @@ class Sites:
             found = [one for one in self._with_cards(pool) if fits(needs, one)]
             self._landing[resource, needs] = found
         return self._landing[resource, needs]
+
+    def _is_apart(self, needs: Needs, node: NodeView) -> bool:
+        return bool(needs.apart) and not needs.apart.isdisjoint(self._apart.get(node.name, ()))
 
     def _with_cards(self, pool: str) -> Iterator[NodeView]:
         resource = self._pools[pool].spec.physical_resource
@@ -111,6 +125,15 @@ class Sites:
             if not any(t.covers(one) for t in kept | keyed)
         }
         return replace(base, tolerations=frozenset(kept | keyed | exact))
+
+
+def _apart(shadows: Iterable[ShadowView]) -> dict[str, set[Apart]]:
+    """What the shadow pods on each node keep apart from; only nodes are told apart here."""
+    found: defaultdict[str, set[Apart]] = defaultdict(set)
+    for shadow in shadows:
+        if shadow.pod is not None and shadow.pod.node is not None:
+            found[shadow.pod.node] |= shadow.pod.needs.apart
+    return dict(found)
 
 
 def pool_needs(pool: GPUPool, nodes: Iterable[NodeView]) -> Needs:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from mizar_core.conditions import Condition
 from mizar_core.models import GPUPool, GPUQuota, Phase
-from mizar_core.planning.fit import NO_NEEDS, Needs, Pairs, Taint
+from mizar_core.planning.fit import HOSTNAME, NO_NEEDS, Needs, Pairs, Taint
 
 Key = tuple[str, str]
 """(namespace, name)."""
@@ -124,8 +124,7 @@ class ShareView:
     somebody ends it.
 
     `after_init`: how many devices it keeps, where init containers that asked for more have ended.
-    `groups`: names of sets of pods of which no two may be on one node. `owner`: the UID of what
-    makes such pods, else its own.
+    `owner`: the UID of what makes such pods, else its own.
 
     Pods that have ended, that are being deleted before they got a node, or that somebody else's
     scheduling gate holds back are not in a snapshot.
@@ -139,7 +138,6 @@ class ShareView:
     created: datetime
     node: str | None = None
     needs: Needs = NO_NEEDS
-    groups: frozenset[str] = frozenset()
     owner: str = ""
     after_init: int | None = None
     unschedulable: str | None = None
@@ -150,6 +148,12 @@ class ShareView:
     def key(self) -> Key:
         """(namespace, name)."""
         return self.namespace, self.name
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """Names of the sets of pods, itself among them, of which no two may be on one node."""
+        found = (one.digest for one in self.needs.apart if one.topology == HOSTNAME)
+        return frozenset(f"{self.namespace}/{digest}" for digest in found)
 
     @property
     def owed(self) -> int:

@@ -12,15 +12,19 @@ from mizar_core.planning.pots import Place, Spot, is_admitted
 from mizar_core.planning.refusals import Denial, refused_sentence
 from mizar_core.planning.snapshot import ShareView
 
+SCHEDULING = "Scheduling"
+
 Why = tuple[EventReason, str]
 
 
-def explain(draft: Draft, resource: str, outcome: Outcome) -> Iterator[EmitEvent]:
-    """One event per waiting share pod that somebody should know about."""
+def explain(
+    draft: Draft, resource: str, outcome: Outcome
+) -> Iterator[tuple[ShareView, EmitEvent | None]]:
+    """Each share pod that waits, and why; None while the scheduler is to place it, which is nothing
+    to be told of."""
     for share in sorted(draft.waiting(resource), key=lambda one: one.key):
         why = _why(draft, share, outcome)
-        if why is not None:
-            yield _event(share, *why)
+        yield share, _event(share, *why) if why is not None else None
 
 
 def _why(draft: Draft, share: ShareView, outcome: Outcome) -> Why | None:

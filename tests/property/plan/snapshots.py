@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mizar_core.carve import Carve
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import shadow_name
-from mizar_core.planning.fit import Needs, Requirement, Taint, Term, Toleration
+from mizar_core.planning.fit import HOSTNAME, Apart, Needs, Requirement, Taint, Term, Toleration
 from mizar_core.planning.offers import resource_of
 from mizar_core.planning.snapshot import (
     CardsOnNode,
@@ -30,9 +30,7 @@ SIZES = (2, 4)
 ZONES = ("east", "west")
 RESOURCES = tuple(f"team-a.mizar.share/gpu.{size}" for size in SIZES)
 TAINTS = (Taint("team", "a", "NoSchedule"), Taint("nvidia.com/gpu", "", "NoSchedule"))
-APART = (
-    '{"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}'
-)
+APART = Apart("web", HOSTNAME)
 TRIED = (*(f"carry/uid-owner/{resource}" for resource in RESOURCES), "room/uid-whole-0")
 PROFILES = [
     {"devices": 2, "cards": 1},
@@ -265,7 +263,7 @@ _needs = st.builds(
             frozenset({Toleration("", "Exists")}),
         ]
     ),
-    apart=st.sampled_from([frozenset[str](), frozenset[str](), frozenset({APART})]),
+    apart=st.sampled_from([frozenset[Apart](), frozenset[Apart](), frozenset({APART})]),
 )
 
 
@@ -285,7 +283,6 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
         created=at(draw(st.integers(0, 50))),
         node=draw(st.none() | st.sampled_from(nodes)),
         needs=draw(_needs),
-        groups=draw(st.sampled_from([frozenset[str](), frozenset[str](), frozenset({"group"})])),
         owner=draw(st.sampled_from(["", "uid-owner"])),
         unschedulable="Insufficient devices" if stuck else None,
         unschedulable_since=at(draw(st.sampled_from([5, 20]))) if stuck else None,

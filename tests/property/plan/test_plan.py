@@ -9,7 +9,7 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mizar_core.models import GPUQuota
+from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.planning import Snapshot, apply_plan, plan
 from mizar_core.planning.actions import (
     CreatePod,
@@ -19,6 +19,8 @@ from mizar_core.planning.actions import (
     RemoveFinalizer,
     WriteQuotaStatus,
 )
+from mizar_core.planning.fit import Needs
+from mizar_core.planning.sites import Sites
 from mizar_core.planning.snapshot import Key, quota_key
 from mizar_core.planning.stages import LIVE, Stage, stage_of
 from property.plan.snapshots import NOW, node, pool, quota, shadow, snapshots, waiting
@@ -226,6 +228,28 @@ def test_what_is_refused_is_not_asked_for_again(snapshot: Snapshot) -> None:
         if isinstance(action, CreatePod):
             shadow = known[action.shadow]
             assert (shadow.quota_key, shadow.devices) not in refused
+
+
+@effort(9)
+@given(snapshots())
+def test_a_shadow_pod_serves_whom_it_is_made_for(snapshot: Snapshot) -> None:
+    """Else one after the other would be made, as far as the quota goes."""
+    sites = Sites(
+        {one.metadata.name: one for one in snapshot.pools}, snapshot.nodes, snapshot.shadows
+    )
+    for pool in snapshot.pools:
+        for share in snapshot.shares:
+            name, wanted = pool.metadata.name, replace(share.needs, not_on=frozenset({"n2"}))
+            if _contradict(wanted, pool):
+                continue
+            needs = sites.needed(name, wanted)
+            if sites.forbidding(name, needs) is None:
+                assert sites.serves(name, needs, wanted), (needs, wanted)
+
+
+def _contradict(needs: Needs, pool: GPUPool) -> bool:
+    selector = pool.spec.node_selector
+    return any(selector.get(key, value) != value for key, value in needs.selector)
 
 
 @effort(9)

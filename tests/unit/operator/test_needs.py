@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mizar_core.planning.fit import Needs, Requirement, Term, Toleration
-from mizar_operator.needs import HOSTNAME, REQUIRED, apart_labels, groups_of, needs_of, placing
+from mizar_core.planning.fit import HOSTNAME, Needs, Requirement, Term, Toleration
+from mizar_operator.needs import REQUIRED, apart_labels, needs_of, placing
 from support.effort import effort
 
 words = st.sampled_from(["a", "b", "c"])
@@ -26,7 +26,7 @@ needs = st.builds(
 @effort(3)
 @given(needs)
 def test_what_is_written_is_read(wanted: Needs) -> None:
-    assert needs_of(placing(wanted)) == wanted
+    assert needs_of(_pod(wanted)) == wanted
 
 
 def _web(**changes: Any) -> dict[str, Any]:
@@ -37,23 +37,27 @@ def _web(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_replicas_that_must_be_apart_are_a_group() -> None:
-    (group,) = groups_of(_web())
-    assert group.startswith("team-a/")
-    assert groups_of(_web()) == groups_of(_web(matchLabelKeys=["pod-template-hash"]))
+def _pod(wanted: Needs) -> dict[str, Any]:
+    return {"metadata": {"labels": apart_labels(wanted)}, "spec": placing(wanted)}
 
 
-def test_who_is_apart_from_others_only_is_in_no_group() -> None:
-    assert not groups_of(_web(labelSelector={"matchLabels": {"app": "db"}}))
-    assert not groups_of(_web(topologyKey="zone"))
-    assert not groups_of(_web(namespaces=["team-b"]))
-    assert not groups_of(_web(labelSelector=None))
+def test_replicas_that_must_be_apart() -> None:
+    (one,) = needs_of(_web()).apart
+    assert one.topology == HOSTNAME
+    assert needs_of(_web(matchLabelKeys=["pod-template-hash"])).apart == {one}
+    assert needs_of(_web(labelSelector={"matchLabels": {}})).apart != {one}
 
 
-def test_selectors_of_groups() -> None:
+def test_who_is_apart_from_others_only_is_not() -> None:
+    assert not needs_of(_web(labelSelector={"matchLabels": {"app": "db"}})).apart
+    assert not needs_of(_web(namespaces=["team-b"])).apart
+    assert not needs_of(_web(labelSelector=None)).apart
+
+
+def test_selectors() -> None:
     def selects(operator: str, key: str = "app", *values: str) -> bool:
         line = {"key": key, "operator": operator, "values": list(values)}
-        return bool(groups_of(_web(labelSelector={"matchExpressions": [line]})))
+        return bool(needs_of(_web(labelSelector={"matchExpressions": [line]})).apart)
 
     assert selects("In", "app", "web", "db") and not selects("In", "app", "db")
     assert selects("NotIn", "app", "db") and not selects("NotIn", "app", "web")
@@ -62,15 +66,14 @@ def test_selectors_of_groups() -> None:
 
 
 def test_shadow_pods_for_replicas_that_must_be_apart_are_apart() -> None:
-    """From the replicas as these are from each other, and from one another by labels of their own:
-    the replicas' labels would make them endpoints of the replicas' Services."""
-    asked = needs_of(_web()["spec"])
+    """By labels of their own. The replicas' labels would make them endpoints of Services; and to be
+    apart from the replicas would keep these off, since the scheduler takes it both ways."""
+    asked = needs_of(_web())
     (label,) = apart_labels(asked)
-    theirs, own = placing(asked)["affinity"]["podAntiAffinity"][REQUIRED]
-    assert theirs["labelSelector"] == {"matchLabels": {"app": "web"}}
-    assert own["labelSelector"]["matchExpressions"] == [{"key": label, "operator": "Exists"}]
-    assert own["topologyKey"] == HOSTNAME
-    assert needs_of(placing(asked)) == asked, "as read back, without the shadow pods' own term"
+    (term,) = placing(asked)["affinity"]["podAntiAffinity"][REQUIRED]
+    assert term["labelSelector"] == {"matchExpressions": [{"key": label, "operator": "Exists"}]}
+    assert term["topologyKey"] == HOSTNAME
+    assert needs_of(_pod(asked)) == asked
 
 
 def test_nodes_that_will_not_do_are_named_in_every_term() -> None:
@@ -86,4 +89,4 @@ def test_nodes_that_will_not_do_are_named_in_every_term() -> None:
 
 def test_tolerations_that_every_pod_gets_are_nobodys_wish() -> None:
     own = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
-    assert needs_of({"tolerations": [own]}) == Needs()
+    assert needs_of({"metadata": {}, "spec": {"tolerations": [own]}}) == Needs()

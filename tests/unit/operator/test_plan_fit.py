@@ -6,7 +6,7 @@ from typing import Any
 from mizar_core.names import EventReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CreateShadow, Drain, EmitEvent
-from mizar_core.planning.fit import Needs, Requirement, Taint, Term, Toleration
+from mizar_core.planning.fit import HOSTNAME, Apart, Needs, Requirement, Taint, Term, Toleration
 from mizar_core.planning.snapshot import NodeView, PodView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, satisfied, small
@@ -15,7 +15,7 @@ WEST = frozenset({("zone", "west")})
 TEAM_A = Taint("team", "a", "NoSchedule")
 FOR_A = Toleration("team", "Equal", "a", "NoSchedule")
 GPU = "team-a.mizar.share/gpu.2"
-APART = frozenset({'{"labelSelector": {}, "topologyKey": "kubernetes.io/hostname"}'})
+APART = frozenset({Apart("web", HOSTNAME)})
 A100 = Requirement("nvidia.com/gpu.product", "In", ("A100",))
 
 
@@ -98,7 +98,7 @@ def test_a_pod_that_tolerates_no_node_of_the_pool_is_told_the_taint() -> None:
 
 
 def _web(name: str, **fields: Any) -> Any:
-    return waiting(name, needs=Needs(apart=APART), groups=frozenset({"web"}), **fields)
+    return waiting(name, needs=Needs(apart=APART), **fields)
 
 
 def test_each_of_two_replicas_that_must_be_apart_gets_a_shadow_pod() -> None:
@@ -113,7 +113,8 @@ def test_the_second_replica_does_not_count_on_the_node_of_the_first() -> None:
         shadows=(ready(holders=(("team-a", "web-1"),), idle_since=None),),
         shares=(_web("web-1", node="n1"), _web("web-2")),
     )
-    assert len(actions(CreateShadow, snapshot)) == 1
+    (made,) = actions(CreateShadow, snapshot)
+    assert made.needs.not_on == {"n1"}
     others = replace(snapshot, shares=(snapshot.shares[0], waiting("other")))
     assert not actions(CreateShadow, others), "others may"
 
@@ -123,6 +124,18 @@ def test_a_replica_does_not_count_on_a_shadow_pod_that_may_land_beside_another()
     assert actions(CreateShadow, small(nodes=nodes, shadows=(shadow(),), shares=shares))
     apart = shadow(pod=PodView(needs=Needs(apart=APART)))
     assert not actions(CreateShadow, small(nodes=nodes, shadows=(apart,), shares=shares))
+
+
+def test_a_shadow_pod_on_its_way_keeps_off_the_first_replicas_and_serves_the_second() -> None:
+    there = PodView(phase="Running", node="n1", bound_at=at(60), needs=Needs(apart=APART))
+    first = ready("shadow-2-first", pod=there, holders=(("team-a", "web-1"),), idle_since=None)
+    coming = shadow("shadow-2-coming", pod=PodView(needs=Needs(apart=APART)))
+    snapshot = small(
+        nodes=(node("n1"), node("n2")),
+        shadows=(first, coming),
+        shares=(_web("web-1", node="n1"), _web("web-2")),
+    )
+    assert not actions(CreateShadow, snapshot)
 
 
 # Whom the scheduler refuses though devices are free.

@@ -1,0 +1,122 @@
+"""What Prometheus sees of the operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mizar_core.planning import Snapshot, plan
+from mizar_core.planning.snapshot import CardsOnNode
+from mizar_operator.metrics import Metrics
+from mizar_operator.views import SharePod, pod_view
+from property.plan.snapshots import NOW, node, pool, quota, ready, shadow, waiting
+from support.planned import small
+
+KEY = "mizar.share"
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+def _show(metrics: Metrics, snapshot: Snapshot, key: str = KEY) -> None:
+    metrics.planned(key, snapshot, plan(snapshot, NOW))
+
+
+def _page(metrics: Metrics) -> str:
+    return generate_latest(metrics.registry).decode()
+
+
+def _values(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
+    """The series of a metric, by the values of its labels in order of their names."""
+    families = text_string_to_metric_families(_page(metrics))
+    return {
+        tuple(value for _, value in sorted(one.labels.items())): one.value
+        for family in families
+        for one in family.samples
+        if one.name == name
+    }
+
+
+def test_shadow_pods_by_phase(metrics: Metrics) -> None:
+    _show(metrics, small(shadows=(ready(), ready("shadow-2-b"), shadow("shadow-2-c"))))
+    assert _values(metrics, "mizar_shadow_pods") == {("Ready", "pool"): 2, ("Pending", "pool"): 1}
+
+
+def test_cards_by_health(metrics: Metrics) -> None:
+    half = replace(node("n1"), cards={"nvidia.com/gpu": CardsOnNode(4, 3)})
+    _show(metrics, small(nodes=(half,)))
+    found = _values(metrics, "mizar_node_cards")
+    assert found == {("healthy", "n1", "pool"): 3, ("unhealthy", "n1", "pool"): 1}
+
+
+def test_waiting_pods_by_reason(metrics: Metrics) -> None:
+    profiles = [{"devices": 2, "max": 1}]
+    shares = tuple(waiting(f"p{i}") for i in range(5))
+    quotas = (quota("team-a", profiles=profiles),)
+    snapshot = small(quotas=quotas, shadows=(ready(),), shares=shares)
+    _show(metrics, snapshot)
+    found = _values(metrics, "mizar_waiting_pods")
+    assert found == {("team-a", "QuotaExceeded"): 3, ("team-a", "Scheduling"): 2}
+
+
+def test_series_go_with_what_they_are_about(metrics: Metrics) -> None:
+    _show(metrics, small(shadows=(ready(),), shares=(waiting("p"),)))
+    _show(metrics, small(pools=(pool("other"),), quotas=()), key="other.prefix")
+    _show(metrics, Snapshot())
+    for name in ("mizar_shadow_pods", "mizar_waiting_pods", "mizar_quota_ready_devices"):
+        assert _values(metrics, name) == {}, name
+    assert {labels[0] for labels in _values(metrics, "mizar_pool_cards")} == {"other"}
+    assert {labels[2] for labels in _values(metrics, "mizar_node_cards")} == {"other"}
+
+
+def test_refused_creations(metrics: Metrics) -> None:
+    metrics.refusals([(("team-a", "gpus"), 2), (("team-a", "gpus"), 2)])
+    assert _values(metrics, "mizar_shadow_pods_refused_total") == {("team-a", "2", "gpus"): 2}
+
+
+def test_refused_creations_of_a_quota_that_is_gone_go(metrics: Metrics) -> None:
+    metrics.refusals([(("team-a", "quota"), 2)])
+    _show(metrics, small())
+    assert _values(metrics, "mizar_shadow_pods_refused_total")
+    _show(metrics, Snapshot())
+    assert not _values(metrics, "mizar_shadow_pods_refused_total")
+
+
+def _pod(started: str | None) -> SharePod:
+    state: dict[str, Any] = {"running": {"startedAt": started}} if started else {"waiting": {}}
+    container = {"name": "c", "resources": {"limits": {"team-a.mizar.share/gpu.2": "1"}}}
+    view = pod_view(
+        {
+            "metadata": {
+                "name": "p",
+                "namespace": "team-a",
+                "creationTimestamp": "2026-01-31T12:00:00Z",
+            },
+            "spec": {"containers": [container]},
+            "status": {"phase": "Pending", "containerStatuses": [{"name": "c", "state": state}]},
+        }
+    )
+    assert isinstance(view, SharePod)
+    return view
+
+
+def test_how_long_a_share_pod_took_to_run(metrics: Metrics) -> None:
+    starting, running = _pod(None), _pod("2026-01-31T12:00:07Z")
+    metrics.pod_changed(starting, running)
+    metrics.pod_changed(running, _pod("2026-01-31T13:00:00Z"))
+    metrics.pod_changed(None, running)
+    assert _values(metrics, "mizar_share_pod_start_seconds_count") == {(): 1}
+    assert _values(metrics, "mizar_share_pod_start_seconds_sum") == {(): 7}
+
+
+def test_counters_say_so(metrics: Metrics) -> None:
+    page = _page(metrics)
+    for family in text_string_to_metric_families(page):
+        if family.type == "counter":
+            assert f"# TYPE {family.name}_total counter" in page
