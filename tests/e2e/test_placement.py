@@ -7,7 +7,7 @@ import pytest
 from e2e.watching import ready_shadows, wait_event
 from support import objects
 from support.kube import Kube, Object, condition
-from support.objects import share_pod
+from support.objects import share_pod, whole_card_pod
 from support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -101,6 +101,35 @@ def test_what_no_node_has_is_told_in_the_schedulers_words(kube: Kube, stage: "St
     assert "Insufficient memory" in wait_event(kube, tenant, "a", "NoNodeFits", timeout=120)
     quota = kube.get("gpuquota", "gpus", tenant) or {}
     assert condition(quota, "Satisfied")["status"] == "False"
+
+
+def test_idle_shadow_pods_give_way_to_whole_card_pods(kube: Kube, stage: "Stage") -> None:
+    """An hour before their idle timeout; one whose card nobody needs stays."""
+    tenant, (here, there) = stage.tenant(TWO), _nodes(kube)
+    for name, node in (("a", here), ("b", there)):
+        kube.apply(share_pod(tenant, name, nodeSelector={HOSTNAME: node}))
+    kube.wait_running(tenant, "a", "b")
+    kube.delete("pod", "a", tenant)
+    kube.delete("pod", "b", tenant)
+    kube.apply(whole_card_pod(tenant, "whole", cards=2, nodeSelector={HOSTNAME: here}))
+    kube.wait_running(tenant, "whole")
+    assert _shadow_nodes(kube, tenant, 1) == [there]
+
+
+def test_idle_shadow_pods_give_way_to_another_tenants(kube: Kube, stage: "Stage") -> None:
+    """A share pod of another tenant waits for want of cards; what is to be kept warm stays."""
+    pool, (here, _) = stage.pool(), _nodes(kube)
+    ours = stage.tenant({"devices": 2, "min": 1, "max": 2}, pool=pool)
+    theirs = stage.tenant(TWO, pool=pool)
+    # Each of the four devices on a node of two cards.
+    kube.apply(*(share_pod(ours, f"p{i}", nodeSelector={HOSTNAME: here}) for i in range(4)))
+    kube.wait_running(ours, *(f"p{i}" for i in range(4)))
+    for i in range(4):
+        kube.delete("pod", f"p{i}", ours)
+    kube.apply(share_pod(theirs, "a", nodeSelector={HOSTNAME: here}))
+    kube.wait_running(theirs, "a")
+    assert _shadow_nodes(kube, theirs, 1) == [here]
+    ready_shadows(kube, ours, 1)
 
 
 def test_what_a_resource_quota_refuses_is_told_and_heals(kube: Kube, stage: "Stage") -> None:

@@ -234,13 +234,12 @@ def test_what_is_refused_is_not_asked_for_again(snapshot: Snapshot) -> None:
 @given(snapshots())
 def test_a_shadow_pod_serves_whom_it_is_made_for(snapshot: Snapshot) -> None:
     """Else one after the other would be made, as far as the quota goes."""
-    sites = Sites(
-        {one.metadata.name: one for one in snapshot.pools}, snapshot.nodes, snapshot.shadows
-    )
-    for pool in snapshot.pools:
+    known = {one.metadata.name: one for one in snapshot.pools}
+    sites = Sites(known, snapshot.nodes, snapshot.shadows)
+    for name, owner in known.items():
         for share in snapshot.shares:
-            name, wanted = pool.metadata.name, replace(share.needs, not_on=frozenset({"n2"}))
-            if _contradict(wanted, pool):
+            wanted = replace(share.needs, not_on=frozenset({"n2"}))
+            if _contradict(wanted, owner):
                 continue
             needs = sites.needed(name, wanted)
             if sites.forbidding(name, needs) is None:
