@@ -44,6 +44,9 @@ LABEL_APART: Final = "mizar.share/apart"
 ANNOTATION_CARVE: Final = "mizar.share/carve"
 ANNOTATION_DRAIN: Final = "mizar.share/drain"
 ANNOTATION_SEQUENCE: Final = "mizar.share/sequence"
+ANNOTATION_SAME_CARD: Final = "mizar.share/same-card"
+"""On a share pod, "true": all devices of a container are on one card, or it does not start."""
+
 FINALIZER_DRAIN: Final = "mizar.share/drain"
 
 ANNOTATIONS_IN_USE: Final = {
@@ -119,6 +122,7 @@ class EventReason(StrEnum):
     WAITING_FOR_SHADOW = "WaitingForShadow"
     TOO_MANY_DEVICES = "TooManyDevices"
     NOT_ADMITTED = "NotAdmitted"
+    SEVERAL_CARDS = "SeveralCards"
     NODE_AGENT_SILENT = "NodeAgentSilent"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
     DEVICE_GRANTED = "DeviceGranted"

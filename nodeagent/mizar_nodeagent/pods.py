@@ -12,6 +12,7 @@ from mizar_core.errors import CarveRefused
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
+    ANNOTATION_SAME_CARD,
     LABEL_SHADOW_POD,
 )
 from mizar_core.pod_requests import devices_asked
@@ -32,6 +33,7 @@ class Pod:
     `requests`: how many devices of which resource.
     `admitted`: the kubelet has let it in, so what it asks for has been allocated.
     `ended`: Succeeded or Failed. `going`: somebody deleted it; it may still run.
+    `same_card`: each of its containers is to have devices of one card only.
     `priority`: of its PriorityClass. `container_ids`: (ID at the runtime, name) of its containers.
     """
 
@@ -45,6 +47,7 @@ class Pod:
     admitted: bool = False
     ended: bool = False
     going: bool = False
+    same_card: bool = False
     static_uid: str = ""
     priority: int = 0
     container_ids: tuple[tuple[str, str], ...] = ()
@@ -92,6 +95,7 @@ def trim(obj: Object) -> Pod | None:
         admitted=bool(status.get("startTime")) or phase == "Running",
         ended=phase in ("Succeeded", "Failed"),
         going=bool(meta.get("deletionTimestamp")),
+        same_card=notes.get(ANNOTATION_SAME_CARD) == "true",
         static_uid=notes.get(_STATIC_UID, ""),
         priority=spec.get("priority") or 0,
         container_ids=() if shadow else tuple(_container_ids(status)),

@@ -21,6 +21,7 @@ from mizar_nodeagent.container.grants import (
     granted,
     priority_of,
 )
+from mizar_nodeagent.container.same_card import check_same_card
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway, NotYet, StartRefused
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
@@ -65,6 +66,7 @@ class Gatekeeper:
         owner = self._owner(resource, ids, claims)
         bind(**owner.names)
         try:
+            check_same_card(self.mind, self._pod(owner.namespace, owner.pod), ids)
             parts = self._parts(owner, resource, ids, claims)
             permitted = grant(parts, priority_of(self._pod(owner.namespace, owner.pod)))
             slots = self._slots_of(owner, resource, ids)

@@ -119,7 +119,9 @@ class World:
         """A shadow pod bound to the node, which the kubelet has given a card."""
         self.api.put_shadow(*SHADOW, f"owner-{SHADOW[1]}")
         self.api.put_pod(shadow_object(**carving))
-        self.kubelet.add_pod(SHADOW_POD, pause=[CARD])
+        self.kubelet.add_pod(
+            SHADOW_POD, pause=sorted(cards(*range(1, 1 + carving.get("cards", 1))))
+        )
 
     async def serve_shadow(self, **carving: Any) -> None:
         self.add_shadow(**carving)
@@ -284,6 +286,31 @@ async def test_a_foreign_pod_does_not_start(world: World) -> None:
     held = world.kubelet.allocated["uid-thief", "main", RESOURCE]
     assert limits_of(held).read_bytes().strip(b"\0") == b""
     await until(lambda: "IsolationNotEnforced" in world.event_reasons())
+
+
+async def test_who_asks_for_one_card_does_not_start_on_two(world: World) -> None:
+    """Two devices over two cards; the kubelet can give out no others."""
+    await world.serve_shadow(cards=2)
+    body = share_object(count=2)
+    body["metadata"]["annotations"] = {"mizar.share/same-card": "true"}
+    world.api.put_pod(body)
+    await until(lambda: ("team-a", "share") in world.app.pods)
+    held = await world.kubelet.allocate(SHARE, "main", RESOURCE, 2)
+    with pytest.raises(grpc.aio.AioRpcError, match="2 devices are on 2 cards"):
+        await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert limits_of(held).read_bytes().strip(b"\0") == b""
+    await until(lambda: "SeveralCards" in world.event_reasons())
+
+
+async def test_who_asks_for_one_card_and_has_one_starts(world: World) -> None:
+    await world.serve_shadow()
+    body = share_object(count=2)
+    body["metadata"]["annotations"] = {"mizar.share/same-card": "true"}
+    world.api.put_pod(body)
+    await until(lambda: ("team-a", "share") in world.app.pods)
+    await world.kubelet.allocate(SHARE, "main", RESOURCE, 2)
+    held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert limits.read(limits_of(held)).cards[0].memory_limit == 16 * GIB
 
 
 @pytest.mark.parametrize("compute", ["Hard", "Soft", "Weighted"])
