@@ -96,8 +96,8 @@ class Draft:
 
     def groups(self, node: str, resource: str) -> frozenset[str]:
         """The groups of the share pods that are bound to a node."""
-        bound = self.bound.get((node, resource), [])
-        return frozenset().union(*(one.groups for one in bound))
+        apart = [one for one in self.bound.get((node, resource), ()) if one.needs.apart]
+        return frozenset().union(*(one.groups for one in apart))
 
     def bound_to(self, resource: str) -> Iterator[ShareView]:
         """The share pods of a resource that have a node."""

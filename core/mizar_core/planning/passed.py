@@ -5,7 +5,7 @@ here; what it does can be seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -25,7 +25,6 @@ class PassedOver:
     def __init__(self, draft: Draft, resource: str) -> None:
         self._draft = draft
         self._resource = resource
-        self._pot = rooms(draft, resource)
         self._taken: dict[frozenset[str], frozenset[str]] = {}
         self._known: dict[tuple[Needs, int], frozenset[str]] = {}
 
@@ -38,7 +37,8 @@ class PassedOver:
 
     def _by(self, needs: Needs, count: int) -> frozenset[str]:
         if (needs, count) not in self._known:
-            found = (name for name, room in self._pot.items() if self._was_free(name, room, count))
+            pot = rooms(self._draft, self._resource).items()
+            found = (name for name, room in pot if self._was_free(name, room, count))
             fitting = (one for one in found if fits(needs, self._draft.nodes[one]))
             self._known[needs, count] = frozenset(fitting)
         return self._known[needs, count]
@@ -62,23 +62,13 @@ def free_since(draft: Draft, resource: str, node: str, count: int) -> datetime |
     return times[count - 1] if count <= len(times) else None
 
 
-def free_now(draft: Draft, resources: Iterable[str]) -> Mapping[tuple[str, str], int]:
-    """How many devices of a resource are free on a node, where any are."""
-    return {
-        (resource, node): room.free
-        for resource in resources
-        for node, room in rooms(draft, resource).items()
-        if room.free
-    }
-
-
-def next_look(draft: Draft, resource: str) -> Iterator[datetime]:
+def next_look(draft: Draft, resource: str, pot: Mapping[str, Room]) -> Iterator[datetime]:
     """When it is time to see whether the scheduler has passed over a node."""
     refused = [one.unschedulable_since for one in draft.waiting(resource)]
     times = [one for one in refused if one is not None]
     if not times:
         return
     yield from (one + PATIENCE for one in times)
-    for node, room in rooms(draft, resource).items():
+    for node, room in pot.items():
         for count in range(1, room.free + 1):
             yield (free_since(draft, resource, node, count) or draft.now) + PATIENCE

@@ -21,7 +21,7 @@ from mizar_core.planning.evict import AGAIN_AFTER, evict
 from mizar_core.planning.figures import quota_figures
 from mizar_core.planning.giving_way import give_way
 from mizar_core.planning.lifecycle import finish_drains, settle
-from mizar_core.planning.passed import free_now, next_look
+from mizar_core.planning.passed import next_look
 from mizar_core.planning.protection import protect
 from mizar_core.planning.reap import Spare, idle_until, reap, retire_surplus
 from mizar_core.planning.recarve import recarve
@@ -60,10 +60,10 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     write_pools(draft)
     return Plan(
         tuple(draft.actions),
-        _due(draft),
+        _due(draft, outcomes),
         quotas,
         waiting=waiting,
-        free=free_now(draft, outcomes),
+        free=_free(outcomes),
         tries=tuple(draft.tries),
     )
 
@@ -141,7 +141,17 @@ def _created(draft: Draft, action: CreateShadow) -> EmitEvent:
     )
 
 
-def _due(draft: Draft) -> datetime | None:
+def _free(outcomes: dict[str, Outcome]) -> dict[tuple[str, str], int]:
+    """How many devices of a resource are free on a node, where any are."""
+    return {
+        (resource, node): room.free
+        for resource, outcome in outcomes.items()
+        for node, room in outcome.placement.pot.items()
+        if room.free
+    }
+
+
+def _due(draft: Draft, outcomes: dict[str, Outcome]) -> datetime | None:
     """The next moment at which time alone changes the plan."""
     times: list[datetime | None] = []
     if any(isinstance(one, EvictShare) for one in draft.actions):
@@ -151,6 +161,6 @@ def _due(draft: Draft) -> datetime | None:
             times.append(idle_until(draft, shadow))
         elif stage is Stage.STARTING:
             times.append(patient_until(shadow))
-    for resource in draft.resources():
-        times.extend(next_look(draft, resource))
+    for resource, outcome in outcomes.items():
+        times.extend(next_look(draft, resource, outcome.placement.pot))
     return min((time for time in times if time is not None and time > draft.now), default=None)

@@ -59,8 +59,10 @@ class Room:
 
 @dataclass
 class Placement:
-    """Who finds room where. `left_now` and `left_soon`: devices that nobody needs, per node."""
+    """Who finds room where. `pot`: what there is. `left_now`, `left_soon`: devices that nobody
+    needs, per node."""
 
+    pot: dict[str, Room] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     left_now: Counter[str] = field(default_factory=Counter)
     left_soon: Counter[str] = field(default_factory=Counter)
@@ -103,7 +105,8 @@ def place(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> Placemen
     A pod's devices must all be on one node. Whoever finds none keeps a place on a node that the
     scheduler refuses it, should it think better of it.
     """
-    placement, pot = Placement(), rooms(draft, resource)
+    pot = rooms(draft, resource)
+    placement = Placement(pot)
     bins, names = Bins(), list(pot)
     for name in names:
         bins.add(pot[name].free, _to_node(draft, name), draft.groups(name, resource))

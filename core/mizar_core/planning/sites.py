@@ -41,6 +41,7 @@ class Sites:
         self._nodes = sorted(nodes, key=lambda one: one.name)
         self._of_pool: dict[str, Needs] = {}
         self._landing: dict[tuple[str, Needs], list[NodeView]] = {}
+        self._needed: dict[tuple[str, Needs], Needs] = {}
         self._serves: dict[tuple[str, Needs, Needs], bool] = {}
 
     def of_pool(self, pool: str) -> Needs:
@@ -64,11 +65,13 @@ class Sites:
         """What a shadow pod for the share pod has to ask for: no more than it takes.
 
         Where the share pod may go to all nodes of the pool, that is what the pool asks for."""
-        base = self._tolerant(pool, share)
-        landing = self._landing_of(pool, base)
-        if landing and all(fits(share, one) for one in landing):
-            return replace(base, apart=share.apart)
-        return base.and_also(share)
+        key = pool, share
+        if key not in self._needed:
+            base = self._tolerant(pool, share)
+            landing = self._landing_of(pool, base)
+            free = landing and all(fits(share, one) for one in landing)
+            self._needed[key] = replace(base, apart=share.apart) if free else base.and_also(share)
+        return self._needed[key]
 
     def forbidding(self, pool: str, needs: Needs) -> tuple[str, Taint] | None:
         """A node and its taint, where taints alone keep a shadow pod with these needs from all

@@ -152,6 +152,8 @@ class ShareView:
     @property
     def groups(self) -> frozenset[str]:
         """Names of the sets of pods, itself among them, of which no two may be on one node."""
+        if not self.needs.apart:
+            return frozenset()
         found = (one.digest for one in self.needs.apart if one.topology == HOSTNAME)
         return frozenset(f"{self.namespace}/{digest}" for digest in found)
 
