@@ -31,8 +31,8 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 class PodView:
     """The pod of a shadow pod. `unschedulable`: the scheduler's message, if it found no place.
 
-    `in_use`: it is marked as in use. `needs`: what its spec asks of the node. `carve`: the annotation;
-    None if not known.
+    `in_use`: it is marked as in use. `needs`: what its spec asks of the node. `carve`: the
+    annotation; None if not known.
     """
 
     uid: str = ""
