@@ -190,7 +190,7 @@ class Applier:
         except AlreadyExists:
             made = await self._client.get(Ref(POD, shadow.name, shadow.namespace))
             _check_ours(made, wanted)
-        self._caches.pods.observe(made)
+        self._caches.holders.observe(made)
 
     async def _annotate(self, world: World, key: Key, asked: str | None) -> None:
         await self._patch_pod(world, key, {"annotations": {ANNOTATION_DRAIN: asked}})
@@ -206,7 +206,7 @@ class Applier:
             # Never another pod that has come to have this name.
             meta["uid"] = pod.uid
         ref = Ref(POD, key[1], key[0])
-        self._caches.pods.observe(await self._client.patch_merge(ref, {"metadata": meta}))
+        self._caches.holders.observe(await self._client.patch_merge(ref, {"metadata": meta}))
 
     async def _recarve(self, known: ShadowView, carve: str) -> None:
         """Of this very pod, as it is now: nobody else's change is undone."""
@@ -219,13 +219,13 @@ class Applier:
             "resourceVersion": meta["resourceVersion"],
             "annotations": {ANNOTATION_CARVE: carve},
         }
-        self._caches.pods.observe(await self._client.patch_merge(ref, {"metadata": change}))
+        self._caches.holders.observe(await self._client.patch_merge(ref, {"metadata": change}))
 
     async def _delete(self, known: ShadowView) -> None:
         """The pod first: as long as the ShadowPod is there, somebody looks after the cards."""
         certain = await nobody_uses(self._client, self._caches, known)
         if certain.pod is not None:
-            await self._delete_one(self._caches.pods.observe, POD, certain.pod)
+            await self._delete_one(self._caches.holders.observe, POD, certain.pod)
         if certain.shadow is None:
             self._caches.shadows.forget(known.name, known.namespace, known.uid)
             return

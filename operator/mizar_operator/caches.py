@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from mizar_core.names import tenant_of
+from mizar_core.names import LABEL_SHADOW_POD, LABEL_SHARE_POD, tenant_of
 from mizar_core.planning.snapshot import NodeView, PendingView
 from mizar_kube.client import KubeClient
 from mizar_kube.informer import Copy, Informer, Watched
@@ -29,14 +29,21 @@ class Caches:
     share pods too, so they are planned together, by one worker.
 
     Kopf's handlers feed the stores of Mizar's own kinds; pods and nodes, of which there are many
-    and which need no handler, are followed by informers.
+    and which need no handler, are followed by informers. Of pods, the API server sends those alone
+    that hold cards or share them, by their labels (the webhook sets the latter, and a policy keeps
+    pods out that ask for a share without it), and those that wait for a node.
     """
 
     def __init__(self, client: KubeClient, pace: Pace | None = None) -> None:
         self.pools = KopfStore(client, GPU_POOL, views.pool_view, pace)
         self.quotas = KopfStore(client, GPU_QUOTA, views.quota_view, pace)
         self.shadows = KopfStore(client, SHADOW_POD, views.shadow_view, pace)
-        self.pods: Informer[HolderPod | SharePod] = Informer(client, Watched(POD), views.pod_view)
+        self.holders: Informer[HolderPod] = Informer(
+            client, Watched(POD, label_selector=f"{LABEL_SHADOW_POD}=true"), views.holder_view
+        )
+        self.shares: Informer[SharePod] = Informer(
+            client, Watched(POD, label_selector=f"{LABEL_SHARE_POD}=true"), views.share_view
+        )
         self.pending: Informer[PendingView] = Informer(
             client, Watched(POD, field_selector=UNBOUND), views.pending_view
         )
@@ -47,7 +54,8 @@ class Caches:
             self.pools,
             self.quotas,
             self.shadows,
-            self.pods,
+            self.holders,
+            self.shares,
             self.pending,
             self.nodes,
         )
@@ -88,13 +96,12 @@ class Caches:
 def follow(caches: Caches, add: Callable[[str], None]) -> None:
     """Call `add(key)` whenever a pod or a node changes for which there is something to plan."""
 
-    def of_pods(value: HolderPod | SharePod) -> set[str]:
-        if isinstance(value, HolderPod):
-            return {caches.key_of_pool(value.pool)}
-        prefixes = {prefix for prefix, _ in value.demands}
+    def of_share(pod: SharePod) -> set[str]:
+        prefixes = {prefix for prefix, _ in pod.demands}
         return {key for prefix in prefixes for key in caches.keys_of_prefix(prefix)}
 
-    _listen(caches.pods, of_pods, add)
+    _listen(caches.holders, lambda pod: {caches.key_of_pool(pod.pool)}, add)
+    _listen(caches.shares, of_share, add)
     _listen(caches.pending, caches.keys_of_cards, add)
     _listen(caches.nodes, lambda node: caches.keys(), add)
 

@@ -24,7 +24,7 @@ from mizar_operator import views
 from mizar_operator.caches import NO_POOL, Caches
 from mizar_operator.memory import Memory
 from mizar_operator.runtime_classes import RuntimeClasses
-from mizar_operator.views import HolderPod, SharePod
+from mizar_operator.views import HolderPod
 
 CONFIRMED_FOR_S = 30.0
 TAKEN_FOR_S = 10.0
@@ -105,9 +105,7 @@ class Gatherer:
         resources = {one.resource for one in shadows} if key == NO_POOL else set[str]()
         mine: dict[str, bool] = {}
         found = []
-        for value in self._caches.pods.values():
-            if not isinstance(value, SharePod):
-                continue
+        for value in self._caches.shares.values():
             for prefix, view in value.demands:
                 if prefix not in mine:
                     mine[prefix] = key in self._caches.keys_of_prefix(prefix)
@@ -133,8 +131,8 @@ class Gatherer:
 
     def _holder(self, shadow: ShadowView) -> HolderPod | None:
         """The shadow pod's own pod, not one of an earlier ShadowPod of that name."""
-        found = self._caches.pods.get(shadow.name, shadow.namespace)
-        return found if isinstance(found, HolderPod) and found.owner_uid == shadow.uid else None
+        found = self._caches.holders.get(shadow.name, shadow.namespace)
+        return found if found is not None and found.owner_uid == shadow.uid else None
 
     def _suspects(self, key: str) -> list[Ref]:
         """What is missing from the caches and not known to be gone."""
@@ -194,10 +192,10 @@ class Gatherer:
             found.nodes[ref.name] = views.node_view(obj)
             return True
         shadow = self._caches.shadows.get(ref.name, ref.namespace or "")
-        holder = views.pod_view(obj)
-        if not isinstance(holder, HolderPod) or shadow is None or holder.owner_uid != shadow.uid:
+        holder = views.holder_view(obj)
+        if holder is None or shadow is None or holder.owner_uid != shadow.uid:
             return False
-        self._caches.pods.observe(obj)
+        self._caches.holders.observe(obj)
         found.pods[shadow.uid] = holder
         return True
 

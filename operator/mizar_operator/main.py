@@ -124,8 +124,8 @@ class Operator:
                 await self.leader.acquire()
                 tasks.create_task(self.leader.keep())
             self.metrics.leader.set(1)
-            self.caches.pods.on_change(telling.placed)
-            self.caches.pods.on_change(self.metrics.pod_changed)
+            self.caches.shares.on_change(telling.placed)
+            self.caches.shares.on_change(self.metrics.pod_changed)
             if self.settings.default_pool is not None:
                 tasks.create_task(default_pool.ensure(self._client, self.settings.default_pool))
             for _ in range(self.settings.workers):

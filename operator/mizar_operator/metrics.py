@@ -13,7 +13,7 @@ from mizar_core.planning.membership import in_pool
 from mizar_core.planning.snapshot import Key
 from mizar_kube import probes
 from mizar_operator.series import Labels, Series
-from mizar_operator.views import HolderPod, SharePod
+from mizar_operator.views import SharePod
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 START_BUCKETS = (1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
@@ -102,11 +102,9 @@ class Metrics:
                 self._refused.discard(labels)
         self._quotas[key] = set(quotas)
 
-    def pod_changed(
-        self, old: HolderPod | SharePod | None, new: HolderPod | SharePod | None
-    ) -> None:
+    def pod_changed(self, old: SharePod | None, new: SharePod | None) -> None:
         """Measure how long a share pod took, when it is seen to have begun to run."""
-        if not isinstance(old, SharePod) or not isinstance(new, SharePod) or old.running_at:
+        if old is None or new is None or old.running_at:
             return
         if new.running_at is not None:
             created = new.demands[0][1].created

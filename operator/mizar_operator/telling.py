@@ -20,7 +20,7 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.snapshot import Key
 from mizar_kube.logs import get_logger
-from mizar_operator.views import HolderPod, SharePod
+from mizar_operator.views import SharePod
 from mizar_operator.world import World
 
 log = get_logger(__name__)
@@ -84,9 +84,9 @@ def _shadow(key: Key) -> dict[str, str]:
     return {"namespace": key[0], "shadow": key[1]}
 
 
-def placed(old: HolderPod | SharePod | None, new: HolderPod | SharePod | None) -> None:
+def placed(old: SharePod | None, new: SharePod | None) -> None:
     """To be told of changed pods: logs that a share pod that waited has a node."""
-    if isinstance(old, SharePod) and isinstance(new, SharePod):
+    if old is not None and new is not None:
         before, after = old.demands[0][1], new.demands[0][1]
         if before.node is None and after.node is not None:
             log.info("share pod placed", namespace=after.namespace, pod=after.name, node=after.node)

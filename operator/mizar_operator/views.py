@@ -114,14 +114,14 @@ def shadow_view(obj: Object) -> ShadowView:
 
 def pod_view(obj: Object) -> HolderPod | SharePod | None:
     """A shadow pod's pod, or a share pod that counts; None for all others."""
-    labels = obj["metadata"].get("labels") or {}
-    if labels.get(LABEL_SHADOW_POD) == "true":
-        return _holder_pod(obj)
-    return share_view(obj)
+    return holder_view(obj) or share_view(obj)
 
 
-def _holder_pod(obj: Object) -> HolderPod:
+def holder_view(obj: Object) -> HolderPod | None:
+    """A shadow pod's pod; None for all others."""
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    if (meta.get("labels") or {}).get(LABEL_SHADOW_POD) != "true":
+        return None
     notes, scheduled = meta.get("annotations") or {}, _condition(status, "PodScheduled")
     return HolderPod(
         pool=(meta.get("labels") or {}).get(LABEL_POOL, ""),

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from cluster import Cluster
-from mizar_core.names import ANNOTATION_CARVE, ANNOTATION_DRAIN
+from mizar_core.names import ANNOTATION_CARVE, ANNOTATION_DRAIN, LABEL_SHARE_POD
 from support import objects
 from support.kube import Kube, Object, condition
 from support.waiting import wait_for
@@ -143,7 +143,9 @@ class Tenant:
         for name in names:
             container = {"name": "main", "image": PAUSE, "resources": {"limits": limits}}
             spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
-            meta = {"name": name, "namespace": self.name}
+            # As the webhook leaves it.
+            labels = {LABEL_SHARE_POD: "true"}
+            meta = {"name": name, "namespace": self.name, "labels": labels}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
             self.kube.apply(pod)
 

@@ -28,6 +28,7 @@ from stateful.model import Model
 
 KEY = "mizar.share"
 KINDS = (GPU_POOL, GPU_QUOTA, SHADOW_POD, POD, NODE)
+WATCHES = (GPU_POOL, GPU_QUOTA, SHADOW_POD, POD, POD, NODE)
 
 
 class Events:
@@ -63,7 +64,7 @@ class Harness:
 
     def sync(self, kinds: Iterable[Kind]) -> None:
         """The watches of these kinds catch up."""
-        for kind, informer in zip(KINDS, self._informers(), strict=True):
+        for kind, informer in zip(WATCHES, self._informers(), strict=True):
             if kind in kinds:
                 self._fill(kind, informer)
 
@@ -97,7 +98,14 @@ class Harness:
 
     def _informers(self) -> list[Informer[Any] | KopfStore[Any]]:
         caches = self.caches
-        return [caches.pools, caches.quotas, caches.shadows, caches.pods, caches.nodes]
+        return [
+            caches.pools,
+            caches.quotas,
+            caches.shadows,
+            caches.holders,
+            caches.shares,
+            caches.nodes,
+        ]
 
     def _fill(self, kind: Kind, informer: Informer[Any] | KopfStore[Any]) -> None:
         self._put(list(self.model.api.all(kind)), informer)

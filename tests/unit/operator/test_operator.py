@@ -272,7 +272,7 @@ def test_a_pod_that_is_bound_meanwhile_is_not_deleted(model: Model, operator: Ha
 def test_a_missing_pod_is_looked_for_before_it_is_lost(model: Model, operator: Harness) -> None:
     _ready_shadow(model, operator)
     fresh = Harness(model)
-    fresh.caches.pods._store.keep_only([])
+    fresh.caches.holders._store.keep_only([])
     assert fresh.snapshot().shadows[0].pod is not None
     fresh.caches.nodes._store.keep_only([])
     assert [node.name for node in fresh.snapshot().nodes] == ["n1"]
@@ -391,7 +391,7 @@ def test_a_share_pod_can_be_followed_in_the_log(
     model: Model, operator: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    operator.caches.pods.on_change(telling.placed)
+    operator.caches.shares.on_change(telling.placed)
     shadow = _ready_shadow(model, operator)["metadata"]["name"]
     _round(model, operator)
     told = [one for one in logged(caplog) if "one" in str(one)]
