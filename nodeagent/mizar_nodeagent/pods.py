@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from mizar_core.base import parse_time
 from mizar_core.carve import Carve
 from mizar_core.errors import CarveRefused
 from mizar_core.names import (
@@ -32,7 +34,7 @@ class Pod:
 
     `requests`: how many devices of which resource.
     `admitted`: the kubelet has let it in, so what it asks for has been allocated.
-    `ended`: Succeeded or Failed. `going`: somebody deleted it; it may still run.
+    `ended`: Succeeded or Failed. `going`: somebody deleted it; it may still run, until `going_by`.
     `same_card`: each of its containers is to have devices of one card only.
     `priority`: of its PriorityClass. `container_ids`: (ID at the runtime, name) of its containers.
     """
@@ -47,6 +49,7 @@ class Pod:
     admitted: bool = False
     ended: bool = False
     going: bool = False
+    going_by: datetime | None = None
     same_card: bool = False
     static_uid: str = ""
     priority: int = 0
@@ -95,6 +98,7 @@ def trim(obj: Object) -> Pod | None:
         admitted=bool(status.get("startTime")) or phase == "Running",
         ended=phase in ("Succeeded", "Failed"),
         going=bool(meta.get("deletionTimestamp")),
+        going_by=parse_time(meta["deletionTimestamp"]) if meta.get("deletionTimestamp") else None,
         same_card=notes.get(ANNOTATION_SAME_CARD) == "true",
         static_uid=notes.get(_STATIC_UID, ""),
         priority=spec.get("priority") or 0,

@@ -472,6 +472,17 @@ class TestOperator:
         assert status != 0, said
         assert sentence in said
 
+    def test_it_ends_share_pods_and_changes_none(self, kube: Kube) -> None:
+        """By eviction, and by deletion where a budget never allows that."""
+        pod = objects.plain_pod(TENANT, "share", nodeSelector={"mizar.share/nowhere": "true"})
+        pod["metadata"]["labels"] = {"mizar.share/share-pod": "true"}
+        kube.apply(pod)
+        here = ("share", f"--namespace={TENANT}", OPERATOR)
+        assert '"status":"Success"' in evict(kube, OPERATOR, "share").replace(" ", "")
+        status, said = kube.attempt("patch", "pod", *here, *merge({"labels": {"a": "b"}}))
+        assert status != 0, said
+        kube.run("delete", "pod", *here, "--grace-period=0", "--force")
+
     def test_it_changes_and_deletes_no_others(self, kube: Kube, shadow: str) -> None:
         kube.apply(objects.plain_pod(TENANT, "plain", nodeSelector={"mizar.share/nowhere": "true"}))
         here = ("plain", f"--namespace={TENANT}", OPERATOR)

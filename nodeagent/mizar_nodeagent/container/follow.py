@@ -122,6 +122,8 @@ class Follower:
             log.warning("the slot's work cannot be stopped", slot=slot.name, error=error)
             return
         self._done[slot.name] = loss
+        if is_new:
+            log.warning("work stopped", problem=loss.why, **slot.names)
         if is_new and _pod_of(slot, view) is not None:
             self._complain(owner, EventReason.CARD_LOST, loss.sentence(slot))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from mizar_nodeagent.planning.adopt import plain
 from mizar_nodeagent.planning.carving import Carving
@@ -31,13 +32,16 @@ def why_lost(key: Key, carving: Carving | None, view: View) -> str:
     pod = view.pods.get(key)
     if pod is None or (carving is not None and pod.uid != carving.pod_uid):
         return "the shadow pod was deleted or evicted"
-    return _why_it_goes(pod)
-
-
-def _why_it_goes(pod: Pod) -> str:
     if pod.ended:
         return "the shadow pod has ended"
-    return "the shadow pod is being deleted" if pod.going else ""
+    return "the shadow pod was deleted" if _is_about_to_end(pod, view) else ""
+
+
+def _is_about_to_end(pod: Pod, view: View) -> bool:
+    """One that was deleted keeps its cards for its grace period, so that its users can end."""
+    if pod.going_by is None:
+        return pod.going
+    return view.time >= pod.going_by - timedelta(seconds=view.patience.going)
 
 
 def _other(carving: Carving, view: View) -> str:

@@ -28,6 +28,7 @@ class Patience:
     `lowered`: a scheduler that had counted on a device has bound its pod by then. `blocked`:
     longer than any Allocate that the kubelet may have begun with an older list. `leaving`: IDs
     leave the list for good only after this, since doing so too soon crashes the kubelet.
+    `going`: so long before a deleted shadow pod's grace is over its users stop; clocks differ.
     `taken`: so long the kubelet must say that a card is another pod's.
     `farewell`: a pod bound before the scheduler heard of the agent's end has arrived by then.
     """
@@ -36,6 +37,7 @@ class Patience:
     blocked: float = 1.0
     leaving: float = 10.0
     taken: float = 1.0
+    going: float = 2.0
     farewell: float = 0.5
 
 

@@ -48,7 +48,7 @@ def given_away(world: World) -> None:
 
 WAYS = {
     force_deleted: "was deleted or evicted",
-    deleted: "is being deleted",
+    deleted: "was deleted",
     ended: "has ended",
     given_away: "the kubelet gave it to pod team-b/trainer",
 }
@@ -70,6 +70,22 @@ async def test_sharers_of_a_lost_card_are_stopped_and_told(
     with pytest.raises(grpc.aio.AioRpcError, match="gone or going"):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
     assert is_stopped(held)
+
+
+async def test_a_deleted_shadow_pod_keeps_its_cards_for_its_grace(world: World) -> None:
+    """Its users may end in peace; nobody else starts."""
+    await world.serve_shadow()
+    held = await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    pod = shadow_object()
+    pod["metadata"]["deletionTimestamp"] = "2100-01-01T00:00:00Z"
+    world.api.put_pod(pod)
+    await until(lambda: world.ready() == ("False", "Leaving"))
+    with pytest.raises(grpc.aio.AioRpcError, match="gone or going"):
+        await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert not is_stopped(held)
+    force_deleted(world)
+    await until(lambda: is_stopped(held))
 
 
 async def test_another_agent_leaves_them_stopped_and_does_not_tell_again(world: World) -> None:
