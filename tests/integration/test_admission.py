@@ -450,16 +450,6 @@ class TestEscapes:
             assert sentence in said
         kube.delete("pod", "debugged", TENANT, "--grace-period=0", "--force")
 
-    def test_nobody_takes_the_label_off(self, kube: Kube) -> None:
-        kube.apply(objects.share_pod(TENANT, "labelled"))
-        label = ("label", "pod", "labelled", f"--namespace={TENANT}", "--overwrite")
-        for change in ("mizar.share/share-pod-", "mizar.share/share-pod=no"):
-            status, said = kube.attempt(*label, change)
-            assert status != 0
-            assert "keeps its label mizar.share/share-pod, by which Mizar finds it" in said
-        kube.run(*label, "app=x")
-        kube.delete("pod", "labelled", TENANT, "--grace-period=0", "--force")
-
 
 class Agent:
     """Who has the token of the node agent on a node, and nothing else."""

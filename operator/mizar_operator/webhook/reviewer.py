@@ -36,7 +36,7 @@ class Reviewer:
         need quotes."""
         if request["resource"]["resource"] == "gpupools":
             sentences = list(unquoted(request["object"]))
-            return refused(request["uid"], sentences) if sentences else allowed(request["uid"])
+            return _refused(request, sentences) if sentences else allowed(request["uid"])
         if not self._knowledge.synced:
             raise NotReady("the copies of pools and quotas are not complete yet")
         pod = pod_spec(request)
