@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MS UINT64_C(1000000)
 
