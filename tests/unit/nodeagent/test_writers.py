@@ -50,11 +50,14 @@ class World:
             task.cancel()
 
     async def let_write(self, statuses: ShadowStatuses, *reports: Report) -> None:
-        """Until all these are dealt with: it is one after another, and this one is the last."""
+        """Until all these are dealt with: it is one after another, and NEXT is written behind them,
+        twice, since what is just being written comes again behind it."""
         self.api.put_shadow(*NEXT, "owner")
         statuses.want(reports)
-        statuses.want([*reports, replace(REPORT, key=NEXT)])
-        await until(lambda: self.api.condition(*NEXT, "Ready") == ("True", "Serving"))
+        for said in (READY, BROKEN):
+            statuses.want([*reports, replace(REPORT, key=NEXT, conditions=(said,))])
+            wanted = said.status, said.reason
+            await until(lambda: self.api.condition(*NEXT, "Ready") == wanted)  # noqa: B023
 
     @property
     def ready(self) -> tuple[str, str]:
@@ -108,7 +111,7 @@ async def test_another_shadow_pod_of_the_name_is_left_alone() -> None:
         await until(lambda: world.ready == ("True", "Serving"))
         world.api.put_shadow(*SHADOW, "another")
         await world.let_write(statuses, replace(REPORT, conditions=(BROKEN,)))
-        assert len(world.api.writes) == 3
+        assert len(world.api.writes) == 4
         assert world.ready == ("", "")
 
 
@@ -117,7 +120,7 @@ async def test_a_report_on_one_that_is_gone_says_nothing_of_its_successor() -> N
     world.api.put_shadow(*SHADOW, "another")
     async with world.statuses() as statuses:
         await world.let_write(statuses, REPORT)
-        assert len(world.api.writes) == 1
+        assert len(world.api.writes) == 2
 
 
 async def test_a_shadow_pod_that_is_gone_is_no_trouble() -> None:
@@ -125,7 +128,7 @@ async def test_a_shadow_pod_that_is_gone_is_no_trouble() -> None:
     world.api.shadows.clear()
     async with world.statuses() as statuses:
         await world.let_write(statuses, REPORT)
-        assert len(world.api.writes) == 1
+        assert len(world.api.writes) == 2
 
 
 async def test_the_nodes_figures_are_written_once() -> None:
