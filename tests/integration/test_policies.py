@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from cluster import Cluster
+from mizar_core.planning.fit import Needs
 from mizar_operator import manifests
 from mizar_operator.manifests import Shape
 from property.plan.snapshots import pool, quota
@@ -117,9 +118,9 @@ def shadowpod(name: str = NAME) -> Object:
 def shadow_pod(name: str = NAME, uid: str = "uid") -> Object:
     """As the operator makes it, for a node that there is not."""
     view = replace(shadow_view(name, namespace=TENANT), uid=uid)
-    nowhere = frozenset({("mizar.share/nowhere", "true")})
+    nowhere = Needs(frozenset({("mizar.share/nowhere", "true")}))
     shape = Shape(PAUSE, grace_s=35)
-    return manifests.pod(view, pool("default"), quota(TENANT), shape, nowhere, None)
+    return manifests.pod(view, pool("default"), quota(TENANT), shape, nowhere)
 
 
 @pytest.fixture
