@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.watching import ready_shadows, wait_event
+from e2e.watching import ready_shadows, wait_event, wait_held
 from support import objects
 from support.kube import Kube, Object, condition
 from support.objects import share_pod, whole_card_pod
@@ -130,6 +130,30 @@ def test_idle_shadow_pods_give_way_to_another_tenants(kube: Kube, stage: "Stage"
     kube.wait_running(theirs, "a")
     assert _shadow_nodes(kube, theirs, 1) == [here]
     ready_shadows(kube, ours, 1)
+
+
+def test_shadow_pod_deleted_in_use(kube: Kube, stage: "Stage") -> None:
+    """Its user stays, nobody else gets its free device, and it goes when its user has ended."""
+    tenant, (here, _) = stage.tenant(TWO), _nodes(kube)
+    kube.apply(share_pod(tenant, "a", nodeSelector={HOSTNAME: here}))
+    kube.wait_running(tenant, "a")
+    (shadow,) = ready_shadows(kube, tenant)
+    name = shadow["metadata"]["name"]
+    kube.delete("shadowpod", name, tenant, "--wait=false")
+    wait_for("its free device to be offered no more", lambda: _healthy(kube, name, tenant) == 1)
+    kube.apply(share_pod(tenant, "b", nodeSelector={HOSTNAME: here}))
+    kube.wait_running(tenant, "b")
+    held = wait_held(kube, tenant, "a", "b")
+    assert [pod for device, pod in held.items() if f"/{name}-" in device] == [f"{tenant}/a"]
+    kube.delete("pod", "a", tenant)
+    kube.wait_gone("shadowpod", tenant, name)
+    assert kube.phase(tenant, "b") == "Running"
+
+
+def _healthy(kube: Kube, name: str, tenant: str) -> int:
+    shadow = kube.get("shadowpod", name, tenant) or {}
+    devices = shadow.get("status", {}).get("devices", [])
+    return sum(one["health"] == "Healthy" for one in devices)
 
 
 def test_what_a_resource_quota_refuses_is_told_and_heals(kube: Kube, stage: "Stage") -> None:

@@ -122,6 +122,14 @@ def test_another_shape_in_use_keeps_its_limits_and_takes_nobody_new(spec: dict[s
     assert _recarved(replace(after, pools=(pool(),))) == [_carve()]
 
 
+def test_one_that_is_deleted_in_use_takes_nobody_new_and_goes_when_idle() -> None:
+    deleted = _carved(holders=HELD, in_use=True, idle_since=None, deleting=True)
+    assert _recarved(_snapshot(deleted)) == [_carve(closed=True)]
+    idle = _carved(_carve(closed=True), deleting=True)
+    (drain,) = [one for one in plan(_snapshot(idle), NOW).actions if isinstance(one, Drain)]
+    assert drain.shadow == idle.key
+
+
 def test_a_closed_one_does_not_count_as_free_and_the_quota_creates_another() -> None:
     """The node agent reports as healthy only what is held; the other device is not to be had."""
     old = _carved(_carve(closed=True), holders=HELD, in_use=True, healthy=1)
