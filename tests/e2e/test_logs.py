@@ -52,9 +52,11 @@ def test_one_grep_follows_a_share_pod_from_admission_to_running(kube: Kube, stag
     )
     assert allocated["device"] == [held]
 
-    story = [rewritten, created, placed, allocated, written]
-    assert [one["namespace"] for one in story if "namespace" in one] == [tenant] * 4
-    assert story == sorted(story, key=lambda line: str(line["timestamp"]))
+    told = [rewritten, created, placed, written]
+    assert [one["namespace"] for one in told] == [tenant] * 4
+    # That it was placed comes to the operator by a watch: the node may be faster.
+    for story in ([rewritten, created, placed], [rewritten, created, allocated, written]):
+        assert story == sorted(story, key=lambda line: str(line["timestamp"]))
 
 
 def test_a_pod_that_has_no_name_yet_is_found_by_its_beginning(kube: Kube, stage: "Stage") -> None:
