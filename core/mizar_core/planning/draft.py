@@ -85,9 +85,10 @@ class Draft:
         return [self.shadows[key] for key in sorted(self._of_resource[resource])]
 
     def resources(self) -> list[str]:
-        """All resources that are offered, allowed or asked for."""
+        """All resources that are offered, allowed or asked for. A shadow pod that has neither a
+        pod nor a pool offers none that anybody could name."""
         offered = (offer.resource for offer in self.offers)
-        held = (name for name, keys in self._of_resource.items() if keys)
+        held = (name for name, keys in self._of_resource.items() if keys and name)
         return sorted({*offered, *held, *self._waiting})
 
     def of_quota(self, quota: Key) -> list[ShadowView]:

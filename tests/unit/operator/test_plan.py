@@ -477,3 +477,9 @@ def test_a_condition_keeps_its_time_while_it_lasts() -> None:
     quotas = (first.quotas[0].model_copy(update={"status": before}),)
     later = status(replace(first, quotas=quotas))
     assert {one.last_transition_time for one in later.conditions} == {at(1000)}
+
+
+def test_a_shadow_pod_without_pool_and_pod_is_let_go() -> None:
+    left = replace(shadow(resource="", deleting=True), pod=None)
+    planned = actions(RemoveFinalizer, small(pools=(), quotas=(), shadows=(left,)))
+    assert [one.shadow for one in planned] == [left.key]
