@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
@@ -27,9 +28,20 @@ def may_be_used(
     shadow: ShadowView, others: Iterable[ShadowView], bound: Iterable[ShareView]
 ) -> str | None:
     """Who uses the shadow pod, or may be about to; None when certainly nobody does."""
+    bound = list(bound)
+    if shadow.pod is None:
+        shadow = _of_those_still_there(shadow, bound)
     if shadow.held:
         return " ".join(sorted({"/".join(key) for key in shadow.holders})) or "a share pod"
     if shadow.place is None:
         return None
     unsure = without_devices(others, bound)
     return "/".join(unsure[0]) if unsure else None
+
+
+def _of_those_still_there(shadow: ShadowView, bound: Iterable[ShareView]) -> ShadowView:
+    """Without its pod a shadow pod may have nobody left who reports on it: the node agent lost its
+    memory when the node was set up anew under its name. Holders that are gone hold nothing."""
+    there = {one.key for one in bound}
+    holders = tuple(key for key in shadow.holders if key in there)
+    return replace(shadow, holders=holders, in_use=bool(holders))

@@ -333,8 +333,9 @@ def test_the_pod_is_made_when_only_the_shadow_pod_was() -> None:
 
 
 def test_the_finalizer_waits_for_those_who_still_use_it() -> None:
-    gone = ready(pod=None, deleting=True, holders=(("team-a", "p"),), idle_since=None)
-    assert not actions(RemoveFinalizer, small(shadows=(gone,)))
+    gone = replace(ready(deleting=True, holders=(("team-a", "p"),), idle_since=None), pod=None)
+    user = replace(waiting("p"), node="n1")
+    assert not actions(RemoveFinalizer, small(shadows=(gone,), shares=(user,)))
     assert actions(RemoveFinalizer, small(shadows=(replace(gone, holders=()),)))
 
 
@@ -483,3 +484,11 @@ def test_a_shadow_pod_without_pool_and_pod_is_let_go() -> None:
     left = replace(shadow(resource="", deleting=True), pod=None)
     planned = actions(RemoveFinalizer, small(pools=(), quotas=(), shadows=(left,)))
     assert [one.shadow for one in planned] == [left.key]
+
+
+def test_who_is_gone_does_not_keep_a_lost_shadow_pod() -> None:
+    """A node that was set up anew under its name has an agent that knows nothing of it."""
+    gone = replace(ready(in_use=True, holders=(("team-a", "p1"),), idle_since=None), pod=None)
+    assert [one.shadow for one in actions(DeleteShadow, small(shadows=(gone,)))] == [gone.key]
+    there = replace(waiting("p1"), node="n1")
+    assert not actions(DeleteShadow, small(shadows=(gone,), shares=(there,)))
