@@ -240,8 +240,9 @@ class Applier:
             gone = await self._client.delete(
                 Ref(kind, meta["name"], meta["namespace"]),
                 uid=meta["uid"],
-                # A pod that has no node yet must not get one in between.
-                resource_version=meta["resourceVersion"] if _is_unbound(kind, obj) else "",
+                # The answer was about the pod as it was: it must not get a node in between, nor be
+                # offered again, even if this call takes effect long after we gave it up.
+                resource_version=meta["resourceVersion"] if kind == POD else "",
                 grace_seconds=GRACE_S if kind == POD else None,
                 propagation="Background",
             )
@@ -355,7 +356,3 @@ def _check_ours(found: Object, wanted: Object) -> None:
     if wanted["metadata"]["ownerReferences"][0]["uid"] not in owners:
         name = f"{found['metadata']['namespace']}/{found['metadata']['name']}"
         raise Conflict(f"{found['kind']} {name} is in the way, and it is not of our making")
-
-
-def _is_unbound(kind: Kind, obj: Object) -> bool:
-    return kind == POD and not obj["spec"].get("nodeName")

@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -62,11 +62,16 @@ class KopfFailed(Exception):
 class Operator:
     """All parts of the process, made from settings and a client of the API server."""
 
-    def __init__(self, client: KubeClient, settings: Settings) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.caches = Caches(client, Pace(settings.resync))
-        self.queue: WorkQueue[str] = WorkQueue(max_delay=RETRY_MOST_S)
+        self.queue: WorkQueue[str] = WorkQueue(max_delay=RETRY_MOST_S, clock=clock)
         self.events = EventRecorder(client, FIELD_MANAGER_OPERATOR, settings.identity)
         self.leader = Leader(
             client, settings.namespace, LEASE_NAME, settings.identity, owner=settings.deployment
@@ -75,20 +80,29 @@ class Operator:
         applier = Applier(client, self.caches, self.events, settings.shape, settings.writes_at_once)
         self.reconciler = Reconciler(gatherer, applier, self.queue, self.metrics)
         self._client = client
+        self._clock = clock
         self._kopf_stop, self._kopf_ready = asyncio.Event(), asyncio.Event()
         self._kopf_ending = asyncio.Event()
-        self._started = time.monotonic()
+        self._started = self._clock()
+        self._led_since: float | None = None
         for follow in (gpupool.follow, gpuquota.follow, shadowpod.follow, caches.follow):
             follow(self.caches, self.queue.add)
 
     def dead(self) -> list[str]:
         """What a restart would cure."""
         problems = self.caches.problems()
-        if not self.caches.synced and time.monotonic() - self._started < STARTING_FOR_S:
+        if not self.caches.synced and self._clock() - self._started < STARTING_FOR_S:
             problems = []
-        if (oldest := self.queue.oldest()) > STUCK_AFTER_S:
-            problems.append(f"queue: nothing has come of a key for {oldest:.0f} s")
+        if (stuck := self._stuck()) > STUCK_AFTER_S:
+            problems.append(f"queue: nothing has come of a key for {stuck:.0f} s")
         return problems
+
+    def _stuck(self) -> float:
+        """Seconds that a key has been waiting for us; those of another leader's time do not
+        count."""
+        if self._led_since is None:
+            return 0.0
+        return min(self.queue.oldest(), self._clock() - self._led_since)
 
     def unready(self) -> list[str]:
         """Why this replica could not lead now."""
@@ -123,7 +137,7 @@ class Operator:
             if self.settings.leader_election:
                 await self.leader.acquire()
                 tasks.create_task(self.leader.keep())
-            self.metrics.leader.set(1)
+            self.leads_from_now_on()
             self.caches.shares.on_change(telling.placed)
             self.caches.shares.on_change(self.metrics.pod_changed)
             if self.settings.default_pool is not None:
@@ -131,6 +145,11 @@ class Operator:
             for _ in range(self.settings.workers):
                 tasks.create_task(work(self.queue, self.reconciler.reconcile))
             await self._resync()
+
+    def leads_from_now_on(self) -> None:
+        """Keys are worked off from this moment."""
+        self.metrics.leader.set(1)
+        self._led_since = self._clock()
 
     async def _resync(self) -> None:
         """Everything again now and then, should a change have been missed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -230,8 +231,8 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(
     assert _satisfied(model)["status"] == "True"
 
 
-def test_the_live_answer_counts_not_the_cache(model: Model, operator: Harness) -> None:
-    """Invariant 3: a share pod was bound after the caches were filled."""
+def _drained_shadow(model: Model, operator: Harness) -> Object:
+    """One that is about to be deleted; the caches are current."""
     shadow = _ready_shadow(model, operator)
     one = model.api.find(POD, "one", "team-a")
     assert one is not None
@@ -243,6 +244,12 @@ def test_the_live_answer_counts_not_the_cache(model: Model, operator: Harness) -
         operator.reconcile()
         model.agent("n1")
     operator.sync(KINDS)
+    return shadow
+
+
+def test_the_live_answer_counts_not_the_cache(model: Model, operator: Harness) -> None:
+    """Invariant 3: a share pod was bound after the caches were filled."""
+    shadow = _drained_shadow(model, operator)
     model.add_share("team-a", "late", GPU, 1)
     late = model.api.find(POD, "late", "team-a")
     assert late is not None
@@ -251,6 +258,27 @@ def test_the_live_answer_counts_not_the_cache(model: Model, operator: Harness) -
     assert _pod(model, shadow) is not None
     assert _shadows(model)
     assert operator.snapshot().shadows[0].contested
+
+
+def test_a_pod_that_is_offered_again_meanwhile_is_not_deleted(
+    model: Model, operator: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion may take effect long after it was sent, by a process that is gone by then."""
+    shadow = _drained_shadow(model, operator)
+    delete = model.api.delete
+
+    async def late(ref: Ref, **preconditions: Any) -> Object:
+        pod = _pod(model, shadow)
+        assert pod is not None
+        del pod["metadata"]["annotations"][ANNOTATION_DRAIN]
+        model.api.touch(pod)
+        return await delete(ref, **preconditions)
+
+    monkeypatch.setattr(model.api, "delete", late)
+    assert isinstance(operator.reconcile(), Conflict)
+    pod = _pod(model, shadow)
+    assert pod is not None
+    assert "deletionTimestamp" not in pod["metadata"]
 
 
 def test_a_pod_that_is_bound_meanwhile_is_not_deleted(model: Model, operator: Harness) -> None:
