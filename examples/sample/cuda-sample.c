@@ -15,6 +15,7 @@
  * It needs no CUDA to be built: the driver's libraries are loaded when it runs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -117,7 +118,8 @@ static void run_hold(const struct options *options) {
     printf("holding %llu MiB\n", (unsigned long long)(options->bytes >> MIB_SHIFT));
     fflush(stdout);
     struct timespec limit = {.tv_sec = options->seconds};
-    sigtimedwait(&ends, NULL, options->seconds < 0 ? NULL : &limit);
+    while (sigtimedwait(&ends, NULL, options->seconds < 0 ? NULL : &limit) < 0 && errno == EINTR)
+        continue; /* who was stopped and let on is interrupted */
     check(CU(cuMemFree_v2, pointer_t)(pointer));
     puts("released");
 }

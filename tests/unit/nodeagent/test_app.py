@@ -20,10 +20,11 @@ from mizar_nodeagent import agent, asking, limits
 from mizar_nodeagent.app import App, assembled
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.config import Config
+from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.planning.view import Patience
 from mizar_nodeagent.regions import COMPUTE_MODES, MEMORY_MODES, STATE_READY, LimitsLive
 from support.logs import logged
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_api import FakeApi, serving
 from unit.nodeagent.fake_kubelet import Admission, Allocated, FakeKubelet, KubePod
 from unit.nodeagent.makers import (
@@ -172,6 +173,7 @@ async def world(
     """Whose agent acts when something happens, and not because time has passed."""
     monkeypatch.setattr(asking, "PEACE_S", FOR_EVER_S)
     monkeypatch.setattr(agent, "THINK_S", FOR_EVER_S)
+    monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
     made = World(tmp_path_factory.mktemp("w"))
     await made.kubelet.start()
     await made.start_agent()

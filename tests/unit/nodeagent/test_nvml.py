@@ -113,17 +113,18 @@ def test_who_works_on_a_card_is_told_with_its_bytes(
     machine: simgpu.Machine, reader: Reader
 ) -> None:
     first, second = (card.uuid for card in machine.cards)
-    holder = subprocess.Popen(
+    with subprocess.Popen(
         [compile_sample(), "hold", "100"],
         env={**os.environ, **simgpu.environment(machine.directory)},
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert holder.stdout and holder.stdout.readline() == "holding 100 MiB\n"
-    found = reader.ask("workers")
-    assert isinstance(found, dict)
-    assert found[second] == {}
-    assert 100 << 20 < found[first][str(holder.pid)] < 1000 << 20
-    holder.terminate()
-    holder.communicate()
+    ) as holder:
+        try:
+            assert holder.stdout and holder.stdout.readline() == "holding 100 MiB\n"
+            found = reader.ask("workers")
+            assert isinstance(found, dict)
+            assert found[second] == {}
+            assert 100 << 20 < found[first][str(holder.pid)] < 1000 << 20
+        finally:
+            holder.terminate()
     assert reader.ask("workers") == {first: {}, second: {}}
