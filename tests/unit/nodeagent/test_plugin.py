@@ -13,11 +13,11 @@ from mizar_kube.backoff import Backoff
 from mizar_nodeagent.errors import AllocationRefused
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.planning.devices import Device
-from mizar_nodeagent.plugin import resource
+from mizar_nodeagent.plugin import resource, server
 from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.plugin.resource import ResourcePlugin
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_kubelet import Admission, FakeKubelet, KubePod
 
 FOR_EVER_S = 3600.0
@@ -144,6 +144,8 @@ async def test_registers_again_when_the_kubelet_restarts(
 ) -> None:
     """At once: who waited for its back-off to end would wait for ever."""
     monkeypatch.setattr(resource, "Backoff", lambda first, most: Backoff(FOR_EVER_S, FOR_EVER_S))
+    monkeypatch.setattr(resource, "STREAM_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(server, "REGISTER_TIMEOUT_S", PATIENCE_S)
     await kubelet.start()
     async with plugins(kubelet) as made:
         made.apply({R: (ONE,)})

@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from mizar_kube import probes
 from mizar_kube.settings import read
+from mizar_operator.webhook import knowledge
 from mizar_operator.webhook.certificates import Bundle, fresh
 from mizar_operator.webhook.folder import Folder
 from mizar_operator.webhook.knowledge import Knowledge
@@ -25,6 +26,7 @@ from mizar_operator.webhook.server import review_app
 from mizar_operator.webhook.settings import Settings
 from mizar_operator.webhook.tls import ServingTLS
 from support.logs import logged
+from support.waiting import PATIENCE_S
 from unit.kube.fake_api import Answer, Asked, FakeApi, serving, status
 from unit.webhook.builders import asking, pool_object, quota_object
 from unit.webhook.objects_api import Objects
@@ -32,6 +34,12 @@ from unit.webhook.objects_api import Objects
 POOLS = "/apis/mizar.share/v1alpha1/gpupools"
 QUOTAS = "/apis/mizar.share/v1alpha1/namespaces/team-a/gpuquotas"
 Json = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who stands still meanwhile has not run out of time."""
+    monkeypatch.setattr(knowledge, "READ_TIMEOUT_S", PATIENCE_S)
 
 
 def request(obj: Json, resource: tuple[str, str] = ("", "pods"), old: Json | None = None) -> Json:
