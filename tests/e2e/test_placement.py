@@ -132,6 +132,18 @@ def test_idle_shadow_pods_give_way_to_another_tenants(kube: Kube, stage: "Stage"
     ready_shadows(kube, ours, 1)
 
 
+def test_the_only_shadow_pod_of_a_quota_goes_where_its_user_can_go(
+    kube: Kube, stage: "Stage"
+) -> None:
+    """It is warm on one node, as the minimum asks; the pod may go to the other one only."""
+    tenant = stage.tenant({"devices": 2, "min": 1, "max": 1})
+    (warm,) = ready_shadows(kube, tenant, 1)
+    (elsewhere,) = {*_nodes(kube)} - {warm["status"]["nodeName"]}
+    kube.apply(share_pod(tenant, "a", nodeSelector={HOSTNAME: elsewhere}))
+    kube.wait_running(tenant, "a")
+    assert _shadow_nodes(kube, tenant, 1) == [elsewhere]
+
+
 def test_shadow_pod_deleted_in_use(kube: Kube, stage: "Stage") -> None:
     """Its user stays, nobody else gets its free device, and it goes when its user has ended."""
     tenant, (here, _) = stage.tenant(TWO), _nodes(kube)

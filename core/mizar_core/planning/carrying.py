@@ -22,4 +22,5 @@ def carrier(draft: Draft, share: ShareView) -> Payer | Denial:
     return Denial(
         EventReason.NO_NODE_FITS,
         f"devices are free, but the scheduler finds no node: {share.unschedulable}{also}",
+        found.offer if found else None,
     )

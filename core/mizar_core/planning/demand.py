@@ -31,9 +31,9 @@ class Outcome:
     denials: dict[str, Denial] = field(default_factory=dict)
 
 
-def keep_warm(draft: Draft) -> None:
+def keep_warm(draft: Draft, offers: Iterable[Offer]) -> None:
     """At least `min` shadow pods of every offer, as far as the quota's cards go."""
-    for offer in draft.offers:
+    for offer in offers:
         missing = offer.limits.min - draft.usage.live.shadows[offer.key, offer.profile.devices]
         for _ in range(missing):
             if not _revive_one(draft, offer) and not _create_one(draft, offer):

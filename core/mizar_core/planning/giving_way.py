@@ -13,9 +13,8 @@ from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.figures import held_per_node
 from mizar_core.planning.fit import Needs, fits
-from mizar_core.planning.reap import Spare, by_idleness, is_above_min
+from mizar_core.planning.reap import Spare, by_idleness, is_above_min, is_idle
 from mizar_core.planning.snapshot import Key, NodeView, ShadowView, Try
-from mizar_core.planning.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -107,16 +106,11 @@ def _idle(draft: Draft, resource: str) -> dict[str, list[ShadowView]]:
     found: dict[str, list[ShadowView]] = {}
     for shadow in by_idleness(draft, draft.shadows.values()):
         node = draft.nodes.get(shadow.place or "")
-        if node is None or not node.available or not _is_idle(draft, shadow):
+        if node is None or not node.available or not is_idle(draft, shadow):
             continue
         if draft.pools[shadow.pool].spec.physical_resource == resource:
             found.setdefault(node.name, []).append(shadow)
     return {name: found[name] for name in sorted(found)}
-
-
-def _is_idle(draft: Draft, shadow: ShadowView) -> bool:
-    idle = draft.stages[shadow.key] is Stage.READY and not shadow.held and not shadow.contested
-    return idle and shadow.idle_since is not None and draft.is_live(shadow)
 
 
 def _enough(
@@ -126,7 +120,7 @@ def _enough(
     do."""
     chosen: list[ShadowView] = []
     for shadow in shadows:
-        if not _is_idle(draft, draft.shadows[shadow.key]):
+        if not is_idle(draft, draft.shadows[shadow.key]):
             continue
         if is_above_min(draft, shadow, beside=chosen) and spare.has(shadow, beside=chosen):
             chosen.append(shadow)

@@ -29,6 +29,11 @@ class Offer:
         return quota_key(self.quota)
 
     @property
+    def shape(self) -> tuple[Key, int]:
+        """Tells it from all other offers: its quota, and the devices of its profile."""
+        return self.key, self.profile.devices
+
+    @property
     def selector(self) -> Pairs:
         """The pool's node selector."""
         return frozenset(self.pool.spec.node_selector.items())

@@ -25,6 +25,7 @@ from mizar_core.planning.passed import next_look
 from mizar_core.planning.protection import protect
 from mizar_core.planning.reap import Spare, idle_until, reap, retire_surplus
 from mizar_core.planning.recarve import recarve
+from mizar_core.planning.replacing import replace_idle
 from mizar_core.planning.snapshot import ShadowView, Snapshot
 from mizar_core.planning.stages import Stage, stage_of
 from mizar_core.planning.statuses import (
@@ -84,13 +85,18 @@ def _decide(draft: Draft) -> dict[str, Outcome]:
 def _round(draft: Draft) -> dict[str, Outcome]:
     settle(draft)
     retire_surplus(draft)
-    keep_warm(draft)
+    keep_warm(draft, [one for one in draft.offers if not draft.waiting(one.resource)])
     outcomes = {resource: meet(draft, resource) for resource in draft.resources()}
+    # Those who wait said first where their shadow pods have to be; what comes free is theirs.
+    denials = (one for made in outcomes.values() for one in made.denials.values())
+    owing = {one.offer.shape for one in denials if one.offer is not None}
+    keep_warm(draft, [one for one in draft.offers if one.shape not in owing])
     finish_drains(draft)
     spare = Spare(draft, outcomes)
     for resource, outcome in outcomes.items():
         reap(draft, resource, outcome, spare)
     give_way(draft, outcomes, spare)
+    replace_idle(draft, outcomes, spare)
     return outcomes
 
 

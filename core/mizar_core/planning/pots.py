@@ -32,10 +32,12 @@ class Spot(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A spot, and the shadow pod it depends on where that has no node yet."""
+    """A spot, the shadow pod it depends on where that has no node yet, and the node that the
+    scheduler refuses."""
 
     spot: Spot
     shadow: Key | None = None
+    node: str | None = None
 
 
 @dataclass(slots=True)
@@ -114,7 +116,7 @@ def place(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> Placemen
     rest = _onto_coming(draft, resource, (bins, pot), rest, placement)
     rest = _onto_stuck(draft, resource, rest, placement)
     for share in rest:
-        placement.places[share.uid] = Place(_onto_passed(bins, share))
+        placement.places[share.uid] = _onto_passed(bins, names, share)
     for number, name in enumerate(names):
         placement.left_now[name] = bins.left(number)
     return placement
@@ -135,12 +137,12 @@ def _onto_free(bins: Bins, waiting: list[ShareView], placement: Placement) -> li
     return rest
 
 
-def _onto_passed(bins: Bins, share: ShareView) -> Spot:
+def _onto_passed(bins: Bins, names: list[str], share: ShareView) -> Place:
     if not share.needs.not_on:
-        return Spot.NOWHERE
+        return Place(Spot.NOWHERE)
     anywhere = replace(share.needs, not_on=frozenset())
-    fits = bins.put(share.count, anywhere, share.groups) is not None
-    return Spot.PASSED if fits else Spot.NOWHERE
+    number = bins.put(share.count, anywhere, share.groups)
+    return Place(Spot.NOWHERE) if number is None else Place(Spot.PASSED, node=names[number])
 
 
 def _onto_coming(

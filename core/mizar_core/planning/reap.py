@@ -58,8 +58,12 @@ class Spare:
 
     def take(self, shadow: ShadowView) -> None:
         """The shadow pod is drained."""
-        if _pot(shadow) in self._left:
-            self._left[_pot(shadow)] -= shadow.healthy
+        self.add(_pot(shadow), -shadow.healthy)
+
+    def add(self, pot: tuple[str, str], devices: int) -> None:
+        """So many more devices of a resource are not needed on a node."""
+        if pot in self._left:
+            self._left[pot] += devices
 
 
 def _pot(shadow: ShadowView) -> tuple[str, str]:
@@ -85,6 +89,12 @@ def idle_until(draft: Draft, shadow: ShadowView) -> datetime | None:
     if shadow.held or shadow.idle_since is None or quota is None or pool is None:
         return None
     return shadow.idle_since + timedelta(seconds=idle_timeout_of(pool.spec, quota.spec))
+
+
+def is_idle(draft: Draft, shadow: ShadowView) -> bool:
+    """Whether it could serve, and nobody uses it."""
+    idle = draft.stages[shadow.key] is Stage.READY and not shadow.held and not shadow.contested
+    return idle and shadow.idle_since is not None and draft.is_live(shadow)
 
 
 def is_overdue(draft: Draft, shadow: ShadowView) -> bool:

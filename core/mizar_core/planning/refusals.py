@@ -12,16 +12,19 @@ from mizar_core.planning.snapshot import ShareView
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why no shadow pod is created: the rest of a sentence, and the event that tells it."""
+    """Why no shadow pod is created: the rest of a sentence, and the event that tells it.
+
+    `offer`: which would pay if its quota allowed more."""
 
     reason: EventReason
     message: str
+    offer: Offer | None = None
 
 
 def denial(draft: Draft, offer: Offer) -> Denial | None:
     """Why an offer can't have one more shadow pod now; None if it can."""
     if excess := draft.usage.existing.refusal(offer):
-        return Denial(EventReason.QUOTA_EXCEEDED, excess)
+        return Denial(EventReason.QUOTA_EXCEEDED, excess, offer)
     if message := draft.refused.get((offer.key, offer.profile.devices)):
         return Denial(EventReason.SHADOW_REFUSED, refused_sentence(message))
     return None

@@ -19,8 +19,12 @@ class Tally:
 
     def add(self, shadow: ShadowView, by: int) -> None:
         """Count a shadow pod in (by=1) or out (by=-1)."""
-        self.shadows[shadow.quota_key, shadow.devices] += by
-        self.cards[shadow.quota_key] += by * shadow.cards
+        self.count(shadow.quota_key, shadow.devices, shadow.cards, by)
+
+    def count(self, quota: Key, devices: int, cards: int, by: int = 1) -> None:
+        """Count so many shadow pods of a profile in."""
+        self.shadows[quota, devices] += by
+        self.cards[quota] += by * cards
 
     def refusal(self, offer: Offer) -> str | None:
         """Why the quota does not allow one more of these; None if it does."""

@@ -31,7 +31,12 @@ ZONES = ("east", "west")
 RESOURCES = tuple(f"team-a.mizar.share/gpu.{size}" for size in SIZES)
 TAINTS = (Taint("team", "a", "NoSchedule"), Taint("nvidia.com/gpu", "", "NoSchedule"))
 APART = Apart("web", HOSTNAME)
-TRIED = (*(f"carry/uid-owner/{resource}" for resource in RESOURCES), "room/uid-whole-0")
+TRIED = (
+    *(f"carry/uid-owner/{resource}" for resource in RESOURCES),
+    "room/uid-whole-0",
+    "replace/uid-owner",
+    "replace/uid-share-0",
+)
 PROFILES = [
     {"devices": 2, "cards": 1},
     {"devices": 4, "cards": 2},

@@ -200,8 +200,10 @@ def test_what_the_scheduler_refuses_is_kept_all_the_same() -> None:
 
 
 def test_carrying_stays_within_the_quota() -> None:
-    snapshot = _passed(quotas=(quota("team-a", profiles=[{"devices": 2, "max": 1}]),))
+    start = _passed(quotas=(quota("team-a", profiles=[{"devices": 2, "max": 1}]),))
+    used = ready(holders=(("team-a", "q"),), idle_since=None)
+    snapshot = replace(start, shadows=(used,), shares=(*start.shares, waiting("q", node="n1")))
     assert not actions(CreateShadow, snapshot)
-    (event,) = actions(EmitEvent, snapshot)
+    (event,) = (one for one in actions(EmitEvent, snapshot) if one.kind == "Pod")
     assert "1 Insufficient cpu" in event.message
     assert "allows 1 shadow pod" in event.message

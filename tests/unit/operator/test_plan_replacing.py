@@ -1,0 +1,204 @@
+"""Idle shadow pods that a waiting pod of their quota cannot use are replaced by one that it can."""
+
+from dataclasses import replace
+from typing import Any
+
+from mizar_core.names import EventReason
+from mizar_core.planning import Snapshot, plan
+from mizar_core.planning.actions import CancelDrain, CreateShadow, DeleteShadow, Drain, EmitEvent
+from mizar_core.planning.fit import HOSTNAME, Needs
+from mizar_core.planning.project import apply_plan
+from mizar_core.planning.snapshot import CardsOnNode, NodeView, PodView, ShadowView
+from property.plan.snapshots import NOW, at, quota, ready, waiting
+from support.planned import actions, satisfied, small
+
+CARDS = "nvidia.com/gpu"
+FOUR = "team-a.mizar.share/gpu.4"
+ON_N1 = Needs(selector=frozenset({(HOSTNAME, "n1")}))
+
+
+def _node(name: str, cards: int = 2) -> NodeView:
+    return NodeView(name, frozenset({(HOSTNAME, name)}), True, {CARDS: CardsOnNode(cards, cards)})
+
+
+def _elsewhere(least: int = 0, most: int = 1, **parts: Any) -> Snapshot:
+    """The only shadow pod that the quota allows is idle on n2, and a pod wants one on n1."""
+    given: dict[str, Any] = {
+        "quotas": (quota("team-a", profiles=[{"devices": 2, "min": least, "max": most}]),),
+        "nodes": (_node("n1"), _node("n2")),
+        "shadows": (ready("shadow-2-there", "n2"),),
+        "shares": (waiting("p", needs=ON_N1),),
+    }
+    return small(**{**given, **parts})
+
+
+def _drained(snapshot: Snapshot) -> list[str]:
+    return [one.shadow[1] for one in actions(Drain, snapshot)]
+
+
+def _now_drained(snapshot: Snapshot) -> Snapshot:
+    """The plan applied, and the node agent has taken out of use what was to be drained."""
+    after = apply_plan(snapshot, plan(snapshot, NOW))
+
+    def drained(one: ShadowView) -> ShadowView:
+        asked = one.pod is not None and one.pod.drain_asked is not None
+        return replace(one, draining=True, drained=True) if asked else one
+
+    return replace(after, shadows=tuple(drained(one) for one in after.shadows))
+
+
+def test_one_on_another_node_gives_way_and_its_user_is_told() -> None:
+    snapshot = _elsewhere()
+    assert _drained(snapshot) == ["shadow-2-there"]
+    told = {one.kind: one for one in actions(EmitEvent, snapshot)}
+    assert "a pod waits for" in told["ShadowPod"].message
+    assert told["Pod"].reason is EventReason.WAITING_FOR_SHADOW
+    assert told["Pod"].type == "Normal"
+    assert "gives way" in told["Pod"].message
+    assert satisfied(snapshot).status == "False"
+
+
+def test_what_replaces_it_goes_where_the_pod_can_go_though_it_was_the_minimum() -> None:
+    draining = _now_drained(_elsewhere(least=1))
+    assert not actions(CancelDrain, draining)
+    assert [one.shadow[1] for one in actions(DeleteShadow, draining)] == ["shadow-2-there"]
+    gone = replace(draining, shadows=())
+    (made,) = actions(CreateShadow, gone)
+    assert ON_N1.selector <= made.needs.selector
+
+
+def test_while_it_goes_nothing_else_does() -> None:
+    going = apply_plan(_elsewhere(most=1), plan(_elsewhere(), NOW))
+    again = replace(
+        going, shadows=(*going.shadows, ready("shadow-2-other", "n2")), tried=frozenset()
+    )
+    assert _drained(replace(again, quotas=_elsewhere(most=2).quotas)) == []
+
+
+def test_one_of_another_profile_gives_way_to_the_ceiling_of_cards() -> None:
+    profiles = [{"devices": 2, "max": 2}, {"devices": 4, "min": 0, "max": 2}]
+    snapshot = _elsewhere(
+        quotas=(quota("team-a", profiles=profiles, maxCards=2),),
+        shadows=(ready("shadow-4-there", "n2", devices=4),),
+    )
+    assert _drained(snapshot) == ["shadow-4-there"]
+    profiles[1]["min"] = 1
+    kept = quota("team-a", profiles=profiles, maxCards=2)
+    assert _drained(replace(snapshot, quotas=(kept,))) == []
+
+
+def test_as_many_as_the_cards_take() -> None:
+    profiles = [{"devices": 2, "max": 4}, {"devices": 4, "max": 1}]
+    ours = quota("team-a", profiles=profiles, maxCards=4)
+    idle = tuple(ready(f"shadow-2-{i}", "n2", idle_since=at(10 + i)) for i in range(3))
+    snapshot = _elsewhere(
+        quotas=(ours,), shadows=idle, shares=(waiting("p", 4, FOUR, needs=ON_N1),)
+    )
+    assert _drained(snapshot) == ["shadow-2-2"]
+    two = quota("team-a", profiles=profiles, maxCards=2)
+    assert len(_drained(replace(snapshot, quotas=(two,), shadows=idle[:2]))) == 2
+
+
+def test_only_for_cards_that_are_there() -> None:
+    assert _drained(_elsewhere(nodes=(_node("n1", 0), _node("n2")))) == []
+    assert _drained(_elsewhere(taken={(CARDS, "n1"): 2})) == []
+    held = tuple(
+        ready(f"shadow-2-{i}", "n1", quota="other", quota_uid="", idle_since=None, in_use=True)
+        for i in range(2)
+    )
+    theirs = quota("team-a", "other", profiles=[{"devices": 2, "max": 2}])
+    start = _elsewhere()
+    full = replace(start, shadows=(*start.shadows, *held), quotas=(*start.quotas, theirs))
+    assert _drained(full) == []
+
+
+def test_cards_of_those_who_give_way_too_count() -> None:
+    """The only card of n1 is that of another tenant's shadow pod: idle, or being drained."""
+    idle = ready("shadow-2-idle", "n1", namespace="team-b")
+    pod = PodView(phase="Running", node="n1", bound_at=at(60), drain_asked=at(1))
+    start = _elsewhere(nodes=(_node("n1", 1), _node("n2")))
+    for beside in (idle, replace(idle, pod=pod)):
+        shadows, quotas = (*start.shadows, beside), (*start.quotas, quota("team-b"))
+        assert "shadow-2-there" in _drained(replace(start, shadows=shadows, quotas=quotas))
+
+
+def test_only_what_helps() -> None:
+    """The profile's own limit is reached as well as the ceiling of cards."""
+    profiles = [{"devices": 2, "max": 1}, {"devices": 4, "max": 1}]
+    snapshot = _elsewhere(
+        quotas=(quota("team-a", profiles=profiles, maxCards=3),),
+        shadows=(
+            ready("shadow-2-there", "n2"),
+            ready("shadow-4-there", "n2", devices=4, idle_since=at(50)),
+        ),
+    )
+    assert _drained(snapshot) == ["shadow-2-there"]
+
+
+def test_what_is_left_serves_who_waits_for_it() -> None:
+    two = tuple(ready(f"shadow-2-{i}", "n2") for i in range(2))
+    pinned = tuple(waiting(f"p{i}", 2, needs=ON_N1) for i in range(2))
+    snapshot = _elsewhere(most=2, shadows=two, shares=(*pinned, waiting("anywhere")))
+    assert len(_drained(snapshot)) == 1
+
+
+def test_what_is_held_or_waited_for_stays() -> None:
+    held = ready("shadow-2-there", "n2", holders=(("team-a", "q"),), idle_since=None)
+    assert _drained(_elsewhere(shadows=(held,))) == []
+    both = (waiting("p", needs=ON_N1), waiting("q"))
+    assert _drained(_elsewhere(shares=both)) == []
+    assert _drained(_elsewhere(shares=())) == []
+
+
+def test_one_for_two_who_fit_into_what_replaces_it() -> None:
+    two = tuple(ready(f"shadow-2-{i}", "n2") for i in range(2))
+    pods = (waiting("p", needs=ON_N1), waiting("q", needs=ON_N1))
+    snapshot = _elsewhere(most=2, shadows=two, shares=pods)
+    assert len(_drained(snapshot)) == 1
+    assert len(_drained(replace(snapshot, shares=(*pods, waiting("r", needs=ON_N1))))) == 2
+
+
+def test_once_for_each_who_waits() -> None:
+    assert [one.about for one in plan(_elsewhere(), NOW).tries] == ["uid-team-a-p"]
+    tried = _elsewhere(tried=frozenset({"replace/uid-team-a-p"}))
+    assert _drained(tried) == []
+    assert "QuotaExceeded" in {str(one.reason) for one in actions(EmitEvent, tried)}
+
+
+def test_one_on_a_node_that_the_scheduler_refuses_the_pod() -> None:
+    """There is no cpu left beside the only shadow pod that the quota allows."""
+    refused = waiting(
+        "p",
+        unschedulable="0/2 nodes are available: 1 Insufficient cpu.",
+        unschedulable_since=at(60),
+    )
+    snapshot = _elsewhere(
+        shares=(refused,),
+        free_since={("team-a.mizar.share/gpu.2", "n2"): (at(60), at(60))},
+    )
+    assert _drained(snapshot) == ["shadow-2-there"]
+    web = tuple(replace(refused, name=f"p{i}", uid=f"uid-p{i}", owner="web") for i in range(4))
+    two = tuple(ready(f"shadow-2-{i}", "n2") for i in range(2))
+    times = {("team-a.mizar.share/gpu.2", "n2"): (at(60),) * 4}
+    more = replace(_elsewhere(most=2), shadows=two, shares=web, free_since=times)
+    assert len(_drained(more)) == 1, "nobody knows whether the next node will do"
+    alone = replace(snapshot, nodes=(_node("n2"),))
+    assert _drained(alone) == [], "there is no other node"
+
+
+def test_who_waits_comes_before_the_minimum() -> None:
+    """The first shadow pod of a quota goes where the pod can go; it is the minimum as well."""
+    (made,) = actions(CreateShadow, _elsewhere(least=1, shadows=()))
+    assert ON_N1.selector <= made.needs.selector
+
+
+def test_the_minimum_of_a_profile_that_nobody_asks_for_is_kept_first() -> None:
+    profiles = [{"devices": 2, "max": 2}, {"devices": 4, "min": 1, "max": 1}]
+    ours = quota("team-a", profiles=profiles, maxCards=2)
+    (made,) = actions(CreateShadow, _elsewhere(quotas=(ours,), shadows=()))
+    assert made.devices == 4
+
+
+def test_a_shadow_pod_that_waits_for_a_node_gives_way_to_nobody() -> None:
+    stuck = replace(ready("shadow-2-there"), node=None, ready=False, phase="Pending", pod=PodView())
+    assert _drained(_elsewhere(shadows=(stuck,))) == []
