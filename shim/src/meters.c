@@ -256,8 +256,10 @@ static uint64_t open_since(const struct meter *meter, uint64_t now) {
     return larger(begin->at ? begin->at : begin->recorded_at, oldest->launched_at);
 }
 
+/* Work that has begun and does not end may wait for work as well: as kernels do that talk to others. */
 bool meters_stuck(const struct meter *meter, uint64_t now) {
-    return meter->count && !begun(meter) && open_since(meter, now) + STUCK_AFTER < now;
+    uint64_t since = larger(open_since(meter, now), meter->moved_at);
+    return meter->count && since + begun(meter) + STUCK_AFTER < now;
 }
 
 static void take_out(struct meter *meter, struct batch *batch) {
@@ -280,7 +282,7 @@ void meters_reap(struct regions *regions, struct meter *meter, uint64_t now) {
 }
 
 void meters_tell(struct regions *regions, struct meter *meter, uint64_t now) {
-    bool open = meter->count && !meters_stuck(meter, now);
+    bool open = meter->count && (begun(meter) || !meters_stuck(meter, now));
     tell_others(regions, meter, open ? open_since(meter, now) : 0, now + meters_queue(meter, now),
                 now);
 }

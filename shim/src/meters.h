@@ -74,7 +74,7 @@ void meters_reap(struct regions *regions, struct meter *meter, uint64_t now);
 /* ns that the card will be at work, by what launches cost and what it should have done of that. */
 uint64_t meters_queue(const struct meter *meter, uint64_t now);
 
-/* Nothing of it has begun for long: it waits for something, perhaps for what is launched next. */
+/* Nothing has begun or ended for longer than it should: it waits, perhaps for what is launched next. */
 bool meters_stuck(const struct meter *meter, uint64_t now);
 
 /* Kernels of several streams may run side by side: ONCE times as much as one after the other. */

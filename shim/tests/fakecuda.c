@@ -298,12 +298,28 @@ EXPORT CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext *context) {
     return cuStreamGetCtx(stream, context);
 }
 
-/* ---- launches: they take no time ---- */
+/* ---- launches: they take no time, unless a test says so ---- */
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t free_at(void) {
+    uint64_t now = now_ns();
+    return fake.free_at > now ? fake.free_at : now;
+}
+
+static void take_time(void) {
+    if (fake.launch_takes) fake.free_at = free_at() + fake.launch_takes;
+}
 
 #define LAUNCH(symbol, parameters, stream)  \
     EXPORT CUresult symbol parameters {     \
         CALLED(symbol);                     \
         stream_of(stream)->launches++;      \
+        take_time();                        \
         return fake.fail;                   \
     }
 #define SHAPE unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz
@@ -399,18 +415,12 @@ EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
     return CUDA_SUCCESS;
 }
 
-/* ---- events: they happen at once ---- */
+/* ---- events: they happen once the card is free ---- */
 
 struct CUevent_st {
     uint64_t at; /* ns; 0: not recorded */
     CUcontext context;
 };
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
     (void)flags;
@@ -430,7 +440,7 @@ EXPORT CUresult cuEventDestroy_v2(CUevent event) {
 
 EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
     (void)stream;
-    event->at = now_ns();
+    event->at = free_at();
     return CUDA_SUCCESS;
 }
 
@@ -449,7 +459,8 @@ EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsi
 
 EXPORT CUresult cuEventQuery(CUevent event) {
     count_stale(event->context);
-    return fake.busy || event == fake.pending ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    bool ahead = fake.free_at && event->at > now_ns();
+    return fake.busy || ahead || event == fake.pending ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {

@@ -38,6 +38,8 @@ struct fake {
     int hides_green; /* cuStreamGetCtx refuses streams of green contexts */
     unsigned stays_in, is_in; /* the number of a call, plus one, that does not return; it has begun */
     void *pending; /* an event that has not happened */
+    uint64_t launch_takes; /* ns of the card's time, one launch after the other ... */
+    uint64_t free_at;      /* ... so that it is done with all of them then */
     uint64_t stale; /* so often was something of a context used that ends, or has ended */
     int card_full; /* device memory is refused, managed memory is not */
     int frees_nothing; /* what frees memory, or ends what has some, is refused */

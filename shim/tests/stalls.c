@@ -10,6 +10,9 @@
 #include "granted.h"
 
 #define THERE 0x1000
+#define LONG (100 * MS)
+#define FOR_EVER (3600000 * MS)
+#define PATIENCE (200 * MS) /* with work that does not end */
 
 static CUstream stream;
 static CUevent event;
@@ -195,7 +198,32 @@ static void metered(void) {
     CHECK(api_usage()->cards[0].compute.charged_ns > 0);
 }
 
-static const struct test_case cases[] = {{"all", all}, {"metered", metered}};
+static void launch_one(CUfunction function, CUstream on, uint64_t takes) {
+    fake.launch_takes = takes;
+    CHECK_IS(api.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, on, NULL, NULL), CUDA_SUCCESS);
+}
+
+/* A kernel waits on the card, until a third one is launched behind a long one. */
+static void begun(void) {
+    CUfunction waits = (CUfunction)0x5000, is_long = (CUfunction)0x6000;
+    CUstream other = stream_in(home);
+    for (int i = 0; i < LAUNCHES; i++) {
+        launch_one(is_long, stream, LONG);
+        pass(LONG);
+        CHECK_IS(api.cuStreamSynchronize(stream), CUDA_SUCCESS);
+    }
+    pass(LONG);
+    launch_one(waits, other, FOR_EVER);
+    pass(TAKES);
+    launch_one(is_long, stream, LONG);
+    uint64_t before = atomic_load(&clock_ns);
+    launch_one(waits, stream, TAKES);
+    uint64_t waited = atomic_load(&clock_ns) - before;
+    CHECK(waited > PATIENCE && waited < 10 * PATIENCE);
+    fake.launch_takes = fake.free_at = 0;
+}
+
+static const struct test_case cases[] = {{"all", all}, {"metered", metered}, {"begun", begun}};
 
 int main(int count, char **arguments) {
     if (count < 3) return cases_list(cases, COUNT(cases)), 0;

@@ -9,7 +9,7 @@ from .slot import MIB, Card, Slot, card_uuid
 
 
 def test_every_case_is_run(env: dict[str, str]) -> None:
-    assert run("stalls", env=env).stdout.split() == ["all", "metered"]
+    assert run("stalls", env=env).stdout.split() == ["all", "metered", "begun"]
 
 
 @pytest.mark.parametrize("way", ["link", "dlsym", "proc", "proc_v1"])
@@ -22,3 +22,10 @@ def test_what_was_granted_ends_at_a_stall(cards: int, env: dict[str, str], slot:
     limits = [Card(card_uuid(i), 64 * MIB, compute_mode=1, core_share=5000) for i in range(cards)]
     slot.set_limits(*limits)
     run("stalls", "metered", "dlsym", env=env)
+
+
+def test_a_kernel_that_waits_for_the_next_launch_gets_it(env: dict[str, str], slot: Slot) -> None:
+    """As kernels do that talk to one another: what is on the card would never end."""
+    for mode, share in ((1, 10000), (1, 5000)):
+        slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=mode, core_share=share))
+        run("stalls", "begun", "dlsym", env=env)
