@@ -77,6 +77,7 @@ async def _figures(kube: Kube, kubeconfig: Path, size: Size, folder: Path) -> li
             print("  a quiet minute is over", flush=True)
             burst = await _burst(client, size)
             rss, peak = operator.memory_mib(), operator.memory_mib("VmHWM")
+            shutdown = await asyncio.to_thread(operator.stop)
         small, large = await _planned(kubeconfig, size)
     growth = (_middle(large) / size.shares) / (_middle(small) / (size.shares // 10))
     return [
@@ -86,6 +87,7 @@ async def _figures(kube: Kube, kubeconfig: Path, size: Size, folder: Path) -> li
         figure("rss_mib", [rss], 50, "MiB", "<= 400"),
         figure("rss_peak_mib", [peak], 50, "MiB"),
         figure("burst_1000_s", [burst], 50, "s", "<= 10"),
+        figure("shutdown_s", [shutdown], 50, "s", "<= 1", "from SIGTERM, still busy"),
         figure("quiet_cpu_percent", [quiet[0]], 50, "%", "<= 1"),
         figure("quiet_writes_per_min", [quiet[1]], 50, "writes", "<= 0"),
     ]

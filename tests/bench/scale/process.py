@@ -56,6 +56,13 @@ class Operator:
         assert found is not None
         return int(found[1]) / 1024
 
+    def stop(self) -> float:
+        """End it as Kubernetes does; seconds until it is gone."""
+        begun = time.monotonic()
+        self._process.terminate()
+        self._process.wait(60)
+        return time.monotonic() - begun
+
     def cpu_s(self) -> float:
         """CPU seconds that it has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -70,11 +77,11 @@ def running(kubeconfig: Path, folder: Path) -> Iterator[Operator]:
     argv += ["--no-leader-election", f"--port={port}", "--log-level=WARNING"]
     with log.open("ab") as output:
         process = subprocess.Popen(argv, stdout=output, stderr=output)
+    operator = Operator(process, port, log)
     try:
-        yield Operator(process, port, log)
+        yield operator
     finally:
-        process.terminate()
-        process.wait(60)
+        operator.stop()
 
 
 def _free_port() -> int:
