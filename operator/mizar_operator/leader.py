@@ -87,14 +87,19 @@ class Leader:
         self._owners = [{**kind, "name": self._owner.name, "uid": uid}]
 
     async def keep(self) -> None:
-        """Renew for ever. Raises LeadershipLost."""
+        """Renew for ever. Raises LeadershipLost, at the deadline even in the middle of a call that
+        is slow: the Lease is as old as when its last renewal was sent."""
         renewed = self._clock()
-        while True:
-            await self._sleep(self._pace.retry)
-            if await self._try():
-                renewed = self._clock()
-            elif self._clock() - renewed >= self._pace.deadline:
-                raise LeadershipLost(f"lease {self._ref.name} could not be renewed")
+        while (left := self._pace.deadline - (self._clock() - renewed)) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await self._sleep(self._pace.retry)
+                    sent = self._clock()
+                    if await self._try():
+                        renewed = sent
+            except TimeoutError:
+                break
+        raise LeadershipLost(f"lease {self._ref.name} could not be renewed")
 
     async def release(self) -> None:
         """Let the next one lead at once."""

@@ -1,15 +1,21 @@
 """One replica leads at a time, and another follows when it is gone."""
 
+import asyncio
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Unavailable
-from mizar_kube.kinds import LEASE
+from mizar_kube.kinds import LEASE, Object, Ref
 from mizar_operator.leader import Leader, LeadershipLost
 from stateful.memory_api import MemoryApi, Write
+from support import virtual_time
+
+
+class NothingCame(Exception):
+    """Five minutes have passed."""
 
 
 class Time:
@@ -25,7 +31,7 @@ class Time:
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
         if self.now > 300:
-            raise TimeoutError("nothing ever came of it")
+            raise NothingCame
 
 
 def _leader(api: MemoryApi, name: str, time: Time, owner: str = "") -> Leader:
@@ -127,6 +133,43 @@ async def test_who_cannot_renew_stops_before_another_can_start() -> None:
     assert time.now < 15
 
 
+class SlowApi(MemoryApi):
+    """Takes as many seconds for each call as `takes` says, and fails what takes two."""
+
+    def __init__(self, takes: list[float]) -> None:
+        super().__init__()
+        self._takes = iter(takes)
+
+    async def get(self, ref: Ref, **more: Any) -> Object:
+        await self._answer()
+        return await super().get(ref, **more)
+
+    async def replace(self, obj: Object, **more: Any) -> Object:
+        await self._answer()
+        return await super().replace(obj, **more)
+
+    async def _answer(self) -> None:
+        seconds = next(self._takes, 2.0)
+        await asyncio.sleep(seconds)
+        if seconds >= 2:
+            raise Unavailable("timeout")
+
+
+def test_slow_calls_do_not_make_it_lead_for_longer() -> None:
+    """Two calls and a pause are six seconds: it must not begin them when five are left."""
+
+    async def seconds_as_leader() -> float:
+        clock = asyncio.get_running_loop().time
+        api = SlowApi([0.0, 1.9, 2.0, 2.0, 1.9, 2.0])
+        leader = Leader(cast(KubeClient, api), "mizar-system", "mizar-operator", "a", clock=clock)
+        await leader.acquire()
+        with pytest.raises(LeadershipLost):
+            await leader.keep()
+        return clock()
+
+    assert virtual_time.run(seconds_as_leader()) <= 10.0
+
+
 async def test_a_short_absence_of_the_api_server_is_no_loss() -> None:
     api, time = MemoryApi(), Time()
     leader = _leader(api, "a", time)
@@ -137,6 +180,6 @@ async def test_a_short_absence_of_the_api_server_is_no_loss() -> None:
             raise Unavailable("no answer")
 
     api.before_write = away_for_a_while
-    with pytest.raises(TimeoutError):
+    with pytest.raises(NothingCame):
         await leader.keep()
     assert time.now > 300
