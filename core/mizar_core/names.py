@@ -130,6 +130,7 @@ class EventReason(StrEnum):
     CARD_LOST = "CardLost"
     SHARE_EVICTED = "ShareEvicted"
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
+    PLANNING_FAILED = "PlanningFailed"
 
 
 class ConditionType(StrEnum):

@@ -74,7 +74,7 @@ class Result:
     """What came of a plan. `used`: UIDs of shadow pods that turned out to be in use. `refused`:
     what the API server says of shadow pods that it doesn't let in, by quota and devices."""
 
-    errors: list[KubeError] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     refused: dict[tuple[Key, int], str] = field(default_factory=dict)
     announced: set[tuple[str, str]] = field(default_factory=set)
@@ -130,6 +130,11 @@ class Applier:
         except KubeError as error:
             if TERMINATING not in str(error):
                 _report(world, action, error, result)
+            return False
+        except Exception as error:
+            # What nobody foresaw about one object must not hold up the others.
+            log.exception("an action failed", action=type(action).__name__)
+            result.errors.append(error)
             return False
         if isinstance(action, EmitEvent):
             result.announced.add((action.uid, str(action.reason)))

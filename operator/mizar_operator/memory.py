@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
+from mizar_core.planning.set_aside import Name, Part
 from mizar_core.planning.snapshot import Key, Refused, Try
 
 K = TypeVar("K")
@@ -70,6 +71,9 @@ REFUSED_FIRST_S = 2.0
 REFUSED_MOST_S = 30.0
 TRIED_FIRST_S = 60.0
 TRIED_MOST_S = 3600.0
+LEFT_OUT_FOR_S = 300.0
+
+LeftOut = Mapping[Name, tuple[Part, Exception]]
 
 
 @dataclass
@@ -79,7 +83,7 @@ class Memory:
     `tried`: what was done on a guess, and the UID of whom it was to help. `gone`: what was missing
     when asked live, until when that is believed. `taken`: whole cards that other pods had on a
     node, until when that is believed. `free_since`: since when 1, 2, … devices of a
-    resource have been free on a node."""
+    resource have been free on a node. `left_out`: what cannot be planned for."""
 
     announced: set[tuple[str, str]] = field(default_factory=set)
     contested: Beliefs[str] = field(
@@ -92,6 +96,18 @@ class Memory:
     gone: dict[str, float] = field(default_factory=dict)
     taken: dict[str, tuple[float, Counter[str]]] = field(default_factory=dict)
     free_since: dict[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=dict)
+    left_out_until: float = 0.0
+
+    def left_out_now(self, now: float) -> LeftOut:
+        """What is to be left out of the plan again, without trying it."""
+        return self.left_out if now < self.left_out_until else {}
+
+    def leave_out(self, found: LeftOut, now: float) -> None:
+        """This was left out just now; what is new in it starts the time anew."""
+        if found.keys() - self.left_out.keys() or now >= self.left_out_until:
+            self.left_out_until = now + LEFT_OUT_FOR_S
+        self.left_out = found
 
     def note_free(self, free: Mapping[tuple[str, str], int], at: datetime) -> None:
         """So many devices of each resource are free on each node now; on all others none."""

@@ -67,6 +67,12 @@ class Metrics:
         self.actions = Counter(
             "mizar_plan_actions_total", "Actions planned.", ["action"], registry=registry
         )
+        self.planning_errors = Counter(
+            "mizar_planning_errors_total",
+            "Objects that made planning fail and were left out.",
+            ["kind"],
+            registry=registry,
+        )
         self.failures = Counter(
             "mizar_reconcile_failures_total", "Reconciles that failed.", registry=registry
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from mizar_core.planning import Plan, Snapshot, plan
+from mizar_core.planning.around import Around, Decide, plan_around
 from mizar_kube.logs import bound, get_logger
 from mizar_kube.queue import WorkQueue
 from mizar_operator.apply import Applier, Result
@@ -24,7 +26,8 @@ DUE_SLACK_S = 0.1
 
 
 class Reconciler:
-    """Handles keys of the queue. `now` is the time of day, `clock` counts seconds."""
+    """Handles keys of the queue. `now` is the time of day, `clock` counts seconds, `decide` is the
+    planner."""
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class Reconciler:
         metrics: Metrics,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
+        decide: Decide = plan,
     ) -> None:
         self._gatherer = gatherer
         self._applier = applier
@@ -41,10 +45,11 @@ class Reconciler:
         self._metrics = metrics
         self._now = now
         self._clock = clock
+        self._decide = decide
         self._rounds = itertools.count(1)
 
     async def reconcile(self, key: str) -> None:
-        """One round. Raises the first KubeError that the round met, when all else is done."""
+        """One round. Raises the first error that the round met, when all else is done."""
         with bound(pool=self._gatherer.pools_of(key), round=next(self._rounds)):
             await self._round(key)
 
@@ -53,7 +58,7 @@ class Reconciler:
         with self._timed("gather"):
             snapshot = await self._gatherer.gather(key)
         with self._timed("plan"):
-            planned = plan(snapshot, self._now())
+            planned = await self._plan(snapshot, memory)
         self._show(key, snapshot, planned)
         with self._timed("apply"):
             result = await self._applier.apply(snapshot, planned.actions)
@@ -66,6 +71,23 @@ class Reconciler:
         if result.errors:
             self._metrics.failures.inc()
             raise result.errors[0]
+
+    async def _plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
+        """The plan, around what cannot be planned for; which that is, is remembered for a while."""
+        known = memory.left_out_now(self._clock())
+        around = await _in_steps(plan_around(snapshot, self._now(), known, self._decide))
+        for name in sorted(around.left_out.keys() - known.keys()):
+            error = around.left_out[name][1]
+            self._metrics.planning_errors.labels(name.what).inc()
+            log.error(
+                "left out of the plan",
+                kind=name.what,
+                namespace=name.key[0],
+                name=name.key[1],
+                exc_info=error,
+            )
+        memory.leave_out(around.left_out, self._clock())
+        return around.plan
 
     def _come_back(self, key: str, memory: Memory, planned: Plan, result: Result) -> None:
         now = self._clock()
@@ -97,3 +119,14 @@ class Reconciler:
             yield
         finally:
             self._metrics.reconcile.labels(step).observe(self._clock() - start)
+
+
+async def _in_steps(steps: Generator[None, None, Around]) -> Around:
+    """Let others work between the steps: the Lease has to be renewed."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: Around = done.value
+            return found
+        await asyncio.sleep(0)

@@ -57,8 +57,9 @@ class Harness:
         self.queue: WorkQueue[str] = WorkQueue(clock=self._clock)
         self.gatherer = Gatherer(client, self.caches, clock=self._clock)
         applier = Applier(client, self.caches, cast(EventRecorder, self.events), Shape("pause"))
+        self.metrics = Metrics()
         self.reconciler = Reconciler(
-            self.gatherer, applier, self.queue, Metrics(), lambda: self.model.time, self._clock
+            self.gatherer, applier, self.queue, self.metrics, lambda: self.model.time, self._clock
         )
         self.sync(KINDS)
 

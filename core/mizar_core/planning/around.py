@@ -1,0 +1,163 @@
+"""Planning around what cannot be planned for: one object that makes planning fail must not stop all
+others of its pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal
+
+from mizar_core.conditions import set_condition
+from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.names import ConditionType, EventReason
+from mizar_core.planning.actions import (
+    Action,
+    EmitEvent,
+    Plan,
+    ShadowAction,
+    WritePoolStatus,
+    WriteQuotaStatus,
+)
+from mizar_core.planning.plan import plan
+from mizar_core.planning.set_aside import Aside, Name, Part, parts
+from mizar_core.planning.snapshot import ShadowView, ShareView, Snapshot, quota_key
+
+Decide = Callable[[Snapshot, datetime], Plan]
+
+
+@dataclass(frozen=True)
+class Around:
+    """A plan, and what it leaves out: each part as it was, and how planning failed with it."""
+
+    plan: Plan
+    left_out: Mapping[Name, tuple[Part, Exception]] = field(default_factory=dict)
+
+
+def plan_around(
+    snapshot: Snapshot,
+    now: datetime,
+    known: Mapping[Name, tuple[Part, Exception]] | None = None,
+    decide: Decide = plan,
+) -> Generator[None, None, Around]:
+    """As `plan`, but what makes it fail is left out, as far as that helps. `known`: what was left
+    out the last time; it is left out again for as long as it is the same.
+
+    Returns the plan; yields before each further try, since some dozens of them may take a while.
+    Raises what `decide` raises when leaving things out does not help.
+    """
+    search = _Search(snapshot, now, decide)
+    found = dict(parts(snapshot))
+    left_out = {
+        name: (part, error)
+        for name, (part, error) in (known or {}).items()
+        if found.get(name) == part
+    }
+    planned = search.without(left_out)
+    if isinstance(planned, Exception):
+        suspects = [name for name in found if name not in left_out]
+        yield
+        if isinstance(hopeless := search.without({*left_out, *suspects}), Exception):
+            raise hopeless
+        culprits = yield from search.culprits(suspects, set(left_out))
+        left_out |= {name: (found[name], planned) for name in culprits}
+        yield
+        planned = search.without(left_out)
+        if isinstance(planned, Exception):
+            raise planned
+    told = tuple(_tell(found[name], error, now) for name, (_, error) in left_out.items())
+    return Around(_with(planned, [one for one in told if one], snapshot), left_out)
+
+
+class _Search:
+    """Which parts make planning fail: by halves, as one finds a word in a dictionary."""
+
+    def __init__(self, snapshot: Snapshot, now: datetime, decide: Decide) -> None:
+        self._snapshot = snapshot
+        self._now = now
+        self._decide = decide
+
+    def without(self, names: Collection[Name]) -> Plan | Exception:
+        """The plan without these, or how it fails."""
+        aside = Aside(self._snapshot, names)
+        try:
+            planned = self._decide(aside.rest() if names else self._snapshot, self._now)
+        except Exception as error:
+            return error
+        kept = tuple(one for one in planned.actions if not _concerns(one, aside))
+        return replace(planned, actions=kept)
+
+    def culprits(
+        self, suspects: Sequence[Name], aside: set[Name]
+    ) -> Generator[None, None, set[Name]]:
+        """Those of the suspects that must go as well; without all of them planning succeeds."""
+        if len(suspects) == 1:
+            return set(suspects)
+        half = len(suspects) // 2
+        first, second = suspects[:half], suspects[half:]
+        for part in (first, second):
+            yield
+            if isinstance(self.without(aside | set(part)), Plan):
+                return (yield from self.culprits(part, aside))
+        found = yield from self.culprits(first, aside | set(second))
+        yield
+        if isinstance(self.without(aside | found), Plan):
+            return found
+        return found | (yield from self.culprits(second, aside | found))
+
+
+def _concerns(action: Action, aside: Aside) -> bool:
+    """Whether the action is about a shadow pod that only keeps its place."""
+    if isinstance(action, ShadowAction):
+        return action.shadow in aside.shadows
+    return isinstance(action, EmitEvent) and (
+        action.kind == "ShadowPod" and action.about in aside.shadows
+    )
+
+
+def _with(planned: Plan, told: Sequence[Action], snapshot: Snapshot) -> Plan:
+    """The plan, and what is told of those left out, as far as it was not told before."""
+    news = [
+        one
+        for one in told
+        if not isinstance(one, EmitEvent) or (one.uid, str(one.reason)) not in snapshot.announced
+    ]
+    return replace(planned, actions=(*planned.actions, *news)) if news else planned
+
+
+def _tell(part: Part, error: Exception, now: datetime) -> Action | None:
+    """Says of a part that it cannot be planned for, unless it says so already."""
+    message = f"Mizar leaves it as it is, since planning for it failed: {error!r}"[:1000]
+    match part:
+        case ShareView():
+            return _event("Pod", part, message)
+        case ShadowView():
+            return _event("ShadowPod", part, message)
+        case GPUQuota():
+            return _quota_status(part, message, now)
+        case GPUPool():
+            return _pool_status(part, message, now)
+        case _:
+            return None
+
+
+def _event(
+    kind: Literal["Pod", "ShadowPod"], part: ShareView | ShadowView, message: str
+) -> EmitEvent:
+    return EmitEvent(kind, part.key, part.uid, "Warning", EventReason.PLANNING_FAILED, message)
+
+
+def _quota_status(quota: GPUQuota, message: str, now: datetime) -> WriteQuotaStatus | None:
+    known, satisfied = quota.status.conditions, ConditionType.SATISFIED
+    conditions = set_condition(known, satisfied, False, EventReason.PLANNING_FAILED, message, now)
+    if conditions == known:
+        return None
+    return WriteQuotaStatus(quota_key(quota), quota.status.changed(conditions=conditions))
+
+
+def _pool_status(pool: GPUPool, message: str, now: datetime) -> WritePoolStatus | None:
+    known, ready = pool.status.conditions, ConditionType.READY
+    conditions = set_condition(known, ready, False, EventReason.PLANNING_FAILED, message, now)
+    if conditions == known:
+        return None
+    return WritePoolStatus(pool.metadata.name, pool.status.changed(conditions=conditions))

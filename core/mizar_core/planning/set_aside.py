@@ -1,0 +1,122 @@
+"""A snapshot without some of its parts, such that nobody comes to harm by their absence.
+
+What is set aside is neither served nor ended, and nobody counts on it; but a shadow pod still takes
+its place in the quota, a node still exists, and what belongs to a quota or a pool goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.planning.snapshot import (
+    Key,
+    NodeView,
+    PendingView,
+    PodView,
+    ShadowView,
+    ShareView,
+    Snapshot,
+    quota_key,
+)
+
+Part = ShareView | PendingView | NodeView | ShadowView | GPUQuota | GPUPool
+
+What = Literal["Pod", "PendingPod", "Node", "ShadowPod", "GPUQuota", "GPUPool"]
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Name:
+    """Names a part of a snapshot; a pod has one part for each resource that it asks for."""
+
+    what: What
+    key: Key
+    resource: str = ""
+
+
+def parts(snapshot: Snapshot) -> Iterator[tuple[Name, Part]]:
+    """All parts; those whose absence touches the fewest others come first."""
+    for share in snapshot.shares:
+        yield Name("Pod", share.key, share.resource), share
+    for pod in snapshot.pending:
+        yield Name("PendingPod", (pod.namespace, pod.name)), pod
+    for node in snapshot.nodes:
+        yield Name("Node", ("", node.name)), node
+    for shadow in snapshot.shadows:
+        yield Name("ShadowPod", shadow.key), shadow
+    for quota in snapshot.quotas:
+        yield Name("GPUQuota", quota_key(quota)), quota
+    for pool in snapshot.pools:
+        yield Name("GPUPool", ("", pool.metadata.name)), pool
+
+
+class Aside:
+    """What goes when these parts are set aside. `shadows` are the keys of those that only keep
+    their place; nothing may be done with them."""
+
+    def __init__(self, snapshot: Snapshot, names: Collection[Name]) -> None:
+        self._snapshot = snapshot
+        self._names = frozenset(names)
+        self.pools = {name.key[1] for name in names if name.what == "GPUPool"}
+        self.quotas = {name.key for name in names if name.what == "GPUQuota"}
+        self.quotas |= {quota_key(one) for one in snapshot.quotas if one.spec.pool in self.pools}
+        self.shadows = {one.key for one in snapshot.shadows if self._goes(one)}
+
+    def rest(self) -> Snapshot:
+        """The snapshot without them."""
+        whole, tenants = self._snapshot, {namespace for namespace, _ in self.quotas}
+        return replace(
+            whole,
+            pools=tuple(one for one in whole.pools if one.metadata.name not in self.pools),
+            quotas=tuple(one for one in whole.quotas if quota_key(one) not in self.quotas),
+            shadows=tuple(
+                stand_in(one) if one.key in self.shadows else one for one in whole.shadows
+            ),
+            shares=tuple(
+                one
+                for one in whole.shares
+                if Name("Pod", one.key, one.resource) not in self._names
+                # Who pays for those who wait can't be said.
+                and not (one.node is None and one.namespace in tenants)
+            ),
+            nodes=tuple(
+                NodeView(one.name, available=False) if self._has("Node", ("", one.name)) else one
+                for one in whole.nodes
+            ),
+            pending=tuple(
+                one
+                for one in whole.pending
+                if not self._has("PendingPod", (one.namespace, one.name))
+            ),
+        )
+
+    def _goes(self, shadow: ShadowView) -> bool:
+        return (
+            self._has("ShadowPod", shadow.key)
+            or shadow.quota_key in self.quotas
+            or shadow.pool in self.pools
+        )
+
+    def _has(self, what: What, key: Key) -> bool:
+        return Name(what, key) in self._names
+
+
+def stand_in(shadow: ShadowView) -> ShadowView:
+    """Keeps a shadow pod's place in its quota, and no more: it seems to be on its way out."""
+    return ShadowView(
+        namespace=shadow.namespace,
+        name=shadow.name,
+        uid=shadow.uid,
+        pool=shadow.pool,
+        quota=shadow.quota,
+        quota_uid=shadow.quota_uid,
+        resource="",
+        devices=shadow.devices,
+        cards=shadow.cards,
+        sequence=shadow.sequence,
+        deleting=True,
+        contested=True,
+        pod=PodView(deleting=True),
+    )
