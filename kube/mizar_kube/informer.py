@@ -7,7 +7,7 @@ of watches, restarts, forgotten versions, objects deleted while nobody watched.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypedDict, TypeVar
@@ -113,6 +113,11 @@ class Informer(Generic[T]):
     def items(self) -> list[tuple[Key, T]]:
         """((namespace, name), value) of all objects; the list is the caller's."""
         return self._store.items()
+
+    @property
+    def unreadable(self) -> Mapping[Key, Object]:
+        """The metadata of objects that are there, but which `trim` failed for."""
+        return self._store.unreadable
 
     def __len__(self) -> int:
         return len(self._store)

@@ -40,13 +40,19 @@ def is_newer(version: str, than: str) -> bool:
     return version.isdigit() and than.isdigit() and int(version) > int(than)
 
 
+def _version(meta: Object) -> str:
+    return str(meta.get("resourceVersion", ""))
+
+
 class Store(Generic[T]):
     """Trimmed objects by key. Listeners hear of a change once, and only if what is kept differs.
 
-    An object deleted and made again under its name is a deletion and a creation to them.
+    An object deleted and made again under its name is a deletion and a creation to them. One for
+    which `trim` fails is not kept, but it is there: `unreadable` has its metadata.
     """
 
     def __init__(self, trim: Trim[T]) -> None:
+        self.unreadable: dict[Key, Object] = {}
         self._trim = trim
         self._entries: dict[Key, _Entry[T]] = {}
         self._listeners: list[OnChange[T]] = []
@@ -78,10 +84,16 @@ class Store(Generic[T]):
     def put(self, obj: Object, even_older: bool = False) -> bool:
         """The object is now like this, unless a newer version of it is known (`even_older` takes
         it all the same). Returns whether that changed what is kept."""
-        key, version = key_of(obj), str(obj["metadata"].get("resourceVersion", ""))
+        key, version = key_of(obj), _version(obj["metadata"])
         if self._knows_newer(key, version) and not even_older:
             return False
-        entry, before = self._entry(obj, version), self.get(key)
+        before = self.get(key)
+        try:
+            entry = self._entry(obj, version)
+        except Exception:
+            self._not_understood(obj)
+            return before is not None
+        self.unreadable.pop(key, None)
         if entry is None or self._replaced(key, entry.uid):
             self.drop(key)
         if entry is not None:
@@ -92,6 +104,7 @@ class Store(Generic[T]):
         """The object is gone; its deletion has this version, if that is known."""
         if self._knows_newer(key, version):
             return
+        self.unreadable.pop(key, None)
         if (entry := self._entries.pop(key, None)) is not None:
             self._tell(entry.value, None)
 
@@ -104,16 +117,17 @@ class Store(Generic[T]):
         """All other objects are gone, except those newer than the version `as_of`. Returns the
         UIDs of those that were known until now."""
         found = []
-        for key in set(self._entries) - set(keys):
-            entry = self._entries[key]
-            if not is_newer(entry.version, as_of):
-                self.drop(key)
+        for key in sorted({*self._entries, *self.unreadable} - set(keys)):
+            if self._knows_newer(key, as_of):
+                continue
+            if (entry := self._entries.get(key)) is not None:
                 found.append(entry.uid)
+            self.drop(key)
         return found
 
     def _knows_newer(self, key: Key, version: str) -> bool:
-        old = self._entries.get(key)
-        return old is not None and is_newer(old.version, version)
+        old, meta = self._entries.get(key), self.unreadable.get(key, {})
+        return is_newer(old.version if old else _version(meta), version)
 
     def _replaced(self, key: Key, uid: str) -> bool:
         old = self._entries.get(key)
@@ -128,17 +142,20 @@ class Store(Generic[T]):
             self._tell(old.value, entry.value)
 
     def _entry(self, obj: Object, version: str) -> _Entry[T] | None:
-        try:
-            value = self._trim(obj)
-        except Exception:
-            # One object that nobody understands must not stop the copy of all others.
-            namespace, name = key_of(obj)
-            log.exception(
-                "an object cannot be read", kind=obj.get("kind"), namespace=namespace, name=name
-            )
-            return None
+        value = self._trim(obj)
         uid = str(obj["metadata"].get("uid", ""))
         return None if value is None else _Entry(uid, version, value)
+
+    def _not_understood(self, obj: Object) -> None:
+        """One object that nobody understands must not stop the copy of all others."""
+        key, meta = key_of(obj), obj["metadata"]
+        if key not in self.unreadable or _version(self.unreadable[key]) != _version(meta):
+            log.exception(
+                "an object cannot be read", kind=obj.get("kind"), namespace=key[0], name=key[1]
+            )
+        self.unreadable[key] = meta
+        if (entry := self._entries.pop(key, None)) is not None:
+            self._tell(entry.value, None)
 
     def _tell(self, old: T | None, new: T | None) -> None:
         for listener in self._listeners:

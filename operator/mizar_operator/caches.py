@@ -19,6 +19,8 @@ T = TypeVar("T")
 NO_POOL = ""
 """The key of what belongs to a pool that does not exist."""
 
+UNREADABLE = "?"
+"""The key of what belongs to a pool that is there, but that we cannot read: nothing is planned."""
 
 UNBOUND = "spec.nodeName=,status.phase=Pending"
 """Pods that wait for the scheduler, some of them for cards that idle shadow pods hold."""
@@ -69,14 +71,30 @@ class Caches:
         """What a health probe should fail for."""
         return [problem for one in self if (problem := one.problem()) is not None]
 
+    def unreadable(self) -> dict[str, int]:
+        """How many objects are there that we cannot read, by kind."""
+        return {
+            "GPUPool": len(self.pools.unreadable),
+            "GPUQuota": len(self.quotas.unreadable),
+            "ShadowPod": len(self.shadows.unreadable),
+            "Pod": len({*self.holders.unreadable, *self.shares.unreadable}),
+            "Node": len(self.nodes.unreadable),
+        }
+
     def keys(self) -> set[str]:
         """All keys there is work for."""
         return {one.spec.resource_prefix for one in self.pools.values()} | {NO_POOL}
 
     def key_of_pool(self, name: str) -> str:
         """The key under which a pool of that name is planned."""
+        if ("", name) in self.pools.unreadable:
+            return UNREADABLE
         pool = self.pools.get(name)
         return NO_POOL if pool is None else pool.spec.resource_prefix
+
+    def has_node(self, name: str) -> bool:
+        """Whether there is a node of that name, readable or not."""
+        return self.nodes.get(name) is not None or ("", name) in self.nodes.unreadable
 
     def keys_of_cards(self, pod: PendingView) -> set[str]:
         """The keys whose shadow pods may hold cards that the pod waits for."""

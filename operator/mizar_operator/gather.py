@@ -20,9 +20,9 @@ from mizar_core.pod_requests import cards_asked
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, Object, Ref
-from mizar_operator import views
-from mizar_operator.caches import NO_POOL, Caches
-from mizar_operator.memory import Memory
+from mizar_operator import unreadable, views
+from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
+from mizar_operator.memory import LeftOut, Memory
 from mizar_operator.runtime_classes import RuntimeClasses
 from mizar_operator.views import HolderPod
 
@@ -55,6 +55,14 @@ class Gatherer:
         """What is remembered for a key."""
         return self._memories.setdefault(key, Memory())
 
+    def unreadable(self) -> dict[str, int]:
+        """How many objects there are that we cannot read, by kind."""
+        return self._caches.unreadable()
+
+    def left_out(self, snapshot: Snapshot) -> LeftOut:
+        """What of the snapshot depends on objects that we cannot read."""
+        return unreadable.left_out(self._caches, snapshot)
+
     def pools_of(self, key: str) -> str:
         """The names of the pools that are planned under the key."""
         return ", ".join(sorted(self._pools(key)))
@@ -76,12 +84,13 @@ class Gatherer:
         quotas = [one for one in self._caches.quotas.values() if self._is_mine(one.spec.pool, key)]
         memory.tidy(self._clock(), {one.uid for one in shadows} | {one.uid for one in shares})
         nodes = {one.name: one for one in self._caches.nodes.values()}
+        bare = {name: NodeView(name, available=False) for _, name in self._caches.nodes.unreadable}
         return Snapshot(
             pools=tuple(pools.values()),
             quotas=tuple(quotas),
             shadows=tuple(shadows),
             shares=tuple(shares),
-            nodes=tuple({**found.nodes, **nodes}.values()),
+            nodes=tuple({**found.nodes, **bare, **nodes}.values()),
             announced=frozenset(memory.announced),
             missing_classes=missing,
             refused=memory.refusals(self._clock()),
@@ -96,10 +105,11 @@ class Gatherer:
         return {one.metadata.name: one for one in found if one.spec.resource_prefix == key}
 
     def _is_mine(self, pool: str, key: str) -> bool:
-        return self._caches.key_of_pool(pool) == key
+        return self._caches.key_of_pool(pool) == key != UNREADABLE
 
     def _shadows(self, key: str) -> list[ShadowView]:
-        return [one for one in self._caches.shadows.values() if self._is_mine(one.pool, key)]
+        known = (*self._caches.shadows.values(), *unreadable.shadows(self._caches))
+        return [one for one in known if self._is_mine(one.pool, key)]
 
     def _shares(self, key: str, shadows: Iterable[ShadowView]) -> list[ShareView]:
         resources = {one.resource for one in shadows} if key == NO_POOL else set[str]()
@@ -140,10 +150,10 @@ class Gatherer:
         found = set[Ref]()
         for shadow in self._shadows(key):
             holder = self._holder(shadow)
-            if holder is None:
+            if holder is None and shadow.key not in self._caches.holders.unreadable:
                 found.add(Ref(POD, shadow.name, shadow.namespace))
             place = (holder.view.node if holder else None) or shadow.node
-            if place is not None and self._caches.nodes.get(place) is None:
+            if place is not None and not self._caches.has_node(place):
                 found.add(Ref(NODE, place))
         return sorted((one for one in found if gone.get(str(one), 0.0) <= now), key=str)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -83,6 +83,11 @@ class KopfStore(Generic[T]):
     def values(self) -> list[T]:
         """All that is kept, in no particular order; the list is the caller's."""
         return self._store.values()
+
+    @property
+    def unreadable(self) -> Mapping[Key, Object]:
+        """The metadata of objects that are there, but which `trim` failed for."""
+        return self._store.unreadable
 
     def __len__(self) -> int:
         return len(self._store)

@@ -46,7 +46,7 @@ async def nobody_uses(client: KubeClient, caches: Caches, known: ShadowView) -> 
     if not _is_out_of_use(view):
         raise StillUsed(known, "it has not been drained")
     others = [await _reread(client, one) for one in _beside(caches, view)]
-    user = may_be_used(view, others, await _bound(client, view))
+    user = may_be_used(view, others, await _bound(client, known, view))
     if user is not None:
         raise StillUsed(known, f"{user} uses it or may be about to")
     return Certain(shadow, pod)
@@ -96,9 +96,9 @@ async def _reread(client: KubeClient, shadow: ShadowView) -> ShadowView:
     return views.shadow_view(found) if found is not None else replace(shadow, holders=())
 
 
-async def _bound(client: KubeClient, view: ShadowView) -> list[ShareView]:
+async def _bound(client: KubeClient, known: ShadowView, view: ShadowView) -> list[ShareView]:
     listing = await client.list(POD, field_selector=f"spec.nodeName={view.place}")
-    pods = [views.pod_view(obj) for obj in listing.items]
+    pods = [_readable(known, view, obj) for obj in listing.items]
     return [
         share
         for pod in pods
@@ -106,3 +106,13 @@ async def _bound(client: KubeClient, view: ShadowView) -> list[ShareView]:
         for _, share in pod.demands
         if share.resource == view.resource
     ]
+
+
+def _readable(known: ShadowView, view: ShadowView, pod: Object) -> HolderPod | SharePod | None:
+    try:
+        return views.pod_view(pod)
+    except Exception as error:
+        if view.resource not in str(pod.get("spec")):
+            return None
+        name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        raise StillUsed(known, f"pod {name} asks for its resource and cannot be read") from error

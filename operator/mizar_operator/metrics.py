@@ -73,6 +73,12 @@ class Metrics:
             ["kind"],
             registry=registry,
         )
+        self.unreadable = Gauge(
+            "mizar_unreadable_objects",
+            "Objects that are there but cannot be read; what depends on them is left as it is.",
+            ["kind"],
+            registry=registry,
+        )
         self.failures = Counter(
             "mizar_reconcile_failures_total", "Reconciles that failed.", registry=registry
         )

@@ -74,7 +74,10 @@ class Reconciler:
 
     async def _plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
         """The plan, around what cannot be planned for; which that is, is remembered for a while."""
-        known = memory.left_out_now(self._clock())
+        for kind, count in self._gatherer.unreadable().items():
+            self._metrics.unreadable.labels(kind).set(count)
+        unreadable = self._gatherer.left_out(snapshot)
+        known = {**memory.left_out_now(self._clock()), **unreadable}
         around = await _in_steps(plan_around(snapshot, self._now(), known, self._decide))
         for name in sorted(around.left_out.keys() - known.keys()):
             error = around.left_out[name][1]
@@ -86,7 +89,8 @@ class Reconciler:
                 name=name.key[1],
                 exc_info=error,
             )
-        memory.leave_out(around.left_out, self._clock())
+        failed = {name: why for name, why in around.left_out.items() if name not in unreadable}
+        memory.leave_out(failed, self._clock())
         return around.plan
 
     def _come_back(self, key: str, memory: Memory, planned: Plan, result: Result) -> None:

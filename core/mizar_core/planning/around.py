@@ -127,7 +127,7 @@ def _with(planned: Plan, told: Sequence[Action], snapshot: Snapshot) -> Plan:
 
 def _tell(part: Part, error: Exception, now: datetime) -> Action | None:
     """Says of a part that it cannot be planned for, unless it says so already."""
-    message = f"Mizar leaves it as it is, since planning for it failed: {error!r}"[:1000]
+    message = f"Mizar leaves it as it is, since planning for it fails: {error!r}"[:1000]
     match part:
         case ShareView():
             return _event("Pod", part, message)

@@ -1,0 +1,76 @@
+"""Objects that are there but that we cannot read, as a newer version of Mizar or somebody's mistake
+may leave them: who depends on one is left as it is, not taken for an orphan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mizar_core.names import ANNOTATION_SEQUENCE, LABEL_POOL, LABEL_PROFILE, LABEL_QUOTA
+from mizar_core.planning.set_aside import Name
+from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
+from mizar_operator.caches import Caches
+from mizar_operator.memory import LeftOut
+
+
+class Unreadable(Exception):
+    """Says which object cannot be read."""
+
+    def __init__(self, kind: str, key: Key) -> None:
+        super().__init__(f"{kind} {'/'.join(part for part in key if part)} cannot be read")
+
+
+def shadows(caches: Caches) -> Iterator[ShadowView]:
+    """ShadowPods that cannot be read, as far as their labels tell of them: they take their place
+    in the quota."""
+    for (namespace, name), meta in caches.shadows.unreadable.items():
+        labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
+        devices, sequence = labels.get(LABEL_PROFILE, ""), notes.get(ANNOTATION_SEQUENCE, "")
+        if devices.isdigit():
+            yield ShadowView(
+                namespace=namespace,
+                name=name,
+                uid=meta.get("uid", ""),
+                pool=labels.get(LABEL_POOL, ""),
+                quota=labels.get(LABEL_QUOTA, ""),
+                quota_uid=_quota_uid(meta),
+                resource="",
+                devices=int(devices),
+                cards=_cards(caches, labels.get(LABEL_POOL, ""), int(devices)),
+                sequence=int(sequence) if sequence.isdigit() else 0,
+            )
+
+
+def left_out(caches: Caches, snapshot: Snapshot) -> LeftOut:
+    """What of the snapshot is to be left out of the plan."""
+    found: dict[Name, Any] = {}
+    for shadow in snapshot.shadows:
+        if (reason := _of_shadow(caches, shadow)) is not None:
+            found[Name("ShadowPod", shadow.key)] = shadow, reason
+    quotas = {namespace: (namespace, name) for namespace, name in caches.quotas.unreadable}
+    for share in snapshot.shares:
+        if share.node is None and (quota := quotas.get(share.namespace)) is not None:
+            why = Unreadable("GPUQuota", quota)
+            found[Name("Pod", share.key, share.resource)] = share, why
+    return found
+
+
+def _of_shadow(caches: Caches, shadow: ShadowView) -> Unreadable | None:
+    if shadow.key in caches.shadows.unreadable:
+        return Unreadable("ShadowPod", shadow.key)
+    if shadow.key in caches.holders.unreadable:
+        return Unreadable("Pod", shadow.key)
+    if shadow.quota_key in caches.quotas.unreadable:
+        return Unreadable("GPUQuota", shadow.quota_key)
+    return None
+
+
+def _cards(caches: Caches, pool: str, devices: int) -> int:
+    known = caches.pools.get(pool)
+    profile = known.spec.profile(devices) if known else None
+    return profile.cards if profile else 1
+
+
+def _quota_uid(meta: dict[str, Any]) -> str:
+    owners = meta.get("ownerReferences") or ()
+    return next((str(one["uid"]) for one in owners if one["kind"] == "GPUQuota"), "")
