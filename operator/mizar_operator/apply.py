@@ -4,6 +4,7 @@ each can be repeated without harm."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -91,13 +92,14 @@ class Applier:
         events: EventRecorder,
         shape: manifests.Shape,
         at_once: int = 16,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._caches = caches
         self._events = events
         self._shape = shape
         self._budgets = Budgets(client)
-        self._evictor = Evictor(client)
+        self._evictor = Evictor(client, clock)
         self._limit = asyncio.Semaphore(at_once)
 
     async def apply(self, snapshot: Snapshot, actions: Iterable[Action]) -> Result:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from mizar_core.names import LABEL_SHADOW_POD, LABEL_SHARE_POD, tenant_of
 from mizar_core.planning.snapshot import NodeView, PendingView
 from mizar_kube.client import KubeClient
-from mizar_kube.informer import Copy, Informer, Watched
+from mizar_kube.informer import Copy, Informer, Timing, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD
 from mizar_operator import views
 from mizar_operator.kopf_store import KopfStore, Pace
@@ -36,20 +36,25 @@ class Caches:
     pods out that ask for a share without it), and those that wait for a node.
     """
 
-    def __init__(self, client: KubeClient, pace: Pace | None = None) -> None:
+    def __init__(
+        self, client: KubeClient, pace: Pace | None = None, timing: Timing | None = None
+    ) -> None:
         self.pools = KopfStore(client, GPU_POOL, views.pool_view, pace)
         self.quotas = KopfStore(client, GPU_QUOTA, views.quota_view, pace)
         self.shadows = KopfStore(client, SHADOW_POD, views.shadow_view, pace)
         self.holders: Informer[HolderPod] = Informer(
-            client, Watched(POD, label_selector=f"{LABEL_SHADOW_POD}=true"), views.holder_view
+            client,
+            Watched(POD, label_selector=f"{LABEL_SHADOW_POD}=true"),
+            views.holder_view,
+            timing,
         )
         self.shares: Informer[SharePod] = Informer(
-            client, Watched(POD, label_selector=f"{LABEL_SHARE_POD}=true"), views.share_view
+            client, Watched(POD, label_selector=f"{LABEL_SHARE_POD}=true"), views.share_view, timing
         )
         self.pending: Informer[PendingView] = Informer(
-            client, Watched(POD, field_selector=UNBOUND), views.pending_view
+            client, Watched(POD, field_selector=UNBOUND), views.pending_view, timing
         )
-        self.nodes: Informer[NodeView] = Informer(client, Watched(NODE), views.node_view)
+        self.nodes: Informer[NodeView] = Informer(client, Watched(NODE), views.node_view, timing)
 
     def __iter__(self) -> Iterator[Copy]:
         yield from (
@@ -129,7 +134,7 @@ def _listen(
 ) -> None:
     def changed(old: T | None, new: T | None) -> None:
         for value in (old, new):
-            for key in keys(value) if value is not None else ():
+            for key in sorted(keys(value)) if value is not None else ():
                 add(key)
 
     informer.on_change(changed)

@@ -10,11 +10,9 @@ import asyncio
 import itertools
 import logging
 import os
-import random
 import signal
 import sys
-import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -23,9 +21,10 @@ import kopf
 from mizar_core.names import FIELD_MANAGER_OPERATOR, GROUP, VERSION
 from mizar_kube import logs, probes
 from mizar_kube.client import KubeClient
+from mizar_kube.clock import Clock
 from mizar_kube.errors import ConfigError, KubeError
 from mizar_kube.events import EventRecorder
-from mizar_kube.informer import wait_synced
+from mizar_kube.informer import Timing, wait_synced
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind
 from mizar_kube.logs import get_logger
 from mizar_kube.queue import WorkQueue, work
@@ -62,28 +61,35 @@ class KopfFailed(Exception):
 class Operator:
     """All parts of the process, made from settings and a client of the API server."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        settings: Settings,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, client: KubeClient, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.caches = Caches(client, Pace(settings.resync))
-        self.queue: WorkQueue[str] = WorkQueue(max_delay=RETRY_MOST_S, clock=clock)
-        self.events = EventRecorder(client, FIELD_MANAGER_OPERATOR, settings.identity)
-        self.leader = Leader(
-            client, settings.namespace, LEASE_NAME, settings.identity, owner=settings.deployment
+        self._client, self._clock = client, clock or Clock()
+        seconds, now, chance = self._clock.seconds, self._clock.now, self._clock.random
+        self.caches = Caches(
+            client,
+            Pace(settings.resync, clock=seconds, random=chance),
+            Timing(clock=seconds, random=chance),
         )
-        gatherer = Gatherer(client, self.caches)
-        applier = Applier(client, self.caches, self.events, settings.shape, settings.writes_at_once)
-        self.reconciler = Reconciler(gatherer, applier, self.queue, self.metrics)
-        self._client = client
-        self._clock = clock
+        self.queue: WorkQueue[str] = WorkQueue(max_delay=RETRY_MOST_S, clock=seconds, random=chance)
+        self.events = EventRecorder(client, FIELD_MANAGER_OPERATOR, settings.identity, seconds, now)
+        self.leader = Leader(
+            client,
+            settings.namespace,
+            LEASE_NAME,
+            settings.identity,
+            owner=settings.deployment,
+            clock=seconds,
+            now=now,
+        )
+        self.gatherer = Gatherer(client, self.caches, seconds)
+        applier = Applier(
+            client, self.caches, self.events, settings.shape, settings.writes_at_once, seconds
+        )
+        self.reconciler = Reconciler(self.gatherer, applier, self.queue, self.metrics, now, seconds)
         self._kopf_stop, self._kopf_ready = asyncio.Event(), asyncio.Event()
         self._kopf_ending = asyncio.Event()
-        self._started = self._clock()
+        self._started = self._clock.seconds()
         self._led_since: float | None = None
         for follow in (gpupool.follow, gpuquota.follow, shadowpod.follow, caches.follow):
             follow(self.caches, self.queue.add)
@@ -91,7 +97,7 @@ class Operator:
     def dead(self) -> list[str]:
         """What a restart would cure."""
         problems = self.caches.problems()
-        if not self.caches.synced and self._clock() - self._started < STARTING_FOR_S:
+        if not self.caches.synced and self._clock.seconds() - self._started < STARTING_FOR_S:
             problems = []
         if (stuck := self._stuck()) > STUCK_AFTER_S:
             problems.append(f"queue: nothing has come of a key for {stuck:.0f} s")
@@ -102,7 +108,7 @@ class Operator:
         count."""
         if self._led_since is None:
             return 0.0
-        return min(self.queue.oldest(), self._clock() - self._led_since)
+        return min(self.queue.oldest(), self._clock.seconds() - self._led_since)
 
     def unready(self) -> list[str]:
         """Why this replica could not lead now."""
@@ -117,7 +123,7 @@ class Operator:
         signals = _task("signals", self._take_back_signals(stop))
         stopping = asyncio.create_task(stop.wait(), name="stop")
         ended = _task("kopf-ended", self._kopf_ended())
-        watching = _task("kopf", self._watch())
+        watching = _task("kopf", self.watch())
         parts = (leading, *feeding, ended, watching)
         try:
             await asyncio.wait({*parts, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -149,15 +155,15 @@ class Operator:
     def leads_from_now_on(self) -> None:
         """Keys are worked off from this moment."""
         self.metrics.leader.set(1)
-        self._led_since = self._clock()
+        self._led_since = self._clock.seconds()
 
     async def _resync(self) -> None:
         """Everything again now and then, should a change have been missed."""
         while True:
-            self.queue.resync(self.caches.keys(), RESYNC_SPREAD_S, random.random)
+            self.queue.resync(sorted(self.caches.keys()), RESYNC_SPREAD_S, self._clock.random)
             await asyncio.sleep(self.settings.resync)
 
-    async def _watch(self) -> None:
+    async def watch(self) -> None:
         """Kopf: the only watch of Mizar's own kinds. It ends when it is told to."""
         async with asyncio.timeout(STARTING_FOR_S):
             await served(self._client, (GPU_POOL, GPU_QUOTA, SHADOW_POD))

@@ -3,6 +3,7 @@
 from typing import cast
 
 from mizar_kube.client import KubeClient
+from mizar_kube.clock import Clock
 from mizar_operator.main import STUCK_AFTER_S, Operator
 from mizar_operator.settings import Settings
 from stateful.memory_api import MemoryApi
@@ -19,7 +20,7 @@ class Seconds:
 
 def _operator(seconds: Seconds) -> Operator:
     client = cast(KubeClient, MemoryApi())
-    operator = Operator(client, Settings(), seconds)
+    operator = Operator(client, Settings(), Clock(seconds))
     for copy in operator.caches:
         copy.synced.set()
     return operator
