@@ -44,6 +44,7 @@ from mizar_kube.errors import (
     Invalid,
     KubeError,
     NotFound,
+    Unavailable,
 )
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
@@ -73,11 +74,13 @@ KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_Q
 @dataclass
 class Result:
     """What came of a plan. `used`: UIDs of shadow pods that turned out to be in use. `refused`:
-    what the API server says of shadow pods that it doesn't let in, by quota and devices."""
+    what the API server says of shadow pods that it doesn't let in, by quota and devices.
+    `unanswered`: (quota, devices, sequence) of shadow pods of which it says nothing."""
 
     errors: list[Exception] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     refused: dict[tuple[Key, int], str] = field(default_factory=dict)
+    unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
     announced: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -335,6 +338,8 @@ def _report(world: World, action: Action, error: KubeError, result: Result) -> N
         result.refused[world.offer_of(action)] = str(error)
     else:
         result.errors.append(error)
+    if isinstance(action, CreateShadow) and isinstance(error, Unavailable):
+        result.unanswered.add((*world.offer_of(action), action.sequence))
 
 
 def _is_refusal(error: KubeError) -> bool:

@@ -83,6 +83,8 @@ class Gatherer:
         shares, pending = self._shares(key, shadows), self._caches.pending.values()
         quotas = [one for one in self._caches.quotas.values() if self._is_mine(one.spec.pool, key)]
         memory.tidy(self._clock(), {one.uid for one in shadows} | {one.uid for one in shares})
+        # Whoever is there has come through: its number is not to be used again.
+        memory.unanswered -= {(one.quota_key, one.devices, one.sequence) for one in shadows}
         nodes = {one.name: one for one in self._caches.nodes.values()}
         bare = {name: NodeView(name, available=False) for _, name in self._caches.nodes.unreadable}
         return Snapshot(
@@ -98,6 +100,7 @@ class Gatherer:
             tried=memory.tries(self._clock(), _waiting(shares, pending, shadows)),
             pending=tuple(pending),
             taken=taken,
+            unanswered=frozenset(memory.unanswered),
         )
 
     def _pools(self, key: str) -> dict[str, GPUPool]:

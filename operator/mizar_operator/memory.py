@@ -83,7 +83,8 @@ class Memory:
     `tried`: what was done on a guess, and the UID of whom it was to help. `gone`: what was missing
     when asked live, until when that is believed. `taken`: whole cards that other pods had on a
     node, until when that is believed. `free_since`: since when 1, 2, … devices of a
-    resource have been free on a node. `left_out`: what cannot be planned for."""
+    resource have been free on a node. `left_out`: what cannot be planned for. `unanswered`: (quota,
+    devices, sequence) of shadow pods whose creation nobody answered."""
 
     announced: set[tuple[str, str]] = field(default_factory=set)
     contested: Beliefs[str] = field(
@@ -96,6 +97,7 @@ class Memory:
     gone: dict[str, float] = field(default_factory=dict)
     taken: dict[str, tuple[float, Counter[str]]] = field(default_factory=dict)
     free_since: dict[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)
+    unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
     left_out: LeftOut = field(default_factory=dict)
     left_out_until: float = 0.0
 

@@ -63,6 +63,7 @@ class Reconciler:
         with self._timed("apply"):
             result = await self._applier.apply(snapshot, planned.actions)
         memory.announced |= result.announced
+        memory.unanswered |= result.unanswered
         memory.note_free(planned.free, self._now())
         memory.note_tries(planned.tries, self._clock())
         self._come_back(key, memory, planned, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -52,6 +53,7 @@ class Draft:
         self._of_resource: defaultdict[str, set[Key]] = defaultdict(set)
         self._of_quota: defaultdict[Key, set[Key]] = defaultdict(set)
         self._sequences = _sequences(snapshot)
+        self._unanswered = sorted(snapshot.unanswered)
         for shadow in snapshot.shadows:
             self._put(shadow)
         self.bound = _bound(snapshot.shares)
@@ -177,13 +179,18 @@ class Draft:
         return self._sequences.get(quota, 0)
 
     def _next(self, offer: Offer) -> tuple[int, str]:
-        sequence = self.next_sequence(offer.key)
-        while True:
-            name = shadow_name(offer.quota.metadata.uid or "", offer.profile.devices, sequence)
-            self._sequences[offer.key] = sequence + 1
-            if (offer.key[0], name) not in self.shadows:
-                return sequence, name
-            sequence += 1
+        uid, devices = offer.quota.metadata.uid or "", offer.profile.devices
+        named = ((one, shadow_name(uid, devices, one)) for one in self._numbers(offer))
+        sequence, name = next(one for one in named if (offer.key[0], one[1]) not in self.shadows)
+        self._sequences[offer.key] = max(self.next_sequence(offer.key), sequence + 1)
+        return sequence, name
+
+    def _numbers(self, offer: Offer) -> Iterator[int]:
+        """First those of creations that nobody answered: repeated under another name, one that
+        takes effect after all would be one too many."""
+        shape = offer.key, offer.profile.devices
+        yield from (number for *of, number in self._unanswered if (*of,) == shape)
+        yield from itertools.count(self.next_sequence(offer.key))
 
     def _put(self, shadow: ShadowView) -> None:
         stage = stage_of(shadow, self.nodes)

@@ -233,7 +233,8 @@ class Snapshot:
     server refused and is not to be asked again yet. `free_since`: since when 1, 2, … devices of a
     resource have been free on a node. `tried`: what was tried in vain a moment ago, see `Try`.
     `taken`: cards of a physical resource on a node that pods other than shadow pods have, where
-    somebody looked.
+    somebody looked. `unanswered`: (quota, devices, sequence) of shadow pods whose creation nobody
+    answered, so that it may yet take effect.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -248,3 +249,4 @@ class Snapshot:
     tried: frozenset[str] = frozenset()
     pending: tuple[PendingView, ...] = ()
     taken: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    unanswered: frozenset[tuple[Key, int, int]] = frozenset()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mizar_core.names import ANNOTATION_DRAIN
-from mizar_kube.errors import Conflict, Forbidden
+from mizar_kube.errors import Conflict, Forbidden, Unavailable
 from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import telling
 from mizar_operator.caches import follow
@@ -457,3 +458,27 @@ def test_what_the_api_server_refuses_is_logged_with_its_object(
     assert (line["namespace"], line["action"]) == ("team-a", "CreateShadow")
     assert str(line["error"]) == "not now"
     assert line["shadow"].startswith("shadow-2-")
+
+
+def test_a_creation_that_nobody_answered_is_repeated_under_its_own_name(
+    model: Model, operator: Harness
+) -> None:
+    """It may take effect later than what was created after it, and would be one too many."""
+    asked: list[Object] = []
+
+    def lost(write: Write) -> None:
+        verb, ref, obj = write
+        if (verb, ref.kind, obj["spec"].get("devices")) == ("create", SHADOW_POD, 2) and not asked:
+            asked.append(copy.deepcopy(obj))
+            raise Unavailable("no answer")
+
+    model.api.before_write = lost
+    model.add_quota("team-a", [{"devices": size, "min": 1, "max": 1} for size in (2, 4)])
+    operator.sync(KINDS)
+    assert isinstance(operator.reconcile(), Unavailable)
+    assert [one["spec"]["devices"] for one in _shadows(model)] == [4]
+    model.api.put(asked[0])
+    operator.reconcile()
+    operator.sync(KINDS)
+    operator.reconcile()
+    assert sorted(one["spec"]["devices"] for one in _shadows(model)) == [2, 4]
