@@ -121,7 +121,9 @@ def follow(caches: Caches, add: Callable[[str], None]) -> None:
 
     def of_share(pod: SharePod) -> set[str]:
         prefixes = {prefix for prefix, _ in pod.demands}
-        return {key for prefix in prefixes for key in caches.keys_of_prefix(prefix)}
+        found = {key for prefix in prefixes for key in caches.keys_of_prefix(prefix)}
+        # Of no pool, but it may have, or get, devices of one that is gone.
+        return found or {NO_POOL}
 
     _listen(caches.holders, lambda pod: {caches.key_of_pool(pod.pool)}, add)
     _listen(caches.shares, of_share, add)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from mizar_core.names import ANNOTATION_DRAIN
 from mizar_kube.errors import Conflict, Forbidden, Unavailable
 from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import telling
-from mizar_operator.caches import follow
+from mizar_operator.caches import NO_POOL, follow
 from stateful.harness import KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
@@ -391,6 +392,19 @@ def test_who_waits_for_whole_cards_makes_work_for_the_pools_of_such_cards(
     model.schedule()
     operator.sync([POD])
     assert len(operator.queue) == 1
+
+
+def test_share_pods_of_a_pool_that_is_gone_make_work(model: Model, operator: Harness) -> None:
+    """Its shadow pods are still there, and in use."""
+    (pool,) = model.pools()
+    model.api.remove(pool)
+    follow(operator.caches, operator.queue.add)
+    operator.sync(KINDS)
+    operator.work()
+    assert len(operator.queue) == 0
+    model.add_share("team-a", "p", GPU, 1)
+    operator.sync([POD])
+    assert asyncio.run(operator.queue.get()) == NO_POOL
 
 
 def test_a_quota_of_no_pool_says_so(model: Model, operator: Harness) -> None:
