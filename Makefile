@@ -59,7 +59,7 @@ fast-shim: setup shim-tests
 	@.venv/bin/pytest -q tests/unit/shim $(addprefix --ignore=,$(WAITING) $(SANITIZED))
 
 fast-properties: setup
-	@.venv/bin/pytest -q tests/property tests/stateful
+	@.venv/bin/pytest -q tests/property tests/stateful tests/simulation
 
 fast-others: setup shim-tests
 	@.venv/bin/pytest -q tests/unit --ignore=tests/unit/shim

@@ -3,8 +3,9 @@ graceful deletion, status by server-side apply. Faults are put in by the tests."
 
 from __future__ import annotations
 
-import copy
 import itertools
+import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +29,7 @@ class MemoryApi:
 
     def __init__(self) -> None:
         self.objects: dict[Id, Object] = {}
+        self._by_kind: defaultdict[str, dict[Id, Object]] = defaultdict(dict)
         self.before_write: Callable[[Write], None] = lambda write: None
         self._versions = itertools.count(1)
         self.version = 0
@@ -38,7 +40,7 @@ class MemoryApi:
 
     def all(self, kind: Kind) -> Iterator[Object]:
         """The objects themselves, not copies."""
-        yield from [obj for key, obj in self.objects.items() if key[0] == kind.plural]
+        yield from list(self._by_kind[kind.plural].values())
 
     def find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         """The object itself, not a copy."""
@@ -46,13 +48,13 @@ class MemoryApi:
 
     def put(self, obj: Object) -> Object:
         """Create the object."""
-        obj = copy.deepcopy(obj)
+        obj = copied(obj)
         meta = obj["metadata"]
         meta.setdefault("uid", f"uid-{next(self._uids)}")
         meta.setdefault("creationTimestamp", self.now)
         meta.setdefault("generation", 1)
         obj.setdefault("status", {"phase": "Pending"} if obj["kind"] == "Pod" else {})
-        self.objects[_id(ref_of(obj))] = obj
+        self._keep(obj)
         return self.touch(obj)
 
     def touch(self, obj: Object) -> Object:
@@ -64,7 +66,9 @@ class MemoryApi:
     def remove(self, obj: Object) -> None:
         """The object is gone."""
         self.version = next(self._versions)
-        self.objects.pop(_id(ref_of(obj)), None)
+        key = id_of(ref_of(obj))
+        self.objects.pop(key, None)
+        self._by_kind[key[0]].pop(key, None)
 
     def start_delete(self, obj: Object) -> None:
         """As DELETE does it, with background propagation."""
@@ -89,7 +93,7 @@ class MemoryApi:
 
     async def get(self, ref: Ref, **_: Any) -> Object:
         """As KubeClient.get."""
-        return copy.deepcopy(self._existing(ref))
+        return copied(self._existing(ref))
 
     async def list(self, kind: Kind, *, field_selector: str = "", **_: Any) -> Listing:
         """As KubeClient.list, with no selector but spec.nodeName."""
@@ -97,31 +101,32 @@ class MemoryApi:
         if field_selector:
             wanted = field_selector.removeprefix("spec.nodeName=")
             found = [one for one in found if one["spec"].get("nodeName") == wanted]
-        return Listing(copy.deepcopy(found), str(self.version))
+        return Listing(copied(found), str(self.version))
 
     async def create(self, obj: Object, **_: Any) -> Object:
         """As KubeClient.create."""
         ref = ref_of(obj)
-        if _id(ref) in self.objects:
+        if id_of(ref) in self.objects:
             raise AlreadyExists(f"{ref} is there")
         self.before_write(("create", ref, obj))
-        return copy.deepcopy(self.put(obj))
+        return copied(self.put(obj))
 
     async def patch_merge(self, ref: Ref, patch: Object, **_: Any) -> Object:
         """As KubeClient.patch_merge: metadata.uid and metadata.resourceVersion are
         preconditions."""
-        obj = self._existing(ref)
-        wanted = dict(patch["metadata"])
+        obj, meta = self._existing(ref), dict(patch.get("metadata") or {})
         for field in ("uid", "resourceVersion"):
-            if wanted.pop(field, None) not in (None, obj["metadata"][field]):
+            if meta.pop(field, None) not in (None, obj["metadata"][field]):
                 raise Conflict(f"{ref}: {field}")
         self.before_write(("patch", ref, obj))
-        _merge(obj["metadata"], wanted)
-        if "deletionTimestamp" in obj["metadata"] and not obj["metadata"].get("finalizers"):
+        held = bool(obj["metadata"].get("finalizers"))
+        _merge(obj, {**patch, "metadata": meta})
+        released = held and not obj["metadata"].get("finalizers")
+        if released and "deletionTimestamp" in obj["metadata"]:
             self.remove(obj)
         else:
             self.touch(obj)
-        return copy.deepcopy(obj)
+        return copied(obj)
 
     async def replace(self, obj: Object, **_: Any) -> Object:
         """As KubeClient.replace, with the version as a precondition."""
@@ -130,13 +135,12 @@ class MemoryApi:
         if obj["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
             raise Conflict(f"{ref} has changed")
         self.before_write(("replace", ref, known))
-        self.objects[_id(ref)] = copy.deepcopy(obj)
-        return copy.deepcopy(self.touch(self.objects[_id(ref)]))
+        return copied(self.touch(self._keep(copied(obj))))
 
     async def apply(self, obj: Object, **_: Any) -> Object:
         """As KubeClient.apply of the operator's status."""
         ref = ref_of(obj)
-        known, status = self._existing(ref), copy.deepcopy(obj["status"])
+        known, status = self._existing(ref), copied(obj["status"])
         self.before_write(("apply", ref, known))
         if kind_of(obj) == SHADOW_POD:
             types = {one["type"] for one in status["conditions"]}
@@ -145,7 +149,7 @@ class MemoryApi:
             known["status"] |= status
         else:
             known["status"] = status
-        return copy.deepcopy(self.touch(known))
+        return copied(self.touch(known))
 
     async def evict(self, ref: Ref, *, uid: str = "", **_: Any) -> Object:
         """As KubeClient.evict, where no PodDisruptionBudget is in the way."""
@@ -166,16 +170,27 @@ class MemoryApi:
                 raise Conflict(f"{ref}: {field}")
         self.before_write(("delete", ref, obj))
         self.start_delete(obj)
-        return copy.deepcopy(obj)
+        return copied(obj)
+
+    def _keep(self, obj: Object) -> Object:
+        key = id_of(ref_of(obj))
+        self.objects[key] = self._by_kind[key[0]][key] = obj
+        return obj
 
     def _existing(self, ref: Ref) -> Object:
-        obj = self.objects.get(_id(ref))
+        obj = self.objects.get(id_of(ref))
         if obj is None:
             raise NotFound(f"no {ref}")
         return obj
 
 
-def _id(ref: Ref) -> Id:
+def copied(value: Any) -> Any:
+    """A copy of JSON; several times faster than copy.deepcopy."""
+    return json.loads(json.dumps(value))
+
+
+def id_of(ref: Ref) -> Id:
+    """The key of an object."""
     return ref.kind.plural, ref.namespace or "", ref.name
 
 

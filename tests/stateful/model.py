@@ -15,6 +15,7 @@ from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
     LABEL_SHADOW_POD,
+    LABEL_SHARE_POD,
     PHYSICAL_RESOURCE,
 )
 from mizar_core.pod_requests import devices_asked
@@ -56,8 +57,8 @@ class NodeState:
 class Model:
     """The cluster. `violations` collects what must never happen."""
 
-    def __init__(self) -> None:
-        self.api = MemoryApi()
+    def __init__(self, api: MemoryApi | None = None) -> None:
+        self.api = api or MemoryApi()
         self.time = START
         self.nodes: dict[str, NodeState] = {}
         self.lost: set[tuple[str, str]] = set()
@@ -111,21 +112,24 @@ class Model:
 
     def add_share(self, namespace: str, name: str, resource: str, count: int) -> None:
         """A share pod as it is after admission."""
+        self._add_pod(namespace, name, resource, count, {"labels": {LABEL_SHARE_POD: "true"}})
+
+    def add_whole(self, namespace: str, name: str, cards: int) -> None:
+        """A pod that asks for whole cards."""
+        self._add_pod(namespace, name, PHYSICAL_RESOURCE, cards, {})
+
+    def _add_pod(self, namespace: str, name: str, resource: str, count: int, more: Object) -> None:
         limits = {resource: str(count)}
         resources = {"limits": dict(limits), "requests": limits}
         self.api.put(
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "metadata": {"name": name, "namespace": namespace},
+                "metadata": {"name": name, "namespace": namespace, **more},
                 "spec": {"containers": [{"name": "main", "resources": resources}]},
                 "status": {"phase": "Pending"},
             }
         )
-
-    def add_whole(self, namespace: str, name: str, cards: int) -> None:
-        """A pod that asks for whole cards."""
-        self.add_share(namespace, name, PHYSICAL_RESOURCE, cards)
 
     # Kubernetes.
 
@@ -145,6 +149,8 @@ class Model:
     def _fits(self, node: str, asked: dict[str, int]) -> bool:
         obj = self.api.find(NODE, node)
         assert obj is not None
+        if obj["spec"].get("unschedulable"):
+            return False
         used: Counter[str] = Counter()
         for pod in self.api.all(POD):
             if pod["spec"].get("nodeName") == node and not _ended(pod):
@@ -252,10 +258,11 @@ class Model:
         offered: Counter[str] = Counter()
         for carved in state.carved.values():
             offered[carved.resource] += len(carved.devices) * (carved.stage in ("Serving", "InUse"))
-        for resource in {one for one in obj["status"]["allocatable"] if "gpu." in one} | {*offered}:
+        known = {one for one in obj["status"]["allocatable"] if "gpu." in one}
+        for resource in sorted(known | {*offered}):
             obj["status"]["allocatable"][resource] = str(offered[resource])
         self.api.touch(obj)
-        for key in {*pods, *state.carved}:
+        for key in sorted({*pods, *state.carved}):
             self._report(state, key, node)
 
     def _carve(self, state: NodeState, key: tuple[str, str], pod: Object) -> None:
@@ -329,13 +336,14 @@ class Model:
         held = "True" if any("holder" in one for one in devices) else "False"
         ready = "True" if carved.stage in ("Serving", "InUse") else "False"
         said = {"Ready": ready, "PodInUsing": held, "Healthy": "True", "Draining": draining[0]}
-        own = [one for one in shadow["status"].get("conditions") or () if one["type"] not in said]
+        known = {one["type"]: one for one in shadow["status"].get("conditions") or ()}
+        own = [one for type, one in known.items() if type not in said]
         own += [
             {
                 "type": type,
                 "status": status,
                 "reason": draining[1] if type == "Draining" else "Said",
-                "lastTransitionTime": self.api.now,
+                "lastTransitionTime": self._since(known.get(type), status),
             }
             for type, status in said.items()
         ]
@@ -343,6 +351,11 @@ class Model:
         shadow["status"].pop("idleSince", None)
         shadow["status"] |= {"node": node, "devices": devices, "conditions": own, **idle}
         self.api.touch(shadow)
+
+    def _since(self, known: Object | None, status: str) -> str:
+        """When a condition came to have the status that it has now."""
+        same = known is not None and known["status"] == status
+        return known["lastTransitionTime"] if known is not None and same else self.api.now
 
     # Looking.
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from mizar_core.names import BUDGET_NAME, LABEL_IN_USE
+from mizar_core.names import BUDGET_NAME, LABEL_IN_USE, LABEL_SHADOW_POD
 from mizar_core.planning import apply_plan, plan
 from mizar_kube.errors import Conflict, KubeError, Unavailable
 from mizar_kube.kinds import BUDGET, GPU_QUOTA, POD, SHADOW_POD, Object
@@ -306,7 +306,8 @@ class Cluster(RuleBasedStateMachine):
         return [
             pod
             for pod in self.model.api.all(POD)
-            if not pod["metadata"].get("labels") and "deletionTimestamp" not in pod["metadata"]
+            if LABEL_SHADOW_POD not in pod["metadata"].get("labels", {})
+            and "deletionTimestamp" not in pod["metadata"]
         ]
 
     def _shadows(self) -> list[Object]:

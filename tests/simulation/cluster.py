@@ -1,0 +1,113 @@
+"""Kubernetes around the operator, each part at its own pace: scheduler, kubelets, node agents,
+controllers. What each does is the model's (`stateful.model`); when it does it is drawn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from random import Random
+
+from mizar_core.base import format_time
+from mizar_kube.kinds import NODE, SHADOW_POD, Object
+from simulation.history import HistoryApi
+from stateful.model import Carved, Model
+
+SETTLED = 2
+"""Looks in a row that change nothing, after which a part waits for a change."""
+
+
+class Cluster(Model):
+    """The model in the loop's time. `pace`: seconds that a part takes to look again, on average."""
+
+    api: HistoryApi
+
+    def __init__(self, random: Random, pace: float) -> None:
+        self._second: datetime | None = None
+        super().__init__(HistoryApi())
+        self.random = random
+        self.pace = pace
+        self.down: set[str] = set()
+        self._ticked = 0.0
+        self._reported: dict[str, float] = {}
+
+    def tick(self, seconds: float) -> None:
+        """Time goes by; times of day are in whole seconds."""
+        self.time += timedelta(seconds=seconds)
+        if (second := self.time.replace(microsecond=0)) != self._second:
+            self._second, self.api.now = second, format_time(second)
+
+    def catch_up(self) -> None:
+        """The time of day follows the loop's."""
+        now = asyncio.get_running_loop().time()
+        if now > self._ticked:
+            self.tick(now - self._ticked)
+            self._ticked = now
+
+    async def run(self, looked: Callable[[], None]) -> None:
+        """All parts, for ever; `looked` is called after each look."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_again(self.schedule, looked))
+            tasks.create_task(self._look_again(self.control, looked))
+            for node in self.nodes:
+                kubelet, agent = self._kubelet_of(node), self._agent_of(node)
+                tasks.create_task(self._look_again(kubelet, looked))
+                tasks.create_task(self._look_again(agent, looked))
+
+    async def _look_again(self, look: Callable[[], None], looked: Callable[[], None]) -> None:
+        while True:
+            quiet = 0
+            while quiet < SETTLED:
+                await asyncio.sleep(self.random.expovariate(1 / self.pace))
+                self.catch_up()
+                before = self.api.version
+                look()
+                looked()
+                quiet = quiet + 1 if self.api.version == before else 0
+            await self.api.changed()
+
+    def _kubelet_of(self, node: str) -> Callable[[], None]:
+        def look() -> None:
+            if self.api.find(NODE, node) is not None:
+                self.kubelet(node)
+
+        return look
+
+    def _agent_of(self, node: str) -> Callable[[], None]:
+        def look() -> None:
+            if node not in self.down:
+                self.agent(node)
+
+        return look
+
+    def wake(self) -> None:
+        """Something has changed that the API server does not tell: everybody looks again."""
+        self.api.poke()
+
+    # The node agent's reports travel, too, each shadow pod's in their order.
+
+    def _write_report(
+        self, shadow: Object, carved: Carved, devices: list[Object], node: str
+    ) -> None:
+        loop, uid = asyncio.get_running_loop(), shadow["metadata"]["uid"]
+        delay = self.random.expovariate(2 / self.pace)
+        at = max(loop.time() + delay, self._reported.get(uid, 0.0) + 1e-6)
+        self._reported[uid] = at
+        key = shadow["metadata"]["name"], shadow["metadata"]["namespace"]
+        loop.call_at(at, self._report_arrives, key, uid, replace(carved), devices, node)
+
+    def _report_arrives(
+        self, key: tuple[str, str], uid: str, carved: Carved, devices: list[Object], node: str
+    ) -> None:
+        shadow = self.api.find(SHADOW_POD, *key)
+        if shadow is not None and shadow["metadata"]["uid"] == uid:
+            self.catch_up()
+            super()._write_report(shadow, carved, devices, node)
+
+    def cordon(self, node: str, unschedulable: bool) -> None:
+        """kubectl cordon and uncordon."""
+        obj = self.api.find(NODE, node)
+        if obj is not None:
+            obj["spec"]["unschedulable"] = unschedulable
+            self.api.touch(obj)

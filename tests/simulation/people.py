@@ -1,0 +1,197 @@
+"""What people and bad luck do to the cluster, one thing at a time, drawn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
+from simulation.cluster import Cluster
+
+NAMESPACES = ("team-a", "team-b")
+SIZES = (2, 4)
+NODES = ("n1", "n2")
+IDLE_TIMEOUT_S = 20
+
+
+class People:
+    """Users and administrators. `told` hears of what they do, for the trace."""
+
+    def __init__(self, cluster: Cluster, random: Random, told: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._api = cluster.api
+        self._random = random
+        self._told = told
+        self._shares = 0
+        often: dict[Callable[[], str], int] = {
+            self._create_share: 10,
+            self._end_share: 6,
+            self._change_quota: 3,
+            self._delete_quota: 1,
+            self._delete_shadow: 2,
+            self._evict: 1,
+            self._force_delete: 1,
+            self._cordon: 1,
+            self._lose_or_add_node: 1,
+            self._agent_goes_or_comes: 1,
+            self._change_pool: 1,
+            self._delete_or_add_pool: 1,
+        }
+        # Each schedule leaves some of it out: what is rare beside others gets room.
+        self._does = [
+            (one, weight) for one, weight in often.items() if weight > 5 or random.random() < 0.6
+        ]
+
+    def prepare(self) -> None:
+        """What is there at the start."""
+        for node in NODES:
+            self._cluster.add_node(node)
+        self._add_pool()
+        for namespace in NAMESPACES:
+            self._change_quota_of(namespace)
+
+    async def act(self, times: int, every: float) -> None:
+        """So many acts, `every` seconds apart on average."""
+        for _ in range(times):
+            # Often several at once, then nothing for a while.
+            if self._random.random() < 0.7:
+                await asyncio.sleep(self._random.expovariate(0.7 / every))
+            self._cluster.catch_up()
+            do = self._random.choices(*zip(*self._does, strict=True))[0]
+            self._told(do())
+
+    def leave(self) -> None:
+        """All share pods end, and nobody is in the way any more."""
+        self._cluster.catch_up()
+        self._told("all share pods end")
+        for pod in self.shares():
+            self._api.start_delete(pod)
+
+    def relent(self) -> None:
+        """What people and machines do against the operator ends: agents run, nodes are open."""
+        self._cluster.catch_up()
+        self._cluster.down.clear()
+        for node in NODES:
+            self._cluster.cordon(node, False)
+        self._cluster.wake()
+
+    def shares(self) -> list[Object]:
+        """The share pods that nobody has ended."""
+        return [
+            pod
+            for pod in self._api.all(POD)
+            if pod["metadata"]["name"].startswith("p")
+            and "deletionTimestamp" not in pod["metadata"]
+        ]
+
+    # Users.
+
+    def _create_share(self) -> str:
+        self._shares += 1
+        namespace, size = self._random.choice(NAMESPACES), self._random.choice(SIZES)
+        count = min(size, self._random.choice((1, 1, 1, 2, 4)))
+        name = f"p{self._shares}"
+        self._cluster.add_share(namespace, name, f"{namespace}.mizar.share/gpu.{size}", count)
+        return f"create {namespace}/{name}: {count} of {size}"
+
+    def _end_share(self) -> str:
+        pod = self._one_of(self.shares())
+        if pod is None:
+            return "nothing to end"
+        if pod["status"]["phase"] == "Running" and self._random.random() < 0.5:
+            pod["status"]["phase"] = "Succeeded"
+            self._api.touch(pod)
+            return f"{_name(pod)} succeeds"
+        self._api.start_delete(pod)
+        return f"delete {_name(pod)}"
+
+    def _delete_shadow(self) -> str:
+        shadow = self._one_of(list(self._api.all(SHADOW_POD)))
+        if shadow is None:
+            return "no shadow pod to delete"
+        self._api.start_delete(shadow)
+        return f"delete shadow {_name(shadow)}"
+
+    # Administrators.
+
+    def _change_quota(self) -> str:
+        return self._change_quota_of(self._random.choice(NAMESPACES))
+
+    def _change_quota_of(self, namespace: str) -> str:
+        most, random = self._random.choice((0, 1, 1, 2, 3)), self._random
+        least = min(most, random.choice((0, 0, 0, 1)))
+        more = {"maxCards": random.choice((1, 2, 3))} if random.random() < 0.25 else {}
+        profiles = [{"devices": size, "min": least, "max": most} for size in SIZES]
+        self._cluster.add_quota(namespace, profiles, **more)
+        return f"quota of {namespace}: {least} to {most} {more}"
+
+    def _delete_quota(self) -> str:
+        quota = self._one_of(list(self._api.all(GPU_QUOTA)))
+        if quota is None:
+            return self._change_quota()
+        self._api.start_delete(quota)
+        return f"delete quota {_name(quota)}"
+
+    def _add_pool(self) -> str:
+        self._cluster.add_pool(idleTimeoutSeconds=IDLE_TIMEOUT_S)
+        return "create the pool"
+
+    def _change_pool(self) -> str:
+        for pool in self._api.all(GPU_POOL):
+            pool["spec"]["idleTimeoutSeconds"] = self._random.choice((5, IDLE_TIMEOUT_S))
+            pool["metadata"]["generation"] += 1
+            self._api.touch(pool)
+        return "change the pool"
+
+    def _delete_or_add_pool(self) -> str:
+        for pool in list(self._api.all(GPU_POOL)):
+            self._api.start_delete(pool)
+            return "delete the pool"
+        return self._add_pool()
+
+    def _cordon(self) -> str:
+        node, closed = self._random.choice(NODES), self._random.random() < 0.5
+        self._cluster.cordon(node, closed)
+        return f"cordon {node}: {closed}"
+
+    # Bad luck.
+
+    def _evict(self) -> str:
+        return self._lose_a_pod("evict", self._api.start_delete)
+
+    def _force_delete(self) -> str:
+        return self._lose_a_pod("force delete", self._api.remove)
+
+    def _lose_a_pod(self, how: str, end: Callable[[Object], None]) -> str:
+        shadow = self._one_of(list(self._api.all(SHADOW_POD)))
+        meta = shadow["metadata"] if shadow else {}
+        pod = self._api.find(POD, meta["name"], meta["namespace"]) if meta else None
+        if pod is None:
+            return f"nothing to {how}"
+        self._cluster.lost.add((meta["namespace"], meta["name"]))
+        end(pod)
+        return f"{how} {_name(pod)}"
+
+    def _lose_or_add_node(self) -> str:
+        node = NODES[-1]
+        if self._api.find(NODE, node) is None:
+            if any(self._cluster.pods_on(node)):
+                return f"{node} stays away: its pods are not cleaned up yet"
+            self._cluster.add_node(node)
+            return f"add {node}"
+        self._cluster.lose_node(node)
+        return f"lose {node}"
+
+    def _agent_goes_or_comes(self) -> str:
+        node = self._random.choice(NODES)
+        self._cluster.down ^= {node}
+        self._cluster.wake()
+        return f"agents down: {sorted(self._cluster.down)}"
+
+    def _one_of(self, found: list[Object]) -> Object | None:
+        return self._random.choice(found) if found else None
+
+
+def _name(obj: Object) -> str:
+    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"

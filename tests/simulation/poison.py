@@ -1,0 +1,42 @@
+"""A planner that fails for some of a tenant's objects, as one with a bug would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from random import Random
+
+from mizar_core.planning import Plan, Snapshot, plan
+from simulation.people import NAMESPACES
+
+RARELY = 0.1
+BUG = "a bug (simulated)"
+
+Finds = Callable[[Snapshot, str], bool]
+
+FINDS: dict[str, Finds] = {
+    "share pods": lambda snapshot, tenant: any(
+        one.namespace == tenant and one.name[-1] in "159" for one in snapshot.shares
+    ),
+    "shadow pods": lambda snapshot, tenant: any(
+        one.namespace == tenant and one.healthy for one in snapshot.shadows
+    ),
+    "quota": lambda snapshot, tenant: any(
+        one.metadata.namespace == tenant for one in snapshot.quotas
+    ),
+}
+
+
+class Poison:
+    """`tenant` is whom it concerns, if anybody."""
+
+    def __init__(self, random: Random) -> None:
+        rolled, tenant, kind = random.random(), random.choice(NAMESPACES), random.choice([*FINDS])
+        self.tenant = tenant if rolled < RARELY else None
+        self._finds = FINDS[kind]
+
+    def decide(self, snapshot: Snapshot, now: datetime) -> Plan:
+        """As `plan`, or fails."""
+        if self.tenant is not None and self._finds(snapshot, self.tenant):
+            raise ArithmeticError(BUG)
+        return plan(snapshot, now)

@@ -1,0 +1,155 @@
+"""One replica of the operator: the parts of its real process, on a simulated client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any, cast
+
+from mizar_core.planning import Plan, plan
+from mizar_core.planning.around import Decide
+from mizar_kube.client import KubeClient
+from mizar_kube.clock import Clock
+from mizar_kube.errors import KubeError
+from mizar_operator.leader import LeadershipLost
+from mizar_operator.main import Operator
+from mizar_operator.settings import Settings
+from simulation.client import Server, SimulatedClient
+from simulation.feeder import Feeder
+from simulation.weather import Weather
+
+RESYNC_S = 30.0
+RESTART_S = 3.0
+SLOW_HANDLERS_S = (0.0, 0.05, 2.0)
+
+
+class Process(Operator):
+    """The operator with the feeder in Kopf's place. It looks at everything once, and never again
+    without a reason: that would hide what was forgotten."""
+
+    feeder: Feeder
+
+    async def watch(self) -> None:
+        """See Operator.watch."""
+        await self.feeder.run()
+
+    async def _resync(self) -> None:
+        self.queue.resync(sorted(self.caches.keys()), 1.0, self._clock.random)
+        await asyncio.Event().wait()
+
+
+class Replica:
+    """A Deployment's pod: its process is started again when it ends. `failed` hears of what must
+    not happen in it; `alone`: it is the only one and needs no Lease."""
+
+    def __init__(
+        self,
+        server: Server,
+        weather: Weather,
+        name: str,
+        clock: Clock,
+        random: Random,
+        failed: Callable[[str], None],
+        alone: bool,
+        decide: Decide,
+    ) -> None:
+        self.name = name
+        self.alone = alone
+        self.starts = 0
+        self._server = server
+        self._weather = weather
+        self._clock = clock
+        self._random = random
+        self._failed = failed
+        self._decide = decide
+        self._slow = random.choice(SLOW_HANDLERS_S)
+
+    async def run(self) -> None:
+        """Start the process, and start it again whenever it has ended."""
+        while True:
+            self._begin()
+            try:
+                await self._process()
+            finally:
+                self.client.cut()
+            await asyncio.sleep(RESTART_S * self._random.random())
+
+    @property
+    def leads(self) -> bool:
+        """Whether it believes to lead."""
+        return self.operator.metrics.leader._value.get() == 1
+
+    def kill(self) -> None:
+        """As SIGKILL does: nothing of it does anything any more."""
+        self._killed = True
+        self.client.cut()
+        self._running.cancel()
+
+    def terminate(self) -> None:
+        """As SIGTERM does."""
+        self._stop.set()
+
+    def calm(self) -> None:
+        """Handlers are quick from the next start on."""
+        self._slow = 0.0
+
+    async def plans(self) -> dict[str, Plan]:
+        """What would be done now, by key."""
+        found = {}
+        for key in sorted(self.operator.caches.keys()):
+            snapshot = await self.operator.gatherer.gather(key)
+            found[key] = plan(snapshot, self._clock.now())
+        return found
+
+    def _begin(self) -> None:
+        self.starts += 1
+        self._killed = False
+        self._stop = asyncio.Event()
+        self.client = SimulatedClient(self._server, self._weather, f"{self.name}/{self.starts}")
+        self.operator = Process(
+            cast(KubeClient, self.client),
+            self._settings(),
+            self._clock,
+        )
+        self.operator.feeder = Feeder(self.client, self.operator.caches, self._random, self._slow)
+        self.operator.reconciler._decide = self._decide
+        self._watch_rounds()
+
+    def _settings(self) -> Settings:
+        return Settings(
+            identity=self.name,
+            resync=RESYNC_S,
+            pause_image="pause",
+            leader_election=not self.alone,
+        )
+
+    async def _process(self) -> None:
+        self._running = asyncio.create_task(self.operator.run(self._stop), name=self.name)
+        try:
+            await self._running
+            if not self.alone:
+                await self.operator.leader.release()
+        except (LeadershipLost, TimeoutError):
+            return
+        except asyncio.CancelledError:
+            if not self._killed:
+                self._running.cancel()
+                raise
+        except Exception as error:
+            self._failed(f"{self.name} ended: {error!r}")
+
+    def _watch_rounds(self) -> None:
+        """A round may fail for the API server's sake, and for nothing else."""
+        reconcile: Any = self.operator.reconciler.reconcile
+
+        async def watched(key: str) -> None:
+            try:
+                await reconcile(key)
+            except KubeError:
+                raise
+            except Exception as error:
+                self._failed(f"{self.name} failed at {key!r}: {error!r}")
+                raise
+
+        self.operator.reconciler.reconcile = watched  # type: ignore[method-assign]

@@ -1,0 +1,182 @@
+"""When faults have stopped and time has passed: everything is as it should be, and stays so."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from mizar_core.names import LABEL_IN_USE
+from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
+from simulation.replica import RESYNC_S, Replica
+from simulation.rules import Broken, is_shadow
+
+if TYPE_CHECKING:
+    from simulation.schedule import Schedule
+
+LISTS_S = 1.4 * RESYNC_S
+"""In this time every copy is listed again."""
+MINUTE_S = 60.0
+STEP_S = 5.0
+PATIENCE_S = 600.0
+
+
+async def settles(schedule: Schedule) -> None:
+    """Let it come to rest, twice: with the share pods that are left, and without any. Raises
+    Broken."""
+    schedule.tell("rest")
+    schedule.weather.clear_up()
+    schedule.people.relent()
+    for replica in schedule.replicas:
+        replica.calm()
+    await _quiet(schedule, LISTS_S)
+    await _is_right(schedule)
+    _nobody_waits_in_vain(schedule)
+    schedule.people.leave()
+    await _quiet(schedule, MINUTE_S)
+    await _is_right(schedule)
+    _only_the_minimum_is_left(schedule)
+
+
+async def _quiet(schedule: Schedule, seconds: float) -> None:
+    """Wait until the operator has written nothing for that long."""
+    spent = quiet = 0.0
+    while quiet < seconds:
+        before = schedule.writes
+        await schedule.sleep(STEP_S)
+        spent += STEP_S
+        quiet = quiet + STEP_S if schedule.writes == before else 0.0
+        if spent > PATIENCE_S:
+            raise Broken(f"the operator still writes after {spent:.0f} s")
+
+
+async def _is_right(schedule: Schedule) -> None:
+    leaders = [one for one in schedule.replicas if one.leads]
+    if len(leaders) != 1:
+        raise Broken(f"{len(leaders)} replicas lead")
+    for replica in schedule.replicas:
+        _knows_everything(schedule, replica)
+    for key, planned in (await leaders[0].plans()).items():
+        if planned.actions and schedule.poison.tenant is None:
+            raise Broken(f"at rest there is to do for {key!r}: {planned.actions}")
+    _nothing_strays(schedule)
+    _who_is_in_use_is_marked(schedule)
+
+
+def _knows_everything(schedule: Schedule, replica: Replica) -> None:
+    """Its copies are what the API server has."""
+    caches = replica.operator.caches
+    if problems := replica.operator.dead():
+        raise Broken(f"{replica.name} should be started again: {problems}")
+    for kind, copy, trim in (
+        (GPU_POOL, caches.pools, caches.pools._store._trim),
+        (GPU_QUOTA, caches.quotas, caches.quotas._store._trim),
+        (SHADOW_POD, caches.shadows, caches.shadows._store._trim),
+        (POD, caches.holders, caches.holders._store._trim),
+        (POD, caches.shares, caches.shares._store._trim),
+        (POD, caches.pending, caches.pending._store._trim),
+        (NODE, caches.nodes, caches.nodes._store._trim),
+    ):
+        wanted = [trim(json.loads(json.dumps(one))) for one in schedule.api.all(kind)]
+        missing = [one for one in wanted if one is not None and one not in copy.values()]
+        stray = [one for one in copy.values() if one not in wanted]
+        if missing or stray:
+            raise Broken(f"{replica.name} does not know of\n{missing}\nand believes in\n{stray}")
+
+
+def _nothing_strays(schedule: Schedule) -> None:
+    """Every shadow pod has its pod, and every pod its shadow pod; nothing is being deleted."""
+    spared = schedule.poison.tenant
+    shadows = {
+        _key(one): one
+        for one in schedule.api.all(SHADOW_POD)
+        if one["metadata"]["namespace"] != spared
+    }
+    pods = {
+        _key(one): one
+        for one in schedule.api.all(POD)
+        if is_shadow(one) and one["metadata"]["namespace"] != spared
+    }
+    in_use = {key for key in shadows if schedule.cluster.holders(*key)}
+    # One that lost its cards stays until nobody holds its devices any more.
+    if set(pods) - set(shadows) or set(shadows) - set(pods) - in_use:
+        raise Broken(f"ShadowPods {sorted(shadows)}, pods {sorted(pods)}")
+    for kind, found in ((SHADOW_POD, shadows), (POD, pods)):
+        leaving = [key for key, one in found.items() if "deletionTimestamp" in one["metadata"]]
+        if set(leaving) - in_use:
+            raise Broken(f"{kind.plural} never go: {leaving}")
+
+
+def _who_is_in_use_is_marked(schedule: Schedule) -> None:
+    """So that nobody evicts it; a namespace without shadow pods has no budget."""
+    budgets = {one["metadata"]["namespace"] for one in schedule.api.all(BUDGET)}
+    for shadow in schedule.api.all(SHADOW_POD):
+        key, pod = _key(shadow), _pod_of(schedule, shadow)
+        if "metadata" not in pod or "deletionTimestamp" in pod["metadata"]:
+            continue
+        held = bool(schedule.cluster.holders(*key))
+        marked = pod["metadata"]["labels"].get(LABEL_IN_USE) == "true"
+        wrong = marked != held or (held and key[0] not in budgets)
+        if wrong and key[0] != schedule.poison.tenant:
+            raise Broken(f"{key} in use: {held}, marked: {marked}, budgets of {sorted(budgets)}")
+    if stray := budgets - {_key(one)[0] for one in schedule.api.all(SHADOW_POD)}:
+        raise Broken(f"{sorted(stray)} have budgets and no shadow pods")
+
+
+def _nobody_waits_in_vain(schedule: Schedule) -> None:
+    """Whoever still waits does so because of the quota, or because no card is free."""
+    for pod in schedule.people.shares():
+        if pod["spec"].get("nodeName"):
+            continue
+        namespace = pod["metadata"]["namespace"]
+        if namespace == schedule.poison.tenant:
+            continue
+        (resource,) = pod["spec"]["containers"][0]["resources"]["limits"]
+        size = int(resource.rpartition(".")[2])
+        if not _is_refused(schedule, namespace, size):
+            raise Broken(f"{_key(pod)} waits for {resource} in vain")
+
+
+def _is_refused(schedule: Schedule, namespace: str, size: int) -> bool:
+    quota = schedule.api.find(GPU_QUOTA, "quota", namespace)
+    if quota is None or not list(schedule.api.all(GPU_POOL)):
+        return True
+    own = [one for one in schedule.api.all(SHADOW_POD) if one["metadata"]["namespace"] == namespace]
+    most = next(one["max"] for one in quota["spec"]["profiles"] if one["devices"] == size)
+    same = [one for one in own if one["spec"]["devices"] == size]
+    waits = [one for one in same if not _pod_of(schedule, one)["spec"].get("nodeName")]
+    return (
+        len(same) >= most
+        or sum(one["spec"]["cards"] for one in own) >= quota["spec"].get("maxCards", 10**6)
+        or bool(waits)
+    )
+
+
+def _pod_of(schedule: Schedule, shadow: Object) -> Object:
+    namespace, name = _key(shadow)
+    return schedule.api.find(POD, name, namespace) or {"spec": {}}
+
+
+def _only_the_minimum_is_left(schedule: Schedule) -> None:
+    have = Counter((_key(one)[0], one["spec"]["devices"]) for one in schedule.api.all(SHADOW_POD))
+    pool = bool(list(schedule.api.all(GPU_POOL)))
+    wanted: Counter[tuple[str, int]] = Counter()
+    for quota in schedule.api.all(GPU_QUOTA):
+        if "maxCards" in quota["spec"]:
+            continue
+        for one in quota["spec"]["profiles"]:
+            wanted[quota["metadata"]["namespace"], one["devices"]] = one["min"] if pool else 0
+    capped = {
+        one["metadata"]["namespace"]
+        for one in schedule.api.all(GPU_QUOTA)
+        if "maxCards" in one["spec"]
+    }
+    for key in {*have, *wanted}:
+        if key[0] in (*capped, schedule.poison.tenant):
+            continue
+        if have[key] != wanted[key]:
+            raise Broken(f"without share pods {have[key]} of {key} are left, not {wanted[key]}")
+
+
+def _key(obj: Object) -> tuple[str, str]:
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]

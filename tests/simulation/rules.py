@@ -1,0 +1,152 @@
+"""What must never happen, checked whenever something does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from mizar_core.names import BUDGET_NAME, LABEL_SHADOW_POD
+from mizar_kube.kinds import BUDGET, EVENT, GPU_POOL, GPU_QUOTA, LEASE, POD, SHADOW_POD, Object, Ref
+from mizar_operator.main import LEASE_NAME
+from simulation.cluster import Cluster
+from simulation.history import Change
+from stateful.memory_api import Write
+
+REMEMBERED_S = 90.0
+"""Longer than a watch may be behind, a call under way, or a process without news."""
+
+
+class Broken(Exception):
+    """A rule was broken; ends the schedule."""
+
+
+class Rules:
+    """Told of every write of the operator, when it is sent (`issued`) and when it takes effect
+    (`writing`), and of every look of another component. Breaches go to `broken`. `leased`: whether
+    replicas compete for the Lease."""
+
+    def __init__(self, cluster: Cluster, broken: Callable[[str], None], leased: bool) -> None:
+        self.alive = True
+        """Whether the sender of the write that takes effect now still lives."""
+        self._cluster = cluster
+        self._leased = leased
+        self._api = cluster.api
+        self._broken = broken
+        self._names: dict[tuple[str, str, str], str] = {}
+        cluster.api.before_write = self.writing
+
+    def issued(self, sender: str, verb: str, ref: Ref, body: Object) -> None:
+        """Only the leader writes, and it deletes nothing without saying which object it means."""
+        if ref.kind in (LEASE, EVENT):
+            return
+        if self._leased and (holder := self._holder()) != sender.partition("/")[0]:
+            self._broken(f"{sender} writes ({verb} {ref}) while {holder!r} leads")
+        if verb in ("delete", "evict") and not body["uid"] and ref.kind != BUDGET:
+            self._broken(f"{sender} ends {ref} of whatever UID")
+
+    def _holder(self) -> str:
+        lease = self._api.find(LEASE, LEASE_NAME, "mizar-system")
+        return str(lease["spec"]["holderIdentity"]) if lease else ""
+
+    def writing(self, write: Write) -> None:
+        """A write of the operator takes effect."""
+        verb, ref, obj = write
+        if ref.kind in (LEASE, EVENT) or (verb == "apply" and ref.kind in (GPU_POOL, GPU_QUOTA)):
+            return
+        if ref.kind == BUDGET and ref.name == BUDGET_NAME:
+            return
+        if verb == "evict":
+            self._has_lost_its_card(ref, obj)
+        elif ref.kind == POD and not is_shadow(obj):
+            self._broken(f"{verb} {ref}: it is somebody else's")
+        elif ref.kind not in (POD, SHADOW_POD):
+            self._broken(f"{verb} {ref}: the operator has no business there")
+        elif verb == "create":
+            self._creating(ref, obj)
+        elif (verb, ref.kind) in (("delete", POD), ("patch", SHADOW_POD)):
+            self._nobody_uses(ref)
+
+    def looked(self) -> None:
+        """A component has done something: a device's holder is of its tenant, and its card is
+        held (invariants 1 and 2)."""
+        owners = {pod["metadata"]["uid"]: pod for pod in self._api.all(POD)}
+        for name, state in self._cluster.nodes.items():
+            for device, uid in state.held.items():
+                if uid in owners and owners[uid]["metadata"]["namespace"] != device[0]:
+                    self._broken(f"{device} on {name} is held by another tenant's pod")
+                carved = state.carved.get(device[:2])
+                lost = device[:2] in self._cluster.lost
+                if not lost and (carved is None or carved.uid not in state.cards.values()):
+                    self._broken(f"{device} is held on {name}, and its card is given away")
+
+    def _creating(self, ref: Ref, obj: Object) -> None:
+        if ref.kind == SHADOW_POD:
+            # What a dead process may have sent, nobody can count on.
+            if self.alive:
+                self._within_quota(ref, obj)
+            return
+        (owner,) = obj["metadata"]["ownerReferences"]
+        shadow = self._api.find(SHADOW_POD, ref.name, ref.namespace or "")
+        if shadow is not None and shadow["metadata"]["uid"] != owner["uid"]:
+            self._broken(f"create {ref}: for another ShadowPod of that name")
+
+    def _within_quota(self, ref: Ref, obj: Object) -> None:
+        """No more than a quota allowed that the operator may have known."""
+        spec, namespace = obj["spec"], ref.namespace or ""
+        known = self._known_specs(namespace, spec["quota"])
+        same = [
+            one
+            for one in self._api.all(SHADOW_POD)
+            if one["metadata"]["namespace"] == namespace and one["spec"]["quota"] == spec["quota"]
+        ]
+        count = sum(one["spec"]["devices"] == spec["devices"] for one in same)
+        cards = sum(one["spec"]["cards"] for one in same) + spec["cards"]
+        allowed = [
+            profile["max"]
+            for one in known
+            for profile in one["profiles"]
+            if profile["devices"] == spec["devices"]
+        ]
+        if count >= max(allowed, default=0):
+            self._broken(f"create {ref}: {count} of profile {spec['devices']} are there")
+        if cards > max((one.get("maxCards", 10**6) for one in known), default=0):
+            self._broken(f"create {ref}: the quota's cards are exceeded")
+
+    def _known_specs(self, namespace: str, name: str) -> list[Object]:
+        """What the quota said lately."""
+        since = asyncio.get_running_loop().time() - REMEMBERED_S
+        found: list[Change] = []
+        for change in self._api.after(GPU_QUOTA, 0):
+            meta = change.after["metadata"]
+            if (meta["namespace"], meta["name"]) != (namespace, name):
+                continue
+            if change.at < since:
+                found.clear()
+            if not change.deleted:
+                found.append(change)
+        return [one.after["spec"] for one in found]
+
+    def _has_lost_its_card(self, ref: Ref, pod: Object) -> None:
+        """Only who has a device of a card that is lost is evicted, or has none any more."""
+        uid = pod["metadata"]["uid"]
+        for state in self._cluster.nodes.values():
+            held = [device for device, holder in state.held.items() if holder == uid]
+            if held and all(device[:2] not in self._cluster.lost for device in held):
+                self._broken(f"evict {ref}: it has {held}, whose cards are there")
+
+    def _nobody_uses(self, ref: Ref) -> None:
+        """Invariant 3, as the kubelets know it."""
+        key = ref.namespace or "", ref.name
+        if key in self._cluster.lost:
+            return
+        if holders := self._cluster.holders(*key):
+            self._broken(f"{ref} goes while {holders} use it")
+        for state in self._cluster.nodes.values():
+            carved = state.carved.get(key)
+            if carved is not None and carved.healthy:
+                self._broken(f"{ref} goes while its devices are offered")
+
+
+def is_shadow(pod: Object) -> bool:
+    """Whether the pod is a shadow pod's."""
+    return (pod["metadata"].get("labels") or {}).get(LABEL_SHADOW_POD) == "true"

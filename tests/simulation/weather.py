@@ -1,0 +1,109 @@
+"""How bad the network and the API server are: drawn once per schedule, then for each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from mizar_kube.errors import Conflict, KubeError, Unavailable
+
+Refusal = Callable[[], KubeError]
+
+REFUSALS: dict[str, Refusal] = {
+    "409": lambda: Conflict("the object has been modified (simulated)", status=409),
+    "429": lambda: Unavailable("too many requests (simulated)", status=429, retry_after=1.0),
+    "500": lambda: Unavailable("etcdserver: leader changed (simulated)", status=500),
+    "504": lambda: Unavailable("gateway timeout (simulated)", status=504),
+}
+
+
+STRAYS_S = 60.0
+"""As long as an API server lets a call wait for its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Luck:
+    """What becomes of one call: seconds until it arrives and until the answer is back; what the
+    server answers instead of doing it; whether the request or its answer gets lost, and whether
+    a request whose sender dies or gives up arrives all the same."""
+
+    there: float
+    back: float
+    refusal: Refusal | None = None
+    request_lost: bool = False
+    answer_lost: bool = False
+    outlives: bool = False
+
+
+@dataclass
+class Weather:
+    """`faults` in [0, 1): how often a call fails; `strays`: how often a write is stuck somewhere
+    and arrives when its sender has long given it up; `latency`: seconds, on average; `breaks`: mean
+    life of a watch in seconds; `lag`: seconds that watches are behind, on average."""
+
+    random: Random
+    faults: float = 0.0
+    strays: float = 0.0
+    latency: float = 0.01
+    breaks: float = 600.0
+    lag: float = 0.02
+    kinds: tuple[str, ...] = tuple(REFUSALS)
+    away_until: float = 0.0
+    calm: bool = False
+
+    @classmethod
+    def drawn(cls, random: Random) -> Weather:
+        """Some schedules are rough in one respect, some in many, some in none."""
+        kinds = [one for one in REFUSALS if random.random() < 0.6] or ["500"]
+        return cls(
+            random,
+            faults=random.choice((0.0, 0.02, 0.1, 0.25)),
+            strays=random.choice((0.0, 0.0, 0.02, 0.1)),
+            latency=random.choice((0.002, 0.02, 0.2, 1.0)),
+            breaks=random.choice((3.0, 15.0, 60.0, 600.0)),
+            lag=random.choice((0.005, 0.05, 0.5, 4.0)),
+            kinds=tuple(kinds),
+        )
+
+    def clear_up(self) -> None:
+        """From now on nothing fails and nothing is slow."""
+        self.calm = True
+        self.faults, self.strays = 0.0, 0.0
+        self.latency, self.breaks, self.lag = 0.01, 600.0, 0.02
+        self.away_until = 0.0
+
+    def luck(self, writes: bool) -> Luck:
+        """For the next call. As many draws whatever comes out, so that luck is told apart from
+        what is done with it."""
+        chance = [self.random.random() for _ in range(7)]
+        there, back = self._seconds(chance[0]), self._seconds(chance[1])
+        if writes and chance[6] < self.strays:
+            return Luck(STRAYS_S * chance[0], back, outlives=True)
+        if chance[2] >= self.faults:
+            return Luck(there, back, outlives=chance[4] < 0.5)
+        kind = int(chance[3] * 4)
+        return Luck(
+            there,
+            back,
+            refusal=self._refusal(chance[5], writes) if kind < 2 else None,
+            request_lost=kind == 2,
+            answer_lost=kind == 3,
+            outlives=chance[4] < 0.5,
+        )
+
+    def watch_lives(self) -> float:
+        """Seconds until the next watch breaks."""
+        return self.random.expovariate(1 / self.breaks)
+
+    def watch_lags(self) -> float:
+        """Seconds until an event that happens now is told."""
+        return self.random.expovariate(1 / self.lag)
+
+    def _seconds(self, chance: float) -> float:
+        # Mostly around the latency, now and then twenty times as long.
+        return self.latency * (20 * chance if chance > 0.95 else 0.5 + chance)
+
+    def _refusal(self, chance: float, writes: bool) -> Refusal:
+        kind = self.kinds[int(chance * len(self.kinds))]
+        return REFUSALS[kind if writes or kind != "409" else "500"]
