@@ -47,6 +47,8 @@ def plan_around(
     Raises what `decide` raises when leaving things out does not help.
     """
     search = _Search(snapshot, now, decide)
+    if not known and isinstance(usual := search.without(()), Plan):
+        return Around(usual)
     found = dict(parts(snapshot))
     left_out = {
         name: (part, error)
@@ -79,9 +81,11 @@ class _Search:
 
     def without(self, names: Collection[Name]) -> Plan | Exception:
         """The plan without these, or how it fails."""
-        aside = Aside(self._snapshot, names)
         try:
-            planned = self._decide(aside.rest() if names else self._snapshot, self._now)
+            if not names:
+                return self._decide(self._snapshot, self._now)
+            aside = Aside(self._snapshot, names)
+            planned = self._decide(aside.rest(), self._now)
         except Exception as error:
             return error
         kept = tuple(one for one in planned.actions if not _concerns(one, aside))
