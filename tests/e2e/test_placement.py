@@ -137,8 +137,7 @@ def test_the_only_shadow_pod_of_a_quota_goes_where_its_user_can_go(
 ) -> None:
     """It is warm on one node, as the minimum asks; the pod may go to the other one only."""
     tenant = stage.tenant({"devices": 2, "min": 1, "max": 1})
-    (warm,) = ready_shadows(kube, tenant, 1)
-    (elsewhere,) = {*_nodes(kube)} - {warm["status"]["nodeName"]}
+    (elsewhere,) = {*_nodes(kube)} - {*_shadow_nodes(kube, tenant, 1)}
     kube.apply(share_pod(tenant, "a", nodeSelector={HOSTNAME: elsewhere}))
     kube.wait_running(tenant, "a")
     assert _shadow_nodes(kube, tenant, 1) == [elsewhere]
