@@ -92,6 +92,10 @@ class WorkQueue(Generic[K]):
         self.add(key, after=delay)
         return delay
 
+    def has_news(self, key: K) -> bool:
+        """Whether the key, which is being worked on, was added again meanwhile."""
+        return key in self._again
+
     def forget(self, key: K) -> None:
         """The work succeeded: the next failure starts from the first delay again."""
         self._backoffs.pop(key, None)

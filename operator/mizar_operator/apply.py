@@ -61,6 +61,14 @@ log = get_logger(__name__)
 
 Observe = Callable[[Object], None]
 
+STATUSES = (WriteShadowStatus, WriteQuotaStatus, WritePoolStatus)
+"""What only tells how things are: the next plan has it again, and newer."""
+
+
+def _never() -> bool:
+    return False
+
+
 # What the API server says of a namespace that is going; its GPUQuota will be gone in a moment.
 TERMINATING = "because it is being terminated"
 
@@ -75,13 +83,15 @@ KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_Q
 class Result:
     """What came of a plan. `used`: UIDs of shadow pods that turned out to be in use. `refused`:
     what the API server says of shadow pods that it doesn't let in, by quota and devices.
-    `unanswered`: (quota, devices, sequence) of shadow pods of which it says nothing."""
+    `unanswered`: (quota, devices, sequence) of shadow pods of which it says nothing. `postponed`:
+    whether statuses were left to the next plan."""
 
     errors: list[Exception] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     refused: dict[tuple[Key, int], str] = field(default_factory=dict)
     unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
     announced: set[tuple[str, str]] = field(default_factory=set)
+    postponed: bool = False
 
 
 class Applier:
@@ -105,8 +115,11 @@ class Applier:
         self._evictor = Evictor(client, clock)
         self._limit = asyncio.Semaphore(at_once)
 
-    async def apply(self, snapshot: Snapshot, actions: Iterable[Action]) -> Result:
-        """All actions in order, those of one type at the same time.
+    async def apply(
+        self, snapshot: Snapshot, actions: Iterable[Action], hurry: Callable[[], bool] = _never
+    ) -> Result:
+        """All actions in order, those of one type at the same time. Once `hurry` says so, statuses
+        are left to the next plan.
 
         A failure voids what the plan has for the same namespace after it, and nothing else: one
         tenant's trouble must not hold up the others.
@@ -114,20 +127,25 @@ class Applier:
         world, result, failed = World(snapshot), Result(), set[str]()
         for _, group in groupby(actions, key=type):
             todo = [one for one in group if _namespace(one) not in failed]
-            outcomes = await asyncio.gather(*(self._one(world, one, result) for one in todo))
+            outcomes = await asyncio.gather(*(self._one(world, one, result, hurry) for one in todo))
             failed |= {
                 _namespace(one) for one, good in zip(todo, outcomes, strict=True) if not good
             }
         return result
 
-    async def _one(self, world: World, action: Action, result: Result) -> bool:
+    async def _one(
+        self, world: World, action: Action, result: Result, hurry: Callable[[], bool]
+    ) -> bool:
         with bound(**telling.named(action, world)):
-            return await self._tried(world, action, result)
+            async with self._limit:
+                if isinstance(action, STATUSES) and hurry():
+                    result.postponed = True
+                    return True
+                return await self._tried(world, action, result)
 
     async def _tried(self, world: World, action: Action, result: Result) -> bool:
         try:
-            async with self._limit:
-                await self._do(world, action)
+            await self._do(world, action)
         except StillUsed as used:
             log.info("the shadow pod stays", problem=used.why)
             result.used.add(used.uid)

@@ -100,6 +100,14 @@ class Memory:
     unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
     left_out: LeftOut = field(default_factory=dict)
     left_out_until: float = 0.0
+    statuses_late_since: float | None = None
+
+    def note_statuses(self, postponed: bool, now: float) -> None:
+        """Statuses were written, or postponed because there was news."""
+        if not postponed:
+            self.statuses_late_since = None
+        elif self.statuses_late_since is None:
+            self.statuses_late_since = now
 
     def left_out_now(self, now: float) -> LeftOut:
         """What is to be left out of the plan again, without trying it."""

@@ -23,6 +23,7 @@ log = get_logger(__name__)
 
 # Clocks of the API server and of nodes write whole seconds.
 DUE_SLACK_S = 0.1
+STATUSES_LATE_S = 2.0
 
 
 class Reconciler:
@@ -61,7 +62,10 @@ class Reconciler:
             planned = await self._plan(snapshot, memory)
         self._show(key, snapshot, planned)
         with self._timed("apply"):
-            result = await self._applier.apply(snapshot, planned.actions)
+            result = await self._applier.apply(
+                snapshot, planned.actions, lambda: self._hurries(key, memory)
+            )
+        memory.note_statuses(result.postponed, self._clock())
         memory.announced |= result.announced
         memory.unanswered |= result.unanswered
         memory.note_free(planned.free, self._now())
@@ -72,6 +76,13 @@ class Reconciler:
         if result.errors:
             self._metrics.failures.inc()
             raise result.errors[0]
+
+    def _hurries(self, key: str, memory: Memory) -> bool:
+        """Whether there is news, so that statuses would be old when they are written; for a while,
+        lest they are never."""
+        since = memory.statuses_late_since
+        late = since is not None and self._clock() - since > STATUSES_LATE_S
+        return self._queue.has_news(key) and not late
 
     async def _plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
         """The plan, around what cannot be planned for; which that is, is remembered for a while."""

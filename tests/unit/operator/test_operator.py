@@ -14,7 +14,7 @@ from mizar_kube.errors import Conflict, Forbidden, Unavailable
 from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import telling
 from mizar_operator.caches import NO_POOL, follow
-from stateful.harness import KINDS, Harness
+from stateful.harness import KEY, KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
 from support.logs import logged
@@ -496,3 +496,40 @@ def test_a_creation_that_nobody_answered_is_repeated_under_its_own_name(
     operator.sync(KINDS)
     operator.reconcile()
     assert sorted(one["spec"]["devices"] for one in _shadows(model)) == [2, 4]
+
+
+def test_statuses_wait_while_there_is_news_but_not_for_ever(
+    model: Model, operator: Harness
+) -> None:
+    """In a burst of share pods the next plan would write them again; shadow pods come first."""
+    operator.reconcile()
+    model.tick(1)
+
+    def status() -> Object:
+        quota = model.api.find(GPU_QUOTA, "quota", "team-a")
+        assert quota is not None
+        return dict(quota["status"])
+
+    before = status()
+    operator.queue.add(KEY)
+    asyncio.run(operator.queue.get())
+    model.add_share("team-a", "one", GPU, 1)
+    operator.sync(KINDS)
+    operator.queue.add(KEY)
+    operator.reconcile()
+    assert len(_shadows(model)) == 1
+    assert status() == before
+    model.tick(1)
+    operator.reconcile()
+    assert status() == before
+    model.tick(2)
+    operator.reconcile()
+    late = status()
+    assert late["waiting"] == 1
+    model.add_share("team-a", "two", GPU, 2)
+    operator.sync(KINDS)
+    operator.reconcile()
+    assert status() == late, "the time begins anew"
+    operator.queue.done(KEY)
+    operator.work()
+    assert status()["waiting"] == 3
