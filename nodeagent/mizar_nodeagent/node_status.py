@@ -24,7 +24,8 @@ log = get_logger(__name__)
 # While a count is lowered, the kubelet may raise it again at any time.
 INSIST_EVERY_S = 0.4
 FAREWELL_S = 3.0
-# A kubelet that starts writes what it had before its plugins came back, perhaps after us.
+# A kubelet that starts writes what it had before its plugins came back, perhaps after us; and one
+# that is told that devices are unhealthy, what it was about to write before that.
 UNEASY_S = 2.5
 
 
@@ -60,7 +61,10 @@ class NodeStatus:
         return dict(self._written_at)
 
     def want(self, counts: Mapping[str, Counts], insist: frozenset[str] = frozenset()) -> None:
-        """These resources should read so; others stay as they are."""
+        """These resources should read so; others stay as they are. Those of `insist` are written
+        again and again, and for a while after they were."""
+        until = self._clock() + UNEASY_S
+        self._uneasy_until |= dict.fromkeys(self._insist - insist, until)
         self._wanted = dict(counts)
         self._insist = insist
         if self._due():

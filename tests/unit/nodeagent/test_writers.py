@@ -153,6 +153,24 @@ async def test_a_lowered_figure_is_insisted_on() -> None:
         await until(lambda: node.written_at == {RESOURCE: 0.5})
 
 
+async def test_a_figure_that_was_lowered_is_insisted_on_for_a_while_longer() -> None:
+    """The kubelet may be about to write what it had before devices became unhealthy."""
+    world, figures = World(), {RESOURCE: Counts(2, 0)}
+    async with world.node() as node:
+        node.want(figures, frozenset([RESOURCE]))
+        await until(lambda: len(world.api.writes) == 1)
+        node.want(figures)
+        for world.now in (1.0, 2.0):
+            node.want(figures)
+            await until(lambda: node.written_at == {RESOURCE: world.now})
+        written = len(world.api.writes)
+        world.now = 3.0
+        node.want(figures)
+        node.want({**figures, f"{RESOURCE}0": Counts(1, 1)})
+        await until(lambda: len(world.api.writes) == written + 1)
+        assert node.written_at[RESOURCE] == 2.0
+
+
 async def test_an_api_server_that_was_away_gets_the_newest() -> None:
     world = World()
     world.api.down = True
