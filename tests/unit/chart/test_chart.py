@@ -12,7 +12,9 @@ import yaml
 from cluster.binaries import cache
 from mizar_kube.settings import read
 from mizar_nodeagent.config import Config
+from mizar_operator import uninstall
 from mizar_operator.settings import Settings as OperatorSettings
+from mizar_operator.uninstall import Settings as UninstallSettings
 from mizar_operator.webhook.reviewed import POD_SPECS
 from mizar_operator.webhook.settings import Settings as WebhookSettings
 
@@ -22,6 +24,7 @@ PROGRAMS = (
     ("Deployment", "mizar-operator"),
     ("Deployment", "mizar-webhook"),
     ("DaemonSet", "mizar-nodeagent"),
+    ("Job", "mizar-uninstall"),
 )
 Object = dict[str, Any]
 
@@ -95,7 +98,7 @@ def pick(objects: list[Object], kind: str, name: str) -> Object:
 
 def pods(objects: list[Object]) -> Iterator[Object]:
     for one in objects:
-        if one["kind"] in ("Deployment", "DaemonSet"):
+        if one["kind"] in ("Deployment", "DaemonSet", "Job"):
             yield one["spec"]["template"]["spec"]
 
 
@@ -126,6 +129,7 @@ def test_lint(chart: Chart) -> None:
         {"nodeagent": {"stateDir": "relative"}},
         {"logLevel": "loud"},
         {"policies": {"sharePodsMay": ["everything"]}},
+        {"uninstall": {"waitSeconds": -1}},
     ],
 )
 def test_wrong_values_are_refused(chart: Chart, values: Object) -> None:
@@ -159,7 +163,8 @@ def test_no_container_may_more_than_it_needs(default: list[Object], local: list[
 
 
 def test_only_the_node_agent_is_root_and_reaches_the_node(default: list[Object]) -> None:
-    for name, spec in zip(("nodeagent", "operator", "webhook"), sorted_pods(default), strict=True):
+    names = ("nodeagent", "operator", "uninstall", "webhook")
+    for name, spec in zip(names, sorted_pods(default), strict=True):
         mounts_host = any("hostPath" in one for one in spec.get("volumes", []))
         non_root = spec.get("securityContext", {}).get("runAsNonRoot", False)
         assert (mounts_host, non_root) == (name == "nodeagent", name != "nodeagent")
@@ -171,7 +176,7 @@ def sorted_pods(objects: list[Object]) -> list[Object]:
 
 
 def test_nobody_may_everything(default: list[Object]) -> None:
-    for part in ("operator", "webhook", "nodeagent"):
+    for part in ("operator", "webhook", "nodeagent", "uninstall"):
         for rule in rules(default, part):
             assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
 
@@ -355,6 +360,64 @@ def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:
         if one["kind"] == "PodMonitor"
     ]
     assert monitors == ["mizar-operator", "mizar-webhook", "mizar-nodeagent"]
+
+
+def test_the_uninstall_is_checked_by_hooks_that_go(chart: Chart, default: list[Object]) -> None:
+    mine = [one for one in default if one["metadata"]["name"] == "mizar-uninstall"]
+    kinds = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Job"}
+    assert {one["kind"] for one in mine} == kinds
+    for one in mine:
+        notes = one["metadata"]["annotations"]
+        assert notes["helm.sh/hook"] == "pre-delete"
+        assert notes["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
+        assert notes["helm.sh/hook-weight"] == ("1" if one["kind"] == "Job" else "0")
+    job = pick(default, "Job", "mizar-uninstall")
+    assert job["metadata"]["annotations"]["helm.sh/hook-output-log-policy"] == "hook-failed"
+    assert job["spec"]["backoffLimit"] == 0
+    without = chart.render(uninstall={"check": False})
+    assert not [one for one in without if "helm.sh/hook" in str(one["metadata"])]
+
+
+def test_who_checks_the_uninstall_may_look_only(default: list[Object]) -> None:
+    assert rules(default, "uninstall") == [
+        {
+            "apiGroups": ["mizar.share"],
+            "resources": ["gpuquotas", "shadowpods"],
+            "verbs": ["list"],
+        },
+        {
+            "apiGroups": ["apps"],
+            "resources": ["deployments"],
+            "resourceNames": ["mizar-operator"],
+            "verbs": ["get"],
+        },
+    ]
+
+
+def test_the_check_of_the_uninstall_runs_as_the_operator_does(chart: Chart) -> None:
+    scheduling = {
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "priorityClassName": "high",
+    }
+    objects = chart.render(
+        operator=scheduling,
+        image={"pullSecrets": [{"name": "regcred"}]},
+        uninstall={"waitSeconds": 200},
+    )
+    job = pick(objects, "Job", "mizar-uninstall")["spec"]
+    spec = job["template"]["spec"]
+    assert {key: spec[key] for key in scheduling} == scheduling
+    assert spec["imagePullSecrets"] == [{"name": "regcred"}]
+    (container,) = spec["containers"]
+    (operator,) = pick(objects, "Deployment", "mizar-operator")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert container["image"] == operator["image"]
+    assert container["command"] == ["python", "-m", uninstall.__name__]
+    found = read(UninstallSettings, [*container["args"], "--namespace=mizar-system"])
+    assert (found.release, found.revision, found.deployment) == ("mizar", 1, "mizar-operator")
+    assert found.wait == 200 < job["activeDeadlineSeconds"]
 
 
 def test_shadow_pods_have_a_class_that_never_preempts(chart: Chart) -> None:

@@ -1,0 +1,186 @@
+"""Whether Mizar may be uninstalled: not while shadow pods hold cards, which nobody would then free.
+
+The chart runs it before helm removes anything: `python -m mizar_operator.uninstall`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from mizar_kube import logs
+from mizar_kube import settings as common
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import ConfigError, KubeError, NotFound
+from mizar_kube.kinds import DEPLOYMENT, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
+from mizar_kube.logs import get_logger
+from mizar_kube.settings import load
+
+log = get_logger(__name__)
+
+PAUSE_S = 1.0
+NAMED = 3
+"""So many of those who use shadow pods are named."""
+
+
+class Settings(common.Settings):
+    """Says whether shadow pods still hold cards: exit code 0 if none does, 1 if some do."""
+
+    model_config = SettingsConfigDict(cli_prog_name="mizar-uninstall")
+
+    namespace: str = Field("mizar-system", description="of the release; else $POD_NAMESPACE")
+    release: str = Field("mizar", description="helm's name of the installation")
+    revision: int = Field(1, description="helm's number of what is installed")
+    deployment: str = Field("mizar-operator", description="the operator's Deployment")
+    wait: float = Field(
+        60.0, ge=0, description="seconds that shadow pods on their way out are waited for"
+    )
+
+
+@dataclass(frozen=True)
+class Held:
+    """A shadow pod that is there. `going`: it goes as soon as nobody uses it. `users`: the pods
+    that hold a device of it, as namespace/name."""
+
+    name: str
+    going: bool
+    users: frozenset[str] = frozenset()
+
+
+async def still_held(client: KubeClient, wait: float, clock: Callable[[], float]) -> list[Held]:
+    """The shadow pods that are left after `wait` seconds at most; at once if there is none, or
+    one that nobody has told to go. Raises KubeError if the API server never answers."""
+    deadline = clock() + wait
+    while True:
+        try:
+            held = await _held(client)
+        except KubeError as error:
+            if clock() >= deadline:
+                raise
+            log.info("cannot tell yet what holds cards", error=error)
+        else:
+            if not all(one.going for one in held) or not held or clock() >= deadline:
+                return held
+            log.info("waiting for shadow pods that are on their way out", count=len(held))
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _held(client: KubeClient) -> list[Held]:
+    shadows = await _all(client, SHADOW_POD)
+    if not shadows:
+        return []
+    staying = {
+        _key(one) for one in await _all(client, GPU_QUOTA) if not one["metadata"].get(_DELETED)
+    }
+    return [_as_held(one, staying) for one in shadows]
+
+
+_DELETED = "deletionTimestamp"
+
+
+async def _all(client: KubeClient, kind: Kind) -> list[Object]:
+    """All objects of a kind; none where the kind's definition has been removed."""
+    try:
+        return (await client.list(kind)).items
+    except NotFound:
+        return []
+
+
+def _as_held(shadow: Object, staying: set[tuple[str, str]]) -> Held:
+    namespace, name = _key(shadow)
+    quota = str((shadow.get("spec") or {}).get("quota", ""))
+    devices = (shadow.get("status") or {}).get("devices") or ()
+    holders = (one.get("holder") for one in devices)
+    return Held(
+        f"{namespace}/{name}",
+        bool(shadow["metadata"].get(_DELETED)) or (namespace, quota) not in staying,
+        frozenset(f"{one['namespace']}/{one['name']}" for one in holders if one),
+    )
+
+
+def _key(obj: Object) -> tuple[str, str]:
+    return str(obj["metadata"]["namespace"]), str(obj["metadata"]["name"])
+
+
+async def operator_runs(client: KubeClient, settings: Settings) -> bool:
+    """Whether somebody is there to let shadow pods go; True when nobody can tell."""
+    try:
+        found = await client.get(Ref(DEPLOYMENT, settings.deployment, settings.namespace))
+    except NotFound:
+        return False
+    except KubeError as error:
+        log.info("cannot tell whether the operator runs", error=error)
+        return True
+    return bool((found.get("status") or {}).get("readyReplicas"))
+
+
+def refusal(held: Sequence[Held], settings: Settings, *, operator: bool) -> str:
+    """Why Mizar is not uninstalled, and what to do. `operator`: whether it runs."""
+    where = f"{settings.release} --namespace {settings.namespace}"
+    return "\n".join(
+        [
+            f"Mizar is not uninstalled, since {_who_holds(held)}. Everything goes on as before.",
+            "To uninstall it:",
+            *(f"  {line}" for line in _steps(held, settings, operator=operator)),
+            f"  helm uninstall {where}",
+            "To leave shadow pods, their cards and their users as they are, for a later install:",
+            f"  helm uninstall {where} --no-hooks",
+            "To keep Mizar, tell helm, which else refuses upgrades:",
+            f"  helm rollback {settings.release} {settings.revision} "
+            f"--namespace {settings.namespace}",
+        ]
+    )
+
+
+def _who_holds(held: Sequence[Held]) -> str:
+    used = [one for one in held if one.users]
+    users = sorted({user for one in used for user in one.users})
+    more = f" and {len(users) - NAMED} more" if len(users) > NAMED else ""
+    by = f" by {', '.join(users[:NAMED])}{more}" if users else ""
+    if len(held) == 1:
+        return f"1 shadow pod holds cards, {'' if used else 'not '}in use{by}"
+    return f"{len(held)} shadow pods hold cards, {len(used) or 'none'} of them in use{by}"
+
+
+def _steps(held: Sequence[Held], settings: Settings, *, operator: bool) -> list[str]:
+    steps = ["kubectl get shadowpods --all-namespaces  # wait until it shows none"]
+    if any(one.users for one in held):
+        steps.insert(0, "end the pods that use them")
+    if not all(one.going for one in held):
+        steps.insert(0, "kubectl delete gpuquota --all --all-namespaces")
+    if not operator:
+        scale = f"kubectl scale deployment {settings.deployment} --namespace {settings.namespace}"
+        steps.insert(0, f"{scale} --replicas=1  # it does not run: without it none goes")
+    return steps
+
+
+async def check(settings: Settings) -> str:
+    """Why Mizar must stay; empty if it may go. Raises ConfigError, KubeError."""
+    clock = asyncio.get_running_loop().time
+    async with await KubeClient.connect(settings.kubeconfig) as client:
+        held = await still_held(client, settings.wait, clock)
+        if not held:
+            return ""
+        return refusal(held, settings, operator=await operator_runs(client, settings))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Ends with exit code 1, and the sentences of `refusal`, if Mizar must stay."""
+    settings = load(Settings, argv)
+    logs.set_up(settings.log_level, settings.log_format)
+    try:
+        problem = asyncio.run(check(settings))
+    except (ConfigError, KubeError) as error:
+        problem = f"Mizar is not uninstalled: cannot tell whether shadow pods hold cards: {error}"
+    if problem:
+        sys.exit(problem)
+    log.info("no shadow pod holds cards")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Whether Mizar may be uninstalled, and what is said when it may not."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mizar_kube.client import KubeClient, Listing
+from mizar_kube.errors import Forbidden, KubeError, NotFound, Unavailable
+from mizar_kube.kinds import DEPLOYMENT, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
+from mizar_operator import uninstall
+from mizar_operator.uninstall import Held, Settings
+
+MINUTE = ["--wait=60", "--release=gpus", "--revision=3", "--namespace=infra"]
+
+
+def shadow(name: str, *holders: str, tenant: str = "team-a", deleted: bool = False) -> Object:
+    meta: Object = {"namespace": tenant, "name": name}
+    if deleted:
+        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    devices: list[Object] = [{"id": "free"}]
+    for one in holders:
+        holder = {"namespace": tenant, "name": one, "container": "main"}
+        devices.append({"id": one, "holder": holder})
+    return {"metadata": meta, "spec": {"quota": "gpus"}, "status": {"devices": devices}}
+
+
+def quota(**meta: str) -> Object:
+    return {"metadata": {"namespace": "team-a", "name": "gpus", **meta}}
+
+
+class Api:
+    """Answers with what a test put there; `then` may change that at each second that goes by."""
+
+    def __init__(self) -> None:
+        self.lists: dict[Kind, list[Object] | KubeError] = {SHADOW_POD: [], GPU_QUOTA: [quota()]}
+        self.operator: Object | KubeError = {"status": {"readyReplicas": 1}}
+        self.then: Callable[[], None] = lambda: None
+        self.seconds = 0
+
+    def now(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += 1
+        self.then()
+
+    async def list(self, kind: Kind) -> Listing:
+        found = self.lists[kind]
+        if isinstance(found, KubeError):
+            raise found
+        return Listing(found, "1")
+
+    async def get(self, ref: Ref) -> Object:
+        assert ref == Ref(DEPLOYMENT, "mizar-operator", "infra")
+        if isinstance(self.operator, KubeError):
+            raise self.operator
+        return self.operator
+
+    async def __aenter__(self) -> "Api":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Api:
+    made = Api()
+
+    async def connect(_: Any) -> Api:
+        return made
+
+    monkeypatch.setattr(KubeClient, "connect", connect)
+    monkeypatch.setattr(asyncio, "sleep", made.sleep)
+    return made
+
+
+async def left(api: Api) -> list[Held]:
+    return await uninstall.still_held(api, 60, api.now)  # type: ignore[arg-type]
+
+
+async def test_without_shadow_pods_it_may_go_at_once(api: Api) -> None:
+    assert await left(api) == []
+    assert api.seconds == 0
+
+
+@pytest.mark.parametrize("gone", [SHADOW_POD, GPU_QUOTA])
+async def test_without_the_definitions_it_may_go(api: Api, gone: Kind) -> None:
+    api.lists[gone] = NotFound("the server could not find the requested resource", status=404)
+    assert await left(api) == []
+
+
+async def test_those_that_nobody_told_to_go_are_not_waited_for(api: Api) -> None:
+    api.lists[SHADOW_POD] = [shadow("a"), shadow("b", deleted=True)]
+    assert [one.going for one in await left(api)] == [False, True]
+    assert api.seconds == 0
+
+
+@pytest.mark.parametrize("how", ["deleted", "quota gone", "quota going", "no definition"])
+async def test_those_on_their_way_out_are_waited_for(api: Api, how: str) -> None:
+    api.lists[SHADOW_POD] = [shadow("a", deleted=how == "deleted")]
+    if how != "deleted":
+        answers: dict[str, list[Object] | KubeError] = {
+            "quota gone": [],
+            "quota going": [quota(deletionTimestamp="2026-01-01T00:00:00Z")],
+            "no definition": NotFound("no such kind"),
+        }
+        api.lists[GPU_QUOTA] = answers[how]
+
+    def then() -> None:
+        if api.seconds == 5:
+            api.lists[SHADOW_POD] = []
+
+    api.then = then
+    assert await left(api) == []
+    assert api.seconds == 5
+
+
+async def test_they_are_waited_for_no_longer_than_asked(api: Api) -> None:
+    api.lists[SHADOW_POD] = [shadow("a", "train", deleted=True)]
+    assert await left(api) == [Held("team-a/a", True, frozenset({"team-a/train"}))]
+    assert api.seconds == 60
+
+
+async def test_an_api_server_that_is_away_is_asked_again(api: Api) -> None:
+    api.lists[SHADOW_POD] = Unavailable("away")
+
+    def then() -> None:
+        api.lists[SHADOW_POD] = []
+
+    api.then = then
+    assert await left(api) == []
+    assert api.seconds == 1
+
+
+def sentences(*held: Held, operator: bool = True) -> list[str]:
+    settings = uninstall.load(Settings, MINUTE)
+    return uninstall.refusal(held, settings, operator=operator).splitlines()
+
+
+def idle(count: int) -> list[Held]:
+    return [Held(f"team-a/{number}", going=False) for number in range(count)]
+
+
+def used(*users: str, going: bool = False) -> Held:
+    return Held("team-a/used", going, frozenset(users))
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (idle(1), "1 shadow pod holds cards, not in use."),
+        (idle(2), "2 shadow pods hold cards, none of them in use."),
+        ([used("a/b")], "1 shadow pod holds cards, in use by a/b."),
+        ([*idle(2), used("a/b", "a/c")], "3 shadow pods hold cards, 1 of them in use by a/b, a/c."),
+        (
+            [used("a/1", "a/2"), used("a/3", "a/4", "a/5")],
+            "2 shadow pods hold cards, 2 of them in use by a/1, a/2, a/3 and 2 more.",
+        ),
+    ],
+)
+def test_it_is_told_who_holds_cards(held: list[Held], words: str) -> None:
+    first = sentences(*held)[0]
+    assert first == f"Mizar is not uninstalled, since {words} Everything goes on as before."
+
+
+def test_it_is_told_what_to_do() -> None:
+    assert sentences(*idle(1), used("a/b"))[1:] == [
+        "To uninstall it:",
+        "  kubectl delete gpuquota --all --all-namespaces",
+        "  end the pods that use them",
+        "  kubectl get shadowpods --all-namespaces  # wait until it shows none",
+        "  helm uninstall gpus --namespace infra",
+        "To leave shadow pods, their cards and their users as they are, for a later install:",
+        "  helm uninstall gpus --namespace infra --no-hooks",
+        "To keep Mizar, tell helm, which else refuses upgrades:",
+        "  helm rollback gpus 3 --namespace infra",
+    ]
+
+
+def test_nobody_is_told_to_do_what_is_done() -> None:
+    steps = sentences(Held("team-a/a", going=True))
+    assert not [one for one in steps if "gpuquota" in one or "end the pods" in one]
+
+
+def test_an_operator_that_does_not_run_is_to_be_started_first() -> None:
+    steps = sentences(*idle(1), operator=False)
+    assert steps[2].startswith("  kubectl scale deployment mizar-operator --namespace infra --rep")
+
+
+@pytest.mark.parametrize(
+    ("answer", "runs"),
+    [
+        ({"status": {"readyReplicas": 2}}, True),
+        ({"status": {}}, False),
+        ({}, False),
+        (NotFound("gone"), False),
+        (Forbidden("no"), True),
+    ],
+)
+async def test_whether_the_operator_runs(api: Api, answer: Any, runs: bool) -> None:
+    api.operator = answer
+    settings = uninstall.load(Settings, MINUTE)
+    assert await uninstall.operator_runs(api, settings) == runs  # type: ignore[arg-type]
+
+
+def test_the_program_succeeds_when_nothing_is_held(api: Api) -> None:
+    uninstall.main(MINUTE)
+
+
+def test_the_program_fails_with_the_sentences(api: Api) -> None:
+    api.lists[SHADOW_POD] = [shadow("a", "train")]
+    with pytest.raises(SystemExit, match="in use by team-a/train"):
+        uninstall.main(MINUTE)
+
+
+def test_the_program_fails_when_it_cannot_tell(api: Api) -> None:
+    api.lists[SHADOW_POD] = Forbidden("shadowpods is forbidden")
+    with pytest.raises(SystemExit, match=r"cannot tell whether .* shadowpods is forbidden"):
+        uninstall.main([*MINUTE, "--wait=0"])
