@@ -21,6 +21,7 @@ from mizar_nodeagent.agent import PATIENCE, Agent, Hands
 from mizar_nodeagent.asking import Asking
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
+from mizar_nodeagent.clearing import Clearing
 from mizar_nodeagent.compute.steward import Container, Steward
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
@@ -152,6 +153,7 @@ async def assembled(
     steward = Steward(lambda: [_container(slot) for slot in slots.all()], new_code=look_soon)
     sweep = Sweep(client, config.node_name, plugins.connected)
     housekeeping = Housekeeping(mind, slots, config.plugin_dir)
+    clearing = Clearing(config.state_dir, mind, slots, informer, asking, config.plugin_dir)
     inspection = Inspection(mind, slots, cards, steward.withhold, agent.complain)
     registry.register(Figures(config.node_name, mind, slots, plugins.connected, inspection))
     follower = Follower(mind, slots, agent.tell, agent.complain)
@@ -159,6 +161,7 @@ async def assembled(
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(podresources.close)
+        stack.push_async_callback(clearing.clear)
         stack.push_async_callback(kept.write)
         stack.push_async_callback(plugins.close)
         stack.push_async_callback(node.farewell, patience.farewell)

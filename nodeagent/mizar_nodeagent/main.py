@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from mizar_kube import logs
 from mizar_kube.client import KubeClient
@@ -21,6 +18,7 @@ from mizar_nodeagent.app import assembled
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.errors import ConfigRefused
 from mizar_nodeagent.nvml import Nvml
+from mizar_nodeagent.only_one import OnlyOne
 
 log = get_logger(__name__)
 
@@ -42,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 async def _until_told(config: Config) -> None:
-    """Run, and end cleanly on a signal: running calls are answered, sockets removed."""
+    """Run, and end cleanly on a signal: running calls are answered, what nobody uses is removed."""
     task = asyncio.current_task()
     assert task is not None
     told = asyncio.Event()
@@ -61,7 +59,7 @@ async def _until_told(config: Config) -> None:
 
 
 async def _run(config: Config) -> None:
-    lock = await _only_one(config.state_dir)
+    lock = await OnlyOne.on(config.state_dir)
     cards = Nvml()
     try:
         async with (
@@ -72,23 +70,7 @@ async def _run(config: Config) -> None:
             await app.run()
     finally:
         cards.close()
-        os.close(lock)
-
-
-async def _only_one(state_dir: Path) -> int:
-    """Wait until no other agent runs on this node: during an upgrade, the old one ends first."""
-    state_dir.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(state_dir / "agent.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    told = False
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError:
-            if not told:
-                log.warning("another node agent runs on this node: waiting for its end")
-                told = True
-            await asyncio.sleep(0.2)
+        lock.release()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,14 +37,18 @@ def recorded(entries: Iterable[Entry], pods: Iterable[Pod], root: Path) -> dict[
 
 
 def useless(
-    slots: Iterable[Slot], known: Mapping[str, Recorded], claims: Iterable[Claim], now: float
+    slots: Iterable[Slot],
+    known: Container[str],
+    claims: Iterable[Claim],
+    now: float,
+    grace_s: float = GRACE_S,
 ) -> list[Slot]:
-    """Slots that neither the kubelet's record nor any claim speaks for."""
+    """Slots that neither the kubelet's record (`known`, by name) nor any claim speaks for."""
     held = {(claim.resource, one): claim for claim in claims if claim.is_share for one in claim.ids}
     return [
         slot
         for slot in slots
-        if now - slot.created > GRACE_S
+        if now - slot.created > grace_s
         and slot.name not in known
         and not any(_speaks_for(held.get((slot.resource, one)), slot) for one in slot.ids)
     ]

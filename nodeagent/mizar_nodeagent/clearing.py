@@ -1,0 +1,105 @@
+"""What an agent that ends clears away: all that it keeps on the node and that no container uses.
+
+Nobody may come after it: an uninstall takes the agents' rights together with them, so that the API
+server can't be asked any more. What is known of pods is from a moment ago; the kubelet, which has
+allocated what was allocated, is asked now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from mizar_kube.informer import Informer
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.asking import Asking
+from mizar_nodeagent.container.collect import recorded, useless
+from mizar_nodeagent.container.slots import Slot, Slots
+from mizar_nodeagent.errors import KubeletAway
+from mizar_nodeagent.kubelet import checkpoint_file
+from mizar_nodeagent.kubelet.claims import Claims
+from mizar_nodeagent.mind import ALLOCATING_FOR_S, Mind
+from mizar_nodeagent.pods import Pod
+
+log = get_logger(__name__)
+
+WITHIN_S = 4.0
+
+
+class Clearing:
+    """To be done when the kubelet's calls are answered no more. `now`: seconds since the epoch."""
+
+    def __init__(
+        self,
+        folder: Path,
+        mind: Mind,
+        slots: Slots,
+        pods: Informer[Pod],
+        asking: Asking,
+        plugin_dir: Path,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = folder
+        self._mind = mind
+        self._slots = slots
+        self._pods = pods
+        self._asking = asking
+        self._plugin_dir = plugin_dir
+        self._now = now
+
+    async def clear(self) -> None:
+        """Whatever is not certain stays, for the next agent's housekeeping."""
+        if problem := self._pods.problem():
+            log.info("the node is left as it is", problem=problem)
+            return
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                await self._remove_slots()
+        except (KubeletAway, OSError, TimeoutError) as error:
+            log.info("slots are kept", error=error)
+        if all(pod.ended for pod in self._pods.values()):
+            self._remove_the_rest()
+
+    async def _remove_slots(self) -> None:
+        if not self._slots.all():
+            return
+        claims = await self._asking.ask()
+        entries = await asyncio.to_thread(checkpoint_file.read, self._plugin_dir)
+        known = recorded(entries, self._pods.values(), self._slots.root)
+        for slot in self._unused(claims, known):
+            log.info("slot removed", **slot.names)
+            self._slots.remove(slot)
+
+    def _unused(self, claims: Claims, known: Container[str]) -> list[Slot]:
+        """A young slot may be a container's that the kubelet has not recorded yet, but only that of
+        a pod that asks for its resource and is not admitted: with that, all of it is recorded."""
+        view = replace(self._mind.view, pods=dict(self._pods.items()), claims=claims)
+        held, now = list(view.live_claims()), self._now()
+        coming = [pod for pod in self._pods.values() if not (pod.ended or pod.admitted)]
+        awaited = [slot for slot in self._slots.all() if _may_be_for(slot, coming)]
+        others = [slot for slot in self._slots.all() if slot not in awaited]
+        return [
+            *useless(awaited, known, held, now),
+            *useless(others, known, held, now, ALLOCATING_FOR_S),
+        ]
+
+    def _remove_the_rest(self) -> None:
+        """What is there for all containers, when none is left."""
+        try:
+            self._slots.root.rmdir()
+        except OSError:
+            return
+        shutil.rmtree(self._folder / "lib", ignore_errors=True)
+        for file in self._folder.glob("*checkpoint.*"):
+            with suppress(OSError):
+                file.unlink()
+
+
+def _may_be_for(slot: Slot, pods: Iterable[Pod]) -> bool:
+    """Whether one of the pods may yet start with the slot. Who knows whose, if it forgot."""
+    return not slot.resource or any(pod.asks(slot.resource) for pod in pods)
