@@ -21,7 +21,8 @@ from mizar_kube.kinds import DEPLOYMENT, GPU_QUOTA, SHADOW_POD, Kind, Object, Re
 from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
 
-log = get_logger(__name__)
+# Not __name__, which is __main__ here.
+log = get_logger("mizar_operator.uninstall")
 
 PAUSE_S = 1.0
 NAMED = 3

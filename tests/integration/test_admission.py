@@ -38,6 +38,7 @@ VALUES = {
     "operator": {"replicas": 0},
     "webhook": {"drainSeconds": 0},
     "nodeagent": {"nodeSelector": {"mizar.share/nowhere": "true"}},
+    "uninstall": {"check": False},
 }
 
 

@@ -35,6 +35,7 @@ PAUSE = str(yaml.safe_load(LOCAL.read_text())["pauseImage"])
 VALUES = {
     "operator": {"replicas": 0},
     "nodeagent": {"nodeSelector": {"mizar.share/nowhere": "true"}},
+    "uninstall": {"check": False},
 }
 OPERATOR = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
 EDITOR = "--as=editor"

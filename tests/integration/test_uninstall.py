@@ -1,0 +1,60 @@
+"""What the README has an administrator run on nodes after an uninstall."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cluster import Cluster
+from support.kube import Kube, Object
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+LEFT = ("team-a.mizar.share/gpu.2", "team-b.mizar.share/gpu.16", "mizar.share/gpu.4")
+OTHERS = {"example.com/gpu.2": "0", "team-c.mizar.share/gpu.2": "3"}
+"""Of another plugin; and of Mizar, which serves it."""
+
+
+def command() -> str:
+    """The block of the README that changes the status of nodes."""
+    blocks = README.read_text().split("\n```")
+    (found,) = [one for one in blocks if "--subresource=status" in one and "\n\n" not in one]
+    return found
+
+
+def status(kube: Kube, node: str) -> Object:
+    found = kube.get("node", node)
+    assert found is not None
+    return dict(found["status"])
+
+
+def test_former_resources_go_from_the_nodes_and_no_others(cluster: Cluster) -> None:
+    kube, node = Kube(cluster), cluster.nodes[0].name
+    before = status(kube, node)
+    counts = {**dict.fromkeys(LEFT, "0"), **OTHERS}
+    patch = ("patch", "node", node, "--subresource=status", "--type=merge")
+    added = {"status": {"capacity": counts, "allocatable": counts}}
+    kube.run(*patch, f"--patch={json.dumps(added)}")
+    path = f"{cluster.tool('kubectl').parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command()],
+        env={**cluster.environment(), "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    after = status(kube, node)
+    none = {"status": dict.fromkeys(("capacity", "allocatable"), dict.fromkeys(counts))}
+    kube.run(*patch, f"--patch={json.dumps(none)}")
+    assert done.returncode == 0, done.stderr
+    for field in ("capacity", "allocatable"):
+        assert {name: after[field].get(name) for name in counts} == {
+            **dict.fromkeys(LEFT),
+            **OTHERS,
+        }
+        assert before[field].keys() <= after[field].keys()
