@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 from mizar_core.names import EventReason
@@ -44,6 +47,24 @@ ROUNDS_MAX = 10
 
 def plan(snapshot: Snapshot, now: datetime) -> Plan:
     """What to do now. The same for any order of the snapshot's parts; empty once applied."""
+    with _without_collector():
+        return _plan(snapshot, now)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """A plan makes very many small objects and no cycles. To look for cycles in all of the process
+    every few thousand of them would take the longer, the larger the cluster is."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _plan(snapshot: Snapshot, now: datetime) -> Plan:
     draft = Draft(snapshot, now)
     outcomes = _decide(draft)
     protect(draft)
