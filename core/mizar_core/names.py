@@ -44,6 +44,7 @@ LABEL_APART: Final = "mizar.share/apart"
 ANNOTATION_CARVE: Final = "mizar.share/carve"
 ANNOTATION_DRAIN: Final = "mizar.share/drain"
 ANNOTATION_SEQUENCE: Final = "mizar.share/sequence"
+ANNOTATION_RESOURCE: Final = "mizar.share/resource"
 ANNOTATION_SAME_CARD: Final = "mizar.share/same-card"
 """On a share pod, "true": all devices of a container are on one card, or it does not start."""
 

@@ -132,7 +132,7 @@ class Gatherer:
         """The shadow pod with its pod and its resource."""
         holder = self._holder(shadow) or found.pods.get(shadow.uid)
         pool = pools.get(shadow.pool)
-        resource = holder.resource if holder else ""
+        resource = holder.resource if holder else shadow.resource
         if not resource and pool is not None:
             resource = resource_of(pool.spec, shadow.namespace, shadow.devices) or ""
         return replace(

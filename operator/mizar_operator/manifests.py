@@ -8,6 +8,7 @@ from typing import Any
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import (
     ANNOTATION_CARVE,
+    ANNOTATION_RESOURCE,
     ANNOTATION_SEQUENCE,
     ANNOTATIONS_IN_USE,
     API_VERSION,
@@ -59,7 +60,11 @@ def shadow_pod(action: CreateShadow) -> Object:
             "name": name,
             "namespace": namespace,
             "labels": _labels(action.pool, action.quota, action.devices),
-            "annotations": {ANNOTATION_SEQUENCE: str(action.sequence)},
+            "annotations": {
+                ANNOTATION_SEQUENCE: str(action.sequence),
+                # To be known when pool and pod are gone, and its users are still there.
+                ANNOTATION_RESOURCE: action.resource,
+            },
             "finalizers": [FINALIZER_DRAIN],
             "ownerReferences": [
                 _owner("GPUQuota", action.quota, action.quota_uid, controller=True)

@@ -16,6 +16,7 @@ from mizar_core.models import GPUPool, GPUQuota, ShadowPod
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
+    ANNOTATION_RESOURCE,
     ANNOTATION_SEQUENCE,
     FINALIZER_DRAIN,
     LABEL_IN_USE,
@@ -73,7 +74,7 @@ def quota_view(obj: Object) -> GPUQuota:
 
 
 def shadow_view(obj: Object) -> ShadowView:
-    """A ShadowPod, as yet without its pod and its resource."""
+    """A ShadowPod, as yet without its pod."""
     shadow = ShadowPod.from_dict(obj)
     meta, spec, status = shadow.metadata, shadow.spec, shadow.status
     ready = find_condition(status.conditions, ConditionType.READY)
@@ -89,7 +90,7 @@ def shadow_view(obj: Object) -> ShadowView:
         pool=spec.pool,
         quota=spec.quota,
         quota_uid=next((o.uid for o in meta.owner_references if o.kind == "GPUQuota"), ""),
-        resource="",
+        resource=meta.annotations.get(ANNOTATION_RESOURCE, ""),
         devices=spec.devices,
         cards=spec.cards,
         sequence=int(sequence) if sequence.isdigit() else 0,

@@ -407,6 +407,33 @@ def test_share_pods_of_a_pool_that_is_gone_make_work(model: Model, operator: Har
     assert asyncio.run(operator.queue.get()) == NO_POOL
 
 
+def test_who_uses_a_lost_shadow_pod_of_a_pool_that_is_gone_is_evicted(
+    model: Model, operator: Harness
+) -> None:
+    model.add_share("team-a", "p", GPU, 1)
+    for _ in range(5):
+        _round(model, operator)
+    (shadow,) = _shadows(model)
+    (pool,) = model.pools()
+    pod = _pod(model, shadow)
+    assert pod is not None
+    model.api.remove(pool)
+    model.lost.add(("team-a", shadow["metadata"]["name"]))
+    model.api.remove(pod)
+    operator.sync(KINDS)
+    operator.reconcile(NO_POOL)
+    share = model.api.find(POD, "p", "team-a")
+    assert share is not None
+    assert "deletionTimestamp" in share["metadata"]
+    assert _shadows(model) == [shadow]
+    for _ in range(3):
+        model.kubelet("n1")
+        model.agent("n1")
+        operator.sync(KINDS)
+        operator.reconcile(NO_POOL)
+    assert _shadows(model) == []
+
+
 def test_a_quota_of_no_pool_says_so(model: Model, operator: Harness) -> None:
     quota = model.api.find(GPU_QUOTA, "quota", "team-a")
     assert quota is not None
