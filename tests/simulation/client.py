@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from mizar_kube.client import Listing, WatchEvent
 from mizar_kube.errors import Gone, KubeError, Unavailable
-from mizar_kube.kinds import Kind, Object, Ref, ref_of
+from mizar_kube.kinds import BUDGET, POD, Kind, Object, Ref, ref_of
 from simulation.history import Change, HistoryApi
 from simulation.matching import Selector, selector
 from simulation.weather import Luck, Weather
@@ -28,7 +28,7 @@ class Server(Protocol):
     def issued(self, sender: str, verb: str, ref: Ref, body: Object) -> None:
         """A process has sent a write."""
 
-    def arriving(self, alive: bool) -> None:
+    def arriving(self, sender: str, alive: bool) -> None:
         """A call is about to take effect; whether its sender still lives."""
 
     def told(self, sender: str, verb: str, what: str, outcome: str) -> None:
@@ -215,7 +215,8 @@ class SimulatedClient:
     ) -> Any:
         if self._dead:
             raise asyncio.CancelledError
-        loop, luck = asyncio.get_running_loop(), self._weather.luck(writes)
+        strays = writes and ref.kind != BUDGET and (verb, ref.kind) != ("create", POD)
+        loop, luck = asyncio.get_running_loop(), self._weather.luck(writes, strays)
         answer: asyncio.Future[Any] = loop.create_future()
         timer = loop.call_later(luck.there, self._arrive, verb, ref, do, luck, answer)
         outlived = False
@@ -254,7 +255,7 @@ class SimulatedClient:
             return Unavailable(f"{verb} {ref}: connection refused (simulated)")
         if luck.refusal is not None:
             return luck.refusal()
-        self._server.arriving(alive=not self._dead)
+        self._server.arriving(self._sender, alive=not self._dead)
         try:
             return _at_once(do())
         except KubeError as error:

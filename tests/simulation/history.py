@@ -7,8 +7,9 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from mizar_kube.errors import Gone
+from mizar_kube.errors import Forbidden, Gone
 from mizar_kube.kinds import EVENT, LEASE, Kind, Object, ref_of
 from simulation.matching import Selector
 from stateful.memory_api import Id, MemoryApi, id_of
@@ -43,9 +44,17 @@ class HistoryApi(MemoryApi):
     def __init__(self) -> None:
         super().__init__()
         self.compacted = 0
+        self.forbidden: set[str] = set()
+        """Namespaces that pods cannot be created in, for want of a ResourceQuota."""
         self._changes: defaultdict[str, list[Change]] = defaultdict(list)
         self._bodies: dict[Id, tuple[str, Object]] = {}
         self._waiters: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
+
+    async def create(self, obj: Object, **more: Any) -> Object:
+        """As KubeClient.create."""
+        if obj["kind"] == "Pod" and obj["metadata"]["namespace"] in self.forbidden:
+            raise Forbidden("exceeded quota (simulated)", status=403)
+        return await super().create(obj, **more)
 
     def touch(self, obj: Object) -> Object:
         """The object has changed, unless it has not."""

@@ -37,6 +37,7 @@ class People:
             self._agent_goes_or_comes: 1,
             self._change_pool: 1,
             self._delete_or_add_pool: 1,
+            self._forbid_or_allow: 1,
         }
         # Each schedule leaves some of it out: what is rare beside others gets room.
         self._does = [
@@ -72,6 +73,7 @@ class People:
         """What people and machines do against the operator ends: agents run, nodes are open."""
         self._cluster.catch_up()
         self._cluster.down.clear()
+        self._api.forbidden.clear()
         for node in NODES:
             self._cluster.cordon(node, False)
         self._cluster.wake()
@@ -149,6 +151,10 @@ class People:
             self._api.start_delete(pool)
             return "delete the pool"
         return self._add_pool()
+
+    def _forbid_or_allow(self) -> str:
+        self._api.forbidden ^= {self._random.choice(NAMESPACES)}
+        return f"no pods of the operator in {sorted(self._api.forbidden)}"
 
     def _cordon(self) -> str:
         node, closed = self._random.choice(NODES), self._random.random() < 0.5

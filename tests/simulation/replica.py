@@ -19,7 +19,8 @@ from simulation.client import Server, SimulatedClient
 from simulation.feeder import Feeder
 from simulation.weather import Weather
 
-RESYNC_S = 30.0
+OFTEN_S, RARELY_S = 30.0, 3600.0
+"""From list to list of Mizar's own kinds. Rare ones show what watches and answers alone come to."""
 RESTART_S = 3.0
 SLOW_HANDLERS_S = (0.0, 0.05, 2.0)
 
@@ -64,6 +65,7 @@ class Replica:
         self._failed = failed
         self._decide = decide
         self._slow = random.choice(SLOW_HANDLERS_S)
+        self._period = random.choice((OFTEN_S, RARELY_S))
 
     async def run(self) -> None:
         """Start the process, and start it again whenever it has ended."""
@@ -94,6 +96,12 @@ class Replica:
         """Handlers are quick from the next start on."""
         self._slow = 0.0
 
+    async def list_again(self) -> None:
+        """The list of Mizar's own kinds that would come some time, comes now."""
+        caches = self.operator.caches
+        for store in (caches.pools, caches.quotas, caches.shadows):
+            await store.refresh()
+
     async def plans(self) -> dict[str, Plan]:
         """What would be done now, by key."""
         found = {}
@@ -119,7 +127,7 @@ class Replica:
     def _settings(self) -> Settings:
         return Settings(
             identity=self.name,
-            resync=RESYNC_S,
+            resync=self._period,
             pause_image="pause",
             leader_election=not self.alone,
         )

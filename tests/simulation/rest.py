@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 from mizar_core.names import LABEL_IN_USE
 from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
-from simulation.replica import RESYNC_S, Replica
+from simulation.replica import OFTEN_S, Replica
 from simulation.rules import Broken, is_shadow
 
 if TYPE_CHECKING:
     from simulation.schedule import Schedule
 
-LISTS_S = 1.4 * RESYNC_S
-"""In this time every copy is listed again."""
+LISTS_S = 1.4 * OFTEN_S
+"""In this time every copy is listed again, where that is done often."""
+STARTED_S = 20.0
+"""By then every process has come up and its watches run."""
 MINUTE_S = 60.0
 STEP_S = 5.0
 PATIENCE_S = 600.0
@@ -29,6 +31,9 @@ async def settles(schedule: Schedule) -> None:
     schedule.people.relent()
     for replica in schedule.replicas:
         replica.calm()
+    await schedule.sleep(STARTED_S)
+    for replica in schedule.replicas:
+        await replica.list_again()
     await _quiet(schedule, LISTS_S)
     await _is_right(schedule)
     _nobody_waits_in_vain(schedule)

@@ -6,7 +6,18 @@ import asyncio
 from collections.abc import Callable
 
 from mizar_core.names import BUDGET_NAME, LABEL_SHADOW_POD
-from mizar_kube.kinds import BUDGET, EVENT, GPU_POOL, GPU_QUOTA, LEASE, POD, SHADOW_POD, Object, Ref
+from mizar_kube.kinds import (
+    BUDGET,
+    EVENT,
+    GPU_POOL,
+    GPU_QUOTA,
+    LEASE,
+    POD,
+    SHADOW_POD,
+    Object,
+    Ref,
+    ref_of,
+)
 from mizar_operator.main import LEASE_NAME
 from simulation.cluster import Cluster
 from simulation.history import Change
@@ -26,13 +37,13 @@ class Rules:
     replicas compete for the Lease."""
 
     def __init__(self, cluster: Cluster, broken: Callable[[str], None], leased: bool) -> None:
-        self.alive = True
-        """Whether the sender of the write that takes effect now still lives."""
+        self.sender = ""
+        """Of the write that takes effect now; empty where it is dead."""
         self._cluster = cluster
         self._leased = leased
         self._api = cluster.api
         self._broken = broken
-        self._names: dict[tuple[str, str, str], str] = {}
+        self._created: dict[str, tuple[str, float]] = {}
         cluster.api.before_write = self.writing
 
     def issued(self, sender: str, verb: str, ref: Ref, body: Object) -> None:
@@ -81,9 +92,11 @@ class Rules:
 
     def _creating(self, ref: Ref, obj: Object) -> None:
         if ref.kind == SHADOW_POD:
-            # What a dead process may have sent, nobody can count on.
-            if self.alive:
+            # Nobody can count on what a dead process may have sent, nor on a creation that was
+            # given up and repeated, and comes when the shadow pod has lived and gone.
+            if self.sender and str(ref) not in self._created:
                 self._within_quota(ref, obj)
+            self._created[str(ref)] = self.sender, asyncio.get_running_loop().time()
             return
         (owner,) = obj["metadata"]["ownerReferences"]
         shadow = self._api.find(SHADOW_POD, ref.name, ref.namespace or "")
@@ -97,7 +110,9 @@ class Rules:
         same = [
             one
             for one in self._api.all(SHADOW_POD)
-            if one["metadata"]["namespace"] == namespace and one["spec"]["quota"] == spec["quota"]
+            if one["metadata"]["namespace"] == namespace
+            and one["spec"]["quota"] == spec["quota"]
+            and self._is_known(one)
         ]
         count = sum(one["spec"]["devices"] == spec["devices"] for one in same)
         cards = sum(one["spec"]["cards"] for one in same) + spec["cards"]
@@ -111,6 +126,11 @@ class Rules:
             self._broken(f"create {ref}: {count} of profile {spec['devices']} are there")
         if cards > max((one.get("maxCards", 10**6) for one in known), default=0):
             self._broken(f"create {ref}: the quota's cards are exceeded")
+
+    def _is_known(self, shadow: Object) -> bool:
+        """Whether the sender must know of it: it made it itself, or it was not made just now."""
+        sender, at = self._created[str(ref_of(shadow))]
+        return sender == self.sender or asyncio.get_running_loop().time() - at > REMEMBERED_S
 
     def _known_specs(self, namespace: str, name: str) -> list[Object]:
         """What the quota said lately."""
@@ -137,10 +157,12 @@ class Rules:
     def _nobody_uses(self, ref: Ref) -> None:
         """Invariant 3, as the kubelets know it."""
         key = ref.namespace or "", ref.name
-        if key in self._cluster.lost:
+        if key in self._cluster.lost and ref.kind == POD:
             return
         if holders := self._cluster.holders(*key):
             self._broken(f"{ref} goes while {holders} use it")
+        if key in self._cluster.lost:
+            return
         for state in self._cluster.nodes.values():
             carved = state.carved.get(key)
             if carved is not None and carved.healthy:

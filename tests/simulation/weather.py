@@ -19,7 +19,9 @@ REFUSALS: dict[str, Refusal] = {
 
 
 STRAYS_S = 60.0
-"""As long as an API server lets a call wait for its turn."""
+"""As long as an API server lets a call wait for its turn. Two kinds of writes never stray, since
+the operator has no remedy: a pod that is created when its ShadowPod is gone already (Kubernetes'
+garbage collector ends it), and a namespace's budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,12 @@ class Weather:
         self.latency, self.breaks, self.lag = 0.01, 600.0, 0.02
         self.away_until = 0.0
 
-    def luck(self, writes: bool) -> Luck:
-        """For the next call. As many draws whatever comes out, so that luck is told apart from
-        what is done with it."""
+    def luck(self, writes: bool, strays: bool) -> Luck:
+        """For the next call: whether it `writes`, and whether that may be stuck. As many draws
+        whatever comes out, so that luck is told apart from what is done with it."""
         chance = [self.random.random() for _ in range(7)]
         there, back = self._seconds(chance[0]), self._seconds(chance[1])
-        if writes and chance[6] < self.strays:
+        if strays and chance[6] < self.strays:
             return Luck(STRAYS_S * chance[0], back, outlives=True)
         if chance[2] >= self.faults:
             return Luck(there, back, outlives=chance[4] < 0.5)
