@@ -21,7 +21,7 @@ from mizar_kube.kinds import (
 from mizar_operator.main import LEASE_NAME
 from simulation.cluster import Cluster
 from simulation.history import Change
-from stateful.memory_api import Write
+from stateful.memory_api import Write, has_ended
 
 REMEMBERED_S = 90.0
 """Longer than a watch may be behind, a call under way, or a process without news."""
@@ -157,16 +157,25 @@ class Rules:
     def _nobody_uses(self, ref: Ref) -> None:
         """Invariant 3, as the kubelets know it."""
         key = ref.namespace or "", ref.name
-        if key in self._cluster.lost and ref.kind == POD:
+        if key in self._cluster.lost:
+            self._nobody_is_left(ref)
             return
         if holders := self._cluster.holders(*key):
             self._broken(f"{ref} goes while {holders} use it")
-        if key in self._cluster.lost:
-            return
         for state in self._cluster.nodes.values():
             carved = state.carved.get(key)
             if carved is not None and carved.healthy:
                 self._broken(f"{ref} goes while its devices are offered")
+
+    def _nobody_is_left(self, ref: Ref) -> None:
+        """The ShadowPod of cards that are lost stays for those who had them, until they have
+        ended: without it nobody would evict them."""
+        ended = {pod["metadata"]["uid"] for pod in self._api.all(POD) if has_ended(pod)}
+        left = [
+            uid for uid in self._cluster.holders(ref.namespace or "", ref.name) if uid not in ended
+        ]
+        if left and ref.kind == SHADOW_POD:
+            self._broken(f"{ref} goes while {left} are to be evicted")
 
 
 def is_shadow(pod: Object) -> bool:

@@ -73,7 +73,7 @@ class MemoryApi:
     def start_delete(self, obj: Object) -> None:
         """As DELETE does it, with background propagation."""
         meta, kind = obj["metadata"], kind_of(obj)
-        running = kind == POD and obj["spec"].get("nodeName") and not _ended(obj)
+        running = kind == POD and obj["spec"].get("nodeName") and not has_ended(obj)
         if running or meta.get("finalizers"):
             if "deletionTimestamp" not in meta:
                 meta["deletionTimestamp"] = self.now
@@ -194,7 +194,8 @@ def id_of(ref: Ref) -> Id:
     return ref.kind.plural, ref.namespace or "", ref.name
 
 
-def _ended(pod: Object) -> bool:
+def has_ended(pod: Object) -> bool:
+    """Whether its containers have ended for good."""
     return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
