@@ -131,6 +131,9 @@ class Applier:
             failed |= {
                 _namespace(one) for one, good in zip(todo, outcomes, strict=True) if not good
             }
+            if result.used:
+                # The pool's figures count on what could not be deleted; a new plan follows at once.
+                failed.add("")
         return result
 
     async def _one(

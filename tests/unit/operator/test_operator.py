@@ -262,6 +262,24 @@ def test_the_live_answer_counts_not_the_cache(model: Model, operator: Harness) -
     assert operator.snapshot().shadows[0].contested
 
 
+def test_a_pools_figures_do_not_count_on_what_stays(model: Model, operator: Harness) -> None:
+    """They would have to be written back, again and again."""
+    shadow = _drained_shadow(model, operator)
+    pod = _pod(model, shadow)
+    assert pod is not None
+    model.api.remove(pod)
+    operator.sync(KINDS)
+    model.add_share("team-a", "late", GPU, 1)
+    late = model.api.find(POD, "late", "team-a")
+    assert late is not None
+    late["spec"]["nodeName"] = "n1"
+    told: list[str] = []
+    model.api.before_write = lambda write: told.append(write[1].kind.name)
+    operator.reconcile()
+    assert _shadows(model) == [shadow]
+    assert "GPUPool" not in told
+
+
 def test_a_pod_that_is_offered_again_meanwhile_is_not_deleted(
     model: Model, operator: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
