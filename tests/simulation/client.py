@@ -28,8 +28,8 @@ class Server(Protocol):
     def issued(self, sender: str, verb: str, ref: Ref, body: Object) -> None:
         """A process has sent a write."""
 
-    def arriving(self, sender: str, alive: bool) -> None:
-        """A call is about to take effect; whether its sender still lives."""
+    def arriving(self, sender: str) -> None:
+        """A call is about to take effect; `sender` is empty where it died or gave the call up."""
 
     def told(self, sender: str, verb: str, what: str, outcome: str) -> None:
         """How it ended, for the trace."""
@@ -241,7 +241,9 @@ class SimulatedClient:
         luck: Luck,
         answer: asyncio.Future[Any],
     ) -> None:
-        outcome = self._outcome(verb, ref, do, luck)
+        # One that was given up is nobody's any more, as one of a dead process.
+        owned = not (self._dead or answer.done())
+        outcome = self._outcome(verb, ref, do, luck, owned)
         said = type(outcome).__name__ if isinstance(outcome, KubeError) else "ok"
         self._server.told(
             self._sender, verb, str(ref), said + (" lost" if luck.answer_lost else "")
@@ -250,12 +252,14 @@ class SimulatedClient:
             outcome = Unavailable(f"{verb} {ref}: connection reset (simulated)")
         asyncio.get_running_loop().call_later(luck.back, _settle, answer, outcome)
 
-    def _outcome(self, verb: str, ref: Ref, do: Callable[[], Awaitable[Any]], luck: Luck) -> Any:
+    def _outcome(
+        self, verb: str, ref: Ref, do: Callable[[], Awaitable[Any]], luck: Luck, owned: bool
+    ) -> Any:
         if luck.request_lost or self._is_away():
             return Unavailable(f"{verb} {ref}: connection refused (simulated)")
         if luck.refusal is not None:
             return luck.refusal()
-        self._server.arriving(self._sender, alive=not self._dead)
+        self._server.arriving(self._sender if owned else "")
         try:
             return _at_once(do())
         except KubeError as error:

@@ -38,7 +38,7 @@ class Rules:
 
     def __init__(self, cluster: Cluster, broken: Callable[[str], None], leased: bool) -> None:
         self.sender = ""
-        """Of the write that takes effect now; empty where it is dead."""
+        """Of the write that takes effect now; empty where it died or gave it up."""
         self._cluster = cluster
         self._leased = leased
         self._api = cluster.api
@@ -92,8 +92,8 @@ class Rules:
 
     def _creating(self, ref: Ref, obj: Object) -> None:
         if ref.kind == SHADOW_POD:
-            # Nobody can count on what a dead process may have sent, nor on a creation that was
-            # given up and repeated, and comes when the shadow pod has lived and gone.
+            # A creation that was given up may come when another has taken its place: it is deleted
+            # as soon as it is seen. One that was repeated may come when the shadow pod is gone.
             if self.sender and str(ref) not in self._created:
                 self._within_quota(ref, obj)
             self._created[str(ref)] = self.sender, asyncio.get_running_loop().time()

@@ -56,10 +56,10 @@ class Schedule:
         self.cluster.catch_up()
         self.rules.issued(sender, verb, ref, body)
 
-    def arriving(self, sender: str, alive: bool) -> None:
+    def arriving(self, sender: str) -> None:
         """See simulation.client.Server."""
         self.cluster.catch_up()
-        self.rules.sender = sender if alive else ""
+        self.rules.sender = sender
 
     def told(self, sender: str, verb: str, what: str, outcome: str) -> None:
         """See simulation.client.Server."""
