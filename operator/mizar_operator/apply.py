@@ -301,11 +301,11 @@ class Applier:
             self._caches.shadows.observe(await self._client.patch_merge(ref, {"metadata": change}))
 
     def _is_last(self, going: ShadowView) -> bool:
-        """Whether no other shadow pod of the namespace is in use or may come into use."""
+        """Whether no other shadow pod of the namespace has a pod to protect, or may get one."""
         return not any(
             one.namespace == going.namespace
             and one.uid != going.uid
-            and (one.held or not one.deleting)
+            and not (one.deleting and self._caches.holders.get(one.name, one.namespace) is None)
             for one in self._caches.shadows.values()
         )
 

@@ -11,7 +11,7 @@ import pytest
 
 from mizar_core.names import ANNOTATION_DRAIN
 from mizar_kube.errors import Conflict, Forbidden, Unavailable
-from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
+from mizar_kube.kinds import BUDGET, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import telling
 from mizar_operator.caches import NO_POOL, follow
 from stateful.harness import KEY, KINDS, Harness
@@ -410,6 +410,30 @@ def test_who_waits_for_whole_cards_makes_work_for_the_pools_of_such_cards(
     model.schedule()
     operator.sync([POD])
     assert len(operator.queue) == 1
+
+
+def test_no_budget_stays_behind_when_two_lose_their_cards_in_use(
+    model: Model, operator: Harness
+) -> None:
+    for name in ("one", "two"):
+        model.add_share("team-a", name, GPU, 2)
+    for _ in range(6):
+        _round(model, operator)
+    assert len(list(model.api.all(BUDGET))) == 1
+    for shadow in _shadows(model):
+        pod = _pod(model, shadow)
+        assert pod is not None
+        model.api.start_delete(shadow)
+        model.lost.add(("team-a", shadow["metadata"]["name"]))
+        model.api.remove(pod)
+    for name in ("one", "two"):
+        share = model.api.find(POD, name, "team-a")
+        assert share is not None
+        model.api.remove(share)
+    operator.sync(KINDS)
+    operator.reconcile()
+    assert _shadows(model) == []
+    assert list(model.api.all(BUDGET)) == []
 
 
 def test_share_pods_of_a_pool_that_is_gone_make_work(model: Model, operator: Harness) -> None:
