@@ -70,7 +70,11 @@ class Cluster(Model):
     def _kubelet_of(self, node: str) -> Callable[[], None]:
         def look() -> None:
             if self.api.find(NODE, node) is not None:
+                before = dict(self.nodes[node].held), dict(self.nodes[node].cards)
                 self.kubelet(node)
+                if before != (self.nodes[node].held, self.nodes[node].cards):
+                    # The node agent asks the kubelet, not the API server, who holds what.
+                    self.wake()
 
         return look
 

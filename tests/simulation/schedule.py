@@ -89,6 +89,7 @@ class Schedule:
         """From beginning to end. Raises Broken."""
         self.people.prepare()
         machines = asyncio.create_task(self.cluster.run(self.rules.looked))
+        machines.add_done_callback(self._ended)
         running = [asyncio.create_task(replica.run()) for replica in self.replicas]
         chaos = asyncio.create_task(self._chaos())
         acting = asyncio.create_task(self.people.act(self.acts, self.every))
@@ -99,6 +100,11 @@ class Schedule:
         await rest.settles(self)
         for task in (machines, *running):
             assert not task.done(), task
+
+    def _ended(self, machines: asyncio.Task[None]) -> None:
+        """The cluster itself has failed: nothing that follows would mean anything."""
+        if not machines.cancelled():
+            self.broken(f"the model of the cluster ended: {machines.exception()!r}")
 
     async def _chaos(self) -> None:
         """Processes die, the API server goes away and forgets."""
