@@ -173,18 +173,22 @@ class Informer(Generic[T]):
         )
         async with aclosing(pages):
             async for page in pages:
-                keys.update(self._put_page(page.items))
                 version = page.resource_version
-        self._store.keep_only(keys)
+                keys.update(self._put_page(page.items, even_older=self._is_restored(version)))
+        # An answer to a write of our own may be newer than the list, which must not take it back.
+        self._store.keep_only(keys, as_of="" if self._is_restored(version) else version)
         self._version = version
         self._heard_at = self._timing.clock()
         self.synced.set()
 
-    def _put_page(self, items: list[Object]) -> Iterable[Key]:
+    def _is_restored(self, version: str) -> bool:
+        """Whether versions have gone back: a restored etcd starts from an older one."""
+        return is_newer(self._version, version)
+
+    def _put_page(self, items: list[Object], even_older: bool) -> Iterable[Key]:
         self._heard_at = self._timing.clock()
         for obj in items:
-            # Versions may have gone back: a restored etcd starts from an older one.
-            self._store.put(obj, even_older=True)
+            self._store.put(obj, even_older)
         return map(key_of, items)
 
     async def _watch(self) -> None:

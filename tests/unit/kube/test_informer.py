@@ -272,6 +272,17 @@ async def test_own_writes_are_taken_in_before_the_watch_brings_them() -> None:
         await one.until()
 
 
+async def test_a_list_that_is_older_than_an_own_write_does_not_take_it_back() -> None:
+    api = FakeApi()
+    api.lists.extend([listing(5, pod("a", 1)), listing(6, pod("a", 1), pod("late", 6))])
+    async with following(api) as one:
+        await one.until("a:")
+        one.informer.observe(pod("a", 7, v="mine"))
+        one.informer.observe(pod("made", 8))
+        await one.informer._list()
+        await one.until("a:mine", "made:", "late:")
+
+
 async def test_a_late_deletion_of_a_namesake_spares_the_new_one() -> None:
     api = FakeApi()
     api.lists.append(listing(5, pod("a", 1)))
