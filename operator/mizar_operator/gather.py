@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from mizar_core.models import GPUPool
@@ -148,17 +148,25 @@ class Gatherer:
         return found if found is not None and found.owner_uid == shadow.uid else None
 
     def _suspects(self, key: str) -> list[Ref]:
-        """What is missing from the caches and not known to be gone."""
+        """What is missing from the caches and not known to be gone. Where somebody may have to be
+        evicted for it, what was known a moment ago is not enough: it may have come since."""
         gone, now = self.memory(key).gone, self._clock()
-        found = set[Ref]()
-        for shadow in self._shadows(key):
-            holder = self._holder(shadow)
-            if holder is None and shadow.key not in self._caches.holders.unreadable:
-                found.add(Ref(POD, shadow.name, shadow.namespace))
-            place = (holder.view.node if holder else None) or shadow.node
-            if place is not None and not self._caches.has_node(place):
-                found.add(Ref(NODE, place))
-        return sorted((one for one in found if gone.get(str(one), 0.0) <= now), key=str)
+        found = {
+            ref
+            for shadow in self._shadows(key)
+            for ref in self._missing(shadow)
+            if shadow.held or gone.get(str(ref), 0.0) <= now
+        }
+        return sorted(found, key=str)
+
+    def _missing(self, shadow: ShadowView) -> Iterator[Ref]:
+        """The shadow pod's pod and node, as far as the caches do not have them."""
+        holder = self._holder(shadow)
+        if holder is None and shadow.key not in self._caches.holders.unreadable:
+            yield Ref(POD, shadow.name, shadow.namespace)
+        place = (holder.view.node if holder else None) or shadow.node
+        if place is not None and not self._caches.has_node(place):
+            yield Ref(NODE, place)
 
     async def _look_for(self, suspects: Iterable[Ref], memory: Memory) -> Found:
         limit, found = asyncio.Semaphore(LOOKS_AT_ONCE), Found()

@@ -326,6 +326,19 @@ def test_a_missing_pod_is_looked_for_before_it_is_lost(model: Model, operator: H
     assert [node.name for node in fresh.snapshot().nodes] == ["n1"]
 
 
+def test_nobody_is_evicted_for_a_pod_that_was_missing_a_moment_ago(
+    model: Model, operator: Harness
+) -> None:
+    shadow = _ready_shadow(model, operator)
+    name = shadow["metadata"]["name"]
+    operator.caches.holders._store.drop(("team-a", name))
+    operator.gatherer.memory(KEY).gone[str(Ref(POD, name, "team-a"))] = float("inf")
+    operator.reconcile()
+    share = model.api.find(POD, "one", "team-a")
+    assert share is not None
+    assert "deletionTimestamp" not in share["metadata"]
+
+
 def test_a_pod_that_is_gone_is_lost_and_replaced(model: Model, operator: Harness) -> None:
     shadow = _ready_shadow(model, operator)
     pod = _pod(model, shadow)
