@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from random import Random
 
 from mizar_core.base import format_time
-from mizar_kube.kinds import NODE, SHADOW_POD, Object
+from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object
 from simulation.history import HistoryApi
-from stateful.model import Carved, Model
+from stateful.model import Carved, Model, NodeState
 
 SETTLED = 2
 """Looks in a row that change nothing, after which a part waits for a change."""
@@ -77,6 +77,19 @@ class Cluster(Model):
                     self.wake()
 
         return look
+
+    def _allocate(self, state: NodeState, uid: str, resource: str, count: int) -> bool:
+        """As the model's, and then the node agent refuses to start who got a device of a shadow
+        pod whose pod is gone."""
+        there = {pod["metadata"]["uid"] for pod in self.api.all(POD)}
+        before = dict(state.held)
+        if not super()._allocate(state, uid, resource, count):
+            return False
+        new = state.held.keys() - before.keys()
+        if all(state.carved[one[:2]].uid in there for one in new):
+            return True
+        state.held = before
+        return False
 
     def _agent_of(self, node: str) -> Callable[[], None]:
         def look() -> None:

@@ -102,12 +102,7 @@ def _nothing_strays(schedule: Schedule) -> None:
         for one in schedule.api.all(POD)
         if is_shadow(one) and one["metadata"]["namespace"] != spared
     }
-    stuck = _stuck_nodes(schedule)
-    in_use = {
-        key
-        for key, one in shadows.items()
-        if schedule.cluster.holders(*key) or one["status"].get("node") in stuck
-    }
+    in_use = {key for key in shadows if schedule.cluster.holders(*key)}
     # One that lost its cards stays until nobody holds its devices any more.
     if set(pods) - set(shadows) or set(shadows) - set(pods) - in_use:
         raise Broken(f"ShadowPods {sorted(shadows)}, pods {sorted(pods)}")
@@ -115,15 +110,6 @@ def _nothing_strays(schedule: Schedule) -> None:
         leaving = [key for key, one in found.items() if "deletionTimestamp" in one["metadata"]]
         if set(leaving) - in_use:
             raise Broken(f"{kind.plural} never go: {leaving}")
-
-
-def _stuck_nodes(schedule: Schedule) -> set[str]:
-    """Where a share pod got a device just when its shadow pod was deleted by force. The real node
-    agent does not start it; until somebody deletes it, it may yet get a device of another shadow
-    pod of the node, which waits for it."""
-    there = {_key(one) for one in schedule.api.all(SHADOW_POD)}
-    nodes = schedule.cluster.nodes.items()
-    return {name for name, state in nodes if any(one[:2] not in there for one in state.held)}
 
 
 def _who_is_in_use_is_marked(schedule: Schedule) -> None:

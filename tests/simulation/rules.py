@@ -168,13 +168,23 @@ class Rules:
                 self._broken(f"{ref} goes while its devices are offered")
 
     def _nobody_is_left(self, ref: Ref) -> None:
-        """The ShadowPod of cards that are lost stays for those who had them, until they have
-        ended: without it nobody would evict them."""
-        ended = {pod["metadata"]["uid"] for pod in self._api.all(POD) if has_ended(pod)}
+        """The ShadowPod of cards that are lost stays for those whom it names as their holders,
+        until they have ended: without it nobody would evict them."""
+        shadow = self._api.find(SHADOW_POD, ref.name, ref.namespace or "")
+        if shadow is None or ref.kind != SHADOW_POD:
+            return
+        named = {
+            one["holder"]["name"] for one in shadow["status"].get("devices", ()) if "holder" in one
+        }
+        held = self._cluster.holders(ref.namespace or "", ref.name)
         left = [
-            uid for uid in self._cluster.holders(ref.namespace or "", ref.name) if uid not in ended
+            pod["metadata"]["name"]
+            for pod in self._api.all(POD)
+            if pod["metadata"]["uid"] in held
+            and pod["metadata"]["name"] in named
+            and not has_ended(pod)
         ]
-        if left and ref.kind == SHADOW_POD:
+        if left:
             self._broken(f"{ref} goes while {left} are to be evicted")
 
 
