@@ -1,53 +1,34 @@
-"""KubeClient, as a process of the simulation has it: each call travels, may fail, and may take
-effect although its sender was told otherwise, or is dead."""
+"""KubeClient, as a process of the simulation has it, over a network that has its own mind."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from mizar_kube.client import Listing, WatchEvent
-from mizar_kube.errors import Gone, KubeError, Unavailable
-from mizar_kube.kinds import BUDGET, POD, Kind, Object, Ref, ref_of
-from simulation.history import Change, HistoryApi
+from mizar_kube.errors import Gone, Unavailable
+from mizar_kube.kinds import Kind, Object, Ref, ref_of
+from simulation.history import Change
 from simulation.matching import Selector, selector
-from simulation.weather import Luck, Weather
+from simulation.network import Call, Network, Server
+from simulation.weather import Weather
 
-TIMEOUT_S = 15.0
-RESET_S = 0.05
 BOOKMARK_S = 20.0
-
-
-class Server(Protocol):
-    """Who hears what the client does."""
-
-    api: HistoryApi
-
-    def issued(self, sender: str, verb: str, ref: Ref, body: Object) -> None:
-        """A process has sent a write."""
-
-    def arriving(self, sender: str) -> None:
-        """A call is about to take effect; `sender` is empty where it died or gave the call up."""
-
-    def told(self, sender: str, verb: str, what: str, outcome: str) -> None:
-        """How it ended, for the trace."""
 
 
 class SimulatedClient:
     """Has KubeClient's interface; errors are those of `mizar_kube.errors`."""
 
     def __init__(self, server: Server, weather: Weather, sender: str) -> None:
-        self._server = server
         self._api = server.api
         self._weather = weather
-        self._sender = sender
-        self._dead = False
+        self._network = Network(server, weather, sender)
 
     def cut(self) -> None:
         """The process is dead: it sends nothing any more, and hears nothing."""
-        self._dead = True
+        self._network.dead = True
 
     async def get(self, ref: Ref, *, timeout: float | None = None) -> Object:
         """As KubeClient.get."""
@@ -148,7 +129,7 @@ class SimulatedClient:
 
         for start in range(0, max(1, len(whole.items)), max(1, size)):
             if start:
-                await self._call("list", Ref(kind, "", namespace), page, None)
+                await self._call("list", Ref(kind, "", namespace), page)
             yield Listing(whole.items[start : start + max(1, size)], whole.resource_version)
 
     async def watch(
@@ -167,7 +148,7 @@ class SimulatedClient:
         async def begin() -> Any:
             return list(self._api.since(kind, at))
 
-        await self._call("watch", Ref(kind, "", namespace), begin, None)
+        await self._call("watch", Ref(kind, "", namespace), begin)
         loop = asyncio.get_running_loop()
         breaks, ends = loop.time() + self._weather.watch_lives(), loop.time() + timeout_seconds
         while loop.time() < ends:
@@ -179,7 +160,7 @@ class SimulatedClient:
                     yield event
             if pending or await self._news(kind, min(breaks, ends, loop.time() + BOOKMARK_S)):
                 continue
-            if loop.time() >= breaks or self._is_away():
+            if loop.time() >= breaks or self._network.is_away():
                 raise Unavailable("the connection broke (simulated)")
             at = self._api.version
             yield _bookmark(kind, at)
@@ -190,8 +171,6 @@ class SimulatedClient:
         """Not needed by what is simulated."""
         raise NotImplementedError(f"{method} {path}")
 
-    # How calls travel.
-
     async def _write(
         self,
         verb: str,
@@ -200,73 +179,16 @@ class SimulatedClient:
         do: Callable[[], Awaitable[Any]],
         timeout: float | None,
     ) -> Any:
-        if not self._dead:
-            self._server.issued(self._sender, verb, ref, body)
-        return await self._call(verb, ref, do, timeout, writes=True)
+        return await self._network.write(Call(verb, ref, do, writes=True), body, timeout)
 
     async def _call(
         self,
         verb: str,
         ref: Ref,
         do: Callable[[], Awaitable[Any]],
-        timeout: float | None,
-        *,
-        writes: bool = False,
+        timeout: float | None = None,
     ) -> Any:
-        if self._dead:
-            raise asyncio.CancelledError
-        strays = writes and ref.kind != BUDGET and (verb, ref.kind) != ("create", POD)
-        loop, luck = asyncio.get_running_loop(), self._weather.luck(writes, strays)
-        answer: asyncio.Future[Any] = loop.create_future()
-        timer = loop.call_later(luck.there, self._arrive, verb, ref, do, luck, answer)
-        outlived = False
-        try:
-            async with asyncio.timeout(timeout or TIMEOUT_S):
-                return await answer
-        except TimeoutError:
-            outlived = luck.outlives
-            raise Unavailable(f"{verb} {ref}: timeout (simulated)") from None
-        except asyncio.CancelledError:
-            outlived = luck.outlives
-            raise
-        finally:
-            if not outlived:
-                timer.cancel()
-
-    def _arrive(
-        self,
-        verb: str,
-        ref: Ref,
-        do: Callable[[], Awaitable[Any]],
-        luck: Luck,
-        answer: asyncio.Future[Any],
-    ) -> None:
-        # One that was given up is nobody's any more, as one of a dead process.
-        owned = not (self._dead or answer.done())
-        outcome = self._outcome(verb, ref, do, luck, owned)
-        said = type(outcome).__name__ if isinstance(outcome, KubeError) else "ok"
-        self._server.told(
-            self._sender, verb, str(ref), said + (" lost" if luck.answer_lost else "")
-        )
-        if luck.answer_lost:
-            outcome = Unavailable(f"{verb} {ref}: connection reset (simulated)")
-        asyncio.get_running_loop().call_later(luck.back, _settle, answer, outcome)
-
-    def _outcome(
-        self, verb: str, ref: Ref, do: Callable[[], Awaitable[Any]], luck: Luck, owned: bool
-    ) -> Any:
-        if luck.request_lost or self._is_away():
-            return Unavailable(f"{verb} {ref}: connection refused (simulated)")
-        if luck.refusal is not None:
-            return luck.refusal()
-        self._server.arriving(self._sender if owned else "")
-        try:
-            return _at_once(do())
-        except KubeError as error:
-            return error
-
-    def _is_away(self) -> bool:
-        return asyncio.get_running_loop().time() < self._weather.away_until
+        return await self._network.call(Call(verb, ref, do), timeout)
 
     async def _until(self, time: float, breaks: float) -> None:
         """Wait until then. Raises Unavailable when the connection breaks first."""
@@ -284,25 +206,6 @@ class SimulatedClient:
                 return True
         except TimeoutError:
             return False
-
-
-def _at_once(job: Awaitable[Any]) -> Any:
-    """What a coroutine comes to that never waits."""
-    step = job.__await__()
-    try:
-        next(step)
-    except StopIteration as done:
-        return done.value
-    raise RuntimeError("the API server's memory waited")
-
-
-def _settle(answer: asyncio.Future[Any], outcome: Any) -> None:
-    if answer.done():
-        return
-    if isinstance(outcome, KubeError):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)
 
 
 def _event(change: Change, matches: Selector) -> WatchEvent | None:

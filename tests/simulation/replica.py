@@ -15,8 +15,9 @@ from mizar_kube.errors import KubeError
 from mizar_operator.leader import LeadershipLost
 from mizar_operator.main import Operator
 from mizar_operator.settings import Settings
-from simulation.client import Server, SimulatedClient
+from simulation.client import SimulatedClient
 from simulation.feeder import Feeder
+from simulation.network import Server
 from simulation.weather import Weather
 
 OFTEN_S, RARELY_S = 30.0, 3600.0

@@ -52,17 +52,17 @@ class Schedule:
     # The server of the simulated clients.
 
     def issued(self, sender: str, verb: str, ref: Ref, body: Object) -> None:
-        """See simulation.client.Server."""
+        """See simulation.network.Server."""
         self.cluster.catch_up()
         self.rules.issued(sender, verb, ref, body)
 
     def arriving(self, sender: str) -> None:
-        """See simulation.client.Server."""
+        """See simulation.network.Server."""
         self.cluster.catch_up()
         self.rules.sender = sender
 
     def told(self, sender: str, verb: str, what: str, outcome: str) -> None:
-        """See simulation.client.Server."""
+        """See simulation.network.Server."""
         if verb not in ("get", "list", "watch") and "leases" not in what:
             self.writes += 1
         if not what.startswith(EVENT.plural):

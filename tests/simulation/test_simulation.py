@@ -2,7 +2,7 @@
 
 Caches, queue, workers, planner, writer, events and leader run in one event loop (`replica.py`), as
 one replica or two, against an API server in memory (`history.py`, on `stateful.memory_api`): calls
-are slow, refused, lost, or take effect although the caller heard otherwise (`client.py`,
+are slow, refused, lost, or take effect although the caller heard otherwise (`network.py`,
 `weather.py`); watches lag and break, the past is forgotten; Kopf's part is played by `feeder.py`.
 Around it the scheduler, kubelets, node agents and controllers work at their own pace
 (`cluster.py`), people change their minds and machines are lost (`people.py`), and processes are

@@ -1,0 +1,136 @@
+"""How the calls of one process travel to the API server and back: late, refused, lost, or arriving
+although the sender was told otherwise, or is dead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mizar_kube.errors import KubeError, Unavailable
+from mizar_kube.kinds import BUDGET, POD, Object, Ref
+from simulation.history import HistoryApi
+from simulation.weather import Luck, Weather
+
+TIMEOUT_S = 15.0
+
+
+class Server(Protocol):
+    """Who hears what travels."""
+
+    api: HistoryApi
+
+    def issued(self, sender: str, verb: str, ref: Ref, body: Object) -> None:
+        """A process has sent a write."""
+
+    def arriving(self, sender: str) -> None:
+        """A call is about to take effect; `sender` is empty where it died or gave the call up."""
+
+    def told(self, sender: str, verb: str, what: str, outcome: str) -> None:
+        """How it ended, for the trace."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is asked of the API server; `do` does it there, at once."""
+
+    verb: str
+    ref: Ref
+    do: Callable[[], Awaitable[Any]]
+    writes: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.ref}"
+
+    @property
+    def strays(self) -> bool:
+        """Whether it may be stuck somewhere for long: see `weather.STRAYS_S`."""
+        makes_pod = (self.verb, self.ref.kind) == ("create", POD)
+        return self.writes and not self._is_punctual and not makes_pod
+
+    def outlives(self, luck: Luck) -> bool:
+        """Whether it arrives although its sender has given it up."""
+        return luck.outlives and not self._is_punctual
+
+    @property
+    def _is_punctual(self) -> bool:
+        return self.ref.kind == BUDGET
+
+
+class Network:
+    """Between the process `sender` and the server."""
+
+    def __init__(self, server: Server, weather: Weather, sender: str) -> None:
+        self.dead = False
+        """Whether the process is: it sends nothing any more, and hears nothing."""
+        self._server = server
+        self._weather = weather
+        self._sender = sender
+
+    async def write(self, call: Call, body: Object, timeout: float | None) -> Any:
+        """As `call`, for what changes something; `body` is what is sent."""
+        if not self.dead:
+            self._server.issued(self._sender, call.verb, call.ref, body)
+        return await self.call(call, timeout)
+
+    async def call(self, call: Call, timeout: float | None = None) -> Any:
+        """The answer. Raises what KubeClient raises."""
+        if self.dead:
+            raise asyncio.CancelledError
+        loop, luck = asyncio.get_running_loop(), self._weather.luck(call.writes, call.strays)
+        answer: asyncio.Future[Any] = loop.create_future()
+        timer = loop.call_later(luck.there, self._arrive, call, luck, answer)
+        try:
+            async with asyncio.timeout(timeout or TIMEOUT_S):
+                return await answer
+        except TimeoutError:
+            raise Unavailable(f"{call}: timeout (simulated)") from None
+        finally:
+            if not call.outlives(luck):
+                timer.cancel()
+
+    def is_away(self) -> bool:
+        """Whether the API server is."""
+        return asyncio.get_running_loop().time() < self._weather.away_until
+
+    def _arrive(self, call: Call, luck: Luck, answer: asyncio.Future[Any]) -> None:
+        # One that was given up is nobody's any more, as one of a dead process.
+        owned = not (self.dead or answer.done())
+        outcome = self._outcome(call, luck, self._sender if owned else "")
+        said = type(outcome).__name__ if isinstance(outcome, KubeError) else "ok"
+        lost = " lost" if luck.answer_lost else ""
+        self._server.told(self._sender, call.verb, str(call.ref), said + lost)
+        if luck.answer_lost:
+            outcome = Unavailable(f"{call}: connection reset (simulated)")
+        asyncio.get_running_loop().call_later(luck.back, _settle, answer, outcome)
+
+    def _outcome(self, call: Call, luck: Luck, sender: str) -> Any:
+        if luck.request_lost or self.is_away():
+            return Unavailable(f"{call}: connection refused (simulated)")
+        if luck.refusal is not None:
+            return luck.refusal()
+        self._server.arriving(sender)
+        try:
+            return _at_once(call.do())
+        except KubeError as error:
+            return error
+
+
+def _at_once(job: Awaitable[Any]) -> Any:
+    """What a coroutine comes to that never waits."""
+    step = job.__await__()
+    try:
+        next(step)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("the API server's memory waited")
+
+
+def _settle(answer: asyncio.Future[Any], outcome: Any) -> None:
+    if answer.done():
+        return
+    if isinstance(outcome, KubeError):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
