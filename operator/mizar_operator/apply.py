@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -15,7 +14,6 @@ from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
     FIELD_MANAGER_OPERATOR,
-    FINALIZER_DRAIN,
 )
 from mizar_core.planning.actions import (
     Action,
@@ -43,7 +41,6 @@ from mizar_kube.errors import (
     Forbidden,
     Invalid,
     KubeError,
-    NotFound,
     Unavailable,
 )
 from mizar_kube.event_series import Regarding
@@ -54,29 +51,24 @@ from mizar_operator import manifests, telling, views
 from mizar_operator.budgets import Budgets
 from mizar_operator.caches import Caches
 from mizar_operator.evict import Evictor
-from mizar_operator.live import StillUsed, nobody_uses
+from mizar_operator.live import StillUsed
+from mizar_operator.remove import Remover
+from mizar_operator.statuses import StatusWriter
 from mizar_operator.world import World
 
 log = get_logger(__name__)
 
-Observe = Callable[[Object], None]
-
 STATUSES = (WriteShadowStatus, WriteQuotaStatus, WritePoolStatus)
 """What only tells how things are: the next plan has it again, and newer."""
-
-
-def _never() -> bool:
-    return False
-
 
 # What the API server says of a namespace that is going; its GPUQuota will be gone in a moment.
 TERMINATING = "because it is being terminated"
 
-GRACE_S = 1
-"""Of a shadow pod that nobody uses. Not 0: the API server would forget the pod, and with it that
-its cards are taken, before the kubelet has let go of them."""
-
 KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_QUOTA}
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass
@@ -113,6 +105,8 @@ class Applier:
         self._shape = shape
         self._budgets = Budgets(client)
         self._evictor = Evictor(client, clock)
+        self._remover = Remover(client, caches, self._budgets)
+        self._statuses = StatusWriter(client, caches)
         self._limit = asyncio.Semaphore(at_once)
 
     async def apply(
@@ -183,15 +177,15 @@ class Applier:
             case Recarve():
                 await self._recarve(world.shadows[action.shadow], action.carve.to_json())
             case DeleteShadow():
-                await self._delete(world.shadows[action.shadow])
+                await self._remover.delete(world.shadows[action.shadow])
             case RemoveFinalizer():
-                await self._release(world.shadows[action.shadow])
+                await self._remover.release(world.shadows[action.shadow])
             case WriteShadowStatus():
-                await self._write_shadow(action)
+                await self._statuses.write_shadow(action)
             case WriteQuotaStatus():
-                await self._write_status(GPU_QUOTA, action.quota, action.status.to_dict())
+                await self._statuses.write(GPU_QUOTA, action.quota, action.status.to_dict())
             case WritePoolStatus():
-                await self._write_status(GPU_POOL, ("", action.pool), action.status.to_dict())
+                await self._statuses.write(GPU_POOL, ("", action.pool), action.status.to_dict())
             case EmitEvent():
                 self._tell(world, action)
             case EvictShare():
@@ -251,96 +245,6 @@ class Applier:
             "annotations": {ANNOTATION_CARVE: carve},
         }
         self._caches.holders.observe(await self._client.patch_merge(ref, {"metadata": change}))
-
-    async def _delete(self, known: ShadowView) -> None:
-        """The pod first: as long as the ShadowPod is there, somebody looks after the cards."""
-        certain = await nobody_uses(self._client, self._caches, known)
-        if certain.pod is not None:
-            await self._delete_one(self._caches.holders.observe, POD, certain.pod)
-        if certain.shadow is None:
-            self._caches.shadows.forget(known.name, known.namespace, known.uid)
-            return
-        if "deletionTimestamp" not in certain.shadow["metadata"]:
-            await self._delete_one(self._caches.shadows.observe, SHADOW_POD, certain.shadow)
-        if certain.pod is None:
-            await self._release(known)
-
-    async def _delete_one(self, observe: Observe, kind: Kind, obj: Object) -> None:
-        meta = obj["metadata"]
-        try:
-            gone = await self._client.delete(
-                Ref(kind, meta["name"], meta["namespace"]),
-                uid=meta["uid"],
-                # The answer was about the pod as it was: it must not get a node in between, nor be
-                # offered again, even if this call takes effect long after we gave it up.
-                resource_version=meta["resourceVersion"] if kind == POD else "",
-                grace_seconds=GRACE_S if kind == POD else None,
-                propagation="Background",
-            )
-        except NotFound:
-            return
-        if "deletionTimestamp" in gone.get("metadata", {}):
-            observe(gone)
-
-    async def _release(self, known: ShadowView) -> None:
-        """Take our finalizer off a ShadowPod whose pod is gone and that nobody uses."""
-        certain = await nobody_uses(self._client, self._caches, known)
-        if certain.pod is not None:
-            raise StillUsed(known, "its pod is still there")
-        if certain.shadow is None:
-            self._caches.shadows.forget(known.name, known.namespace, known.uid)
-            return
-        meta = certain.shadow["metadata"]
-        left = [one for one in meta.get("finalizers") or () if one != FINALIZER_DRAIN]
-        change = {"resourceVersion": meta["resourceVersion"], "finalizers": left}
-        ref = Ref(SHADOW_POD, known.name, known.namespace)
-        if self._is_last(known):
-            # Before, since nobody would ask for it again.
-            await self._budgets.drop(known.namespace)
-        with suppress(NotFound):
-            self._caches.shadows.observe(await self._client.patch_merge(ref, {"metadata": change}))
-
-    def _is_last(self, going: ShadowView) -> bool:
-        """Whether no other shadow pod of the namespace has a pod to protect, or may get one."""
-        return not any(
-            one.namespace == going.namespace
-            and one.uid != going.uid
-            and not (one.deleting and self._caches.holders.get(one.name, one.namespace) is None)
-            for one in self._caches.shadows.values()
-        )
-
-    async def _write_shadow(self, action: WriteShadowStatus) -> None:
-        condition = action.scheduled.to_dict()
-        status: Object = {"conditions": [condition]}
-        if action.phase is not None:
-            status["phase"] = action.phase
-        await self._write_status(SHADOW_POD, action.shadow, status)
-
-    async def _write_status(self, kind: Kind, key: Key, status: Object) -> None:
-        """The operator's fields by server-side apply; those of the node agent stay its own."""
-        namespace, name = key
-        meta = {"name": name, "namespace": namespace} if namespace else {"name": name}
-        body = {
-            "apiVersion": kind.api_version,
-            "kind": kind.name,
-            "metadata": meta,
-            "status": status,
-        }
-        try:
-            written = await self._client.apply(
-                body, field_manager=FIELD_MANAGER_OPERATOR, subresource="status"
-            )
-        except NotFound:
-            return
-        self._observe(kind, written)
-
-    def _observe(self, kind: Kind, written: Object) -> None:
-        if kind == GPU_POOL:
-            self._caches.pools.observe(written)
-        elif kind == GPU_QUOTA:
-            self._caches.quotas.observe(written)
-        else:
-            self._caches.shadows.observe(written)
 
     def _tell(self, world: World, event: EmitEvent) -> None:
         namespace, name = event.about

@@ -1,0 +1,88 @@
+"""Taking a shadow pod away that nobody uses: the API server is asked live, and what is removed is
+the very object that it was asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from mizar_core.names import FINALIZER_DRAIN
+from mizar_core.planning.snapshot import ShadowView
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import NotFound
+from mizar_kube.kinds import POD, SHADOW_POD, Kind, Object, Ref
+from mizar_operator.budgets import Budgets
+from mizar_operator.caches import Caches
+from mizar_operator.live import StillUsed, nobody_uses
+
+Observe = Callable[[Object], None]
+
+GRACE_S = 1
+"""Of a shadow pod that nobody uses. Not 0: the API server would forget the pod, and with it that
+its cards are taken, before the kubelet has let go of them."""
+
+
+class Remover:
+    """Raises StillUsed where somebody uses the shadow pod or may be about to, else KubeError."""
+
+    def __init__(self, client: KubeClient, caches: Caches, budgets: Budgets) -> None:
+        self._client = client
+        self._caches = caches
+        self._budgets = budgets
+
+    async def delete(self, known: ShadowView) -> None:
+        """The pod first: as long as the ShadowPod is there, somebody looks after the cards."""
+        certain = await nobody_uses(self._client, self._caches, known)
+        if certain.pod is not None:
+            await self._delete_one(self._caches.holders.observe, POD, certain.pod)
+        if certain.shadow is None:
+            self._caches.shadows.forget(known.name, known.namespace, known.uid)
+            return
+        if "deletionTimestamp" not in certain.shadow["metadata"]:
+            await self._delete_one(self._caches.shadows.observe, SHADOW_POD, certain.shadow)
+        if certain.pod is None:
+            await self.release(known)
+
+    async def _delete_one(self, observe: Observe, kind: Kind, obj: Object) -> None:
+        meta = obj["metadata"]
+        try:
+            gone = await self._client.delete(
+                Ref(kind, meta["name"], meta["namespace"]),
+                uid=meta["uid"],
+                # The answer was about the pod as it was: it must not get a node in between, nor be
+                # offered again, even if this call takes effect long after we gave it up.
+                resource_version=meta["resourceVersion"] if kind == POD else "",
+                grace_seconds=GRACE_S if kind == POD else None,
+                propagation="Background",
+            )
+        except NotFound:
+            return
+        if "deletionTimestamp" in gone.get("metadata", {}):
+            observe(gone)
+
+    async def release(self, known: ShadowView) -> None:
+        """Take our finalizer off a ShadowPod whose pod is gone and that nobody uses."""
+        certain = await nobody_uses(self._client, self._caches, known)
+        if certain.pod is not None:
+            raise StillUsed(known, "its pod is still there")
+        if certain.shadow is None:
+            self._caches.shadows.forget(known.name, known.namespace, known.uid)
+            return
+        meta = certain.shadow["metadata"]
+        left = [one for one in meta.get("finalizers") or () if one != FINALIZER_DRAIN]
+        change = {"resourceVersion": meta["resourceVersion"], "finalizers": left}
+        ref = Ref(SHADOW_POD, known.name, known.namespace)
+        if self._is_last(known):
+            # Before, since nobody would ask for it again.
+            await self._budgets.drop(known.namespace)
+        with suppress(NotFound):
+            self._caches.shadows.observe(await self._client.patch_merge(ref, {"metadata": change}))
+
+    def _is_last(self, going: ShadowView) -> bool:
+        """Whether no other shadow pod of the namespace has a pod to protect, or may get one."""
+        return not any(
+            one.namespace == going.namespace
+            and one.uid != going.uid
+            and not (one.deleting and self._caches.holders.get(one.name, one.namespace) is None)
+            for one in self._caches.shadows.values()
+        )

@@ -1,0 +1,54 @@
+"""Writing what the operator has to say of ShadowPods, quotas and pools."""
+
+from __future__ import annotations
+
+from mizar_core.names import FIELD_MANAGER_OPERATOR
+from mizar_core.planning.actions import WriteShadowStatus
+from mizar_core.planning.snapshot import Key
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import NotFound
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind, Object
+from mizar_operator.caches import Caches
+
+
+class StatusWriter:
+    """Nothing is written of what is gone. The answers go into the caches at once."""
+
+    def __init__(self, client: KubeClient, caches: Caches) -> None:
+        self._client = client
+        self._caches = caches
+
+    async def write_shadow(self, action: WriteShadowStatus) -> None:
+        """The phase, and whether it is scheduled. Raises KubeError."""
+        condition = action.scheduled.to_dict()
+        status: Object = {"conditions": [condition]}
+        if action.phase is not None:
+            status["phase"] = action.phase
+        await self.write(SHADOW_POD, action.shadow, status)
+
+    async def write(self, kind: Kind, key: Key, status: Object) -> None:
+        """The operator's fields by server-side apply; those of the node agent stay its own. Raises
+        KubeError."""
+        namespace, name = key
+        meta = {"name": name, "namespace": namespace} if namespace else {"name": name}
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.name,
+            "metadata": meta,
+            "status": status,
+        }
+        try:
+            written = await self._client.apply(
+                body, field_manager=FIELD_MANAGER_OPERATOR, subresource="status"
+            )
+        except NotFound:
+            return
+        self._observe(kind, written)
+
+    def _observe(self, kind: Kind, written: Object) -> None:
+        if kind == GPU_POOL:
+            self._caches.pools.observe(written)
+        elif kind == GPU_QUOTA:
+            self._caches.quotas.observe(written)
+        else:
+            self._caches.shadows.observe(written)
