@@ -20,6 +20,7 @@ from mizar_kube.errors import ConfigError, KubeError, NotFound
 from mizar_kube.kinds import DEPLOYMENT, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
+from mizar_kube.store import key_of
 
 # Not __name__, which is __main__ here.
 log = get_logger("mizar_operator.uninstall")
@@ -76,7 +77,7 @@ async def _held(client: KubeClient) -> list[Held]:
     if not shadows:
         return []
     staying = {
-        _key(one) for one in await _all(client, GPU_QUOTA) if not one["metadata"].get(_DELETED)
+        key_of(one) for one in await _all(client, GPU_QUOTA) if not one["metadata"].get(_DELETED)
     }
     return [_as_held(one, staying) for one in shadows]
 
@@ -93,7 +94,7 @@ async def _all(client: KubeClient, kind: Kind) -> list[Object]:
 
 
 def _as_held(shadow: Object, staying: set[tuple[str, str]]) -> Held:
-    namespace, name = _key(shadow)
+    namespace, name = key_of(shadow)
     quota = str((shadow.get("spec") or {}).get("quota", ""))
     devices = (shadow.get("status") or {}).get("devices") or ()
     holders = (one.get("holder") for one in devices)
@@ -102,10 +103,6 @@ def _as_held(shadow: Object, staying: set[tuple[str, str]]) -> Held:
         bool(shadow["metadata"].get(_DELETED)) or (namespace, quota) not in staying,
         frozenset(f"{one['namespace']}/{one['name']}" for one in holders if one),
     )
-
-
-def _key(obj: Object) -> tuple[str, str]:
-    return str(obj["metadata"]["namespace"]), str(obj["metadata"]["name"])
 
 
 async def operator_runs(client: KubeClient, settings: Settings) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mizar_core.names import LABEL_IN_USE
 from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
+from mizar_kube.store import key_of
 from simulation.replica import OFTEN_S, Replica
 from simulation.rules import Broken, is_shadow
 
@@ -93,12 +94,12 @@ def _nothing_strays(schedule: Schedule) -> None:
     """Every shadow pod has its pod, and every pod its shadow pod; nothing is being deleted."""
     spared = schedule.poison.tenant
     shadows = {
-        _key(one): one
+        key_of(one): one
         for one in schedule.api.all(SHADOW_POD)
         if one["metadata"]["namespace"] != spared
     }
     pods = {
-        _key(one): one
+        key_of(one): one
         for one in schedule.api.all(POD)
         if is_shadow(one) and one["metadata"]["namespace"] != spared
     }
@@ -116,7 +117,7 @@ def _who_is_in_use_is_marked(schedule: Schedule) -> None:
     """So that nobody evicts it; a namespace without shadow pods has no budget."""
     budgets = {one["metadata"]["namespace"] for one in schedule.api.all(BUDGET)}
     for shadow in schedule.api.all(SHADOW_POD):
-        key, pod = _key(shadow), _pod_of(schedule, shadow)
+        key, pod = key_of(shadow), _pod_of(schedule, shadow)
         if "metadata" not in pod or "deletionTimestamp" in pod["metadata"]:
             continue
         held = bool(schedule.cluster.holders(*key))
@@ -124,7 +125,7 @@ def _who_is_in_use_is_marked(schedule: Schedule) -> None:
         wrong = marked != held or (held and key[0] not in budgets)
         if wrong and key[0] != schedule.poison.tenant:
             raise Broken(f"{key} in use: {held}, marked: {marked}, budgets of {sorted(budgets)}")
-    if stray := budgets - {_key(one)[0] for one in schedule.api.all(SHADOW_POD)}:
+    if stray := budgets - {key_of(one)[0] for one in schedule.api.all(SHADOW_POD)}:
         raise Broken(f"{sorted(stray)} have budgets and no shadow pods")
 
 
@@ -139,7 +140,7 @@ def _nobody_waits_in_vain(schedule: Schedule) -> None:
         (resource,) = pod["spec"]["containers"][0]["resources"]["limits"]
         size = int(resource.rpartition(".")[2])
         if not _is_refused(schedule, namespace, size):
-            raise Broken(f"{_key(pod)} waits for {resource} in vain")
+            raise Broken(f"{key_of(pod)} waits for {resource} in vain")
 
 
 def _is_refused(schedule: Schedule, namespace: str, size: int) -> bool:
@@ -158,12 +159,12 @@ def _is_refused(schedule: Schedule, namespace: str, size: int) -> bool:
 
 
 def _pod_of(schedule: Schedule, shadow: Object) -> Object:
-    namespace, name = _key(shadow)
+    namespace, name = key_of(shadow)
     return schedule.api.find(POD, name, namespace) or {"spec": {}}
 
 
 def _only_the_minimum_is_left(schedule: Schedule) -> None:
-    have = Counter((_key(one)[0], one["spec"]["devices"]) for one in schedule.api.all(SHADOW_POD))
+    have = Counter((key_of(one)[0], one["spec"]["devices"]) for one in schedule.api.all(SHADOW_POD))
     pool = bool(list(schedule.api.all(GPU_POOL)))
     wanted: Counter[tuple[str, int]] = Counter()
     for quota in schedule.api.all(GPU_QUOTA):
@@ -181,7 +182,3 @@ def _only_the_minimum_is_left(schedule: Schedule) -> None:
             continue
         if have[key] != wanted[key]:
             raise Broken(f"without share pods {have[key]} of {key} are left, not {wanted[key]}")
-
-
-def _key(obj: Object) -> tuple[str, str]:
-    return obj["metadata"]["namespace"], obj["metadata"]["name"]

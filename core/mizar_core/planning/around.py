@@ -47,16 +47,10 @@ def plan_around(
     Raises what `decide` raises when leaving things out does not help.
     """
     search = _Search(snapshot, now, decide)
-    if not known and isinstance(usual := search.without(()), Plan):
-        return Around(usual)
-    found = dict(parts(snapshot))
-    left_out = {
-        name: (part, error)
-        for name, (part, error) in (known or {}).items()
-        if found.get(name) == part
-    }
+    left_out = _unchanged(known, snapshot) if known else {}
     planned = search.without(left_out)
     if isinstance(planned, Exception):
+        found = dict(parts(snapshot))
         suspects = [name for name in found if name not in left_out]
         yield
         if isinstance(hopeless := search.without({*left_out, *suspects}), Exception):
@@ -67,8 +61,15 @@ def plan_around(
         planned = search.without(left_out)
         if isinstance(planned, Exception):
             raise planned
-    told = tuple(_tell(found[name], error, now) for name, (_, error) in left_out.items())
+    told = tuple(_tell(part, error, now) for part, error in left_out.values())
     return Around(_with(planned, [one for one in told if one], snapshot), left_out)
+
+
+def _unchanged(
+    known: Mapping[Name, tuple[Part, Exception]], snapshot: Snapshot
+) -> dict[Name, tuple[Part, Exception]]:
+    found = dict(parts(snapshot))
+    return {name: why for name, why in known.items() if found.get(name) == why[0]}
 
 
 class _Search:

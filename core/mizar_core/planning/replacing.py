@@ -5,7 +5,7 @@ node. As many as it takes, and only where a node has cards for what replaces the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from mizar_core.names import EventReason
 from mizar_core.planning.actions import Drain
@@ -19,7 +19,6 @@ from mizar_core.planning.reap import Spare, by_idleness, is_above_min, is_idle
 from mizar_core.planning.refusals import Denial
 from mizar_core.planning.snapshot import ShadowView, ShareView, Try
 from mizar_core.planning.stages import Stage
-from mizar_core.planning.usage import Tally
 
 
 def replace_idle(draft: Draft, outcomes: dict[str, Outcome], spare: Spare) -> None:
@@ -65,29 +64,28 @@ def _told(offer: Offer) -> Denial:
     return Denial(
         EventReason.WAITING_FOR_SHADOW,
         f"a shadow pod of quota {offer.key[1]} that it cannot use gives way to one for it",
-        offer,
     )
 
 
 class _Replacing:
-    """`promised`: what quotas will pay for once what is drained is gone."""
+    """`left`: what quotas pay for once what is drained is gone and what replaces it is there."""
 
     def __init__(self, draft: Draft, spare: Spare) -> None:
         self._draft = draft
         self._spare = spare
         self._cards: dict[str, Bins] = {}
-        self._promised = Tally()
+        self._left = draft.usage.live.copy()
 
     def make_room(self, share: ShareView, offer: Offer, coming: Bins, attempt: Try) -> bool:
         """Whether the quota has, or will have, room for a shadow pod for the share pod."""
         draft = self._draft
-        if not self._allows(offer, ()):
+        if self._left.refusal(offer) is not None:
             victims = self._victims(offer) if attempt.what not in draft.tried else []
             if not victims or not self._has_cards(share, offer):
                 return False
             draft.attempt(attempt)
             self._drain(victims)
-        self._promised.count(offer.key, offer.profile.devices, offer.profile.cards)
+        self._left.count(offer.key, offer.profile.devices, offer.profile.cards)
         pool = offer.pool.metadata.name
         needs = draft.sites.needed(pool, share.needs)
         coming.add(offer.profile.devices, draft.sites.to(pool, needs))
@@ -96,35 +94,24 @@ class _Replacing:
     def _drain(self, victims: Iterable[ShadowView]) -> None:
         for shadow in victims:
             self._spare.take(shadow)
+            self._left.add(shadow, by=-1)
             why = "it gives way to one that a pod waits for"
             self._draft.do(Drain(shadow.key, self._draft.now, why))
 
     def _victims(self, offer: Offer) -> list[ShadowView]:
         """Idle shadow pods of the quota without which it allows one more of the offer's; none if
         there are not enough. The offer's minimum is kept by what replaces them."""
-        draft, chosen = self._draft, list[ShadowView]()
+        draft, left, chosen = self._draft, self._left.copy(), list[ShadowView]()
         for shadow in by_idleness(draft, draft.of_quota(offer.key)):
-            if self._allows(offer, chosen):
+            if left.refusal(offer) is None:
                 break
             helps = shadow.devices == offer.profile.devices or (
-                not self._is_full(offer, chosen) and is_above_min(draft, shadow, beside=chosen)
+                not left.is_full(offer) and is_above_min(draft, shadow, beside=chosen)
             )
             if helps and is_idle(draft, shadow) and self._spare.has(shadow, beside=chosen):
+                left.add(shadow, by=-1)
                 chosen.append(shadow)
-        return chosen if self._allows(offer, chosen) else []
-
-    def _allows(self, offer: Offer, without: Collection[ShadowView]) -> bool:
-        """Whether the quota allows one more, once these are gone."""
-        ceiling = offer.quota.spec.max_cards
-        cards = self._draft.usage.live.cards[offer.key] + self._promised.cards[offer.key]
-        cards += offer.profile.cards - sum(one.cards for one in without)
-        return (ceiling is None or cards <= ceiling) and not self._is_full(offer, without)
-
-    def _is_full(self, offer: Offer, without: Collection[ShadowView]) -> bool:
-        """Whether the quota has as many shadow pods of the profile as it allows."""
-        there = self._draft.usage.live.shadows[offer.shape] + self._promised.shadows[offer.shape]
-        gone = sum(one.devices == offer.profile.devices for one in without)
-        return there - gone >= offer.limits.max
+        return chosen if left.refusal(offer) is None else []
 
     def _has_cards(self, share: ShareView, offer: Offer) -> bool:
         """Whether a node for the share pod has cards, or will once idle shadow pods give way."""

@@ -17,6 +17,12 @@ class Tally:
         self.shadows: Counter[tuple[Key, int]] = Counter()
         self.cards: Counter[Key] = Counter()
 
+    def copy(self) -> Tally:
+        """One that counts on by itself."""
+        made = Tally()
+        made.shadows, made.cards = self.shadows.copy(), self.cards.copy()
+        return made
+
     def add(self, shadow: ShadowView, by: int) -> None:
         """Count a shadow pod in (by=1) or out (by=-1)."""
         self.count(shadow.quota_key, shadow.devices, shadow.cards, by)
@@ -26,10 +32,14 @@ class Tally:
         self.shadows[quota, devices] += by
         self.cards[quota] += by * cards
 
+    def is_full(self, offer: Offer) -> bool:
+        """Whether there are as many of the profile as the quota allows, whatever its cards."""
+        return self.shadows[offer.shape] >= offer.limits.max
+
     def refusal(self, offer: Offer) -> str | None:
         """Why the quota does not allow one more of these; None if it does."""
         limits, ceiling = offer.limits, offer.quota.spec.max_cards
-        if self.shadows[offer.key, limits.devices] >= limits.max:
+        if self.is_full(offer):
             return (
                 f"quota {offer.key[1]} allows {counted(limits.max, 'shadow pod')} of profile "
                 f"{limits.devices}"
