@@ -1,6 +1,9 @@
 """One local cluster for the run, one tenant with its own namespaces for each test.
 
 MIZAR_E2E_CLUSTER=name reuses a cluster that is up (`make up`), for quick turns while writing tests.
+
+A watcher looks at all nodes meanwhile. What it finds fails the test that ran; one that takes a
+card from its users on purpose says so by the fixture `expected_faults`.
 """
 
 import os
@@ -14,6 +17,7 @@ import cluster.mizar
 from cluster import Cluster, ClusterSpec
 from cluster.binaries.progress import Progress
 from cluster.local import LocalProvider
+from e2e.watcher import reports, watching, working
 from support import objects
 from support.kube import Kube, Object
 from support.waiting import wait_for
@@ -25,15 +29,38 @@ CARDS_PER_NODE = 2
 def mizar_cluster() -> Iterator[Cluster]:
     """Two nodes of two simulated cards each, Mizar installed from its chart."""
     if name := os.environ.get("MIZAR_E2E_CLUSTER"):
-        yield LocalProvider().get(name)
+        up = LocalProvider().get(name)
+        with watching(up):
+            yield up
         return
     spec = ClusterSpec(name=f"e2e-{os.getpid()}", nodes=2, cards=CARDS_PER_NODE)
     up = LocalProvider().up(spec, Progress())
     try:
         cluster.mizar.install(up, Progress())
-        yield up
+        with watching(up):
+            yield up
     finally:
         up.down()
+
+
+@pytest.fixture(autouse=True)
+def expected_faults() -> Iterator[list[str]]:
+    """A test that causes faults takes this list, adds words that they contain, and must cause them.
+
+    All others fail where the watchers found any.
+    """
+    expected: list[str] = []
+    yield expected
+    found = [fault for watcher in working for fault in watcher.found()]
+    assert not [fault for fault in found if not any(word in fault for word in expected)]
+    missed = [word for word in expected if not any(word in fault for fault in found)]
+    assert not missed, f"the watchers saw nothing of {missed}, only {found}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how closely was watched."""
+    for report in reports:
+        terminalreporter.line(f"watched {report}")
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ LOOK_S = 0.5
 
 
 def test_a_shadow_pod_deleted_by_force_in_use(
-    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster, expected_faults: list[str]
 ) -> None:
     """No kernel of theirs runs on the card any more, which the next one may have; they are evicted
     with a reason, and their Deployment's next pods have a shadow pod of their own."""
@@ -38,6 +38,7 @@ def test_a_shadow_pod_deleted_by_force_in_use(
     (card,) = card_of(kube, tenant, names[0])
     (shadow,) = kube.all("shadowpods", tenant)
     name, node = shadow["metadata"]["name"], shadow["status"]["node"]
+    expected_faults += [f"{tenant}/{name} holds no card", f"{card}, which was given to nobody"]
     (place,) = (one for one in mizar_cluster.nodes if one.name == node)
     with Machine(place.simgpu_dir) as machine:
         wait_for("the card to be busy", lambda: _busy(machine, card) > 0.5)

@@ -18,6 +18,7 @@ from cluster import Cluster, ClusterSpec
 from cluster.binaries.progress import Progress
 from cluster.local import LocalProvider
 from cluster.mizar import NAMESPACE, RELEASE
+from e2e.watcher import watching
 from e2e.watching import ready_shadows, wait_held
 from support import objects
 from support.kube import Kube, Object
@@ -40,7 +41,8 @@ def own_cluster() -> Iterator[Cluster]:
     spec = ClusterSpec(name=f"uninstall-{os.getpid()}")
     up = LocalProvider().up(spec, Progress())
     try:
-        yield up
+        with watching(up):
+            yield up
     finally:
         up.down()
 

@@ -1,0 +1,241 @@
+"""Looks at the nodes ten times a second, beside all end-to-end tests, for two owners of one thing.
+
+What it asks is neither Mizar's word nor the API server's: kubelets (podresources) tell who was
+given what, containerd's folder and /proc which containers live and what cards they have.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from cluster import Cluster
+from cluster.cluster import Node
+from mizar_nodeagent.proto import podresources_pb2 as pb
+from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
+from simgpu.machine import Machine
+from support.owners import Held, Look, Seen, faults
+
+EVERY_S = 0.1
+KUBELET_LIMIT_S = 2.0
+SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+CONTAINERS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
+
+working: list[Watcher] = []
+reports: list[str] = []
+"""What each watcher that has ended did."""
+
+# Programs that look after cards, and therefore have all of them.
+SYSTEM = frozenset({"kube-system", "mizar-system"})
+
+
+@dataclass
+class Watcher:
+    """Notes what is wrong on a cluster's nodes in two looks in a row: one alone may have been taken
+    while something moved."""
+
+    nodes: list[NodeWatch]
+    looks: int = 0
+    blind: int = 0
+    most_seen: int = 0
+    longest_gap_s: float = 0.0
+    _found: set[str] = field(default_factory=set)
+    _before: dict[str, frozenset[str]] = field(default_factory=dict)
+    _end: threading.Event = field(default_factory=threading.Event)
+    _broken: BaseException | None = None
+
+    def found(self) -> list[str]:
+        """What was wrong since the last question. Raises what ended the watcher, if it broke."""
+        if self._broken is not None:
+            raise self._broken
+        found, self._found = self._found, set()
+        return sorted(found)
+
+    def run(self) -> None:
+        """Look until `end` is called."""
+        try:
+            last = time.monotonic()
+            while not self._end.wait(EVERY_S):
+                self._round()
+                now = time.monotonic()
+                self.longest_gap_s, last = max(self.longest_gap_s, now - last), now
+        except Exception as error:
+            self._broken = error
+
+    def end(self) -> None:
+        """Ask `run` to return."""
+        self._end.set()
+
+    def _round(self) -> None:
+        for node in self.nodes:
+            look = node.look()
+            if look is None:
+                self.blind += 1
+                continue
+            self.looks += 1
+            self.most_seen = max(self.most_seen, len(look.seen))
+            wrong = faults(look)
+            self._found |= wrong & self._before.get(look.node, frozenset())
+            self._before[look.node] = wrong
+
+    def __str__(self) -> str:
+        return (
+            f"{self.looks} looks at {len(self.nodes)} nodes, "
+            f"at most {self.longest_gap_s:.1f} s apart, at up to {self.most_seen} containers with cards; "
+            f"{self.blind} times a kubelet did not answer"
+        )
+
+
+@contextmanager
+def watching(cluster: Cluster) -> Iterator[Watcher]:
+    """A watcher at work on the cluster's nodes, in a thread."""
+    nodes = [NodeWatch(node) for node in cluster.nodes]
+    watcher = Watcher(nodes)
+    thread = threading.Thread(target=watcher.run, name=f"watcher of {cluster.name}")
+    thread.start()
+    working.append(watcher)
+    try:
+        yield watcher
+    finally:
+        working.remove(watcher)
+        watcher.end()
+        thread.join()
+        reports.append(f"{cluster.name}: {watcher}")
+        for node in nodes:
+            node.close()
+
+
+class NodeWatch:
+    """Takes looks at one node of a local cluster."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._channel = grpc.insecure_channel(
+            f"unix://{node.path(SOCKET)}",
+            options=(
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.max_reconnect_backoff_ms", 200),
+                ("grpc.max_receive_message_length", 16 << 20),
+            ),
+        )
+        self._kubelet = rpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
+        with Machine(node.simgpu_dir) as machine:
+            self._uuids = {f"nvidia{card.minor}": card.uuid for card in machine.cards}
+        self._known: dict[str, Container] = {}
+
+    def look(self) -> Look | None:
+        """The node now; None where its kubelet doesn't answer."""
+        before = self._living()
+        try:
+            held = self._kubelet.List(pb.ListPodResourcesRequest(), timeout=KUBELET_LIMIT_S)
+            offered = self._kubelet.GetAllocatableResources(
+                pb.AllocatableResourcesRequest(), timeout=KUBELET_LIMIT_S
+            )
+        except grpc.RpcError:
+            return None
+        alive = [seen for container, seen in before if container.lives()]
+        return Look(self._node.name, _held(held), tuple(alive), _offered(offered))
+
+    def close(self) -> None:
+        """End the connection to the kubelet."""
+        self._channel.close()
+
+    def _living(self) -> list[tuple[Container, Seen]]:
+        """The containers of users that have cards."""
+        found = []
+        for container in self._containers():
+            try:
+                names = {path.name for path in container.files("dev").glob("nvidia[0-9]*")}
+            except OSError:
+                continue
+            if cards := frozenset(self._uuids[name] for name in names if name in self._uuids):
+                found.append((container, Seen(container.pod, container.name, cards)))
+        return found
+
+    def _containers(self) -> list[Container]:
+        """The living containers of users' pods, once they have a file system of their own."""
+        folder = self._node.path(CONTAINERS)
+        try:
+            ids = {path.name for path in folder.iterdir()}
+        except OSError:
+            ids = set()
+        known = {id: one for id, one in self._known.items() if id in ids and one.lives()}
+        for id in ids - known.keys():
+            if (container := read_container(folder / id, self._node)) is not None:
+                known[id] = container
+        self._known = known
+        return [one for one in known.values() if one.is_users]
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container and its first process: its folder in the node's /proc, and when it began."""
+
+    pod: str
+    name: str
+    process: Path
+    began: str
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is a container of a pod that does not look after cards."""
+        return bool(self.name) and self.pod.partition("/")[0] not in SYSTEM
+
+    def lives(self) -> bool:
+        """Whether the process still runs."""
+        return _began(self.process) == self.began
+
+    def files(self, inside: str) -> Path:
+        """Where the host sees a folder of the container."""
+        return self.process / "root" / inside
+
+
+def read_container(folder: Path, node: Node) -> Container | None:
+    """The container of a folder of containerd's; None where it is being made, or has ended."""
+    try:
+        process = node.path(f"/proc/{(folder / 'init.pid').read_text()}")
+        marks = json.loads((folder / "config.json").read_text()).get("annotations", {})
+        if (process / "root").samefile(node.root):
+            return None  # It is still the runtime, which sees the whole node.
+    except (OSError, ValueError):
+        return None
+    mark = "io.kubernetes.cri"
+    pod = f"{marks.get(f'{mark}.sandbox-namespace')}/{marks.get(f'{mark}.sandbox-name')}"
+    began = _began(process)
+    return (
+        Container(pod, marks.get(f"{mark}.container-name", ""), process, began) if began else None
+    )
+
+
+def _began(process: Path) -> str:
+    """When the process began, in ticks since boot; empty if it has ended."""
+    try:
+        after_name = (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if after_name[0] in "ZX" else after_name[19]
+
+
+def _held(answer: pb.ListPodResourcesResponse) -> tuple[Held, ...]:
+    """The kubelet names each device apart; here they are together."""
+    together: dict[tuple[str, str, str], set[str]] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for entry in container.devices:
+                key = (f"{pod.namespace}/{pod.name}", container.name, entry.resource_name)
+                together.setdefault(key, set()).update(entry.device_ids)
+    return tuple(Held(*key, frozenset(ids)) for key, ids in together.items())
+
+
+def _offered(answer: pb.AllocatableResourcesResponse) -> dict[str, frozenset[str]]:
+    offered: dict[str, set[str]] = {}
+    for entry in answer.devices:
+        offered.setdefault(entry.resource_name, set()).update(entry.device_ids)
+    return {resource: frozenset(ids) for resource, ids in offered.items()}

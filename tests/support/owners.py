@@ -1,0 +1,132 @@
+"""Who is on which card, judged from what kubelets and containers show: nobody beside its owner.
+
+Pure: `tests/e2e/watcher.py` takes the looks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from mizar_core.device_ids import DeviceID
+from mizar_core.names import parse_resource
+
+WHOLE_CARDS = "nvidia.com/gpu"
+
+Pod = str
+"""namespace/name"""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the kubelet says: a container of `pod` was given devices of a resource."""
+
+    pod: Pod
+    container: str
+    resource: str
+    ids: frozenset[str]
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the devices are virtual ones."""
+        return parse_resource(self.resource) is not None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a living container shows: the UUIDs of the cards whose device nodes it has."""
+
+    pod: Pod
+    container: str
+    cards: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Look:
+    """A node at one moment. `offered`: per resource, the devices that the kubelet calls healthy.
+
+    Every container of `seen` lived before and after the kubelet was asked.
+    """
+
+    node: str
+    held: tuple[Held, ...] = ()
+    seen: tuple[Seen, ...] = ()
+    offered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def faults(look: Look) -> frozenset[str]:
+    """A sentence for everything on the node that must never be."""
+    return frozenset(
+        f"{look.node}: {fault}"
+        for check in (_two_holders, _without_shadow, _vanished, _on_anothers_card)
+        for fault in check(look)
+    )
+
+
+def _two_holders(look: Look) -> Iterator[str]:
+    """A virtual device in two containers, or a card in two pods."""
+    holders: dict[str, set[str]] = defaultdict(set)
+    for one in look.held:
+        for device in one.ids:
+            if one.is_share:
+                holders[f"device {device}"].add(f"{one.pod}/{one.container}")
+            elif one.resource == WHOLE_CARDS:
+                holders[f"card {device}"].add(one.pod)
+    for what, who in holders.items():
+        if len(who) > 1:
+            yield f"{what} is held by {' and '.join(sorted(who))}"
+
+
+def _without_shadow(look: Look) -> Iterator[str]:
+    """A virtual device whose shadow pod holds no card, or is another tenant's."""
+    cards = _cards_of(look)
+    for one in _sharers(look):
+        for device in one.ids:
+            shadow = _shadow_of(device)
+            if shadow not in cards:
+                yield f"{one.pod} holds {device}, but {shadow} holds no card"
+            if shadow.partition("/")[0] != one.pod.partition("/")[0]:
+                yield f"{one.pod} holds {device} of another tenant"
+
+
+def _vanished(look: Look) -> Iterator[str]:
+    """A held device that the kubelet has no longer, though it has others of the resource.
+
+    None at all: the agent restarts.
+    """
+    for one in _sharers(look):
+        if offered := look.offered.get(one.resource):
+            for device in one.ids - offered:
+                yield f"{one.pod} holds {device}, which is no device of the node any more"
+
+
+def _on_anothers_card(look: Look) -> Iterator[str]:
+    """A container with a card that neither it nor its devices' shadow pods were given."""
+    cards = _cards_of(look)
+    owners = {card: pod for pod, own in cards.items() for card in own}
+    for one in look.seen:
+        given = set(cards.get(one.pod, ()))
+        for share in _sharers(look):
+            if share.pod == one.pod:
+                given |= {card for id in share.ids for card in cards.get(_shadow_of(id), ())}
+        for card in one.cards - given:
+            owner = owners.get(card, "nobody")
+            yield f"{one.pod}/{one.container} has card {card}, which was given to {owner}"
+
+
+def _sharers(look: Look) -> Iterable[Held]:
+    return (one for one in look.held if one.is_share)
+
+
+def _cards_of(look: Look) -> dict[Pod, set[str]]:
+    cards: dict[Pod, set[str]] = defaultdict(set)
+    for one in look.held:
+        if one.resource == WHOLE_CARDS:
+            cards[one.pod] |= one.ids
+    return dict(cards)
+
+
+def _shadow_of(device: str) -> Pod:
+    parsed = DeviceID.parse(device)
+    return f"{parsed.namespace}/{parsed.shadow}"

@@ -1,0 +1,78 @@
+"""What the watcher beside the end-to-end tests calls a fault."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from support.owners import WHOLE_CARDS, Held, Look, Seen, faults
+
+SHARES = "team-a.mizar.share/gpu.2"
+FIRST, SECOND = "team-a/shadow-2-x7k4q-0-0", "team-a/shadow-2-x7k4q-0-1"
+SHADOW = Held("team-a/shadow-2-x7k4q-0", "main", WHOLE_CARDS, frozenset({"GPU-a"}))
+USER = Held("team-a/one", "main", SHARES, frozenset({FIRST}))
+OTHER = Held("team-a/two", "main", SHARES, frozenset({SECOND}))
+
+
+def has(pod: str, *cards: str) -> Seen:
+    return Seen(pod, "main", frozenset(cards))
+
+
+def look(
+    *held: Held, seen: tuple[Seen, ...] = (), offered: Mapping[str, frozenset[str]] | None = None
+) -> Look:
+    return Look("node-1", held, seen, offered or {})
+
+
+def test_sharers_on_the_card_of_their_shadow_pod_are_right() -> None:
+    both = frozenset({FIRST, SECOND})
+    whole = Held("team-b/train", "main", WHOLE_CARDS, frozenset({"GPU-b", "GPU-c"}))
+    seen = (has("team-a/one", "GPU-a"), has("team-a/two", "GPU-a"), has("team-b/train", "GPU-b"))
+    assert faults(look(SHADOW, USER, OTHER, whole, seen=seen, offered={SHARES: both})) == set()
+
+
+def test_a_container_of_a_pod_may_hand_its_card_to_the_next() -> None:
+    init = Held(SHADOW.pod, "init", WHOLE_CARDS, SHADOW.ids)
+    assert faults(look(SHADOW, init)) == set()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            look(SHADOW, USER, Held("team-a/two", "main", SHARES, USER.ids)),
+            f"device {FIRST} is held by team-a/one/main and team-a/two/main",
+        ),
+        (
+            look(SHADOW, USER, Held("team-a/one", "side", SHARES, USER.ids)),
+            f"device {FIRST} is held by team-a/one/main and team-a/one/side",
+        ),
+        (
+            look(SHADOW, Held("team-b/shadow-1-k2m9p-0", "main", WHOLE_CARDS, SHADOW.ids)),
+            "card GPU-a is held by team-a/shadow-2-x7k4q-0 and team-b/shadow-1-k2m9p-0",
+        ),
+        (look(USER), f"team-a/one holds {FIRST}, but team-a/shadow-2-x7k4q-0 holds no card"),
+        (
+            look(SHADOW, Held("team-b/one", "main", "team-b.mizar.share/gpu.2", USER.ids)),
+            f"team-b/one holds {FIRST} of another tenant",
+        ),
+        (
+            look(SHADOW, USER, offered={SHARES: frozenset({SECOND})}),
+            f"team-a/one holds {FIRST}, which is no device of the node any more",
+        ),
+        (
+            look(SHADOW, seen=(has("team-b/plain", "GPU-a"),)),
+            "team-b/plain/main has card GPU-a, which was given to team-a/shadow-2-x7k4q-0",
+        ),
+        (
+            look(SHADOW, USER, seen=(has("team-a/one", "GPU-a", "GPU-b"),)),
+            "team-a/one/main has card GPU-b, which was given to nobody",
+        ),
+    ],
+)
+def test_faults(wrong: Look, said: str) -> None:
+    assert faults(wrong) == {f"node-1: {said}"}
+
+
+def test_while_an_agent_restarts_nothing_has_vanished() -> None:
+    assert faults(look(SHADOW, USER, offered={SHARES: frozenset()})) == set()
+    assert faults(look(SHADOW, USER)) == set()
