@@ -88,7 +88,8 @@ class Watcher:
     def __str__(self) -> str:
         return (
             f"{self.looks} looks at {len(self.nodes)} nodes, "
-            f"at most {self.longest_gap_s:.1f} s apart, at up to {self.most_seen} containers with cards; "
+            f"at most {self.longest_gap_s:.1f} s apart, "
+            f"at up to {self.most_seen} containers with cards; "
             f"{self.blind} times a kubelet did not answer"
         )
 
