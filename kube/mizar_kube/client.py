@@ -134,11 +134,19 @@ class KubeClient:
             params["continue"] = str(meta["continue"])
 
     async def create(
-        self, obj: Object, *, field_manager: str = "", timeout: float | None = None
+        self,
+        obj: Object,
+        *,
+        field_manager: str = "",
+        dry_run: bool = False,
+        timeout: float | None = None,
     ) -> Object:
-        """Create the object. Raises AlreadyExists, Invalid, Forbidden."""
+        """Create the object; a dry run only asks whether that may be. Raises AlreadyExists,
+        Invalid, Forbidden."""
         kind, namespace = kind_of(obj), obj["metadata"].get("namespace")
         params = {"fieldManager": field_manager} if field_manager else {}
+        if dry_run:
+            params["dryRun"] = "All"
         return await self.request(
             "POST", kind.path(namespace), params=params, body=obj, timeout=timeout
         )

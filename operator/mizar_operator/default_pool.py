@@ -24,7 +24,7 @@ async def ensure(client: KubeClient, spec: Object) -> None:
     delay = RETRY_FIRST_S
     while True:
         try:
-            await client.create(_pool(spec), field_manager=FIELD_MANAGER_OPERATOR)
+            await client.create(default_pool(spec), field_manager=FIELD_MANAGER_OPERATOR)
             log.info("made the default pool", pool=DEFAULT_POOL)
             return
         except AlreadyExists:
@@ -39,6 +39,7 @@ async def ensure(client: KubeClient, spec: Object) -> None:
         delay = min(2 * delay, RETRY_MOST_S)
 
 
-def _pool(spec: Object) -> Object:
+def default_pool(spec: Object) -> Object:
+    """The pool with this spec."""
     meta = {"name": DEFAULT_POOL}
     return {"apiVersion": API_VERSION, "kind": "GPUPool", "metadata": meta, "spec": spec}

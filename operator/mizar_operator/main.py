@@ -41,6 +41,7 @@ from mizar_operator.leader import Leader, LeadershipLost
 from mizar_operator.metrics import Metrics
 from mizar_operator.reconcile import Reconciler
 from mizar_operator.settings import Settings
+from mizar_operator.usable import Usable
 
 log = get_logger(__name__)
 
@@ -254,8 +255,15 @@ async def run(settings: Settings) -> int:
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(await KubeClient.connect(settings.kubeconfig))
         operator = Operator(client, settings)
-        app = probes.application(operator.metrics.registry, operator.dead, operator.unready)
+        usable = Usable(client, settings.default_pool is not None)
+        app = probes.application(
+            operator.metrics.registry,
+            operator.dead,
+            lambda: [*operator.unready(), *usable.problems()],
+        )
         await stack.enter_async_context(probes.serving(app, settings.metrics_port))
+        asking = _task("usable", usable.wait())
+        stack.push_async_callback(_cancel, asking)
         try:
             await operator.run(stop)
         except Exception as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,6 @@ RELEASE, NAMESPACE = "mizar", "mizar-system"
 IMAGES = (OPERATOR, NODEAGENT, CUDA_SAMPLE, PAUSE)
 CHART = Path(__file__).parents[2] / "charts" / "mizar"
 LOCAL_VALUES = CHART / "values-local.yaml"
-POOL = {"apiVersion": "mizar.share/v1alpha1", "kind": "GPUPool", "metadata": {"name": "default"}}
 LIMIT = 180.0  # seconds
 INTERVAL = 0.2
 CONTENT = "mizar.share/image-content"
@@ -74,21 +72,9 @@ def _is_installed(cluster: Cluster) -> bool:
     return status.returncode == 0
 
 
-def _missing(cluster: Cluster) -> list[str]:
-    """What is not ready. At last the webhook's address: for a moment after its pod is ready, the
-    API server may not find the way to it yet; and the pool, which the operator then makes."""
-    if unready := pending(workloads(cluster, NAMESPACE)):
-        return unready
-    create = ("create", "--dry-run=server", "--filename=-")
-    asked = cluster.kubectl(*create, input=json.dumps(POOL), check=False)
-    if "failed calling webhook" in asked.stderr:
-        return ["the way to the webhook"]
-    return [] if "AlreadyExists" in asked.stderr else ["GPUPool default"]
-
-
 def _wait(cluster: Cluster, step: Step) -> None:
     deadline = time.monotonic() + LIMIT
-    while missing := _missing(cluster):
+    while missing := pending(workloads(cluster, NAMESPACE)):
         step.note(f"waiting for {', '.join(missing)}")
         if time.monotonic() > deadline:
             raise ClusterError(

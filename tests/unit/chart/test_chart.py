@@ -196,15 +196,16 @@ def test_who_may_read_secrets_and_write_nodes(default: list[Object]) -> None:
 
 
 def test_the_operator_only_reads_what_its_users_write(chart: Chart, default: list[Object]) -> None:
+    """But for a pool that it makes, or asks with whether the webhook is reached."""
     without = chart.render(defaultPool={"create": False})
-    for objects, makes_a_pool in ((default, True), (without, False)):
+    for objects in (default, without):
         about = [
             rule
             for rule in rules(objects, "operator")
             if {"gpupools", "gpuquotas", "nodes"} & set(rule["resources"])
         ]
         create = {"apiGroups": ["mizar.share"], "resources": ["gpupools"], "verbs": ["create"]}
-        assert (create in about) == makes_a_pool
+        assert about.count(create) == 1
         others = [rule for rule in about if rule != create]
         assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in others)
 

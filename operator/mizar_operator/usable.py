@@ -1,0 +1,70 @@
+"""Whether Mizar can be used: the API server reaches the webhook, and there is a pool to name.
+
+For a moment after a webhook's pod is ready, the API server's node does not know the way to it yet,
+and pods that ask for shares are refused. The operator is not ready before that is over, so that
+`helm install --wait` returns when the first of them can come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from mizar_core.names import FIELD_MANAGER_OPERATOR
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError
+from mizar_kube.logs import get_logger
+from mizar_operator.default_pool import default_pool
+
+log = get_logger(__name__)
+
+RETRY_FIRST_S, RETRY_MOST_S = 0.2, 2.0
+# Who leads makes the pool. In an upgrade that may be a replica which ends only when we are ready.
+POOL_WITHIN_S = 30.0
+
+
+class Usable:
+    """Asks by creating a pool that is not kept. What was found once is not asked again: whether a
+    webhook stays there, its own probes tell."""
+
+    def __init__(
+        self, client: KubeClient, makes_pool: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._makes_pool = makes_pool
+        self._clock = clock
+        self._began = clock()
+        self._problem: str | None = "the API server was not asked for the webhook yet"
+
+    def problems(self) -> list[str]:
+        """What is missing."""
+        return [self._problem] if self._problem else []
+
+    async def wait(self) -> None:
+        """Return when nothing is missing. Asks ten times in the first seconds, then every 2 s."""
+        delay = RETRY_FIRST_S
+        while problem := await self._look():
+            if problem != self._problem:
+                log.info("not ready yet", problem=problem)
+            self._problem = problem
+            await asyncio.sleep(delay)
+            delay = min(1.5 * delay, RETRY_MOST_S)
+        self._problem = None
+
+    async def _look(self) -> str | None:
+        try:
+            await self._client.create(
+                default_pool({}), field_manager=FIELD_MANAGER_OPERATOR, dry_run=True
+            )
+        except (AlreadyExists, Invalid):
+            return None
+        except Forbidden:
+            return (
+                None  # By a policy, after the webhook; or without rights, and then we can't know.
+            )
+        except KubeError as error:
+            return f"the API server does not reach the webhook: {error}"
+        if self._makes_pool and self._clock() - self._began < POOL_WITHIN_S:
+            return "there is no default pool yet"
+        return None

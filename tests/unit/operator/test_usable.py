@@ -1,0 +1,102 @@
+"""The operator is ready when pods that ask for shares may come."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, Unavailable
+from mizar_kube.kinds import Object
+from mizar_operator.usable import POOL_WITHIN_S, Usable
+
+NO_WAY = Unavailable("failed calling webhook")
+
+
+class Api:
+    """Answers dry runs with what a test says, the last answer again and again."""
+
+    def __init__(self, *answers: KubeError | None) -> None:
+        self.asked: list[Object] = []
+        self._answers = list(answers)
+
+    async def create(self, obj: Object, *, dry_run: bool = False, **_: Any) -> Object:
+        assert dry_run, "it keeps what it asks with"
+        self.asked.append(obj)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if answer is not None:
+            raise answer
+        return obj
+
+
+class Pauses:
+    """A clock that only sleeping moves; what was wrong at each pause."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.lengths: list[float] = []
+        self.problems: list[str] = []
+        self.of: Usable | None = None
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        assert self.of is not None
+        self.problems += self.of.problems()
+        self.lengths.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
+    found = Pauses()
+    monkeypatch.setattr(asyncio, "sleep", found.sleep)
+    return found
+
+
+def usable(api: Api, pauses: Pauses, makes_pool: bool = True) -> Usable:
+    pauses.of = Usable(api, makes_pool, pauses)  # type: ignore[arg-type]
+    return pauses.of
+
+
+async def test_before_it_has_asked_it_is_not_ready(pauses: Pauses) -> None:
+    assert usable(Api(AlreadyExists("default")), pauses).problems()
+
+
+@pytest.mark.parametrize("answer", [AlreadyExists("there"), Invalid("no"), Forbidden("no")])
+async def test_any_answer_but_a_lost_way_will_do(answer: KubeError, pauses: Pauses) -> None:
+    found = usable(Api(answer), pauses)
+    await found.wait()
+    assert (found.problems(), pauses.lengths) == ([], [])
+
+
+async def test_it_waits_until_the_webhook_is_reached(pauses: Pauses) -> None:
+    api = Api(*[NO_WAY] * 20, AlreadyExists("default"))
+    found = usable(api, pauses)
+    await found.wait()
+    assert len(api.asked) == 21
+    assert set(pauses.problems) == {
+        "the API server does not reach the webhook: failed calling webhook"
+    }
+    assert pauses.lengths[0] < 0.5
+    assert max(pauses.lengths) == 2
+    assert found.problems() == []
+
+
+async def test_it_waits_for_the_pool_that_the_leader_makes(pauses: Pauses) -> None:
+    api = Api(None, None, AlreadyExists("default"))
+    await usable(api, pauses).wait()
+    assert pauses.problems == ["there is no default pool yet"] * 2
+
+
+async def test_but_not_for_one_that_was_deleted(pauses: Pauses) -> None:
+    """Else an upgrade would wait for a replica that does not lead before the leader ends."""
+    found = usable(Api(None), pauses)
+    await found.wait()
+    assert POOL_WITHIN_S <= sum(pauses.lengths) < POOL_WITHIN_S + 3
+    assert found.problems() == []
+
+
+async def test_nor_for_one_that_nobody_makes(pauses: Pauses) -> None:
+    await usable(Api(None), pauses, makes_pool=False).wait()
+    assert pauses.lengths == []
