@@ -11,7 +11,7 @@ NAME ?= mizar
 # Parts of the fast tests, run side by side.
 FAST := fast-waiting fast-sanitizers fast-shim fast-others fast-properties
 
-.PHONY: help demo test check lint types fast $(FAST) integration e2e gen bench soak up down images shim shim-tests clean setup root-setup
+.PHONY: help demo test check lint types fast $(FAST) integration e2e gen bench soak up down programs images shim shim-tests clean setup root-setup
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,8 @@ demo: root-setup ## a real local Kubernetes with simulated cards, Mizar on it, t
 	@$(PY) -m demo
 
 test: export MIZAR_EFFORT ?= 3
-test: check integration e2e ## every test there is, trying three times as hard as `make check` (root)
+test: export MIZAR_NO_SKIPS ?= 1
+test: programs check integration e2e ## every test there is, none skipped, trying three times as hard as `make check` (root)
 
 check: setup shim-tests ## lint, types and fast tests; about a minute, no root
 	@$(MAKE) --no-print-directory --jobs --output-sync=target $(FAST) lint types
@@ -85,6 +86,9 @@ up: root-setup ## a local cluster to play with, Mizar installed; NODES=2 NAME=mi
 
 down: root-setup ## take the local cluster down, also after a crash (root)
 	@$(PY) -m cluster down --name $(NAME)
+
+programs: root-setup ## get the programs that a local Kubernetes consists of, and helm (root)
+	@$(PY) -m cluster programs
 
 images: root-setup ## build the container images as archives and print where they are (root)
 	@$(PY) -m cluster images

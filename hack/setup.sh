@@ -28,6 +28,8 @@ if [ "$kind" = root ]; then
     need runc runc
     need buildah buildah
     need mmdebstrap mmdebstrap
+    # A program of another libc under the shim.
+    need musl-gcc musl-tools
     need unshare util-linux
     [ -e /etc/ssl/certs/ca-certificates.crt ] || missing="$missing ca-certificates"
 fi

@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cluster import cleanup, state
+from cluster.binaries import ALL, ensure
 from cluster.binaries.progress import Progress
 from cluster.errors import ClusterError
 from cluster.images import ensure_images
@@ -142,6 +143,15 @@ def load_image(
     """Make the images of an archive known to all nodes of a cluster."""
     with _told():
         LocalProvider().get(name).load_image(archive)
+
+
+@app.command()
+def programs() -> None:
+    """Have the programs that clusters consist of, and kubectl and helm, and print where."""
+    with _told():
+        found = ensure(Progress())
+        for program in ALL:
+            print(f"{program}  {found.path(program)}")
 
 
 @app.command()
