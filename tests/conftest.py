@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-from support.effort import effort
+from support.effort import SEED, effort
 
 settings.register_profile("mizar", effort())
 settings.load_profile("mizar")
@@ -23,3 +23,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         report.outcome = "failed"
         report.longrepr = f"skipped, though {NO_SKIPS} is set: {report.longrepr}"
     return report
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode
+) -> None:
+    """Say how to draw the same again."""
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        terminalreporter.line(f"drawn with MIZAR_SEED={SEED}")

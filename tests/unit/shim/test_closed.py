@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.effort import EFFORT, times
+from support.effort import EFFORT, SEED, times
 
 from .conftest import run
 from .shell import SUCCESS, SYSTEM_NOT_READY, Shell
@@ -83,7 +83,7 @@ def test_limits_that_come_late(env: dict[str, str], slot: Slot) -> None:
 
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_damaged_regions_lift_no_limit(when: str, env: dict[str, str], slot: Slot) -> None:
-    run("fuzz", when, str(times(50)), "7", env=env)
+    run("fuzz", when, str(times(50)), str(SEED), env=env)
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from soak.code import LazyContainer
-from support.effort import times
+from support.effort import SEED, times
 
-SEED = 20240601
 USES = {1: 150, 3: 60}
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import simgpu
 from soak.container import CONTEXT, LIMITS, WAYS
+from support.effort import SEED
 
 from .conftest import run, shim_env
 from .slot import BUILD, MIB, Card, Slot, card_uuid
@@ -109,7 +110,7 @@ def test_a_storm_of_threads_has_no_race(storm: str, slot: Slot) -> None:
 
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_damaged_regions(when: str, slot: Slot) -> None:
-    check("asan", slot, "fuzz", when, "40", "7")
+    check("asan", slot, "fuzz", when, "40", str(SEED))
 
 
 @contextmanager

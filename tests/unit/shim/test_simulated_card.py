@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import simgpu
+from support.effort import SEED
 from support.waiting import PATIENCE_S
 from unit.simgpu.harness import compile_snippets, snippet_names
 
@@ -25,7 +26,6 @@ from .slot import BUILD, MIB, Card, Slot
 LIMIT = 1024 * MIB
 CONTEXT = 100 * MIB
 WAYS = {"plain": 0, "pitch": 1, "managed": 2, "handles": 13, "mapped": 12, "contexts": 19}
-SEED = 20240601
 
 
 class Container:

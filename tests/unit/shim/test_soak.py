@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from soak.container import WAYS, Container
-from support.effort import EFFORT, times
+from support.effort import EFFORT, SEED, times
 
 from .slot import ROOT
-
-SEED = 20240601
 
 
 @pytest.fixture
