@@ -18,6 +18,7 @@ CONTEXT = 16 * MIB
 NEAR = 8.0
 """Points by which a share may be off: the machine may be busy with other things."""
 LOOK_S = 0.25
+IN_A_ROW = 3
 
 
 class Container:
@@ -89,20 +90,24 @@ class Containers:
             each.begin()
 
     def await_shares(self, wanted: Sequence[Sequence[float]]) -> None:
-        """Until each container had what is wanted of each of its cards, in percent."""
+        """Until each container had what is wanted of each of its cards, in percent, in IN_A_ROW
+        looks: a share that only passes by what is wanted does not count."""
         waiting = {
             card: share
             for each, shares in zip(self.all, wanted, strict=True)
             for card, share in zip(each.cards, shares, strict=True)
         }
+        right = dict.fromkeys(waiting, 0)
         until = time.monotonic() + PATIENCE_S
         seen = {card: self._busy(card) for card in waiting}
         while waiting:
             time.sleep(LOOK_S)
             before, seen = seen, {card: self._busy(card) for card in waiting}
             had = {card: _percent(before[card], seen[card]) for card in waiting}
+            for card, share in had.items():
+                right[card] = right[card] + 1 if abs(share - waiting[card]) <= NEAR else 0
             assert time.monotonic() < until, f"cards have {had}, not {waiting}"
-            waiting = {card: waiting[card] for card in had if abs(had[card] - waiting[card]) > NEAR}
+            waiting = {card: share for card, share in waiting.items() if right[card] < IN_A_ROW}
         for each in self.all:
             each.check()
 
