@@ -9,7 +9,7 @@ AREA ?= all
 NODES ?= 1
 NAME ?= mizar
 # Parts of the fast tests, run side by side.
-FAST := fast-waiting fast-sanitizers fast-shim fast-others fast-properties
+FAST := fast-waiting fast-programs fast-sanitizers fast-shim fast-others fast-properties
 
 .PHONY: help demo test check lint types fast $(FAST) integration e2e gen bench soak up down programs images shim shim-tests clean setup root-setup
 
@@ -48,6 +48,7 @@ fast: $(FAST)
 
 # These wait for time to pass more than they work.
 WAITING := $(patsubst %,tests/unit/shim/test_%.py,contexts lazy_code nvml scribbled_time shares simulated_card)
+PROGRAMS := tests/unit/nodeagent tests/unit/operator
 SANITIZED := tests/unit/shim/test_sanitizers.py
 
 fast-waiting: setup shim-tests
@@ -62,8 +63,11 @@ fast-shim: setup shim-tests
 fast-properties: setup
 	@.venv/bin/pytest -q tests/property tests/stateful tests/simulation
 
+fast-programs: setup shim-tests
+	@.venv/bin/pytest -q $(PROGRAMS)
+
 fast-others: setup shim-tests
-	@.venv/bin/pytest -q tests/unit --ignore=tests/unit/shim
+	@.venv/bin/pytest -q tests/unit $(addprefix --ignore=,tests/unit/shim $(PROGRAMS))
 
 integration: root-setup shim ## tests against a real API server, kubelet and registry of cards (root)
 	@.venv/bin/pytest -v --no-header tests/integration

@@ -10,7 +10,7 @@ from cluster.binaries import ensure
 from cluster.binaries.progress import Progress
 from e2e.watching import holders, ready_shadows, wait_held
 from support import objects
-from support.kube import Kube
+from support.kube import Kube, is_ready
 from support.objects import share_pod
 from support.waiting import wait_for
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 SYSTEM = "mizar-system"
 TWO_SHADOWS = {"devices": 2, "min": 0, "max": 2}
+PODS = 12
+"""Of a burst: more than start within one look of kubectl's."""
 
 
 def delete_component(kube: Kube, component: str) -> None:
@@ -69,7 +71,7 @@ def test_node_agent_killed(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")
     before = wait_held(kube, tenant, "a")
-    kill_agents(kube, mizar_cluster)
+    kill_component(kube, mizar_cluster, "nodeagent")
     kube.apply(objects.deployment(tenant, "more", replicas=2))
     kube.run("rollout", "status", "deployment/more", f"--namespace={tenant}", "--timeout=180s")
 
@@ -82,19 +84,48 @@ def test_node_agent_killed(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -
     assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer
 
 
-def kill_agents(kube: Kube, on: Cluster) -> None:
-    """SIGKILL the node agent's container on every node, through containerd."""
+def kill_component(kube: Kube, on: Cluster, component: str) -> None:
+    """SIGKILL the component's containers, through containerd."""
     ctr = str(ensure(Progress(), ["ctr"]).path("ctr"))
-    selector = "app.kubernetes.io/component=nodeagent"
-    ids = {
-        pod["spec"]["nodeName"]: pod["status"]["containerStatuses"][0]["containerID"]
-        for pod in kube.all("pods", SYSTEM, selector)
-    }
-    for node in on.nodes:
+    nodes = {node.name: node for node in on.nodes}
+    for pod in kube.all("pods", SYSTEM, f"app.kubernetes.io/component={component}"):
+        node = nodes[pod["spec"]["nodeName"]]
         address = f"--address={node.path('/run/containerd/containerd.sock')}"
-        target = ids[node.name].removeprefix("containerd://")
+        target = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
         kill = ["tasks", "kill", "--signal=SIGKILL", target]
         subprocess.run([ctr, address, "--namespace=k8s.io", *kill], check=True, timeout=30)
+
+
+@pytest.mark.parametrize("victim", ["operator", "webhook", "nodeagent", "kubelet"])
+def test_killed_in_the_middle_of_a_burst(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster, victim: str
+) -> None:
+    """What runs goes on, the others follow, nothing is made or given twice."""
+    tenant = stage.tenant({"devices": 4, "min": 0, "max": 4})
+    kube.apply(objects.deployment(tenant, "burst", "mizar.share/gpu.4", replicas=PODS))
+    begun = wait_for("the first pods to run", lambda: running(kube, tenant), interval=0)
+    if victim == "kubelet":
+        for node in mizar_cluster.nodes:
+            mizar_cluster.kill_kubelet(node.name)
+            mizar_cluster.start_kubelet(node.name)
+    else:
+        kill_component(kube, mizar_cluster, victim)
+    print(f"{victim} was killed when {len(begun)} of {PODS} pods ran")
+    assert len(begun) < PODS, "all pods run: this is not the middle of a burst"
+    kube.run("rollout", "status", "deployment/burst", f"--namespace={tenant}", "--timeout=240s")
+    after = running(kube, tenant)
+    assert begun.items() <= after.items()
+    wait_held(kube, tenant, *after)
+    ready_shadows(kube, tenant, -(-PODS // 4))
+
+
+def running(kube: Kube, tenant: str) -> dict[str, str]:
+    """The tenant's share pods that run, with their containers."""
+    return {
+        one["metadata"]["name"]: one["status"]["containerStatuses"][0]["containerID"]
+        for one in kube.all("pods", tenant, objects.SHARE_PODS)
+        if is_ready(one)
+    }
 
 
 def test_operator_restart(kube: Kube, stage: "Stage") -> None:
