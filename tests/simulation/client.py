@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from mizar_kube.client import Listing, WatchEvent
 from mizar_kube.errors import Gone, Unavailable
@@ -16,6 +16,7 @@ from simulation.network import Call, Network, Server
 from simulation.weather import Weather
 
 BOOKMARK_S = 20.0
+T = TypeVar("T")
 
 
 class SimulatedClient:
@@ -106,7 +107,7 @@ class SimulatedClient:
         """As KubeClient.list, in one page."""
         matches = selector(label_selector, field_selector)
 
-        async def listing() -> Any:
+        async def listing() -> Listing:
             found = [one for one in self._api.all(kind) if matches(one)]
             if namespace:
                 found = [one for one in found if one["metadata"].get("namespace") == namespace]
@@ -122,7 +123,7 @@ class SimulatedClient:
         size = 1 + self._weather.random.randrange(8) if page_size else len(whole.items)
         version = int(whole.resource_version)
 
-        async def page() -> Any:
+        async def page() -> Listing:
             if version < self._api.compacted:
                 raise Gone("the continue token is too old (simulated)", status=410)
             return whole
@@ -145,7 +146,7 @@ class SimulatedClient:
         """As KubeClient.watch. Events come late, in their order; the connection breaks."""
         matches, at = selector(label_selector, field_selector), int(resource_version)
 
-        async def begin() -> Any:
+        async def begin() -> list[Change]:
             return list(self._api.since(kind, at))
 
         await self._call("watch", Ref(kind, "", namespace), begin)
@@ -176,19 +177,21 @@ class SimulatedClient:
         verb: str,
         ref: Ref,
         body: Object,
-        do: Callable[[], Awaitable[Any]],
+        do: Callable[[], Awaitable[Object]],
         timeout: float | None,
-    ) -> Any:
-        return await self._network.write(Call(verb, ref, do, writes=True), body, timeout)
+    ) -> Object:
+        answer: Object = await self._network.write(Call(verb, ref, do, writes=True), body, timeout)
+        return answer
 
     async def _call(
         self,
         verb: str,
         ref: Ref,
-        do: Callable[[], Awaitable[Any]],
+        do: Callable[[], Awaitable[T]],
         timeout: float | None = None,
-    ) -> Any:
-        return await self._network.call(Call(verb, ref, do), timeout)
+    ) -> T:
+        answer: T = await self._network.call(Call(verb, ref, do), timeout)
+        return answer
 
     async def _until(self, time: float, breaks: float) -> None:
         """Wait until then. Raises Unavailable when the connection breaks first."""

@@ -81,7 +81,7 @@ class Replica:
     @property
     def leads(self) -> bool:
         """Whether it believes to lead."""
-        return self.operator.metrics.leader._value.get() == 1
+        return bool(self.operator.metrics.leader._value.get() == 1)
 
     def kill(self) -> None:
         """As SIGKILL does: nothing of it does anything any more."""
