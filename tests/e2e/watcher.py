@@ -25,6 +25,7 @@ from support.owners import Held, Look, Seen, faults
 
 EVERY_S = 0.1
 KUBELET_LIMIT_S = 2.0
+KUBELET_STARTS_S = 30.0
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CONTAINERS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
@@ -90,7 +91,7 @@ class Watcher:
             f"{self.looks} looks at {len(self.nodes)} nodes, "
             f"at most {self.longest_gap_s:.1f} s apart, "
             f"at up to {self.most_seen} containers with cards; "
-            f"{self.blind} times a kubelet did not answer"
+            f"{self.blind} times a kubelet did not answer or had just started"
         )
 
 
@@ -130,10 +131,13 @@ class NodeWatch:
         with Machine(node.simgpu_dir) as machine:
             self._uuids = {f"nvidia{card.minor}": card.uuid for card in machine.cards}
         self._known: dict[str, Container] = {}
+        self._start = (0, 0)
+        self._starts_until = 0.0
 
     def look(self) -> Look | None:
-        """The node now; None where its kubelet doesn't answer."""
+        """The node now; None where its kubelet doesn't answer, or doesn't know all pods yet."""
         before = self._living()
+        self._note_start()
         try:
             held = self._kubelet.List(pb.ListPodResourcesRequest(), timeout=KUBELET_LIMIT_S)
             offered = self._kubelet.GetAllocatableResources(
@@ -142,11 +146,31 @@ class NodeWatch:
         except grpc.RpcError:
             return None
         alive = [seen for container, seen in before if container.lives()]
+        if self._is_starting({f"{pod.namespace}/{pod.name}" for pod in held.pod_resources}, alive):
+            return None
         return Look(self._node.name, _held(held), tuple(alive), _offered(offered))
 
     def close(self) -> None:
         """End the connection to the kubelet."""
         self._channel.close()
+
+    def _note_start(self) -> None:
+        """A kubelet that starts makes its socket anew."""
+        try:
+            socket = self._node.path(SOCKET).stat()
+        except OSError:
+            return
+        if (start := (socket.st_ino, socket.st_ctime_ns)) != self._start:
+            self._start, self._starts_until = start, time.monotonic() + KUBELET_STARTS_S
+
+    def _is_starting(self, known: set[str], alive: list[Seen]) -> bool:
+        """Whether the kubelet has just started and has not been told of all its pods yet."""
+        if time.monotonic() >= self._starts_until:
+            return False
+        if all(one.pod in known for one in alive):
+            self._starts_until = 0.0
+            return False
+        return True
 
     def _living(self) -> list[tuple[Container, Seen]]:
         """The containers of users that have cards."""
