@@ -280,7 +280,7 @@ def test_from_demand_to_reaping(tenant: Tenant) -> None:
     tenant.wait_event(shadow["metadata"]["name"], "ShadowReaped")
 
 
-def test_a_pod_bound_in_the_middle_of_a_drain(tenant: Tenant) -> None:
+def test_a_pod_bound_in_the_middle_of_a_drain(tenant: Tenant, operator: OperatorProcess) -> None:
     """Invariant 3: the API server, asked live, knows of a user whom no report names yet."""
     tenant.quota(0, 1)
     tenant.share("one")
@@ -290,8 +290,13 @@ def test_a_pod_bound_in_the_middle_of_a_drain(tenant: Tenant) -> None:
     name = shadow["metadata"]["name"]
     tenant.kube.delete("shadowpod", name, tenant.name, "--wait=false")
     tenant.wait_drain(shadow)
+    before = deletions_planned(operator)
     tenant.agent(shadow, "Drained")
-    time.sleep(3)
+    wait_for(
+        "the operator to have come twice to delete it",
+        lambda: deletions_planned(operator) >= before + 2,
+        60,
+    )
     pod = tenant.pod_of(shadow)
     assert pod is not None
     assert "deletionTimestamp" not in pod["metadata"]
@@ -303,6 +308,13 @@ def test_a_pod_bound_in_the_middle_of_a_drain(tenant: Tenant) -> None:
         return ANNOTATION_DRAIN not in pod["metadata"]["annotations"]
 
     wait_for("the drain to be called off", called_off, 30)
+
+
+def deletions_planned(operator: OperatorProcess) -> float:
+    """How often a plan said that a shadow pod goes."""
+    name = 'mizar_plan_actions_total{action="DeleteShadow"} '
+    lines = operator.page("/metrics").splitlines()
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 
 
 def test_no_card_free(tenant: Tenant) -> None:
