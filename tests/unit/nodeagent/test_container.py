@@ -1,5 +1,6 @@
 """How cards get into a container, what is known of cards, and which devices are preferred."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,13 @@ from mizar_nodeagent.container.shim_install import Shim
 from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.errors import AllocationRefused
 from mizar_nodeagent.mind import Mind
-from mizar_nodeagent.planning.carving import HeldCard
+from mizar_nodeagent.planning.carving import HeldCard, Stage
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from unit.nodeagent.makers import (
     CARD,
     GIB,
     RESOURCE,
+    SHADOW,
     card,
     card_claim,
     cards,
@@ -195,3 +197,16 @@ class TestAllocate:
         mind.think(view(2, [shadow()], [card_claim()], cards=broken))
         with pytest.raises(AllocationRefused, match="cannot be used: the card is gone"):
             allocator.allocate(RESOURCE, [A0])
+
+    @pytest.mark.parametrize("stage", list(Stage))
+    def test_what_is_drained_or_leaves_is_given_to_nobody(
+        self, allocator: Allocator, mind: Mind, stage: Stage
+    ) -> None:
+        """Others count on it. Before that, whoever comes ends the drain."""
+        mind.memory[SHADOW] = replace(mind.memory[SHADOW], stage=stage)
+        if stage not in (Stage.DRAINED, Stage.LEAVING):
+            assert allocator.allocate(RESOURCE, [A0]).mounts
+            return
+        with pytest.raises(AllocationRefused, match="is being given back"):
+            allocator.allocate(RESOURCE, [A0])
+        assert not mind.allocating

@@ -146,6 +146,17 @@ class TestAdoption:
             device(1, other.key): True,
         }
 
+    @pytest.mark.parametrize("stage", [one for one in Stage if one is not Stage.LEAVING])
+    def test_a_card_whose_shadow_pod_has_not_left_is_not_carved_again(self, stage: Stage) -> None:
+        """Also when it is drained: its drain may be called off. The kubelet may name the card for
+        two pods while one takes the other's place."""
+        carving = replace(served().memory[SHADOW], stage=stage, drain="t1")
+        first, other = shadow(drain="t1"), shadow("shadow-2-bbbbb")
+        claims = [card_claim(), card_claim(other.name)]
+        found = plan({SHADOW: carving}, view(9, [first, other], claims, NONE))
+        assert other.key not in found.memory
+        assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
+
 
 class TestHolders:
     def test_a_holder_is_reported_and_ends_idleness(self) -> None:
@@ -227,12 +238,17 @@ class Drain:
         kubelet: dict[str, set[str]] | None = None,
         held: bool = False,
         drain: str = "t1",
+        asked_at: float | None = None,
         **changes: object,
     ) -> Stage:
+        """The stage after a thought at `now`; `asked_at`: when the kubelet was asked who holds
+        what, if that was before."""
         claims = [card_claim(), *([share_claim(D0)] if held else [])]
         given = {"node": {RESOURCE: Counts(2, 0)}, "node_at": {RESOURCE: now}, **changes}
         pods = [shadow(drain=drain), *([share()] if held else [])]
         seen = view(now, [*pods, *given.pop("more", [])], claims, kubelet or BOTH, **given)  # type: ignore[misc]
+        if asked_at is not None:
+            seen = replace(seen, claims=replace(seen.claims, asked_at=asked_at))
         self.last = plan(self.memory, seen)
         self.memory = self.last.memory
         return self.memory[SHADOW].stage
@@ -296,6 +312,18 @@ class TestDrain:
         drain.at(1.0, node_at={})
         assert drain.at(5.0, node_at={RESOURCE: 0.5}) is Stage.LOWERED
         assert drain.at(6.0, node_at={RESOURCE: 5.5}) is Stage.BLOCKED
+
+    def test_only_answers_from_after_a_step_tell_who_came_in_it(self) -> None:
+        """Blocked a second after the count was lowered, drained a second after nobody could get a
+        device: by answers that are so much younger, however late it is."""
+        drain = Drain()
+        drain.at(1.0)
+        assert drain.at(9.0, asked_at=1.9) is Stage.LOWERED
+        assert drain.at(9.1, asked_at=2.1) is Stage.BLOCKED
+        drain.at(9.2, kubelet=NONE)
+        for asked_at in (2.1, 9.1, 10.1):
+            assert drain.at(20.0, kubelet=NONE, asked_at=asked_at) is Stage.BLOCKED
+        assert drain.at(20.1, kubelet=NONE, asked_at=10.3) is Stage.DRAINED
 
     def test_an_old_answer_of_the_kubelet_proves_nothing(self) -> None:
         drain = Drain()

@@ -1,0 +1,135 @@
+"""What is checked, and which slots are written, before a container starts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mizar_nodeagent import limits, usage
+from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container.prestart import Gatekeeper
+from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.errors import RegionDamaged, StartRefused
+from mizar_nodeagent.kubelet.claims import Claim, Claims
+from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.pods import Pod
+from unit.nodeagent.makers import (
+    RESOURCE,
+    card,
+    card_claim,
+    carve,
+    device,
+    shadow,
+    share,
+    share_claim,
+    view,
+)
+
+D0 = device(0)
+FOUR = "team-a.mizar.share/gpu.4"
+WIDE = shadow("shadow-4-bbbbb", carve=carve(resource=FOUR, devices=4))
+OWNER = Owner("team-a", "share", "uid-share", "main")
+
+
+class Node:
+    """A node with a shadow pod of profile 2 and one of profile 4; who holds what is told."""
+
+    def __init__(self, folder: Path) -> None:
+        source = folder / "libmizar.so"
+        source.write_bytes(b"the shim")
+        self.slots = Slots(folder / "slots", shim_install.install(source, folder))
+        self.slots.load(0.0)
+        self.told: list[str] = []
+        self.complaints: list[str] = []
+
+    async def start(self, *claims: Claim, pod: Pod | None = None) -> None:
+        """The first of the claims is that of the container that starts."""
+        mind = Mind()
+        cards = [card_claim(), card_claim(WIDE.name, card(2).uuid)]
+        mind.think(view(1.0, [shadow(), WIDE, pod or share()], cards))
+
+        async def ask() -> Claims:
+            return Claims(claims, 2.0)
+
+        gatekeeper = Gatekeeper(
+            mind,
+            self.slots,
+            ask,
+            tuple,
+            lambda owner, reason, note: self.told.append(reason),
+            lambda owner, reason, note: self.complaints.append(reason),
+        )
+        await gatekeeper.prestart(claims[0].resource, sorted(claims[0].ids))
+
+    def slot(self, owner: Owner | None = None, created: float = 0.0) -> Slot:
+        """A slot of the first device."""
+        made = self.slots.create(RESOURCE, [D0], created)
+        return made if owner is None else self.slots.assign(made, owner)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def written(slot: Slot) -> str | None:
+    """The UID of the pod for whom the slot's limits are; None while they are nobody's."""
+    try:
+        return limits.read(slot.limits).pod_uid.decode()
+    except RegionDamaged:
+        return None
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        Owner("team-a", "earlier", "uid-earlier", "main"),
+        Owner("team-b", "share", "uid-share", "main"),
+        # As a StatefulSet makes them: the same name, and another pod.
+        replace(OWNER, pod_uid="uid-of-the-last"),
+    ],
+)
+async def test_a_start_fills_its_own_pods_slots_only(node: Node, before: Owner) -> None:
+    """Slots of the same device that other pods had are still mounted in their containers."""
+    theirs, own = node.slot(before), node.slot(created=1.0)
+    await node.start(share_claim(D0))
+    assert (written(theirs), written(own)) == (None, "uid-share")
+    assert node.told == ["DeviceGranted"]
+
+
+async def test_a_start_fills_all_slots_of_its_pod(node: Node) -> None:
+    """An init container had the device before; which slot is whose nobody has told."""
+    first, second = node.slot(replace(OWNER, container="prepare")), node.slot(created=1.0)
+    await node.start(share_claim(D0))
+    assert (written(first), written(second)) == ("uid-share", "uid-share")
+    assert limits.read(first.limits).container == b"prepare"
+
+
+@pytest.mark.parametrize("starts", [0, 1])
+async def test_a_container_has_devices_of_one_profile(node: Node, starts: int) -> None:
+    """It has one slot: what a second answer mounts would take the place of the first one's."""
+    slots = node.slot(), node.slots.create(FOUR, [device(0, WIDE.key)], 0.0)
+    both = [share_claim(D0), share_claim(device(0, WIDE.key), resource=FOUR)]
+    first, second = both[starts], both[1 - starts]
+    with pytest.raises(StartRefused, match="a container can have devices of one profile only"):
+        await node.start(first, second)
+    assert node.complaints == ["IsolationNotEnforced"]
+    assert [written(slot) for slot in slots] == [None, None]
+
+
+async def test_containers_of_one_pod_may_have_different_profiles(node: Node) -> None:
+    slot = node.slot()
+    other = replace(share_claim(device(0, WIDE.key), resource=FOUR), container="side")
+    await node.start(share_claim(D0), other)
+    assert written(slot) == "uid-share"
+
+
+async def test_a_damaged_account_is_mended_before_a_start(node: Node) -> None:
+    """Its shim would refuse every CUDA program of the container that starts again."""
+    slot = node.slot(OWNER)
+    with slot.usage.open("r+b") as file:
+        file.write(b"NONSENSE")
+    with pytest.raises(RegionDamaged):
+        usage.read(slot.usage, 1)
+    await node.start(share_claim(D0))
+    assert usage.read(slot.usage, 1)[0].bytes == 0
