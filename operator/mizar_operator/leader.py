@@ -63,6 +63,7 @@ class Leader:
         self._owner = Ref(DEPLOYMENT, owner, namespace) if owner else None
         self._owners: list[Object] = []
         self._seen: tuple[str, float] = ("", clock())
+        self._renewed = float("-inf")
 
     async def acquire(self) -> None:
         """Wait until we lead."""
@@ -89,14 +90,11 @@ class Leader:
     async def keep(self) -> None:
         """Renew for ever. Raises LeadershipLost, at the deadline even in the middle of a call that
         is slow: the Lease is as old as when its last renewal was sent."""
-        renewed = self._clock()
-        while (left := self._pace.deadline - (self._clock() - renewed)) > 0:
+        while (left := self._pace.deadline - (self._clock() - self._renewed)) > 0:
             try:
                 async with asyncio.timeout(left):
                     await self._sleep(self._pace.retry)
-                    sent = self._clock()
-                    if await self._try():
-                        renewed = sent
+                    await self._try()
             except TimeoutError:
                 break
         raise LeadershipLost(f"lease {self._ref.name} could not be renewed")
@@ -113,6 +111,12 @@ class Leader:
 
     async def _try(self) -> bool:
         """Take or renew the Lease; whether that succeeded."""
+        sent = self._clock()
+        if succeeded := await self._write():
+            self._renewed = sent
+        return succeeded
+
+    async def _write(self) -> bool:
         try:
             try:
                 lease = await self._client.get(self._ref, timeout=self._pace.retry)

@@ -134,7 +134,8 @@ async def test_who_cannot_renew_stops_before_another_can_start() -> None:
 
 
 class SlowApi(MemoryApi):
-    """Takes as many seconds for each call as `takes` says, and fails what takes two."""
+    """Takes as many seconds for each reading and replacing as `takes` says, and fails what takes
+    two."""
 
     def __init__(self, takes: list[float]) -> None:
         super().__init__()
@@ -155,19 +156,40 @@ class SlowApi(MemoryApi):
             raise Unavailable("timeout")
 
 
-def test_slow_calls_do_not_make_it_lead_for_longer() -> None:
-    """Two calls and a pause are six seconds: it must not begin them when five are left."""
+def _led_until(*takes: float) -> float:
+    """When, in seconds, it stops leading with calls that take so long; the others fail."""
 
     async def seconds_as_leader() -> float:
         clock = asyncio.get_running_loop().time
-        api = SlowApi([0.0, 1.9, 2.0, 2.0, 1.9, 2.0])
-        leader = Leader(cast(KubeClient, api), "mizar-system", "mizar-operator", "a", clock=clock)
+        client = cast(KubeClient, SlowApi([*takes]))
+        leader = Leader(client, "mizar-system", "mizar-operator", "a", clock=clock)
         await leader.acquire()
         with pytest.raises(LeadershipLost):
             await leader.keep()
         return clock()
 
-    assert virtual_time.run(seconds_as_leader()) <= 10.0
+    return virtual_time.run(seconds_as_leader())
+
+
+def test_slow_calls_do_not_make_it_lead_for_longer() -> None:
+    """Two calls and a pause are six seconds: it must not begin them when five are left."""
+    assert _led_until(0.0, 1.9, 2.0, 2.0, 1.9, 2.0) <= 10.0
+
+
+@pytest.mark.parametrize(
+    ("takes", "sent"),
+    [
+        ([0.0], 0.0),
+        ([1.9], 0.0),  # It took the Lease by a call that was slow.
+        ([0.0, 1.5, 1.8], 2.0),
+        ([0.0, 1.5, 1.8, 0.1, 1.9], 7.3),
+    ],
+)
+def test_it_leads_for_as_long_as_a_renewal_is_good_since_it_was_sent(
+    takes: list[float], sent: float
+) -> None:
+    """Others may count from the moment that it takes effect, which is any after that."""
+    assert _led_until(*takes) == pytest.approx(sent + 10.0)
 
 
 async def test_a_short_absence_of_the_api_server_is_no_loss() -> None:
