@@ -1,0 +1,258 @@
+"""What the operator removes or changes is the very object that it decided about, as it was then:
+whatever happens between a look and the write that follows from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from mizar_core.names import ANNOTATION_DRAIN, FINALIZER_DRAIN, LABEL_IN_USE, shadow_name
+from mizar_core.planning.snapshot import ShadowView
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import Conflict
+from mizar_kube.kinds import GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
+from mizar_operator.budgets import Budgets
+from mizar_operator.live import StillUsed
+from mizar_operator.remove import Remover
+from stateful.harness import KEY, KINDS, Harness
+from stateful.memory_api import Write
+from stateful.model import Model
+from unit.operator.drained import GPU, Cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def _remover(cluster: Cluster) -> Remover:
+    client = cast(KubeClient, cluster.model.api)
+    return Remover(client, cluster.operator.caches, Budgets(client))
+
+
+def _before(
+    cluster: Cluster, verb: str, kind: Kind, change: Callable[[], None], monkeypatch: Any
+) -> None:
+    """Something happens right before the first such call arrives."""
+    call, left = getattr(cluster.model.api, verb), [change]
+
+    async def late(ref: Ref, *args: Any, **more: Any) -> Object:
+        if ref.kind == kind and left:
+            left.pop()()
+        return cast(Object, await call(ref, *args, **more))
+
+    monkeypatch.setattr(cluster.model.api, verb, late)
+
+
+def _replace(cluster: Cluster, obj: Object) -> None:
+    """Another object takes the name."""
+    obj["metadata"]["uid"] = "another"
+    cluster.model.api.touch(obj)
+
+
+def _is_whole(obj: Object) -> bool:
+    return "deletionTimestamp" not in obj["metadata"]
+
+
+def test_a_shadow_pod_that_took_the_name_meanwhile_is_not_deleted(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _before(cluster, "delete", SHADOW_POD, lambda: _replace(cluster, cluster.shadow), monkeypatch)
+    with pytest.raises(Conflict, match="uid"):
+        asyncio.run(_remover(cluster).delete(cluster.known))
+    assert _is_whole(cluster.shadow)
+
+
+@pytest.mark.parametrize("change", ["another pod", "the same, changed"])
+def test_a_pod_that_changed_meanwhile_is_not_deleted(
+    cluster: Cluster, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = cluster.pod
+
+    def changed() -> None:
+        if change == "another pod":
+            _replace(cluster, pod)
+        cluster.model.api.touch(pod)
+
+    _before(cluster, "delete", POD, changed, monkeypatch)
+    with pytest.raises(Conflict):
+        asyncio.run(_remover(cluster).delete(cluster.known))
+    assert _is_whole(pod)
+    assert _is_whole(cluster.shadow), "somebody has to look after the cards"
+
+
+def _without_pod(cluster: Cluster) -> ShadowView:
+    """The drained shadow pod is being deleted, and its pod is gone."""
+    cluster.model.api.remove(cluster.pod)
+    cluster.model.api.start_delete(cluster.shadow)
+    cluster.operator.sync(KINDS)
+    return cluster.known
+
+
+def test_a_finalizer_that_somebody_adds_meanwhile_stays(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = _without_pod(cluster)
+
+    def added() -> None:
+        cluster.shadow["metadata"]["finalizers"].append("example.com/theirs")
+        cluster.model.api.touch(cluster.shadow)
+
+    _before(cluster, "patch_merge", SHADOW_POD, added, monkeypatch)
+    with pytest.raises(Conflict, match="resourceVersion"):
+        asyncio.run(_remover(cluster).release(known))
+    assert cluster.shadow["metadata"]["finalizers"] == [FINALIZER_DRAIN, "example.com/theirs"]
+
+
+def test_only_our_finalizer_is_taken_off(cluster: Cluster) -> None:
+    cluster.shadow["metadata"]["finalizers"].append("example.com/theirs")
+    known = _without_pod(cluster)
+    asyncio.run(_remover(cluster).release(known))
+    assert cluster.shadow["metadata"]["finalizers"] == ["example.com/theirs"]
+
+
+def test_the_finalizer_stays_while_there_is_a_pod(cluster: Cluster) -> None:
+    """As a plan may not know that was made from a cache that had missed it."""
+    cluster.model.api.start_delete(cluster.shadow)
+    with pytest.raises(StillUsed, match="its pod is still there"):
+        asyncio.run(_remover(cluster).release(cluster.known))
+    assert cluster.shadow["metadata"]["finalizers"] == [FINALIZER_DRAIN]
+
+
+def test_the_finalizer_outlives_the_pod(cluster: Cluster) -> None:
+    """The pod goes by and by: until then it has its cards."""
+    asyncio.run(_remover(cluster).delete(cluster.known))
+    assert not _is_whole(cluster.pod)
+    cluster.operator.sync(KINDS)
+    cluster.operator.reconcile()
+    assert cluster.shadow["metadata"]["finalizers"] == [FINALIZER_DRAIN]
+    cluster.rounds(2)
+    assert cluster.model.api.find(SHADOW_POD, cluster.shadow["metadata"]["name"], "team-a") is None
+
+
+# Marks and annotations.
+
+
+@pytest.fixture
+def model() -> Model:
+    made = Model()
+    made.add_node("n1")
+    made.add_pool(idleTimeoutSeconds=60)
+    made.add_quota("team-a", [{"devices": 2, "min": 0, "max": 2}])
+    return made
+
+
+def _shadow(model: Model) -> Object:
+    (found,) = model.api.all(SHADOW_POD)
+    return found
+
+
+def _holder(model: Model) -> Object:
+    found = model.api.find(POD, _shadow(model)["metadata"]["name"], "team-a")
+    assert found is not None
+    return found
+
+
+def _serving(model: Model) -> Harness:
+    """An operator whose shadow pod serves share pod `one`."""
+    operator = Harness(model)
+    model.add_share("team-a", "one", GPU, 1)
+    for _ in range(5):
+        _round(model, operator)
+    return operator
+
+
+def _round(model: Model, operator: Harness) -> None:
+    model.schedule()
+    model.kubelet("n1")
+    model.agent("n1")
+    operator.sync(KINDS)
+    operator.reconcile()
+    model.tick(1)
+
+
+def _on_another_pod(model: Model, operator: Harness) -> Object:
+    """The metadata of a pod that takes the name before the operator writes what it has planned."""
+    operator.sync(KINDS)
+    pod = _holder(model)
+    pod["metadata"]["uid"] = "another"
+    assert isinstance(operator.reconcile(), Conflict)
+    return cast(Object, pod["metadata"])
+
+
+def test_a_drain_is_asked_for_of_the_pod_that_was_idle(model: Model) -> None:
+    operator = _serving(model)
+    share = model.api.find(POD, "one", "team-a")
+    assert share is not None
+    model.api.remove(share)
+    _round(model, operator)
+    model.tick(61)
+    assert ANNOTATION_DRAIN not in _on_another_pod(model, operator)["annotations"]
+
+
+def test_a_drain_is_called_off_of_the_pod_that_is_wanted(model: Model) -> None:
+    operator = _serving(model)
+    _holder(model)["metadata"]["annotations"][ANNOTATION_DRAIN] = model.api.now
+    assert ANNOTATION_DRAIN in _on_another_pod(model, operator)["annotations"]
+
+
+def test_the_pod_that_is_in_use_is_marked(model: Model) -> None:
+    operator = _serving(model)
+    assert _holder(model)["metadata"]["labels"].pop(LABEL_IN_USE) == "true"
+    assert LABEL_IN_USE not in _on_another_pod(model, operator)["labels"]
+
+
+def test_who_was_to_be_evicted_is_not_another_of_the_name(model: Model) -> None:
+    operator = _serving(model)
+    model.api.remove(_holder(model))
+    operator.sync(KINDS)
+    share = model.api.find(POD, "one", "team-a")
+    assert share is not None
+    share["metadata"]["uid"] = "another"
+    asked: list[Write] = []
+    model.api.before_write = lambda write: asked.append(write)
+    operator.reconcile()
+    assert not [one for one in asked if one[0] == "evict"]
+    assert _is_whole(share)
+
+
+# Objects that have our names.
+
+
+@pytest.mark.parametrize("kind", [SHADOW_POD, POD])
+def test_an_object_of_our_name_that_is_not_ours_is_left_alone(model: Model, kind: Kind) -> None:
+    operator = Harness(model)
+    quota = model.api.find(GPU_QUOTA, "quota", "team-a")
+    assert quota is not None
+    name = shadow_name(quota["metadata"]["uid"], 2, 0)
+    owner = {"kind": "GPUQuota", "name": "quota", "uid": "another", "apiVersion": "v1"}
+    meta = {"name": name, "namespace": "team-a", "ownerReferences": [owner]}
+    spec: Object = {"pool": "pool", "quota": "quota", "devices": 2, "cards": 1}
+    theirs = model.api.put(
+        {"apiVersion": kind.api_version, "kind": kind.name, "metadata": meta, "spec": spec}
+    )
+    version = theirs["metadata"]["resourceVersion"]
+    model.add_share("team-a", "one", GPU, 1)
+    operator.sync([POD] if kind == SHADOW_POD else [SHADOW_POD])
+    operator.caches.shares.observe(cast(Object, model.api.find(POD, "one", "team-a")))
+    error = operator.reconcile()
+    assert isinstance(error, Conflict)
+    assert "is in the way, and it is not of our making" in str(error)
+    assert theirs["metadata"]["resourceVersion"] == version
+    assert operator.caches.shadows.get(name, "team-a") is None or kind == POD
+    assert operator.caches.holders.get(name, "team-a") is None
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_another_pod_of_the_name_is_not_taken_for_a_shadow_pods(model: Model, cached: bool) -> None:
+    """Neither one that was heard of nor one that was looked for."""
+    operator = _serving(model)
+    _holder(model)["metadata"]["ownerReferences"][0]["uid"] = "another"
+    operator.sync(KINDS)
+    if not cached:
+        operator.caches.holders._store.keep_only([])
+    (seen,) = operator.snapshot(KEY).shadows
+    assert seen.pod is None

@@ -1,0 +1,150 @@
+"""Invariant 3: whether nobody uses a shadow pod is asked live, all of it, and what is found must be
+the shadow pod's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from mizar_core.names import ANNOTATION_DRAIN, EventReason
+from mizar_kube.client import KubeClient
+from mizar_kube.kinds import Object
+from mizar_operator.live import Certain, StillUsed, nobody_uses
+from unit.operator.drained import GPU, Cluster
+
+Change = Callable[[Cluster], None]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def _ask(cluster: Cluster, change: Change) -> Certain:
+    """The answer, when something has changed of which the caches have not heard."""
+    known = cluster.known
+    change(cluster)
+    client = cast(KubeClient, cluster.model.api)
+    return asyncio.run(nobody_uses(client, cluster.operator.caches, known))
+
+
+def _condition(shadow: Object, type: str, status: str, reason: str) -> None:
+    (found,) = (one for one in shadow["status"]["conditions"] if one["type"] == type)
+    found.update(status=status, reason=reason)
+
+
+def _holds(shadow: Object) -> None:
+    holder = {"namespace": "team-a", "name": "late", "container": "main"}
+    shadow["status"]["devices"][0]["holder"] = holder
+
+
+def _not_drained(cluster: Cluster) -> None:
+    _condition(cluster.shadow, "Draining", "False", "NotAsked")
+    cluster.pod["metadata"]["annotations"].pop(ANNOTATION_DRAIN, None)
+
+
+def _bound(cluster: Cluster) -> None:
+    cluster.model.add_share("team-a", "late", GPU, 1)
+    cluster.model._bind(cluster.find_pod("late"), "n1")
+
+
+def test_what_nobody_uses_is_found_with_both_its_objects(cluster: Cluster) -> None:
+    certain = _ask(cluster, lambda _: None)
+    assert certain == Certain(cluster.shadow, cluster.pod)
+
+
+MEANWHILE: dict[str, tuple[Change, str]] = {
+    "it was offered again": (
+        lambda one: one.pod["metadata"]["annotations"].pop(ANNOTATION_DRAIN),
+        "it has not been drained",
+    ),
+    "the node agent is at another drain": (
+        lambda one: _condition(one.shadow, "Draining", "Unknown", "InProgress"),
+        "it has not been drained",
+    ),
+    "somebody holds a device": (lambda one: _holds(one.shadow), "team-a/late uses it"),
+    "it is said to be in use": (
+        lambda one: _condition(one.shadow, "PodInUsing", "True", "Allocating"),
+        "a share pod uses it",
+    ),
+    "somebody was bound": (_bound, "team-a/late uses it"),
+    "one of two devices is elsewhere": (
+        lambda one: one.beside["status"]["devices"][0].pop("holder"),
+        "team-a/two uses it",
+    ),
+    "what had the devices is gone": (
+        lambda one: one.model.api.remove(one.beside),
+        "team-a/two uses it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "why"), MEANWHILE.values(), ids=MEANWHILE)
+def test_what_the_caches_do_not_know_counts(cluster: Cluster, change: Change, why: str) -> None:
+    """Also of a shadow pod that is drained by all that is known."""
+    with pytest.raises(StillUsed) as found:
+        _ask(cluster, change)
+    assert found.value.why.startswith(why)
+
+
+def _ended(cluster: Cluster) -> None:
+    cluster.pod["status"]["phase"] = "Failed"
+
+
+OUT_OF_USE: dict[str, Change] = {
+    "its pod is gone": lambda one: one.model.api.remove(one.pod),
+    "its pod has ended": _ended,
+    "its pod is being deleted": lambda one: one.model.api.start_delete(one.pod),
+    "it lost a card": lambda one: _condition(
+        one.shadow, "Ready", "False", str(EventReason.CARD_LOST)
+    ),
+}
+
+
+@pytest.mark.parametrize("change", OUT_OF_USE.values(), ids=OUT_OF_USE)
+def test_what_has_no_cards_any_more_need_not_be_drained(cluster: Cluster, change: Change) -> None:
+    """Nor could it be."""
+
+    def both(one: Cluster) -> None:
+        _not_drained(one)
+        change(one)
+
+    assert _ask(cluster, both).shadow == cluster.shadow
+
+
+@pytest.mark.parametrize("change", OUT_OF_USE.values(), ids=OUT_OF_USE)
+def test_who_uses_what_has_no_cards_any_more_still_counts(cluster: Cluster, change: Change) -> None:
+    """Its device IDs must not be another's while a container has them."""
+
+    def all_three(one: Cluster) -> None:
+        _not_drained(one)
+        _bound(one)
+        _holds(one.shadow)
+        change(one)
+
+    with pytest.raises(StillUsed, match="team-a/late uses it"):
+        _ask(cluster, all_three)
+
+
+def test_another_pod_of_the_name_is_not_its_pod(cluster: Cluster) -> None:
+    def replaced(one: Cluster) -> None:
+        one.pod["metadata"]["ownerReferences"][0]["uid"] = "another"
+
+    assert _ask(cluster, replaced) == Certain(cluster.shadow, None)
+
+
+def test_a_pod_that_is_no_shadow_pods_is_not_its_pod(cluster: Cluster) -> None:
+    def replaced(one: Cluster) -> None:
+        one.pod["metadata"]["labels"].clear()
+
+    assert _ask(cluster, replaced) == Certain(cluster.shadow, None)
+
+
+def test_another_shadow_pod_of_the_name_is_not_the_one(cluster: Cluster) -> None:
+    def replaced(one: Cluster) -> None:
+        one.shadow["metadata"]["uid"] = "another"
+
+    assert _ask(cluster, replaced) == Certain(None, cluster.pod)
