@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mizar_core.models import GPUPoolStatus
+from mizar_core.models import GPUPoolStatus, GPUQuota
 from mizar_core.names import EventReason, shadow_name
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import (
@@ -120,6 +120,29 @@ def test_a_name_that_is_taken_is_left_out() -> None:
     assert all(one.sequence > 0 for one in actions(CreateShadow, snapshot))
 
 
+def _going(of: GPUQuota) -> GPUQuota:
+    meta = of.metadata.changed(deletion_timestamp=NOW)
+    return of.model_copy(update={"metadata": meta})
+
+
+def test_a_quota_that_is_being_deleted_pays_for_nothing() -> None:
+    profiles = [{"devices": 2, "min": 1, "max": 2}]
+    going = _going(quota("team-a", profiles=profiles))
+    snapshot = small(quotas=(going,), shares=(waiting("p"),))
+    assert not actions(CreateShadow, snapshot)
+    with_another = replace(snapshot, quotas=(going, quota("team-a", "spare")))
+    assert [one.quota for one in actions(CreateShadow, with_another)] == ["spare"]
+
+
+def test_what_a_quota_that_is_being_deleted_has_goes_once_it_is_idle() -> None:
+    going = _going(quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}]))
+    idle, used = ready("shadow-2-idle"), ready("shadow-2-used", holders=(("team-a", "p"),))
+    snapshot = small(quotas=(going,), shadows=(idle, used))
+    assert [one.shadow[1] for one in actions(Drain, snapshot)] == ["shadow-2-idle"]
+    draining = replace(snapshot, shadows=(_draining(),), shares=(waiting("p"),))
+    assert not actions(CancelDrain, draining)
+
+
 # Where there is room.
 
 
@@ -147,6 +170,43 @@ def test_a_label_that_all_nodes_have_is_not_asked_for() -> None:
     snapshot = small(shares=(waiting("p", needs=EAST),))
     (made,) = actions(CreateShadow, snapshot)
     assert made.needs.selector == frozenset()
+
+
+@pytest.mark.parametrize("first", ["anywhere", "east"])
+def test_one_shadow_pod_serves_who_is_choosy_and_who_is_not(first: str) -> None:
+    """Made for the choosy one, whoever came first: made for the other it might land elsewhere."""
+    ages = {"anywhere": at(1), "east": at(1), first: at(9)}
+    shares = (
+        waiting("anywhere", created=ages["anywhere"]),
+        waiting("east", needs=EAST, created=ages["east"]),
+    )
+    nodes = (node("n1"), node("n2", "west"))
+    (made,) = actions(CreateShadow, small(nodes=nodes, shares=shares))
+    assert made.needs.selector == EAST.selector
+
+
+def test_as_few_shadow_pods_as_selectors_allow() -> None:
+    """Three for the east and three for the west, and two wherever there is room."""
+    nodes = (node("n1"), node("n2", "west"))
+    shares = (
+        *(waiting(f"a{i}") for i in range(2)),
+        *(waiting(f"e{i}", needs=EAST) for i in range(3)),
+        *(waiting(f"w{i}", needs=WEST) for i in range(3)),
+    )
+    made = actions(CreateShadow, small(nodes=nodes, shares=shares))
+    selectors = [one.needs.selector for one in made]
+    assert sorted(map(sorted, selectors)) == sorted(map(sorted, [EAST.selector, WEST.selector] * 2))
+
+
+def test_who_asks_for_much_is_placed_before_who_asks_for_little() -> None:
+    """3 + 1 and 3 + 1 devices, and not 1 + 1, 3 and 3."""
+    wide = "team-a.mizar.share/gpu.4"
+    shares = (
+        *(waiting(f"a{i}", 1, wide, created=at(9)) for i in range(2)),
+        *(waiting(f"b{i}", 3, wide) for i in range(2)),
+    )
+    quotas = (quota("team-a", profiles=[{"devices": 4, "max": 4}]),)
+    assert len(actions(CreateShadow, small(quotas=quotas, shares=shares))) == 2
 
 
 def test_a_pod_that_contradicts_the_pool_gets_nothing() -> None:
@@ -291,6 +351,41 @@ def test_nobody_is_drained_who_would_be_needed_at_once() -> None:
     assert not actions(Drain, snapshot)
 
 
+IMPATIENT = (quota("team-a", profiles=[{"devices": 2, "max": 4}], idleTimeoutSeconds=5),)
+
+
+def test_what_is_promised_stays_and_the_rest_goes() -> None:
+    """Two idle shadow pods; who waits needs a device of either."""
+    shadows = (ready("shadow-2-a"), ready("shadow-2-b"))
+    snapshot = small(quotas=IMPATIENT, shadows=shadows)
+    assert len(actions(Drain, snapshot)) == 2
+    assert len(actions(Drain, replace(snapshot, shares=(waiting("p"),)))) == 1
+    assert not actions(Drain, replace(snapshot, shares=(waiting("p", 2), waiting("q"))))
+
+
+def test_what_comes_soon_is_not_what_is_promised_now() -> None:
+    """The scheduler binds the pod at once; the devices that start are not there yet."""
+    shadows = (ready("shadow-2-a"), ready("shadow-2-b", ready=False, healthy=0))
+    snapshot = small(quotas=IMPATIENT, shadows=shadows)
+    assert actions(Drain, snapshot)
+    assert not actions(Drain, replace(snapshot, shares=(waiting("p"),)))
+
+
+def test_what_is_free_now_is_promised_to_who_waits_for_more_to_come() -> None:
+    shadows = (ready("shadow-2-a"), ready("shadow-2-b", ready=False, healthy=0))
+    snapshot = small(quotas=IMPATIENT, shadows=shadows, shares=(waiting("p", 3),))
+    assert not actions(Drain, snapshot)
+
+
+def test_what_is_promised_on_another_node_keeps_nothing_here() -> None:
+    nodes = (node("n1"), node("n2", "west"))
+    shadows = (ready("shadow-2-a"), ready("shadow-2-b", "n2"))
+    snapshot = small(
+        quotas=IMPATIENT, nodes=nodes, shadows=shadows, shares=(waiting("p", needs=WEST),)
+    )
+    assert [one.shadow[1] for one in actions(Drain, snapshot)] == ["shadow-2-a"]
+
+
 def test_the_quotas_own_timeout_counts() -> None:
     quotas = (quota("team-a", idleTimeoutSeconds=5),)
     assert actions(Drain, small(quotas=quotas, shadows=(ready(),)))
@@ -309,6 +404,41 @@ def test_a_drain_is_called_off_for_demand_even_when_it_is_done() -> None:
     snapshot = small(shadows=(_draining(draining=True, drained=True),), shares=(waiting("p", 2),))
     assert actions(CancelDrain, snapshot)
     assert not actions(DeleteShadow, snapshot)
+    assert not actions(CreateShadow, snapshot)
+
+
+WARM = quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}])
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_drain_is_called_off_for_the_minimum(drained: bool) -> None:
+    """Rather than to make another one beside it."""
+    snapshot = small(quotas=(WARM,), shadows=(_draining(draining=True, drained=drained),))
+    assert [one.shadow[1] for one in actions(CancelDrain, snapshot)] == ["shadow-2-aaaaa"]
+    assert not actions(CreateShadow, snapshot)
+    assert not actions(DeleteShadow, snapshot)
+
+
+def test_the_minimum_takes_no_more_drains_back_than_it_needs() -> None:
+    shadows = (_draining(name="shadow-2-a"), _draining(name="shadow-2-b"))
+    assert len(actions(CancelDrain, small(quotas=(WARM,), shadows=shadows))) == 1
+
+
+def test_no_other_quotas_drain_is_called_off_for_the_minimum() -> None:
+    spare = quota("team-a", "spare")
+    theirs = _draining(quota="spare", quota_uid="uid-team-a-spare")
+    snapshot = small(quotas=(WARM, spare), shadows=(theirs,))
+    assert not actions(CancelDrain, snapshot)
+    assert [one.quota for one in actions(CreateShadow, snapshot)] == ["quota"]
+
+
+def test_a_drain_goes_on_where_the_ceiling_leaves_the_minimum_no_card() -> None:
+    """The quota's one card is taken by what is in use."""
+    profiles = [{"devices": 2, "min": 1, "max": 2}, {"devices": 4, "max": 1}]
+    quotas = (quota("team-a", profiles=profiles, maxCards=2),)
+    wide = ready("shadow-4-wide", devices=4, holders=(("team-a", "p"),), idle_since=None)
+    snapshot = small(quotas=quotas, shadows=(_draining(), wide))
+    assert not actions(CancelDrain, snapshot)
     assert not actions(CreateShadow, snapshot)
 
 

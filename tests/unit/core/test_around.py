@@ -1,0 +1,112 @@
+"""Planning around what it fails for: what is left out the next time, and what is tried again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from mizar_core.planning import Plan, Snapshot, plan
+from mizar_core.planning.around import Around, Decide, plan_around
+from mizar_core.planning.set_aside import Name, Part, parts
+from mizar_core.planning.snapshot import PendingView
+from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
+
+PENDING = PendingView("team-z", "whole", "uid-whole", at(1), (("nvidia.com/gpu", 1),))
+SNAPSHOT = Snapshot(
+    pools=(pool(),),
+    quotas=(quota("team-a"),),
+    shadows=(ready(),),
+    shares=(waiting("p"), waiting("q")),
+    nodes=(node("n1"),),
+    pending=(PENDING,),
+)
+CHANGES: dict[Name, Any] = {
+    Name("Pod", ("team-a", "p"), "team-a.mizar.share/gpu.2"): waiting("p", 2),
+    Name("PendingPod", ("team-z", "whole")): replace(PENDING, created=at(2)),
+    Name("Node", ("", "n1")): node("n1", cards=8),
+    Name("ShadowPod", ("team-a", "shadow-2-aaaaa")): ready(healthy=1),
+    Name("GPUQuota", ("team-a", "quota")): quota("team-a", maxCards=1),
+    Name("GPUPool", ("", "pool")): pool(memoryScaling="1.5"),
+}
+FIELDS = {
+    "Pod": "shares",
+    "PendingPod": "pending",
+    "Node": "nodes",
+    "ShadowPod": "shadows",
+    "GPUQuota": "quotas",
+    "GPUPool": "pools",
+}
+NAMES = pytest.mark.parametrize("name", list(CHANGES), ids=lambda one: one.what)
+
+
+class Poisoned:
+    """A planner that fails for one part of the snapshot as it is there; counts that it did."""
+
+    def __init__(self, name: Name) -> None:
+        self.name = name
+        self.part = dict(parts(SNAPSHOT))[name]
+        self.failures = 0
+
+    def __call__(self, snapshot: Snapshot, now: datetime) -> Plan:
+        if dict(parts(snapshot)).get(self.name) == self.part:
+            self.failures += 1
+            raise ZeroDivisionError
+        return plan(snapshot, now)
+
+
+def _around(snapshot: Snapshot, decide: Decide, last: Around | None = None) -> Around:
+    steps = plan_around(snapshot, NOW, last.left_out if last else None, decide)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: Around = done.value
+            return found
+
+
+def _with(name: Name, part: Part) -> Snapshot:
+    """The snapshot with another part in the place of the first of its kind."""
+    field = FIELDS[name.what]
+    return replace(SNAPSHOT, **{field: (part, *getattr(SNAPSHOT, field)[1:])})
+
+
+@NAMES
+def test_what_is_as_it_was_is_left_out_without_a_try(name: Name) -> None:
+    decide = Poisoned(name)
+    first = _around(SNAPSHOT, decide)
+    assert set(first.left_out) == {name}
+    tried = decide.failures
+    assert tried > 0
+    again = _around(SNAPSHOT, decide, first)
+    assert (again.left_out, decide.failures) == (first.left_out, tried)
+
+
+@NAMES
+def test_what_has_changed_since_is_tried_again_at_once(name: Name) -> None:
+    decide = Poisoned(name)
+    changed = _with(name, CHANGES[name])
+    found = _around(changed, decide, _around(SNAPSHOT, decide))
+    assert not found.left_out
+    assert found.plan == plan(changed, NOW)
+
+
+@NAMES
+def test_what_is_gone_is_not_left_out_any_more(name: Name) -> None:
+    decide = Poisoned(name)
+    first = _around(SNAPSHOT, decide)
+    field = FIELDS[name.what]
+    gone = replace(SNAPSHOT, **{field: getattr(SNAPSHOT, field)[1:]})
+    assert not _around(gone, decide, first).left_out
+
+
+@NAMES
+def test_what_has_changed_and_fails_again_is_left_out_as_it_is_now(name: Name) -> None:
+    first = _around(SNAPSHOT, Poisoned(name))
+    decide = Poisoned(name)
+    changed = _with(name, CHANGES[name])
+    decide.part = CHANGES[name]
+    found = _around(changed, decide, first)
+    assert {one: part for one, (part, _) in found.left_out.items()} == {name: CHANGES[name]}
