@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mizar_core.device_ids import DeviceID
 from mizar_core.errors import CarveRefused
 from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.planning.carving import Carving, HeldCard, Stage
@@ -63,7 +64,22 @@ def _not_now(
         shared = sorted({card.uuid for card in other.cards} & set(uuids))
         if shared and not _is_out_of_use(other, view):
             return Pending("DevicesInUse", f"{shared[0]} is still carved for {'/'.join(other.key)}")
+    if stray := _stray(view, known):
+        return Pending("DevicesInUse", f"{stray} is still held, and nobody knows on which card")
     return None
+
+
+def _stray(view: View, known: Mapping[Key, Carving]) -> DeviceID | None:
+    """A device that somebody holds of a shadow pod that is gone and that nobody remembers, as when
+    an agent lost its memory: its card may be any."""
+    pods = view.pods or {}
+    keys = {device: (device.namespace, device.shadow) for device in view.holders()}
+    found = (
+        device
+        for device, key in keys.items()
+        if key not in known and (key not in pods or pods[key].ended)
+    )
+    return min(found, default=None)
 
 
 def _is_out_of_use(carving: Carving, view: View) -> bool:

@@ -157,6 +157,29 @@ class TestAdoption:
         assert other.key not in found.memory
         assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
 
+    def test_nothing_is_carved_while_a_device_is_held_that_nobody_knows(self) -> None:
+        """The agent has lost its memory, and the device's shadow pod is gone: a new one may have
+        got its very card."""
+        other = shadow("shadow-2-bbbbb")
+        claims = [card_claim(other.name), share_claim(D0)]
+        found = plan({}, view(1, [other, share()], claims))
+        assert listed(found) == {D0: False}
+        assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
+        found = plan(found.memory, view(2, [other], claims[:1]))
+        assert said(found, "Ready", other.key) == ("False", "NotAdvertised")
+
+    def test_held_devices_of_shadow_pods_that_are_there_are_known(self) -> None:
+        """After a restart without memory, in whatever order they are carved again."""
+        first, last = shadow("shadow-2-00000"), shadow("shadow-2-bbbbb")
+        claims = [
+            card_claim(first.name, card(3).uuid),
+            card_claim(),
+            card_claim(last.name, card(2).uuid),
+            share_claim(D0),
+        ]
+        found = plan({}, view(1, [first, shadow(), last, share()], claims))
+        assert set(found.memory) == {first.key, SHADOW, last.key}
+
 
 class TestHolders:
     def test_a_holder_is_reported_and_ends_idleness(self) -> None:
