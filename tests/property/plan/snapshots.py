@@ -1,4 +1,5 @@
-"""Snapshots as hypothesis draws them: every state that objects can be in, likely or not."""
+"""Snapshots as hypothesis draws them: every state that objects can be in, likely or not; and what
+snapshots are made of."""
 
 from __future__ import annotations
 
@@ -296,7 +297,7 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
 
 
 @st.composite
-def snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
+def wild_snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
     """One or two pools of a prefix, up to four quotas, three nodes, whatever else."""
     names = ["pool", "pool-2"][: draw(st.sampled_from([1, 1, 2]))]
     pools = [pool(name, **draw(_pools)) for name in names]
