@@ -9,7 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from mizar_core.names import ANNOTATION_DRAIN, FINALIZER_DRAIN, LABEL_IN_USE, shadow_name
+from mizar_core.names import (
+    ANNOTATION_CARVE,
+    ANNOTATION_DRAIN,
+    FINALIZER_DRAIN,
+    LABEL_IN_USE,
+    shadow_name,
+)
 from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict
@@ -197,6 +203,27 @@ def test_a_drain_is_called_off_of_the_pod_that_is_wanted(model: Model) -> None:
     operator = _serving(model)
     _holder(model)["metadata"]["annotations"][ANNOTATION_DRAIN] = model.api.now
     assert ANNOTATION_DRAIN in _on_another_pod(model, operator)["annotations"]
+
+
+def test_other_limits_are_told_to_the_pod_as_it_was_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's carve, written right before ours, is looked at before it is overwritten."""
+    (pool,) = cluster.model.pools()
+    pool["spec"]["memoryScaling"] = "1.5"
+    cluster.model.api.touch(pool)
+    cluster.operator.sync(KINDS)
+    pods = [cluster.pod, cluster.find_pod(cluster.beside["metadata"]["name"])]
+
+    def written() -> None:
+        for pod in pods:
+            pod["metadata"]["annotations"][ANNOTATION_CARVE] = "theirs"
+            cluster.model.api.touch(pod)
+
+    _before(cluster, "patch_merge", POD, written, monkeypatch)
+    assert isinstance(cluster.operator.reconcile(), Conflict)
+    told = [pod["metadata"]["annotations"][ANNOTATION_CARVE] for pod in pods]
+    assert "theirs" in told
 
 
 def test_the_pod_that_is_in_use_is_marked(model: Model) -> None:
