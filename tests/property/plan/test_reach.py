@@ -13,7 +13,9 @@ from property.plan.clusters import cluster
 from property.plan.snapshots import NOW
 from support.effort import times
 
-CLUSTERS = 300
+CLUSTERS = 200
+GIVEN = "its cards go to"
+"""Why a shadow pod is drained for somebody else."""
 OFTEN = {
     "CancelDrain",
     "CreateShadow",
@@ -52,9 +54,9 @@ def test_plans_have_all_that_there_is_in_them_and_the_properties_hold() -> None:
         snapshot = cluster(seed)
         actions = plan(snapshot, NOW).actions
         seen.update({name for one in actions for name in _names(one)})
-        drained = {one.shadow for one in actions if isinstance(one, Drain)}
+        given = {one.shadow for one in actions if isinstance(one, Drain) and GIVEN in one.why}
         revived = {one.shadow for one in actions if isinstance(one, CancelDrain)}
-        assert not drained & revived, f"cluster {seed}: {actions}"
+        assert not given & revived, f"cluster {seed}: somebody needs what was given away: {actions}"
         for holds in PROPERTIES:
             holds.hypothesis.inner_test(snapshot)  # type: ignore[attr-defined]
     assert not OFTEN - seen.keys(), seen

@@ -91,7 +91,7 @@ ACTIONS = (
 )
 
 
-AT_ONCE = 80
+AT_ONCE = 60
 """Walks of a test."""
 PARTS = times(1)
 
