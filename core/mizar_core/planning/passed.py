@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.fit import Needs, fits
 from mizar_core.planning.pots import Room, rooms
-from mizar_core.planning.snapshot import ShareView
+from mizar_core.planning.snapshot import ShadowView, ShareView
+from mizar_core.planning.stages import Stage
 
 # Long enough for a scheduler to have tried again with devices that have just come free.
 PATIENCE = timedelta(seconds=15)
@@ -32,7 +33,7 @@ class PassedOver:
         """The share pod, asking for none of the nodes that won't do."""
         nodes, since = self._occupied(share.groups), share.unschedulable_since
         if since is not None and since + PATIENCE <= self._draft.now:
-            nodes |= self._by(share.needs, share.count)
+            nodes |= self._by(share.needs, share.count) | self._before_a_drain(share, since)
         return replace(share, needs=replace(share.needs, not_on=nodes)) if nodes else share
 
     def _by(self, needs: Needs, count: int) -> frozenset[str]:
@@ -48,12 +49,35 @@ class PassedOver:
         since = free_since(self._draft, self._resource, node, count)
         return room.free >= count and since is not None and since + PATIENCE <= self._draft.now
 
+    def _before_a_drain(self, share: ShareView, refused: datetime) -> frozenset[str]:
+        """The nodes that had been passed over when their devices went out of use: to bring those
+        back would help nobody."""
+        return frozenset(
+            shadow.place or ""
+            for shadow in self._draining()
+            if shadow.devices >= share.count and _was_passed_over(shadow, refused)
+        )
+
+    def _draining(self) -> list[ShadowView]:
+        found = self._draft.of_resource(self._resource)
+        return [one for one in found if self._draft.stages[one.key] is Stage.DRAINING]
+
     def _occupied(self, groups: frozenset[str]) -> frozenset[str]:
         """The nodes where there is a pod of one of the groups."""
         if groups not in self._taken:
             bound = self._draft.bound_to(self._resource) if groups else ()
             self._taken[groups] = frozenset(one.node or "" for one in bound if one.groups & groups)
         return self._taken[groups]
+
+
+def _was_passed_over(shadow: ShadowView, refused: datetime) -> bool:
+    asked = shadow.pod.drain_asked if shadow.pod else None
+    return asked is not None and was_idle_while_refused(shadow, refused, asked)
+
+
+def was_idle_while_refused(shadow: ShadowView, refused: datetime, until: datetime) -> bool:
+    """Whether nobody used it for long enough until then, while somebody was refused."""
+    return shadow.idle_since is not None and max(shadow.idle_since, refused) + PATIENCE <= until
 
 
 def free_since(draft: Draft, resource: str, node: str, count: int) -> datetime | None:
@@ -72,3 +96,7 @@ def next_look(draft: Draft, resource: str, pot: Mapping[str, Room]) -> Iterator[
     for node, room in pot.items():
         for count in range(1, room.free + 1):
             yield (free_since(draft, resource, node, count) or draft.now) + PATIENCE
+    for shadow in draft.of_resource(resource):
+        first = free_since(draft, resource, shadow.place or "", 1)
+        if first is not None and shadow.idle_since is not None and shadow.idle_since > first:
+            yield shadow.idle_since + PATIENCE

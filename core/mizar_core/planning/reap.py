@@ -11,6 +11,7 @@ from mizar_core.planning.actions import DeleteShadow, Drain
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.lifecycle import retire
+from mizar_core.planning.passed import was_idle_while_refused
 from mizar_core.planning.pots import Placement
 from mizar_core.planning.snapshot import Key, ShadowView
 from mizar_core.planning.stages import UNPLACED, Stage
@@ -46,6 +47,7 @@ class Spare:
             for resource, outcome in outcomes.items()
             for node, left in outcome.placement.left_now.items()
         }
+        self._refused = _latest_refusals(outcomes)
 
     def has(self, shadow: ShadowView, beside: Iterable[ShadowView] = ()) -> bool:
         """Whether nobody needs the shadow pod's devices, were those `beside` it gone as well. On a
@@ -53,8 +55,16 @@ class Spare:
         node = self._draft.nodes.get(shadow.place or "")
         if node is None or not node.available:
             return True
+        if self._would_come_back(shadow):
+            return False
         others = sum(one.healthy for one in beside if _pot(one) == _pot(shadow))
         return self._left.get(_pot(shadow), 0) - others >= shadow.healthy
+
+    def _would_come_back(self, shadow: ShadowView) -> bool:
+        """Whether its drain would be called off for somebody whom the scheduler refuses its node,
+        since it is not idle for long enough to show that."""
+        refused = self._refused.get(_pot(shadow))
+        return refused is not None and not was_idle_while_refused(shadow, refused, self._draft.now)
 
     def take(self, shadow: ShadowView) -> None:
         """The shadow pod is drained."""
@@ -64,6 +74,17 @@ class Spare:
         """So many more devices of a resource are not needed on a node."""
         if pot in self._left:
             self._left[pot] += devices
+
+
+def _latest_refusals(outcomes: Mapping[str, Outcome]) -> dict[tuple[str, str], datetime]:
+    """Per resource and node, when the scheduler last began to refuse it to somebody who waits."""
+    latest: dict[tuple[str, str], datetime] = {}
+    for resource, outcome in outcomes.items():
+        for share in outcome.waiting:
+            if (since := share.unschedulable_since) is not None:
+                for node in share.needs.not_on:
+                    latest[resource, node] = max(since, latest.get((resource, node), since))
+    return latest
 
 
 def _pot(shadow: ShadowView) -> tuple[str, str]:

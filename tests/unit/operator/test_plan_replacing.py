@@ -12,6 +12,8 @@ from mizar_core.planning.snapshot import CardsOnNode, NodeView, PodView, ShadowV
 from property.plan.snapshots import NOW, at, quota, ready, waiting
 from support.planned import actions, satisfied, small
 
+GPU = "team-a.mizar.share/gpu.2"
+
 CARDS = "nvidia.com/gpu"
 FOUR = "team-a.mizar.share/gpu.4"
 ON_N1 = Needs(selector=frozenset({(HOSTNAME, "n1")}))
@@ -165,25 +167,48 @@ def test_once_for_each_who_waits() -> None:
     assert "QuotaExceeded" in {str(one.reason) for one in actions(EmitEvent, tried)}
 
 
-def test_one_on_a_node_that_the_scheduler_refuses_the_pod() -> None:
+REFUSED = waiting(
+    "p",
+    unschedulable="0/2 nodes are available: 1 Insufficient cpu.",
+    unschedulable_since=at(60),
+)
+
+
+def _refused(idle: int = 60, **parts: Any) -> Snapshot:
     """There is no cpu left beside the only shadow pod that the quota allows."""
-    refused = waiting(
-        "p",
-        unschedulable="0/2 nodes are available: 1 Insufficient cpu.",
-        unschedulable_since=at(60),
-    )
-    snapshot = _elsewhere(
-        shares=(refused,),
-        free_since={("team-a.mizar.share/gpu.2", "n2"): (at(60), at(60))},
-    )
-    assert _drained(snapshot) == ["shadow-2-there"]
-    web = tuple(replace(refused, name=f"p{i}", uid=f"uid-p{i}", owner="web") for i in range(4))
-    two = tuple(ready(f"shadow-2-{i}", "n2") for i in range(2))
-    times = {("team-a.mizar.share/gpu.2", "n2"): (at(60),) * 4}
-    more = replace(_elsewhere(most=2), shadows=two, shares=web, free_since=times)
+    given: dict[str, Any] = {
+        "shadows": (ready("shadow-2-there", "n2", idle_since=at(idle)),),
+        "shares": (REFUSED,),
+        "free_since": {(GPU, "n2"): (at(60), at(60))},
+    }
+    return _elsewhere(**{**given, **parts})
+
+
+def test_one_on_a_node_that_the_scheduler_refuses_the_pod() -> None:
+    assert _drained(_refused()) == ["shadow-2-there"]
+    web = tuple(replace(REFUSED, name=f"p{i}", uid=f"uid-p{i}", owner="web") for i in range(4))
+    two = tuple(ready(f"shadow-2-{i}", "n2", idle_since=at(60)) for i in range(2))
+    times = {(GPU, "n2"): (at(60),) * 4}
+    more = _refused(most=2, shadows=two, shares=web, free_since=times)
     assert len(_drained(more)) == 1, "nobody knows whether the next node will do"
-    alone = replace(snapshot, nodes=(_node("n2"),))
-    assert _drained(alone) == [], "there is no other node"
+    assert _drained(_refused(nodes=(_node("n2"),))) == [], "there is no other node"
+
+
+def test_its_drain_is_not_called_off_for_the_pod_that_it_was_no_use_to() -> None:
+    """While it drains, no device is free there that the scheduler could pass over."""
+    draining = replace(apply_plan(_refused(), plan(_refused(), NOW)), free_since={})
+    assert not actions(CancelDrain, draining)
+    fresh = waiting("p", unschedulable="Insufficient cpu", unschedulable_since=at(10))
+    other = replace(draining, shares=(fresh,), tried=frozenset())
+    assert len(actions(CancelDrain, other)) == 1, "nobody has refused this one the node for long"
+
+
+def test_one_that_was_used_just_now_is_given_time() -> None:
+    """Only one of its devices was free for long: that the scheduler refuses them all, it has not
+    shown yet, and nobody could tell once they are out of use."""
+    fresh = _refused(idle=5, shares=(replace(REFUSED, count=1),))
+    assert _drained(fresh) == []
+    assert plan(fresh, NOW).due == at(-10)
 
 
 def test_who_waits_comes_before_the_minimum() -> None:
