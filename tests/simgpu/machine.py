@@ -21,6 +21,7 @@ CLOCKS = {"real": 0, "manual": 1, "stepped": 2}
 # What an A100 says of itself; any of it can be given to create() by name.
 CARD_DEFAULTS = {
     "context_bytes": 300 * MIB,
+    "context_ns": 0,
     "module_bytes": 2 * MIB,
     "function_bytes": MIB // 16,
     "handles_load": 1,
@@ -236,8 +237,9 @@ class Machine:
         return Recording(self.admin, card, seconds)
 
     def watch(self, card: int, most: int) -> None:
-        """From now on, look at every allocation whether living processes hold more than `most`
-        bytes together; 0 ends it. Forgets what was seen before."""
+        """From now on, look at every allocation whether processes hold more than `most` bytes
+        together, those who die as well until the card has their memory back; 0 ends it. Who began
+        with SIMGPU_UNWATCHED is left out. Forgets what was seen before."""
         for field, value in (("watch_bytes", most), ("over_bytes", 0), ("over_count", 0)):
             self.admin.set_number(card, field, value)
 

@@ -30,6 +30,7 @@ static const struct field card_fields[] = {
     CARD_NUMBER(memory_bytes),
     CARD_NUMBER(reserved_bytes),
     CARD_NUMBER(context_bytes),
+    CARD_NUMBER(context_ns),
     CARD_NUMBER(module_bytes),
     CARD_NUMBER(function_bytes),
     CARD_NUMBER(handles_load),

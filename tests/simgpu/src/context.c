@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { MAGIC = 0x43545821, STACK = 64 };
 
@@ -26,13 +27,24 @@ static void close_context(CUcontext context) {
     sim_give(&driver.sim, context->card, context->charged);
 }
 
+/* The memory comes at some moment while it is made. */
+static bool take_cost(unsigned card) {
+    const struct sim_card *info = &driver.sim.state->cards[card];
+    uint64_t half = info->context_ns / 2;
+    struct timespec pause = {(time_t)(half / 1000000000), (long)(half % 1000000000)};
+    if (half) nanosleep(&pause, NULL);
+    bool taken = sim_take(&driver.sim, card, info->context_bytes);
+    if (half && taken) nanosleep(&pause, NULL);
+    return taken;
+}
+
 static CUresult open_context(CUdevice device, unsigned flags, unsigned version, CUcontext *made) {
     unsigned card = driver.card[device];
     uint64_t cost = driver.sim.state->cards[card].context_bytes;
     if (sim_card_lost(&driver.sim, card)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     CUcontext context = calloc(1, sizeof *context);
     if (!context) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!sim_take(&driver.sim, card, cost)) {
+    if (!take_cost(card)) {
         free(context);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -93,6 +93,7 @@ static bool claim_slot(struct sim *sim, int slot) {
     if (!lock_byte(sim->fd, F_SETLK, F_WRLCK, slot_locks + slot)) return false;
     if (!atomic_compare_exchange_strong(&process->state, &expected, SIM_SLOT_CLAIMED)) return false;
     process->pid = (uint32_t)getpid();
+    process->unwatched = getenv("SIMGPU_UNWATCHED") != NULL;
     forget_work(sim->state, slot);
     process->state = SIM_SLOT_LIVE;
     sim->slot = slot;

@@ -16,7 +16,7 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "SIMGPU1"
-#define SIM_LAYOUT 3u
+#define SIM_LAYOUT 4u
 
 enum {
     SIM_MAX_CARDS = 16,
@@ -47,6 +47,7 @@ struct sim_process {
     sim_u64 memory[SIM_MAX_CARDS];  /* bytes that cannot be moved off the card */
     sim_u64 managed[SIM_MAX_CARDS]; /* bytes that give way: managed memory */
     sim_u32 contexts[SIM_MAX_CARDS];
+    sim_u32 unwatched;                 /* a neighbour: what it holds is not watched */
     sim_u64 asked[SIM_MAX_CARDS];      /* ns of work given to the card, ever; see timeline.h */
     uint64_t inherited[SIM_MAX_CARDS]; /* ns of work done for the slot's earlier owners */
 };
@@ -84,6 +85,7 @@ struct sim_card {
     sim_u64 memory_bytes;
     sim_u64 reserved_bytes; /* what the driver keeps for itself */
     sim_u64 context_bytes;  /* what one context costs */
+    sim_u64 context_ns;     /* how long it takes to make one, of real time */
     sim_u64 module_bytes;   /* what a module's code takes as a whole, loaded at once ... */
     sim_u64 function_bytes; /* ... and one function's, loaded when it is needed */
     sim_u64 handles_load;   /* 1: it is needed when its handle is asked for; 0: when it is used */
@@ -96,7 +98,7 @@ struct sim_card {
     sim_u64 kernel_ns;           /* of kernels that don't say how long they take */
     sim_u64 link_bytes_per_us;   /* copies between host and card */
     sim_u64 memory_bytes_per_us; /* copies within the card */
-    sim_u64 watch_bytes;         /* tests ask whether living processes ever hold more; 0: nobody asks */
+    sim_u64 watch_bytes;         /* tests ask whether processes ever hold more together; 0: nobody asks */
     sim_u64 over_bytes, over_count; /* by how much at most, and how often */
     sim_u64 lost;                /* 1: fell off the bus */
     sim_u64 last_xid;            /* 0: healthy, as far as tests say */

@@ -47,10 +47,11 @@ static uint64_t held_by(const struct sim *sim, uint32_t slot, unsigned card) {
  * Who dies counts until he has let go of the driver, not until somebody has counted him out. What is
  * his is read again then: the one who lives in the slot may be another one by now, who has nothing.
  */
-static uint64_t held_by_the_living(const struct sim *sim, unsigned card) {
+static uint64_t held_by_the_watched(const struct sim *sim, unsigned card) {
     uint64_t held = 0;
     for (uint32_t slot = 0; slot < sim->state->slots_touched; slot++)
-        if (held_by(sim, slot, card) && sim_slot_alive(sim, (int)slot))
+        if (!sim->state->processes[slot].unwatched && held_by(sim, slot, card) &&
+            sim_slot_alive(sim, (int)slot))
             held += held_by(sim, slot, card);
     return held;
 }
@@ -62,10 +63,10 @@ static void watch(struct sim *sim, unsigned card) {
     if (!most) return;
     struct held held = held_on(sim->state, card);
     if (held.fixed + held.movable <= most) return;
-    uint64_t living = held_by_the_living(sim, card);
-    if (living <= most) return;
+    uint64_t watched = held_by_the_watched(sim, card);
+    if (watched <= most) return;
     info->over_count++;
-    if (living - most > info->over_bytes) info->over_bytes = living - most;
+    if (watched - most > info->over_bytes) info->over_bytes = watched - most;
 }
 
 void sim_move_managed(struct sim *sim, unsigned card, int64_t bytes) {
