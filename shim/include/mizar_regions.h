@@ -102,7 +102,7 @@ struct mizar_limits_card {
     uint32_t compute_mode;      /* MIZAR_COMPUTE_* */
     uint32_t core_share;        /* basis points of the card's time; ignored for COMPUTE_NONE */
     uint32_t priority;          /* 0 lowest; a borrower is paused for a higher one */
-    uint64_t context_bytes;     /* what a context costs on this card; 0: the shim measures it */
+    uint64_t context_bytes;     /* of a context on this card, as the agent learned; 0: the shim measures */
     uint8_t reserved[24];
 };
 

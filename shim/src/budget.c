@@ -62,10 +62,11 @@ static void correct(uint64_t *word, const struct terms *terms, int64_t more) {
 
 /* ---- terms ------------------------------------------------------------------------------------ */
 
+/* One that has not come to a new container yet has as long as one that fell silent. */
 bool budget_agent_lives(struct regions *regions, int card, uint64_t now) {
     struct process_card *own = &regions->process->cards[card];
     uint32_t beat = load32(&live_of(regions, card)->beat);
-    if (beat != load32(&own->beat)) {
+    if (beat != load32(&own->beat) || !load(&own->beat_at)) {
         __atomic_store_n(&own->beat, beat, __ATOMIC_RELAXED);
         store(&own->beat_at, now);
     }

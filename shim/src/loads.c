@@ -9,7 +9,6 @@
 #include "relax.h"
 #include "slots.h"
 #include "sys.h"
-#include "uses.h"
 
 #define UNKNOWN (32 * PAGE_BYTES)
 
@@ -116,11 +115,22 @@ static bool has_card(int *card) {
            *card != CARD_NONE;
 }
 
+static CUresult begin_late(struct load *load, enum alloc_kind kind) {
+    CUresult result = charge_here(&load->charge);
+    load->charge.alloc.kind = kind;
+    if (result != CUDA_SUCCESS) return result;
+    result = uses_begin_many(&load->use, load->charge.regions, MIZAR_CODE_PER_PAGE);
+    load->late = result == CUDA_SUCCESS;
+    load->measuring = load->late && begin_measuring(load);
+    return result;
+}
+
 CUresult loads_begin(struct load *load, enum alloc_kind kind, uint64_t image_bytes) {
     int card;
     *load = (struct load){.most = most_for(image_bytes)};
     CUresult result = shim_enter(&load->charge.regions);
     if (result != CUDA_SUCCESS || !has_card(&card)) return result;
+    if (uses_are_looked_after(load->charge.regions, card)) return begin_late(load, kind);
     result = charge_current(&load->charge, expected(card, load->charge.regions, load->most));
     load->charge.alloc.kind = kind;
     if (result != CUDA_SUCCESS) return result;
@@ -179,8 +189,28 @@ static CUresult settle(struct load *load, CUresult result, const void *handle, c
     return charge_settle(charge, result, key, undo ? undo : keep);
 }
 
+/* Beyond the page that room was kept for; 0 where it was not measured. */
+static uint64_t more_came(struct load *load) {
+    int64_t after;
+    if (!load->measuring || !measure(&load->charge, &after)) return 0;
+    uint64_t came = clamp(after - load->before, load->most);
+    return came > PAGE_BYTES ? came - PAGE_BYTES : 0;
+}
+
+/* What cannot be undone is there, and counted. */
+static CUresult end_late(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
+    const struct charge *charge = &load->charge;
+    uint64_t more = result == CUDA_SUCCESS ? more_came(load) : 0;
+    if (load->measuring) process_unlock(&charge->regions->process->load_lock);
+    result = uses_end(&load->use, result);
+    if (uses_admit(charge->regions, charge->alloc.card, more) || !undo) return result;
+    bool undone = undo(alloc_key(charge->alloc.kind, handle)) == CUDA_SUCCESS;
+    return undone ? CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
 CUresult loads_end(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
     struct charge *charge = &load->charge;
+    if (load->late) return end_late(load, result, handle, undo);
     if (!charge->reserved) return result;
     result = settle(load, result, handle, undo);
     uses_change_begun(charge->regions, charge->alloc.card, -1);

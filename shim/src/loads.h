@@ -3,11 +3,16 @@
  * card has less afterwards. Neighbours who take memory at that moment would be measured with it, so
  * no more is charged than an image of that size can well need; the rest is left to what NVML says
  * of the container.
+ *
+ * Where code comes when it is first used, little comes with the load. While there is a node agent, nothing is
+ * charged for it: room is kept as for a page of functions (uses.h), or for as much as was measured, until the
+ * agent has asked NVML.
  */
 #ifndef MIZAR_LOADS_H
 #define MIZAR_LOADS_H
 
 #include "charge.h"
+#include "uses.h"
 
 struct load {
     struct charge charge;
@@ -15,6 +20,8 @@ struct load {
     int64_t before; /* in use on the card beyond what the container knew of */
     uint32_t moves; /* of the container's account until then */
     bool measuring;
+    bool late; /* code comes when it is used */
+    struct use use;
 };
 
 /* Bytes of an image in memory (cubin, fat binary or PTX), and of a file; 0: not to be known. */

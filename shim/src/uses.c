@@ -61,6 +61,10 @@ static bool comes_late(void) {
     return mode == LAZY;
 }
 
+bool uses_are_looked_after(struct regions *regions, int card) {
+    return comes_late() && budget_agent_lives(regions, card, budget_now());
+}
+
 /* ---- room for it ------------------------------------------------------------------------------------ */
 
 /* The agent cannot know whether NVML tells of it. */
@@ -210,6 +214,20 @@ CUresult uses_begin_many(struct use *use, struct regions *regions, unsigned many
 
 void uses_remember(struct regions *regions, const void *work) {
     seen_add(&regions->process->uses, key_of(work), stacks_owner(regions, work));
+}
+
+bool uses_admit(struct regions *regions, int card, uint64_t bytes) {
+    unsigned uses = (unsigned)(pages_whole(bytes) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
+    if (!uses) return true;
+    uint64_t counted = count(regions, card, uses);
+    int waited = 0, mode = relax_begin();
+    bool fit = fits(regions, card, 0);
+    if (!fit) slots_settle(regions), charge_give_unused_back(regions, card);
+    while (!(fit = fit || fits(regions, card, 0)) && !is_seen(regions, card, counted) &&
+           waits_on(regions, card, &waited))
+        continue;
+    relax_end(mode);
+    return fit || fits(regions, card, 0);
 }
 
 /* ---- allocations ------------------------------------------------------------------------------------ */

@@ -43,6 +43,15 @@ void uses_change_begun(struct regions *regions, int card, int by);
 /* Code came with something that was charged already. */
 void uses_count(struct regions *regions, int card);
 
+/* Whether it comes when it is used, not as a whole with its module, and there is an agent to ask NVML. */
+bool uses_are_looked_after(struct regions *regions, int card);
+
+/*
+ * So much more may have come to the card: room is kept for it, until the agent has looked. False: it is more
+ * than there is room for, also after that look.
+ */
+bool uses_admit(struct regions *regions, int card, uint64_t bytes);
+
 /* Gives a charge back, and keeps room for so much code that may have come behind it: estimates.h. */
 void uses_release(struct regions *regions, int card, uint64_t bytes, uint64_t doubtful);
 

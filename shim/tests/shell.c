@@ -20,7 +20,8 @@
 #include "api.h"
 #include "check.h"
 
-static CUdeviceptr pointers[1000];
+enum { MOST = 1 << 20 };
+static CUdeviceptr pointers[MOST]; /* of all that was ever taken */
 static int live;
 static char **arguments;
 
@@ -59,6 +60,7 @@ static CUresult take(const char *way, CUdeviceptr *pointer, size_t bytes) {
 }
 
 static bool do_take(const char *way, size_t bytes) {
+    CHECK(live < MOST);
     CUresult result = take(way, &pointers[live], bytes);
     if (result >= 0) answer(result, result == CUDA_SUCCESS ? live++ : -1);
     return result >= 0;

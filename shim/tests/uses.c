@@ -18,6 +18,7 @@
 #define LIMIT (64 * MIB)
 #define PAGE (2 * MIB)
 #define PER_PAGE 4 /* uses that a page has room for */
+#define AGENT_IS_GONE (2000 * MS)
 
 static struct mizar_limits_live *live; /* what the agent says of card 0 */
 
@@ -459,12 +460,16 @@ static void imports_may_be_absent(void) {
     CHECK_IS(api_used(0), 0);
 }
 
-static void module(void) {
+static void load_module(uint64_t charged) {
     CUmodule loaded;
     fake.module_bytes = 4 * MIB;
     CHECK_IS(api.cuModuleLoadData(&loaded, ".version"), CUDA_SUCCESS);
-    CHECK_IS(api_used(0), 4 * MIB);
+    CHECK_IS(api_used(0), charged);
     CHECK_IS(api.cuModuleUnload(loaded), CUDA_SUCCESS);
+}
+
+static void module(void) {
+    load_module(0); /* the agent will find it */
 }
 
 static void small_array(void) {
@@ -509,13 +514,55 @@ static void what_is_made_and_ended_without_an_agent_is_not_lost(void) {
     CHECK_IS(launch_new(1), CUDA_SUCCESS);
     tell(0, counted());
     uint64_t left = 0;
+    module(); /* there was one */
+    pass(AGENT_IS_GONE);
     for (int i = 0; i < 100; i++) {
-        module();
+        load_module(4 * MIB);
         small_array();
         heap();
         if (!i) left = free_bytes(); /* the look may have missed what the context hides */
     }
     CHECK_IS(free_bytes(), left);
+}
+
+/* ---- modules, whose functions come later --------------------------------------------------------------- */
+
+static void what_comes_with_a_module_is_left_to_the_agent(void) {
+    CUmodule loaded;
+    fake.module_bytes = 1000 * MIB; /* a neighbour's, most likely */
+    CHECK_IS(launch_new(1), CUDA_SUCCESS);
+    tell(0, counted());
+    CHECK_IS(api.cuModuleLoadData(&loaded, ".version"), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+    CHECK_IS(free_bytes(), LIMIT - 3 * PAGE); /* what the module may have taken */
+    tell(PAGE, counted());
+    CHECK_IS(free_bytes(), LIMIT - 2 * PAGE); /* what it has */
+    CHECK_IS(api.cuModuleUnload(loaded), CUDA_SUCCESS);
+}
+
+static void a_module_without_room_is_unloaded_if_nvml_finds_it(void) {
+    CUmodule loaded;
+    fake.module_bytes = 2 * PAGE;
+    take(LIMIT - 2 * PAGE);
+    tell(0, counted());
+    begin_to_answer(PAGE + 1);
+    take(PAGE);
+    CHECK_IS(api.cuModuleLoadData(&loaded, ".version"), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuModuleLoadData], 1);
+    CHECK_IS(fake.calls[FAKE_cuModuleUnload], 1);
+    begin_to_answer(0);
+    tell(0, counted());
+    CHECK_IS(api.cuModuleLoadData(&loaded, ".version"), CUDA_SUCCESS);
+    CHECK_IS(fake.calls[FAKE_cuModuleUnload], 1);
+}
+
+static void a_module_has_room_kept_before_it_is_loaded(void) {
+    CUmodule loaded;
+    take(LIMIT - PAGE);
+    tell(0, counted());
+    CHECK_IS(launch_new(1), CUDA_SUCCESS);
+    CHECK_IS(api.cuModuleLoadData(&loaded, ".version"), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuModuleLoadData], 0);
 }
 
 /* ---- room for it ------------------------------------------------------------------------------------ */
@@ -654,6 +701,10 @@ static const struct test_case cases[] = {
     {"graphs_are_absent_until_they_are_launched", graphs_are_absent_until_they_are_launched},
     {"imports_may_be_absent", imports_may_be_absent},
     {"what_may_have_been_nothing_stays_until_a_look", what_may_have_been_nothing_stays_until_a_look},
+    {"what_comes_with_a_module_is_left_to_the_agent", what_comes_with_a_module_is_left_to_the_agent},
+    {"a_module_without_room_is_unloaded_if_nvml_finds_it",
+     a_module_without_room_is_unloaded_if_nvml_finds_it},
+    {"a_module_has_room_kept_before_it_is_loaded", a_module_has_room_kept_before_it_is_loaded},
     {"a_page_is_kept", a_page_is_kept},
     {"what_was_not_seen_yet_has_room", what_was_not_seen_yet_has_room},
     {"no_use_passes_the_limit", no_use_passes_the_limit},
