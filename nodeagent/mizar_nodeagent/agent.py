@@ -87,7 +87,8 @@ class Agent:
         self._hands.events.emit(_pod(owner), reason, message, warning=True, action="Start")
 
     def tell(self, owner: Owner, reason: str, message: str) -> None:
-        """Tell the owner of a pod what it has."""
+        """Tell the owner of a pod what it has, and see whether it should still have that."""
+        self.wake()
         self._hands.events.emit(_pod(owner), reason, message, action="Share")
 
     @property

@@ -26,6 +26,7 @@ from mizar_nodeagent.compute.steward import Container, Steward
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.allocate import Allocator
+from mizar_nodeagent.container.context_costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.container.follow import Follower
 from mizar_nodeagent.container.housekeeping import Housekeeping
 from mizar_nodeagent.container.inspection import Inspection
@@ -132,7 +133,8 @@ async def assembled(
 
     allocator = Allocator(mind, slots, config.card_access, time.monotonic, time.time, allocated)
     records = partial(checkpoint_file.read, config.plugin_dir)
-    gatekeeper = Gatekeeper(mind, slots, asking.ask, records, agent.tell, agent.complain)
+    contexts = ContextCosts(config.state_dir / CONTEXTS, mind, cards.context_bytes)
+    gatekeeper = Gatekeeper(mind, slots, asking.ask, records, agent.tell, agent.complain, contexts)
     answers = Answers(allocator, gatekeeper)
     latencies = Latencies(registry)
 
@@ -156,7 +158,7 @@ async def assembled(
     clearing = Clearing(config.state_dir, mind, slots, informer, asking, config.plugin_dir)
     inspection = Inspection(mind, slots, cards, steward.withhold, agent.complain)
     registry.register(Figures(config.node_name, mind, slots, plugins.connected, inspection))
-    follower = Follower(mind, slots, agent.tell, agent.complain)
+    follower = Follower(mind, slots, agent.tell, agent.complain, contexts.of)
     agent.attach(informer, asking, Hands(plugins, node, statuses, events, follower.follow))
 
     async with AsyncExitStack() as stack:
@@ -188,6 +190,7 @@ async def assembled(
                 sweep.run,
                 steward.serve,
                 inspection.run,
+                contexts.run,
             ),
         )
 

@@ -12,13 +12,15 @@ HARMLESS_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 
 @dataclass(frozen=True)
 class CardFacts:
-    """A card: `minor` numbers its device node, `problem` says why nobody should use it."""
+    """A card: `minor` numbers its device node, `problem` says why nobody should use it; `driver` is
+    the version of its driver."""
 
     uuid: str
     name: str
     memory_bytes: int
     minor: int
     problem: str = ""
+    driver: str = ""
 
 
 class CardSource(Protocol):
@@ -35,6 +37,10 @@ class CardSource(Protocol):
     async def workers(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
         """Who works on these cards: by UUID, the bytes of each process, by its PID on the node.
         A card that does not answer is left out. Raises CardsUnknown."""
+        ...
+
+    async def context_bytes(self, uuid: str) -> int:
+        """What a program's context costs on the card; 0: it cannot be told."""
         ...
 
 

@@ -19,6 +19,7 @@ from mizar_kube.informer import Informer
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.asking import Asking
 from mizar_nodeagent.container.collect import recorded, useless
+from mizar_nodeagent.container.context_costs import CONTEXTS
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import checkpoint_file
@@ -95,7 +96,7 @@ class Clearing:
         except OSError:
             return
         shutil.rmtree(self._folder / "lib", ignore_errors=True)
-        for file in self._folder.glob("*checkpoint.*"):
+        for file in (*self._folder.glob("*checkpoint.*"), self._folder / CONTEXTS):
             with suppress(OSError):
                 file.unlink()
 

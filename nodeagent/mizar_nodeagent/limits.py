@@ -50,14 +50,19 @@ def create_empty(path: Path) -> None:
 
 
 def write(
-    path: Path, identity: Identity, limits: Sequence[CardLimit], physical: Mapping[str, int]
+    path: Path,
+    identity: Identity,
+    limits: Sequence[CardLimit],
+    physical: Mapping[str, int],
+    contexts: Mapping[str, int] | None = None,
 ) -> None:
-    """Write the limits in place, under the sequence number. `physical`: bytes of each card.
+    """Write the limits in place, under the sequence number. `physical`: bytes of each card;
+    `contexts`: of a context on it, as far as that is known.
 
     Nothing is written when the file says so already. Raises RegionDamaged when the file has
     another size (it would be mapped by a shim that expects this one), OSError.
     """
-    body = _body(identity, limits, physical)
+    body = _body(identity, limits, physical, contexts or {})
     descriptor = open_promptly(path, os.O_RDWR)
     try:
         _replace(descriptor, _read_all(descriptor, path), body)
@@ -160,7 +165,12 @@ def _put_head(descriptor: int, seq: int, crc: int) -> None:
     os.pwrite(descriptor, bytes(head)[: regions.CRC_FROM], 0)
 
 
-def _body(identity: Identity, limits: Sequence[CardLimit], physical: Mapping[str, int]) -> bytes:
+def _body(
+    identity: Identity,
+    limits: Sequence[CardLimit],
+    physical: Mapping[str, int],
+    contexts: Mapping[str, int],
+) -> bytes:
     if len(limits) > regions.CARD_MAX:
         raise RegionDamaged(f"{len(limits)} cards: a container can have {regions.CARD_MAX}")
     region = Limits(
@@ -180,6 +190,7 @@ def _body(identity: Identity, limits: Sequence[CardLimit], physical: Mapping[str
         place.compute_mode = regions.COMPUTE_MODES[limit.compute_mode]
         place.core_share = limit.core_share
         place.priority = limit.priority
+        place.context_bytes = contexts.get(limit.uuid, 0)
     return bytes(region)[_BODY]
 
 

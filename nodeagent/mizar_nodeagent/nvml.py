@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pynvml
 
 from mizar_kube.logs import get_logger
+from mizar_nodeagent import context_probe
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.errors import CardsUnknown
 
@@ -53,6 +54,10 @@ class Nvml:
             return {}
         found = await self._run(lambda: {uuid: _workers(uuid) for uuid in uuids})
         return {uuid: workers for uuid, workers in found.items() if workers is not None}
+
+    async def context_bytes(self, uuid: str) -> int:
+        """By a context that is made there for a moment."""
+        return await context_probe.measure(self.workers, uuid)
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:
         """Tell each XID event, for ever; registers anew when NVML was started anew."""
@@ -130,6 +135,7 @@ def _card(handle: Any) -> CardFacts:
         name=_text(pynvml.nvmlDeviceGetName(handle)),
         memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
         minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
+        driver=_text(pynvml.nvmlSystemGetDriverVersion()),
     )
 
 

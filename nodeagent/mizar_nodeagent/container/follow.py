@@ -3,7 +3,7 @@ their cards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mizar_core.carve import CardLimit, Carve
@@ -71,11 +71,19 @@ class Follower:
     """Writes the limits of slots that are in use whenever they should be others. What an earlier
     agent had not come to, or had half written, is found by comparing with the files."""
 
-    def __init__(self, mind: Mind, slots: Slots, tell: Tell, complain: Complain) -> None:
+    def __init__(
+        self,
+        mind: Mind,
+        slots: Slots,
+        tell: Tell,
+        complain: Complain,
+        context_bytes: Callable[[str], int],
+    ) -> None:
         self._mind = mind
         self._slots = slots
         self._tell = tell
         self._complain = complain
+        self._context_bytes = context_bytes
         self._done: dict[str, Terms | _Loss] = {}
 
     def follow(self) -> None:
@@ -150,8 +158,14 @@ class Follower:
         assert owner is not None
         try:
             before = _read(slot)
-            wanted = grant(change.parts, priority_of(change.pod))
-            limits.write(slot.limits, _identity(slot, owner), wanted.cards, wanted.physical)
+            wanted = grant(change.parts, priority_of(change.pod), self._context_bytes)
+            limits.write(
+                slot.limits,
+                _identity(slot, owner),
+                wanted.cards,
+                wanted.physical,
+                wanted.contexts,
+            )
         except StartRefused as error:
             # It runs on with the limits that it has.
             self._refused(owner, error, alive)

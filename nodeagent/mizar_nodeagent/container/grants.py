@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mizar_core.carve import CardLimit, limits_for
@@ -24,10 +24,12 @@ Part = tuple[Carving, Sequence[DeviceID]]
 
 @dataclass(frozen=True)
 class Grant:
-    """A container's limits, one per card, and the bytes of each card by its UUID."""
+    """A container's limits, one per card; by its UUID the bytes of each card, and of a context on
+    it (0: not known)."""
 
     cards: tuple[CardLimit, ...]
     physical: Mapping[str, int]
+    contexts: Mapping[str, int]
 
 
 def by_shadow_pod(ids: Iterable[str]) -> list[list[DeviceID]]:
@@ -38,9 +40,11 @@ def by_shadow_pod(ids: Iterable[str]) -> list[list[DeviceID]]:
     return list(groups.values())
 
 
-def grant(parts: Iterable[Part], priority: int) -> Grant:
-    """What a container with these devices may take. Raises StartRefused where that cannot be
-    enforced."""
+def grant(
+    parts: Iterable[Part], priority: int, context_bytes: Callable[[str], int] = lambda _: 0
+) -> Grant:
+    """What a container with these devices may take. `context_bytes`: what a context costs on the
+    card of that UUID. Raises StartRefused where that cannot be enforced."""
     found: list[CardLimit] = []
     physical: dict[str, int] = {}
     for carving, devices in parts:
@@ -48,7 +52,7 @@ def grant(parts: Iterable[Part], priority: int) -> Grant:
             raise StartRefused(problem, EventReason.ISOLATION_NOT_ENFORCED)
         found.extend(replace(one, priority=priority) for one in _limits(carving, devices))
         physical.update({card.uuid: card.memory_bytes for card in carving.cards})
-    return Grant(tuple(found), physical)
+    return Grant(tuple(found), physical, {uuid: context_bytes(uuid) for uuid in physical})
 
 
 def priority_of(pod: Pod | None) -> int:

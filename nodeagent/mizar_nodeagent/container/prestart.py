@@ -13,6 +13,7 @@ from mizar_core.names import EventReason
 from mizar_kube.logs import bind, get_logger
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.container.collect import recorded
+from mizar_nodeagent.container.context_costs import ContextCosts
 from mizar_nodeagent.container.grants import (
     Grant,
     Part,
@@ -48,7 +49,8 @@ Complain = Callable[[Owner, str, str], None]
 @dataclass(frozen=True)
 class Gatekeeper:
     """`ask` gives who holds what now; `records`: the kubelet's own record, for what that leaves
-    out. `tell` and `complain` tell people, of what is well and what is not."""
+    out. `tell` and `complain` tell people, of what is well and what is not. `contexts`: what they
+    cost on each card."""
 
     mind: Mind
     slots: Slots
@@ -56,6 +58,7 @@ class Gatekeeper:
     records: Records
     tell: Tell
     complain: Complain
+    contexts: ContextCosts
 
     async def prestart(self, resource: str, ids: Sequence[str]) -> None:
         """Write the limits of the container that holds the devices. Raises NotYet, StartRefused."""
@@ -68,7 +71,7 @@ class Gatekeeper:
         try:
             check_same_card(self.mind, self._pod(owner.namespace, owner.pod), ids)
             parts = self._parts(owner, resource, ids, claims)
-            permitted = grant(parts, priority_of(self._pod(owner.namespace, owner.pod)))
+            permitted = await self._permitted(owner, parts)
             slots = self._slots_of(owner, resource, ids)
             _check_shim(parts, slots)
         except StartRefused as error:
@@ -81,6 +84,13 @@ class Gatekeeper:
             # Once for each container, however often it starts.
             note = granted(owner.container, parts, permitted)
             self.tell(owner, EventReason.DEVICE_GRANTED, note)
+
+    async def _permitted(self, owner: Owner, parts: list[Part]) -> Grant:
+        """Its limits. Only the first container on a model waits for what a context costs."""
+        priority = priority_of(self._pod(owner.namespace, owner.pod))
+        cards = {card.uuid for card in grant(parts, priority).cards}
+        await self.contexts.learn(sorted(cards))
+        return grant(parts, priority, self.contexts.of)
 
     def _owner(self, resource: str, ids: Sequence[str], claims: Claims) -> Owner:
         """The container, by what the kubelet tells; init containers only its record knows."""
@@ -180,7 +190,9 @@ class Gatekeeper:
         )
         try:
             usage.heal(slot.usage)
-            limits.write(slot.limits, identity, permitted.cards, permitted.physical)
+            limits.write(
+                slot.limits, identity, permitted.cards, permitted.physical, permitted.contexts
+            )
             self.slots.assign(slot, owner)
         except OSError as error:
             raise NotYet(f"the limits of slot {slot.name} cannot be written: {error}") from error

@@ -44,6 +44,9 @@ FOR_EVER_S = 3600.0
 QUICK = Patience(lowered=0.05, blocked=0.05, leaving=0.2, taken=0.05, farewell=0.01)
 
 
+CONTEXT_BYTES = 310 << 20
+
+
 class Cards:
     """Four cards; `tell` reports a fault."""
 
@@ -56,6 +59,9 @@ class Cards:
 
     async def workers(self, uuids: Collection[str]) -> dict[str, dict[int, int]]:
         return {}
+
+    async def context_bytes(self, uuid: str) -> int:
+        return CONTEXT_BYTES
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:
         self.tell = tell
@@ -313,6 +319,7 @@ async def test_who_asks_for_one_card_and_has_one_starts(world: World) -> None:
     await world.kubelet.allocate(SHARE, "main", RESOURCE, 2)
     held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
     assert limits.read(limits_of(held)).cards[0].memory_limit == 16 * GIB
+    assert limits.read(limits_of(held)).cards[0].context_bytes == CONTEXT_BYTES
 
 
 @pytest.mark.parametrize("compute", ["Hard", "Soft", "Weighted"])

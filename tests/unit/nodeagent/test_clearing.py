@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mizar_nodeagent import clearing
+from mizar_nodeagent.container.context_costs import CONTEXTS
 from mizar_nodeagent.kubelet import checkpoint_file, podresources
 from mizar_nodeagent.only_one import OnlyOne
 from support.waiting import PATIENCE_S, until
@@ -83,7 +84,7 @@ async def test_what_a_container_uses_stays_as_it_is(world: World) -> None:
     slot = await used(world)
     before = {path.name: path.read_bytes() for path in slot.iterdir() if path.name != "usage"}
     await world.stop_agent()
-    assert left(world) == {"checkpoint.json", "lib", "slots", f"slots/{slot.name}"}
+    assert left(world) == {"checkpoint.json", CONTEXTS, "lib", "slots", f"slots/{slot.name}"}
     after = {path.name: path.read_bytes() for path in slot.iterdir() if path.name != "usage"}
     assert after == before and (slot / "usage").is_file()
     assert {path.suffix for path in (world.config.state_dir / "lib").iterdir()} == {

@@ -254,7 +254,7 @@ def test_who_gets_less_is_limited_before_who_gets_more(
         write(path, who, *others)
 
     monkeypatch.setattr(limits, "write", noted)
-    Follower(mind, slots, lambda *told: None, lambda *told: None).follow()
+    Follower(mind, slots, lambda *told: None, lambda *told: None, lambda _: 0).follow()
     assert written == ["less", "more"]
     for slot in slots.all():
         assert limits.read(slot.limits).cards[0].memory_limit == 8 * GIB

@@ -1,0 +1,110 @@
+"""What a context costs on a card: learned once for each model and driver, by making one.
+
+A process in a container cannot measure it: what others on the card take or give back at that moment
+would be measured with it. So the agent does, and tells every slot
+(docs/adr/0020-a-contexts-cost-is-learned-once.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.files import write_atomically
+from mizar_nodeagent.mind import Mind
+
+log = get_logger(__name__)
+
+CONTEXTS: Final = "contexts.json"
+"""The file that keeps them, in the agent's folder."""
+VERSION: Final = 1
+EVERY_S: Final = 2.0
+RETRY_S: Final = 300.0
+"""After one could not be made: the card is full, say, or the agent has no libcuda."""
+
+Measure = Callable[[str], Awaitable[int]]
+"""Bytes of a context on the card of that UUID; 0 where it cannot be told."""
+
+
+class ContextCosts:
+    """Of cards that shadow pods hold. `path`: where they are kept."""
+
+    def __init__(
+        self,
+        path: Path,
+        mind: Mind,
+        measure: Measure,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._mind = mind
+        self._measure = measure
+        self._clock = clock
+        self._known = _load(path)
+        self._failed_at: dict[str, float] = {}
+        self._learning = asyncio.Lock()
+
+    def of(self, uuid: str) -> int:
+        """Bytes of a context on the card; 0: not known, so that containers have to measure."""
+        facts = self._mind.view.cards.get(uuid)
+        return self._known.get(_key(facts), 0) if facts else 0
+
+    async def run(self) -> None:
+        """Learn what there is to be learned of held cards, for ever."""
+        while True:
+            held = {card.uuid for one in self._mind.memory.values() for card in one.cards}
+            await self.learn(sorted(held))
+            await asyncio.sleep(EVERY_S)
+
+    async def learn(self, uuids: Iterable[str]) -> None:
+        """Of those cards' models, unless it is known or could not be told a while ago."""
+        for uuid in uuids:
+            async with self._learning:
+                facts = self._mind.view.cards.get(uuid)
+                if facts and not self.of(uuid) and self._may_try(uuid):
+                    await self._learn(facts)
+
+    def _may_try(self, uuid: str) -> bool:
+        return self._clock() >= self._failed_at.get(uuid, -math.inf) + RETRY_S
+
+    async def _learn(self, facts: CardFacts) -> None:
+        size = await self._measure(facts.uuid)
+        if not 0 < size < facts.memory_bytes:
+            self._failed_at[facts.uuid] = self._clock()
+            log.warning("what a context costs is not known", card=facts.uuid)
+            return
+        log.debug("a context was measured", memory_mib={facts.uuid: size >> 20})
+        self._known[_key(facts)] = size
+        try:
+            await asyncio.to_thread(write_atomically, self._path, _to_bytes(self._known))
+        except OSError as error:
+            log.error("what contexts cost cannot be kept", error=error)
+
+
+def _key(facts: CardFacts) -> str:
+    return f"{facts.driver}/{facts.name}"
+
+
+def _to_bytes(known: dict[str, int]) -> bytes:
+    return json.dumps({"version": VERSION, "contexts": known}, indent=1, sort_keys=True).encode()
+
+
+def _load(path: Path) -> dict[str, int]:
+    """Nothing where there is no such file, or a damaged one: it is learned again."""
+    try:
+        body = json.loads(path.read_bytes())
+        if body["version"] != VERSION:
+            raise ValueError(f"version {body['version']} instead of {VERSION}")
+        return {str(key): int(size) for key, size in body["contexts"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        log.error("what contexts cost is learned again", path=path, error=error)
+        return {}

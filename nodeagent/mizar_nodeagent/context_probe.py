@@ -1,0 +1,65 @@
+"""Makes a context on a card and asks NVML what it costs: NVML tells of each process by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from mizar_kube.logs import get_logger
+
+log = get_logger(__name__)
+
+WITHIN_S: Final = 10.0
+LOOK_S: Final = 0.05
+
+Workers = Callable[[Collection[str]], Awaitable[Mapping[str, Mapping[int, int]]]]
+"""As of a CardSource."""
+
+
+async def measure(workers: Workers, uuid: str) -> int:
+    """Bytes of a context on the card, when NVML has said the same twice; 0: it cannot be told."""
+    try:
+        async with asyncio.timeout(WITHIN_S), _context_on(uuid) as process:
+            return await _settled(workers, uuid, process.pid)
+    except (OSError, TimeoutError, EOFError) as error:
+        log.info("no context can be measured", card=uuid, error=repr(error))
+        return 0
+
+
+async def _settled(workers: Workers, uuid: str, pid: int) -> int:
+    before = 0
+    while True:
+        found = (await workers([uuid])).get(uuid, {}).get(pid, 0)
+        if found and found == before:
+            return found
+        before = found
+        await asyncio.sleep(LOOK_S)
+
+
+@asynccontextmanager
+async def _context_on(uuid: str) -> AsyncIterator[Process]:
+    """A process that has one and nothing else. Raises EOFError where it could not be made."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "mizar_nodeagent.first_context"),
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid},
+        stdin=PIPE,
+        stdout=PIPE,
+    )
+    try:
+        assert process.stdout
+        if not await process.stdout.readline():
+            raise EOFError("it says why on standard error")
+        yield process
+    finally:
+        await _end(process)
+
+
+async def _end(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.communicate()

@@ -1,0 +1,27 @@
+"""A program that makes the primary context of the only card that it sees, says so, and waits until
+its input ends: context_probe.py looks what that costs."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+
+def main() -> None:
+    """Exits with 1 and a sentence where there can be none."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        sys.exit(f"the driver cannot be loaded ({error}): NVIDIA_DRIVER_CAPABILITIES needs compute")
+    for function, *arguments in (
+        (cuda.cuInit, 0),
+        (cuda.cuDevicePrimaryCtxRetain, ctypes.byref(ctypes.c_void_p()), 0),
+    ):
+        if code := function(*arguments):
+            sys.exit(f"no context can be made: CUDA error {code}")
+    print("ready", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

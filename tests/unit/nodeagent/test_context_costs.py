@@ -1,0 +1,143 @@
+"""What a context costs on each model of card: learned once, kept, and told to every container."""
+
+import asyncio
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import simgpu
+from mizar_core.carve import CardLimit
+from mizar_nodeagent import context_probe, limits
+from mizar_nodeagent.container.context_costs import RETRY_S, ContextCosts
+from mizar_nodeagent.mind import Mind
+from support.waiting import PATIENCE_S
+from unit.nodeagent.makers import CARD, GIB, card, card_claim, shadow, view
+
+MIB = 1 << 20
+OTHER = card(2).uuid
+COST = 310 * MIB
+
+
+class Lab:
+    """A node whose cards' contexts cost `cost`; `asked`: on which cards one was made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "contexts.json"
+        self.mind = Mind()
+        self.cost, self.now = COST, 1000.0
+        self.asked: list[str] = []
+        self.measured = asyncio.Event()
+        self.see(driver="580.1")
+
+    def see(self, **changes: str) -> None:
+        facts = {one.uuid: replace(one, **changes) for one in (card(1), card(2))}
+        self.mind.think(view(1, [shadow()], [card_claim()], cards=facts))
+
+    def costs(self) -> ContextCosts:
+        """As an agent has them that begins now."""
+        return ContextCosts(self.path, self.mind, self._measure, lambda: self.now)
+
+    async def _measure(self, uuid: str) -> int:
+        await asyncio.sleep(0)
+        self.asked.append(uuid)
+        self.measured.set()
+        return self.cost
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+async def test_one_card_tells_for_all_of_its_model(lab: Lab) -> None:
+    costs = lab.costs()
+    assert costs.of(CARD) == 0
+    await asyncio.gather(costs.learn([CARD]), costs.learn([OTHER, CARD]))
+    assert (costs.of(CARD), costs.of(OTHER), lab.asked) == (COST, COST, [CARD])
+
+
+async def test_another_agent_knows_it_until_driver_or_model_is_another(lab: Lab) -> None:
+    await lab.costs().learn([CARD])
+    assert lab.costs().of(CARD) == COST
+    lab.see(driver="590.0")
+    assert lab.costs().of(CARD) == 0
+    lab.see(driver="580.1", name="NVIDIA H100")
+    assert lab.costs().of(CARD) == 0
+
+
+@pytest.mark.parametrize("cost", [0, -1, 16 * GIB])
+async def test_what_cannot_be_is_not_told_and_tried_again_later(lab: Lab, cost: int) -> None:
+    lab.cost, costs = cost, lab.costs()
+    await costs.learn([CARD, CARD])
+    assert (costs.of(CARD), lab.asked, lab.path.exists()) == (0, [CARD], False)
+    lab.cost, lab.now = COST, lab.now + RETRY_S
+    await costs.learn([CARD])
+    assert costs.of(CARD) == COST
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"version": 2, "contexts": {}}', '{"version": 1, "contexts": {"a": "b"}}'],
+)
+async def test_a_damaged_file_is_learned_again(lab: Lab, content: str) -> None:
+    lab.path.write_text(content)
+    costs = lab.costs()
+    await costs.learn([CARD])
+    assert (costs.of(CARD), lab.costs().of(CARD)) == (COST, COST)
+
+
+async def test_only_cards_that_shadow_pods_hold_are_touched(lab: Lab) -> None:
+    costs = lab.costs()
+    running = asyncio.create_task(costs.run())
+    await asyncio.wait_for(lab.measured.wait(), PATIENCE_S)
+    running.cancel()
+    assert lab.asked == [CARD]
+
+
+def test_the_limits_say_it(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    limits.create_empty(path)
+    who = limits.Identity("team-a", "share", "", "main", "s")
+    for contexts in ({CARD: COST}, {}):
+        limits.write(path, who, [CardLimit(CARD, GIB, 1, "Hard", "None")], {}, contexts)
+        assert limits.read(path).cards[0].context_bytes == contexts.get(CARD, 0)
+
+
+async def measured(machine: simgpu.Machine, uuid: str) -> int:
+    async def workers(uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
+        """As NVML tells."""
+        cards = [machine.card(one) for one in uuids]
+        return {card.uuid: {one.pid: one.memory for one in card.processes} for card in cards}
+
+    return await context_probe.measure(workers, uuid)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> simgpu.Machine:
+    made = simgpu.create(tmp_path / "machine", cards=2, context_bytes=COST)
+    for name, value in simgpu.environment(made.directory).items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+async def test_a_context_is_made_on_that_card_and_ended(machine: simgpu.Machine) -> None:
+    uuid = machine.cards[1].uuid
+    machine.admin.set_number(1, "context_bytes", COST + MIB)
+    assert await measured(machine, uuid) == COST + MIB
+    assert not machine.cards[1].processes
+
+
+async def test_a_full_card_tells_nothing(machine: simgpu.Machine) -> None:
+    card = machine.cards[0]
+    machine.admin.set_number(0, "memory_bytes", COST - MIB)
+    assert await measured(machine, card.uuid) == 0
+
+
+async def test_without_a_driver_nothing_is_told(
+    machine: simgpu.Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", os.devnull)
+    assert await measured(machine, machine.cards[0].uuid) == 0
