@@ -7,12 +7,12 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import simgpu
 from soak.container import HANG_S, Hang
-from unit.shim.agent import Agent
-from unit.shim.slot import BUILD, MIB, Card, Slot
+from support.node import Node
+from unit.shim.slot import BUILD, MIB
 
 LIMIT, CONTEXT = 200 * MIB, 20 * MIB
 FOR_EVER = 1_000_000_000
@@ -21,21 +21,15 @@ FOR_EVER = 1_000_000_000
 class LazyContainer:
     """One card, a limit of LIMIT, and the node agent. Use it as a context manager."""
 
-    def __init__(self, folder: Path, layout: dict[str, Any]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.machine = simgpu.create(folder / "machine", cards=1, context_bytes=CONTEXT)
-        self.slot = Slot(folder / "slot", layout)
-        self.slot.set_limits(Card(self.machine.cards[0].uuid, LIMIT, context_bytes=CONTEXT))
         self.machine.watch(0, LIMIT)
-        self._agent = Agent(self.slot, self.machine)
+        self._node = Node(folder / "node", self.machine, [LIMIT])
         self._running: list[subprocess.Popen[str]] = []
-        self._env = {
-            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
-            "MIZAR_DIR": str(self.slot.path),
-            **simgpu.environment(self.machine.directory),
-        }
 
     def __enter__(self) -> Self:
-        self._agent.__enter__()
+        self._node.__enter__()
+        self._env = self._node.container()
         return self
 
     def __exit__(
@@ -47,12 +41,12 @@ class LazyContainer:
         for process in self._running:
             process.kill()
             process.communicate()
-        self._agent.__exit__(kind, error, trace)
+        self._node.__exit__(kind, error, trace)
         self.machine.close()
 
     @property
     def over(self) -> int:
-        """Bytes by which living processes ever held more than the limit."""
+        """Bytes by which processes ever held more than the limit."""
         return self.machine.over(0)[0]
 
     def start(self, seed: int, uses: int = FOR_EVER, *how: str) -> None:
@@ -63,8 +57,6 @@ class LazyContainer:
         )
         assert process.stdin
         self._running.append(process)
-        # A container's processes live in it from the beginning: else nobody would see their code.
-        self._agent.adopt(process.pid)
         process.stdin.write("\n")
         process.stdin.flush()
 

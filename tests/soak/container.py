@@ -1,11 +1,10 @@
 """One container on one card, worked hard; the card's own account says whether the limit held."""
 
-import os
 import random
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -13,14 +12,18 @@ from types import TracebackType
 from typing import Self
 
 import simgpu
-from unit.shim.shell import OUT_OF_MEMORY, SUCCESS, Shell
-from unit.shim.slot import BUILD, MIB, Card, Slot, load_layout
+from mizar_nodeagent import limits, usage
+from support.node import Node
+from unit.shim.shell import SUCCESS, Shell
+from unit.shim.slot import BUILD, MIB
 
 LIMITS = (1024 * MIB, 640 * MIB)
 """Of each card."""
 CONTEXT = 20 * MIB
 PAGE = 2 * MIB
-COMPUTE_HARD, SHARE = 1, 50
+SHARE = 50
+CORE_SCALING = "8"  # for half of a card: it is carved in sixteen
+CHURN_MIB = 64
 NEAR, LOOK_S = 5.0, 0.25
 """Points by which a share may be off in a window of so many seconds: a machine that is busy with
 other things leaves the card idle at times."""
@@ -52,6 +55,8 @@ WAYS = {
     "contexts of old": 33,
     "modules": 34,
 }
+USABLE = 98
+"""Percent of a limit."""
 HANG_S = 30.0
 """Nothing may stand still for longer: the machine may be busy, so it is far above what is usual."""
 
@@ -82,38 +87,57 @@ class Truth:
     """After everybody but an idle process has died."""
 
     over: int
-    """Bytes by which living processes held more than the limit, since this was last asked."""
+    """Bytes by which processes held more than the limit, since this was last asked: those who died
+    as well, until the card had their memory back."""
     lost: int
-    """Bytes that the shim still counts and the card does not."""
+    """Bytes that the shim still counts and the card does not, ..."""
+    uncounted: int
+    """... and that are on the card and neither counted nor told by the node agent."""
     took_s: float
-    """Until the whole limit could be had again."""
+    """Until the whole limit could be had again: USABLE percent of it."""
+    usable: float
+    """Percent of a limit that a program had when it was told that there is no more, at worst."""
 
 
 class Container:
-    """Use it as a context manager. `survivor` lives all the time and saw everybody die."""
+    """Use it as a context manager. `survivor` lives all the time and saw everybody die. Limits come
+    from the node agent, as it is deployed; on the first card another container, the `neighbour`,
+    takes and frees memory all the time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, neighbour: bool = True) -> None:
         self.machine = simgpu.create(folder / "machine", cards=len(LIMITS), context_bytes=CONTEXT)
-        self.slot = Slot(folder / "slot", load_layout())
+        self._node = Node(folder / "node", self.machine, LIMITS, "Hard", CORE_SCALING)
         self._folder, self._serial = folder, count()
+        self._with_neighbour = neighbour
+        self._neighbour: int | None = None
         self._workers: list[Worker] = []
         self._done = self._over = 0  # operations of those who have ended; bytes over the limit
-        self._permit()
-        self._watch()
-        board = folder / "board"
-        board.write_bytes(bytes(BOARD_BYTES))
-        self.env = {
-            "PATH": os.environ["PATH"],
-            "CUDA_MODULE_LOADING": "EAGER",  # what is loaded later, the limit does not hold
-            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
-            "MIZAR_DIR": str(self.slot.path),
-            "SOAK_BOARD": str(board),
-            **simgpu.environment(self.machine.directory),
-        }
+        self.watch()
+        self._board = folder / "board"
+        self._board.write_bytes(bytes(BOARD_BYTES))
 
     def __enter__(self) -> Self:
-        self.survivor = Shell(self.env).__enter__()
+        with ExitStack() as stack:
+            stack.callback(self.machine.close)
+            stack.enter_context(self._node)
+            self.env = self._node.container(SOAK_BOARD=str(self._board))
+            self._slot = Path(self.env["MIZAR_DIR"])
+            if self._with_neighbour:
+                stack.callback(self._kill_all, [self._start_neighbour()])
+            self.survivor = stack.enter_context(Shell(self.env))
+            self._stack = stack.pop_all()
         return self
+
+    def _start_neighbour(self) -> subprocess.Popen[bytes]:
+        """shim/tests/tenant.c"""
+        command = [str(BUILD / "tests" / "tenant"), "churn", str(CHURN_MIB), "1"]
+        env = self._node.container(SIMGPU_UNWATCHED="1")
+        started = subprocess.Popen(command, env=env, stdout=subprocess.PIPE)
+        assert started.stdout
+        with started.stdout as said:
+            said.readline()
+        self._neighbour = started.pid
+        return started
 
     def __exit__(
         self,
@@ -121,8 +145,7 @@ class Container:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.survivor.__exit__(kind, error, trace)
-        self.machine.close()
+        self._stack.close()
 
     @property
     def operations(self) -> int:
@@ -131,15 +154,9 @@ class Container:
 
     def _permit(self, part: float = 1) -> None:
         """So much of each card's limit."""
-        cards = zip(self.machine.cards, LIMITS, strict=True)
-        self.slot.set_limits(
-            *(
-                Card(card.uuid, int(limit * part), 0, COMPUTE_HARD, SHARE * 100, 0, CONTEXT)
-                for card, limit in cards
-            )
-        )
+        self._node.permit([int(limit * part) for limit in LIMITS])
 
-    def _watch(self, part: float = 1) -> None:
+    def watch(self, part: float = 1) -> None:
         """From now on, whether more than so much of each limit is held."""
         for card, limit in enumerate(LIMITS):
             self._over = max(self._over, self.machine.over(card)[0])
@@ -184,9 +201,9 @@ class Container:
                 # they have begun by then ends within their next two operations.
                 self._let_everybody_work()
                 self._let_everybody_work()
-                self._watch(0.5)
+                self.watch(0.5)
                 self._let_work(chance.uniform(0.05, 0.2))
-                self._watch()
+                self.watch()
                 self._permit()
                 times += 1
         return times
@@ -315,27 +332,65 @@ class Container:
         """To be asked when nobody works: whether limit and account are right, and the whole limit
         can be had, by the survivor and by a new process."""
         began = time.monotonic()
-        self._take_all(self.survivor, CONTEXT)
+        usable = [self._usable(self.survivor)]
+        while usable[-1] < USABLE:
+            if time.monotonic() > began + HANG_S:
+                raise Hang(f"{usable[-1]:.1f} % of a limit can be had: {self._books()}")
+            time.sleep(LOOK_S)  # of who never stands still, the agent assumes the worst
+            usable.append(self._usable(self.survivor))
         took = time.monotonic() - began
         with Shell(self.env) as fresh:
-            self._take_all(fresh, 2 * CONTEXT)
-        self._take_all(self.survivor, CONTEXT)  # whoever is refused settles the dead
-        cards = self.machine.cards
-        lost = max(self.slot.used(card.index) - card.used for card in cards)
-        self._watch()
+            usable = [usable[-1], self._usable(fresh)]
+        usable.append(self._usable(self.survivor))  # whoever is refused settles the dead
+        lost, uncounted = self._account()
+        self.watch()
         over, self._over = self._over, 0
-        return Truth(over, lost, took)
+        return Truth(over, lost, uncounted, took, min(usable))
 
-    @staticmethod
-    def _take_all(shell: Shell, taken: int) -> None:
-        """All that the limit leaves of each card, not a page more, and back."""
-        for card, limit in enumerate(LIMITS):
-            used = shell("use", card)
-            given = shell("alloc", limit - taken)
-            more = shell("alloc", PAGE)
-            if (used.code, given.code, more.code) != (SUCCESS, SUCCESS, OUT_OF_MEMORY):
-                raise RuntimeError(f"card {card}, {used}, {limit - taken}: {given}, a page: {more}")
-            shell("free", given.detail)
+    def _usable(self, shell: Shell) -> float:
+        """Percent of a card's limit, at worst, that the container has when it can take no more."""
+        return min(self._take_all(shell, card) for card in range(len(LIMITS)))
+
+    def _take_all(self, shell: Shell, card: int) -> float:
+        """Down to the last page, and back."""
+        if (used := shell("use", card)).code != SUCCESS:
+            raise RuntimeError(f"card {card} cannot be used: {used}")
+        given, size = [], LIMITS[card]
+        while size >= PAGE:
+            taken = shell("alloc", size)
+            if taken.code == SUCCESS:
+                given.append(taken.detail)
+            else:
+                size //= 2
+        usable = 100 * self._held(card) / LIMITS[card]
+        for one in given:
+            shell("free", one)
+        return usable
+
+    def _held(self, card: int) -> int:
+        """Bytes that the card holds for the container."""
+        processes = self.machine.cards[card].processes
+        return sum(one.memory for one in processes if one.pid != self._neighbour)
+
+    def _books(self) -> list[str]:
+        """What account, agent and card say, for people."""
+        region = limits.read(self._slot / "limits")
+        use = usage.survey(self._slot / "usage", len(LIMITS))
+        return [
+            f"card {card}: {use.holdings[card]}, {use.cards[card].code_uses} uses; told "
+            f"{region.live[card].unaccounted_bytes}, {region.live[card].code_seen} seen; on the "
+            f"card {self._held(card)} of {self.machine.cards[card].processes}"
+            for card in range(len(LIMITS))
+        ]
+
+    def _account(self) -> tuple[int, int]:
+        """Over all cards the most that is lost, and that is uncounted. The dead are settled."""
+        region, lost, uncounted = limits.read(self._slot / "limits"), [], []
+        for card, use in enumerate(usage.read(self._slot / "usage", len(LIMITS))):
+            beyond = use.bytes - self._held(card)
+            lost.append(max(0, beyond))
+            uncounted.append(max(0, -beyond - region.live[card].unaccounted_bytes))
+        return max(lost), max(uncounted)
 
 
 def _has_done_two(worker: Worker, before: list[int]) -> bool:

@@ -16,7 +16,7 @@ USES = {1: 150, 3: 60}
 
 @pytest.fixture
 def container(tmp_path: Path, layout: dict[str, Any]) -> Iterator[LazyContainer]:
-    with LazyContainer(tmp_path, layout) as made:
+    with LazyContainer(tmp_path) as made:
         yield made
 
 

@@ -1,0 +1,215 @@
+"""The node agent's part in containers' lives, in a process of its own as on a node: it permits
+containers to start, inspects them and deals out time, by NVML. There is no kubelet and no API
+server: what these would tell is made up. See node.py, which starts it and talks to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mizar_core.carve import Carve
+from mizar_core.models import Isolation
+from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.compute.steward import Container, Steward
+from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container.context_costs import CONTEXTS, ContextCosts
+from mizar_nodeagent.container.follow import Follower
+from mizar_nodeagent.container.inspection import Inspection
+from mizar_nodeagent.container.prestart import Gatekeeper
+from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.kubelet.claims import Claims
+from mizar_nodeagent.main import SWITCH_S
+from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.nvml import Nvml
+from mizar_nodeagent.pods import Pod
+from unit.nodeagent.makers import card_claim, carve, shadow, share, share_claim, view
+
+DEVICES = 16
+RESOURCE = f"team-a.mizar.share/gpu.{DEVICES}"
+
+
+@dataclass
+class Residents:
+    """Who lives in which container, as /proc tells on a node: here, whoever has its slot as
+    MIZAR_DIR. A CardSource, which writes down whomever NVML tells of."""
+
+    nvml: Nvml
+    proc: Path
+    containers: dict[str, str] = field(default_factory=dict)
+    """What `cgroup` says in the container whose slot is that folder."""
+
+    async def read(self) -> Mapping[str, CardFacts]:
+        return await self.nvml.read()
+
+    async def faults(self, tell: Any) -> None:
+        await self.nvml.faults(tell)
+
+    async def context_bytes(self, uuid: str) -> int:
+        return await self.nvml.context_bytes(uuid)
+
+    async def workers(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
+        found = await self.nvml.workers(uuids)
+        for pid in {pid for workers in found.values() for pid in workers}:
+            self._write_down(pid)
+        return found
+
+    def _write_down(self, pid: int) -> None:
+        folder = self.proc / str(pid)
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            for name in ("stat", "status"):
+                (folder / name).symlink_to(f"/proc/{pid}/{name}")
+        (folder / "cgroup").write_text(self.containers.get(_slot_of(pid), "0::/\n"))
+
+
+def _slot_of(pid: int) -> str:
+    with suppress(OSError):
+        for one in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if one.startswith(b"MIZAR_DIR="):
+                return one.partition(b"=")[2].decode()
+    return ""
+
+
+class NodeAgent:
+    """Put together as mizar_nodeagent.app does it. Each card is held by a shadow pod of its own."""
+
+    def __init__(self, folder: Path, library: Path, how: Isolation, core_scaling: str) -> None:
+        self._cards = Residents(Nvml(), folder / "proc")
+        slots = Slots(folder / "slots", shim_install.install(library, folder))
+        slots.load(time.time())
+        self._mind, self._slots = Mind(), slots
+        self._how, self._core_scaling = how, core_scaling
+        self._shadows: dict[str, tuple[str, int]] = {}  # a card, bytes of a device
+        self._shares: dict[str, Pod] = {}
+        contexts = ContextCosts(folder / CONTEXTS, self._mind, self._cards.context_bytes)
+        self._gatekeeper = Gatekeeper(
+            self._mind, slots, self._ask, tuple, _nothing, _nothing, contexts
+        )
+        self._follower = Follower(self._mind, slots, _nothing, _nothing, contexts.of)
+
+    async def start(self, memory: Mapping[str, int]) -> None:
+        """`memory`: bytes of a device of each card."""
+        self._facts = await self._cards.read()
+        self._shadows = {
+            f"shadow-{DEVICES}-{number}": (uuid, size)
+            for number, (uuid, size) in enumerate(memory.items())
+        }
+        self._think()
+        self._loop = asyncio.get_running_loop()
+        self._steward = Steward(
+            lambda: [Container(one.name, one.limits, one.usage) for one in self._slots.all()],
+            new_code=self._look_soon,
+        )
+        self._inspection = Inspection(
+            self._mind,
+            self._slots,
+            self._cards,
+            self._steward.withhold,
+            _nothing,
+            self._cards.proc,
+        )
+
+    def _look_soon(self) -> None:
+        self._loop.call_soon_threadsafe(self._inspection.hurry)
+
+    async def run(self) -> None:
+        """For ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._steward.serve())
+            group.create_task(self._inspection.run())
+
+    async def container(self) -> Path:
+        """One more, with a device of each shadow pod: its slot, when it may start."""
+        number = len(self._shares)
+        uid = f"12345678-1234-1234-1234-{number:012d}"
+        identity = f"{number:064x}"
+        pod = share(f"share-{number}", uid=uid, container_ids=((identity, "main"),))
+        self._shares[pod.name] = pod
+        ids = self._ids(number)
+        slot = self._slots.create(RESOURCE, ids, time.time())
+        self._cards.containers[str(slot.folder)] = f"0::/kubepods/pod{uid}/{identity}\n"
+        self._think()
+        await self._gatekeeper.prestart(RESOURCE, ids)
+        return slot.folder
+
+    def permit(self, memory: Mapping[str, int]) -> None:
+        """The quota says now that a device of each card has so many bytes."""
+        self._shadows = {name: (uuid, memory[uuid]) for name, (uuid, _) in self._shadows.items()}
+        self._think()
+        self._follower.follow()
+
+    def _ids(self, number: int) -> list[str]:
+        return [f"team-a/{name}-{number}" for name in self._shadows]
+
+    async def _ask(self) -> Claims:
+        return Claims(tuple(self._claims()), time.monotonic())
+
+    def _claims(self) -> Iterator[Any]:
+        for name, (uuid, _) in self._shadows.items():
+            yield card_claim(name, uuid)
+        for number, name in enumerate(self._shares):
+            yield share_claim(*self._ids(number), pod=name, resource=RESOURCE)
+
+    def _think(self) -> None:
+        pods = [shadow(name, carve=self._carve(size)) for name, (_, size) in self._shadows.items()]
+        now = time.monotonic()
+        self._mind.think(
+            view(now, [*pods, *self._shares.values()], self._claims(), cards=self._facts)
+        )
+
+    def _carve(self, memory: int) -> Carve:
+        return carve(
+            resource=RESOURCE,
+            devices=DEVICES,
+            memory=memory,
+            core_scaling=self._core_scaling,
+            isolation=self._how,
+        )
+
+
+def _nothing(*_: object) -> None: ...
+
+
+async def _obey(agent: NodeAgent) -> None:
+    """A command in each line of the input, an answer to each."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        command = json.loads(line)
+        if command["do"] == "container":
+            answer = str(await agent.container())
+        else:
+            agent.permit(command["memory"])
+            answer = ""
+        print(answer, flush=True)
+
+
+async def _main(given: Mapping[str, Any]) -> None:
+    agent = NodeAgent(
+        Path(given["folder"]),
+        Path(given["library"]),
+        Isolation(compute=given["compute"]),
+        given["core_scaling"],
+    )
+    await agent.start(given["memory"])
+    running = asyncio.create_task(agent.run())
+    print("", flush=True)
+    done, _ = await asyncio.wait(
+        [running, asyncio.create_task(_obey(agent))], return_when=asyncio.FIRST_COMPLETED
+    )
+    for one in done:
+        one.result()
+
+
+if __name__ == "__main__":
+    sys.setswitchinterval(SWITCH_S)
+    asyncio.run(_main(json.loads(sys.argv[1])))

@@ -1,0 +1,43 @@
+"""Limits of memory as they are deployed: nobody tells the shim anything but the node agent, which
+is a process of its own and knows only what NVML tells. Beside the container a neighbour takes and
+gives back memory all the time, contexts take their time, and code comes when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from soak.crowd import Crowd
+from support.effort import times
+
+from .slot import MIB
+
+LIMIT = 1024 * MIB
+USABLE = 98
+"""Percent of the limit, at least, that programs have when they are told that there is no more."""
+
+
+@pytest.fixture
+def crowd(tmp_path: Path, layout: dict[str, Any]) -> Iterator[Crowd]:
+    with Crowd(tmp_path, LIMIT) as made:
+        yield made
+
+
+@pytest.mark.parametrize("functions", [0, 60])
+def test_processes_that_start_at_once_have_the_limit_and_no_more(
+    functions: int, crowd: Crowd
+) -> None:
+    for _ in range(times(3)):
+        usable = crowd.start_at_once(2, functions)
+        assert (crowd.over, usable >= USABLE) == (0, True), usable
+        crowd.end()
+
+
+def test_what_the_dead_had_the_living_can_have(crowd: Crowd) -> None:
+    crowd.start_at_once(2, 20)
+    crowd.kill_one()
+    usable = crowd.take_all()
+    assert (crowd.over, usable >= USABLE) == (0, True), usable
