@@ -1,15 +1,19 @@
 /*
- * What the calls cost on a driver that does nothing: `overhead WORK [COUNT]` prints nanoseconds per
- * call (or pair of calls), the smallest of several rounds. Run it bare and with the shim, side by
+ * What the calls cost on a driver that does nothing: `overhead WORK [COUNT]` prints nanoseconds of a
+ * processor per call (or pair of calls), the mean of several rounds. Run it bare and with the shim, side by
  * side; the difference is the shim's. WORK is
- *     alloc, async       a pair of allocation and free
+ *     alloc THREADS, async   a pair of allocation and free
  *     live COUNT         the same with COUNT other allocations
  *     idle COUNT         the same with COUNT other processes that hold memory
  *     meminfo            cuMemGetInfo
  *     copy               an asynchronous copy
  *     wait               a copy that is waited for
- *     launch THREADS     a kernel's launch, in threads with a stream each
+ *     launch THREADS FUNCTIONS STREAMS SHAPES KERNEL_NS
+ *                        a kernel's launch, in threads with so many streams each; of so many functions in
+ *                        turn, each in so many shapes, that take so long
  *     starts COUNT       processes up to their first allocation, in seconds
+ *     call, add, swap, probe   what nothing of this can do without: an indirect call, an uncontended atomic
+ *                        addition, a 128-bit compare-and-swap, a probe of a hash table
  */
 #include <pthread.h>
 #include <signal.h>
@@ -24,6 +28,8 @@
 
 #include "api.h"
 #include "check.h"
+#include "numbers.h"
+#include "wide.h"
 
 #define ROUNDS 400
 
@@ -70,16 +76,47 @@ static void copy_and_wait(int count) {
     for (int i = 0; i < count; i++) api.cuMemcpyDtoH_v2(host, 1 << 20, sizeof host);
 }
 
-static double best_of(work_function *work, int count) {
-    double best = 1e18;
+static double mean_of(work_function *work, int count) {
     work(count);
-    for (int round = 0; round < ROUNDS; round++) {
-        uint64_t start = now_ns();
-        work(count);
-        double each = (double)(now_ns() - start) / count;
-        if (each < best) best = each;
+    uint64_t start = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    for (int round = 0; round < ROUNDS; round++) work(count);
+    return (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / count / ROUNDS;
+}
+
+/* ---- what a call cannot do without ---- */
+
+enum { TABLE_BITS = 16 };
+
+static void nothing(void) {
+    __asm__ volatile("");
+}
+
+static void call(int count) {
+    void (*volatile function)(void) = nothing;
+    for (int i = 0; i < count; i++) function();
+}
+
+static void add(int count) {
+    static uint64_t word;
+    for (int i = 0; i < count; i++) __atomic_fetch_add(&word, 1, __ATOMIC_SEQ_CST);
+}
+
+static void swap_wide(int count) {
+    static _Alignas(16) struct wide word;
+    for (int i = 0; i < count; i++)
+        wide_swap(&word, word, (struct wide){word.lo + 1, word.hi});
+}
+
+/* The keys are allocations' addresses, each of which needs the one before. */
+static void probe(int count) {
+    static struct { uint64_t key, value; } table[1 << TABLE_BITS];
+    uint64_t key = 0;
+    for (int i = 0; i < count; i++) {
+        uint64_t place = scattered(key, TABLE_BITS);
+        __asm__ volatile("" : : "r"(table) : "memory"); /* who knows what is in it */
+        key = (table[place].key == key ? table[place].value : 0) + ((uint64_t)i << 21);
     }
-    return best;
+    __asm__ volatile("" : : "r"(key));
 }
 
 /* A process with memory of its own, until this one ends. */
@@ -114,12 +151,18 @@ static void live_allocations(int count) {
  * the card it looks busy all through a round: pauses keep it within its share, so that no launch
  * has to wait.
  */
-enum { LAUNCH_ROUNDS = 10, LAUNCHES_ALL = 1600000, FUNCTIONS = 16, THREADS_MAX = 64 };
-#define PAUSE_US 60000
+enum { LAUNCHES_ALL = 1600000, FUNCTIONS_MAX = 4096, STREAMS_MAX = 8, THREADS_MAX = 64 };
+
+/* Kernels that take time: so many that the card is done with them before the next round. */
+enum { LAUNCHES_TAKING_TIME = 2000, ROUNDS_TAKING_TIME = 50 };
+
+static struct {
+    int each, rounds, functions, streams, shapes;
+    useconds_t pause;
+} how = {.rounds = 10, .pause = 60000, .functions = 16, .streams = 1, .shapes = 1};
 
 static pthread_barrier_t all;
-static int launches_each;
-static uint64_t spent[LAUNCH_ROUNDS];
+static uint64_t spent;
 
 typedef CUresult launch_function(CUfunction function, unsigned, unsigned, unsigned, unsigned,
                                  unsigned, unsigned, unsigned, CUstream, void **, void **);
@@ -131,41 +174,80 @@ static launch_function *find_launch(void) {
     return found;
 }
 
-static void launch_many(launch_function *launch, CUstream stream) {
-    static char functions[FUNCTIONS][64];
-    for (int i = 0; i < launches_each; i++)
-        launch((CUfunction)functions[i % FUNCTIONS], 64, 1, 1, 256, 1, 1, 0, stream, NULL, NULL);
+/* A shape is for each function once, before the next one comes. */
+static void launch_many(launch_function *launch, CUstream *streams) {
+    static char functions[FUNCTIONS_MAX][64];
+    int function = 0, stream = 0;
+    unsigned shape = 0;
+    for (int i = 0; i < how.each; i++) {
+        launch((CUfunction)functions[function], 64 + shape, 1, 1, 256, 1, 1, 0, streams[stream], NULL,
+               NULL);
+        if (++stream == how.streams) stream = 0;
+        if (++function < how.functions) continue;
+        function = 0;
+        if (++shape == (unsigned)how.shapes) shape = 0;
+    }
 }
 
 static void *launcher(void *launch) {
-    CUstream stream;
+    CUstream streams[STREAMS_MAX];
     api_use(0);
-    CHECK_IS(cuStreamCreate(&stream, 1), CUDA_SUCCESS);
-    launch_many((launch_function *)launch, stream);
-    for (int round = 0; round < LAUNCH_ROUNDS; round++) {
+    for (int i = 0; i < how.streams; i++)
+        CHECK_IS(cuStreamCreate(&streams[i], 1), CUDA_SUCCESS);
+    launch_many((launch_function *)launch, streams);
+    for (int round = 0; round < how.rounds; round++) {
         pthread_barrier_wait(&all);
-        usleep(PAUSE_US);
+        usleep(how.pause);
         uint64_t start = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-        launch_many((launch_function *)launch, stream);
-        __atomic_fetch_add(&spent[round], clock_ns(CLOCK_THREAD_CPUTIME_ID) - start,
-                           __ATOMIC_RELAXED);
+        launch_many((launch_function *)launch, streams);
+        __atomic_fetch_add(&spent, clock_ns(CLOCK_THREAD_CPUTIME_ID) - start, __ATOMIC_RELAXED);
     }
     return NULL;
 }
 
-static double launches(int threads) {
+static void run_threads(int threads, void *(*work)(void *), void *given) {
     pthread_t thread[THREADS_MAX];
-    uint64_t best = UINT64_MAX;
     CHECK(threads > 0 && threads <= THREADS_MAX);
     fake.uncounted = 1;
-    launches_each = LAUNCHES_ALL / threads;
     pthread_barrier_init(&all, NULL, (unsigned)threads);
-    for (int i = 0; i < threads; i++)
-        CHECK(!pthread_create(&thread[i], NULL, launcher, (void *)find_launch()));
+    for (int i = 0; i < threads; i++) CHECK(!pthread_create(&thread[i], NULL, work, given));
     for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);
-    for (int round = 0; round < LAUNCH_ROUNDS; round++)
-        if (spent[round] < best) best = spent[round];
-    return (double)best / launches_each / threads;
+}
+
+static void read_how(int count, char **given) {
+    if (count > 0) how.functions = atoi(given[0]);
+    if (count > 1) how.streams = atoi(given[1]);
+    if (count > 2) how.shapes = atoi(given[2]);
+    if (count > 3) fake.launch_takes = strtoull(given[3], NULL, 10);
+    CHECK(how.functions > 0 && how.functions <= FUNCTIONS_MAX);
+    CHECK(how.streams > 0 && how.streams <= STREAMS_MAX && how.shapes > 0);
+}
+
+static double launches(int threads) {
+    how.each = LAUNCHES_ALL / threads;
+    if (fake.launch_takes) {
+        how.each = LAUNCHES_TAKING_TIME;
+        how.rounds = ROUNDS_TAKING_TIME;
+        how.pause = (useconds_t)(how.each * fake.launch_takes / 1000);
+    }
+    run_threads(threads, launcher, (void *)find_launch());
+    return (double)spent / how.rounds / how.each / threads;
+}
+
+/* ---- allocations in several threads ---- */
+
+static void *allocator(void *count) {
+    api_use(0);
+    pthread_barrier_wait(&all);
+    double each = mean_of(alloc_free, *(int *)count);
+    __atomic_fetch_add(&spent, (uint64_t)(each * 1000), __ATOMIC_RELAXED);
+    return NULL;
+}
+
+static double allocations(int threads) {
+    int count = 2000;
+    run_threads(threads, allocator, &count);
+    return (double)spent / 1000 / threads;
 }
 
 /* ---- starts ---- */
@@ -194,6 +276,10 @@ static void starts(int count, char *self) {
 }
 
 static work_function *find_work(const char *what) {
+    if (!strcmp(what, "call")) return call;
+    if (!strcmp(what, "add")) return add;
+    if (!strcmp(what, "swap")) return swap_wide;
+    if (!strcmp(what, "probe")) return probe;
     if (!strcmp(what, "meminfo")) return meminfo;
     if (!strcmp(what, "async")) return alloc_free_async;
     if (!strcmp(what, "copy")) return copy_async;
@@ -211,7 +297,11 @@ int main(int count, char **arguments) {
     api_start();
     if (!strcmp(what, "once")) return alloc_free(1), 0;
     if (!strcmp(what, "live")) live_allocations(number);
-    if (!strcmp(what, "launch")) return printf("%.2f\n", launches(number)), 0;
-    printf("%.2f\n", best_of(find_work(what), 2000));
+    if (!strcmp(what, "launch")) {
+        read_how(count - 3, arguments + 3);
+        return printf("%.2f\n", launches(number)), 0;
+    }
+    if (!strcmp(what, "alloc")) return printf("%.2f\n", allocations(number)), 0;
+    printf("%.2f\n", mean_of(find_work(what), 2000));
     return 0;
 }

@@ -9,7 +9,8 @@ MIZAR_BENCH_RUNS sets the number of pairs.
 import os
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.figures import ROOT, Figure, Report, figure
@@ -19,6 +20,7 @@ from unit.shim.slot import BUILD, Card, Slot, card_uuid, load_layout
 PAIRS = int(os.environ.get("MIZAR_BENCH_RUNS", "9"))
 TIMEOUT_S = 120
 COMPUTE_HARD = 1
+HALF, FULL = 5000, 10000  # of the card: basis points
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Work:
     arguments: tuple[str, ...]
     goal: str
     unit: str = "ns"
-    difference: bool = True  # else the figure is the shim's own best
+    share: int = HALF
+    difference: bool = True  # else the figure is what it takes with the shim
 
     @property
     def bare(self) -> str:
@@ -39,7 +42,15 @@ class Work:
 WORKS = (
     Work("launch_overhead_1t_ns", ("launch", "1"), "<= 5 ns"),
     Work("launch_overhead_8t_ns", ("launch", "8"), "<= 10 ns"),
-    Work("alloc_free_overhead_ns", ("alloc",), "<= 100 ns"),
+    Work("launch_overhead_4000_functions_ns", ("launch", "1", "4000"), ""),
+    Work("launch_overhead_2_streams_ns", ("launch", "1", "16", "2"), ""),
+    Work("launch_overhead_4_shapes_ns", ("launch", "1", "16", "1", "4"), ""),
+    # Of a whole card: of a part, launches would have to wait.
+    Work(
+        "launch_overhead_5_us_kernels_ns", ("launch", "1", "16", "1", "1", "5000"), "", share=FULL
+    ),
+    Work("alloc_free_overhead_ns", ("alloc", "1"), "<= 100 ns"),
+    Work("alloc_free_overhead_4t_ns", ("alloc", "4"), ""),
     Work("alloc_free_overhead_100k_live_ns", ("live", "100000"), "<= 100 ns"),
     Work("alloc_free_overhead_64_idle_processes_ns", ("idle", "64"), "<= 100 ns"),
     Work("alloc_free_async_overhead_ns", ("async",), ""),
@@ -48,6 +59,18 @@ WORKS = (
     Work("copy_wait_overhead_ns", ("wait",), ""),
     Work("start_500_processes_s", ("starts", "500"), "<= 1 s", "s", difference=False),
 )
+
+
+MANY = (
+    "launch_overhead_1t_ns",
+    "launch_overhead_4000_functions_ns",
+    "launch_overhead_2_streams_ns",
+    "launch_overhead_4_shapes_ns",
+    "launch_overhead_5_us_kernels_ns",
+)
+"""Of which the worst is launch_overhead_many_ns."""
+BASICS = ("call", "add", "swap", "probe")
+"""What nothing of this can do without: nanoseconds differ by two between machines."""
 
 
 def measure() -> Report:
@@ -63,21 +86,55 @@ def measure() -> Report:
                 continue
         report.figures += _figures(work, pairs)
         print(f"  {work.name}: {report.figures[-1].value:g} {work.unit}", flush=True)
+    report.figures += _many(report.figures)
+    report.figures += _ratios(report.figures)
     return report
+
+
+def _many(figures: Sequence[Figure]) -> list[Figure]:
+    found = [one for one in figures if one.name in MANY]
+    worst = max(found, key=lambda one: one.value, default=None)
+    return [replace(worst, name="launch_overhead_many_ns", beside=worst.name)] if worst else []
+
+
+def _ratios(figures: Sequence[Figure]) -> list[Figure]:
+    """Beside what each cannot do without, measured in the same run."""
+    bare = {"LD_LIBRARY_PATH": str(BUILD / "tests" / "fake")}
+    runs = {name: [_run((name,), bare) for _ in range(PAIRS)] for name in BASICS}
+    basics = {f"basic_{name}_ns": figure(f"basic_{name}_ns", runs[name], 50, "ns") for name in runs}
+    values = {one.name: one.value for one in (*figures, *basics.values())}
+    swaps_and_probes = 2 * (values["basic_swap_ns"] + values["basic_probe_ns"])
+    bounds = {
+        "launch_ratio": ("launch_overhead_1t_ns", values["basic_call_ns"], "basic_call_ns"),
+        "alloc_free_ratio": (
+            "alloc_free_overhead_ns",
+            swaps_and_probes,
+            "2 basic_swap_ns + 2 basic_probe_ns",
+        ),
+    }
+    return [
+        *basics.values(),
+        *(
+            figure(name, [values[of] / least], 50, "", "<= 4", beside)
+            for name, (of, least, beside) in bounds.items()
+            if of in values
+        ),
+    ]
 
 
 def _pairs(work: Work, slot: Slot) -> list[tuple[float, float]]:
     """(bare, with the shim), once more than counted: the first warms the caches."""
-    slot.set_limits(Card(card_uuid(0), 64 << 30, compute_mode=COMPUTE_HARD, core_share=5000))
+    slot.set_limits(Card(card_uuid(0), 64 << 30, compute_mode=COMPUTE_HARD, core_share=work.share))
     bare = {"LD_LIBRARY_PATH": str(BUILD / "tests" / "fake")}
     preload = BUILD / "testing" / "libmizar.so"
     shim = bare | {"LD_PRELOAD": str(preload), "MIZAR_DIR": str(slot.path)}
-    return [(_run(work, bare), _run(work, shim)) for _ in range(PAIRS + 1)][1:]
+    asked = work.arguments
+    return [(_run(asked, bare), _run(asked, shim)) for _ in range(PAIRS + 1)][1:]
 
 
-def _run(work: Work, env: dict[str, str]) -> float:
+def _run(arguments: Sequence[str], env: dict[str, str]) -> float:
     """What overhead prints first."""
-    command = [str(BUILD / "bench" / "overhead"), *work.arguments]
+    command = [str(BUILD / "bench" / "overhead"), *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
@@ -92,8 +149,7 @@ def _run(work: Work, env: dict[str, str]) -> float:
 def _figures(work: Work, pairs: list[tuple[float, float]]) -> list[Figure]:
     bare = [each for each, _ in pairs]
     added = [shim - each * work.difference for each, shim in pairs]
-    percent = 50 if work.difference else 0
     return [
-        figure(work.bare, bare, percent, work.unit),
-        figure(work.name, added, percent, work.unit, work.goal, work.bare),
+        figure(work.bare, bare, 50, work.unit),
+        figure(work.name, added, 50, work.unit, work.goal, work.bare),
     ]

@@ -13,13 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 TABLE_WIDTH = 150
+DISTURBED_MOST = 10
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
 class Figure:
     """One measured value. `spread` is (minimum, maximum) of the runs; `beside` names the figure
-    of the same run that this one is a ratio or difference to."""
+    of the same run that this one is a ratio or difference to. `disturbed_percent`: of the time
+    looked at, in how much the machine was too busy with other things to judge by it."""
 
     name: str
     value: float
@@ -28,6 +30,7 @@ class Figure:
     runs: int
     spread: tuple[float, float]
     beside: str = ""
+    disturbed_percent: float = 0
 
     @property
     def met(self) -> str:
@@ -77,6 +80,20 @@ class Report:
     load_before: float = field(default_factory=lambda: os.getloadavg()[0])
 
     @property
+    def problems(self) -> list[str]:
+        """What could not be measured, or not well enough to say anything."""
+        disturbed = (one for one in self.figures if one.disturbed_percent > DISTURBED_MOST)
+        return self.unmeasured + [
+            f"{one.name}: {one.disturbed_percent:g} % of it was disturbed by other programs"
+            for one in disturbed
+        ]
+
+    @property
+    def missed(self) -> list[str]:
+        """Figures whose goal is not met."""
+        return [one.name for one in self.figures if one.met == "no"]
+
+    @property
     def load(self) -> str:
         """How busy the machine was; figures are no better than that."""
         return f"load {self.load_before:.1f} before, {os.getloadavg()[0]:.1f} after"
@@ -101,14 +118,17 @@ class Report:
         for one in self.details:
             console.print(_table(one))
         table = Table(title=f"bench {self.area}")
-        for column in ("figure", "value", "goal", "met", "runs", "min to max", "beside"):
+        columns = ("figure", "value", "goal", "met", "runs", "min to max", "disturbed", "beside")
+        for column in columns:
             table.add_column(column)
         for each in self.figures:
             spread = f"{each.spread[0]:g} to {each.spread[1]:g}"
             row = (each.name, f"{each.value:g} {each.unit}", each.goal, each.met)
-            table.add_row(*row, str(each.runs), spread, each.beside)
+            disturbed = f"{each.disturbed_percent:g} %" if each.disturbed_percent else ""
+            style = "red" if each.met == "no" else None
+            table.add_row(*row, str(each.runs), spread, disturbed, each.beside, style=style)
         console.print(table)
-        for why in self.unmeasured:
+        for why in self.problems:
             console.print(f"could not measure {why}")
 
 
