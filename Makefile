@@ -11,7 +11,7 @@ NAME ?= mizar
 # Parts of the fast tests, run side by side.
 FAST := fast-waiting fast-programs fast-sanitizers fast-shim fast-others fast-properties
 
-.PHONY: help demo test check lint types fast $(FAST) integration e2e gen bench soak up down programs images shim shim-tests clean setup root-setup
+.PHONY: help demo test check lint types fast $(FAST) integration e2e gen bench soak mutants up down programs images shim shim-tests clean setup root-setup
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ bench: $(if $(filter shim compute,$(AREA)),setup,root-setup) ## benchmarks; AREA
 
 soak: setup ## random work and sudden deaths under the shim; MIZAR_SOAK_MINUTES=5
 	@$(PY) -m soak
+
+mutants: setup ## faults that tests should notice; OF=core/planning (package, folder or file) SAMPLE=200 SEED= AGAIN=1 (those left)
+	@$(PY) -m mutants $(OF) $(and $(SAMPLE),--sample $(SAMPLE)) $(and $(SEED),--seed $(SEED)) $(and $(AGAIN),--again) $(and $(TESTS),--tests "$(TESTS)")
 
 up: root-setup ## a local cluster to play with, Mizar installed; NODES=2 NAME=mizar (root)
 	@$(PY) -m cluster up --name $(NAME) --nodes $(NODES)
