@@ -87,7 +87,8 @@ def _pointer(base: str, one: Judged, key: str) -> str:
 
 
 def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
+    """In a JSON pointer. Names of resources and labels have no ~, which would need it as well."""
+    return key.replace("/", "~1")
 
 
 def _distinct(sentences: Iterable[str]) -> tuple[str, ...]:

@@ -67,7 +67,8 @@ def test_another_prefix() -> None:
     "key", ["nvidia.com/gpu", "amd.com/gpu.2", "example.com.gpu.2", "cpu", "mizar.spot/gpu"]
 )
 def test_what_is_not_ours_is_left_alone(key: str) -> None:
-    assert decide(spec(container({key: "2"}, {key: "1"}))).patch == []
+    decision = decide(spec(container({key: "2"}, {key: "1"})))
+    assert (decision.patch, decision.refusals) == ([], ())
 
 
 def test_what_nobody_offers_may_be_a_pool_that_we_have_not_heard_of() -> None:
@@ -197,6 +198,22 @@ def test_without_any_pool_a_pod_would_wait_for_ever() -> None:
     assert "mizar.share/gpu.2" in limits(patched(asking("mizar.share.gpu.2"), template))
 
 
+def test_a_tenants_name_without_any_pool_is_ours_all_the_same() -> None:
+    other = pool("other", resourcePrefix="example.com")
+    (sentence,) = decide(asking(MINE), other).refusals
+    assert sentence.endswith(f"no GPUPool offers {MINE}: create one, then the pod again")
+
+
+def test_what_a_container_requests_is_not_in_the_limits_of_another() -> None:
+    apart = spec(
+        container({"mizar.share/gpu.2": "1"}, {}, name="one"),
+        container({}, {"mizar.share/gpu.2": "1"}, name="two"),
+    )
+    assert decide(apart).refusals == (
+        f"container 'two', {MINE}: it is in requests alone: put it into limits",
+    )
+
+
 def test_a_template_with_an_unknown_profile_gets_a_warning() -> None:
     decision = decide(asking("mizar.share.gpu.3"), template=True)
     assert decision.refusals == ()
@@ -228,8 +245,10 @@ def test_the_pool_that_the_namespaces_quota_names_decides() -> None:
 
 
 def test_a_pool_called_like_a_tenants_resource_takes_nothing_from_the_tenant() -> None:
-    odd = pool("odd", resourcePrefix="team-a.mizar.share")
-    assert patched(asking(MINE), decide(asking(MINE), pool(), odd)) == asking(MINE)
+    # The first by name, and the one that the namespace's quota names: neither helps it.
+    odd = pool("a", resourcePrefix="team-a.mizar.share")
+    for own in ((), ("a",)):
+        assert patched(asking(MINE), decide(asking(MINE), pool(), odd, own=own)) == asking(MINE)
 
 
 class TestUpdates:
@@ -254,6 +273,13 @@ class TestUpdates:
         again = with_also(made, "mizar.share.gpu.4", "1")
         after = patched(again, decide(again, old=made, template=True))
         assert limits(after) == {"mizar.share/gpu.4": "1", "cpu": "1"}
+
+    def test_a_container_that_is_left_alone_keeps_what_it_asks_for(self) -> None:
+        one, two = (container({"mizar.share/gpu.2": "1"}, name=name) for name in ("one", "two"))
+        typed = container({"mizar.share.gpu.2": "1"}, name="two")
+        again = spec(one, typed)
+        after = patched(again, decide(again, old=spec(one), template=True))
+        assert after == spec(one, two)
 
     @pytest.mark.parametrize("key", ["team-b.mizar.share/gpu.2", "mizar.share/gpu.99"])
     def test_what_is_wrong_already_may_stay(self, key: str) -> None:

@@ -106,6 +106,20 @@ async def test_a_pod_is_patched() -> None:
     ]
 
 
+async def test_a_pod_keeps_its_own_labels() -> None:
+    pod = {"metadata": {"labels": {"app": "x"}}, "spec": asking("mizar.share/gpu.2")}
+    async with running(cluster()) as webhook:
+        response = await webhook.ask("/mutate", request(pod))
+    after = jsonpatch.apply_patch(pod, patch(response))
+    assert after["metadata"]["labels"] == {"app": "x", "mizar.share/share-pod": "true"}
+
+
+async def test_an_update_of_a_pod_that_nobody_can_mend_passes() -> None:
+    pod = {"spec": asking("team-b.mizar.share/gpu.2")}
+    async with running(cluster()) as webhook:
+        assert (await webhook.ask("/mutate", request(pod, old=pod)))["allowed"]
+
+
 @pytest.mark.parametrize(
     ("resource", "wrap"),
     [
@@ -133,7 +147,7 @@ async def test_refusals_reach_the_user() -> None:
     async with running(cluster()) as webhook:
         review = request({"spec": asking("team-b.mizar.share/gpu.2")})
         response = await webhook.ask("/mutate", review)
-    assert not response["allowed"]
+    assert (response["uid"], response["allowed"]) == ("u", False)
     assert response["status"]["code"] == 422
     assert "belongs to namespace 'team-b'" in response["status"]["message"]
 
@@ -204,6 +218,18 @@ async def test_a_quota_is_checked_against_its_pool_as_it_is_now() -> None:
         assert not response["allowed"]
         review = request(quota_object(pool="later"), ("mizar.share", "gpuquotas"))
         assert (await webhook.ask("/validate", review))["warnings"]
+
+
+@pytest.mark.parametrize(("namespace", "allowed"), [("team-a", False), ("team-b", True)])
+async def test_a_quota_is_checked_against_the_others_of_its_namespace(
+    namespace: str, allowed: bool
+) -> None:
+    objects = cluster()
+    path = f"/apis/mizar.share/v1alpha1/namespaces/{namespace}/gpuquotas/other"
+    objects.put(path, quota_object(namespace, "other"))
+    async with running(objects) as webhook:
+        review = request(quota_object(), ("mizar.share", "gpuquotas"))
+        assert (await webhook.ask("/validate", review))["allowed"] == allowed
 
 
 async def test_a_pool_is_checked_against_its_quotas() -> None:
@@ -278,7 +304,8 @@ async def test_numbers_without_quotes_are_refused_with_a_sentence() -> None:
     async with running(cluster(), synced=False) as webhook:
         for scaling, allowed in ((1.5, False), ("1.5", True), (2, True)):
             review = request(pool_object(memoryScaling=scaling), ("mizar.share", "gpupools"))
-            assert (await webhook.ask("/mutate", review))["allowed"] == allowed
+            response = await webhook.ask("/mutate", review)
+            assert (response["uid"], response["allowed"]) == ("u", allowed)
 
 
 async def test_metrics_count_reviews() -> None:

@@ -18,8 +18,11 @@ from mizar_operator.webhook.unquoted import unquoted
             ],
         ),
         (
-            {"coreScaling": True},
-            ['spec.coreScaling: true is no number: write one in quotes, such as "1.5"'],
+            {"memoryScaling": False, "coreScaling": True},
+            [
+                'spec.memoryScaling: false is no number: write one in quotes, such as "1.5"',
+                'spec.coreScaling: true is no number: write one in quotes, such as "1.5"',
+            ],
         ),
         (
             {"profiles": [{"devices": 1}, {"memory": 1e9}, {"memory": False}]},
