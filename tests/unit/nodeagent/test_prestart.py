@@ -7,6 +7,7 @@ import pytest
 
 from mizar_nodeagent import limits, usage
 from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container.context_costs import ContextCosts
 from mizar_nodeagent.container.prestart import Gatekeeper
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged, StartRefused
@@ -35,6 +36,7 @@ class Node:
     """A node with a shadow pod of profile 2 and one of profile 4; who holds what is told."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         source = folder / "libmizar.so"
         source.write_bytes(b"the shim")
         self.slots = Slots(folder / "slots", shim_install.install(source, folder))
@@ -51,6 +53,9 @@ class Node:
         async def ask() -> Claims:
             return Claims(claims, 2.0)
 
+        async def measure(uuid: str) -> int:
+            return 0
+
         gatekeeper = Gatekeeper(
             mind,
             self.slots,
@@ -58,6 +63,7 @@ class Node:
             tuple,
             lambda owner, reason, note: self.told.append(reason),
             lambda owner, reason, note: self.complaints.append(reason),
+            ContextCosts(self.folder / "contexts", mind, measure),
         )
         await gatekeeper.prestart(claims[0].resource, sorted(claims[0].ids))
 
