@@ -1,0 +1,206 @@
+"""Slots over time, by the kubelet's own record: forgotten, or told again what they are for."""
+
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mizar_nodeagent.container import housekeeping, shim_install
+from mizar_nodeagent.container.collect import GRACE_S
+from mizar_nodeagent.container.housekeeping import FRESH_S, Housekeeping
+from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.errors import KubeletAway
+from mizar_nodeagent.kubelet import checkpoint_file
+from mizar_nodeagent.kubelet.claims import Claim
+from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+from support.logs import logged
+from unit.nodeagent.makers import RESOURCE, device, share, share_claim, view
+
+D0, D1 = device(0), device(1)
+ASKED_AT = 100.0
+LATER = GRACE_S + 10
+
+
+class Node:
+    """A node's slots, and those who say which of them are in use."""
+
+    def __init__(self, folder: Path) -> None:
+        self.plugin_dir = folder / "plugins"
+        self.plugin_dir.mkdir()
+        source = folder / "libmizar.so"
+        source.write_bytes(b"the shim")
+        self.slots = Slots(folder / "slots", shim_install.install(source, folder))
+        self.slots.load(0.0)
+        self.mind = Mind()
+        self.record()
+
+    def say(self, pods: Iterable[Pod] | None, claims: Iterable[Claim] = ()) -> None:
+        """What API server and kubelet last told."""
+        self.mind.view = view(ASKED_AT, pods, claims)
+
+    def record(self, *slots: Slot, uid: str = "uid-share", ids: Iterable[str] = (D0,)) -> None:
+        """What the kubelet has written down: it gave the slot's files to container `main`."""
+        entries = [
+            {
+                "PodUID": uid,
+                "ContainerName": "main",
+                "ResourceName": RESOURCE,
+                "DeviceIDs": {"-1": list(ids)},
+                "AllocResp": _answer(slot),
+            }
+            for slot in slots
+        ]
+        body = {"Data": {"PodDeviceEntries": entries}, "Checksum": 1}
+        (self.plugin_dir / checkpoint_file.FILE).write_text(json.dumps(body))
+
+    async def tidy(self, late: float = 0.0, now: float = LATER) -> list[Slot]:
+        """One round, so long after the kubelet was asked; the slots that are left."""
+        clock = lambda: ASKED_AT + late  # noqa: E731
+        await Housekeeping(self.mind, self.slots, self.plugin_dir, clock, lambda: now).tidy()
+        return self.slots.all()
+
+
+def _answer(slot: Slot) -> str:
+    mounts = [pb.Mount(host_path=str(slot.limits), container_path="/run/mizar/limits")]
+    return base64.b64encode(
+        pb.ContainerAllocateResponse(mounts=mounts).SerializeToString()
+    ).decode()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+async def test_what_nobody_speaks_for_is_removed(node: Node) -> None:
+    slot = node.slots.create(RESOURCE, [D0], 1.0)
+    node.say([share()])
+    assert await node.tidy() == []
+    assert not slot.folder.exists()
+
+
+async def test_what_the_kubelet_recorded_for_a_living_pod_stays(node: Node) -> None:
+    """As of an init container, which holds nothing by podresources."""
+    slot = node.slots.create(RESOURCE, [D0], 1.0)
+    node.record(slot)
+    node.say([share()])
+    assert await node.tidy() == [slot]
+    node.say([share(ended=True)])
+    assert await node.tidy() == []
+
+
+async def test_what_a_pod_holds_stays(node: Node) -> None:
+    slot = node.slots.create(RESOURCE, [D0], 1.0)
+    node.say([share()], [share_claim(D0)])
+    assert await node.tidy() == [slot]
+
+
+async def test_a_young_slot_stays(node: Node) -> None:
+    slot = node.slots.create(RESOURCE, [D0], 1.0)
+    node.say([])
+    assert await node.tidy(now=1.0 + GRACE_S) == [slot]
+    assert await node.tidy(now=1.1 + GRACE_S) == []
+
+
+@pytest.mark.parametrize(("late", "left"), [(FRESH_S, 0), (FRESH_S + 0.1, 1)])
+async def test_an_old_answer_of_the_kubelet_says_nothing(
+    node: Node, late: float, left: int
+) -> None:
+    node.slots.create(RESOURCE, [D0], 1.0)
+    node.say([])
+    assert len(await node.tidy(late)) == left
+
+
+async def test_before_the_api_server_has_told_its_pods_nothing_goes(node: Node) -> None:
+    slot = node.slots.create(RESOURCE, [D0], 1.0)
+    node.say(None)
+    assert await node.tidy() == [slot]
+
+
+async def test_without_the_kubelets_record_nothing_goes(node: Node) -> None:
+    slot = node.slots.create(RESOURCE, [D0], 1.0)
+    node.say([])
+    (node.plugin_dir / checkpoint_file.FILE).unlink()
+    with pytest.raises(KubeletAway):
+        await node.tidy()
+    assert node.slots.all() == [slot]
+
+
+class TestLearning:
+    """The kubelet's record names the pod by its UID, and the very slot."""
+
+    async def test_a_slot_that_forgot_its_devices_is_told_them(self, node: Node) -> None:
+        slot = replace(node.slots.create(RESOURCE, [D0, D1], 1.0), ids=frozenset(), resource="")
+        node.slots._slots[slot.name] = slot
+        node.record(slot, ids=[D0, D1])
+        node.say([share()])
+        (found,) = await node.tidy()
+        assert (found.resource, found.ids, found.owner) == (RESOURCE, {D0, D1}, None)
+
+    async def test_an_owner_is_put_right(self, node: Node) -> None:
+        """Two pods had the devices one after the other; podresources tells names alone."""
+        wrong = Owner("team-a", "share", "uid-of-the-last", "other")
+        slot = node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), wrong)
+        node.record(slot)
+        node.say([share(), share("another")])
+        (found,) = await node.tidy()
+        assert found.owner == Owner("team-a", "share", "uid-share", "main")
+
+    async def test_a_static_pod_is_known_by_the_kubelets_uid(self, node: Node) -> None:
+        slot = node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), Owner("a", "b", "c", "d"))
+        node.record(slot, uid="hash")
+        node.say([share(static_uid="hash")])
+        (found,) = await node.tidy()
+        assert found.owner == Owner("team-a", "share", "uid-share", "main")
+
+    async def test_who_was_not_checked_yet_owns_nothing(self, node: Node) -> None:
+        slot = node.slots.create(RESOURCE, [D0], 1.0)
+        node.record(slot)
+        node.say([share()])
+        assert await node.tidy() == [slot]
+        assert slot.owner is None
+
+
+async def test_what_a_container_wrote_behind_its_usage_is_cut_off(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (node.slots.create(RESOURCE, [one], 1.0) for one in (D0, D1))
+    size = second.usage.stat().st_size
+    with second.usage.open("ab") as file:
+        file.write(b"x" * (1 << 20))
+    # Another's, that cannot be looked at, keeps nobody from it; nor does a silent API server.
+    first.usage.unlink()
+    node.say(None)
+    await node.tidy()
+    assert second.usage.stat().st_size == size
+    told = [(line["event"], line["slot"]) for line in logged(caplog)]
+    assert told == [
+        ("a slot's usage cannot be trimmed", first.name),
+        ("cut off: the container wrote behind its usage", second.name),
+    ]
+
+
+async def test_a_round_that_fails_is_not_the_last(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    ends: list[Exception] = [KubeletAway("away"), OSError("full"), EOFError()]
+
+    async def tidy(self: Housekeeping) -> None:
+        done.append("tidied")
+        raise ends.pop(0)
+
+    async def sleep(seconds: float) -> None:
+        assert seconds == housekeeping.EVERY_S
+        done.append("slept")
+
+    monkeypatch.setattr(Housekeeping, "tidy", tidy)
+    monkeypatch.setattr(housekeeping.asyncio, "sleep", sleep)
+    with pytest.raises(EOFError):
+        await Housekeeping(node.mind, node.slots, node.plugin_dir).run()
+    assert done == ["slept", "tidied"] * 3
