@@ -1,4 +1,8 @@
-"""What a container got of a card, from the card's own account of each millisecond. Pure."""
+"""What a container got of a card, from the card's own account of each millisecond. Pure.
+
+Windows in which the machine was too busy to judge by are unknown: what is only to be had from such
+ones is None.
+"""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -7,6 +11,7 @@ MS_NS = 1_000_000
 SECOND, TENTH, MOMENT = 1000, 100, 20  # ms
 NEAR = 3.0  # points: what counts as settled
 USUAL = 0.95  # of the windows
+KNOWN = 0.5  # of them, at least
 STAYS_MS = 1000
 MAY_LOSE_MS, MAY_LOSE_PART = 1.0, 0.002
 
@@ -39,28 +44,36 @@ def undisturbed(control: Sequence[int], length: int, start: int = 0) -> list[boo
 def _errors(
     found: Sequence[float], asked: float, work: Sequence[int], control: Sequence[int], length: int
 ) -> list[float]:
-    """Of the windows that count; of all where none does."""
-    fair = undisturbed(control, length, len(work) - length - len(found) + 1)
+    """Of the windows that count: of all, where there is no control."""
     errors = [abs(share - asked) for share in found]
-    return [each for each, good in zip(errors, fair, strict=False) if good] or errors
+    if not control:
+        return errors
+    fair = undisturbed(control, length, len(work) - length - len(found) + 1)
+    return [each for each, good in zip(errors, fair, strict=False) if good]
+
+
+def disturbed(control: Sequence[int], start: int) -> float:
+    """Percent of the windows of a tenth of a second that say nothing."""
+    fair = undisturbed(control, TENTH, start)
+    return 100 * (1 - sum(fair) / len(fair)) if fair else 0.0
 
 
 def worst(
     work: Sequence[int], asked: float, length: int, start: int, control: Sequence[int] = ()
-) -> float:
+) -> float | None:
     """The largest distance from `asked` percent, in points, in windows that count."""
     found = shares(work, length, start)
     if not found:
         raise ValueError(f"{len(work)} ms are too short for a window of {length} ms from {start}")
-    return max(_errors(found, asked, work, control, length))
+    return max(_errors(found, asked, work, control, length), default=None)
 
 
 def usual(
     work: Sequence[int], asked: float, length: int, start: int, control: Sequence[int] = ()
-) -> float:
+) -> float | None:
     """The distance from `asked` percent, in points, that 95 % of the windows that count keep."""
     errors = sorted(_errors(shares(work, length, start), asked, work, control, length))
-    return errors[int(len(errors) * USUAL)]
+    return errors[int(len(errors) * USUAL)] if errors else None
 
 
 def least_spread(piece_ms: float, asked: float, length: int = TENTH) -> float:
@@ -76,22 +89,23 @@ def settled_after(
     end: int,
     control: Sequence[int] = (),
     piece_ms: float = 0,
-) -> int:
+) -> int | None:
     """ms from `start` until a window of a tenth of a second is near `asked` (as near as pieces of
-    work of that length let it be), and so are 95 % of those that begin in the second that follows
-    (or until `end`). The whole time where there is none. Where the machine was busy all the time,
-    every window counts."""
+    work of that length let it be), and so are 95 % of those that are known and begin in the second
+    that follows (or until `end`), at least half of them. The whole time where there is none; None
+    where that may be because too few are known."""
     spread = max(NEAR, least_spread(piece_ms, asked))
     near = [abs(share - asked) <= spread for share in shares(work[:end], TENTH, start)]
-    fair = undisturbed(control, TENTH, start)[: len(near)]
-    if any(fair):
-        near[: len(fair)] = [is_near or not good for is_near, good in zip(near, fair, strict=False)]
-    until = [0, *accumulate(near)]
-    for at, good in enumerate(near):
+    fair = undisturbed(control, TENTH, start)[: len(near)] if control else [True] * len(near)
+    known = [0, *accumulate(fair)]
+    good = [0, *accumulate(a and b for a, b in zip(near, fair, strict=True))]
+    for at, is_near in enumerate(near):
         last = min(at + STAYS_MS, len(near))
-        if good and until[last] - until[at] >= USUAL * (last - at):
+        sure = known[last] - known[at]
+        is_known = fair[at] and sure >= (last - at) * KNOWN
+        if is_known and is_near and good[last] - good[at] >= USUAL * sure:
             return at
-    return end - start
+    return end - start if known[-1] >= len(near) * KNOWN else None
 
 
 def woken_after(work: Sequence[int], asked: float, woke: int) -> int:
@@ -112,12 +126,12 @@ def ratio_error(
     asked: float,
     start: int,
     control: Sequence[int] = (),
-) -> float:
+) -> float | None:
     """The largest distance of the first's part of both one's work from `asked` percent, over all
     windows of a second that count, in points."""
     pairs = zip(shares(first, SECOND, start), shares(second, SECOND, start), strict=True)
     parts = [100 * a / (a + b) if a + b else asked + 100.0 for a, b in pairs]
-    return max(_errors(parts, asked, first, control, SECOND))
+    return max(_errors(parts, asked, first, control, SECOND), default=None)
 
 
 def jain(works: Sequence[float]) -> float:

@@ -4,6 +4,7 @@ import pytest
 
 from bench.compute.windows import (
     begun_after,
+    disturbed,
     jain,
     least,
     least_spread,
@@ -93,10 +94,26 @@ def test_windows_in_which_the_machine_was_busy_do_not_count() -> None:
     assert worst(work, 50, 100, 0) == pytest.approx(5)
     assert worst(work, 50, 100, 0, stalled) < 1
     assert worst(work, 50, 100, 0, _work((2010, 1))) == pytest.approx(5)
-    assert worst(work, 50, 100, 0, _work((2010, 0))) == pytest.approx(5)  # none counts: all do
+    assert worst(work, 50, 100, 0, _work((2010, 0))) is None
+    assert usual(work, 50, 100, 0, _work((2010, 0))) is None
+    assert ratio_error(work, work, 50, 0, _work((2010, 0))) is None
     assert settled_after(work[700:], 50, 0, 1310) > 0
     assert settled_after(work[700:], 50, 0, 1310, stalled[700:]) == 0
     assert ratio_error(work, _work((2010, 0.5)), 50, 0, stalled) < 0.2
+
+
+def test_disturbed_windows_are_unknown_and_not_settled() -> None:
+    work = _work((2000, 0.5))
+    assert settled_after(work, 50, 0, 2000, _work((2000, 0))) is None
+    assert settled_after(work, 50, 0, 2000, _work((900, 0), (1100, 1))) == 999
+    quiet_then_off = _work((1000, 0.5), (1000, 0.1))
+    assert settled_after(quiet_then_off, 10, 0, 2000, _work((600, 1), (1400, 0))) is None
+
+
+def test_how_much_is_unknown_is_told() -> None:
+    assert disturbed(_work((1100, 1)), 100) == 0
+    assert disturbed(_work((1100, 0)), 100) == 100
+    assert disturbed(_work((1000, 1), (500, 0), (600, 1)), 0) == pytest.approx(36, abs=3)
 
 
 def test_a_stall_of_any_processor_counts() -> None:
