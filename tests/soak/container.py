@@ -14,6 +14,7 @@ from typing import Self
 import simgpu
 from mizar_nodeagent import limits, usage
 from support.node import Node
+from support.waiting import wait_for
 from unit.shim.shell import SUCCESS, Shell
 from unit.shim.slot import BUILD, MIB
 
@@ -371,6 +372,18 @@ class Container:
         """Bytes that the card holds for the container."""
         processes = self.machine.cards[card].processes
         return sum(one.memory for one in processes if one.pid != self._neighbour)
+
+    def forget_the_dead(self) -> None:
+        """Until the agent tells no more of what they had. Raises TimeoutError."""
+        for card in range(len(LIMITS)):
+            self.survivor("use", card)
+            self.survivor("alloc", LIMITS[card])  # who is refused settles them
+
+        def told() -> bool:
+            region = limits.read(self._slot / "limits")
+            return any(region.live[card].unaccounted_bytes for card in range(len(LIMITS)))
+
+        wait_for("the agent to look", lambda: not told())
 
     def _books(self) -> list[str]:
         """What account, agent and card say, for people."""

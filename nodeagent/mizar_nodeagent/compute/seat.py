@@ -31,8 +31,10 @@ LONGEST_NS: Final = 50_000_000
 """Windows are made for pieces as long as this: longer ones would keep the others waiting."""
 
 _ACCOUNT: Final = UsageCard.compute.offset + Compute.charged_ns.offset
+_LEARNED: Final = UsageCard.code_uses.offset - UsageCard.settled.offset - 8
 _GAP: Final = _ACCOUNT - UsageCard.code_uses.offset - 8
-_SEEN: Final = Struct(f"<Q{_GAP}xQQQQ")  # code_uses; charged_ns, wanted_at, longest_ns, waited_ns
+# settled; code_uses; charged_ns, wanted_at, longest_ns, waited_ns
+_SEEN: Final = Struct(f"<Q{_LEARNED}xQ{_GAP}xQQQQ")
 # Unlike os.pread, this keeps the interpreter's lock: giving it away means waiting for it again,
 # once per container, behind whatever else the agent is doing. The pages are in memory.
 _pread: Final = ctypes.PyDLL(None).pread64
@@ -60,7 +62,8 @@ class Outside:
 
 class Seat:
     """One container on one card. `busy`, `longest_ns` and `new_code`, whether it used code for the
-    first time since the look before, are as of the last look."""
+    first time since the look before, or what the dead had was given back, are as of the last look.
+    """
 
     def __init__(self, desk: Desk, index: int, mode: ComputeMode, share: int, priority: int):
         self.name = desk.container.name
@@ -68,14 +71,14 @@ class Seat:
         self.busy = False
         self.longest_ns = 0
         self.new_code = False
-        self._code_uses = 0
+        self._code = 0, 0
         self._appetite = Appetite()
         self._told: Words | None = None
         self._share = self._due = share
         self._priority = priority
         self._desk = desk
         card = UsageHead.cards.offset + index * ctypes.sizeof(UsageCard)
-        self._seen = card + UsageCard.code_uses.offset
+        self._seen = card + UsageCard.settled.offset
         self._live = Limits.live.offset + index * ctypes.sizeof(LimitsLive)
 
     @property
@@ -100,8 +103,8 @@ class Seat:
 
     def look(self, now: int) -> None:
         """See whether it wants GPU time, and in what pieces."""
-        uses, charged, wanted, longest, waited = self._desk.peek(self._seen)
-        self.new_code, self._code_uses = uses != self._code_uses, uses
+        settled, uses, charged, wanted, longest, waited = self._desk.peek(self._seen)
+        self.new_code, self._code = (settled, uses) != self._code, (settled, uses)
         patience = DROWSY_NS if self.busy else BUSY_NS
         self.busy = -FUTURE_NS < now - wanted < patience
         # Rounded up, so that a figure that trembles is no reason to plan anew.
@@ -179,12 +182,12 @@ class Desk:
         self.seats = self._seats(found)
         return True
 
-    def peek(self, offset: int) -> tuple[int, int, int, int, int]:
-        """Five numbers of the usage file; zeros where it was cut short."""
+    def peek(self, offset: int) -> tuple[int, int, int, int, int, int]:
+        """Six numbers of the usage file; zeros where it was cut short."""
         if _pread(self._usage, self._buffer, _SEEN.size, offset) != _SEEN.size:
-            return 0, 0, 0, 0, 0
-        uses, charged, wanted, longest, waited = _SEEN.unpack_from(self._buffer)
-        return uses, charged, wanted, longest, waited
+            return 0, 0, 0, 0, 0, 0
+        settled, uses, charged, wanted, longest, waited = _SEEN.unpack_from(self._buffer)
+        return settled, uses, charged, wanted, longest, waited
 
     def put(self, offset: int, value: int) -> None:
         """Set a word of the limits, in one store."""

@@ -36,7 +36,7 @@ log = get_logger(__name__)
 
 EVERY_S: Final = 2.0
 SOON_S: Final = 0.1
-"""After code was used for the first time, or something has changed ..."""
+"""After code was used for the first time, somebody has died, or something has changed ..."""
 SOON_LOOKS: Final = 11
 """... for so many looks, unless they agree sooner."""
 STEADY: Final = 3

@@ -60,8 +60,15 @@ class Tenant:
 
     def use_code(self, times: int, card: int = 0) -> None:
         """It has used code for the first time, so often in its life."""
+        self._count(regions.UsageCard.code_uses.offset, times, card)
+
+    def settle(self, times: int, card: int = 0) -> None:
+        """What so many of its dead had was given back."""
+        self._count(regions.UsageCard.settled.offset, times, card)
+
+    def _count(self, offset: int, times: int, card: int) -> None:
         place = BLOCK + card * ctypes.sizeof(regions.UsageCard)
-        place += regions.UsageCard.code_uses.offset - regions.UsageCard.compute.offset
+        place += offset - regions.UsageCard.compute.offset
         with self.usage.open("r+b") as file:
             os.pwrite(file.fileno(), struct.pack("<Q", times), place)
 
@@ -142,12 +149,18 @@ def test_who_falls_silent_is_counted_for_a_moment_longer(room: Room) -> None:
 
 
 @pytest.mark.parametrize("mode", ["None", "Hard"])
-def test_new_code_is_asked_for_once(room: Room, mode: ComputeMode) -> None:
+def test_new_code_and_deaths_are_asked_for_once(room: Room, mode: ComputeMode) -> None:
     tenant = room.add("one", mode, 5000, "GPU-1", "GPU-2")
     room.round()
     assert room.asked == 0
-    for times, card in ((1, 0), (7, 1), (8, 1)):
-        tenant.use_code(times, card)
+    for tell, times, card in (
+        (tenant.use_code, 1, 0),
+        (tenant.use_code, 7, 1),
+        (tenant.settle, 7, 1),
+        (tenant.settle, 8, 1),
+        (tenant.use_code, 8, 1),
+    ):
+        tell(times, card)
         before = room.asked
         room.round()
         room.round()
