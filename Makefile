@@ -11,7 +11,7 @@ NAME ?= mizar
 # Parts of the fast tests, run side by side.
 FAST := fast-waiting fast-programs fast-sanitizers fast-shim fast-others fast-properties
 
-.PHONY: help demo test check lint types fast $(FAST) integration e2e gen bench soak mutants up down programs images shim shim-tests clean setup root-setup
+.PHONY: help demo test check lint types fast $(FAST) integration e2e gen bench soak mutants mutants-shim up down programs images shim shim-tests clean setup root-setup
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,8 +79,11 @@ gen: setup ## write the generated files: CRDs, hook table, gRPC stubs
 	@hack/gen.sh
 
 # Only what starts a cluster needs root.
-bench: $(if $(filter shim compute,$(AREA)),setup,root-setup) ## benchmarks; AREA=shim for one; results in build/bench/
+bench: $(if $(filter shim compute,$(AREA)),setup,root-setup) ## benchmarks; AREA=shim for one, STRICT=1 fails for a missed goal; results in build/bench/
 	@$(PY) -m bench $(AREA)
+
+mutants-shim: setup ## planted faults in the shim, all of which its tests must notice; ONLY=text chooses
+	@$(PY) -m mutation.shim
 
 soak: setup ## random work and sudden deaths under the shim; MIZAR_SOAK_MINUTES=5
 	@$(PY) -m soak

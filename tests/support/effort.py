@@ -3,6 +3,8 @@
 MIZAR_EFFORT=1, as in `make check`, is quick. `make test`, and so CI, tries three times as hard:
 as many more examples, rounds and deaths. Who looks for something rare asks for 20 or more.
 
+Who only wants to know whether anything fails sets MIZAR_SHRINK=0, and waits for no smaller example.
+
 What has no seed of hypothesis' draws from MIZAR_SEED, another one each time; a run that fails says
 which it was.
 """
@@ -10,10 +12,11 @@ which it was.
 import os
 import random
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 EFFORT = float(os.environ.get("MIZAR_EFFORT", "1"))
 SEED = int(os.environ.get("MIZAR_SEED") or random.SystemRandom().randrange(1, 1 << 30))
+SHRINK = os.environ.get("MIZAR_SHRINK") != "0"
 EXAMPLES = 34
 """Of a property that asks for no other number."""
 
@@ -28,6 +31,7 @@ def effort(examples: int = EXAMPLES, **more: object) -> settings:
     return settings(
         max_examples=times(examples),
         deadline=None,
+        phases=[one for one in Phase if SHRINK or one not in (Phase.shrink, Phase.explain)],
         suppress_health_check=[HealthCheck.too_slow],
         **more,  # type: ignore[arg-type]
     )

@@ -161,6 +161,15 @@ class Slot:
             file.seek(self.offset("mizar_usage.slot_high"))
             file.write(self._u32(slot + 1))
 
+    def be(self, slot: int, pid: int) -> None:
+        """The process was the last that the slot belonged to."""
+        first = self.offset("mizar_usage.slots") + slot * self.layout["sizes"]["mizar_usage_slot"]
+        started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        with self.usage.open("r+b", buffering=0) as file:
+            for name, size, value in (("pid", 4, pid), ("start_time", 8, started)):
+                file.seek(first + self.offset(f"mizar_usage_slot.{name}"))
+                file.write(value.to_bytes(size, "little"))
+
     def _of_process(self, slot: int, card: int, name: str) -> int:
         sizes = self.layout["sizes"]
         at = self.offset("mizar_usage.slots") + slot * sizes["mizar_usage_slot"]

@@ -17,6 +17,7 @@ MS = 1_000_000
 FULL = 10_000
 LEAD = 70 * US  # bucket.c: so much too early is on time
 SAVINGS = 15 * MS  # bucket.c: without a window
+HANDOVER = 150 * US  # bucket.c
 GAPS = 128  # moments.h
 OWN, CONTESTED, NEIGHBOURS = range(3)  # bucket.h
 
@@ -272,3 +273,14 @@ def test_a_union_of_intervals_that_come_late_counts_no_moment_twice(
     first = lengths[0]
     before = set(range(1, max(1, 100 + first[0])))  # earlier than all it ever knew
     assert len(seen - before) <= counted <= len(seen)
+
+
+@given(where=windows(), cycles=st.integers(1, 50), start=times)
+def test_half_of_what_lies_outside_the_window_is_a_neighbours(
+    pure: ctypes.CDLL, where: tuple[int, int, int], cycles: int, start: int
+) -> None:
+    period, _, length = (value * US for value in where)
+    terms = Terms(5000, window(*where), 0, 0)
+    inside = min(length + HANDOVER, period)
+    part = pure.bucket_own_part(byref(terms), start, start + cycles * period)
+    assert part == cycles * inside + cycles * (period - inside) // 2

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import struct
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.effort import times
+from support.waiting import wait_for
 
 from .conftest import run, shim_env
 from .shell import OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Shell
@@ -41,6 +46,43 @@ def test_a_killed_process_gives_back_everything(env: dict[str, str], slot: Slot)
         wait_for_death(one)
         assert other.alloc(64 * MIB) == SUCCESS
         assert slot.used(0) == 64 * MIB
+
+
+HALF_ENDED = """
+import ctypes, sys, threading, time
+threading.Thread(target=time.sleep, args=(3600,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall(%d, 0)  # exit: of this thread alone
+"""
+SYS_EXIT = {"x86_64": 60, "aarch64": 93}
+
+
+@contextmanager
+def half_ended() -> Iterator[subprocess.Popen[str]]:
+    """A process whose first thread has ended, and another not."""
+    command = [sys.executable, "-c", HALF_ENDED % SYS_EXIT[platform.machine()]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            stat = Path(f"/proc/{process.pid}/stat")
+            wait_for("its end", lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
+            yield process
+        finally:
+            process.kill()
+
+
+def test_what_a_process_had_stays_its_own_until_its_last_thread_has_ended(
+    env: dict[str, str], slot: Slot
+) -> None:
+    """It may have let its slot go already, but not its memory."""
+    with Shell(env) as one:
+        assert one.alloc(40 * MIB) == SUCCESS
+    with half_ended() as process:
+        slot.be(0, process.pid)
+        with Shell(env) as other:
+            assert other.alloc(30 * MIB) == OUT_OF_MEMORY
+            process.kill()
+            process.wait()
+            assert other.alloc(64 * MIB) == SUCCESS
 
 
 def test_what_the_dead_held_is_not_shown_as_used(env: dict[str, str]) -> None:

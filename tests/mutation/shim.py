@@ -1,0 +1,179 @@
+"""`make mutants-shim`: each fault of shim.toml is put into a copy of the tree under build/, and the
+tests that should notice are run there. Exits with 1 when one survives; writes
+build/mutants-shim.json.
+
+ONLY=text chooses the faults that have it in their name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[2]
+LISTED = Path(__file__).with_name("shim.toml")
+TREE = ROOT / "build" / "mutants-shim"
+PACKAGES = ("core", "kube", "operator", "nodeagent", "tests")
+LIBRARIES = ("testing/libmizar.so", "tests/account", "tests/libpure.so")
+"""What is made of the sources that faults are in; under build/shim."""
+TIMEOUT_S = 600
+KILLED, SURVIVED = 1, 0  # pytest's exit codes
+
+
+class Unusable(Exception):
+    """A fault cannot be tried; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`before`, which stands in the file of shim/ exactly once, becomes `after`."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    why: str
+    tests: Sequence[str]
+
+    def put_into(self, text: str) -> str:
+        """The file's content with the fault. Raises Unusable."""
+        if (count := text.count(self.before)) != 1:
+            raise Unusable(f"{self.name}: its text is {count} times in {self.file}, not once")
+        return text.replace(self.before, self.after)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a fault, and the first test that noticed."""
+
+    name: str
+    why: str
+    killed: bool
+    noticed: str
+    seconds: float
+
+
+def faults() -> list[Fault]:
+    """All of them. Raises TypeError for a fault with other fields, Unusable for two of a name."""
+    found = [Fault(**one) for one in tomllib.loads(LISTED.read_text())["fault"]]
+    if len({one.name for one in found}) < len(found):
+        raise Unusable("two faults have the same name")
+    return found
+
+
+def try_out(fault: Fault) -> Result:
+    """Build with the fault, run the tests, and put the file right again. Raises Unusable."""
+    file, began = TREE / "shim" / fault.file, time.monotonic()
+    right = file.read_text()
+    file.write_text(fault.put_into(right))
+    try:
+        if (built := _make(LIBRARIES)).returncode:
+            raise Unusable(f"{fault.name}: it cannot be compiled:\n{built.stderr}")
+        done = _pytest(fault.tests)
+    finally:
+        file.write_text(right)
+    if done.returncode not in (KILLED, SURVIVED):
+        raise Unusable(f"{fault.name}: pytest ended with {done.returncode}:\n{done.stdout}")
+    noticed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+    name = noticed[0].split()[1] if noticed else ""
+    seconds = round(time.monotonic() - began, 1)
+    return Result(fault.name, fault.why, done.returncode == KILLED, name, seconds)
+
+
+def copy_tree() -> None:
+    """The tracked and new files as they are here; what was built there is kept."""
+    command = (
+        "git",
+        "-C",
+        str(ROOT),
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    )
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        source, target = ROOT / name, TREE / name
+        if not source.is_file() or _is_same(source, target):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+
+
+def _is_same(source: Path, target: Path) -> bool:
+    return target.is_file() and target.read_bytes() == source.read_bytes()
+
+
+def _make(targets: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    built = (str(TREE / "build" / "shim" / one) for one in targets)
+    # A fault may leave something unused, which is no reason to refuse it.
+    command = ("make", "-s", "-C", str(TREE / "shim"), "-j2", "CFLAGS=-O2 -g -w", *built)
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+def _pytest(tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    folders = (str(TREE / one) for one in PACKAGES)
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(folders),
+        "MIZAR_SHIM_IS_BUILT": "1",
+        "MIZAR_SHRINK": "0",
+    }
+    paths = (f"tests/unit/shim/{one}" for one in tests)
+    command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *paths)
+    return subprocess.run(
+        command, cwd=TREE, env=env, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+
+
+def _report(results: Sequence[Result]) -> None:
+    path = ROOT / "build" / "mutants-shim.json"
+    path.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
+    table = Table("fault", "killed", "by", "s", title="Faults in the shim")
+    for one in results:
+        killed = "yes" if one.killed else "[red]no[/red]"
+        table.add_row(one.name, killed, one.noticed.rpartition("/")[2], f"{one.seconds:.0f}")
+    Console(width=160).print(table)
+
+
+def _prepare(chosen: Sequence[Fault]) -> None:
+    """The tree, built, in which everything passes. Raises Unusable."""
+    copy_tree()
+    for fault in chosen:
+        fault.put_into((TREE / "shim" / fault.file).read_text())
+    subprocess.run(("make", "-s", "-C", str(TREE / "shim"), "-j2", "tests", "bench"), check=True)
+    done = _pytest(sorted({name for fault in chosen for name in fault.tests}))
+    if done.returncode:
+        raise Unusable(f"the tests fail without any fault:\n{done.stdout[-5000:]}")
+
+
+def main() -> int:
+    """The number of the exit: 1 where a fault survived, 2 where one cannot be tried."""
+    results: list[Result] = []
+    try:
+        chosen = [one for one in faults() if os.environ.get("ONLY", "") in one.name]
+        _prepare(chosen)
+        for fault in chosen:
+            results.append(try_out(fault))
+            print(f"  {'killed' if results[-1].killed else 'SURVIVED'}: {fault.name}", flush=True)
+    except Unusable as error:
+        print(error, file=sys.stderr)
+        return 2
+    _report(results)
+    return int(not all(one.killed for one in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
