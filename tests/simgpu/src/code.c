@@ -26,7 +26,7 @@ static struct code_chunk *add_chunk(CUcontext context, uint64_t bytes) {
 }
 
 static CUresult load(CUcontext context, uint64_t bytes, struct code *code) {
-    if (code->chunk) return CUDA_SUCCESS; /* another thread's */
+    if (code_is_loaded(context, code)) return CUDA_SUCCESS; /* another thread did it */
     if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     struct code_chunk *chunk = find_room(context, bytes);
     if (!chunk) chunk = add_chunk(context, round_up(bytes, PAGE_BYTES));
@@ -34,12 +34,13 @@ static CUresult load(CUcontext context, uint64_t bytes, struct code *code) {
     chunk->used += bytes;
     chunk->users++;
     code->bytes = bytes;
+    code->context_id = context->id;
     code->chunk = chunk;
     return CUDA_SUCCESS;
 }
 
 CUresult code_load(CUcontext context, uint64_t bytes, struct code *code) {
-    if (code->chunk) return CUDA_SUCCESS;
+    if (code_is_loaded(context, code)) return CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     CUresult result = load(context, bytes, code);
     pthread_mutex_unlock(&lock);
@@ -67,7 +68,7 @@ void code_unload(CUcontext context, struct code *code) {
 }
 
 bool code_is_loaded(CUcontext context, const struct code *code) {
-    return context->alive && code->chunk;
+    return context->alive && code->chunk && code->context_id == context->id;
 }
 
 void code_end_context(CUcontext context) {

@@ -13,7 +13,7 @@ struct code_chunk {
 /* One piece of it; all zero: not on the card. */
 struct code {
     _Atomic(struct code_chunk *) chunk;
-    uint64_t bytes;
+    uint64_t bytes, context_id;
 };
 
 /* Brings it to the card, if it is not there. */

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { MAGIC = 0x43545821, STACK = 64 };
@@ -18,6 +19,7 @@ static __thread int depth;
 
 /* The handle itself is kept: other threads may still have it on their stacks. */
 static void close_context(CUcontext context) {
+    storage_end_context(context);
     stream_end_context(context);
     memory_end_context(context);
     external_end_context(context);
@@ -38,30 +40,36 @@ static bool take_cost(unsigned card) {
     return taken;
 }
 
-static CUresult open_context(CUdevice device, unsigned flags, unsigned version, CUcontext *made) {
-    unsigned card = driver.card[device];
-    uint64_t cost = driver.sim.state->cards[card].context_bytes;
-    if (sim_card_lost(&driver.sim, card)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+static CUcontext new_handle(CUdevice device) {
     CUcontext context = calloc(1, sizeof *context);
-    if (!context) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!take_cost(card)) {
-        free(context);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (!context) abort();
     context->magic = MAGIC;
     context->device = device;
-    context->card = card;
+    context->card = driver.card[device];
+    context->next = all;
+    return all = context;
+}
+
+/* Nothing is left of what it was when it was open before, if it was. */
+static void clear(CUcontext context, unsigned flags, unsigned version) {
     context->flags = flags;
     context->version = version;
     context->id = ++last_id;
-    context->charged = cost;
+    context->users = 0;
+    context->stack_bytes = 0;
+    context->cache_config = context->shared_config = 0;
+    memset(context->limits, 0, sizeof context->limits);
+}
+
+static CUresult open_context(CUcontext context, unsigned flags, unsigned version) {
+    if (sim_card_lost(&driver.sim, context->card)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (!take_cost(context->card)) return CUDA_ERROR_OUT_OF_MEMORY;
+    clear(context, flags, version);
+    context->charged = driver.sim.state->cards[context->card].context_bytes;
     context->alive = true;
-    context->next = all;
-    all = context;
-    driver.sim.state->processes[driver.sim.slot].contexts[card]++;
+    driver.sim.state->processes[driver.sim.slot].contexts[context->card]++;
     CUresult result = library_enter_context(context);
     if (result) close_context(context);
-    else *made = context;
     return result;
 }
 
@@ -104,10 +112,6 @@ CUresult context_device(CUdevice *device) {
     return CUDA_SUCCESS;
 }
 
-CUcontext context_primary(CUdevice device) {
-    return primaries[device];
-}
-
 static CUresult push(CUcontext context) {
     if (depth == STACK) return CUDA_ERROR_OUT_OF_MEMORY;
     stack[depth++] = context;
@@ -121,9 +125,12 @@ static CUresult create(CUcontext *made, unsigned flags, CUdevice device, unsigne
     if (!made || flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
     if (depth == STACK) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&lock);
-    CUresult result = open_context(device, flags, version, made);
+    CUcontext context = new_handle(device);
+    CUresult result = open_context(context, flags, version);
     pthread_mutex_unlock(&lock);
-    return result ? result : push(*made);
+    if (result) return result;
+    *made = context;
+    return push(context);
 }
 
 API CUresult cuCtxCreate(CUcontext *made, unsigned flags, CUdevice device) {
@@ -162,8 +169,14 @@ API CUresult cuCtxDestroy(CUcontext context) {
 
 /* ---- the thread's stack --------------------------------------------------------------------- */
 
+/* A primary context may be made current before it is open, as libcudart does. */
+static CUresult may_be_current(CUcontext context) {
+    CUresult result = context_check(context);
+    return result == CUDA_ERROR_CONTEXT_IS_DESTROYED && context->primary ? CUDA_SUCCESS : result;
+}
+
 API CUresult cuCtxPushCurrent_v2(CUcontext context) {
-    TRY(context_check(context));
+    TRY(may_be_current(context));
     return push(context);
 }
 
@@ -185,7 +198,7 @@ API CUresult cuCtxPopCurrent(CUcontext *context) {
 
 API CUresult cuCtxSetCurrent(CUcontext context) {
     TRY(driver_ready());
-    if (context) TRY(context_check(context));
+    if (context) TRY(may_be_current(context));
     if (!depth) return context ? push(context) : CUDA_SUCCESS;
     if (context) stack[depth - 1] = context;
     else depth--;
@@ -200,19 +213,35 @@ API CUresult cuCtxGetCurrent(CUcontext *context) {
 }
 
 API CUresult cuCtxGetDevice(CUdevice *device) {
+    TRY(driver_ready());
     if (!device) return CUDA_ERROR_INVALID_VALUE;
-    return context_device(device);
+    if (!depth || !stack[depth - 1]) return CUDA_ERROR_INVALID_CONTEXT;
+    TRY(may_be_current(stack[depth - 1]));
+    *device = stack[depth - 1]->device;
+    return CUDA_SUCCESS;
 }
 
 /* ---- primary contexts ----------------------------------------------------------------------- */
 
-static CUresult retain(CUcontext *context, CUdevice device) {
-    CUcontext primary = primaries[device];
-    if (!primary || !primary->alive) {
-        TRY(open_context(device, primary_flags[device], 3020, &primary));
-        primary->primary = true;
-        primaries[device] = primary;
+/* The handle is the same each time that the context is open. The caller holds the lock. */
+static CUcontext primary_of(CUdevice device) {
+    if (!primaries[device]) {
+        primaries[device] = new_handle(device);
+        primaries[device]->primary = true;
     }
+    return primaries[device];
+}
+
+CUcontext context_primary(CUdevice device) {
+    pthread_mutex_lock(&lock);
+    CUcontext primary = primary_of(device);
+    pthread_mutex_unlock(&lock);
+    return primary;
+}
+
+static CUresult retain(CUcontext *context, CUdevice device) {
+    CUcontext primary = primary_of(device);
+    if (!primary->alive) TRY(open_context(primary, primary_flags[device], 3020));
     primary->users++;
     *context = primary;
     return CUDA_SUCCESS;

@@ -13,9 +13,10 @@ struct CUctx_st {
     bool primary;
     CUcontext whole; /* of which this is a view; NULL: it is none */
     unsigned users; /* of a primary context: retains minus releases */
-    uint64_t id;
+    uint64_t id; /* of this time that it is open: primary contexts begin again */
     sim_u64 charged; /* on the card: its own cost and its code's */
     struct code_chunk *code;
+    struct stored *storage;
     uint64_t limits[16];
     uint64_t stack_bytes; /* on the card: of stacks beyond the usual size */
     int cache_config, shared_config;
@@ -33,9 +34,11 @@ static inline CUcontext context_whole(CUcontext context) {
 }
 /* Makes `view` one. */
 void context_view(CUcontext view, CUcontext whole);
+CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxGetId(CUcontext context, unsigned long long *id);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
-/* The primary context as it is, or NULL. */
+/* The device's primary context, which need not be open. */
 CUcontext context_primary(CUdevice device);
 CUresult context_check(CUcontext context);
 /* Stacks of at least so many bytes for each thread that fits on the card: they stay. */
@@ -46,6 +49,7 @@ CUresult context_each(CUresult (*visit)(CUcontext context));
 /* What other parts do when a context begins ... */
 CUresult library_enter_context(CUcontext context);
 /* ... and when it ends. */
+void storage_end_context(CUcontext context);
 void stream_end_context(CUcontext context);
 void memory_end_context(CUcontext context);
 void external_end_context(CUcontext context);

@@ -1,7 +1,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "module.h"
+#include "variable.h"
 
 enum { MAGIC = 0x4c494221 };
 
@@ -26,7 +26,7 @@ static CUresult check(CUlibrary library) {
 /* The caller holds the lock. */
 static CUresult find_or_make(CUlibrary library, CUcontext context, CUmodule *module) {
     for (*module = library->modules; *module; *module = (*module)->next)
-        if ((*module)->context == context) return CUDA_SUCCESS;
+        if ((*module)->context == context && module_is_there(*module)) return CUDA_SUCCESS;
     TRY(module_new(context, image_data(&library->image), library->lazy, module));
     (*module)->library = library;
     (*module)->next = library->modules;
@@ -143,6 +143,13 @@ API CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     TRY(check(library));
     TRY(context_current(&context));
     return module ? module_in(library, context, module) : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *bytes, CUlibrary library,
+                                const char *name) {
+    CUmodule module;
+    TRY(cuLibraryGetModule(&module, library));
+    return variable_find(module, name, pointer, bytes);
 }
 
 API CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {

@@ -1,13 +1,18 @@
-#include "module.h"
+#include "variable.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAGIC = 0x4d4f4421 };
 
+bool module_is_there(CUmodule module) {
+    return module->context->alive && module->context_id == module->context->id;
+}
+
 static CUresult check(CUmodule module) {
     TRY(driver_ready());
-    return module && module->magic == MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    if (!module || module->magic != MAGIC) return CUDA_ERROR_INVALID_HANDLE;
+    return module_is_there(module) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 /* Drivers do so by default. */
@@ -29,6 +34,7 @@ CUresult module_new(CUcontext context, const void *data, bool lazy, CUmodule *mo
     if (!made) abort();
     made->magic = MAGIC;
     made->context = context_whole(context);
+    made->context_id = made->context->id;
     made->lazy = lazy;
     CUresult result = lazy ? CUDA_SUCCESS : load_all(made);
     if (result) {
@@ -41,6 +47,7 @@ CUresult module_new(CUcontext context, const void *data, bool lazy, CUmodule *mo
 }
 
 void module_end(CUmodule module) {
+    variable_end_module(module);
     code_unload(module->context, &module->code);
     module->magic = 0;
     image_end(&module->image);
@@ -80,12 +87,10 @@ API CUresult cuModuleUnload(CUmodule module) {
     return CUDA_SUCCESS;
 }
 
-/* Images have no variables here. */
 API CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule module,
                                   const char *name) {
-    (void)pointer, (void)bytes, (void)name;
     TRY(check(module));
-    return CUDA_ERROR_NOT_FOUND;
+    return variable_find(module, name, pointer, bytes);
 }
 
 API CUresult cuModuleGetLoadingMode(int *mode) {
@@ -129,6 +134,7 @@ CUresult function_load(CUfunction function, CUcontext context) {
         TRY(library_function(function, context, &function));
     }
     CUmodule module = function->module;
+    TRY(check(module));
     uint64_t bytes = function->code_bytes ? function->code_bytes : card_of(module)->function_bytes;
     return module->lazy ? code_load(module->context, bytes, &function->code) : CUDA_SUCCESS;
 }

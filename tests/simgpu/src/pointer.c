@@ -21,6 +21,9 @@ enum {
     MEMPOOL_HANDLE,
     MAPPING_SIZE,
     MAPPING_BASE_ADDR,
+    MEMORY_BLOCK_ID,
+    IS_HW_DECOMPRESS_CAPABLE,
+    LOCALITY_DOMAIN_ORDINAL,
 };
 
 /* The same about device and host memory. */
@@ -74,6 +77,7 @@ static CUresult tell(void *value, int attribute, CUdeviceptr pointer, const stru
     case DEVICE_POINTER: *(CUdeviceptr *)value = pointer; break;
     case HOST_POINTER: *(void **)value = known->host; break;
     case SYNC_MEMOPS: *(int *)value = 0; break;
+    case MEMORY_BLOCK_ID:
     case BUFFER_ID: *(uint64_t *)value = known->id; break;
     case IS_MANAGED: *(int *)value = known->managed; break;
     case DEVICE_ORDINAL: *(int *)value = known->ordinal; break;
@@ -86,6 +90,8 @@ static CUresult tell(void *value, int attribute, CUdeviceptr pointer, const stru
     case ALLOWED_HANDLE_TYPES: *(uint64_t *)value = 0; break;
     case IS_GPU_DIRECT_RDMA_CAPABLE: *(int *)value = 0; break;
     case ACCESS_FLAGS: *(int *)value = CU_MEM_ACCESS_READWRITE; break;
+    case IS_HW_DECOMPRESS_CAPABLE: *(int *)value = 0; break;
+    case LOCALITY_DOMAIN_ORDINAL: *(int *)value = -1; break;
     case MEMPOOL_HANDLE: *(CUmemoryPool *)value = known->pool; break;
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }

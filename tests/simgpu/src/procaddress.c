@@ -1,10 +1,8 @@
 /* cuGetProcAddress: a name, a CUDA version and a default-stream flavour lead to one entry. */
-#include <stdio.h>
 #include <string.h>
 
 #include "driver.h"
 #include "entries.h"
-#include "missing.h"
 
 static int first_of(const char *base) {
     int low = 0, high = entry_count;
@@ -54,19 +52,4 @@ API CUresult cuGetProcAddress(const char *name, void **entry, int version, uint6
     int status;
     TRY(cuGetProcAddress_v2(name, entry, version, flags, &status));
     return status == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
-static void trace_table(const CUuuid *id) {
-    char text[33] = "", name[64];
-    for (int i = 0; id && i < 16; i++)
-        snprintf(text + 2 * i, 3, "%02x", (unsigned char)id->bytes[i]);
-    snprintf(name, sizeof name, "cuGetExportTable(%s)", text);
-    missing(name, 0);
-}
-
-/* The driver's private tables are not simulated. */
-API CUresult cuGetExportTable(const void **table, const CUuuid *id) {
-    if (table) *table = NULL;
-    trace_table(id);
-    return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -16,6 +16,7 @@ static uint64_t last_id;
 /* Per-thread default streams of this thread. */
 static __thread struct {
     CUcontext context;
+    uint64_t context_id;
     CUstream stream;
 } own[CONTEXTS];
 
@@ -81,9 +82,12 @@ static CUstream legacy_of(CUcontext context) {
 
 static CUstream find_own(CUcontext context) {
     for (int i = 0; i < CONTEXTS; i++) {
-        if (own[i].context == context && own[i].stream->context == context) return own[i].stream;
-        if (own[i].context && own[i].context->alive) continue;
+        CUcontext of = own[i].context;
+        bool current = of && of->alive && of->id == own[i].context_id;
+        if (current && of == context) return own[i].stream;
+        if (current) continue;
         own[i].context = context;
+        own[i].context_id = context->id;
         own[i].stream = stream_new(context, STREAM_PER_THREAD);
         return own[i].stream;
     }

@@ -26,6 +26,7 @@ CUresult cuCtxCreate_v4(CUcontext *made, void *parameters, unsigned flags, CUdev
 CUresult cuCtxDestroy_v2(CUcontext context);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxGetDevice(CUdevice *device);
 CUresult cuCtxPushCurrent_v2(CUcontext context);
 CUresult cuCtxPopCurrent_v2(CUcontext *context);
 CUresult cuCtxSynchronize(void);
@@ -130,12 +131,15 @@ CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *
 CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
                                      void *attributes, CUstream stream);
 CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count);
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream);
 CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream);
 CUresult cuMemsetD2D16_v2(CUdeviceptr to, size_t pitch, unsigned short value, size_t width,
                           size_t height);
 
 CUresult cuModuleLoadData(CUmodule *module, const void *data);
 CUresult cuModuleUnload(CUmodule module);
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule module,
+                              const char *name);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
 CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module);
 CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned count, CUmodule module);

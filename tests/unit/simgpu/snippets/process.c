@@ -108,7 +108,7 @@ SNIPPET(what_is_not_simulated_says_so) {
     const void *table;
     start();
     GIVES(CUDA_ERROR_NOT_SUPPORTED, cuTexObjectDestroy(0));
-    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuGetExportTable(&table, &(CUuuid){{0}}));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGetExportTable(&table, &(CUuuid){{0}}));
     EXPECT(table == NULL);
 }
 
