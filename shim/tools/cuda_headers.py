@@ -1,7 +1,8 @@
 """NVIDIA's published names: CUDA's headers, from the packages of cuda-headers.lock, and NVML's
 functions, from the pynvml that is installed.
 
-The headers are NVIDIA's and are not kept here: they lie in ~/.cache/mizar/cuda-headers.
+The headers are NVIDIA's and are not kept here: they lie in ~/.cache/mizar/cuda-headers. Tests get
+the runtime itself, of the same packages, by fetch() too.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def packages() -> list[Package]:
 
 def _cache() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "mizar" / "cuda-headers"
+    return Path(root) / "mizar"
 
 
 def _pip(*arguments: str) -> str:
@@ -56,37 +58,49 @@ def _pip(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def _download(package: Package, into: Path) -> None:
-    """The package's headers, checked against the lock; platforms do not differ in them."""
+def _declares(path: Path) -> bool:
+    return path.name == "cuda.h" or path.match(TYPEDEFS)
+
+
+def _download(package: Package, into: Path, wanted: Callable[[Path], bool]) -> None:
+    """Files of the package, checked against the lock; platforms do not differ in their headers."""
     with tempfile.TemporaryDirectory() as scratch:
-        wanted = Path(scratch) / "lock"
-        wanted.write_text(package.line + "\n")
+        lock = Path(scratch) / "lock"
+        lock.write_text(package.line + "\n")
         platform = ["--only-binary=:all:", "--platform=manylinux2014_x86_64"]
         platform += ["--platform=manylinux1_x86_64", "--platform=manylinux_2_17_x86_64"]
-        _pip("download", "-q", "--no-deps", *platform, "--require-hashes",
-             "-d", scratch, "-r", str(wanted))  # fmt: skip
+        _pip("download", "-q", "--retries=1", "--timeout=20", "--no-deps", *platform,
+             "--require-hashes", "-d", scratch, "-r", str(lock))  # fmt: skip
         (wheel,) = Path(scratch).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 path = Path(name)
-                if path.name == "cuda.h" or path.match(TYPEDEFS):
+                if path.name and wanted(path):
                     (into / path.name).write_bytes(archive.read(name))
 
 
-def fetch(package: Package) -> Path:
-    """The folder with cuda.h and its typedefs."""
-    folder = _cache() / f"{package.name}-{package.version}"
+def fetch(
+    package: Package, what: str = "cuda-headers", wanted: Callable[[Path], bool] = _declares
+) -> Path:
+    """The folder with the package's files that are wanted: unless told, cuda.h and its typedefs.
+
+    Kept in the cache's folder `what`. SystemExit says why it could not be had."""
+    folder = _cache() / what / f"{package.name}-{package.version}"
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
-        _download(package, fresh)
+        _download(package, fresh, wanted)
+        fresh.rename(folder)
     except subprocess.CalledProcessError as error:
-        fresh.rmdir()
-        what = f"CUDA's headers could not be had ({package.name} {package.version})"
-        raise SystemExit(f"{what}:\n{error.stderr}") from None
-    fresh.rename(folder)
+        missed = f"{package.name} {package.version} could not be had"
+        raise SystemExit(f"{missed}:\n{error.stderr}") from None
+    except OSError:
+        if not folder.is_dir():  # else somebody else was faster with the same
+            raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
     return folder
 
 

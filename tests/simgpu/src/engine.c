@@ -188,7 +188,7 @@ uint64_t engine_push(bool may_call) {
             next = stream->next; /* read after a host function may have changed the list */
             if (stream->head != before) moved = true;
             if (when < wake) wake = when;
-            if (stream->dying && !stream->head) stream_end(stream);
+            if (stream->dying && stream_idle(stream)) stream_end(stream);
         }
     }
     return wake;

@@ -167,10 +167,7 @@ CUresult exec_make(CUgraph graph, uint64_t flags, CUgraphExec *made) {
 void exec_end(CUgraphExec exec) {
     pthread_mutex_lock(&engine_lock);
     mark_drop(exec->done);
-    for (unsigned i = 1; exec->streams && i < exec->branches; i++) {
-        if (exec->streams[i]->head) exec->streams[i]->dying = true;
-        else stream_end(exec->streams[i]);
-    }
+    for (unsigned i = 1; exec->streams && i < exec->branches; i++) stream_retire(exec->streams[i]);
     pthread_mutex_unlock(&engine_lock);
     for (unsigned i = 0; i < exec->count; i++) free(exec->steps[i].waits);
     free(exec->steps), free(exec->streams);

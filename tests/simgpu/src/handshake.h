@@ -13,7 +13,7 @@
 enum { HANDSHAKE_BYTES = MD2_BYTES };
 
 struct handshake {
-    uint32_t version; /* 10 times that of CUDA's runtime, and which question it is */
+    uint32_t version; /* the runtime's, plus 0, 1 or 2: which question it is */
     uint64_t seconds; /* since 1970 */
     const void *cudart_table, *own_table, *function;
 };

@@ -126,6 +126,11 @@ bool stream_idle(CUstream stream) {
     return stream->tail.at <= sim_now(&driver.sim);
 }
 
+void stream_retire(CUstream stream) {
+    if (stream_idle(stream)) stream_end(stream);
+    else stream->dying = true;
+}
+
 static void enqueue(CUstream stream, const struct work *work, uint64_t now) {
     struct queued *queued = malloc(sizeof *queued);
     if (!queued) abort();

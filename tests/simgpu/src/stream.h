@@ -32,7 +32,7 @@ struct CUstream_st {
     struct queued *head, **end; /* what has not: it waits for something */
     struct mark *settling;      /* of the tail, while a time is needed for it */
     bool calling;               /* the worker is in a host function of the head */
-    bool dying;                 /* destroyed; goes when its queue has drained */
+    bool dying;                 /* destroyed; goes when its work is done */
     struct frontier *capture;   /* where it is in the graph that it records, or NULL */
     CUstream next, *link;       /* among all streams */
 };
@@ -56,6 +56,8 @@ bool stream_idle(CUstream stream);
 /* A stream of the driver's own, for the branches of graphs. engine_lock held. */
 CUstream stream_new(CUcontext context, int kind);
 void stream_end(CUstream stream);
+/* Destroyed: it ends when its work has. */
+void stream_retire(CUstream stream);
 
 /* Push every queue as far as it goes; returns when to look again. engine_lock held. */
 uint64_t engine_push(bool may_call);

@@ -33,8 +33,7 @@ API CUresult cuStreamDestroy_v2(CUstream handle) {
     if ((uintptr_t)handle <= 2) return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&engine_lock);
     if (stream->capture) capture_spoil(stream, CUDA_SUCCESS);
-    if (stream->head) stream->dying = true;
-    else stream_end(stream);
+    stream_retire(stream);
     pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }

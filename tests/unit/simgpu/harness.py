@@ -18,7 +18,7 @@ SAMPLE = Path(__file__).parents[3] / "examples" / "sample" / "cuda-sample.c"
 SANITIZE = tuple(os.environ.get("SIMGPU_CFLAGS", "").split())  # say, -fsanitize=address
 
 
-def _cached_program(name: str, inputs: list[Path], arguments: list[str]) -> Path:
+def cached_program(name: str, inputs: list[Path], arguments: list[str]) -> Path:
     """A compiled program, made once per content of its inputs."""
     key = content_hash(inputs, compiler(), *arguments)
     program = cache_root() / "simgpu-tests" / f"{name}-{key}"
@@ -36,12 +36,12 @@ def compile_snippets() -> Path:
     sources = [str(path) for path in sorted(HERE.glob("*.c"))]
     linked = [f"-L{compiled(SANITIZE)}", "-l:libcuda.so.1"]
     arguments = [*FLAGS, "-D_GNU_SOURCE", *SANITIZE, f"-I{SOURCES}", *sources, *linked]
-    return _cached_program("snippets", [*HERE.iterdir(), SOURCES / "cuda_abi.h"], arguments)
+    return cached_program("snippets", [*HERE.iterdir(), SOURCES / "cuda_abi.h"], arguments)
 
 
 def compile_sample() -> Path:
     """examples/sample, without anything of the simulated driver."""
-    return _cached_program("cuda-sample", [SAMPLE], [*FLAGS, str(SAMPLE)])
+    return cached_program("cuda-sample", [SAMPLE], [*FLAGS, str(SAMPLE)])
 
 
 def snippet_names(source: str = "*") -> list[str]:

@@ -342,3 +342,27 @@ SNIPPET(handles) {
     EQUAL(is_loaded(function), 1);
     EQUAL(used(), before + 2 * PAGE);
 }
+
+SNIPPET(code_does_not_outlive_its_context) {
+    CUmodule module;
+    CUfunction function, again;
+    CUlibrary library;
+    CUkernel kernel;
+    CUcontext context = start();
+    size_t before = used();
+    OK(cuModuleLoadData(&module, "\177ELF"));
+    OK(cuModuleGetFunction(&function, module, "one_us_1"));
+    OK(cuLibraryLoadData(&library, "\177ELF", NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernel(&kernel, library, "one_us_1"));
+    launch((CUfunction)kernel, NULL);
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    EQUAL(used(), before);
+    GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuModuleGetFunction(&again, module, "one_us_1"));
+    GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED,
+          cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    launch((CUfunction)kernel, NULL); /* a library is of no context: it is loaded anew */
+    EXPECT(used() > before);
+    OK(cuLibraryUnload(library));
+    EQUAL(used(), before);
+}

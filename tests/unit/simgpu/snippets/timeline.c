@@ -30,6 +30,19 @@ SNIPPET(a_kernel_takes_as_long_as_its_parameter_says) {
     EQUAL(elapsed_us(from, to), 1234);
 }
 
+SNIPPET(work_goes_on_when_its_stream_is_destroyed) {
+    start();
+    CUfunction work = kernel("work_us_1000");
+    CUstream ended = stream();
+    CUevent to = event();
+    launch(work, ended);
+    OK(cuEventRecord(to, ended));
+    OK(cuStreamDestroy_v2(ended));
+    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(to));
+    OK(cuCtxSynchronize());
+    OK(cuEventQuery(to));
+}
+
 /* On so many SMs of 2048 threads, two blocks of 1024 threads each are one wave: prints us of one such
  * kernel and of one with a block more. */
 SNIPPET(waves) {
