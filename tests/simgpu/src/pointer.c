@@ -1,6 +1,6 @@
 /* What the driver knows of a pointer. */
 #include "host.h"
-#include "memory.h"
+#include "physical.h"
 
 enum {
     CONTEXT = 1,
@@ -56,6 +56,25 @@ static bool know_device(struct known *known, CUdeviceptr pointer) {
     return found;
 }
 
+/* It is of no context. */
+static bool know_mapped(struct known *known, CUdeviceptr pointer) {
+    pthread_mutex_lock(&memory_lock);
+    const struct physical *found = vmm_physical_at(pointer);
+    if (found) {
+        const struct region *region = address_owner(pointer);
+        bool on_host = found->props.location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+        *known = (struct known){
+            .type = on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
+            .base = region->base,
+            .bytes = region->bytes,
+            .ordinal = on_host ? -1 : found->props.location.id,
+            .host = on_host ? (void *)(uintptr_t)pointer : NULL,
+        };
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return found;
+}
+
 static bool know_host(struct known *known, CUdeviceptr pointer) {
     const struct host_range *range = host_find((void *)(uintptr_t)pointer);
     if (!range) return false;
@@ -68,6 +87,10 @@ static bool know_host(struct known *known, CUdeviceptr pointer) {
         .ordinal = range->context ? range->context->device : 0,
     };
     return true;
+}
+
+static bool know(struct known *known, CUdeviceptr pointer) {
+    return know_device(known, pointer) || know_mapped(known, pointer) || know_host(known, pointer);
 }
 
 static CUresult tell(void *value, int attribute, CUdeviceptr pointer, const struct known *known) {
@@ -103,8 +126,7 @@ API CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr point
     struct known known;
     TRY(driver_ready());
     if (!value) return CUDA_ERROR_INVALID_VALUE;
-    if (!know_device(&known, pointer) && !know_host(&known, pointer))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (!know(&known, pointer)) return CUDA_ERROR_INVALID_VALUE;
     return tell(value, attribute, pointer, &known);
 }
 
@@ -114,7 +136,7 @@ API CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **valu
     struct known known = {.ordinal = -2};
     TRY(driver_ready());
     if (!attributes || !values) return CUDA_ERROR_INVALID_VALUE;
-    bool found = know_device(&known, pointer) || know_host(&known, pointer);
+    bool found = know(&known, pointer);
     for (unsigned i = 0; i < count; i++) {
         CUdeviceptr shown = found ? pointer : 0;
         CUresult result = tell(values[i], attributes[i], shown, &known);
@@ -127,5 +149,6 @@ API CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr
     struct known known;
     TRY(driver_ready());
     if (!value || attribute != SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
-    return know_device(&known, pointer) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    bool found = know_device(&known, pointer) || know_mapped(&known, pointer);
+    return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -1,5 +1,5 @@
-"""runtime/program.c, compiled with NVIDIA's own runtimes, linked or static: the newest of each major
-version, out of the packages of shim/cuda-headers.lock."""
+"""runtime/program.c, compiled with NVIDIA's own runtimes, shared and static: the newest of each
+major version, out of the packages of shim/cuda-headers.lock."""
 
 import platform
 import sys

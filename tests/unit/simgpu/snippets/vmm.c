@@ -38,6 +38,28 @@ SNIPPET(a_retained_handle_keeps_the_memory) {
     EQUAL(used(), before);
 }
 
+SNIPPET(pointers_to_mapped_memory_are_known) {
+    enum { MEMORY_TYPE = 2, DEVICE_POINTER = 3, ORDINAL = 9, BASE = 11, LOCALITY = 22 };
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr pointer, shown;
+    int type, ordinal, locality;
+    start();
+    OK(cuMemAddressReserve(&pointer, 2 * PAGE, 0, 0, 0));
+    OK(cuMemCreate(&handle, PAGE, &on_card, 0));
+    OK(cuMemMap(pointer, PAGE, 0, handle, 0));
+    OK(cuPointerGetAttribute(&type, MEMORY_TYPE, pointer + 5));
+    EQUAL(type, CU_MEMORYTYPE_DEVICE);
+    OK(cuPointerGetAttribute(&shown, DEVICE_POINTER, pointer + 5));
+    EQUAL(shown, pointer + 5);
+    OK(cuPointerGetAttribute(&shown, BASE, pointer + 5));
+    EQUAL(shown, pointer);
+    OK(cuPointerGetAttribute(&ordinal, ORDINAL, pointer));
+    EQUAL(ordinal, 0);
+    OK(cuPointerGetAttribute(&locality, LOCALITY, pointer));
+    EQUAL(locality, -1);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, MEMORY_TYPE, pointer + PAGE));
+}
+
 SNIPPET(one_handle_at_two_addresses_is_the_same_memory) {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr pointer;
