@@ -48,6 +48,8 @@ def main(
     except (UnknownModule, BadList, FileNotFoundError) as wrong:
         print(wrong, file=sys.stderr)
         raise typer.Exit(2) from wrong
+    # Of whatever the tests draw for themselves.
+    os.environ.setdefault("MIZAR_SEED", str(outcome.seed or 1))
     if collect(chosen, lambda session: _play(session, outcome)) != 0:
         raise typer.Exit(2)
     outcome.print()

@@ -127,7 +127,9 @@ class Outcome:
 
     def print(self) -> None:
         """The table, who is left, and what is wrong with the list."""
-        console = Console(highlight=False, soft_wrap=True, width=None if os.isatty(1) else WIDTH)
+        console = Console(
+            highlight=False, emoji=False, soft_wrap=True, width=None if os.isatty(1) else WIDTH
+        )
         for mutation in self.left:
             console.print(_diff(mutation, self.fates[mutation]), markup=False)
         console.print(self._table())

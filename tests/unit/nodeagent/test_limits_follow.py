@@ -16,18 +16,20 @@ from mizar_nodeagent.container.follow import Follower
 from mizar_nodeagent.container.slots import Owner, Slots
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
-from mizar_nodeagent.regions import COMPUTE_MODES, MEMORY_MODES, LimitsCard
+from mizar_nodeagent.regions import COMPUTE_MODES, COMPUTE_STOPPED, MEMORY_MODES, LimitsCard
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import (
     CARD,
     GIB,
     RESOURCE,
     SHADOW,
+    card,
     card_claim,
     device,
     shadow,
     shadow_object,
     share,
+    share_claim,
     view,
 )
 from unit.nodeagent.test_app import SHARE, World, limits_of, mounted, until
@@ -229,6 +231,35 @@ async def test_who_gets_a_device_is_told_once(world: World) -> None:
         f"container main has devices of shadow pod {SHADOW[1]}: card {CARD}: "
         "memory 16384 MiB (Hard), compute 100 % (Hard)"
     )
+
+
+def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -> None:
+    """A container has a device of each; one of them ends."""
+    (tmp_path / "libmizar.so").write_bytes(b"shim")
+    slots = Slots(tmp_path / "slots", shim_install.install(tmp_path / "libmizar.so", tmp_path))
+    slots.load(0.0)
+    other, far = "shadow-2-bbbbb", card(2).uuid
+    ids = [device(0), device(0, ("team-a", other))]
+    slot = slots.assign(
+        slots.create(RESOURCE, ids, 0.0), Owner("team-a", "share", "uid-share", "main")
+    )
+    who = limits.Identity("team-a", "share", "uid-share", "main", slot.name)
+    both = [CardLimit(uuid, GIB, 5000, "Hard", "Hard") for uuid in (CARD, far)]
+    limits.write(slot.limits, who, both, {})
+    mind, told = Mind(), list[tuple[Any, ...]]()
+    follower = Follower(mind, slots, lambda *_: None, lambda *words: told.append(words))
+    claims = [card_claim(), card_claim(other, far), share_claim(*ids)]
+    mind.think(view(1.0, [shadow(), shadow(other), share()], claims))
+    follower.follow()
+    assert not told
+    mind.think(view(2.0, [shadow(), shadow(other, ended=True), share()], claims))
+    for _ in range(2):
+        follower.follow()
+    modes = {one.uuid.decode(): one.compute_mode for one in limits.read(slot.limits).cards[:2]}
+    assert modes[far] == COMPUTE_STOPPED != modes[CARD]
+    ((owner, reason, sentence),) = told
+    assert (owner, reason) == (slot.owner, "CardLost")
+    assert sentence.startswith(f"shadow pod {other} lost card {far}: the shadow pod has ended")
 
 
 def test_who_gets_less_is_limited_before_who_gets_more(

@@ -1,11 +1,13 @@
 """From what is seen to what is said: adoption, health, drains, leaving."""
 
+import json
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from mizar_core.models import Holder
-from mizar_nodeagent.kubelet.claims import Claims
+from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.planning.carving import Carving, Stage
 from mizar_nodeagent.planning.plan import Plan, plan
 from mizar_nodeagent.planning.reports import Report
@@ -391,6 +393,56 @@ class TestDrain:
         found = plan({SHADOW: loaded}, view(0.1, [shadow(drain="t1")]))
         assert found.memory[SHADOW].stage is Stage.DRAINED
         assert listed(found) == {D0: False, D1: False}
+
+
+def test_what_is_remembered_comes_back_from_the_checkpoint() -> None:
+    (first,) = served().memory.values()
+    held = replace(first.cards[0], numa=(0, 1))
+    known = replace(
+        first,
+        cards=(held,),
+        stage=Stage.IN_USE,
+        drain="2026-01-01T00:00:00Z",
+        idle_since=datetime(2026, 1, 1, 12, tzinfo=UTC),
+        taken_by="team-b/trainer",
+    )
+    saved = json.loads(json.dumps(known.to_dict()))
+    assert Carving.from_dict(saved, now=7.0) == replace(known, since=7.0, quiet_since=None)
+    # One of before cards could be taken.
+    del saved["takenBy"]
+    assert Carving.from_dict(saved, now=7.0).taken_by == ""
+
+
+def test_the_kubelet_hears_near_which_processors_a_device_is() -> None:
+    told = replace(card_claim(), numa={CARD: (1,)})
+    found = plan({}, view(1.0, [shadow()], [told], BOTH))
+    assert {one.numa for one in found.lists[RESOURCE]} == {(1,)}
+
+
+class TestTaken:
+    """A card of a shadow pod that the kubelet says is another pod's."""
+
+    MINE = card_claim()
+    OTHERS = card_claim("trainer", namespace="team-b")
+
+    def taken(self, *answers: tuple[float, Claim]) -> str:
+        """By whom, in the end, after these answers of the kubelet."""
+        memory = served().memory
+        for at, claim in answers:
+            memory = plan(memory, view(at, [shadow()], [claim], BOTH)).memory
+        return memory[SHADOW].taken_by
+
+    def test_is_taken_when_it_says_so_for_a_while(self) -> None:
+        assert self.taken((2.0, self.OTHERS), (2.9, self.OTHERS)) == ""
+        assert self.taken((2.0, self.OTHERS), (3.0, self.OTHERS)) == "team-b/trainer"
+
+    def test_the_while_begins_anew_when_it_takes_that_back(self) -> None:
+        answers = [(2.0, self.OTHERS), (2.5, self.MINE), (3.0, self.OTHERS), (3.9, self.OTHERS)]
+        assert self.taken(*answers) == ""
+        assert self.taken(*answers, (4.0, self.OTHERS)) == "team-b/trainer"
+
+    def test_stays_taken(self) -> None:
+        assert self.taken((2.0, self.OTHERS), (3.0, self.OTHERS), (4.0, self.MINE))
 
 
 class TestLeaving:

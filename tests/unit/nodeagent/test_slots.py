@@ -1,5 +1,6 @@
 """Slots: made, found again, given an owner, and forgotten only when nobody can use them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,29 @@ def test_a_slot_is_found_again_with_its_owner(slots: Slots) -> None:
     assert slot.name.startswith("shadow-2-aaaaa-0-") and len(slot.name) < 64
 
 
+def test_the_folder_is_made_with_those_above_it_and_is_nobody_elses(tmp_path: Path) -> None:
+    shim = tmp_path / "libmizar.so"
+    shim.write_bytes(b"the shim")
+    root = tmp_path / "lib" / "mizar" / "slots"
+    for _ in range(2):
+        Slots(root, shim_install.install(shim, tmp_path)).load(0.0)
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("shim", [True, False])
+def test_whether_a_container_has_the_shim_is_remembered(slots: Slots, shim: bool) -> None:
+    slots.create(RESOURCE, [D0], 5.0, shim=shim)
+    assert [one.shim for one in again(slots).all()] == [shim]
+
+
+def test_a_slot_of_before_there_was_a_choice_has_the_shim(slots: Slots) -> None:
+    told = slots.create(RESOURCE, [D0], 5.0, shim=False).folder / "slot.json"
+    body = json.loads(told.read_text())
+    del body["shim"]
+    told.write_text(json.dumps(body))
+    assert [one.shim for one in again(slots).all()] == [True]
+
+
 def test_names_of_long_shadow_pods_are_cut(slots: Slots) -> None:
     assert len(slots.create(RESOURCE, [f"team-a/{'x' * 200}-0"], 0.0).name) == 63
 
@@ -58,7 +82,8 @@ def test_a_slot_that_forgot_what_it_is_for_is_kept(slots: Slots) -> None:
     slot = slots.create(RESOURCE, [D0], 5.0)
     (slot.folder / "slot.json").write_text("")
     (found,) = again(slots).all()
-    assert (found.ids, found.created) == (frozenset(), 99.0)
+    assert (found.ids, found.resource, found.created) == (frozenset(), "", 99.0)
+    assert (found.name, found.folder, found.owner) == (slot.name, slot.folder, None)
 
 
 def test_one_folder_for_each_allocation(slots: Slots) -> None:
