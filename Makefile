@@ -83,7 +83,7 @@ bench: $(if $(filter shim compute,$(AREA)),setup,root-setup) ## benchmarks; AREA
 	@$(PY) -m bench $(AREA)
 
 mutants-shim: setup ## planted faults in the shim, all of which its tests must notice; ONLY=text chooses
-	@$(PY) -m mutation.shim
+	@$(PY) -m mutants.shim
 
 soak: setup ## random work and sudden deaths under the shim; MIZAR_SOAK_MINUTES=5
 	@$(PY) -m soak

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mutation.shim import ROOT, Fault, Unusable, faults
+from mutants.shim import ROOT, Fault, Unusable, faults
 
 
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
