@@ -52,6 +52,26 @@ void pure_guess(const void *work, uint64_t shape, uint64_t *found) {
     found[3] = guess.likely;
 }
 
+/* ---- what the limits come to --------------------------------------------------------------------------- */
+
+uint64_t pure_rate(uint32_t mode, uint32_t share, uint32_t spare, uint32_t active, uint32_t paused);
+
+/* Basis points of the card's time, while there is an agent who tells these. UINT64_MAX: not limited. */
+uint64_t pure_rate(uint32_t mode, uint32_t share, uint32_t spare, uint32_t active, uint32_t paused) {
+    struct mizar_limits *limits = calloc(1, sizeof *limits);
+    struct mizar_usage *usage = calloc(1, sizeof *usage);
+    struct regions regions = {.limits = limits, .usage = usage, .process = process_new()};
+    struct terms terms;
+    limits->live[0] = (struct mizar_limits_live){
+        .spare_share = spare, .active_weight = active, .paused = paused, .beat = 1};
+    regions.process->cards[0].compute_mode = mode;
+    regions.process->cards[0].core_share = share;
+    uint64_t rate = budget_terms(&regions, 0, budget_now(), &terms) ? terms.rate : UINT64_MAX;
+    free(limits);
+    free(usage);
+    return rate;
+}
+
 /* ---- two processes of a container -------------------------------------------------------------------- */
 
 #define START UINT64_C(1000000000000)

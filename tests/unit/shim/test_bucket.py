@@ -19,6 +19,7 @@ LEAD = 70 * US  # bucket.c: so much too early is on time
 SAVINGS = 15 * MS  # bucket.c: without a window
 HANDOVER = 150 * US  # bucket.c
 GAPS = 128  # moments.h
+NONE, HARD, SOFT, WEIGHTED, STOPPED = range(5)  # mizar_regions.h
 OWN, CONTESTED, NEIGHBOURS = range(3)  # bucket.h
 
 
@@ -62,6 +63,7 @@ def pure(layout: dict[str, Any]) -> ctypes.CDLL:
     library.bucket_whose.argtypes = [POINTER(Terms), c_uint64, c_uint64]
     library.bucket_admits.argtypes = [POINTER(Terms), POINTER(Ask), POINTER(c_uint64)]
     for name, arguments in (
+        ("pure_rate", [c_uint32] * 5),
         ("bucket_extra", [POINTER(Terms), POINTER(Ask), c_uint64]),
         ("bucket_spend", [POINTER(Terms), c_uint64, c_uint64, c_uint64]),
         ("bucket_correct", [POINTER(Terms), c_uint64, c_int64]),
@@ -273,6 +275,25 @@ def test_a_union_of_intervals_that_come_late_counts_no_moment_twice(
     first = lengths[0]
     before = set(range(1, max(1, 100 + first[0])))  # earlier than all it ever knew
     assert len(seen - before) <= counted <= len(seen)
+
+
+@pytest.mark.parametrize(
+    ("mode", "spare", "active", "paused", "rate"),
+    [
+        (NONE, 0, 0, 0, 2**64 - 1),
+        (HARD, 4000, 4000, 0, 3000),
+        (SOFT, 4000, 4000, 0, 7000),
+        (SOFT, 9000, 0, 0, FULL),
+        (WEIGHTED, 4000, 4000, 0, 7500),
+        (WEIGHTED, 4000, 3000, 0, FULL),
+        (HARD, 0, 0, 1, 0),
+        (STOPPED, 4000, 4000, 0, 0),
+    ],
+)
+def test_a_share_is_what_the_limits_say(
+    pure: ctypes.CDLL, mode: int, spare: int, active: int, paused: int, rate: int
+) -> None:
+    assert pure.pure_rate(mode, 3000, spare, active, paused) == rate
 
 
 @given(where=windows(), cycles=st.integers(1, 50), start=times)
