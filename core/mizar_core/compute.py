@@ -168,7 +168,7 @@ def _windows(working: Sequence[Sharer], told: Mapping[str, Words]) -> dict[str, 
 def _period(working: Sequence[Sharer], rates: Sequence[int]) -> int:
     longest = max(one.longest_ns for one in working)
     total, least = sum(rates), min(rates)
-    near = max(PIECES * longest // 1000, WINDOW_MIN_US * total // least, PERIOD_MIN_US)
+    near = max(PIECES * longest // 1000, WINDOW_MIN_US * total // least)
     far = int(WINDOW_PIECES * longest) * total // least // 1000
     least_us = max(min(near, PERIOD_MAX_US), min(far, PERIOD_FAR_US))
     wanted = next(period for period in PERIODS_US if period >= least_us)

@@ -59,6 +59,23 @@ def test_nobody_gets_a_limit_of_nothing() -> None:
         limits_for(carve, TWO_CARDS[:1], [0])
 
 
+@pytest.mark.parametrize(
+    ("memory", "scaling", "figures"),
+    [(256, "0.03", (1, 1)), (255, "0.03", None), (256, "0.02", None), (511, "0.03", (1, 1))],
+)
+def test_the_least_that_there_is_is_a_limit(
+    memory: int, scaling: str, figures: tuple[int, int] | None
+) -> None:
+    """A byte, and a basis point."""
+    carve = _carve(devices=256, cards=1, coreScaling=scaling)
+    if figures is None:
+        with pytest.raises(CarveRefused):
+            limits_for(carve, [Card("GPU-a", memory)], [0])
+    else:
+        (limit,) = limits_for(carve, [Card("GPU-a", memory)], [0])
+        assert (limit.memory_bytes, limit.core_share) == figures
+
+
 def test_contradictions_are_refused() -> None:
     with pytest.raises(CarveRefused, match="holds 1 cards instead of 2"):
         limits_for(_carve(), TWO_CARDS[:1], [0])

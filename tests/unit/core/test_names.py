@@ -73,6 +73,13 @@ def test_the_longest_tenant_resource_is_still_a_name() -> None:
     assert names.is_dns_subdomain(full.partition("/")[0])
 
 
+def test_a_subdomain_has_253_characters_at_most() -> None:
+    longest = ".".join(["x" * 63] * 3 + ["y" * 61])
+    assert len(longest) == 253
+    assert names.is_dns_subdomain(longest)
+    assert not names.is_dns_subdomain(longest + "y")
+
+
 def test_shadow_names_are_stable_and_short() -> None:
     name = names.shadow_name("uid-1", 2, 0)
     assert name == names.shadow_name("uid-1", 2, 0)

@@ -42,6 +42,19 @@ def test_two_shadow_pods_when_one_is_too_small() -> None:
     assert _ask([*A, *B], 6) == (*A, B[0], B[1])
 
 
+def test_while_none_is_enough_the_largest_come_first() -> None:
+    """Two shadow pods, where beginning with the smallest would take three."""
+    third = device_ids("team-a", "shadow-c", 4)
+    free = [*A[:2], *B, *third[:3]]
+    assert _ask(free, 7) == (*B, *third[:3])
+
+
+def test_devices_beyond_the_shape_are_taken_last() -> None:
+    """As of a shadow pod whose shape is not the one that it was made with."""
+    beyond = DeviceID("team-a", "shadow-a", 4)
+    assert _ask([*A, beyond], 5) == (*A, beyond)
+
+
 def test_devices_of_an_unknown_shadow_pod_are_taken_too() -> None:
     stray = DeviceID("team-a", "stray", 7)
     assert preferred([stray], [], 1, {}) == (stray,)

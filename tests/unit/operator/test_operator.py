@@ -81,10 +81,10 @@ def test_a_pool_says_that_its_runtime_class_is_not_there(model: Model, operator:
 def test_it_looks_again_by_itself(model: Model, operator: Harness) -> None:
     (pool,) = model.pools()
     pool["spec"]["runtimeClassName"] = "nvidia"
+    _round(model, operator, seconds=30)
     assert len(operator.queue) == 0
-    _round(model, operator)
-    model.tick(31)
-    assert len(operator.queue) == 1
+    model.tick(0.2)
+    assert asyncio.run(operator.queue.get()) == KEY
 
 
 def test_who_cannot_tell_of_runtime_classes_plans_all_the_same(
