@@ -1,5 +1,6 @@
 """What is checked, and which slots are written, before a container starts."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.context_costs import ContextCosts
 from mizar_nodeagent.container.prestart import Gatekeeper
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
-from mizar_nodeagent.errors import RegionDamaged, StartRefused
+from mizar_nodeagent.errors import KubeletAway, NotYet, RegionDamaged, StartRefused
+from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
@@ -41,6 +43,8 @@ class Node:
         source.write_bytes(b"the shim")
         self.slots = Slots(folder / "slots", shim_install.install(source, folder))
         self.slots.load(0.0)
+        self.recorded: tuple[Entry, ...] = ()
+        self.records: Callable[[], tuple[Entry, ...]] = lambda: self.recorded
         self.told: list[str] = []
         self.complaints: list[str] = []
 
@@ -60,7 +64,7 @@ class Node:
             mind,
             self.slots,
             ask,
-            tuple,
+            lambda: self.records(),
             lambda owner, reason, note: self.told.append(reason),
             lambda owner, reason, note: self.complaints.append(reason),
             ContextCosts(self.folder / "contexts", mind, measure),
@@ -139,3 +143,55 @@ async def test_a_damaged_account_is_mended_before_a_start(node: Node) -> None:
         usage.read(slot.usage, 1)
     await node.start(share_claim(D0))
     assert usage.read(slot.usage, 1)[0].bytes == 0
+
+
+class TestRecovery:
+    """A container starts again with the paths that Allocate once returned, which the kubelet keeps;
+    invariant 5."""
+
+    def _recorded(self, node: Node, name: str, *ids: str, uid: str = "uid-share") -> None:
+        mounts = frozenset([f"{node.slots.root}/{name}/limits"])
+        node.recorded = (*node.recorded, Entry(uid, "main", RESOURCE, frozenset(ids), mounts))
+
+    async def test_a_slot_that_was_lost_is_made_again_under_its_name(self, node: Node) -> None:
+        self._recorded(node, "lost", D0)
+        await node.start(share_claim(D0))
+        (slot,) = node.slots.all()
+        assert (slot.name, slot.resource, slot.ids) == ("lost", RESOURCE, {D0})
+        assert slot.owner == OWNER
+        assert slot.created == 0.0
+        assert limits.read(slot.limits).cards[0].memory_limit > 0
+
+    async def test_a_slot_that_forgot_its_devices_is_told_them(self, node: Node) -> None:
+        made = node.slot()
+        (made.folder / "slot.json").unlink()
+        node.slots = Slots(node.slots.root, node.slots.shim)
+        node.slots.load(9.0)
+        self._recorded(node, made.name, D0)
+        await node.start(share_claim(D0))
+        (slot,) = node.slots.all()
+        assert (slot.name, slot.resource, slot.ids, slot.owner) == (
+            made.name,
+            RESOURCE,
+            {D0},
+            OWNER,
+        )
+
+    @pytest.mark.parametrize(
+        ("ids", "uid"), [((device(1),), "uid-share"), ((D0, device(1)), "uid-share"), ((D0,), "x")]
+    )
+    async def test_what_is_recorded_of_others_is_left_alone(
+        self, node: Node, ids: tuple[str, ...], uid: str
+    ) -> None:
+        self._recorded(node, "others", *ids, uid=uid)
+        with pytest.raises(NotYet):
+            await node.start(share_claim(D0))
+        assert node.slots.all() == []
+
+    async def test_a_kubelet_whose_record_cannot_be_read_is_asked_again(self, node: Node) -> None:
+        def away() -> tuple[Entry, ...]:
+            raise KubeletAway("the record is damaged")
+
+        node.records = away
+        with pytest.raises(NotYet, match="the record is damaged"):
+            await node.start(share_claim(D0))
