@@ -247,7 +247,9 @@ def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -
     both = [CardLimit(uuid, GIB, 5000, "Hard", "Hard") for uuid in (CARD, far)]
     limits.write(slot.limits, who, both, {})
     mind, told = Mind(), list[tuple[Any, ...]]()
-    follower = Follower(mind, slots, lambda *_: None, lambda *words: told.append(words))
+    follower = Follower(
+        mind, slots, lambda *_: None, lambda *words: told.append(words), lambda _: 0
+    )
     claims = [card_claim(), card_claim(other, far), share_claim(*ids)]
     mind.think(view(1.0, [shadow(), shadow(other), share()], claims))
     follower.follow()
