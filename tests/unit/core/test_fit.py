@@ -89,3 +89,15 @@ def test_both_and_implied() -> None:
     assert merged.implies(east) and merged.implies(large) and merged.implies(NO_NEEDS)
     assert not east.implies(merged)
     assert not NO_NEEDS.implies(east)
+
+
+def test_labels_do_not_imply_fields_nor_the_other_way_round() -> None:
+    east = Requirement("zone", "In", ("east",))
+    named = Requirement("metadata.name", "In", ("n1",))
+    both, label, field = (
+        Needs(terms=(term,))
+        for term in (Term((east,), (named,)), Term((east,)), Term((), (named,)))
+    )
+    assert both.implies(label) and both.implies(field)
+    assert not label.implies(both) and not field.implies(both)
+    assert not label.implies(field) and not field.implies(label)

@@ -563,8 +563,23 @@ def test_each_of_two_pools_on_the_same_nodes_holds_its_own_cards() -> None:
 def test_a_silent_agent_is_named() -> None:
     silent = ready(ready=False, heard_at=at(100))
     snapshot = small(shadows=(silent,), shares=(waiting("p"),))
-    assert EventReason.NODE_AGENT_SILENT in {one.reason for one in actions(EmitEvent, snapshot)}
+    (event,) = (
+        one for one in actions(EmitEvent, snapshot) if one.reason == EventReason.NODE_AGENT_SILENT
+    )
+    assert (event.type, event.about) == ("Warning", silent.key)
     assert satisfied(snapshot).reason == "NodeAgentSilent"
+
+
+def test_a_quota_whose_other_limits_leave_no_room_for_its_least_says_so() -> None:
+    profiles = [{"devices": 2, "min": 1, "max": 2}, {"devices": 4, "max": 1}]
+    wide = {"resource": "team-a.mizar.share/gpu.4", "devices": 4, "cards": 2}
+    used = ready("shadow-4-a", holders=(("team-a", "p"),), **wide)
+    quotas = (quota("team-a", profiles=profiles, maxCards=2),)
+    found = satisfied(small(quotas=quotas, shadows=(used,)))
+    assert (found.status, found.reason) == ("False", "MinimumNotWarm")
+    assert found.message == (
+        "0 of at least 1 shadow pod of profile 2 kept: the quota's other limits leave no room"
+    )
 
 
 def test_an_agent_that_answered_a_moment_ago_is_not_silent() -> None:

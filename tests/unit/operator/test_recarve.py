@@ -98,6 +98,19 @@ def test_who_goes_is_told_nothing(change: dict[str, Any]) -> None:
     assert _recarved(_snapshot(gone, of=pool(memoryScaling="1.5"))) == []
 
 
+@pytest.mark.parametrize("goes", ["shadow-2-a", "shadow-2-b", "shadow-2-c"])
+def test_who_goes_keeps_it_from_nobody_else(goes: str) -> None:
+    names = ["shadow-2-a", "shadow-2-b", "shadow-2-c"]
+    every = [replace(_carved(), name=name, uid=f"uid-{name}") for name in names]
+    shadows = [
+        replace(one, pod=replace(one.pod, deleting=one.name == goes)) for one in every if one.pod
+    ]
+    wide = quota("team-a", profiles=[{"devices": 2, "max": 3}])
+    found = plan(_snapshot(*shadows, of=pool(memoryScaling="1.5"), quotas=(wide,)), NOW).actions
+    told = [one.shadow[1] for one in found if isinstance(one, Recarve)]
+    assert told == [name for name in names if name != goes]
+
+
 OTHER_SHAPES = {
     "more cards": {"profiles": [{"devices": 2, "cards": 2}]},
     "no such profile": {"profiles": [{"devices": 4, "cards": 2}]},
