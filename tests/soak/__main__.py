@@ -19,7 +19,7 @@ from soak.container import USABLE, WAYS, Container, Truth
 
 MINUTES = float(os.environ.get("MIZAR_SOAK_MINUTES", "5"))
 SEED = int(os.environ.get("MIZAR_SOAK_SEED", str(random.randrange(1 << 30))))
-OPERATIONS, KILLS = 1_000_000, 10_000
+OPERATIONS, KILLS = 250_000, 10_000
 ROUND_KILLS, LAUNCH_KILLS, CODE_KILLS, LOWER_S = 500, 100, 12, 3
 
 
