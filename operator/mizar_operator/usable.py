@@ -57,12 +57,9 @@ class Usable:
             await self._client.create(
                 default_pool({}), field_manager=FIELD_MANAGER_OPERATOR, dry_run=True
             )
-        except (AlreadyExists, Invalid):
+        except (AlreadyExists, Invalid, Forbidden):
+            # Forbidden by a policy, after the webhook; or for want of rights: nobody can know then.
             return None
-        except Forbidden:
-            return (
-                None  # By a policy, after the webhook; or without rights, and then we can't know.
-            )
         except KubeError as error:
             return f"the API server does not reach the webhook: {error}"
         if self._makes_pool and self._clock() - self._began < POOL_WITHIN_S:

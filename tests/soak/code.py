@@ -6,7 +6,6 @@ import random
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import simgpu
@@ -32,16 +31,11 @@ class LazyContainer:
         self._env = self._node.container()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._running:
             process.kill()
             process.communicate()
-        self._node.__exit__(kind, error, trace)
+        self._node.__exit__()
         self.machine.close()
 
     @property

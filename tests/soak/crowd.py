@@ -7,7 +7,6 @@ import subprocess
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import simgpu
@@ -45,12 +44,7 @@ class Crowd:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @property

@@ -69,6 +69,19 @@ class Harness:
             if kind in kinds:
                 self._fill(kind, informer)
 
+    def catch_up(self, node: str = "n1") -> None:
+        """Everybody but the operator acts, and its caches catch up."""
+        self.model.schedule()
+        self.model.kubelet(node)
+        self.model.agent(node)
+        self.sync(KINDS)
+
+    def round(self, seconds: float = 1) -> None:
+        """Everybody acts, the operator last; then time goes by."""
+        self.catch_up()
+        self.reconcile()
+        self.model.tick(seconds)
+
     def reconcile(self, key: str = KEY) -> KubeError | None:
         """One round of the operator; restarts it if it crashed."""
         try:

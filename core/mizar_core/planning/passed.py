@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.fit import Needs, fits
@@ -54,10 +55,11 @@ class PassedOver:
         back would help nobody."""
         return frozenset(
             shadow.place or ""
-            for shadow in self._draining()
+            for shadow in self._draining
             if shadow.devices >= share.count and _was_passed_over(shadow, refused)
         )
 
+    @cached_property
     def _draining(self) -> list[ShadowView]:
         found = self._draft.of_resource(self._resource)
         return [one for one in found if self._draft.stages[one.key] is Stage.DRAINING]

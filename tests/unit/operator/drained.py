@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.kinds import POD, SHADOW_POD, Object
-from stateful.harness import KINDS, Harness
+from stateful.harness import Harness
 from stateful.model import Model
 
 GPU = "team-a.mizar.share/gpu.2"
@@ -26,7 +26,7 @@ class Cluster:
         self.rounds(2, seconds=61)
         while not self.known.drained:
             self.operator.reconcile()
-            self.step()
+            self.operator.catch_up()
 
     @property
     def pod(self) -> Object:
@@ -46,19 +46,10 @@ class Cluster:
         assert found is not None
         return found
 
-    def step(self) -> None:
-        """Everybody but the operator acts, and its caches catch up."""
-        self.model.schedule()
-        self.model.kubelet("n1")
-        self.model.agent("n1")
-        self.operator.sync(KINDS)
-
     def rounds(self, count: int, seconds: float = 1) -> None:
         """Everybody acts."""
         for _ in range(count):
-            self.step()
-            self.operator.reconcile()
-            self.model.tick(seconds)
+            self.operator.round(seconds)
 
     def _used_by(self, share: str) -> Object:
         """A new ShadowPod, both devices of which the share pod holds."""

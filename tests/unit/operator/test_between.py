@@ -167,17 +167,8 @@ def _serving(model: Model) -> Harness:
     operator = Harness(model)
     model.add_share("team-a", "one", GPU, 1)
     for _ in range(5):
-        _round(model, operator)
+        operator.round()
     return operator
-
-
-def _round(model: Model, operator: Harness) -> None:
-    model.schedule()
-    model.kubelet("n1")
-    model.agent("n1")
-    operator.sync(KINDS)
-    operator.reconcile()
-    model.tick(1)
 
 
 def _on_another_pod(model: Model, operator: Harness) -> Object:
@@ -194,7 +185,7 @@ def test_a_drain_is_asked_for_of_the_pod_that_was_idle(model: Model) -> None:
     share = model.api.find(POD, "one", "team-a")
     assert share is not None
     model.api.remove(share)
-    _round(model, operator)
+    operator.round()
     model.tick(61)
     assert ANNOTATION_DRAIN not in _on_another_pod(model, operator)["annotations"]
 

@@ -46,15 +46,6 @@ def _pod(model: Model, shadow: Object) -> Object | None:
     return model.api.find(POD, shadow["metadata"]["name"], shadow["metadata"]["namespace"])
 
 
-def _round(model: Model, operator: Harness, seconds: float = 1) -> None:
-    model.schedule()
-    model.kubelet("n1")
-    model.agent("n1")
-    operator.sync(KINDS)
-    operator.reconcile()
-    model.tick(seconds)
-
-
 def _pool_ready(model: Model) -> Object:
     (pool,) = model.pools()
     (ready,) = pool["status"]["conditions"]
@@ -65,23 +56,23 @@ def test_a_pool_says_that_its_runtime_class_is_not_there(model: Model, operator:
     (pool,) = model.pools()
     pool["spec"]["runtimeClassName"] = "nvidia"
     model.api.touch(pool)
-    _round(model, operator)
+    operator.round()
     ready = _pool_ready(model)
     assert (ready["status"], ready["reason"]) == ("False", "RuntimeClassNotFound")
     assert ready["message"].startswith("there is no RuntimeClass nvidia, so Kubernetes refuses")
     model.api.put(
         {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
     )
-    _round(model, operator, seconds=31)
+    operator.round(seconds=31)
     assert _pool_ready(model)["reason"] == "RuntimeClassNotFound"
-    _round(model, operator)
+    operator.round()
     assert _pool_ready(model)["reason"] == "CardsFound"
 
 
 def test_it_looks_again_by_itself(model: Model, operator: Harness) -> None:
     (pool,) = model.pools()
     pool["spec"]["runtimeClassName"] = "nvidia"
-    _round(model, operator, seconds=30)
+    operator.round(seconds=30)
     assert len(operator.queue) == 0
     model.tick(0.2)
     assert asyncio.run(operator.queue.get()) == KEY
@@ -97,7 +88,7 @@ def test_who_cannot_tell_of_runtime_classes_plans_all_the_same(
     pool["spec"]["runtimeClassName"] = "nvidia"
     model.add_share("team-a", "p", GPU, 1)
     monkeypatch.setattr(model.api, "get", forbidden)
-    _round(model, operator)
+    operator.round()
     assert _pool_ready(model)["reason"] == "CardsFound"
     assert len(_shadows(model)) == 1
 
@@ -116,7 +107,7 @@ def _refuse(verb: str, error: Exception) -> Callable[[Write], None]:
 def _ready_shadow(model: Model, operator: Harness) -> Object:
     model.add_share("team-a", "one", GPU, 1)
     for _ in range(4):
-        _round(model, operator)
+        operator.round()
     (shadow,) = _shadows(model)
     assert shadow["status"]["phase"] == "Ready"
     return shadow
@@ -138,9 +129,9 @@ def test_idle_drained_gone(model: Model, operator: Harness) -> None:
     one = model.api.find(POD, "one", "team-a")
     assert one is not None
     model.api.start_delete(one)
-    _round(model, operator, 61)
+    operator.round(61)
     for _ in range(8):
-        _round(model, operator)
+        operator.round()
     assert _shadows(model) == []
     assert _pod(model, shadow) is None
     assert model.nodes["n1"].cards == {}
@@ -225,11 +216,11 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(
     operator.work()
     assert len(list(model.api.all(POD))) == 2, "it comes back by itself"
     for _ in range(5):
-        _round(model, operator)
+        operator.round()
     one = model.api.find(POD, "one", "team-a")
     assert one is not None
     assert one["spec"]["nodeName"] == "n1"
-    _round(model, operator)
+    operator.round()
     assert _satisfied(model)["status"] == "True"
 
 
@@ -239,7 +230,7 @@ def _drained_shadow(model: Model, operator: Harness) -> Object:
     one = model.api.find(POD, "one", "team-a")
     assert one is not None
     model.api.start_delete(one)
-    _round(model, operator, 61)
+    operator.round(61)
     carved = model.nodes["n1"].carved["team-a", shadow["metadata"]["name"]]
     while carved.stage != "Drained":
         operator.sync(KINDS)
@@ -345,13 +336,13 @@ def test_a_pod_that_is_gone_is_lost_and_replaced(model: Model, operator: Harness
     assert pod is not None
     model.api.remove(pod)
     for _ in range(6):
-        _round(model, operator)
+        operator.round()
     reasons = [reason for _, reason, _ in operator.events.told]
     assert {"ShadowLost", "ShareEvicted"} <= set(reasons)
     assert model.api.find(POD, "one", "team-a") is None
     model.add_share("team-a", "two", GPU, 1)
     for _ in range(6):
-        _round(model, operator)
+        operator.round()
     (replacement,) = _shadows(model)
     assert replacement["metadata"]["name"] != shadow["metadata"]["name"]
 
@@ -387,7 +378,7 @@ def test_deleting_a_shadow_pod_drains_it_first(model: Model, operator: Harness) 
     assert one is not None
     model.api.start_delete(one)
     for _ in range(8):
-        _round(model, operator)
+        operator.round()
     assert _shadows(model) == []
 
 
@@ -400,12 +391,12 @@ def test_an_idle_shadow_pod_gives_way_to_a_pod_that_asks_for_whole_cards(
     one = model.api.find(POD, "one", "team-a")
     assert one is not None
     model.api.start_delete(one)
-    _round(model, operator)
+    operator.round()
     if cards == 1:
         model.add_whole("team-z", "first", 1)
     model.add_whole("team-z", "whole", cards)
     for _ in range(8):
-        _round(model, operator)
+        operator.round()
     whole = model.api.find(POD, "whole", "team-z")
     assert whole is not None
     assert whole["spec"].get("nodeName") == "n1"
@@ -431,7 +422,7 @@ def test_no_budget_stays_behind_when_two_lose_their_cards_in_use(
     for name in ("one", "two"):
         model.add_share("team-a", name, GPU, 2)
     for _ in range(6):
-        _round(model, operator)
+        operator.round()
     assert len(list(model.api.all(BUDGET))) == 1
     for shadow in _shadows(model):
         pod = _pod(model, shadow)
@@ -467,7 +458,7 @@ def test_who_uses_a_lost_shadow_pod_of_a_pool_that_is_gone_is_evicted(
 ) -> None:
     model.add_share("team-a", "p", GPU, 1)
     for _ in range(5):
-        _round(model, operator)
+        operator.round()
     (shadow,) = _shadows(model)
     (pool,) = model.pools()
     pod = _pod(model, shadow)
@@ -506,7 +497,7 @@ def test_it_comes_back_when_time_has_come(model: Model, operator: Harness) -> No
     assert one is not None
     model.api.start_delete(one)
     for _ in range(3):
-        _round(model, operator)
+        operator.round()
     assert len(operator.queue) == 0
     model.tick(61)
     assert len(operator.queue) == 1
@@ -518,7 +509,7 @@ def test_a_share_pod_can_be_followed_in_the_log(
     caplog.set_level("INFO")
     operator.caches.shares.on_change(telling.placed)
     shadow = _ready_shadow(model, operator)["metadata"]["name"]
-    _round(model, operator)
+    operator.round()
     told = [one for one in logged(caplog) if "one" in str(one)]
     created = next(one for one in told if one["event"] == "shadow pod created")
     assert (created["namespace"], created["shadow"], created["pods"]) == ("team-a", shadow, ["one"])

@@ -175,18 +175,9 @@ def operator(model: Model) -> Harness:
     """An operator whose shadow pod serves."""
     found = Harness(model)
     for _ in range(5):
-        _round(model, found)
+        found.round()
     assert _told(model) == _carve()
     return found
-
-
-def _round(model: Model, operator: Harness) -> None:
-    model.schedule()
-    model.kubelet("n1")
-    model.agent("n1")
-    operator.sync(KINDS)
-    operator.reconcile()
-    model.tick(1)
 
 
 def _holder(model: Model) -> Object:
@@ -206,7 +197,7 @@ def _change_pool(model: Model, **spec: Any) -> None:
 
 def test_the_annotation_is_written(model: Model, operator: Harness) -> None:
     _change_pool(model, isolation={"compute": "Hard"})
-    _round(model, operator)
+    operator.round()
     assert _told(model) == _carve(isolation=Isolation(compute="Hard"))
 
 
@@ -220,9 +211,9 @@ def test_a_change_in_between_is_not_undone(model: Model, operator: Harness) -> N
 
     _change_pool(model, memoryScaling="1.5")
     model.api.before_write = once
-    _round(model, operator)
+    operator.round()
     assert not refused
-    _round(model, operator)
+    operator.round()
     assert _told(model) == _carve(memory_scaling="1.5")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 from support.waiting import PATIENCE_S
@@ -75,11 +74,6 @@ class Shell:
     def __enter__(self) -> Shell:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate(timeout=PATIENCE_S)
