@@ -27,23 +27,33 @@ static bool capturing(CUstream stream, bool twin) {
            status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-static unsigned device_pool(struct regions *regions, CUdevice device, int card) {
+static CUmemoryPool present_pool(CUdevice device) {
     CUmemoryPool pool;
-    return REAL(cuDeviceGetMemPool)(&pool, device) == CUDA_SUCCESS
-               ? pools_number(regions, pool, card, device)
-               : pools_nameless_number(regions, device, card);
+    return REAL(cuDeviceGetMemPool)(&pool, device) == CUDA_SUCCESS ? pool : NULL;
+}
+
+/* Of the pools that programs make, all that live are known; what is not may just have been destroyed. */
+static unsigned enter_present_pool(struct regions *regions, CUdevice device, int card) {
+    CUmemoryPool pool = present_pool(device);
+    unsigned number = 0;
+    while (pool && !(number = pools_enter_known(regions, pool))) {
+        CUmemoryPool before = pool;
+        pool = present_pool(device);
+        if (pool == before) return pools_enter(regions, pool, card, device);
+    }
+    return pool ? number : pools_enter_nameless(regions, device, card);
 }
 
 /*
- * The number of the pool that is meant: `pool`, or the stream's device's present one. 0: its device
- * is not ours, or there are too many pools.
+ * Enters the pool that is meant: `pool`, or the stream's device's present one. 0: its device is not
+ * ours, or there are too many pools.
  */
-static CUresult find_pool(struct regions *regions, CUmemoryPool pool, CUstream stream, int *card,
+static CUresult enter_pool(struct regions *regions, CUmemoryPool pool, CUstream stream, int *card,
                           unsigned *number) {
     CUdevice device;
     if (pool && pools_is_gone(regions, pool)) return CUDA_ERROR_INVALID_VALUE;
     if (pool && pools_card(regions, pool, card)) {
-        *number = pools_number(regions, pool, *card, -1);
+        *number = pools_enter(regions, pool, *card, -1);
         return CUDA_SUCCESS;
     }
     CUresult result = cards_stream_device(stream, &device);
@@ -52,8 +62,8 @@ static CUresult find_pool(struct regions *regions, CUmemoryPool pool, CUstream s
     if (*card == CARD_NONE)
         *number = 0;
     else
-        *number = pool ? pools_number(regions, pool, *card, device)
-                       : device_pool(regions, device, *card);
+        *number = pool ? pools_enter(regions, pool, *card, device)
+                       : enter_present_pool(regions, device, *card);
     return CUDA_SUCCESS;
 }
 
@@ -62,7 +72,7 @@ struct pooled {
     CUstream stream;
     size_t bytes; /* asked for */
     struct alloc alloc;
-    uint64_t reserved; /* 0: not counted */
+    uint64_t reserved; /* 0: not counted; else the thread is in its pool */
 };
 
 #define PATIENCE UINT64_C(1000000000) /* ns */
@@ -97,11 +107,12 @@ static bool allowed(struct pooled *pooled) {
 static CUresult reserve(struct pooled *pooled, CUmemoryPool pool, CUstream stream) {
     struct alloc *alloc = &pooled->alloc;
     *alloc = (struct alloc){.bytes = account_size(pooled->bytes), .kind = ALLOC_POOLED};
-    CUresult result = find_pool(pooled->regions, pool, stream, &alloc->card, &alloc->owner);
+    CUresult result = enter_pool(pooled->regions, pool, stream, &alloc->card, &alloc->owner);
     if (result != CUDA_SUCCESS) return result;
     if (!alloc->owner) return CUDA_ERROR_OUT_OF_MEMORY;
     bool done = allowed(pooled) || (pools_keeps(pooled->regions, alloc->owner) &&
                                     comes_to_rest(pooled->stream) && allowed(pooled));
+    if (!done) pools_leave(pooled->regions, alloc->owner);
     return done ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -160,14 +171,21 @@ static bool may_have_stand_in(const struct pooled *pooled, CUresult result) {
            !pools_is_apart(pooled->regions, alloc->owner);
 }
 
-static CUresult end(struct pooled *pooled, CUresult result, CUdeviceptr *pointer) {
+static CUresult conclude(struct pooled *pooled, CUresult result, CUdeviceptr *pointer) {
     struct alloc *alloc = &pooled->alloc;
     bool made = result == CUDA_SUCCESS;
-    if (!pooled->reserved || (made && settle(pooled, *pointer))) return result;
+    if (made && settle(pooled, *pointer)) return result;
     if (made) undo(*pointer);
     pools_cancel(pooled->regions, alloc->owner, pooled->reserved, made);
     if (made) return CUDA_ERROR_OUT_OF_MEMORY;
     return may_have_stand_in(pooled, result) ? stand_in_there(pooled, pointer) : result;
+}
+
+static CUresult end(struct pooled *pooled, CUresult result, CUdeviceptr *pointer) {
+    if (!pooled->reserved) return result;
+    result = conclude(pooled, result, pointer);
+    pools_leave(pooled->regions, pooled->alloc.owner);
+    return result;
 }
 
 #define ALLOC_ASYNC(symbol, twin)                                                         \

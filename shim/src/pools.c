@@ -13,6 +13,8 @@
 
 #define GRAIN_MOST (UINT64_C(64) << 20) /* bytes; no driver is known to grow pools by more */
 
+#define ENDED UINT32_MAX /* in place of users: there are none, and none may come */
+
 /* ---- the table ----------------------------------------------------------------------------------- */
 
 static unsigned used(struct process *process) {
@@ -41,7 +43,6 @@ static unsigned find(struct process *process, uint64_t handle) {
     return 0;
 }
 
-/* Whoever still looks at the pool that was there before finds nothing of it. */
 static void reset(struct process_pool *pool, int card, int device) {
     __atomic_store_n(&pool->card, card, __ATOMIC_RELAXED);
     __atomic_store_n(&pool->device, device, __ATOMIC_RELAXED);
@@ -56,6 +57,7 @@ static unsigned add(struct process *process, uint64_t handle, int card, int devi
     if (place == POOLS_MAX) return 0;
     reset(&process->pools[place], card, device);
     __atomic_store_n(&process->pools[place].handle, handle, __ATOMIC_RELEASE);
+    __atomic_store_n(&process->pools[place].users, 0, __ATOMIC_RELEASE);
     if (place == used(process)) __atomic_store_n(&process->pools_used, place + 1, __ATOMIC_RELEASE);
     return place + 1;
 }
@@ -79,10 +81,6 @@ unsigned pools_graph_number(struct regions *regions, CUdevice device, int card) 
     return find_or_add(regions, GRAPH_POOL + (uint64_t)device, card, device);
 }
 
-unsigned pools_nameless_number(struct regions *regions, CUdevice device, int card) {
-    return find_or_add(regions, NAMELESS_POOL + (uint64_t)device, card, device);
-}
-
 bool pools_card(struct regions *regions, CUmemoryPool pool, int *card) {
     unsigned number = find(regions->process, (uint64_t)(uintptr_t)pool);
     if (number) *card = card_of(pool_of(regions, number));
@@ -104,6 +102,63 @@ static bool is_destroyed(const struct process_pool *pool) {
 bool pools_is_gone(struct regions *regions, CUmemoryPool pool) {
     unsigned number = find(regions->process, (uint64_t)(uintptr_t)pool);
     return number && is_destroyed(pool_of(regions, number));
+}
+
+/* ---- whose handle is good ------------------------------------------------------------------------ */
+
+/*
+ * Any thread looks after the pools of all, and the program may destroy one meanwhile: then the last
+ * who is in it ends it (end_if_empty). False: that has happened.
+ */
+static bool enter(struct process_pool *pool) {
+    uint32_t users = __atomic_load_n(&pool->users, __ATOMIC_RELAXED);
+    do
+        if (users == ENDED) return false;
+    while (!__atomic_compare_exchange_n(&pool->users, &users, users + 1, false, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED));
+    return true;
+}
+
+static void leave(struct process_pool *pool) {
+    __atomic_sub_fetch(&pool->users, 1, __ATOMIC_RELEASE);
+}
+
+/* Its place may have become another pool's since it was found. */
+static bool enter_as(struct process_pool *pool, uint64_t handle) {
+    if (!enter(pool)) return false;
+    if (load(&pool->handle) == handle) return true;
+    leave(pool);
+    return false;
+}
+
+static unsigned find_and_enter(struct regions *regions, uint64_t handle) {
+    unsigned number;
+    do number = find(regions->process, handle);
+    while (number && !enter_as(pool_of(regions, number), handle));
+    return number;
+}
+
+static unsigned add_and_enter(struct regions *regions, uint64_t handle, int card, int device) {
+    unsigned number;
+    do number = find_or_add(regions, handle, card, device);
+    while (number && !enter_as(pool_of(regions, number), handle));
+    return number;
+}
+
+unsigned pools_enter(struct regions *regions, CUmemoryPool pool, int card, CUdevice device) {
+    return add_and_enter(regions, (uint64_t)(uintptr_t)pool, card, device);
+}
+
+unsigned pools_enter_known(struct regions *regions, CUmemoryPool pool) {
+    return find_and_enter(regions, (uint64_t)(uintptr_t)pool);
+}
+
+unsigned pools_enter_nameless(struct regions *regions, CUdevice device, int card) {
+    return add_and_enter(regions, NAMELESS_POOL + (uint64_t)device, card, device);
+}
+
+void pools_leave(struct regions *regions, unsigned number) {
+    leave(pool_of(regions, number));
 }
 
 /* ---- the charge ---------------------------------------------------------------------------------- */
@@ -202,16 +257,12 @@ static void tell_absent(struct regions *regions, struct process_pool *pool) {
     if (came) uses_count(regions, card_of(pool)); /* so that the agent takes it for code no longer */
 }
 
-/*
- * Lowers the charge to what the driver holds and may yet take for allocations under way. When nothing
- * is charged any more, the place may be another pool's at once, on another card.
- */
+/* Lowers the charge to what the driver holds and may yet take for allocations under way. */
 static void lower(struct regions *regions, struct process_pool *pool) {
     uint64_t seen = load(&pool->charged), pending = load(&pool->pending);
     uint64_t bytes = reserved_by(pool) + pending, charged = seen >> VERSION_BITS;
-    int card = card_of(pool);
     if (bytes < charged && swap_charged(pool, seen, bytes))
-        account_release(regions, card, charged - bytes);
+        account_release(regions, card_of(pool), charged - bytes);
     tell_absent(regions, pool);
 }
 
@@ -326,15 +377,27 @@ void pools_graph_gone(struct regions *regions, unsigned number, uint64_t bytes) 
 
 /* ---- the end of a pool --------------------------------------------------------------------------- */
 
-/* Its number is free before the driver may give its handle to another pool. */
+static bool is_unused(const struct process_pool *pool) {
+    return !load(&pool->live) && !charged_bytes(pool);
+}
+
+/* Whether the caller was alone in it, and so nobody is in it nor will be. */
+static bool close_if_alone(struct process_pool *pool) {
+    uint32_t alone = 1;
+    if (!__atomic_compare_exchange_n(&pool->users, &alone, ENDED, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED))
+        return false;
+    if (is_unused(pool)) return true;
+    __atomic_store_n(&pool->users, 1, __ATOMIC_RELEASE); /* who was there before has taken of it */
+    return false;
+}
+
+/* The caller is in it, and no more if it ends. Its number is free before its handle may be another's. */
 static bool end_if_empty(struct process_pool *pool) {
     uint64_t handle = load(&pool->handle), reserved = 0;
-    uint32_t settling = POOL_SETTLING;
-    if (!is_destroyed(pool) || load(&pool->live) || charged_bytes(pool)) return false;
+    if (!is_destroyed(pool) || !is_unused(pool)) return false;
     if (ask(pool, &reserved) == CUDA_SUCCESS && reserved) return false;
-    if (!__atomic_compare_exchange_n(&pool->destroyed, &settling, POOL_ENDED, false,
-                                     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-        return false;
+    if (!close_if_alone(pool)) return false;
     __atomic_store_n(&pool->handle, 0, __ATOMIC_RELEASE);
     REAL(cuMemPoolDestroy)((CUmemoryPool)(uintptr_t)handle);
     return true;
@@ -354,38 +417,27 @@ static void retire(const struct process_pool *pool, CUmemoryPool handle, CUmemor
         REAL(cuDeviceSetMemPool)(device_of(pool), usual);
 }
 
-CUresult pools_destroy(struct regions *regions, CUmemoryPool handle) {
-    unsigned number = find(regions->process, (uint64_t)(uintptr_t)handle);
+/* The caller is in it. */
+static CUresult destroy(struct regions *regions, struct process_pool *pool, CUmemoryPool handle) {
     CUmemoryPool usual = NULL;
-    uint32_t alive = 0;
-    if (!number) return REAL(cuMemPoolDestroy)(handle);
-    struct process_pool *pool = pool_of(regions, number);
     if (is_default(pool, &usual)) return REAL(cuMemPoolDestroy)(handle);
-    if (!__atomic_compare_exchange_n(&pool->destroyed, &alive, POOL_RETIRED, false,
-                                     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (__atomic_exchange_n(&pool->destroyed, 1, __ATOMIC_ACQ_REL)) return CUDA_ERROR_INVALID_VALUE;
     retire(pool, handle, usual);
     trim(pool, 0);
     mark_dirty(regions, pool);
-    pools_settle(regions);
     return CUDA_SUCCESS;
 }
 
+CUresult pools_destroy(struct regions *regions, CUmemoryPool handle) {
+    unsigned number = pools_enter_known(regions, handle);
+    if (!number) return REAL(cuMemPoolDestroy)(handle);
+    CUresult result = destroy(regions, pool_of(regions, number), handle);
+    pools_leave(regions, number);
+    if (result == CUDA_SUCCESS) pools_settle(regions);
+    return result;
+}
+
 /* ---- giving back --------------------------------------------------------------------------------- */
-
-/* Of a pool that the program destroyed: whoever settles it may end it, so nobody else touches it. */
-static bool claim(struct process_pool *pool) {
-    uint32_t retired = POOL_RETIRED;
-    return !is_destroyed(pool) ||
-           __atomic_compare_exchange_n(&pool->destroyed, &retired, POOL_SETTLING, false,
-                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-}
-
-static void unclaim(struct process_pool *pool) {
-    uint32_t settling = POOL_SETTLING;
-    __atomic_compare_exchange_n(&pool->destroyed, &settling, POOL_RETIRED, false, __ATOMIC_RELEASE,
-                                __ATOMIC_RELAXED);
-}
 
 /* Graphs take memory when they are launched, perhaps more than their nodes told of. */
 static bool may_change(const struct process_pool *pool) {
@@ -393,19 +445,15 @@ static bool may_change(const struct process_pool *pool) {
            (is_of_graphs(pool) && load(&pool->live));
 }
 
-/* What is claimed stays dirty: more of it may have been freed since its claimer looked. */
 static void settle(struct regions *regions, struct process_pool *pool) {
-    if (!claim(pool)) {
-        mark_dirty(regions, pool);
-        return;
-    }
+    if (!enter(pool)) return;
     if (is_destroyed(pool)) trim(pool, 0);
     raise_to(regions, pool, reserved_by(pool), true);
     lower(regions, pool);
-    if (end_if_empty(pool)) return; /* its place may be another's by now */
-    unclaim(pool);
-    /* More may come back, or be taken, until the next wait. */
+    if (end_if_empty(pool)) return;
+    /* More may come back, or be taken, until the next wait; and others may be in it until then. */
     if (may_change(pool)) mark_dirty(regions, pool);
+    leave(pool);
 }
 
 void pools_settle(struct regions *regions) {
@@ -433,10 +481,10 @@ bool pools_shrink(struct regions *regions, int card, uint64_t bytes) {
         struct process_pool *pool = &regions->process->pools[place];
         uint64_t before = charged_bytes(pool);
         if (!load(&pool->handle) || card_of(pool) != card || before <= load(&pool->live)) continue;
-        if (!claim(pool)) continue;
+        if (!enter(pool)) continue;
         trim(pool, bytes < before ? before - bytes : 0);
         lower(regions, pool);
-        unclaim(pool);
+        leave(pool);
         shrunk = charged_bytes(pool) < before || shrunk;
     }
     return shrunk;
@@ -481,8 +529,10 @@ void pools_context_gone(struct regions *regions, CUdevice device, bool primary) 
     for (unsigned place = 0; place < used(regions->process); place++) {
         struct process_pool *pool = &regions->process->pools[place];
         struct sweep sweep = {regions, place + 1};
+        if (!enter(pool)) continue;
         if (may_be_gone(pool, device, primary))
             allocs_sweep(regions->process, is_of_pool, forget, &sweep);
+        leave(pool);
     }
     pools_settle(regions);
 }

@@ -11,11 +11,19 @@
 /* The number of that pool, which gives memory of the card; 0 when the table is full. */
 unsigned pools_number(struct regions *regions, CUmemoryPool pool, int card, CUdevice device);
 
-/* The pool from which launches of graphs take the memory of their allocation nodes. */
+/*
+ * The same; and until pools_leave() its handle is good, also if another thread destroys the pool
+ * meanwhile. Whoever asks for the pool's figures, or changes them, is in it.
+ */
+unsigned pools_enter(struct regions *regions, CUmemoryPool pool, int card, CUdevice device);
+unsigned pools_enter_known(struct regions *regions, CUmemoryPool pool); /* 0: never heard of it */
+void pools_leave(struct regions *regions, unsigned number);
+
+/* The pool from which launches of graphs take the memory of their allocation nodes. Never ends. */
 unsigned pools_graph_number(struct regions *regions, CUdevice device, int card);
 
-/* The device's own pool, on a driver that does not name it. */
-unsigned pools_nameless_number(struct regions *regions, CUdevice device, int card);
+/* The device's own pool, on a driver that does not name it; as pools_enter(). */
+unsigned pools_enter_nameless(struct regions *regions, CUdevice device, int card);
 
 /* The card of a pool that has a number; CARD_NONE for host memory. False: never heard of it. */
 bool pools_card(struct regions *regions, CUmemoryPool pool, int *card);

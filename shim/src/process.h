@@ -36,8 +36,6 @@ struct process_context {
     uint32_t primary, reserved;
 };
 
-enum { POOL_RETIRED = 1, POOL_SETTLING, POOL_ENDED };
-
 /*
  * A memory pool keeps what was freed: what counts is what the driver has reserved for it, and what
  * it may reserve for allocations that are under way.
@@ -49,10 +47,10 @@ struct process_pool {
     uint64_t pending; /* bytes reserved for allocations that the driver is just making */
     uint64_t charged; /* bytes, with a version: pools.c */
     int32_t card, device;
-    uint32_t destroyed; /* by the program: POOL_*; 0: not */
+    uint32_t destroyed; /* by the program */
     uint32_t dirty;     /* something was freed since the last look at the driver's figure */
     uint32_t apart;     /* nothing may stand in for its memory */
-    uint32_t reserved;
+    uint32_t users;     /* so many threads may call the driver with its handle now: pools.c */
     uint64_t absent; /* bytes that are charged for graphs, and not there as far as is known */
 };
 

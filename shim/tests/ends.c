@@ -1,6 +1,6 @@
 /*
- * Contexts that end while other threads look after what the program left there: `ends NAME`. 64 MiB
- * of card 0 are allowed, more than it has; its time is metered.
+ * Contexts and pools that end while other threads look after what the program left there: `ends NAME`.
+ * 64 MiB of card 0 are allowed, more than it has; its time is metered.
  */
 #include <unistd.h>
 
@@ -190,6 +190,30 @@ static void freed_after(void) {
     CHECK_IS(api_used(0), 0);
 }
 
+/* ---- pools that are destroyed while another thread looks how much they hold ---- */
+
+static CUmemoryPool new_pool(void) {
+    const CUmemPoolProps props = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool pool;
+    CHECK_IS(api.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
+    return pool;
+}
+
+static void pool_looked_at(void) {
+    CUmemoryPool pool = new_pool();
+    CHECK_IS(api.cuMemAllocFromPoolAsync(&pointer, MIB, pool, at_home), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemFreeAsync(pointer, at_home), CUDA_SUCCESS);
+    pthread_t looks = begin_in(FAKE_cuMemPoolGetAttribute, wait_at_home);
+    fake.pool_reserved = 0;
+    CHECK_IS(api.cuMemPoolDestroy(pool), CUDA_SUCCESS);
+    CHECK_IS(fake.calls[FAKE_cuMemPoolDestroy], 0);
+    end_in(looks);
+    wait_at_home();
+    CHECK_IS(fake.stale, 0);
+    CHECK_IS(fake.calls[FAKE_cuMemPoolDestroy], 1);
+    CHECK_IS(api_used(0), 0);
+}
+
 static const struct test_case cases[] = {
     {"measured", measured},
     {"measured_if_kept", measured_if_kept},
@@ -200,6 +224,7 @@ static const struct test_case cases[] = {
     {"freed_by_us", freed_by_us},
     {"freed_before", freed_before},
     {"freed_after", freed_after},
+    {"pool_looked_at", pool_looked_at},
 };
 
 int main(int count, char **arguments) {

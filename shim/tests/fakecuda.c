@@ -35,8 +35,8 @@ static __thread CUcontext current;
 static CUcontext stays_there; /* the context of a call that does not return */
 
 static __attribute__((noinline, cold)) void stay(void) {
+    if (__atomic_exchange_n(&fake.is_in, 1, __ATOMIC_ACQ_REL)) return; /* another thread is in it */
     __atomic_store_n(&stays_there, current, __ATOMIC_RELAXED);
-    __atomic_store_n(&fake.is_in, 1, __ATOMIC_RELEASE);
     while (__atomic_load_n(&fake.stays_in, __ATOMIC_ACQUIRE)) sched_yield();
     __atomic_store_n(&stays_there, NULL, __ATOMIC_RELAXED);
     __atomic_store_n(&fake.is_in, 0, __ATOMIC_RELEASE);
@@ -787,9 +787,14 @@ GIVE_ASYNC(cuMemFreeAsync)
 GIVE_ASYNC(cuMemFreeAsync_ptsz)
 
 static struct CUmemPoolHandle_st {
-    int number;
+    int ended;
 } pools[8];
 static int pools_made;
+
+static void count_stale_pool(const struct CUmemPoolHandle_st *pool) {
+    if (__atomic_load_n(&pool->ended, __ATOMIC_ACQUIRE))
+        __atomic_add_fetch(&fake.stale, 1, __ATOMIC_RELAXED);
+}
 
 EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
     *pool = &pools[device];
@@ -807,7 +812,8 @@ EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
 }
 
 EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
-    (void)pool, (void)attribute, (void)value;
+    (void)attribute, (void)value;
+    count_stale_pool(pool);
     return CUDA_SUCCESS;
 }
 
@@ -815,23 +821,26 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
     CALLED(cuMemPoolCreate);
     (void)props;
     *pool = &pools[4 + pools_made++ % 4];
+    (*pool)->ended = 0;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     CALLED(cuMemPoolDestroy);
-    (void)pool;
+    __atomic_store_n(&pool->ended, 1, __ATOMIC_RELEASE);
     return wait_for_all();
 }
 
 EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     CALLED(cuMemPoolTrimTo);
-    (void)pool, (void)keep;
+    (void)keep;
+    count_stale_pool(pool);
     return fake.calls[FAKE_cuMemPoolTrimTo] > 1000 ? 1 : CUDA_SUCCESS; /* nothing without a wait */
 }
 
 EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
-    (void)pool;
+    CALLED(cuMemPoolGetAttribute);
+    count_stale_pool(pool);
     if (attribute != CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT &&
         attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
         return CUDA_ERROR_INVALID_VALUE;

@@ -44,4 +44,7 @@ extern struct driver driver;
 CUresult driver_ready(void);
 CUresult driver_device(CUdevice device);
 
+/* The program used what it has destroyed (`what`, with its article): ends it. */
+_Noreturn void misused(const char *what);
+
 #endif

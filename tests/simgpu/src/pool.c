@@ -6,7 +6,7 @@
 #include "capture.h"
 #include "stream.h"
 
-enum { MAGIC = 0x504f4f21 };
+enum { MAGIC = 0x504f4f21, ENDED = 0x504f4f2d };
 
 static CUmemoryPool pools;
 static CUmemoryPool defaults[SIM_MAX_CARDS], chosen[SIM_MAX_CARDS];
@@ -43,6 +43,7 @@ void pool_choose(CUdevice device, CUmemoryPool pool) {
 }
 
 bool pool_valid(CUmemoryPool pool) {
+    if (pool && pool->magic == ENDED) misused("a destroyed pool");
     return pool && pool->magic == MAGIC;
 }
 
@@ -162,7 +163,7 @@ void pool_trim_all(void) {
 /* What is still allocated from it stays; the pool goes with the last of it. */
 void pool_end(CUmemoryPool pool) {
     pthread_mutex_lock(&memory_lock);
-    pool->magic = 0;
+    pool->magic = ENDED;
     pool->ending = true;
     release(pool, 0);
     for (int device = 0; device < SIM_MAX_CARDS; device++)

@@ -6,11 +6,14 @@
 #include "capture.h"
 #include "engine.h"
 
-enum { MAGIC = 0x53545221, LEGACY_HANDLE = 1, PER_THREAD_HANDLE = 2, CONTEXTS = 16 };
+enum { MAGIC = 0x53545221, ENDED = 0x5354522d };
+enum { LEGACY_HANDLE = 1, PER_THREAD_HANDLE = 2, CONTEXTS = 16, SPARES = 256 };
 
 CUstream engine_streams;
 
-static CUstream spare; /* ended streams are used again, so that an old handle is recognised */
+/* Ended streams are used again, the first of SPARES or more: so that an old handle is recognised. */
+static CUstream spare, *spare_end = &spare;
+static unsigned spares;
 static uint64_t last_id;
 
 /* Per-thread default streams of this thread. */
@@ -20,10 +23,23 @@ static __thread struct {
     CUstream stream;
 } own[CONTEXTS];
 
-CUstream stream_new(CUcontext context, int kind) {
+static CUstream take_spare(void) {
     CUstream stream = spare;
-    if (stream) spare = stream->next;
-    else stream = malloc(sizeof *stream);
+    if (spares < SPARES) return malloc(sizeof *stream);
+    spare = stream->next;
+    spares--;
+    return stream;
+}
+
+static void give_spare(CUstream stream) {
+    stream->next = NULL;
+    *spare_end = stream;
+    spare_end = &stream->next;
+    spares++;
+}
+
+CUstream stream_new(CUcontext context, int kind) {
+    CUstream stream = take_spare();
     if (!stream) abort();
     *stream = (struct CUstream_st){.magic = MAGIC, .kind = kind, .context = context};
     stream->lane = lane_of(context->card);
@@ -39,7 +55,7 @@ CUstream stream_new(CUcontext context, int kind) {
 static void unlink_stream(CUstream stream) {
     *stream->link = stream->next;
     if (stream->next) stream->next->link = stream->link;
-    stream->magic = 0;
+    stream->magic = stream->dying ? ENDED : 0; /* else its context ended */
 }
 
 static void drop_work(struct queued *queued) {
@@ -58,8 +74,7 @@ void stream_end(CUstream stream) {
     }
     mark_drop(stream->settling);
     unlink_stream(stream);
-    stream->next = spare;
-    spare = stream;
+    give_spare(stream);
 }
 
 void stream_end_context(CUcontext context) {
@@ -112,7 +127,8 @@ CUresult stream_get(CUstream handle, CUstream *stream) {
         *stream = default_stream(context, per_thread);
         return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (handle->magic != MAGIC || handle->dying) return CUDA_ERROR_INVALID_HANDLE;
+    if (handle->magic == ENDED || handle->dying) misused("a destroyed stream");
+    if (handle->magic != MAGIC) return CUDA_ERROR_INVALID_HANDLE;
     if (sim_card_lost(&driver.sim, handle->context->card)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     *stream = handle;
     return CUDA_SUCCESS;
@@ -127,8 +143,8 @@ bool stream_idle(CUstream stream) {
 }
 
 void stream_retire(CUstream stream) {
+    stream->dying = true;
     if (stream_idle(stream)) stream_end(stream);
-    else stream->dying = true;
 }
 
 static void enqueue(CUstream stream, const struct work *work, uint64_t now) {

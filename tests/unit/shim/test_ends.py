@@ -1,4 +1,4 @@
-"""A context ends while other threads look after what the program left there."""
+"""A context, or a pool, ends while other threads look after what the program left there."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ CASES = [
     "freed_by_us",
     "freed_before",
     "freed_after",
+    "pool_looked_at",
 ]
 
 
@@ -25,6 +26,6 @@ def test_every_case_is_run(env: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_nothing_of_a_context_is_used_that_ends(case: str, env: dict[str, str], slot: Slot) -> None:
+def test_nothing_is_used_that_ends(case: str, env: dict[str, str], slot: Slot) -> None:
     slot.set_limits(Card(card_uuid(0), 64 * MIB, memory_mode=1, compute_mode=1))
     run("ends", case, "dlsym", env=env)

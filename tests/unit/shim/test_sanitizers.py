@@ -98,6 +98,17 @@ def test_ends(sanitizer: str, env: dict[str, str], tmp_path: Path, layout: dict[
         check(sanitizer, slot, "ends", name, "link", metered=True, more=True)
 
 
+@pytest.mark.parametrize("sanitizer", ["asan", "tsan"])
+def test_handles(sanitizer: str, tmp_path: Path, layout: dict[str, Any]) -> None:
+    with simgpu.create(tmp_path / "machine", cards=1, clock="stepped") as machine:
+        env = simgpu.environment(machine.directory)
+        for name in names("handles", env):
+            slot = Slot(tmp_path / name, layout)
+            slot.set_limits(Card(machine.cards[0].uuid, 1024 * MIB, compute_mode=1))
+            own = shim_env(slot.path) | OPTIONS | env | {"CUDA_MODULE_LOADING": "EAGER"}
+            run("handles", name, "1000", env=own | preload(sanitizer), timeout=100)
+
+
 @pytest.mark.parametrize("storm", ["threads", "kills"])
 def test_storms(storm: str, slot: Slot) -> None:
     check("asan", slot, "storm", storm, "20")

@@ -1,0 +1,102 @@
+/*
+ * Handles that one thread destroys while others are at it, on whatever driver is there: it ends the
+ * program, as simgpu does, if a handle is used after its end. `handles NAME`; 1 GiB of card 0 is
+ * allowed, and its time is metered.
+ */
+#include <pthread.h>
+#include <string.h>
+
+#include "cases.h"
+#include "driver.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define THREADS 4
+
+/* Of functions that are not hooked, so not declared with the rest. */
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
+
+static CUcontext context;
+static unsigned rounds = 3000;
+
+static void *run_case(void *work) {
+    DO(cuCtxSetCurrent, context);
+    ((void (*)(void))work)();
+    return NULL;
+}
+
+static void in_threads(void (*work)(void)) {
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        CHECK(!pthread_create(&threads[i], NULL, run_case, (void *)work));
+    for (int i = 0; i < THREADS; i++) CHECK(!pthread_join(threads[i], NULL));
+}
+
+/* ---- pools: who waits, or is refused something, looks after those of all threads ---- */
+
+static CUmemoryPool new_pool(void) {
+    const CUmemPoolProps props = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool pool;
+    DO(cuMemPoolCreate, &pool, &props);
+    return pool;
+}
+
+static CUdeviceptr take_from(CUmemoryPool pool, CUstream stream) {
+    CUdeviceptr pointer;
+    DO(cuMemAllocFromPoolAsync, &pointer, MIB, pool, stream);
+    return pointer;
+}
+
+static void use_pools(void) {
+    CUstream stream;
+    DO(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    for (unsigned i = 0; i < rounds; i++) {
+        CUmemoryPool pool = new_pool();
+        CUdeviceptr pointer = take_from(pool, stream);
+        DO(cuMemFreeAsync, pointer, stream);
+        if (i % 2) DO(cuStreamSynchronize, stream);
+        DO(cuMemPoolDestroy, pool);
+        if (i % 3 == 0) DO(cuStreamSynchronize, stream);
+    }
+    DO(cuStreamDestroy_v2, stream);
+}
+
+static void pools(void) {
+    in_threads(use_pools);
+}
+
+/* One thread's pool is where all take their memory, until that thread destroys it. */
+static void use_present_pool(void) {
+    CUdeviceptr pointer;
+    CUstream stream;
+    DO(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    for (unsigned i = 0; i < rounds; i++) {
+        CUmemoryPool pool = new_pool();
+        DO(cuDeviceSetMemPool, 0, pool);
+        DO(cuMemAllocAsync, &pointer, MIB, stream);
+        DO(cuMemFreeAsync, pointer, stream);
+        DO(cuMemPoolDestroy, pool);
+        if (i % 3 == 0) DO(cuStreamSynchronize, stream);
+    }
+    DO(cuStreamDestroy_v2, stream);
+}
+
+static void present_pool(void) {
+    in_threads(use_present_pool);
+}
+
+static const struct test_case cases[] = {
+    {"pools", pools},
+    {"present_pool", present_pool},
+};
+
+int main(int count, char **arguments) {
+    if (count < 2) return cases_list(cases, sizeof cases / sizeof *cases), 0;
+    open_driver();
+    DO(cuInit, 0);
+    DO(cuDevicePrimaryCtxRetain, &context, 0);
+    DO(cuCtxSetCurrent, context);
+    if (count > 2) rounds = (unsigned)atoi(arguments[2]);
+    cases_run(cases, sizeof cases / sizeof *cases, arguments[1]);
+    return 0;
+}

@@ -1,0 +1,42 @@
+"""Handles that one thread destroys while others of the program are at it.
+
+The simulated driver ends who uses what is destroyed, as a driver would crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simgpu
+
+from .conftest import run
+from .slot import BUILD, MIB, Card, Slot
+
+CASES = ["pools", "present_pool"]
+
+
+@pytest.fixture
+def env(tmp_path: Path, layout: dict[str, Any]) -> Iterator[dict[str, str]]:
+    """A container with 1 GiB of a card whose time is metered, and which is idle at once."""
+    with simgpu.create(tmp_path / "machine", cards=1, clock="stepped") as machine:
+        slot = Slot(tmp_path / "slot", layout)
+        slot.set_limits(Card(machine.cards[0].uuid, 1024 * MIB, compute_mode=1))
+        yield {
+            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
+            "MIZAR_DIR": str(slot.path),
+            "CUDA_MODULE_LOADING": "EAGER",  # nobody here asks NVML for what is loaded later
+            **simgpu.environment(machine.directory),
+        }
+
+
+def test_every_case_is_run(env: dict[str, str]) -> None:
+    assert run("handles", env=env).stdout.split() == CASES
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_handle_is_used_after_its_end(case: str, env: dict[str, str]) -> None:
+    run("handles", case, env=env)
