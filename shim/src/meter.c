@@ -194,7 +194,10 @@ static uintptr_t stream_named(uintptr_t name, CUcontext current) {
     return stream <= CU_STREAM_PER_THREAD ? stream : name;
 }
 
-/* Default streams always are there; those of contexts that are not current have no handles. */
+/*
+ * Default streams always are there; those of contexts that are not current have no handles. One that
+ * has not ended stays until the caller lets the meter go: see meter_before_end().
+ */
 static bool may_touch(const struct regions *regions, const struct lane *lane, uintptr_t stream) {
     bool handle = stream <= CU_STREAM_PER_THREAD || stream % sizeof(void *) == 0;
     return handle && lane->ended == streams_ended(regions) && !is_captured(stream);
@@ -388,10 +391,19 @@ static void with_grant(struct piece *piece, const struct lane *lane, void (*step
     run_measured(piece, step);
 }
 
+/* Who was just touching it, because it had not ended yet, is done with it when he lets the meter go. */
+static void await_touch(struct meter *meter) {
+    process_lock(&meter->lock);
+    process_unlock(&meter->lock);
+}
+
 void meter_before_end(CUstream stream) {
     struct regions *regions = shim_known();
     meter_before_wait((uintptr_t)stream);
-    if (regions) __atomic_fetch_add(&regions->process->streams_ended, 1, __ATOMIC_RELEASE);
+    if (!regions) return;
+    __atomic_fetch_add(&regions->process->streams_ended, 1, __ATOMIC_RELEASE);
+    struct meter *meter = meters_known(regions, cards_context(stream));
+    if (meter) await_touch(meter);
 }
 
 void meter_before_wait(uintptr_t stream) {

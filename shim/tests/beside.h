@@ -23,11 +23,16 @@ static inline pthread_t begin_beside(void (*call)(void)) {
     return thread;
 }
 
+/* Until another thread is in the call that does not return. */
+static inline void await_in(void) {
+    while (!__atomic_load_n(&fake.is_in, __ATOMIC_ACQUIRE)) sched_yield();
+}
+
 /* Another thread begins the call, and stays in that one of the driver's. */
 static inline pthread_t begin_in(enum fake_call number, void (*call)(void)) {
     fake.stays_in = number + 1;
     pthread_t thread = begin_beside(call);
-    while (!__atomic_load_n(&fake.is_in, __ATOMIC_ACQUIRE)) sched_yield();
+    await_in();
     return thread;
 }
 

@@ -1,6 +1,6 @@
 /*
- * Contexts and pools that end while other threads look after what the program left there: `ends NAME`.
- * 64 MiB of card 0 are allowed, more than it has; its time is metered.
+ * Contexts, pools and streams that end while other threads look after what the program left there:
+ * `ends NAME`. 64 MiB of card 0 are allowed, more than it has; its time is metered.
  */
 #include <unistd.h>
 
@@ -9,6 +9,7 @@
 #include "cases.h"
 
 #define HANGS_S 20
+#define MANY 100 /* launches */
 #define SOON 20000 /* us, in which another thread gets into a call, if nothing keeps it */
 
 static CUcontext other;
@@ -214,6 +215,32 @@ static void pool_looked_at(void) {
     CHECK_IS(api_used(0), 0);
 }
 
+/* ---- streams that are destroyed while another thread ends its grants, of all streams it used ---- */
+
+static CUstream handed_over;
+
+/* What a launch takes is known by then, and the last one was paid from a grant. */
+static void launch_and_wait_for_all(void) {
+    for (int i = 0; i < MANY; i++) launch(handed_over);
+    __atomic_store_n(&fake.stays_in, FAKE_cuEventRecord + 1, __ATOMIC_RELEASE);
+    CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
+static void destroy_stream(void) {
+    CHECK_IS(api.cuStreamDestroy_v2(handed_over), CUDA_SUCCESS);
+}
+
+static void stream_touched(void) {
+    CHECK_IS(cuStreamCreate(&handed_over, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    pthread_t touches = begin_beside(launch_and_wait_for_all);
+    await_in();
+    pthread_t ends = begin_beside(destroy_stream);
+    usleep(SOON);
+    end_in(touches);
+    CHECK(!pthread_join(ends, NULL));
+    CHECK_IS(fake.stale, 0);
+}
+
 static const struct test_case cases[] = {
     {"measured", measured},
     {"measured_if_kept", measured_if_kept},
@@ -225,6 +252,7 @@ static const struct test_case cases[] = {
     {"freed_before", freed_before},
     {"freed_after", freed_after},
     {"pool_looked_at", pool_looked_at},
+    {"stream_touched", stream_touched},
 };
 
 int main(int count, char **arguments) {

@@ -30,6 +30,7 @@ static struct CUstream_st {
     CUcontext context;
     uint64_t launches;
     unsigned flags;
+    int ended;
 } __attribute__((aligned(64))) streams[FAKE_DEVICES]; /* the default ones */
 static __thread CUcontext current;
 static CUcontext stays_there; /* the context of a call that does not return */
@@ -276,6 +277,11 @@ static CUstream stream_of(CUstream stream) {
     return (uintptr_t)stream > 2 ? stream : &streams[current->device];
 }
 
+static void count_stale_stream(CUstream stream) {
+    if ((uintptr_t)stream > 2 && __atomic_load_n(&stream->ended, __ATOMIC_ACQUIRE))
+        __atomic_add_fetch(&fake.stale, 1, __ATOMIC_RELAXED);
+}
+
 EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
     if ((uintptr_t)stream <= 2 && !current) return CUDA_ERROR_INVALID_CONTEXT;
     *context = stream_of(stream)->context;
@@ -439,7 +445,8 @@ EXPORT CUresult cuEventDestroy_v2(CUevent event) {
 }
 
 EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
-    (void)stream;
+    CALLED(cuEventRecord);
+    count_stale_stream(stream);
     event->at = free_at();
     return CUDA_SUCCESS;
 }
@@ -472,8 +479,9 @@ EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUeven
     return cuEventElapsedTime(milliseconds, start, end);
 }
 
+/* It stays, so that who still uses it is seen. */
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
-    free(stream);
+    __atomic_store_n(&stream->ended, 1, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
 
@@ -792,7 +800,7 @@ static struct CUmemPoolHandle_st {
 static int pools_made;
 
 static void count_stale_pool(const struct CUmemPoolHandle_st *pool) {
-    if (__atomic_load_n(&pool->ended, __ATOMIC_ACQUIRE))
+    if (pool && __atomic_load_n(&pool->ended, __ATOMIC_ACQUIRE))
         __atomic_add_fetch(&fake.stale, 1, __ATOMIC_RELAXED);
 }
 
@@ -862,7 +870,7 @@ EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool,
 }
 
 EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status) {
-    (void)stream;
+    count_stale_stream(stream);
     *status = fake.capturing;
     return CUDA_SUCCESS;
 }

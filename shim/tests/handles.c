@@ -4,6 +4,7 @@
  * allowed, and its time is metered.
  */
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 #include "cases.h"
@@ -85,9 +86,66 @@ static void present_pool(void) {
     in_threads(use_present_pool);
 }
 
+/* ---- streams: who waits ends what was granted to the thread, for all streams that it used ---- */
+
+static CUfunction spin;
+static CUstream handed_over;
+static unsigned begun, done;
+
+static void load_kernel(void) {
+    static const char image[] = ".version 6.4\n.target sm_75\n.address_size 64\n"
+                                ".visible .entry spin_ns(.param .u64 ns) { ret; }\n";
+    CUmodule module;
+    DO(cuModuleLoadData, &module, image);
+    DO(cuModuleGetFunction, &spin, module, "spin_ns");
+}
+
+static void launch(CUstream stream) {
+    uint64_t ns = 1000;
+    void *parameters[] = {&ns};
+    DO(cuLaunchKernel, spin, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL);
+}
+
+static void hand_over(CUstream stream) {
+    CUstream none = NULL;
+    while (!__atomic_compare_exchange_n(&handed_over, &none, stream, false, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_RELAXED)) {
+        none = NULL;
+        sched_yield();
+    }
+}
+
+static void use_stream(void) {
+    CUstream stream;
+    DO(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < 8; i++) launch(stream); /* the last of which are paid from a grant */
+    hand_over(stream);
+    DO(cuCtxSynchronize);
+}
+
+static void destroy_stream(void) {
+    CUstream stream = __atomic_exchange_n(&handed_over, NULL, __ATOMIC_ACQ_REL);
+    if (stream) DO(cuStreamDestroy_v2, stream);
+    else sched_yield();
+}
+
+/* Of two threads one destroys what the other has launched into, and touches no more. */
+static void use_or_destroy_streams(void) {
+    bool destroys = __atomic_fetch_add(&begun, 1, __ATOMIC_RELAXED) % 2;
+    for (unsigned i = 0; !destroys && i < rounds; i++) use_stream();
+    if (!destroys) __atomic_fetch_add(&done, 1, __ATOMIC_RELEASE);
+    while (destroys && __atomic_load_n(&done, __ATOMIC_ACQUIRE) < THREADS / 2) destroy_stream();
+}
+
+static void streams(void) {
+    load_kernel();
+    in_threads(use_or_destroy_streams);
+}
+
 static const struct test_case cases[] = {
     {"pools", pools},
     {"present_pool", present_pool},
+    {"streams", streams},
 };
 
 int main(int count, char **arguments) {

@@ -1,4 +1,4 @@
-"""A context, or a pool, ends while other threads look after what the program left there."""
+"""A context, pool or stream ends while other threads look after what the program left there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ CASES = [
     "freed_before",
     "freed_after",
     "pool_looked_at",
+    "stream_touched",
 ]
 
 

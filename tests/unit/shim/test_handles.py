@@ -16,7 +16,7 @@ import simgpu
 from .conftest import run
 from .slot import BUILD, MIB, Card, Slot
 
-CASES = ["pools", "present_pool"]
+CASES = ["pools", "present_pool", "streams"]
 
 
 @pytest.fixture
