@@ -1,6 +1,6 @@
-"""What a pod asks for: the one place that reads the limits and requests of a pod's spec.
+"""What a pod requests: the only module that reads the limits and requests of a pod's spec.
 
-Webhook, operator and node agent all ask here, so that no two of them count differently.
+Webhook, operator and node agent all use it, so that no two of them count differently.
 """
 
 from __future__ import annotations
@@ -18,80 +18,81 @@ Spec = Mapping[str, Any]
 """A pod's spec, or a template's, as JSON; before validation anything may be missing in it."""
 
 CONTAINER_LISTS: Final = ("initContainers", "containers")
-"""In the order in which they start. Ephemeral containers cannot ask for anything, and a pod's own
-`resources` only for CPU, memory and huge pages."""
+"""The lists of containers in the order in which they start. Ephemeral containers cannot request
+anything, and a pod's own `resources` only CPU, memory and huge pages."""
 
 SECTIONS: Final = ("limits", "requests")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ResourceEntry:
     """One entry of one container's limits or requests."""
 
     container: str
     """The container's name."""
 
     path: tuple[str, ...]
-    """Where the map is, within the pod spec: ("containers", "0", "resources", "limits")."""
+    """Where the entry's map is in the pod spec: ("containers", "0", "resources", "limits")."""
 
     key: str
     amount: str
 
     @property
     def section(self) -> str:
-        """limits or requests."""
+        """Whether it is in "limits" or in "requests"."""
         return self.path[-1]
 
     @property
     def identity(self) -> tuple[str, str, str, str, str]:
-        """The same for an entry that an update has left alone, wherever its container moved."""
+        """Equal for an entry before and after an update that left it alone, wherever its container
+        has moved."""
         return self.path[0], self.container, self.section, self.key, self.amount
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Entry):
+class DeviceRequest(ResourceEntry):
     """An entry that names a profile's resource, in either spelling."""
 
     parsed: ParsedResource
 
 
-def entries_of(spec: Spec) -> Iterator[Entry]:
-    """All entries of a pod's spec, whatever they name."""
+def resource_entries(spec: Spec) -> Iterator[ResourceEntry]:
+    """All entries of the limits and requests in a pod's spec, whatever resource they name."""
     for kind in CONTAINER_LISTS:
         for at, container in enumerate(spec.get(kind) or ()):
             resources = container.get("resources") or {}
             for section in SECTIONS:
                 path = (kind, str(at), "resources", section)
                 for key, amount in (resources.get(section) or {}).items():
-                    yield Entry(str(container.get("name", "")), path, key, str(amount))
+                    yield ResourceEntry(str(container.get("name", "")), path, key, str(amount))
 
 
-def asks_of(spec: Spec) -> list[Ask]:
+def device_requests(spec: Spec) -> list[DeviceRequest]:
     """The entries that name a profile's resource, in either spelling."""
     return [
-        Ask(entry.container, entry.path, entry.key, entry.amount, parsed)
-        for entry in entries_of(spec)
+        DeviceRequest(entry.container, entry.path, entry.key, entry.amount, parsed)
+        for entry in resource_entries(spec)
         if (parsed := parse_resource(entry.key))
     ]
 
 
-def devices_asked(spec: Spec) -> dict[str, int]:
+def devices_requested(spec: Spec) -> dict[str, int]:
     """Devices per resource that the scheduler sets aside for a pod, sorted by resource."""
-    return _asked(spec, _is_device)
+    return _requested(spec, _is_device)
 
 
-def devices_kept(spec: Spec) -> dict[str, int]:
+def devices_after_init(spec: Spec) -> dict[str, int]:
     """Devices per resource that a pod's containers have once its init containers have ended."""
     sidecars = [
         one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"
     ]
-    return _asked({"containers": [*sidecars, *(spec.get("containers") or ())]}, _is_device)
+    return _requested({"containers": [*sidecars, *(spec.get("containers") or ())]}, _is_device)
 
 
-def cards_asked(spec: Spec) -> dict[str, int]:
+def cards_requested(spec: Spec) -> dict[str, int]:
     """Whole cards per physical resource that the scheduler sets aside for a pod: all extended
     resources that are not Mizar's, since any may be some pool's."""
-    return _asked(spec, is_card)
+    return _requested(spec, is_card)
 
 
 def is_card(key: str) -> bool:
@@ -100,7 +101,7 @@ def is_card(key: str) -> bool:
     return "/" in key and not ours and not key.startswith("attachable-volumes")
 
 
-def _asked(spec: Spec, is_wanted: Callable[[str], bool]) -> dict[str, int]:
+def _requested(spec: Spec, is_wanted: Callable[[str], bool]) -> dict[str, int]:
     """The containers' sum, sidecars (init containers that always restart) included, or what the
     init containers need at some moment, whichever is more:
     https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
@@ -118,7 +119,8 @@ def _asked(spec: Spec, is_wanted: Callable[[str], bool]) -> dict[str, int]:
 
 
 def _of(container: Mapping[str, Any], is_wanted: Callable[[str], bool]) -> Counter[str]:
-    """A request says what counts; where there is none, the limit does."""
+    """What one container requests, of each resource that is wanted; its limit where it gives no
+    request, as Kubernetes has it."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return Counter({key: _whole(amount) for key, amount in asked.items() if is_wanted(key)})
@@ -130,7 +132,7 @@ def _is_device(key: str) -> bool:
 
 
 def _whole(amount: Any) -> int:
-    """A count as the API server writes it, 1000 as `1k`; it lets through nothing that is none."""
+    """A count as the API server writes it, 1000 as `1k`; 0 for what the API server would refuse."""
     try:
         return int(parse_quantity(str(amount)))
     except QuantityRefused:

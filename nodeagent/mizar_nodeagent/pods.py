@@ -17,7 +17,7 @@ from mizar_core.names import (
     ANNOTATION_SAME_CARD,
     LABEL_SHADOW_POD,
 )
-from mizar_core.pod_requests import devices_asked
+from mizar_core.pod_requests import devices_requested
 from mizar_kube.client import KubeClient
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import POD, Object
@@ -82,7 +82,7 @@ def trim(obj: Object) -> Pod | None:
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
     shadow = labels.get(LABEL_SHADOW_POD) == "true"
-    requests = tuple(devices_asked(spec).items())
+    requests = tuple(devices_requested(spec).items())
     if not shadow and not requests:
         return None
     phase = status.get("phase")

@@ -16,7 +16,7 @@ from mizar_core.models import GPUPool
 from mizar_core.names import LABEL_SHADOW_POD
 from mizar_core.planning.offers import resource_of
 from mizar_core.planning.snapshot import NodeView, PendingView, ShadowView, ShareView, Snapshot
-from mizar_core.pod_requests import cards_asked
+from mizar_core.pod_requests import cards_requested
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, Object, Ref
@@ -203,7 +203,7 @@ class Gatherer:
         for pod in listing.items:
             labels, phase = pod["metadata"].get("labels") or {}, pod["status"].get("phase")
             if labels.get(LABEL_SHADOW_POD) != "true" and phase not in ("Succeeded", "Failed"):
-                found.update(cards_asked(pod["spec"]))
+                found.update(cards_requested(pod["spec"]))
         return found
 
     def _take(self, ref: Ref, obj: Object, found: Found) -> bool:

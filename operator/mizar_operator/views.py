@@ -36,7 +36,7 @@ from mizar_core.planning.snapshot import (
     ShadowView,
     ShareView,
 )
-from mizar_core.pod_requests import cards_asked, devices_asked, devices_kept, is_card
+from mizar_core.pod_requests import cards_requested, devices_after_init, devices_requested, is_card
 from mizar_kube.kinds import Object
 from mizar_operator.needs import KUBERNETES_OWN, needs_of
 
@@ -150,7 +150,7 @@ def holder_view(obj: Object) -> HolderPod | None:
 def share_view(obj: Object) -> SharePod | None:
     """A pod that asks for devices and either waits for the scheduler or has a node."""
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
-    asked = devices_asked(spec)
+    asked = devices_requested(spec)
     if not asked or status.get("phase") in ("Succeeded", "Failed"):
         return None
     node = spec.get("nodeName") or None
@@ -159,7 +159,7 @@ def share_view(obj: Object) -> SharePod | None:
     scheduled = _condition(status, "PodScheduled") if node is None else {}
     unschedulable = _unschedulable(scheduled)
     initialized = _condition(status, "Initialized").get("status") == "True"
-    kept = devices_kept(spec) if initialized and spec.get("initContainers") else None
+    kept = devices_after_init(spec) if initialized and spec.get("initContainers") else None
     needs, owner = needs_of(obj), _controller(meta)
     views = (
         ShareView(
@@ -198,7 +198,7 @@ def pending_view(obj: Object) -> PendingView | None:
     meta, spec = obj["metadata"], obj["spec"]
     scheduled = _condition(obj.get("status") or {}, "PodScheduled")
     message = _unschedulable(scheduled)
-    cards = cards_asked(spec) if message and not spec.get("nodeName") else {}
+    cards = cards_requested(spec) if message and not spec.get("nodeName") else {}
     lacking = tuple(one for one in cards.items() if lacks_cards(message, one[0]))
     if not lacking or "deletionTimestamp" in meta:
         return None

@@ -18,7 +18,7 @@ from mizar_core.names import (
     LABEL_SHARE_POD,
     PHYSICAL_RESOURCE,
 )
-from mizar_core.pod_requests import devices_asked
+from mizar_core.pod_requests import devices_requested
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from stateful.memory_api import MemoryApi
 
@@ -378,7 +378,7 @@ class Model:
 
 
 def _asked(pod: Object) -> dict[str, int]:
-    asked = devices_asked(pod["spec"])
+    asked = devices_requested(pod["spec"])
     for container in pod["spec"]["containers"]:
         cards = container["resources"]["limits"].get(PHYSICAL_RESOURCE)
         if cards is not None:

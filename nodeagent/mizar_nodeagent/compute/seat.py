@@ -11,8 +11,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from mizar_core.compute import Sharer, Words, rate
 from mizar_core.models import ComputeMode
+from mizar_core.time_slicing import Sharer, TimeGrant, allowed_share
 from mizar_nodeagent import limits, regions
 from mizar_nodeagent.compute import futex
 from mizar_nodeagent.compute.appetite import Appetite
@@ -73,7 +73,7 @@ class Seat:
         self.new_code = False
         self._code = 0, 0
         self._appetite = Appetite()
-        self._told: Words | None = None
+        self._told: TimeGrant | None = None
         self._share = self._due = share
         self._priority = priority
         self._desk = desk
@@ -84,7 +84,7 @@ class Seat:
     @property
     def sharer(self) -> Sharer:
         """For the plan."""
-        told = self._told or Words()
+        told = self._told or TimeGrant()
         return Sharer(
             name=self.name,
             mode=self.mode,
@@ -92,13 +92,13 @@ class Seat:
             priority=self._priority,
             busy=self.busy,
             longest_ns=self.longest_ns,
-            words=told,
+            grant=told,
             need=self._appetite.need,
         )
 
     @property
     def state(self) -> tuple[bool, int | None]:
-        """What others' words depend on."""
+        """What others' grants depend on."""
         return self.busy, self._appetite.need
 
     def look(self, now: int) -> None:
@@ -123,7 +123,7 @@ class Seat:
         self._desk.put_long(self._live + LimitsLive.unaccounted_bytes.offset, outside.bytes)
         self._desk.put_long(self._live + LimitsLive.code_seen.offset, outside.code_uses)
 
-    def tell(self, words: Words) -> None:
+    def tell(self, words: TimeGrant) -> None:
         """Write what differs from before, and wake those who wait for it."""
         if words == self._told:
             return
@@ -134,7 +134,7 @@ class Seat:
         desk.put_long(live + LimitsLive.window.offset, words.window.word if words.window else 0)
         desk.ring(live + LimitsLive.wake.offset)
         self._told = words
-        self._due = rate(self.sharer, replace(words, spare_share=0))
+        self._due = allowed_share(self.sharer, replace(words, spare_share=0))
 
 
 class Desk:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from mizar_core import compute
+from mizar_core import time_slicing
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.compute.seat import Container, Desk, Outside, Seat
 from mizar_nodeagent.errors import RegionDamaged
@@ -60,9 +60,9 @@ class Card:
             self._dealt = seen
 
     def _deal(self) -> None:
-        told = compute.plan(seat.sharer for seat in self._seats)
+        told = time_slicing.grants(seat.sharer for seat in self._seats)
         for seat in self._seats:
-            seat.tell(told.get(seat.name, compute.Words()))
+            seat.tell(told.get(seat.name, time_slicing.TimeGrant()))
 
 
 class Steward:

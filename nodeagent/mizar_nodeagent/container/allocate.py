@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from mizar_core.device_ids import DeviceID, devices_from_value
 from mizar_core.errors import DeviceIDRefused, MizarError
 from mizar_core.names import container_devices_from
-from mizar_core.placement import preferred
+from mizar_core.preferred_allocation import preferred
 from mizar_kube.logs import bind
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container import access

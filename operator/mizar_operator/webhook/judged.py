@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from mizar_core.pod_requests import Ask, Spec, asks_of
+from mizar_core.pod_requests import DeviceRequest, Spec, device_requests
 from mizar_operator.webhook.pools import Pools
 from mizar_operator.webhook.translate import Verdict, translate
 
@@ -24,14 +24,14 @@ class PodSpec:
     labels: Mapping[str, str] | None = None
 
     @property
-    def asks(self) -> list[Ask]:
+    def asks(self) -> list[DeviceRequest]:
         """What it asks for."""
-        return asks_of(self.spec)
+        return device_requests(self.spec)
 
     @property
     def old_asks(self) -> set[tuple[str, ...]]:
         """The identities of what it asked for before the update."""
-        return {ask.identity for ask in asks_of(self.old or {})}
+        return {ask.identity for ask in device_requests(self.old or {})}
 
     @property
     def asks_nothing_new(self) -> bool:
@@ -43,7 +43,7 @@ class PodSpec:
 class Judged:
     """An ask and what becomes of it."""
 
-    ask: Ask
+    ask: DeviceRequest
     verdict: Verdict
 
     @property

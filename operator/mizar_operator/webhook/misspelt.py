@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from mizar_core.names import DEFAULT_PREFIX, parse_resource, resource_name
-from mizar_core.pod_requests import Entry, entries_of
+from mizar_core.pod_requests import ResourceEntry, resource_entries
 from mizar_operator.webhook.judged import PodSpec
 from mizar_operator.webhook.pools import Pools, offered
 
@@ -16,13 +16,13 @@ _PROFILE = re.compile(r"v?gpus?[./_-]?0*([1-9][0-9]{0,3})", re.IGNORECASE)
 
 def misspelt(pod: PodSpec, pools: Pools) -> Iterator[str]:
     """A sentence for each that an update has not left alone."""
-    old = {entry.identity for entry in entries_of(pod.old or {})}
-    for entry in entries_of(pod.spec):
+    old = {entry.identity for entry in resource_entries(pod.old or {})}
+    for entry in resource_entries(pod.spec):
         if entry.identity not in old and parse_resource(entry.key) is None:
             yield from _sentence(entry, pools)
 
 
-def _sentence(entry: Entry, pools: Pools) -> Iterator[str]:
+def _sentence(entry: ResourceEntry, pools: Pools) -> Iterator[str]:
     for prefix in sorted({*pools.prefixes, DEFAULT_PREFIX}):
         rest = _below(entry.key, prefix)
         # Under a prefix of a pool's own, a company may offer things that are no GPUs.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from mizar_core.pod_requests import Spec, entries_of
+from mizar_core.pod_requests import Spec, resource_entries
 from mizar_operator.webhook.judged import Judged
 
 Place = tuple[tuple[str, ...], str]
@@ -49,7 +49,7 @@ def uneven(asks: Iterable[Judged]) -> Iterator[str]:
 def mixed(asks: Iterable[Judged], spec: Spec) -> Iterator[str]:
     """A container has one set of limits, and that comes with the devices of one resource."""
     everything: dict[str, set[str]] = {}
-    for entry in entries_of(spec):
+    for entry in resource_entries(spec):
         everything.setdefault(entry.container, set()).add(entry.key)
     for name, same in groupby(sorted(asks, key=_container), key=_container):
         found = list(same)

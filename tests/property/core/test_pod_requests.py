@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mizar_core.pod_requests import asks_of, devices_asked
+from mizar_core.pod_requests import device_requests, devices_requested
 from support.effort import effort
 
 RESOURCES = ("a.mizar.share/gpu.2", "b.mizar.share/gpu.4")
@@ -69,22 +69,22 @@ def moments(spec: Object) -> list[list[Object]]:
 def test_devices_are_those_of_the_neediest_moment(spec: Object) -> None:
     needs = [sum(map(held, moment), Counter[str]()) for moment in moments(spec)]
     most = {key: max(need[key] for need in needs) for key in RESOURCES}
-    assert devices_asked(spec) == {key: count for key, count in most.items() if count}
+    assert devices_requested(spec) == {key: count for key, count in most.items() if count}
 
 
 @effort(100)
 @given(specs)
 def test_limits_alone_count_like_limits_and_requests(spec: Object) -> None:
-    before = devices_asked(spec)
+    before = devices_requested(spec)
     for container in chain(spec.get("initContainers", []), spec["containers"]):
         del container["resources"]["requests"]
-    assert devices_asked(spec) == before
+    assert devices_requested(spec) == before
 
 
 @effort(100)
 @given(specs)
 def test_whoever_asks_for_devices_has_an_entry_for_them(spec: Object) -> None:
     """What the webhook reviews is what operator and node agent count."""
-    assert set(devices_asked(spec)) == {
-        one.key for one in asks_of(spec) if one.parsed.form == "slashed"
+    assert set(devices_requested(spec)) == {
+        one.key for one in device_requests(spec) if one.parsed.form == "slashed"
     }

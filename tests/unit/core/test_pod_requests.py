@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mizar_core.pod_requests import asks_of, devices_asked
+from mizar_core.pod_requests import device_requests, devices_requested
 
 GPU = "team-a.mizar.share/gpu.2"
 
@@ -31,37 +31,41 @@ SIDECAR = {"restartPolicy": "Always"}
     ],
 )
 def test_counts(init: list[Any], main: list[Any], expected: int) -> None:
-    assert devices_asked({"initContainers": init, "containers": main}) == {GPU: expected}
+    assert devices_requested({"initContainers": init, "containers": main}) == {GPU: expected}
 
 
 def test_other_resources_do_not_count() -> None:
     limits = {"nvidia.com/gpu": "1", "mizar.share.gpu.2": "1", "memory": "1Gi"}
-    assert devices_asked({"containers": [{"resources": {"limits": limits}}]}) == {}
+    assert devices_requested({"containers": [{"resources": {"limits": limits}}]}) == {}
 
 
 def test_two_resources_are_two_demands() -> None:
     limits = {"a.mizar.share/gpu.2": "1", "a.mizar.share/gpu.4": "2"}
-    assert devices_asked({"containers": [{"resources": {"requests": limits}}]}) == {
+    assert devices_requested({"containers": [{"resources": {"requests": limits}}]}) == {
         "a.mizar.share/gpu.2": 1,
         "a.mizar.share/gpu.4": 2,
     }
 
 
 def test_a_thousand_is_written_1k() -> None:
-    assert devices_asked({"containers": [{"resources": {"limits": {GPU: "1k"}}}]}) == {GPU: 1000}
+    assert devices_requested({"containers": [{"resources": {"limits": {GPU: "1k"}}}]}) == {
+        GPU: 1000
+    }
 
 
 @pytest.mark.parametrize("amount", ["0", 0, "x", None])
 def test_what_is_no_number_of_devices_asks_for_none(amount: Any) -> None:
-    assert devices_asked({"containers": [{"resources": {"limits": {GPU: amount}}}]}) == {}
+    assert devices_requested({"containers": [{"resources": {"limits": {GPU: amount}}}]}) == {}
 
 
 @pytest.mark.parametrize("spec", [{}, {"containers": None}, {"containers": [{"resources": None}]}])
 def test_anything_may_be_missing_before_validation(spec: dict[str, Any]) -> None:
-    assert devices_asked(spec) == {} and asks_of(spec) == []
+    assert devices_requested(spec) == {} and device_requests(spec) == []
 
 
 def test_every_entry_says_where_it_is() -> None:
-    (ask,) = asks_of({"initContainers": [{}, {"name": "i", "resources": {"requests": {GPU: 1}}}]})
+    (ask,) = device_requests(
+        {"initContainers": [{}, {"name": "i", "resources": {"requests": {GPU: 1}}}]}
+    )
     assert (ask.container, ask.key, ask.amount) == ("i", GPU, "1")
     assert ask.path == ("initContainers", "1", "resources", "requests")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mizar_core import windows
+from mizar_core import time_slicing
 from mizar_core.carve import CardLimit
 from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.errors import RegionDamaged
@@ -59,8 +59,8 @@ def test_the_mirror_is_the_headers_layout() -> None:
     assert constants["MIZAR_COMPUTE_STOPPED"] == regions.COMPUTE_STOPPED
     assert constants["MIZAR_CODE_PAGE"] == regions.CODE_PAGE
     assert constants["MIZAR_CODE_PER_PAGE"] == regions.CODE_PER_PAGE
-    assert constants["MIZAR_WINDOW_BITS"] == windows.BITS
-    assert constants["MIZAR_WINDOW_VALID"] == windows.VALID
+    assert constants["MIZAR_WINDOW_BITS"] == time_slicing.WINDOW_BITS
+    assert constants["MIZAR_WINDOW_VALID"] == time_slicing.WINDOW_VALID
     assert constants["MIZAR_COPY_TO_DEVICE"] == regions.COPY_TO_DEVICE
     assert constants["MIZAR_COPY_TO_HOST"] == regions.COPY_TO_HOST
     assert constants["MIZAR_COPY_DEVICES"] == regions.COPY_DEVICES

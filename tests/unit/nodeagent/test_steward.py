@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mizar_core.carve import CardLimit
-from mizar_core.compute import PERIOD_FAR_US
 from mizar_core.models import ComputeMode
-from mizar_core.windows import Window
+from mizar_core.time_slicing import PERIOD_FAR_US, Window
 from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.compute.steward import Container, Outside, Steward
 from support.waiting import PATIENCE_S, wait_for

@@ -6,7 +6,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from mizar_core.names import LABEL_SHARE_POD, parse_resource, tenant_of
-from mizar_core.pod_requests import asks_of, devices_asked
+from mizar_core.pod_requests import device_requests, devices_requested
 from mizar_operator.webhook.rewrite import Decision
 from support.effort import effort
 from unit.webhook.builders import Object, decide, patched, patched_object, pool
@@ -115,7 +115,7 @@ def test_nobody_elses_resources_are_touched(spec: Object, template: bool) -> Non
 def test_an_accepted_pod_asks_for_its_own_tenants_devices_only(spec: Object) -> None:
     decision = decide(spec, *POOLS)
     if not decision.refusals:
-        for ask in asks_of(patched(spec, decision)):
+        for ask in device_requests(patched(spec, decision)):
             if is_share(ask.key):
                 assert ask.parsed.form == "slashed"
                 assert ask.parsed.prefix in ("team-a.mizar.share", "shared.example.com")
@@ -128,7 +128,7 @@ def test_whoever_gets_devices_has_the_label(spec: Object, labels: dict[str, str]
     if not decision.refusals:
         metadata = {} if labels is None else {"labels": labels}
         after = patched_object({"metadata": metadata, "spec": spec}, decision)
-        asks = any(is_share(key) for key in devices_asked(after["spec"]))
+        asks = any(is_share(key) for key in devices_requested(after["spec"]))
         assert (LABEL_SHARE_POD in after["metadata"].get("labels", {})) == asks
 
 
@@ -138,7 +138,7 @@ def test_amounts_stay_where_they_are(spec: Object) -> None:
     """Of each container, in requests and in limits."""
 
     def amounts(one: Object) -> list[tuple[object, ...]]:
-        return sorted((*ask.path, ask.parsed.profile, ask.amount) for ask in asks_of(one))
+        return sorted((*ask.path, ask.parsed.profile, ask.amount) for ask in device_requests(one))
 
     decision = note(decide(spec, *POOLS))
     if not decision.refusals:

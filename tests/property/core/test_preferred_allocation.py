@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mizar_core.device_ids import card_of, device_ids
 from mizar_core.models import Profile
-from mizar_core.placement import preferred
+from mizar_core.preferred_allocation import preferred
 from support.effort import effort
 
 SHAPES = [Profile(devices=2, cards=1), Profile(devices=4, cards=2), Profile(devices=4, cards=1)]

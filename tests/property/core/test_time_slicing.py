@@ -6,7 +6,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mizar_core.compute import (
+from mizar_core.quantities import WHOLE_CARD
+from mizar_core.time_slicing import (
+    CHANGE_US,
     PERIOD_FAR_US,
     PERIOD_MAX_US,
     PERIOD_MIN_US,
@@ -15,12 +17,12 @@ from mizar_core.compute import (
     WINDOW_MIN_US,
     WINDOW_PIECES,
     Sharer,
-    Words,
-    plan,
-    rate,
+    TimeGrant,
+    Window,
+    allowed_share,
+    consecutive_windows,
+    grants,
 )
-from mizar_core.quantities import WHOLE_CARD
-from mizar_core.windows import CHANGE_US, Window, in_turn
 from support.windows import window_of
 
 periods = st.integers(PERIOD_MIN_US, PERIOD_FAR_US)
@@ -32,8 +34,8 @@ windows = st.builds(
     st.integers(0, 1 << 20),
     st.integers(0, 1 << 20),
 )
-words = st.builds(
-    Words,
+time_grants = st.builds(
+    TimeGrant,
     st.integers(0, WHOLE_CARD),
     st.booleans(),
     st.integers(0, 1 << 20),
@@ -47,34 +49,34 @@ sharers = st.builds(
     priority=st.integers(0, 2),
     busy=st.booleans(),
     longest_ns=st.integers(0, 1 << 40) | st.integers(0, 10_000_000),
-    words=words,
+    grant=time_grants,
     need=st.none() | st.integers(0, WHOLE_CARD),
 )  # fmt: skip
 cards = st.lists(sharers, max_size=8, unique_by=lambda one: one.name)
 
 
-def _hungry(card: list[Sharer]) -> list[Sharer]:
-    return [one for one in card if one.is_hungry and one.mode != "None"]
+def _wanting_all(card: list[Sharer]) -> list[Sharer]:
+    return [one for one in card if one.wants_all and one.mode != "None"]
 
 
 @given(cards, st.randoms())
 def test_the_order_of_the_containers_does_not_matter(card: list[Sharer], random: object) -> None:
     shuffled = list(card)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert plan(shuffled) == plan(card)
+    assert grants(shuffled) == grants(card)
 
 
 @given(cards)
-def test_who_was_told_is_told_the_same_again(card: list[Sharer]) -> None:
-    told = plan(card)
-    again = [replace(one, words=told.get(one.name, Words())) for one in card]
-    assert plan(again) == told
+def test_a_grant_is_repeated(card: list[Sharer]) -> None:
+    granted = grants(card)
+    again = [replace(one, grant=granted.get(one.name, TimeGrant())) for one in card]
+    assert grants(again) == granted
 
 
 @given(cards)
 def test_windows_do_not_overlap_and_lie_within_one_period(card: list[Sharer]) -> None:
     found = sorted(
-        (one.window for one in plan(card).values() if one.window), key=lambda one: one.start
+        (one.window for one in grants(card).values() if one.window), key=lambda one: one.start
     )
     assert len({one.period for one in found}) <= 1
     for before, after in pairwise(found):
@@ -88,7 +90,7 @@ def test_windows_do_not_overlap_and_lie_within_one_period(card: list[Sharer]) ->
 def test_any_second_holds_as_much_of_a_window_as_any_other(
     card: list[Sharer], first: int, second: int
 ) -> None:
-    for one in plan(card).values():
+    for one in grants(card).values():
         if one.window:
             held = {
                 _inside(one.window, at + 1_000_000) - _inside(one.window, at)
@@ -107,37 +109,39 @@ def _inside(window: Window, until: int) -> int:
 def test_only_several_that_are_hungry_have_windows_and_then_each_has_one(
     card: list[Sharer],
 ) -> None:
-    told = plan(card)
-    working = {one.name for one in _hungry(card) if not told[one.name].paused}
-    having = {name for name, one in told.items() if one.window}
+    granted = grants(card)
+    working = {one.name for one in _wanting_all(card) if not granted[one.name].paused}
+    having = {name for name, one in granted.items() if one.window}
     assert having == (working if len(working) > 1 else set())
 
 
 @given(cards)
 def test_windows_are_as_long_as_rates_are_high(card: list[Sharer]) -> None:
-    told = plan(card)
-    working = [one for one in _hungry(card) if told[one.name].window]
-    total = sum(rate(one, told[one.name]) for one in working)
+    granted = grants(card)
+    working = [one for one in _wanting_all(card) if granted[one.name].window]
+    total = sum(allowed_share(one, granted[one.name]) for one in working)
     for one in working:
-        window = told[one.name].window
+        window = granted[one.name].window
         assert window
-        exact = window.period * rate(one, told[one.name]) / total
+        exact = window.period * allowed_share(one, granted[one.name]) / total
         changes = len(working) * CHANGE_US
         assert abs(window.length - exact) <= len(working) + min(changes, window.period / 50)
 
 
 @given(cards)
 def test_a_period_holds_many_pieces_of_work(card: list[Sharer]) -> None:
-    told = plan(card)
-    longest = max((one.longest_ns for one in card if told.get(one.name, Words()).window), default=0)
-    for one in told.values():
+    granted = grants(card)
+    longest = max(
+        (one.longest_ns for one in card if granted.get(one.name, TimeGrant()).window), default=0
+    )
+    for one in granted.values():
         if one.window:
             assert one.window.period >= min(PERIOD_MAX_US, PIECES * longest // 1000)
 
 
 @given(cards)
 def test_no_window_is_short_unless_the_period_is_the_longest(card: list[Sharer]) -> None:
-    found = [one.window for one in plan(card).values() if one.window]
+    found = [one.window for one in grants(card).values() if one.window]
     for window in found:
         least = WINDOW_MIN_US - len(found) * CHANGE_US
         assert window.length >= least or window.period >= PERIOD_MAX_US
@@ -145,11 +149,11 @@ def test_no_window_is_short_unless_the_period_is_the_longest(card: list[Sharer])
 
 @given(cards)
 def test_the_shortest_window_holds_two_long_pieces_if_it_can(card: list[Sharer]) -> None:
-    told = plan(card)
-    having = [one for one in card if told.get(one.name, Words()).window]
+    granted = grants(card)
+    having = [one for one in card if granted.get(one.name, TimeGrant()).window]
     longest = max((one.longest_ns for one in having), default=0) // 1000
     for one in having:
-        window = told[one.name].window
+        window = granted[one.name].window
         assert window
         wide = window.length >= WINDOW_PIECES * longest * 49 / 50 - len(having) - 1
         assert wide or window.period == PERIOD_FAR_US
@@ -157,35 +161,35 @@ def test_the_shortest_window_holds_two_long_pieces_if_it_can(card: list[Sharer])
 
 @given(cards)
 def test_nobody_is_above_what_its_mode_gives(card: list[Sharer]) -> None:
-    told = plan(card)
-    assert told.keys() == {one.name for one in card if one.mode != "None"}
+    granted = grants(card)
+    assert granted.keys() == {one.name for one in card if one.mode != "None"}
     for one in card:
         if one.mode == "Hard":
-            assert rate(one, told[one.name]) == one.share
-            assert told[one.name].paused == (one.share == 0)
+            assert allowed_share(one, granted[one.name]) == one.share
+            assert granted[one.name].paused == (one.share == 0)
         elif one.mode == "Soft":
-            assert one.share <= rate(one, told[one.name]) <= WHOLE_CARD
+            assert one.share <= allowed_share(one, granted[one.name]) <= WHOLE_CARD
         elif one.mode == "Weighted":
-            assert (one.share > 0) <= rate(one, told[one.name]) <= WHOLE_CARD
+            assert (one.share > 0) <= allowed_share(one, granted[one.name]) <= WHOLE_CARD
 
 
 @given(cards)
 def test_no_more_is_lent_than_is_left(card: list[Sharer]) -> None:
-    told = plan(card)
-    hungry = _hungry(card)
-    lent = sum(told[one.name].spare_share for one in hungry)
-    due = sum(rate(one, replace(told[one.name], spare_share=0)) for one in hungry)
+    granted = grants(card)
+    wanting = _wanting_all(card)
+    lent = sum(granted[one.name].spare_share for one in wanting)
+    due = sum(allowed_share(one, replace(granted[one.name], spare_share=0)) for one in wanting)
     needs = sum(one.need or 0 for one in card if one.busy and one.mode != "None")
     assert lent <= max(0, WHOLE_CARD - due - needs)
 
 
 @given(cards)
 def test_only_the_highest_priority_borrows(card: list[Sharer]) -> None:
-    told = plan(card)
-    borrowers = [one for one in _hungry(card) if one.mode == "Soft"]
+    granted = grants(card)
+    borrowers = [one for one in _wanting_all(card) if one.mode == "Soft"]
     top = max((one.priority for one in borrowers), default=0)
     for one in borrowers:
-        assert told[one.name].spare_share == 0 or one.priority == top
+        assert granted[one.name].spare_share == 0 or one.priority == top
 
 
 @given(cards, sharers)
@@ -193,39 +197,41 @@ def test_alone_at_work_is_at_any_time_and_soft_and_weighted_have_all(
     card: list[Sharer], one: Sharer
 ) -> None:
     others = [replace(other, name=f"{other.name}-other", busy=False) for other in card]
-    told = plan([*others, replace(one, busy=True)]).get(one.name)
-    if told is not None:
-        assert told.window is None
+    granted = grants([*others, replace(one, busy=True)]).get(one.name)
+    if granted is not None:
+        assert granted.window is None
         nothing = one.mode == "Weighted" and one.share == 0
         expected = one.share if one.mode == "Hard" or nothing else WHOLE_CARD
-        assert rate(one, told) == expected
+        assert allowed_share(one, granted) == expected
 
 
 @given(st.lists(sharers, min_size=2, max_size=8, unique_by=lambda one: one.name), sharers)
-def test_equals_have_equal_words(card: list[Sharer], model: Sharer) -> None:
+def test_equal_containers_have_equal_grants(card: list[Sharer], model: Sharer) -> None:
     same = [replace(model, name=one.name, busy=True, mode=model.mode) for one in card]
-    told = list(plan(same).values())
-    assert len({(one.spare_share, one.paused, one.active_weight) for one in told}) <= 1
-    assert len({one.window.length for one in told if one.window}) <= 1
+    granted = list(grants(same).values())
+    assert len({(one.spare_share, one.paused, one.active_weight) for one in granted}) <= 1
+    assert len({one.window.length for one in granted if one.window}) <= 1
 
 
 @given(cards)
-def test_who_is_not_hungry_is_told_what_it_would_have_if_it_were(card: list[Sharer]) -> None:
-    told = plan(card)
+def test_who_needs_little_is_granted_what_it_would_have_if_it_wanted_all(
+    card: list[Sharer],
+) -> None:
+    granted = grants(card)
     for one in card:
-        if one.mode != "None" and not one.is_hungry:
+        if one.mode != "None" and not one.wants_all:
             others = [other for other in card if other is not one]
             awake = [*others, replace(one, busy=True, need=None)]
-            assert replace(plan(awake)[one.name], window=None) == told[one.name]
+            assert replace(grants(awake)[one.name], window=None) == granted[one.name]
 
 
 @given(cards, st.integers(0, WHOLE_CARD))
 def test_who_needs_little_leaves_the_rest_to_others(card: list[Sharer], need: int) -> None:
     soft = Sharer("~", "Soft", 5000, busy=True)
     little = [replace(one, busy=True, need=need // 8) for one in card]
-    told = plan([*little, soft])["~"]
+    granted = grants([*little, soft])["~"]
     needs = sum(one.need or 0 for one in little if one.mode != "None")
-    assert told == Words(spare_share=max(0, WHOLE_CARD - needs - 5000))
+    assert granted == TimeGrant(spare_share=max(0, WHOLE_CARD - needs - 5000))
 
 
 @given(windows)
@@ -244,5 +250,5 @@ def test_any_word_is_a_window_or_none(word: int) -> None:
 
 @given(st.lists(st.integers(1, WHOLE_CARD), min_size=1, max_size=64), periods)
 def test_turns_fill_the_period(rates: list[int], period: int) -> None:
-    turns = in_turn(rates, period)
+    turns = consecutive_windows(rates, period)
     assert period - len(rates) <= sum(one.length for one in turns) <= period

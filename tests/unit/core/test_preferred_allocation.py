@@ -5,7 +5,7 @@ import pytest
 from mizar_core.device_ids import DeviceID, device_ids
 from mizar_core.errors import PlacementRefused
 from mizar_core.models import Profile
-from mizar_core.placement import preferred
+from mizar_core.preferred_allocation import preferred
 
 A, B = device_ids("team-a", "shadow-a", 4), device_ids("team-a", "shadow-b", 4)
 SHAPE = Profile(devices=4, cards=2)

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mizar_core.compute import Sharer, Words, plan, rate
-from mizar_core.windows import Window
+from mizar_core.time_slicing import Sharer, TimeGrant, Window, allowed_share, grants
 
 MS = 1_000_000
 
@@ -24,18 +23,18 @@ def weighted(name: str, share: int, **more: object) -> Sharer:
 
 def spare(*card: Sharer) -> dict[str, int]:
     """What each Soft container may borrow."""
-    told = plan(card)
-    return _whole({one.name: told[one.name].spare_share for one in card if one.mode == "Soft"})
+    granted = grants(card)
+    return _whole({one.name: granted[one.name].spare_share for one in card if one.mode == "Soft"})
 
 
 def rates(*card: Sharer) -> dict[str, int]:
-    told = plan(card)
-    assert all(type(words.active_weight) is int for words in told.values())
-    return _whole({one.name: rate(one, told[one.name]) for one in card})
+    granted = grants(card)
+    assert all(type(grant.active_weight) is int for grant in granted.values())
+    return _whole({one.name: allowed_share(one, granted[one.name]) for one in card})
 
 
 def _whole(found: dict[str, int]) -> dict[str, int]:
-    """They are written into words of the limits."""
+    """Grants are written into integers of the limits."""
     assert all(type(one) is int for one in found.values())
     return found
 
@@ -71,13 +70,15 @@ class TestBorrowing:
         assert spare(soft("a", 2000), hard("h", 5000, need=300)) == {"a": 7700}
 
     @pytest.mark.parametrize("need", [0, 1, 300])
-    def test_who_needs_little_is_told_what_it_would_have_if_it_wanted_all(self, need: int) -> None:
+    def test_who_needs_little_is_granted_what_it_would_have_if_it_wanted_all(
+        self, need: int
+    ) -> None:
         assert spare(soft("a", 2000, need=need)) == {"a": 8000}
 
     def test_the_others_never_lend(self) -> None:
-        words = Words(spare_share=1000)
-        assert rate(hard("h", 2000), words) == 2000
-        assert rate(soft("s", 2000), words) == 3000
+        grant = TimeGrant(spare_share=1000)
+        assert allowed_share(hard("h", 2000), grant) == 2000
+        assert allowed_share(soft("s", 2000), grant) == 3000
 
 
 class TestWeights:
@@ -90,32 +91,32 @@ class TestWeights:
 
     def test_beside_who_needs_little_they_share_the_rest(self) -> None:
         card = hard("h", 9000, need=5000), weighted("a", 1000), weighted("b", 3000)
-        told = plan(card)
-        assert told["a"].active_weight == told["b"].active_weight == 8000
-        assert rate(card[1], told["a"]) == 1250
+        granted = grants(card)
+        assert granted["a"].active_weight == granted["b"].active_weight == 8000
+        assert allowed_share(card[1], granted["a"]) == 1250
 
     def test_of_a_card_that_needs_take_whole_there_is_a_tenth(self) -> None:
         card = hard("h", 9000, need=9999), weighted("a", 1000)
-        assert plan(card)["a"].active_weight == 10_000
+        assert grants(card)["a"].active_weight == 10_000
         assert rates(*card)["a"] == 1000
 
     def test_the_whole_is_rounded_up(self) -> None:
         """So that parts never add up to more than there is."""
         card = hard("h", 9000, need=7), weighted("a", 1000), weighted("b", 2000)
-        assert plan(card)["a"].active_weight == 3003
+        assert grants(card)["a"].active_weight == 3003
 
     def test_a_tiny_weight_has_something(self) -> None:
-        assert rate(weighted("a", 1), Words(active_weight=1_000_000)) == 1
+        assert allowed_share(weighted("a", 1), TimeGrant(active_weight=1_000_000)) == 1
 
 
 def period(first: Sharer, *others: Sharer) -> int:
-    window = plan([first, *others])[first.name].window
+    window = grants([first, *others])[first.name].window
     assert window is not None
     return window.period
 
 
-def told(period: int) -> Words:
-    return Words(window=Window(1000, 0, period))
+def granted(period: int) -> TimeGrant:
+    return TimeGrant(window=Window(1000, 0, period))
 
 
 class TestPeriods:
@@ -165,11 +166,11 @@ class TestPeriods:
         ],
     )
     def test_a_period_is_kept_until_a_quarter_would_do(self, present_us: int, then_us: int) -> None:
-        one, two = hard("a", 6000, words=told(present_us)), hard("b", 4000)
+        one, two = hard("a", 6000, grant=granted(present_us)), hard("b", 4000)
         assert period(one, two) == then_us
         assert period(two, one) == then_us
 
     def test_of_several_the_longest_is_kept(self) -> None:
-        assert period(hard("a", 6000, words=told(33_333)), hard("b", 4000, words=told(50_000))) == (
-            50_000
-        )
+        assert period(
+            hard("a", 6000, grant=granted(33_333)), hard("b", 4000, grant=granted(50_000))
+        ) == (50_000)
