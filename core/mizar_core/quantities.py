@@ -50,3 +50,8 @@ def parse_scaling(text: str | int) -> Decimal:
             f"more than 0 and at most {MAX_SCALING}"
         )
     return Decimal(str(text))
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun, for messages: `1 card`, `2 cards`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

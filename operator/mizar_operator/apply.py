@@ -31,7 +31,7 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
     WriteShadowStatus,
 )
-from mizar_core.planning.fit import Needs
+from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from mizar_core.models import GPUPool
 from mizar_core.names import LABEL_SHADOW_POD
-from mizar_core.planning.offers import resource_of
+from mizar_core.planning.quotas import resource_of
 from mizar_core.planning.snapshot import NodeView, PendingView, ShadowView, ShareView, Snapshot
 from mizar_core.pod_requests import cards_requested
 from mizar_kube.client import KubeClient

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from mizar_core.planning.device_users import may_be_used
 from mizar_core.planning.snapshot import ShadowView, ShareView
-from mizar_core.planning.users import may_be_used
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object, Ref
 from mizar_operator import views

@@ -22,7 +22,7 @@ from mizar_core.names import (
     LABEL_SHADOW_POD,
 )
 from mizar_core.planning.actions import CreateShadow
-from mizar_core.planning.fit import Needs
+from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.recarve import carve_of
 from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.kinds import Object

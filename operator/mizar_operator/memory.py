@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from mizar_core.planning.set_aside import Name, Part
+from mizar_core.planning.exclusion import Name, Part
 from mizar_core.planning.snapshot import Key, Refused, Try
 
 K = TypeVar("K")

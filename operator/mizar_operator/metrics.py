@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from mizar_core.models import GPUPool
 from mizar_core.planning import Plan, Snapshot
-from mizar_core.planning.membership import in_pool
+from mizar_core.planning.pool_nodes import in_pool
 from mizar_core.planning.snapshot import Key
 from mizar_kube import probes
 from mizar_operator.series import Labels, Series

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mizar_core.names import LABEL_APART
-from mizar_core.planning.fit import Apart, Needs, Requirement, Term, Toleration
+from mizar_core.planning.node_fit import Apart, Needs, Requirement, Term, Toleration
 from mizar_kube.kinds import Object
 
 Json = Mapping[str, Any]

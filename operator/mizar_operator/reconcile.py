@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from mizar_core.planning import Plan, Snapshot, plan
-from mizar_core.planning.around import Around, Decide, plan_around
+from mizar_core.planning.failure_isolation import Around, Decide, plan_around
 from mizar_kube.logs import bound, get_logger
 from mizar_kube.queue import WorkQueue
 from mizar_operator.apply import Applier, Result

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mizar_core.names import ANNOTATION_SEQUENCE, LABEL_POOL, LABEL_PROFILE, LABEL_QUOTA
-from mizar_core.planning.set_aside import Name
+from mizar_core.planning.exclusion import Name
 from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
 from mizar_operator.caches import Caches
 from mizar_operator.memory import LeftOut

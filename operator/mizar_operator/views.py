@@ -26,8 +26,8 @@ from mizar_core.names import (
     EventReason,
     parse_resource,
 )
-from mizar_core.planning.fit import Taint
-from mizar_core.planning.giving_way import lacks_cards
+from mizar_core.planning.node_fit import Taint
+from mizar_core.planning.preemption import lacks_cards
 from mizar_core.planning.snapshot import (
     CardsOnNode,
     NodeView,

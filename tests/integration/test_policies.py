@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from cluster import Cluster
-from mizar_core.planning.fit import Needs
+from mizar_core.planning.node_fit import Needs
 from mizar_operator import manifests
 from mizar_operator.manifests import Shape
 from property.plan.snapshots import pool, quota

@@ -101,7 +101,7 @@ def _meant(name: str) -> list[Path]:
     if not within and not path.is_file():
         raise UnknownModule(
             f"there is nothing to mutate in {name!r}: name a package ({', '.join(every)}), "
-            "a folder of one, or a module, as core/mizar_core/planning/bins.py"
+            "a folder of one, or a module, as core/mizar_core/planning/first_fit.py"
         )
     return within or [path]
 

@@ -2,7 +2,7 @@
 
 from mizar_core.planning.actions import Action, Plan
 from mizar_core.planning.plan import plan
-from mizar_core.planning.project import apply_plan
+from mizar_core.planning.projection import apply_plan
 from mizar_core.planning.snapshot import Snapshot
 
 __all__ = ["Action", "Plan", "Snapshot", "apply_plan", "plan"]

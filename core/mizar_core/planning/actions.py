@@ -11,7 +11,7 @@ from mizar_core.carve import Carve
 from mizar_core.conditions import Condition
 from mizar_core.models import GPUPoolStatus, GPUQuotaStatus, Phase
 from mizar_core.names import EventReason
-from mizar_core.planning.fit import Needs
+from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.snapshot import Key, Try
 
 

@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from mizar_core.planning.actions import CancelDrain
-from mizar_core.planning.bins import Bins
-from mizar_core.planning.carrying import carrier
+from mizar_core.planning.creation import Denial, Payer, carrier, denial, payer, too_many
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.fit import Needs, fits
-from mizar_core.planning.offers import Offer
-from mizar_core.planning.passed import PassedOver
-from mizar_core.planning.payers import Payer, payer
-from mizar_core.planning.pots import Placement, Spot, hardest_first, is_admitted, place
-from mizar_core.planning.refusals import Denial, denial, too_many
+from mizar_core.planning.first_fit import Bins
+from mizar_core.planning.node_fit import Needs, fits
+from mizar_core.planning.quotas import Offer
+from mizar_core.planning.refused_nodes import PassedOver
+from mizar_core.planning.scheduling import Placement, Spot, hardest_first, is_admitted, place
+from mizar_core.planning.shadow_stage import Stage
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
-from mizar_core.planning.stages import Stage
 
 Choice = Payer | Denial | None
 

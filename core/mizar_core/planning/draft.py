@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from mizar_core.models import GPUQuota
 from mizar_core.names import shadow_name
 from mizar_core.planning.actions import Action, CreateShadow, EmitEvent, ShadowAction
-from mizar_core.planning.fit import Needs
-from mizar_core.planning.offers import Offer, Offers
-from mizar_core.planning.project import project
-from mizar_core.planning.sites import Sites
+from mizar_core.planning.feasible_nodes import Sites
+from mizar_core.planning.node_fit import Needs
+from mizar_core.planning.projection import project
+from mizar_core.planning.quotas import Offer, Offers, Usage
+from mizar_core.planning.shadow_stage import LIVE, Stage, stage_of
 from mizar_core.planning.snapshot import (
     Key,
     ShadowView,
@@ -22,8 +23,6 @@ from mizar_core.planning.snapshot import (
     Try,
     quota_key,
 )
-from mizar_core.planning.stages import LIVE, Stage, stage_of
-from mizar_core.planning.usage import Usage
 
 
 class Draft:
@@ -151,6 +150,17 @@ class Draft:
     def beside(self, shadow: ShadowView) -> list[ShadowView]:
         """The shadow pods of the same resource on the same node, itself included."""
         return self._on_node[shadow.place or "", shadow.resource]
+
+    def cards_held(self, pool: str | None = None) -> Counter[str]:
+        """How many cards the shadow pods of one pool, or of all, hold on each node."""
+        held: Counter[str] = Counter()
+        for key, shadow in self.shadows.items():
+            pod = shadow.pod
+            if pod is None or pod.node is None or pool not in (None, shadow.pool):
+                continue
+            if self.stages[key] is not Stage.LOST:
+                held[pod.node] += shadow.cards
+        return held
 
     def in_order(self) -> Iterator[tuple[ShadowView, Stage]]:
         """All shadow pods as they are now, by name."""

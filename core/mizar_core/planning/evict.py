@@ -8,9 +8,9 @@ from datetime import timedelta
 from mizar_core.names import EventReason
 from mizar_core.planning.actions import EmitEvent, EvictShare
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.shadow_stage import Stage
 from mizar_core.planning.snapshot import ShadowView, ShareView
-from mizar_core.planning.stages import Stage
-from mizar_core.planning.words import counted
+from mizar_core.quantities import counted
 
 AGAIN_AFTER = timedelta(seconds=5)
 """Until an eviction is tried again that a PodDisruptionBudget did not allow."""

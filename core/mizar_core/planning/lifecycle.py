@@ -10,11 +10,11 @@ from mizar_core.planning.actions import (
     Drain,
     RemoveFinalizer,
 )
+from mizar_core.planning.device_users import may_be_used
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.sites import follows
+from mizar_core.planning.feasible_nodes import follows
+from mizar_core.planning.shadow_stage import UNPLACED, Stage
 from mizar_core.planning.snapshot import ShadowView
-from mizar_core.planning.stages import UNPLACED, Stage
-from mizar_core.planning.users import may_be_used
 
 
 def settle(draft: Draft) -> None:

@@ -8,39 +8,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
-from mizar_core.names import EventReason
 from mizar_core.planning.actions import (
-    Action,
-    CreateShadow,
-    DeleteShadow,
-    Drain,
-    EmitEvent,
     EvictShare,
     Plan,
 )
 from mizar_core.planning.demand import Outcome, keep_warm, meet
+from mizar_core.planning.device_users import protect
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.events import SCHEDULING, announce, explain
 from mizar_core.planning.evict import AGAIN_AFTER, evict
-from mizar_core.planning.figures import quota_figures
-from mizar_core.planning.giving_way import give_way
 from mizar_core.planning.lifecycle import finish_drains, settle
-from mizar_core.planning.passed import next_look
-from mizar_core.planning.protection import protect
+from mizar_core.planning.preemption import give_way
 from mizar_core.planning.reap import Spare, idle_until, reap, retire_surplus
 from mizar_core.planning.recarve import recarve
-from mizar_core.planning.replacing import replace_idle
-from mizar_core.planning.snapshot import ShadowView, Snapshot
-from mizar_core.planning.stages import Stage, stage_of
+from mizar_core.planning.refused_nodes import next_look
+from mizar_core.planning.replacement import replace_idle
+from mizar_core.planning.shadow_stage import Stage, patient_until
+from mizar_core.planning.snapshot import Snapshot
 from mizar_core.planning.statuses import (
-    lost_event,
-    shadow_event,
+    quota_figures,
     write_pools,
     write_quotas,
     write_shadows,
 )
-from mizar_core.planning.verdicts import is_silent, patient_until, silence
-from mizar_core.planning.waiting import SCHEDULING, explain
-from mizar_core.planning.words import counted
 
 ROUNDS_MAX = 10
 
@@ -70,7 +60,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
     protect(draft)
     recarve(draft)
     evict(draft)
-    _tell(draft, snapshot)
+    announce(draft, snapshot)
     waiting = Counter[tuple[str, str]]()
     for resource, outcome in outcomes.items():
         for share, event in explain(draft, resource, outcome):
@@ -119,53 +109,6 @@ def _round(draft: Draft) -> dict[str, Outcome]:
     give_way(draft, outcomes, spare)
     replace_idle(draft, outcomes, spare)
     return outcomes
-
-
-def _tell(draft: Draft, snapshot: Snapshot) -> None:
-    """Events on what was decided."""
-    before = {one.key: one for one in snapshot.shadows}
-    for action in list(draft.actions):
-        event = _event(draft, before, action)
-        if event is not None:
-            draft.say(event)
-    for shadow, stage in draft.in_order():
-        if stage is Stage.STARTING and is_silent(draft, shadow):
-            draft.say(
-                shadow_event(shadow, EventReason.NODE_AGENT_SILENT, silence(shadow), warning=True)
-            )
-
-
-def _event(
-    draft: Draft, before: dict[tuple[str, str], ShadowView], action: Action
-) -> EmitEvent | None:
-    match action:
-        case CreateShadow():
-            return _created(draft, action)
-        case Drain():
-            return shadow_event(before[action.shadow], EventReason.SHADOW_DRAINING, action.why)
-        case DeleteShadow():
-            return _deleted(draft, before[action.shadow])
-        case _:
-            return None
-
-
-def _deleted(draft: Draft, shadow: ShadowView) -> EmitEvent | None:
-    stage = stage_of(shadow, draft.nodes)
-    if stage is Stage.LOST:
-        return lost_event(draft, shadow) if shadow.phase != "Lost" else None
-    return shadow_event(shadow, EventReason.SHADOW_REAPED, "nobody uses it; its cards go back")
-
-
-def _created(draft: Draft, action: CreateShadow) -> EmitEvent:
-    return EmitEvent(
-        kind="GPUQuota",
-        about=(action.shadow[0], action.quota),
-        uid=f"{action.quota_uid}/{action.shadow[1]}",
-        type="Normal",
-        reason=EventReason.SHADOW_CREATED,
-        message=f"shadow pod {action.shadow[1]} for {counted(action.devices, 'device')} on "
-        f"{counted(action.cards, 'card')}",
-    )
 
 
 def _free(outcomes: dict[str, Outcome]) -> dict[tuple[str, str], int]:

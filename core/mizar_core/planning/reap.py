@@ -11,10 +11,10 @@ from mizar_core.planning.actions import DeleteShadow, Drain
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.lifecycle import retire
-from mizar_core.planning.passed import was_idle_while_refused
-from mizar_core.planning.pots import Placement
+from mizar_core.planning.refused_nodes import was_idle_while_refused
+from mizar_core.planning.scheduling import Placement
+from mizar_core.planning.shadow_stage import UNPLACED, Stage
 from mizar_core.planning.snapshot import Key, ShadowView
-from mizar_core.planning.stages import UNPLACED, Stage
 
 
 def retire_surplus(draft: Draft) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from mizar_core.conditions import Condition
 from mizar_core.models import GPUPool, GPUQuota, Phase
-from mizar_core.planning.fit import HOSTNAME, NO_NEEDS, Needs, Pairs, Taint
+from mizar_core.planning.node_fit import HOSTNAME, NO_NEEDS, Needs, Pairs, Taint
 
 Key = tuple[str, str]
 """(namespace, name)."""

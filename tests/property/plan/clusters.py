@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from mizar_core.models import GPUQuota
-from mizar_core.planning.fit import NO_NEEDS, Needs
+from mizar_core.planning.node_fit import NO_NEEDS, Needs
 from mizar_core.planning.snapshot import (
     PendingView,
     PodView,

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from mizar_core.carve import Carve
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import shadow_name
-from mizar_core.planning.fit import HOSTNAME, Apart, Needs, Requirement, Taint, Term, Toleration
-from mizar_core.planning.offers import resource_of
+from mizar_core.planning.node_fit import (
+    HOSTNAME,
+    Apart,
+    Needs,
+    Requirement,
+    Taint,
+    Term,
+    Toleration,
+)
+from mizar_core.planning.quotas import resource_of
 from mizar_core.planning.snapshot import (
     CardsOnNode,
     NodeView,

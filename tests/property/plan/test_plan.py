@@ -19,10 +19,10 @@ from mizar_core.planning.actions import (
     RemoveFinalizer,
     WriteQuotaStatus,
 )
-from mizar_core.planning.fit import Needs
-from mizar_core.planning.sites import Sites
+from mizar_core.planning.feasible_nodes import Sites
+from mizar_core.planning.node_fit import Needs
+from mizar_core.planning.shadow_stage import LIVE, Stage, stage_of
 from mizar_core.planning.snapshot import Key, quota_key
-from mizar_core.planning.stages import LIVE, Stage, stage_of
 from property.plan.clusters import snapshots
 from property.plan.snapshots import NOW, node, pool, quota, shadow, waiting
 from support.effort import effort

@@ -270,7 +270,7 @@ def test_every_package_has_modules_and_tests() -> None:
 
 
 def test_part_of_a_package_is_not_judged_as_a_whole() -> None:
-    (part,) = parts(["core/mizar_core/planning/bins.py"])
+    (part,) = parts(["core/mizar_core/planning/first_fit.py"])
     assert part.package.name == "core/planning"
     assert not part.whole
 

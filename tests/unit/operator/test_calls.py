@@ -21,7 +21,7 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
     WriteShadowStatus,
 )
-from mizar_core.planning.fit import NO_NEEDS
+from mizar_core.planning.node_fit import NO_NEEDS
 from mizar_core.planning.snapshot import Key
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, Forbidden, KubeError

@@ -18,7 +18,7 @@ import yaml
 from mizar_core.base import Model, format_time, parse_time
 from mizar_core.planning import plan
 from mizar_core.planning.actions import Action
-from mizar_core.planning.fit import Needs
+from mizar_core.planning.node_fit import Needs
 from stateful.harness import Harness
 from stateful.model import Model as Cluster
 

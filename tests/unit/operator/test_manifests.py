@@ -8,7 +8,7 @@ import yaml
 
 from mizar_core.carve import Carve
 from mizar_core.names import ANNOTATION_CARVE
-from mizar_core.planning.sites import pool_needs
+from mizar_core.planning.feasible_nodes import pool_needs
 from mizar_operator import manifests
 from mizar_operator.manifests import Shape
 from property.plan.snapshots import node, pool, quota, shadow

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mizar_core.planning.fit import HOSTNAME, Needs, Requirement, Term, Toleration
+from mizar_core.planning.node_fit import HOSTNAME, Needs, Requirement, Term, Toleration
 from mizar_operator.needs import REQUIRED, apart_labels, needs_of, placing
 from support.effort import effort
 

@@ -20,8 +20,8 @@ from mizar_core.planning.actions import (
     WritePoolStatus,
     WriteShadowStatus,
 )
-from mizar_core.planning.fit import Needs, Requirement, Term
-from mizar_core.planning.sites import NO_MODEL
+from mizar_core.planning.feasible_nodes import NO_MODEL
+from mizar_core.planning.node_fit import Needs, Requirement, Term
 from mizar_core.planning.snapshot import NodeView, PodView, Refused, ShadowView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, satisfied, small, status

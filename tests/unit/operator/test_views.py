@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mizar_core.planning.fit import Taint
+from mizar_core.planning.node_fit import Taint
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_operator.views import HolderPod, SharePod, node_view, pending_view, pod_view, shadow_view
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from datetime import datetime, timedelta
 from enum import Enum, auto
 
 from mizar_core.models import Phase
 from mizar_core.planning.snapshot import ShadowView
+
+AGENT_SILENT_AFTER = timedelta(seconds=60)
+"""A node agent answers within a second or two; after this long it is not there."""
 
 
 class Stage(Enum):
@@ -82,3 +86,25 @@ def phase_of(shadow: ShadowView, stage: Stage) -> Phase:
     if shadow.deleting or stage in (Stage.DRAINING, Stage.LEAVING, Stage.FINISHED, Stage.GONE):
         return "Draining"
     return "Ready" if stage is Stage.READY else "Pending"
+
+
+def is_silent(shadow: ShadowView, now: datetime) -> bool:
+    """Whether the node agent should have offered the devices long ago."""
+    until = patient_until(shadow)
+    return until is not None and until <= now
+
+
+def patient_until(shadow: ShadowView) -> datetime | None:
+    """When the node agent is silent for too long; None while nothing is expected of it."""
+    pod = shadow.pod
+    if pod is None or pod.bound_at is None or shadow.ready or shadow.draining:
+        return None
+    return max(pod.bound_at, shadow.heard_at or pod.bound_at) + AGENT_SILENT_AFTER
+
+
+def silence(shadow: ShadowView) -> str:
+    """What to look at when the node agent does not answer."""
+    return (
+        f"shadow pod {shadow.name} is on node {shadow.place} and its devices are not offered: "
+        "does mizar-nodeagent run there, and does the pod's container?"
+    )

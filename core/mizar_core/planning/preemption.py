@@ -11,8 +11,7 @@ from datetime import datetime
 from mizar_core.planning.actions import Drain
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.figures import held_per_node
-from mizar_core.planning.fit import Needs, fits
+from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.planning.reap import Spare, by_idleness, is_above_min, is_idle
 from mizar_core.planning.snapshot import Key, NodeView, ShadowView, Try
 
@@ -76,7 +75,7 @@ def _victims(
     draft: Draft, want: Want, idle: dict[str, list[ShadowView]], spare: Spare
 ) -> list[ShadowView]:
     """The fewest cards' worth of idle shadow pods on one node that make room enough."""
-    held, best = held_per_node(draft) if want.cards > 1 and idle else {}, list[ShadowView]()
+    held, best = draft.cards_held() if want.cards > 1 and idle else {}, list[ShadowView]()
     for name, shadows in idle.items():
         node = draft.nodes[name]
         if not fits(want.needs, node):

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
 from mizar_core.names import EventReason
+from mizar_core.planning.creation import Denial, refused_sentence
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict import losses
-from mizar_core.planning.pots import Place, Spot
-from mizar_core.planning.refusals import Denial, refused_sentence
-from mizar_core.planning.sizes import misfit
+from mizar_core.planning.pool_nodes import misfit
+from mizar_core.planning.scheduling import Place, Spot
+from mizar_core.planning.shadow_stage import Stage, is_silent, silence
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView, quota_key
-from mizar_core.planning.stages import Stage
-from mizar_core.planning.words import counted
+from mizar_core.quantities import counted
 from mizar_core.validation import (
     check_pool_among,
     check_quota_against_pool,
     check_quota_among,
 )
-
-# A node agent answers within a second or two; a minute means that it isn't there.
-AGENT_SILENT_AFTER = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,31 +180,9 @@ def _stuck(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict | No
 
 def _silent(draft: Draft, quota: GPUQuota) -> Verdict | None:
     for shadow in _own(draft, quota):
-        if draft.stages[shadow.key] is Stage.STARTING and is_silent(draft, shadow):
+        if draft.stages[shadow.key] is Stage.STARTING and is_silent(shadow, draft.now):
             return Verdict(False, "NodeAgentSilent", silence(shadow))
     return None
-
-
-def is_silent(draft: Draft, shadow: ShadowView) -> bool:
-    """Whether the node agent should have offered the devices long ago."""
-    until = patient_until(shadow)
-    return until is not None and until <= draft.now
-
-
-def patient_until(shadow: ShadowView) -> datetime | None:
-    """When the node agent is silent for too long; None while nothing is expected of it."""
-    pod = shadow.pod
-    if pod is None or pod.bound_at is None or shadow.ready or shadow.draining:
-        return None
-    return max(pod.bound_at, shadow.heard_at or pod.bound_at) + AGENT_SILENT_AFTER
-
-
-def silence(shadow: ShadowView) -> str:
-    """What to look at when the node agent does not answer."""
-    return (
-        f"shadow pod {shadow.name} is on node {shadow.place} and its devices are not offered: "
-        "does mizar-nodeagent run there, and does the pod's container?"
-    )
 
 
 def _coming(waiting: list[Waiter]) -> Verdict | None:

@@ -19,8 +19,8 @@ from mizar_core.planning.actions import (
     WritePoolStatus,
     WriteQuotaStatus,
 )
+from mizar_core.planning.exclusion import Aside, Name, Part, parts
 from mizar_core.planning.plan import plan
-from mizar_core.planning.set_aside import Aside, Name, Part, parts
 from mizar_core.planning.snapshot import ShadowView, ShareView, Snapshot, quota_key
 
 Decide = Callable[[Snapshot, datetime], Plan]

@@ -6,8 +6,8 @@ from typing import Any
 from mizar_core.names import EventReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CancelDrain, CreateShadow, DeleteShadow, Drain, EmitEvent
-from mizar_core.planning.fit import HOSTNAME, Needs
-from mizar_core.planning.project import apply_plan
+from mizar_core.planning.node_fit import HOSTNAME, Needs
+from mizar_core.planning.projection import apply_plan
 from mizar_core.planning.snapshot import CardsOnNode, NodeView, PodView, ShadowView
 from property.plan.snapshots import NOW, at, quota, ready, waiting
 from support.planned import actions, satisfied, small

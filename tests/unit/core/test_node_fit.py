@@ -2,7 +2,7 @@
 
 import pytest
 
-from mizar_core.planning.fit import (
+from mizar_core.planning.node_fit import (
     NO_NEEDS,
     Needs,
     Requirement,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mizar_core.planning.bins import Bins
-from mizar_core.planning.fit import Needs, Pairs
+from mizar_core.planning.first_fit import Bins
+from mizar_core.planning.node_fit import Needs, Pairs
 from support.effort import effort
 
 GROUPS = st.frozensets(st.sampled_from(["g", "h"]), max_size=1)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mizar_core.names import EventReason, parse_resource, tenant_of
-from mizar_core.planning.actions import EmitEvent
+from mizar_core.planning.actions import Action, CreateShadow, DeleteShadow, Drain, EmitEvent
+from mizar_core.planning.creation import Denial, refused_sentence
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.pots import Place, Spot, is_admitted
-from mizar_core.planning.refusals import Denial, refused_sentence
-from mizar_core.planning.snapshot import ShareView
+from mizar_core.planning.evict import how_lost
+from mizar_core.planning.scheduling import Place, Spot, is_admitted
+from mizar_core.planning.shadow_stage import Stage, is_silent, silence, stage_of
+from mizar_core.planning.snapshot import ShadowView, ShareView, Snapshot
+from mizar_core.quantities import counted
 
 SCHEDULING = "Scheduling"
 
@@ -24,7 +27,7 @@ def explain(
     to be told of."""
     for share in sorted(draft.waiting(resource), key=lambda one: one.key):
         why = _why(draft, share, outcome)
-        yield share, _event(share, *why) if why is not None else None
+        yield share, _waiting_event(share, *why) if why is not None else None
 
 
 def _why(draft: Draft, share: ShareView, outcome: Outcome) -> Why | None:
@@ -103,7 +106,7 @@ def _nowhere(draft: Draft, share: ShareView) -> Why:
     )
 
 
-def _event(share: ShareView, reason: EventReason, message: str) -> EmitEvent:
+def _waiting_event(share: ShareView, reason: EventReason, message: str) -> EmitEvent:
     normal = reason is EventReason.WAITING_FOR_SHADOW
     return EmitEvent(
         kind="Pod",
@@ -113,3 +116,70 @@ def _event(share: ShareView, reason: EventReason, message: str) -> EmitEvent:
         reason=reason,
         message=message,
     )
+
+
+def announce(draft: Draft, snapshot: Snapshot) -> None:
+    """Events on what was decided."""
+    before = {one.key: one for one in snapshot.shadows}
+    for action in list(draft.actions):
+        event = _event(draft, before, action)
+        if event is not None:
+            draft.say(event)
+    for shadow, stage in draft.in_order():
+        if stage is Stage.STARTING and is_silent(shadow, draft.now):
+            draft.say(
+                shadow_event(shadow, EventReason.NODE_AGENT_SILENT, silence(shadow), warning=True)
+            )
+
+
+def _event(
+    draft: Draft, before: dict[tuple[str, str], ShadowView], action: Action
+) -> EmitEvent | None:
+    match action:
+        case CreateShadow():
+            return _created(draft, action)
+        case Drain():
+            return shadow_event(before[action.shadow], EventReason.SHADOW_DRAINING, action.why)
+        case DeleteShadow():
+            return _deleted(draft, before[action.shadow])
+        case _:
+            return None
+
+
+def _deleted(draft: Draft, shadow: ShadowView) -> EmitEvent | None:
+    stage = stage_of(shadow, draft.nodes)
+    if stage is Stage.LOST:
+        return lost_event(draft, shadow) if shadow.phase != "Lost" else None
+    return shadow_event(shadow, EventReason.SHADOW_REAPED, "nobody uses it; its cards go back")
+
+
+def _created(draft: Draft, action: CreateShadow) -> EmitEvent:
+    return EmitEvent(
+        kind="GPUQuota",
+        about=(action.shadow[0], action.quota),
+        uid=f"{action.quota_uid}/{action.shadow[1]}",
+        type="Normal",
+        reason=EventReason.SHADOW_CREATED,
+        message=f"shadow pod {action.shadow[1]} for {counted(action.devices, 'device')} on "
+        f"{counted(action.cards, 'card')}",
+    )
+
+
+def shadow_event(
+    shadow: ShadowView, reason: EventReason, message: str, *, warning: bool = False
+) -> EmitEvent:
+    """An event on a ShadowPod."""
+    return EmitEvent(
+        kind="ShadowPod",
+        about=shadow.key,
+        uid=shadow.uid,
+        type="Warning" if warning else "Normal",
+        reason=reason,
+        message=message,
+    )
+
+
+def lost_event(draft: Draft, shadow: ShadowView) -> EmitEvent:
+    """Says that a shadow pod lost its cards, and how."""
+    how = f"lost its cards: {how_lost(draft, shadow)}"
+    return shadow_event(shadow, EventReason.SHADOW_LOST, how, warning=True)

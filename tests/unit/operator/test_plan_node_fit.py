@@ -6,7 +6,15 @@ from typing import Any
 from mizar_core.names import EventReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CreateShadow, Drain, EmitEvent
-from mizar_core.planning.fit import HOSTNAME, Apart, Needs, Requirement, Taint, Term, Toleration
+from mizar_core.planning.node_fit import (
+    HOSTNAME,
+    Apart,
+    Needs,
+    Requirement,
+    Taint,
+    Term,
+    Toleration,
+)
 from mizar_core.planning.snapshot import NodeView, PodView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, satisfied, small

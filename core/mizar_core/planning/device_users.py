@@ -1,4 +1,5 @@
-"""Whether anybody uses a shadow pod's devices, or could be about to."""
+"""Who uses a shadow pod's devices, or could be about to; and the mark of a shadow pod in use, by
+which evictions and autoscalers leave it alone."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from mizar_core.planning.actions import SetInUse
+from mizar_core.planning.draft import Draft
+from mizar_core.planning.shadow_stage import Stage
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
 
@@ -45,3 +49,14 @@ def _of_those_still_there(shadow: ShadowView, bound: Iterable[ShareView]) -> Sha
     there = {one.key for one in bound}
     holders = tuple(key for key in shadow.holders if key in there)
     return replace(shadow, holders=holders, in_use=bool(holders))
+
+
+_MARKED = frozenset({Stage.STARTING, Stage.READY, Stage.DRAINING})
+
+
+def protect(draft: Draft) -> None:
+    """Mark who has come into use, and take the mark off who has gone out of it."""
+    for shadow, stage in list(draft.in_order()):
+        pod = shadow.pod
+        if stage in _MARKED and pod is not None and pod.in_use != shadow.held:
+            draft.do(SetInUse(shadow.key, shadow.held))

@@ -9,16 +9,16 @@ from collections.abc import Iterable
 
 from mizar_core.names import EventReason
 from mizar_core.planning.actions import Drain
-from mizar_core.planning.bins import Bins
+from mizar_core.planning.creation import Denial
 from mizar_core.planning.demand import Outcome
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.fit import fits
-from mizar_core.planning.offers import Offer
-from mizar_core.planning.pots import Spot
+from mizar_core.planning.first_fit import Bins
+from mizar_core.planning.node_fit import fits
+from mizar_core.planning.quotas import Offer
 from mizar_core.planning.reap import Spare, by_idleness, is_above_min, is_idle
-from mizar_core.planning.refusals import Denial
+from mizar_core.planning.scheduling import Spot
+from mizar_core.planning.shadow_stage import Stage
 from mizar_core.planning.snapshot import ShadowView, ShareView, Try
-from mizar_core.planning.stages import Stage
 
 
 def replace_idle(draft: Draft, outcomes: dict[str, Outcome], spare: Spare) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from mizar_core.names import EventReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import Drain, EmitEvent
-from mizar_core.planning.fit import Needs, Taint
+from mizar_core.planning.node_fit import Needs, Taint
 from mizar_core.planning.snapshot import PendingView, PodView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, small

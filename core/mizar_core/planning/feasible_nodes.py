@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from mizar_core.models import GPUPool
 from mizar_core.names import NODE_LABEL_CARD_MODEL
-from mizar_core.planning.bins import Suits
-from mizar_core.planning.fit import (
+from mizar_core.planning.first_fit import Suits
+from mizar_core.planning.node_fit import (
     NO_NEEDS,
     Apart,
     Needs,
@@ -20,7 +20,7 @@ from mizar_core.planning.fit import (
     fits,
     suits,
 )
-from mizar_core.planning.membership import models_of
+from mizar_core.planning.pool_nodes import models_of
 from mizar_core.planning.snapshot import NodeView, ShadowView
 
 NO_MODEL = ("no-card-model-of-the-pool-is-known",)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mizar_core.planning import Plan, Snapshot, plan
-from mizar_core.planning.around import Around, Decide, plan_around
-from mizar_core.planning.set_aside import Name, Part, parts
+from mizar_core.planning.exclusion import Name, Part, parts
+from mizar_core.planning.failure_isolation import Around, Decide, plan_around
 from mizar_core.planning.snapshot import PendingView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
 

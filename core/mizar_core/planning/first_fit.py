@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from mizar_core.planning.fit import NO_NEEDS, Needs
+from mizar_core.planning.node_fit import NO_NEEDS, Needs
 
 Suits = Callable[[Needs], bool]
 Kind = tuple[Needs, frozenset[str]]

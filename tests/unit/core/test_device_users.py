@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from mizar_core.planning.device_users import may_be_used, without_devices
 from mizar_core.planning.snapshot import Key
-from mizar_core.planning.users import may_be_used, without_devices
 from property.plan.snapshots import ready, waiting
 
 P: Key = ("team-a", "p")

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from mizar_core.names import parse_resource, tenant_of
-from mizar_core.planning.bins import Bins, Suits
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.fit import fits
+from mizar_core.planning.first_fit import Bins, Suits
+from mizar_core.planning.node_fit import fits
+from mizar_core.planning.shadow_stage import UNPLACED, Stage
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
-from mizar_core.planning.stages import UNPLACED, Stage
 
 
 class Spot(Enum):

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.fit import Needs, fits
-from mizar_core.planning.pots import Room, rooms
+from mizar_core.planning.node_fit import Needs, fits
+from mizar_core.planning.scheduling import Room, rooms
+from mizar_core.planning.shadow_stage import Stage
 from mizar_core.planning.snapshot import ShadowView, ShareView
-from mizar_core.planning.stages import Stage
 
 # Long enough for a scheduler to have tried again with devices that have just come free.
 PATIENCE = timedelta(seconds=15)
