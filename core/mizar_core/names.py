@@ -38,7 +38,7 @@ LABEL_IN_USE: Final = "mizar.share/in-use"
 LABEL_POOL: Final = "mizar.share/pool"
 LABEL_QUOTA: Final = "mizar.share/quota"
 LABEL_PROFILE: Final = "mizar.share/profile"
-LABEL_APART: Final = "mizar.share/apart"
+LABEL_ANTI_AFFINITY: Final = "mizar.share/apart"
 """With `-` and a digest: shadow pods that must not share a node, for share pods that must not."""
 
 ANNOTATION_CARVE: Final = "mizar.share/carve"

@@ -97,7 +97,7 @@ class Gatherer:
             missing_classes=missing,
             refused=memory.refusals(self._clock()),
             free_since=memory.free_since,
-            tried=memory.tries(self._clock(), _waiting(shares, pending, shadows)),
+            attempted=memory.attempts(self._clock(), _waiting(shares, pending, shadows)),
             pending=tuple(pending),
             taken=taken,
             unanswered=frozenset(memory.unanswered),
@@ -226,7 +226,7 @@ def _waiting(
 ) -> set[str]:
     """The UIDs of those that wait for a place."""
     found = {one.uid for one in shares if one.node is None} | {one.uid for one in pending}
-    return found | {one.uid for one in shadows if one.place is None}
+    return found | {one.uid for one in shadows if one.on_node is None}
 
 
 async def find(client: KubeClient, ref: Ref) -> Object | None:

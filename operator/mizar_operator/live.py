@@ -41,7 +41,7 @@ async def nobody_uses(client: KubeClient, caches: Caches, known: ShadowView) -> 
     if shadow is None and pod is None:
         return Certain(None, None)
     view = _view(shadow, pod, known)
-    if view.place is None or await find(client, Ref(NODE, view.place)) is None:
+    if view.on_node is None or await find(client, Ref(NODE, view.on_node)) is None:
         return Certain(shadow, pod)
     if not _is_out_of_use(view):
         raise StillUsed(known, "it has not been drained")
@@ -87,7 +87,7 @@ def _beside(caches: Caches, view: ShadowView) -> list[ShadowView]:
     return [
         one
         for one in caches.shadows.values()
-        if one.uid != view.uid and one.node == view.place and one.devices == view.devices
+        if one.uid != view.uid and one.node == view.on_node and one.devices == view.devices
     ]
 
 
@@ -97,7 +97,7 @@ async def _reread(client: KubeClient, shadow: ShadowView) -> ShadowView:
 
 
 async def _bound(client: KubeClient, known: ShadowView, view: ShadowView) -> list[ShareView]:
-    listing = await client.list(POD, field_selector=f"spec.nodeName={view.place}")
+    listing = await client.list(POD, field_selector=f"spec.nodeName={view.on_node}")
     pods = [_readable(known, view, obj) for obj in listing.items]
     return [
         share

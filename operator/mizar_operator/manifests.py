@@ -26,7 +26,7 @@ from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.recarve import carve_of
 from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.kinds import Object
-from mizar_operator.needs import apart_labels, placing
+from mizar_operator.needs import anti_affinity_labels, placing
 
 NO_SIDECAR_LABEL = {"sidecar.istio.io/inject": "false"}
 NO_SIDECAR_ANNOTATION = {"linkerd.io/inject": "disabled"}
@@ -97,7 +97,7 @@ def pod(
                 LABEL_SHADOW_POD: "true",
                 **NO_SIDECAR_LABEL,
                 **_labels(shadow.pool, shadow.quota, shadow.devices),
-                **apart_labels(needs),
+                **anti_affinity_labels(needs),
             },
             "annotations": {
                 ANNOTATION_CARVE: carve_of(shadow, pool, quota).to_json(),

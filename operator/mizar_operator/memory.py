@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from mizar_core.planning.exclusion import Name, Part
-from mizar_core.planning.snapshot import Key, Refused, Try
+from mizar_core.planning.exclusion import Part, PartName
+from mizar_core.planning.snapshot import Attempt, Key, Refused
 
 K = TypeVar("K")
 
@@ -73,7 +73,7 @@ TRIED_FIRST_S = 60.0
 TRIED_MOST_S = 3600.0
 LEFT_OUT_FOR_S = 300.0
 
-LeftOut = Mapping[Name, tuple[Part, Exception]]
+LeftOut = Mapping[PartName, tuple[Part, Exception]]
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Memory:
     refused: Beliefs[tuple[Key, int]] = field(
         default_factory=lambda: Beliefs(REFUSED_FIRST_S, REFUSED_MOST_S)
     )
-    tried: Beliefs[str] = field(default_factory=lambda: Beliefs(TRIED_FIRST_S, TRIED_MOST_S))
+    attempted: Beliefs[str] = field(default_factory=lambda: Beliefs(TRIED_FIRST_S, TRIED_MOST_S))
     gone: dict[str, float] = field(default_factory=dict)
     taken: dict[str, tuple[float, Counter[str]]] = field(default_factory=dict)
     free_since: dict[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)
@@ -126,14 +126,14 @@ class Memory:
             known = before.get(key, ())[:count]
             self.free_since[key] = known + (at,) * (count - len(known))
 
-    def note_tries(self, tries: Iterable[Try], now: float) -> None:
+    def note_attempts(self, attempts: Iterable[Attempt], now: float) -> None:
         """This is being tried; when the last time was for somebody else, it helped that one."""
-        for one in tries:
-            self.tried.learn(one.what, now, one.about, anew=True)
+        for one in attempts:
+            self.attempted.learn(one.what, now, one.about, anew=True)
 
-    def tries(self, now: float, waiting: Collection[str]) -> frozenset[str]:
+    def attempts(self, now: float, waiting: Collection[str]) -> frozenset[str]:
         """What is not to be tried again yet, since those whom it was to help still wait."""
-        return frozenset(what for what, about in self.tried.held(now) if about in waiting)
+        return frozenset(what for what, about in self.attempted.held(now) if about in waiting)
 
     def refusals(self, now: float) -> tuple[Refused, ...]:
         """What the API server is not to be asked for again yet."""
@@ -141,7 +141,7 @@ class Memory:
 
     def next_try(self, now: float) -> float | None:
         """In how many seconds something may be tried again."""
-        times = [one.next(now) for one in (self.contested, self.refused, self.tried)]
+        times = [one.next(now) for one in (self.contested, self.refused, self.attempted)]
         return min((one for one in times if one is not None), default=None)
 
     def tidy(self, now: float, uids: set[str]) -> None:
@@ -149,5 +149,5 @@ class Memory:
         self.announced = {one for one in self.announced if one[0] in uids}
         self.contested.keep_only(uids)
         self.refused.forget_after(REFUSED_MOST_S, now)
-        self.tried.forget_after(TRIED_MOST_S, now)
+        self.attempted.forget_after(TRIED_MOST_S, now)
         self.gone = {key: until for key, until in self.gone.items() if until > now}

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mizar_core.names import LABEL_APART
-from mizar_core.planning.node_fit import Apart, Needs, Requirement, Term, Toleration
+from mizar_core.names import LABEL_ANTI_AFFINITY
+from mizar_core.planning.node_fit import AntiAffinity, Needs, Requirement, Term, Toleration
 from mizar_kube.kinds import Object
 
 Json = Mapping[str, Any]
@@ -27,7 +27,7 @@ def needs_of(obj: Json) -> Needs:
         selector=frozenset((spec.get("nodeSelector") or {}).items()),
         terms=_terms((spec.get("affinity") or {}).get("nodeAffinity") or {}),
         tolerations=frozenset(_tolerations(spec)),
-        apart=frozenset(_apart(spec, obj["metadata"].get("labels") or {})),
+        anti_affinity=frozenset(_anti_affinity(spec, obj["metadata"].get("labels") or {})),
     )
 
 
@@ -43,41 +43,47 @@ def placing(needs: Needs) -> Object:
     affinity: dict[str, Any] = {}
     if terms := _with_names(needs):
         affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": terms}}
-    if needs.apart:
-        affinity["podAntiAffinity"] = {REQUIRED: [_apart_term(one) for one in sorted(needs.apart)]}
+    if needs.anti_affinity:
+        affinity["podAntiAffinity"] = {
+            REQUIRED: [_anti_affinity_term(one) for one in sorted(needs.anti_affinity)]
+        }
     return {**spec, "affinity": affinity} if affinity else spec
 
 
-def apart_labels(needs: Needs) -> dict[str, str]:
+def anti_affinity_labels(needs: Needs) -> dict[str, str]:
     """The labels by which shadow pods for share pods that must be apart keep apart. Not the share
     pods' own: these would make them endpoints of Services; and a shadow pod that keeps apart from
     the share pods would keep them off its own node."""
-    return {_apart_label(one): "true" for one in sorted(needs.apart)}
+    return {_anti_affinity_label(one): "true" for one in sorted(needs.anti_affinity)}
 
 
-def _apart_term(one: Apart) -> Object:
-    own = {"matchExpressions": [{"key": _apart_label(one), "operator": "Exists"}]}
+def _anti_affinity_term(one: AntiAffinity) -> Object:
+    own = {"matchExpressions": [{"key": _anti_affinity_label(one), "operator": "Exists"}]}
     return {"labelSelector": own, "topologyKey": one.topology}
 
 
-def _apart_label(one: Apart) -> str:
-    return f"{LABEL_APART}-{one.digest}"
+def _anti_affinity_label(one: AntiAffinity) -> str:
+    return f"{LABEL_ANTI_AFFINITY}-{one.digest}"
 
 
-def _apart(spec: Json, labels: Mapping[str, str]) -> Iterable[Apart]:
+def _anti_affinity(spec: Json, labels: Mapping[str, str]) -> Iterable[AntiAffinity]:
     """The required anti-affinity that a pod has to others of its own sort, in its namespace."""
     found = ((spec.get("affinity") or {}).get("podAntiAffinity") or {}).get(REQUIRED) or ()
     for term in found:
         selector = term.get("labelSelector")
         elsewhere = term.get("namespaces") or term.get("namespaceSelector")
         if not elsewhere and _selects(selector, labels):
-            yield Apart(_written(selector) or _digest(selector), term["topologyKey"])
+            yield AntiAffinity(_written(selector) or _digest(selector), term["topologyKey"])
 
 
 def _written(selector: Json) -> str:
     """The digest that `_apart_term` put into a shadow pod's term; empty for all other terms."""
     keys = [one["key"] for one in selector.get("matchExpressions") or ()]
-    own = [one.removeprefix(f"{LABEL_APART}-") for one in keys if one.startswith(LABEL_APART)]
+    own = [
+        one.removeprefix(f"{LABEL_ANTI_AFFINITY}-")
+        for one in keys
+        if one.startswith(LABEL_ANTI_AFFINITY)
+    ]
     return own[0] if own else ""
 
 
@@ -125,7 +131,7 @@ def _requirement(line: Json) -> Requirement:
 
 def _with_names(needs: Needs) -> list[Object]:
     """The node affinity, without the nodes that won't do."""
-    names = tuple(Requirement(NAME_FIELD, "NotIn", (one,)) for one in sorted(needs.not_on))
+    names = tuple(Requirement(NAME_FIELD, "NotIn", (one,)) for one in sorted(needs.excluded_nodes))
     terms = needs.terms or ((Term(),) if names else ())
     return [_term(Term(one.labels, one.fields + names)) for one in terms]
 

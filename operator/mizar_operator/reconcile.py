@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from mizar_core.planning import Plan, Snapshot, plan
-from mizar_core.planning.failure_isolation import Around, Decide, plan_around
+from mizar_core.planning.failure_isolation import IsolatedPlan, Planner, plan_isolated
 from mizar_kube.logs import bound, get_logger
 from mizar_kube.queue import WorkQueue
 from mizar_operator.apply import Applier, Result
@@ -38,7 +38,7 @@ class Reconciler:
         metrics: Metrics,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
-        decide: Decide = plan,
+        decide: Planner = plan,
     ) -> None:
         self._gatherer = gatherer
         self._applier = applier
@@ -69,7 +69,7 @@ class Reconciler:
         memory.announced |= result.announced
         memory.unanswered |= result.unanswered
         memory.note_free(planned.free, self._now())
-        memory.note_tries(planned.tries, self._clock())
+        memory.note_attempts(planned.attempts, self._clock())
         self._come_back(key, memory, planned, result)
         if snapshot.missing_classes:
             self._queue.add(key, after=BELIEVED_S + DUE_SLACK_S)
@@ -90,9 +90,9 @@ class Reconciler:
             self._metrics.unreadable.labels(kind).set(count)
         unreadable = self._gatherer.left_out(snapshot)
         known = {**memory.left_out_now(self._clock()), **unreadable}
-        around = await _in_steps(plan_around(snapshot, self._now(), known, self._decide))
-        for name in sorted(around.left_out.keys() - known.keys()):
-            error = around.left_out[name][1]
+        isolated = await _in_steps(plan_isolated(snapshot, self._now(), known, self._decide))
+        for name in sorted(isolated.left_out.keys() - known.keys()):
+            error = isolated.left_out[name][1]
             self._metrics.planning_errors.labels(name.what).inc()
             log.error(
                 "left out of the plan",
@@ -101,9 +101,9 @@ class Reconciler:
                 name=name.key[1],
                 exc_info=error,
             )
-        failed = {name: why for name, why in around.left_out.items() if name not in unreadable}
+        failed = {name: why for name, why in isolated.left_out.items() if name not in unreadable}
         memory.leave_out(failed, self._clock())
-        return around.plan
+        return isolated.plan
 
     def _come_back(self, key: str, memory: Memory, planned: Plan, result: Result) -> None:
         now = self._clock()
@@ -137,12 +137,12 @@ class Reconciler:
             self._metrics.reconcile.labels(step).observe(self._clock() - start)
 
 
-async def _in_steps(steps: Generator[None, None, Around]) -> Around:
+async def _in_steps(steps: Generator[None, None, IsolatedPlan]) -> IsolatedPlan:
     """Let others work between the steps: the Lease has to be renewed."""
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            found: Around = done.value
+            found: IsolatedPlan = done.value
             return found
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mizar_core.names import ANNOTATION_SEQUENCE, LABEL_POOL, LABEL_PROFILE, LABEL_QUOTA
-from mizar_core.planning.exclusion import Name
+from mizar_core.planning.exclusion import PartName
 from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
 from mizar_operator.caches import Caches
 from mizar_operator.memory import LeftOut
@@ -43,15 +43,15 @@ def shadows(caches: Caches) -> Iterator[ShadowView]:
 
 def left_out(caches: Caches, snapshot: Snapshot) -> LeftOut:
     """What of the snapshot is to be left out of the plan."""
-    found: dict[Name, Any] = {}
+    found: dict[PartName, Any] = {}
     for shadow in snapshot.shadows:
         if (reason := _of_shadow(caches, shadow)) is not None:
-            found[Name("ShadowPod", shadow.key)] = shadow, reason
+            found[PartName("ShadowPod", shadow.key)] = shadow, reason
     quotas = {namespace: (namespace, name) for namespace, name in caches.quotas.unreadable}
     for share in snapshot.shares:
         if share.node is None and (quota := quotas.get(share.namespace)) is not None:
             why = Unreadable("GPUQuota", quota)
-            found[Name("Pod", share.key, share.resource)] = share, why
+            found[PartName("Pod", share.key, share.resource)] = share, why
     return found
 
 

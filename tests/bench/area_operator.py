@@ -182,7 +182,7 @@ def _tenth(snapshot: Snapshot, size: Size) -> Snapshot:
     """What a cluster of a tenth of the tenants and nodes would be."""
     tenants = set(size.tenant_names()[: size.tenants // 10])
     shadows = tuple(one for one in snapshot.shadows if one.namespace in tenants)
-    places = {one.place for one in shadows}
+    places = {one.on_node for one in shadows}
     others = [one for one in snapshot.nodes if one.name not in places]
     kept = [one for one in snapshot.nodes if one.name in places]
     return replace(

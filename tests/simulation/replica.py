@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, cast
 
 from mizar_core.planning import Plan, plan
-from mizar_core.planning.failure_isolation import Decide
+from mizar_core.planning.failure_isolation import Planner
 from mizar_kube.client import KubeClient
 from mizar_kube.clock import Clock
 from mizar_kube.errors import KubeError
@@ -54,7 +54,7 @@ class Replica:
         random: Random,
         failed: Callable[[str], None],
         alone: bool,
-        decide: Decide,
+        decide: Planner,
     ) -> None:
         self.name = name
         self.alone = alone

@@ -12,7 +12,7 @@ from mizar_core.conditions import Condition
 from mizar_core.models import GPUPoolStatus, GPUQuotaStatus, Phase
 from mizar_core.names import EventReason
 from mizar_core.planning.node_fit import Needs
-from mizar_core.planning.snapshot import Key, Try
+from mizar_core.planning.snapshot import Attempt, Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +178,4 @@ class Plan:
     quotas: Mapping[Key, GPUQuotaStatus] = field(default_factory=dict)
     waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
     free: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    tries: tuple[Try, ...] = ()
+    attempts: tuple[Attempt, ...] = ()

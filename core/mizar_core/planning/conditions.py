@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
 from mizar_core.names import EventReason
-from mizar_core.planning.creation import Denial, refused_sentence
-from mizar_core.planning.demand import Outcome
+from mizar_core.planning.creation import Denial, refusal_message
+from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.evict import losses
+from mizar_core.planning.evict import loss_message
 from mizar_core.planning.pool_nodes import misfit
-from mizar_core.planning.scheduling import Place, Spot
-from mizar_core.planning.shadow_stage import Stage, is_silent, silence
+from mizar_core.planning.scheduling import Assignment, Availability
+from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, is_agent_silent
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView, quota_key
 from mizar_core.quantities import counted
 from mizar_core.validation import (
@@ -24,7 +24,7 @@ from mizar_core.validation import (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ConditionState:
     """A condition without its time."""
 
     status: bool
@@ -33,74 +33,74 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
+class WaitingPod:
     """A waiting share pod, where it will find its devices, and why it gets no shadow pod."""
 
     share: ShareView
-    place: Place
+    assignment: Assignment
     denial: Denial | None
 
 
-def waiters(draft: Draft, outcomes: dict[str, Outcome]) -> dict[Key, list[Waiter]]:
+def waiting_pods(draft: Draft, outcomes: dict[str, DemandOutcome]) -> dict[Key, list[WaitingPod]]:
     """The waiting share pods, by the first quota that could pay for them."""
-    found: defaultdict[Key, list[Waiter]] = defaultdict(list)
+    found: defaultdict[Key, list[WaitingPod]] = defaultdict(list)
     for resource, outcome in sorted(outcomes.items()):
         for share in outcome.waiting:
-            if offers := draft.offers.to(share.namespace, resource):
-                place, denial = (
-                    outcome.placement.places[share.uid],
+            if entitlements := draft.entitlements.to(share.namespace, resource):
+                assignment, denial = (
+                    outcome.placement.assignments[share.uid],
                     outcome.denials.get(share.uid),
                 )
-                found[offers[0].key].append(Waiter(share, place, denial))
+                found[entitlements[0].key].append(WaitingPod(share, assignment, denial))
     return dict(found)
 
 
-def satisfied(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict:
+def satisfied(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> ConditionState:
     """Whether nobody waits and `min` is warm, else the first reason why not."""
-    for verdict in (
-        _unsound(draft, quota),
+    for state in (
+        _misconfigured(draft, quota),
         _lost(draft, quota),
         _refused(draft, quota, waiting),
-        _unpaid(waiting),
+        _quota_exceeded(waiting),
         _denied(waiting),
-        _stuck(draft, quota, waiting),
+        _blocked(draft, quota, waiting),
         _silent(draft, quota),
         _coming(waiting),
         _unscheduled(waiting),
-        _short(draft, quota),
+        _below_minimum(draft, quota),
     ):
-        if verdict is not None:
-            return verdict
-    return Verdict(True, "Satisfied", "nobody waits, and the minimum is warm")
+        if state is not None:
+            return state
+    return ConditionState(True, "Satisfied", "nobody waits, and the minimum is warm")
 
 
-def exhausted(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict:
+def exhausted(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> ConditionState:
     """Whether share pods wait because the quota allows no more, or it is overdrawn."""
     if found := sorted({one.message for one in _denials(waiting, EventReason.QUOTA_EXCEEDED)}):
-        return Verdict(True, "QuotaExceeded", f"share pods wait: {'; '.join(found)}")
+        return ConditionState(True, "QuotaExceeded", f"share pods wait: {'; '.join(found)}")
     if over := _overdrawn(draft, quota):
-        return Verdict(True, "Overdrawn", over)
-    return Verdict(False, "WithinLimits", "nobody waits for a larger quota")
+        return ConditionState(True, "Overdrawn", over)
+    return ConditionState(False, "WithinLimits", "nobody waits for a larger quota")
 
 
-def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> Verdict:
+def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> ConditionState:
     """Whether a pool has cards to share, large enough, under a name of its own."""
     if problems := check_pool_among(pool, draft.pools.values()):
-        return Verdict(False, "BadPool", str(problems[0]))
+        return ConditionState(False, "BadPool", str(problems[0]))
     if (wanted := pool.spec.runtime_class_name) in draft.missing_classes:
-        return Verdict(
+        return ConditionState(
             False,
             "RuntimeClassNotFound",
             f"there is no RuntimeClass {wanted}, so Kubernetes refuses the pool's shadow pods: "
             "create it, or change runtimeClassName",
         )
     if cards.total and (problem := misfit(pool, draft.nodes.values())):
-        return Verdict(False, "ProfileTooLarge", problem)
+        return ConditionState(False, "ProfileTooLarge", problem)
     if cards.total:
-        return Verdict(
+        return ConditionState(
             True, "CardsFound", f"{counted(cards.total, 'card')}, {cards.healthy} healthy"
         )
-    return Verdict(
+    return ConditionState(
         False,
         "NoCards",
         f"no node that nodeSelector and cardModels allow offers {pool.spec.physical_resource}: "
@@ -108,114 +108,126 @@ def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> Verdict:
     )
 
 
-def _unsound(draft: Draft, quota: GPUQuota) -> Verdict | None:
+def _misconfigured(draft: Draft, quota: GPUQuota) -> ConditionState | None:
     """What is wrong with the quota itself, whatever the cluster is like."""
     pool = draft.pools.get(quota.spec.pool)
     if pool is None:
-        return Verdict(False, "PoolNotFound", f"there is no GPUPool {quota.spec.pool}: create it")
+        return ConditionState(
+            False, "PoolNotFound", f"there is no GPUPool {quota.spec.pool}: create it"
+        )
     problems = [
         *check_quota_against_pool(quota, pool),
-        *check_quota_among(quota, draft.neighbours[quota_key(quota)[0]], draft.pools),
+        *check_quota_among(quota, draft.quotas_by_namespace[quota_key(quota)[0]], draft.pools),
     ]
-    return Verdict(False, "BadQuota", str(problems[0])) if problems else None
+    return ConditionState(False, "BadQuota", str(problems[0])) if problems else None
 
 
-def _lost(draft: Draft, quota: GPUQuota) -> Verdict | None:
-    lost = losses(draft, _own(draft, quota))
-    return Verdict(False, "CardLost", lost) if lost else None
+def _lost(draft: Draft, quota: GPUQuota) -> ConditionState | None:
+    lost = loss_message(draft, _own(draft, quota))
+    return ConditionState(False, "CardLost", lost) if lost else None
 
 
-def _denials(waiting: list[Waiter], reason: EventReason) -> list[Denial]:
+def _denials(waiting: list[WaitingPod], reason: EventReason) -> list[Denial]:
     return [one.denial for one in waiting if one.denial and one.denial.reason is reason]
 
 
-def _refused(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict | None:
+def _refused(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> ConditionState | None:
     """Whether the API server keeps a shadow pod out."""
-    words = [draft.refusal(one) for one in _concerned(draft, quota, waiting)]
-    found = [refused_sentence(one) for one in words if one]
+    words = [draft.refusal(one) for one in _relevant_shadows(draft, quota, waiting)]
+    found = [refusal_message(one) for one in words if one]
     found += [one.message for one in _denials(waiting, EventReason.SHADOW_REFUSED)]
-    return Verdict(False, str(EventReason.SHADOW_REFUSED), found[0]) if found else None
+    return ConditionState(False, str(EventReason.SHADOW_REFUSED), found[0]) if found else None
 
 
-def _unpaid(waiting: list[Waiter]) -> Verdict | None:
+def _quota_exceeded(waiting: list[WaitingPod]) -> ConditionState | None:
     reason = EventReason.QUOTA_EXCEEDED
-    unpaid = [one.share for one in waiting if one.denial and one.denial.reason is reason]
-    if not unpaid:
+    unserved = [one.share for one in waiting if one.denial and one.denial.reason is reason]
+    if not unserved:
         return None
-    devices = sum(share.count for share in unpaid)
-    return Verdict(
+    devices = sum(share.count for share in unserved)
+    return ConditionState(
         False,
         str(reason),
-        f"in want of quota: {counted(len(unpaid), 'share pod')}, {counted(devices, 'device')}",
+        f"in want of quota: {counted(len(unserved), 'share pod')}, {counted(devices, 'device')}",
     )
 
 
-def _denied(waiting: list[Waiter]) -> Verdict | None:
+def _denied(waiting: list[WaitingPod]) -> ConditionState | None:
     """What no shadow pod of this quota can help."""
     for one in waiting:
         if one.denial is not None:
             name = f"share pod {one.share.name}"
-            return Verdict(False, str(one.denial.reason), f"{name} waits: {one.denial.message}")
+            return ConditionState(
+                False, str(one.denial.reason), f"{name} waits: {one.denial.message}"
+            )
     return None
 
 
-def _concerned(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> list[ShadowView]:
+def _relevant_shadows(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> list[ShadowView]:
     """Its own shadow pods, and in a Shared pool those of others that its share pods wait for."""
-    needed = {one.place.shadow for one in waiting if one.place.spot is Spot.STUCK}
+    needed = {
+        one.assignment.shadow
+        for one in waiting
+        if one.assignment.availability is Availability.BLOCKED
+    }
     others = [draft.shadows[key] for key in sorted(key for key in needed if key)]
     return list({one.key: one for one in [*_own(draft, quota), *others]}.values())
 
 
-def _stuck(draft: Draft, quota: GPUQuota, waiting: list[Waiter]) -> Verdict | None:
-    found = _concerned(draft, quota, waiting)
-    stuck = [one for one in found if one.unschedulable is not None]
-    if not stuck:
+def _blocked(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> ConditionState | None:
+    found = _relevant_shadows(draft, quota, waiting)
+    blocked = [one for one in found if one.unschedulable is not None]
+    if not blocked:
         return None
-    return Verdict(
+    return ConditionState(
         False,
         "NoCardFree",
-        f"without free cards: {counted(len(stuck), 'shadow pod')}: {stuck[0].unschedulable}",
+        f"without free cards: {counted(len(blocked), 'shadow pod')}: {blocked[0].unschedulable}",
     )
 
 
-def _silent(draft: Draft, quota: GPUQuota) -> Verdict | None:
+def _silent(draft: Draft, quota: GPUQuota) -> ConditionState | None:
     for shadow in _own(draft, quota):
-        if draft.stages[shadow.key] is Stage.STARTING and is_silent(shadow, draft.now):
-            return Verdict(False, "NodeAgentSilent", silence(shadow))
+        if draft.stages[shadow.key] is ShadowStage.STARTING and is_agent_silent(shadow, draft.now):
+            return ConditionState(False, "NodeAgentSilent", agent_silence(shadow))
     return None
 
 
-def _coming(waiting: list[Waiter]) -> Verdict | None:
-    if not any(one.place.spot is Spot.COMING for one in waiting):
+def _coming(waiting: list[WaitingPod]) -> ConditionState | None:
+    if not any(one.assignment.availability is Availability.COMING for one in waiting):
         return None
-    return Verdict(False, "Creating", "devices for the share pods that wait are on their way")
+    return ConditionState(
+        False, "Creating", "devices for the share pods that wait are on their way"
+    )
 
 
-def _unscheduled(waiting: list[Waiter]) -> Verdict | None:
+def _unscheduled(waiting: list[WaitingPod]) -> ConditionState | None:
     """Whether anybody still waits, though devices are free."""
     if not waiting:
         return None
-    return Verdict(
+    return ConditionState(
         False,
         "Scheduling",
         f"devices are free; the scheduler is to place {counted(len(waiting), 'share pod')}",
     )
 
 
-def _short(draft: Draft, quota: GPUQuota) -> Verdict | None:
+def _below_minimum(draft: Draft, quota: GPUQuota) -> ConditionState | None:
     own = _own(draft, quota)
     for one in quota.spec.profiles:
         found = [s for s in own if s.devices == one.devices and draft.is_live(s)]
         if len(found) < one.min:
-            return Verdict(
+            return ConditionState(
                 False,
                 "MinimumNotWarm",
                 f"{len(found)} of at least {counted(one.min, 'shadow pod')} of profile "
                 f"{one.devices} kept: the quota's other limits leave no room",
             )
-        ready = sum(draft.stages[s.key] is Stage.READY for s in found)
+        ready = sum(draft.stages[s.key] is ShadowStage.READY for s in found)
         if ready < one.min:
-            return Verdict(False, "Creating", "the shadow pods to keep warm are on their way")
+            return ConditionState(
+                False, "Creating", "the shadow pods to keep warm are on their way"
+            )
     return None
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from mizar_core.names import EventReason, parse_resource
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import Needs
-from mizar_core.planning.quotas import Offer
-from mizar_core.planning.snapshot import ShareView, Try
+from mizar_core.planning.quotas import Entitlement
+from mizar_core.planning.snapshot import Attempt, ShareView
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +20,19 @@ class Denial:
 
     reason: EventReason
     message: str
-    offer: Offer | None = None
+    entitlement: Entitlement | None = None
 
 
-def denial(draft: Draft, offer: Offer) -> Denial | None:
+def denial_for(draft: Draft, entitlement: Entitlement) -> Denial | None:
     """Why an offer can't have one more shadow pod now; None if it can."""
-    if excess := draft.usage.existing.refusal(offer):
-        return Denial(EventReason.QUOTA_EXCEEDED, excess, offer)
-    if message := draft.refused.get((offer.key, offer.profile.devices)):
-        return Denial(EventReason.SHADOW_REFUSED, refused_sentence(message))
+    if excess := draft.usage.existing.limit_reached(entitlement):
+        return Denial(EventReason.QUOTA_EXCEEDED, excess, entitlement)
+    if message := draft.refused.get((entitlement.key, entitlement.profile.devices)):
+        return Denial(EventReason.SHADOW_REFUSED, refusal_message(message))
     return None
 
 
-def too_many(share: ShareView) -> Denial | None:
+def too_many_devices(share: ShareView) -> Denial | None:
     """Why no shadow pod alone could serve the share pod; None if one can.
 
     It may still run: on a node where several shadow pods have free devices enough.
@@ -48,47 +48,53 @@ def too_many(share: ShareView) -> Denial | None:
     )
 
 
-def refused_sentence(message: str) -> str:
+def refusal_message(message: str) -> str:
     """The API server's words, introduced."""
     return f"the API server refuses a shadow pod: {message}"
 
 
 # Each is a line in the pod's spec.
-NOT_ON_MAX = 256
+EXCLUDED_NODES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Payer:
+class Creation:
     """A quota that allows one more shadow pod, and what that has to ask of its node."""
 
-    offer: Offer
+    entitlement: Entitlement
     needs: Needs
 
 
-def payer(draft: Draft, share: ShareView) -> Payer | Denial | None:
+def creation_for(draft: Draft, share: ShareView) -> Creation | Denial | None:
     """The first quota that allows one more shadow pod for the share pod, or why the first one does
     not; None where there is no quota to ask."""
     first = None
-    for offer in draft.offers.to(share.namespace, share.resource):
-        pool = offer.pool.metadata.name
-        needs = draft.sites.needed(pool, share.needs)
-        why = too_many(share) or _unfit(draft, offer, share, needs) or denial(draft, offer)
+    for entitlement in draft.entitlements.to(share.namespace, share.resource):
+        pool = entitlement.pool.metadata.name
+        needs = draft.feasible_nodes.needs_for(pool, share.needs)
+        why = (
+            too_many_devices(share)
+            or _no_node_fits(draft, entitlement, share, needs)
+            or denial_for(draft, entitlement)
+        )
         if why is None:
-            return Payer(offer, needs)
+            return Creation(entitlement, needs)
         first = first or why
     return first
 
 
-def _unfit(draft: Draft, offer: Offer, share: ShareView, needs: Needs) -> Denial | None:
+def _no_node_fits(
+    draft: Draft, entitlement: Entitlement, share: ShareView, needs: Needs
+) -> Denial | None:
     """Why no node of the pool could ever be the share pod's."""
-    name = offer.pool.metadata.name
-    pool = dict(offer.selector)
+    name = entitlement.pool.metadata.name
+    pool = dict(entitlement.selector)
     for key, value in sorted(share.needs.selector):
         if pool.get(key, value) != value:
             return _no_node(f"its nodeSelector {key}={value} excludes the nodes of pool {name}")
-    if len(share.needs.not_on) > NOT_ON_MAX:
-        return _no_node(f"there are {len(share.needs.not_on)} nodes that it cannot go to")
-    if found := draft.sites.forbidding(name, needs):
+    if len(share.needs.excluded_nodes) > EXCLUDED_NODES_MAX:
+        return _no_node(f"there are {len(share.needs.excluded_nodes)} nodes that it cannot go to")
+    if found := draft.feasible_nodes.forbidding_taint(name, needs):
         node, taint = found
         return _no_node(
             f"it does not tolerate the taint {taint} of node {node}, nor is there a node of pool "
@@ -101,17 +107,17 @@ def _no_node(message: str) -> Denial:
     return Denial(EventReason.NO_NODE_FITS, message)
 
 
-def carrier(draft: Draft, share: ShareView) -> Payer | Denial:
+def creation_elsewhere(draft: Draft, share: ShareView) -> Creation | Denial:
     """Who pays for a shadow pod on another node: one at a time for all share pods of an owner, and
     not again soon where it was in vain. Else what the scheduler says."""
     what = f"carry/{share.owner or share.uid}/{share.resource}"
-    found = payer(draft, share) if what not in draft.tried else None
-    if isinstance(found, Payer):
-        draft.attempt(Try(what, share.uid))
+    found = creation_for(draft, share) if what not in draft.attempted else None
+    if isinstance(found, Creation):
+        draft.record_attempt(Attempt(what, share.uid))
         return found
     also = f" (on other nodes: {found.message})" if found else ""
     return Denial(
         EventReason.NO_NODE_FITS,
         f"devices are free, but the scheduler finds no node: {share.unschedulable}{also}",
-        found.offer if found else None,
+        found.entitlement if found else None,
     )

@@ -6,21 +6,34 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from mizar_core.planning.actions import CancelDrain
-from mizar_core.planning.creation import Denial, Payer, carrier, denial, payer, too_many
+from mizar_core.planning.creation import (
+    Creation,
+    Denial,
+    creation_elsewhere,
+    creation_for,
+    denial_for,
+    too_many_devices,
+)
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.first_fit import Bins
 from mizar_core.planning.node_fit import Needs, fits
-from mizar_core.planning.quotas import Offer
-from mizar_core.planning.refused_nodes import PassedOver
-from mizar_core.planning.scheduling import Placement, Spot, hardest_first, is_admitted, place
-from mizar_core.planning.shadow_stage import Stage
+from mizar_core.planning.quotas import Entitlement
+from mizar_core.planning.refused_nodes import RefusedNodes
+from mizar_core.planning.scheduling import (
+    Availability,
+    Placement,
+    hardest_first,
+    is_admitted,
+    schedule,
+)
+from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
-Choice = Payer | Denial | None
+Choice = Creation | Denial | None
 
 
 @dataclass
-class Outcome:
+class DemandOutcome:
     """A pot once all that can be done for it is planned. `denials`: why a pod got no shadow
     pod, by the pod's UID."""
 
@@ -29,60 +42,63 @@ class Outcome:
     denials: dict[str, Denial] = field(default_factory=dict)
 
 
-def keep_warm(draft: Draft, offers: Iterable[Offer]) -> None:
+def keep_warm(draft: Draft, entitlements: Iterable[Entitlement]) -> None:
     """At least `min` shadow pods of every offer, as far as the quota's cards go."""
-    for offer in offers:
-        missing = offer.limits.min - draft.usage.live.shadows[offer.key, offer.profile.devices]
+    for entitlement in entitlements:
+        missing = (
+            entitlement.limits.min
+            - draft.usage.live.shadows[entitlement.key, entitlement.profile.devices]
+        )
         for _ in range(missing):
-            if not _revive_one(draft, offer) and not _create_one(draft, offer):
+            if not _cancel_one_drain(draft, entitlement) and not _create_one(draft, entitlement):
                 break
 
 
-def meet(draft: Draft, resource: str) -> Outcome:
+def meet_demand(draft: Draft, resource: str) -> DemandOutcome:
     """Cancel drains and create shadow pods until everybody who can be helped is.
 
     Placed anew after each round, so that the next plan, which sees the same devices, comes to the
     same placement and plans nothing.
     """
-    waiting = demand(draft, resource)
+    waiting = pending_demand(draft, resource)
     while True:
-        placement = place(draft, resource, waiting)
+        placement = schedule(draft, resource, waiting)
         planned = len(draft.actions)
-        hopeless = [one for one in waiting if _spot(placement, one) is Spot.STUCK]
-        nowhere = [one for one in waiting if _spot(placement, one) is Spot.NOWHERE]
-        passed = [one for one in waiting if _spot(placement, one) is Spot.PASSED]
-        helped = _revive(draft, resource, hopeless + nowhere)
-        denials = _create(draft, [one for one in nowhere if one.uid not in helped], payer)
-        denials |= _create(draft, passed, carrier)
+        blocked = [one for one in waiting if _availability(placement, one) is Availability.BLOCKED]
+        unserved = [one for one in waiting if _availability(placement, one) is Availability.NONE]
+        refused = [one for one in waiting if _availability(placement, one) is Availability.REFUSED]
+        helped = _cancel_drains(draft, resource, blocked + unserved)
+        denials = _create(draft, [one for one in unserved if one.uid not in helped], creation_for)
+        denials |= _create(draft, refused, creation_elsewhere)
         if len(draft.actions) == planned:
-            return Outcome(waiting, placement, denials)
+            return DemandOutcome(waiting, placement, denials)
 
 
-def demand(draft: Draft, resource: str) -> list[ShareView]:
+def pending_demand(draft: Draft, resource: str) -> list[ShareView]:
     """The waiting share pods that devices of the resource could serve, hardest first, each asking
     for none of the nodes that the scheduler has refused it."""
     found = [one for one in draft.waiting(resource) if is_admitted(draft, one)]
     if not found:
         return []
-    passed = PassedOver(draft, resource)
-    return sorted((passed.without(one) for one in found), key=hardest_first)
+    refused = RefusedNodes(draft, resource)
+    return sorted((refused.excluding_refused(one) for one in found), key=hardest_first)
 
 
-def _spot(placement: Placement, share: ShareView) -> Spot:
-    return placement.places[share.uid].spot
+def _availability(placement: Placement, share: ShareView) -> Availability:
+    return placement.assignments[share.uid].availability
 
 
-def _revive(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> set[str]:
+def _cancel_drains(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> set[str]:
     """Cancel the drains that would help; returns the UIDs of those helped."""
-    candidates = _revivable(draft, resource)
-    bins, helped, hopeless = Bins(), set[str](), set[tuple[Needs, frozenset[str]]]()
+    candidates = _cancellable(draft, resource)
+    bins, helped, blocked = Bins(), set[str](), set[tuple[Needs, frozenset[str]]]()
     for share in waiting:
         fits = bins.put(share.count, share.needs, share.groups) is not None
         kind = share.needs, share.groups
-        if not fits and kind not in hopeless and too_many(share) is None:
-            chosen = _pick(draft, candidates, share)
+        if not fits and kind not in blocked and too_many_devices(share) is None:
+            chosen = _pick_drain(draft, candidates, share)
             if chosen is None:
-                hopeless.add(kind)
+                blocked.add(kind)
                 continue
             draft.do(CancelDrain(chosen.key))
             _add_node(draft, bins, chosen)
@@ -93,14 +109,14 @@ def _revive(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> set[st
 
 
 def _add_node(draft: Draft, bins: Bins, shadow: ShadowView) -> None:
-    node = draft.nodes[shadow.place or ""]
+    node = draft.nodes[shadow.on_node or ""]
     groups = draft.groups(node.name, shadow.resource)
     bins.add(shadow.devices, lambda needs: fits(needs, node), groups)
 
 
-def _revivable(draft: Draft, resource: str) -> list[ShadowView]:
+def _cancellable(draft: Draft, resource: str) -> list[ShadowView]:
     """Draining shadow pods that the scheduler could use again, the last asked first."""
-    found = [one for one in draft.of_resource(resource) if _is_revivable(draft, one)]
+    found = [one for one in draft.of_resource(resource) if _is_cancellable(draft, one)]
     return sorted(found, key=_last_asked_first)
 
 
@@ -109,19 +125,19 @@ def _last_asked_first(shadow: ShadowView) -> tuple[float, Key]:
     return -(asked.timestamp() if asked else 0.0), shadow.key
 
 
-def _is_revivable(draft: Draft, shadow: ShadowView) -> bool:
-    if draft.stages[shadow.key] is not Stage.DRAINING or not draft.is_wanted(shadow):
+def _is_cancellable(draft: Draft, shadow: ShadowView) -> bool:
+    if draft.stages[shadow.key] is not ShadowStage.DRAINING or not draft.is_wanted(shadow):
         return False
-    node = draft.nodes.get(shadow.place or "")
+    node = draft.nodes.get(shadow.on_node or "")
     return node is not None and node.available
 
 
-def _pick(draft: Draft, candidates: list[ShadowView], share: ShareView) -> ShadowView | None:
+def _pick_drain(draft: Draft, candidates: list[ShadowView], share: ShareView) -> ShadowView | None:
     for position, shadow in enumerate(candidates):
-        offer = draft.offers.of(shadow.quota_key, shadow.devices)
-        if offer is None or draft.usage.live.refusal(offer) is not None:
+        entitlement = draft.entitlements.of(shadow.quota_key, shadow.devices)
+        if entitlement is None or draft.usage.live.limit_reached(entitlement) is not None:
             continue
-        if _may_go_to(draft, share, shadow.place or ""):
+        if _may_go_to(draft, share, shadow.on_node or ""):
             return candidates.pop(position)
     return None
 
@@ -131,20 +147,20 @@ def _may_go_to(draft: Draft, share: ShareView, node: str) -> bool:
     return fits(share.needs, draft.nodes[node]) and not occupied
 
 
-def _revive_one(draft: Draft, offer: Offer) -> bool:
-    if draft.usage.live.refusal(offer) is not None:
+def _cancel_one_drain(draft: Draft, entitlement: Entitlement) -> bool:
+    if draft.usage.live.limit_reached(entitlement) is not None:
         return False
-    for shadow in _revivable(draft, offer.resource):
-        if shadow.quota_key == offer.key:
+    for shadow in _cancellable(draft, entitlement.resource):
+        if shadow.quota_key == entitlement.key:
             draft.do(CancelDrain(shadow.key))
             return True
     return False
 
 
-def _create_one(draft: Draft, offer: Offer) -> bool:
-    if denial(draft, offer) is not None:
+def _create_one(draft: Draft, entitlement: Entitlement) -> bool:
+    if denial_for(draft, entitlement) is not None:
         return False
-    draft.create(offer, draft.sites.of_pool(offer.pool.metadata.name))
+    draft.create(entitlement, draft.feasible_nodes.of_pool(entitlement.pool.metadata.name))
     return True
 
 
@@ -158,9 +174,9 @@ def _create(
         if bins.put(share.count, share.needs, share.groups) is not None:
             continue
         chosen = choose(draft, share)
-        if isinstance(chosen, Payer):
-            action = draft.create(chosen.offer, chosen.needs)
-            bins.add(action.devices, draft.sites.to(action.pool, action.needs))
+        if isinstance(chosen, Creation):
+            action = draft.create(chosen.entitlement, chosen.needs)
+            bins.add(action.devices, draft.feasible_nodes.accepts(action.pool, action.needs))
             bins.put(share.count, share.needs, share.groups)
         elif chosen is not None:
             denials[share.uid] = chosen

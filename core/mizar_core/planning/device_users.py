@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from mizar_core.planning.actions import SetInUse
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.shadow_stage import Stage
+from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
 
-def without_devices(others: Iterable[ShadowView], bound: Iterable[ShareView]) -> list[Key]:
+def pods_without_devices(others: Iterable[ShadowView], bound: Iterable[ShareView]) -> list[Key]:
     """The bound share pods whose devices are not all accounted for by `others`.
 
     `others` are the other shadow pods of the same resource on the same node; a pod that is named
@@ -34,16 +34,16 @@ def may_be_used(
     """Who uses the shadow pod, or may be about to; None when certainly nobody does."""
     bound = list(bound)
     if shadow.pod is None:
-        shadow = _of_those_still_there(shadow, bound)
+        shadow = _with_existing_holders(shadow, bound)
     if shadow.held:
         return " ".join(sorted({"/".join(key) for key in shadow.holders})) or "a share pod"
-    if shadow.place is None:
+    if shadow.on_node is None:
         return None
-    unsure = without_devices(others, bound)
+    unsure = pods_without_devices(others, bound)
     return "/".join(unsure[0]) if unsure else None
 
 
-def _of_those_still_there(shadow: ShadowView, bound: Iterable[ShareView]) -> ShadowView:
+def _with_existing_holders(shadow: ShadowView, bound: Iterable[ShareView]) -> ShadowView:
     """Without its pod a shadow pod may have nobody left who reports on it: the node agent lost its
     memory when the node was set up anew under its name. Holders that are gone hold nothing."""
     there = {one.key for one in bound}
@@ -51,10 +51,10 @@ def _of_those_still_there(shadow: ShadowView, bound: Iterable[ShareView]) -> Sha
     return replace(shadow, holders=holders, in_use=bool(holders))
 
 
-_MARKED = frozenset({Stage.STARTING, Stage.READY, Stage.DRAINING})
+_MARKED = frozenset({ShadowStage.STARTING, ShadowStage.READY, ShadowStage.DRAINING})
 
 
-def protect(draft: Draft) -> None:
+def mark_in_use(draft: Draft) -> None:
     """Mark who has come into use, and take the mark off who has gone out of it."""
     for shadow, stage in list(draft.in_order()):
         pod = shadow.pod

@@ -10,17 +10,17 @@ from datetime import datetime
 from mizar_core.models import GPUQuota
 from mizar_core.names import shadow_name
 from mizar_core.planning.actions import Action, CreateShadow, EmitEvent, ShadowAction
-from mizar_core.planning.feasible_nodes import Sites
+from mizar_core.planning.feasible_nodes import FeasibleNodes
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.projection import project
-from mizar_core.planning.quotas import Offer, Offers, Usage
-from mizar_core.planning.shadow_stage import LIVE, Stage, stage_of
+from mizar_core.planning.quotas import Entitlement, Entitlements, QuotaUsage
+from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of
 from mizar_core.planning.snapshot import (
+    Attempt,
     Key,
     ShadowView,
     ShareView,
     Snapshot,
-    Try,
     quota_key,
 )
 
@@ -34,21 +34,21 @@ class Draft:
         self.announced = snapshot.announced
         self.pools = {one.metadata.name: one for one in snapshot.pools}
         self.quotas = {quota_key(one): one for one in snapshot.quotas}
-        self.standing = {
+        self.active_quotas = {
             key: one for key, one in self.quotas.items() if not one.metadata.deletion_timestamp
         }
-        self.neighbours: defaultdict[str, list[GPUQuota]] = defaultdict(list)
+        self.quotas_by_namespace: defaultdict[str, list[GPUQuota]] = defaultdict(list)
         for (namespace, _), quota in self.quotas.items():
-            self.neighbours[namespace].append(quota)
-        self.offers = Offers(self.pools.values(), self.standing.values())
+            self.quotas_by_namespace[namespace].append(quota)
+        self.entitlements = Entitlements(self.pools.values(), self.active_quotas.values())
         self.nodes = {one.name: one for one in snapshot.nodes}
-        self.sites = Sites(self.pools, snapshot.nodes, snapshot.shadows)
+        self.feasible_nodes = FeasibleNodes(self.pools, snapshot.nodes, snapshot.shadows)
         self.shares = snapshot.shares
         self.missing_classes = snapshot.missing_classes
         self.refused = {(one.quota, one.devices): one.message for one in snapshot.refused}
         self.shadows: dict[Key, ShadowView] = {}
-        self.stages: dict[Key, Stage] = {}
-        self.usage = Usage()
+        self.stages: dict[Key, ShadowStage] = {}
+        self.usage = QuotaUsage()
         self._of_resource: defaultdict[str, set[Key]] = defaultdict(set)
         self._of_quota: defaultdict[Key, set[Key]] = defaultdict(set)
         self._sequences = _sequences(snapshot)
@@ -60,11 +60,11 @@ class Draft:
         self.free_since = snapshot.free_since
         self.pending = snapshot.pending
         self.taken = snapshot.taken
-        self.tried = set(snapshot.tried)
-        self.tries: list[Try] = []
+        self.attempted = set(snapshot.attempted)
+        self.attempts: list[Attempt] = []
         self._on_node: defaultdict[tuple[str, str], list[ShadowView]] = defaultdict(list)
         for shadow in snapshot.shadows:
-            self._on_node[shadow.place or "", shadow.resource].append(shadow)
+            self._on_node[shadow.on_node or "", shadow.resource].append(shadow)
 
     def do(self, action: ShadowAction) -> None:
         """Plan the action and see its effect."""
@@ -76,7 +76,7 @@ class Draft:
         if after is not None:
             self._put(after)
 
-    def say(self, event: EmitEvent) -> None:
+    def post(self, event: EmitEvent) -> None:
         """Plan an event, unless it was posted before."""
         if not event.uid or (event.uid, str(event.reason)) not in self.announced:
             self.actions.append(event)
@@ -88,7 +88,7 @@ class Draft:
     def resources(self) -> list[str]:
         """All resources that are offered, allowed or asked for. A shadow pod that has neither a
         pod nor a pool offers none that anybody could name."""
-        offered = (offer.resource for offer in self.offers)
+        offered = (entitlement.resource for entitlement in self.entitlements)
         held = (name for name, keys in self._of_resource.items() if keys and name)
         return sorted({*offered, *held, *self._waiting})
 
@@ -98,17 +98,17 @@ class Draft:
 
     def groups(self, node: str, resource: str) -> frozenset[str]:
         """The groups of the share pods that are bound to a node."""
-        apart = [one for one in self.bound.get((node, resource), ()) if one.needs.apart]
+        apart = [one for one in self.bound.get((node, resource), ()) if one.needs.anti_affinity]
         return frozenset().union(*(one.groups for one in apart))
 
     def bound_to(self, resource: str) -> Iterator[ShareView]:
         """The share pods of a resource that have a node."""
         return (one for one in self.shares if one.resource == resource and one.node is not None)
 
-    def attempt(self, one: Try) -> None:
+    def record_attempt(self, one: Attempt) -> None:
         """Something is tried that may not help, and is not to be repeated soon."""
-        self.tries.append(one)
-        self.tried.add(one.what)
+        self.attempts.append(one)
+        self.attempted.add(one.what)
 
     def waiting(self, resource: str) -> list[ShareView]:
         """The share pods that ask for the resource and have no node."""
@@ -117,7 +117,7 @@ class Draft:
     def is_wanted(self, shadow: ShadowView) -> bool:
         """Whether anybody stands for it (its quota, its pool), nobody deleted it, its cards have
         not all failed, and the pool still has its shape."""
-        quota = self.standing.get(shadow.quota_key)
+        quota = self.active_quotas.get(shadow.quota_key)
         if quota is None or shadow.pool not in self.pools or shadow.deleting:
             return False
         if shadow.broken and shadow.healthy == 0:
@@ -128,10 +128,13 @@ class Draft:
 
     def _has_shape(self, shadow: ShadowView) -> bool:
         """Whether its pool would make it like this today: limits can follow, a shape cannot."""
-        offer = self.offers.of(shadow.quota_key, shadow.devices)
-        if offer is None:
+        entitlement = self.entitlements.of(shadow.quota_key, shadow.devices)
+        if entitlement is None:
             return self.pools[shadow.pool].spec.profile(shadow.devices) is not None
-        return offer.profile.cards == shadow.cards and shadow.resource in ("", offer.resource)
+        return entitlement.profile.cards == shadow.cards and shadow.resource in (
+            "",
+            entitlement.resource,
+        )
 
     def is_live(self, shadow: ShadowView) -> bool:
         """Whether share pods can count on it, now or soon, for as long as they like."""
@@ -139,17 +142,17 @@ class Draft:
 
     def refusal(self, shadow: ShadowView) -> str | None:
         """What the API server said when its pod could not be created; None while it may be."""
-        if self.stages[shadow.key] is not Stage.UNBORN:
+        if self.stages[shadow.key] is not ShadowStage.NO_POD:
             return None
         return self.refused.get((shadow.quota_key, shadow.devices))
 
-    def obstacle(self, shadow: ShadowView) -> str | None:
+    def blocked_by(self, shadow: ShadowView) -> str | None:
         """Why it gets no node for now: no pod, or no place for the pod; None if it may soon."""
         return self.refusal(shadow) or shadow.unschedulable
 
-    def beside(self, shadow: ShadowView) -> list[ShadowView]:
+    def on_same_node(self, shadow: ShadowView) -> list[ShadowView]:
         """The shadow pods of the same resource on the same node, itself included."""
-        return self._on_node[shadow.place or "", shadow.resource]
+        return self._on_node[shadow.on_node or "", shadow.resource]
 
     def cards_held(self, pool: str | None = None) -> Counter[str]:
         """How many cards the shadow pods of one pool, or of all, hold on each node."""
@@ -158,26 +161,26 @@ class Draft:
             pod = shadow.pod
             if pod is None or pod.node is None or pool not in (None, shadow.pool):
                 continue
-            if self.stages[key] is not Stage.LOST:
+            if self.stages[key] is not ShadowStage.LOST:
                 held[pod.node] += shadow.cards
         return held
 
-    def in_order(self) -> Iterator[tuple[ShadowView, Stage]]:
+    def in_order(self) -> Iterator[tuple[ShadowView, ShadowStage]]:
         """All shadow pods as they are now, by name."""
         for key in sorted(self.shadows):
             yield self.shadows[key], self.stages[key]
 
-    def create(self, offer: Offer, needs: Needs) -> CreateShadow:
+    def create(self, entitlement: Entitlement, needs: Needs) -> CreateShadow:
         """Plan one more shadow pod at the quota's cost."""
-        sequence, name = self._next(offer)
+        sequence, name = self._next(entitlement)
         action = CreateShadow(
-            shadow=(offer.key[0], name),
-            pool=offer.pool.metadata.name,
-            quota=offer.key[1],
-            quota_uid=offer.quota.metadata.uid or "",
-            resource=offer.resource,
-            devices=offer.profile.devices,
-            cards=offer.profile.cards,
+            shadow=(entitlement.key[0], name),
+            pool=entitlement.pool.metadata.name,
+            quota=entitlement.key[1],
+            quota_uid=entitlement.quota.metadata.uid or "",
+            resource=entitlement.resource,
+            devices=entitlement.profile.devices,
+            cards=entitlement.profile.cards,
             sequence=sequence,
             needs=needs,
         )
@@ -188,19 +191,21 @@ class Draft:
         """The first number that no shadow pod of the quota ever had."""
         return self._sequences.get(quota, 0)
 
-    def _next(self, offer: Offer) -> tuple[int, str]:
-        uid, devices = offer.quota.metadata.uid or "", offer.profile.devices
-        named = ((one, shadow_name(uid, devices, one)) for one in self._numbers(offer))
-        sequence, name = next(one for one in named if (offer.key[0], one[1]) not in self.shadows)
-        self._sequences[offer.key] = max(self.next_sequence(offer.key), sequence + 1)
+    def _next(self, entitlement: Entitlement) -> tuple[int, str]:
+        uid, devices = entitlement.quota.metadata.uid or "", entitlement.profile.devices
+        named = ((one, shadow_name(uid, devices, one)) for one in self._numbers(entitlement))
+        sequence, name = next(
+            one for one in named if (entitlement.key[0], one[1]) not in self.shadows
+        )
+        self._sequences[entitlement.key] = max(self.next_sequence(entitlement.key), sequence + 1)
         return sequence, name
 
-    def _numbers(self, offer: Offer) -> Iterator[int]:
+    def _numbers(self, entitlement: Entitlement) -> Iterator[int]:
         """First those of creations that nobody answered: repeated under another name, one that
         takes effect after all would be one too many."""
-        shape = offer.key, offer.profile.devices
+        shape = entitlement.key, entitlement.profile.devices
         yield from (number for *of, number in self._unanswered if (*of,) == shape)
-        yield from itertools.count(self.next_sequence(offer.key))
+        yield from itertools.count(self.next_sequence(entitlement.key))
 
     def _put(self, shadow: ShadowView) -> None:
         stage = stage_of(shadow, self.nodes)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from mizar_core.names import EventReason, parse_resource, tenant_of
 from mizar_core.planning.actions import Action, CreateShadow, DeleteShadow, Drain, EmitEvent
-from mizar_core.planning.creation import Denial, refused_sentence
-from mizar_core.planning.demand import Outcome
+from mizar_core.planning.creation import Denial, refusal_message
+from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.evict import how_lost
-from mizar_core.planning.scheduling import Place, Spot, is_admitted
-from mizar_core.planning.shadow_stage import Stage, is_silent, silence, stage_of
+from mizar_core.planning.evict import loss_reason
+from mizar_core.planning.scheduling import Assignment, Availability, is_admitted
+from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, is_agent_silent, stage_of
 from mizar_core.planning.snapshot import ShadowView, ShareView, Snapshot
 from mizar_core.quantities import counted
 
@@ -20,8 +20,8 @@ SCHEDULING = "Scheduling"
 Why = tuple[EventReason, str]
 
 
-def explain(
-    draft: Draft, resource: str, outcome: Outcome
+def waiting_events(
+    draft: Draft, resource: str, outcome: DemandOutcome
 ) -> Iterator[tuple[ShareView, EmitEvent | None]]:
     """Each share pod that waits, and why; None while the scheduler is to place it, which is nothing
     to be told of."""
@@ -30,19 +30,19 @@ def explain(
         yield share, _waiting_event(share, *why) if why is not None else None
 
 
-def _why(draft: Draft, share: ShareView, outcome: Outcome) -> Why | None:
+def _why(draft: Draft, share: ShareView, outcome: DemandOutcome) -> Why | None:
     if not is_admitted(draft, share):
         return _not_admitted(draft, share)
-    place = outcome.placement.places[share.uid]
-    if place.spot is Spot.NOW:
+    assignment = outcome.placement.assignments[share.uid]
+    if assignment.availability is Availability.FREE:
         return None
-    if place.spot is Spot.COMING:
-        return _coming(draft, place)
-    if place.spot is Spot.STUCK:
-        return _stuck(draft, place)
+    if assignment.availability is Availability.COMING:
+        return _coming(draft, assignment)
+    if assignment.availability is Availability.BLOCKED:
+        return _blocked(draft, assignment)
     if denial := outcome.denials.get(share.uid):
-        return _denied(place, denial)
-    return _nowhere(draft, share)
+        return _denied(assignment, denial)
+    return _no_quota(draft, share)
 
 
 def _not_admitted(draft: Draft, share: ShareView) -> Why:
@@ -65,34 +65,37 @@ def _not_admitted(draft: Draft, share: ShareView) -> Why:
     )
 
 
-def _coming(draft: Draft, place: Place) -> Why:
-    if place.shadow is None:
+def _coming(draft: Draft, assignment: Assignment) -> Why:
+    if assignment.shadow is None:
         return EventReason.WAITING_FOR_SHADOW, "a shadow pod with free devices is starting"
-    return EventReason.WAITING_FOR_SHADOW, f"shadow pod {place.shadow[1]} is being created"
+    return EventReason.WAITING_FOR_SHADOW, f"shadow pod {assignment.shadow[1]} is being created"
 
 
-def _stuck(draft: Draft, place: Place) -> Why:
-    assert place.shadow is not None
-    shadow = draft.shadows[place.shadow]
+def _blocked(draft: Draft, assignment: Assignment) -> Why:
+    assert assignment.shadow is not None
+    shadow = draft.shadows[assignment.shadow]
     if refusal := draft.refusal(shadow):
-        return EventReason.SHADOW_REFUSED, refused_sentence(refusal)
+        return EventReason.SHADOW_REFUSED, refusal_message(refusal)
     message = shadow.unschedulable
     return (
         EventReason.NO_CARD_FREE,
-        f"no card is free for shadow pod {place.shadow[1]}: {message}",
+        f"no card is free for shadow pod {assignment.shadow[1]}: {message}",
     )
 
 
-def _denied(place: Place, denial: Denial) -> Why:
-    said_all = place.spot is Spot.PASSED or denial.reason is EventReason.TOO_MANY_DEVICES
+def _denied(assignment: Assignment, denial: Denial) -> Why:
+    said_all = (
+        assignment.availability is Availability.REFUSED
+        or denial.reason is EventReason.TOO_MANY_DEVICES
+    )
     lead = "" if said_all else "no devices are free, and "
     return denial.reason, f"{lead}{denial.message}"
 
 
-def _nowhere(draft: Draft, share: ShareView) -> Why:
+def _no_quota(draft: Draft, share: ShareView) -> Why:
     parsed = parse_resource(share.resource)
     profile = parsed.profile if parsed else 0
-    own = sorted(key[1] for key in draft.standing if key[0] == share.namespace)
+    own = sorted(key[1] for key in draft.active_quotas if key[0] == share.namespace)
     if own:
         return (
             EventReason.UNKNOWN_PROFILE,
@@ -118,17 +121,19 @@ def _waiting_event(share: ShareView, reason: EventReason, message: str) -> EmitE
     )
 
 
-def announce(draft: Draft, snapshot: Snapshot) -> None:
+def post_decisions(draft: Draft, snapshot: Snapshot) -> None:
     """Events on what was decided."""
     before = {one.key: one for one in snapshot.shadows}
     for action in list(draft.actions):
         event = _event(draft, before, action)
         if event is not None:
-            draft.say(event)
+            draft.post(event)
     for shadow, stage in draft.in_order():
-        if stage is Stage.STARTING and is_silent(shadow, draft.now):
-            draft.say(
-                shadow_event(shadow, EventReason.NODE_AGENT_SILENT, silence(shadow), warning=True)
+        if stage is ShadowStage.STARTING and is_agent_silent(shadow, draft.now):
+            draft.post(
+                shadow_event(
+                    shadow, EventReason.NODE_AGENT_SILENT, agent_silence(shadow), warning=True
+                )
             )
 
 
@@ -148,7 +153,7 @@ def _event(
 
 def _deleted(draft: Draft, shadow: ShadowView) -> EmitEvent | None:
     stage = stage_of(shadow, draft.nodes)
-    if stage is Stage.LOST:
+    if stage is ShadowStage.LOST:
         return lost_event(draft, shadow) if shadow.phase != "Lost" else None
     return shadow_event(shadow, EventReason.SHADOW_REAPED, "nobody uses it; its cards go back")
 
@@ -181,5 +186,5 @@ def shadow_event(
 
 def lost_event(draft: Draft, shadow: ShadowView) -> EmitEvent:
     """Says that a shadow pod lost its cards, and how."""
-    how = f"lost its cards: {how_lost(draft, shadow)}"
+    how = f"lost its cards: {loss_reason(draft, shadow)}"
     return shadow_event(shadow, EventReason.SHADOW_LOST, how, warning=True)

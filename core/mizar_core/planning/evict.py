@@ -8,14 +8,14 @@ from datetime import timedelta
 from mizar_core.names import EventReason
 from mizar_core.planning.actions import EmitEvent, EvictShare
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.shadow_stage import Stage
+from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import ShadowView, ShareView
 from mizar_core.quantities import counted
 
-AGAIN_AFTER = timedelta(seconds=5)
+RETRY_AFTER = timedelta(seconds=5)
 """Until an eviction is tried again that a PodDisruptionBudget did not allow."""
 
-GOING = frozenset({Stage.LOST, Stage.FINISHED, Stage.LEAVING})
+MUST_BE_UNUSED = frozenset({ShadowStage.LOST, ShadowStage.FINISHED, ShadowStage.LEAVING})
 """Nobody may hold a device of these: what we let go ourselves was drained before."""
 
 
@@ -26,20 +26,20 @@ def evict(draft: Draft) -> None:
         for key in sorted(set(shadow.holders)):
             share = shares.get(key)
             if share is not None and not share.deleting:
-                draft.say(_event(draft, shadow, share))
+                draft.post(_event(draft, shadow, share))
                 draft.actions.append(EvictShare(share.key, share.uid))
 
 
 def lost_in_use(draft: Draft, among: Iterable[ShadowView]) -> list[ShadowView]:
     """Those of these shadow pods that have lost their cards while share pods use them, by name."""
-    found = [one for one in among if one.holders and draft.stages[one.key] in GOING]
+    found = [one for one in among if one.holders and draft.stages[one.key] in MUST_BE_UNUSED]
     return sorted(found, key=lambda one: one.key)
 
 
-def how_lost(draft: Draft, shadow: ShadowView) -> str:
+def loss_reason(draft: Draft, shadow: ShadowView) -> str:
     """How a shadow pod lost its cards."""
-    if shadow.place is not None and shadow.place not in draft.nodes:
-        return f"its node {shadow.place} is gone"
+    if shadow.on_node is not None and shadow.on_node not in draft.nodes:
+        return f"its node {shadow.on_node} is gone"
     if shadow.pod is None or shadow.pod.deleting:
         return "its pod was deleted or evicted"
     if shadow.lost:
@@ -47,7 +47,7 @@ def how_lost(draft: Draft, shadow: ShadowView) -> str:
     return f"its pod ended ({shadow.pod.phase})"
 
 
-def losses(draft: Draft, shadows: Iterable[ShadowView]) -> str | None:
+def loss_message(draft: Draft, shadows: Iterable[ShadowView]) -> str | None:
     """What to say of those of these shadow pods that have lost their cards; None if none has."""
     found = lost_in_use(draft, shadows)
     if not found:
@@ -55,7 +55,7 @@ def losses(draft: Draft, shadows: Iterable[ShadowView]) -> str | None:
     pods = {key for one in found for key in one.holders}
     return (
         f"{counted(len(pods), 'share pod')} to be evicted: shadow pod {found[0].name} lost its "
-        f"cards: {how_lost(draft, found[0])}"
+        f"cards: {loss_reason(draft, found[0])}"
     )
 
 
@@ -66,5 +66,5 @@ def _event(draft: Draft, shadow: ShadowView, share: ShareView) -> EmitEvent:
         uid=share.uid,
         type="Warning",
         reason=EventReason.SHARE_EVICTED,
-        message=f"evicted: shadow pod {shadow.name} lost its cards: {how_lost(draft, shadow)}",
+        message=f"evicted: shadow pod {shadow.name} lost its cards: {loss_reason(draft, shadow)}",
     )

@@ -24,39 +24,39 @@ from mizar_core.planning.snapshot import (
 
 Part = ShareView | PendingView | NodeView | ShadowView | GPUQuota | GPUPool
 
-What = Literal["Pod", "PendingPod", "Node", "ShadowPod", "GPUQuota", "GPUPool"]
+PartKind = Literal["Pod", "PendingPod", "Node", "ShadowPod", "GPUQuota", "GPUPool"]
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Name:
+class PartName:
     """Names a part of a snapshot; a pod has one part for each resource that it asks for."""
 
-    what: What
+    what: PartKind
     key: Key
     resource: str = ""
 
 
-def parts(snapshot: Snapshot) -> Iterator[tuple[Name, Part]]:
+def parts(snapshot: Snapshot) -> Iterator[tuple[PartName, Part]]:
     """All parts; those whose absence touches the fewest others come first."""
     for share in snapshot.shares:
-        yield Name("Pod", share.key, share.resource), share
+        yield PartName("Pod", share.key, share.resource), share
     for pod in snapshot.pending:
-        yield Name("PendingPod", (pod.namespace, pod.name)), pod
+        yield PartName("PendingPod", (pod.namespace, pod.name)), pod
     for node in snapshot.nodes:
-        yield Name("Node", ("", node.name)), node
+        yield PartName("Node", ("", node.name)), node
     for shadow in snapshot.shadows:
-        yield Name("ShadowPod", shadow.key), shadow
+        yield PartName("ShadowPod", shadow.key), shadow
     for quota in snapshot.quotas:
-        yield Name("GPUQuota", quota_key(quota)), quota
+        yield PartName("GPUQuota", quota_key(quota)), quota
     for pool in snapshot.pools:
-        yield Name("GPUPool", ("", pool.metadata.name)), pool
+        yield PartName("GPUPool", ("", pool.metadata.name)), pool
 
 
-class Aside:
+class Exclusion:
     """What goes when these parts are set aside. `shadows` are the keys of those that only keep
     their place; nothing may be done with them."""
 
-    def __init__(self, snapshot: Snapshot, names: Collection[Name]) -> None:
+    def __init__(self, snapshot: Snapshot, names: Collection[PartName]) -> None:
         self._snapshot = snapshot
         self._names = frozenset(names)
         self.pools = {name.key[1] for name in names if name.what == "GPUPool"}
@@ -64,7 +64,7 @@ class Aside:
         self.quotas |= {quota_key(one) for one in snapshot.quotas if one.spec.pool in self.pools}
         self.shadows = {one.key for one in snapshot.shadows if self._goes(one)}
 
-    def rest(self) -> Snapshot:
+    def remaining(self) -> Snapshot:
         """The snapshot without them."""
         whole, tenants = self._snapshot, {namespace for namespace, _ in self.quotas}
         return replace(
@@ -72,12 +72,12 @@ class Aside:
             pools=tuple(one for one in whole.pools if one.metadata.name not in self.pools),
             quotas=tuple(one for one in whole.quotas if quota_key(one) not in self.quotas),
             shadows=tuple(
-                stand_in(one) if one.key in self.shadows else one for one in whole.shadows
+                placeholder(one) if one.key in self.shadows else one for one in whole.shadows
             ),
             shares=tuple(
                 one
                 for one in whole.shares
-                if Name("Pod", one.key, one.resource) not in self._names
+                if PartName("Pod", one.key, one.resource) not in self._names
                 # Who pays for those who wait can't be said.
                 and not (one.node is None and one.namespace in tenants)
             ),
@@ -99,11 +99,11 @@ class Aside:
             or shadow.pool in self.pools
         )
 
-    def _has(self, what: What, key: Key) -> bool:
-        return Name(what, key) in self._names
+    def _has(self, what: PartKind, key: Key) -> bool:
+        return PartName(what, key) in self._names
 
 
-def stand_in(shadow: ShadowView) -> ShadowView:
+def placeholder(shadow: ShadowView) -> ShadowView:
     """Keeps a shadow pod's place in its quota, and no more: it seems to be on its way out."""
     return ShadowView(
         namespace=shadow.namespace,

@@ -19,27 +19,27 @@ from mizar_core.planning.actions import (
     WritePoolStatus,
     WriteQuotaStatus,
 )
-from mizar_core.planning.exclusion import Aside, Name, Part, parts
+from mizar_core.planning.exclusion import Exclusion, Part, PartName, parts
 from mizar_core.planning.plan import plan
 from mizar_core.planning.snapshot import ShadowView, ShareView, Snapshot, quota_key
 
-Decide = Callable[[Snapshot, datetime], Plan]
+Planner = Callable[[Snapshot, datetime], Plan]
 
 
 @dataclass(frozen=True)
-class Around:
+class IsolatedPlan:
     """A plan, and what it leaves out: each part as it was, and how planning failed with it."""
 
     plan: Plan
-    left_out: Mapping[Name, tuple[Part, Exception]] = field(default_factory=dict)
+    left_out: Mapping[PartName, tuple[Part, Exception]] = field(default_factory=dict)
 
 
-def plan_around(
+def plan_isolated(
     snapshot: Snapshot,
     now: datetime,
-    known: Mapping[Name, tuple[Part, Exception]] | None = None,
-    decide: Decide = plan,
-) -> Generator[None, None, Around]:
+    known: Mapping[PartName, tuple[Part, Exception]] | None = None,
+    decide: Planner = plan,
+) -> Generator[None, None, IsolatedPlan]:
     """As `plan`, but what makes it fail is left out, as far as that helps. `known`: what was left
     out the last time; it is left out again for as long as it is the same.
 
@@ -62,12 +62,12 @@ def plan_around(
         if isinstance(planned, Exception):
             raise planned
     told = tuple(_tell(part, error, now) for part, error in left_out.values())
-    return Around(_with(planned, [one for one in told if one], snapshot), left_out)
+    return IsolatedPlan(_with(planned, [one for one in told if one], snapshot), left_out)
 
 
 def _unchanged(
-    known: Mapping[Name, tuple[Part, Exception]], snapshot: Snapshot
-) -> dict[Name, tuple[Part, Exception]]:
+    known: Mapping[PartName, tuple[Part, Exception]], snapshot: Snapshot
+) -> dict[PartName, tuple[Part, Exception]]:
     found = dict(parts(snapshot))
     return {name: why for name, why in known.items() if found.get(name) == why[0]}
 
@@ -75,26 +75,26 @@ def _unchanged(
 class _Search:
     """Which parts make planning fail: by halves, as one finds a word in a dictionary."""
 
-    def __init__(self, snapshot: Snapshot, now: datetime, decide: Decide) -> None:
+    def __init__(self, snapshot: Snapshot, now: datetime, decide: Planner) -> None:
         self._snapshot = snapshot
         self._now = now
         self._decide = decide
 
-    def without(self, names: Collection[Name]) -> Plan | Exception:
+    def without(self, names: Collection[PartName]) -> Plan | Exception:
         """The plan without these, or how it fails."""
         try:
             if not names:
                 return self._decide(self._snapshot, self._now)
-            aside = Aside(self._snapshot, names)
-            planned = self._decide(aside.rest(), self._now)
+            exclusion = Exclusion(self._snapshot, names)
+            planned = self._decide(exclusion.remaining(), self._now)
         except Exception as error:
             return error
-        kept = tuple(one for one in planned.actions if not _concerns(one, aside))
+        kept = tuple(one for one in planned.actions if not _concerns(one, exclusion))
         return replace(planned, actions=kept)
 
     def culprits(
-        self, suspects: Sequence[Name], aside: set[Name]
-    ) -> Generator[None, None, set[Name]]:
+        self, suspects: Sequence[PartName], exclusion: set[PartName]
+    ) -> Generator[None, None, set[PartName]]:
         """Those of the suspects that must go as well; without all of them planning succeeds."""
         if len(suspects) == 1:
             return set(suspects)
@@ -102,21 +102,21 @@ class _Search:
         first, second = suspects[:half], suspects[half:]
         for part in (first, second):
             yield
-            if isinstance(self.without(aside | set(part)), Plan):
-                return (yield from self.culprits(part, aside))
-        found = yield from self.culprits(first, aside | set(second))
+            if isinstance(self.without(exclusion | set(part)), Plan):
+                return (yield from self.culprits(part, exclusion))
+        found = yield from self.culprits(first, exclusion | set(second))
         yield
-        if isinstance(self.without(aside | found), Plan):
+        if isinstance(self.without(exclusion | found), Plan):
             return found
-        return found | (yield from self.culprits(second, aside | found))
+        return found | (yield from self.culprits(second, exclusion | found))
 
 
-def _concerns(action: Action, aside: Aside) -> bool:
+def _concerns(action: Action, exclusion: Exclusion) -> bool:
     """Whether the action is about a shadow pod that only keeps its place."""
     if isinstance(action, ShadowAction):
-        return action.shadow in aside.shadows
+        return action.shadow in exclusion.shadows
     return isinstance(action, EmitEvent) and (
-        action.kind == "ShadowPod" and action.about in aside.shadows
+        action.kind == "ShadowPod" and action.about in exclusion.shadows
     )
 
 

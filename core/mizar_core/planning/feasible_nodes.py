@@ -8,17 +8,17 @@ from dataclasses import replace
 
 from mizar_core.models import GPUPool
 from mizar_core.names import NODE_LABEL_CARD_MODEL
-from mizar_core.planning.first_fit import Suits
+from mizar_core.planning.first_fit import Accepts
 from mizar_core.planning.node_fit import (
     NO_NEEDS,
-    Apart,
+    AntiAffinity,
     Needs,
     Requirement,
     Taint,
     Term,
     Toleration,
     fits,
-    suits,
+    fits_without_taints,
 )
 from mizar_core.planning.pool_nodes import models_of
 from mizar_core.planning.snapshot import NodeView, ShadowView
@@ -27,7 +27,7 @@ NO_MODEL = ("no-card-model-of-the-pool-is-known",)
 """Affinity has no way to say "nowhere"; this says it, and the scheduler's message quotes it."""
 
 
-class Sites:
+class FeasibleNodes:
     """Answers about the nodes of a snapshot, each computed once."""
 
     def __init__(
@@ -37,10 +37,10 @@ class Sites:
         shadows: Iterable[ShadowView],
     ) -> None:
         self._pools = pools
-        self._apart = _apart(shadows)
+        self._anti_affinity = _anti_affinity(shadows)
         self._nodes = sorted(nodes, key=lambda one: one.name)
         self._of_pool: dict[str, Needs] = {}
-        self._landing: dict[tuple[str, Needs], list[NodeView]] = {}
+        self._feasible: dict[tuple[str, Needs], list[NodeView]] = {}
         self._needed: dict[tuple[str, Needs], Needs] = {}
         self._serves: dict[tuple[str, Needs, Needs], bool] = {}
 
@@ -54,59 +54,65 @@ class Sites:
         """Whether a share pod can go wherever a shadow pod with these needs may land."""
         key = pool, needs, share
         if key not in self._serves:
-            self._serves[key] = self._ask(pool, needs, share)
+            self._serves[key] = self._find_out(pool, needs, share)
         return self._serves[key]
 
-    def to(self, pool: str, needs: Needs) -> Suits:
+    def accepts(self, pool: str, needs: Needs) -> Accepts:
         """Whom a shadow pod with these needs serves."""
         return lambda share: self.serves(pool, needs, share)
 
-    def needed(self, pool: str, share: Needs) -> Needs:
+    def needs_for(self, pool: str, share: Needs) -> Needs:
         """What a shadow pod for the share pod has to ask for: no more than it takes.
 
         Where the share pod may go to all nodes of the pool, that is what the pool asks for."""
         key = pool, share
         if key not in self._needed:
             base = self._tolerant(pool, share)
-            landing = self._landing_of(pool, base)
-            free = landing and all(fits(share, one) for one in landing)
-            self._needed[key] = replace(base, apart=share.apart) if free else base.and_also(share)
+            feasible = self._feasible_for(pool, base)
+            free = feasible and all(fits(share, one) for one in feasible)
+            self._needed[key] = (
+                replace(base, anti_affinity=share.anti_affinity)
+                if free
+                else base.merged_with(share)
+            )
         return self._needed[key]
 
-    def forbidding(self, pool: str, needs: Needs) -> tuple[str, Taint] | None:
+    def forbidding_taint(self, pool: str, needs: Needs) -> tuple[str, Taint] | None:
         """A node and its taint, where taints alone keep a shadow pod with these needs from all
         nodes; None if there is a node for it, or none even without taints."""
-        if self._landing_of(pool, needs):
+        if self._feasible_for(pool, needs):
             return None
         return next(
             (
                 (one.name, taint)
                 for one in self._with_cards(pool)
-                if suits(needs, one)
+                if fits_without_taints(needs, one)
                 for taint in sorted(one.taints)
                 if not needs.tolerates(taint)
             ),
             None,
         )
 
-    def _ask(self, pool: str, needs: Needs, share: Needs) -> bool:
-        if not share.apart <= needs.apart:
+    def _find_out(self, pool: str, needs: Needs, share: Needs) -> bool:
+        if not share.anti_affinity <= needs.anti_affinity:
             return False
-        landing = self._landing_of(pool, needs)
-        if not landing:
+        feasible = self._feasible_for(pool, needs)
+        if not feasible:
             return needs.implies(share)
         # Off the nodes of those from which it is apart it will keep.
-        return all(fits(share, one) for one in landing if not self._is_apart(needs, one))
+        return all(fits(share, one) for one in feasible if not self._keeps_apart(needs, one))
 
-    def _landing_of(self, pool: str, needs: Needs) -> list[NodeView]:
+    def _feasible_for(self, pool: str, needs: Needs) -> list[NodeView]:
         resource = self._pools[pool].spec.physical_resource
-        if (resource, needs) not in self._landing:
+        if (resource, needs) not in self._feasible:
             found = [one for one in self._with_cards(pool) if fits(needs, one)]
-            self._landing[resource, needs] = found
-        return self._landing[resource, needs]
+            self._feasible[resource, needs] = found
+        return self._feasible[resource, needs]
 
-    def _is_apart(self, needs: Needs, node: NodeView) -> bool:
-        return bool(needs.apart) and not needs.apart.isdisjoint(self._apart.get(node.name, ()))
+    def _keeps_apart(self, needs: Needs, node: NodeView) -> bool:
+        return bool(needs.anti_affinity) and not needs.anti_affinity.isdisjoint(
+            self._anti_affinity.get(node.name, ())
+        )
 
     def _with_cards(self, pool: str) -> Iterator[NodeView]:
         resource = self._pools[pool].spec.physical_resource
@@ -130,12 +136,12 @@ class Sites:
         return replace(base, tolerations=frozenset(kept | keyed | exact))
 
 
-def _apart(shadows: Iterable[ShadowView]) -> dict[str, set[Apart]]:
+def _anti_affinity(shadows: Iterable[ShadowView]) -> dict[str, set[AntiAffinity]]:
     """What the shadow pods on each node keep apart from; only nodes are told apart here."""
-    found: defaultdict[str, set[Apart]] = defaultdict(set)
+    found: defaultdict[str, set[AntiAffinity]] = defaultdict(set)
     for shadow in shadows:
         if shadow.pod is not None and shadow.pod.node is not None:
-            found[shadow.pod.node] |= shadow.pod.needs.apart
+            found[shadow.pod.node] |= shadow.pod.needs.anti_affinity
     return dict(found)
 
 
@@ -168,7 +174,7 @@ def _terms(models: tuple[str, ...] | None) -> tuple[Term, ...]:
     return (Term((Requirement(NODE_LABEL_CARD_MODEL, "In", models or NO_MODEL),)),)
 
 
-def follows(needs: Needs, pool: Needs) -> bool:
+def has_models_of(needs: Needs, pool: Needs) -> bool:
     """Whether a shadow pod's needs are still those of its pool, as far as its card models go."""
     wanted = [one for term in pool.terms for one in term.labels]
     return all(one in term.labels for one in wanted for term in needs.terms or (Term(),))

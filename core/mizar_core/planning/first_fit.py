@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from mizar_core.planning.node_fit import NO_NEEDS, Needs
 
-Suits = Callable[[Needs], bool]
+Accepts = Callable[[Needs], bool]
 Kind = tuple[Needs, frozenset[str]]
 
 
@@ -19,12 +19,12 @@ class Bins:
 
     def __init__(self) -> None:
         self._free: list[int] = []
-        self._suits: list[Suits] = []
+        self._suits: list[Accepts] = []
         self._groups: list[set[str]] = []
         self._fitting: dict[Needs, list[int]] = {}
         self._first: dict[tuple[Kind, int], int] = {}
 
-    def add(self, free: int, suits: Suits, groups: Iterable[str] = ()) -> int:
+    def add(self, free: int, suits: Accepts, groups: Iterable[str] = ()) -> int:
         """A new last bin, for those whom it suits and who are of no group in it already; returns
         its number."""
         number = len(self._free)

@@ -12,23 +12,23 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.device_users import may_be_used
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.feasible_nodes import follows
-from mizar_core.planning.shadow_stage import UNPLACED, Stage
+from mizar_core.planning.feasible_nodes import has_models_of
+from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage
 from mizar_core.planning.snapshot import ShadowView
 
 
-def settle(draft: Draft) -> None:
+def advance(draft: Draft) -> None:
     """Whatever has to be done with each shadow pod whether or not there is demand."""
     for shadow, stage in list(draft.in_order()):
-        if stage in (Stage.FINISHED, Stage.LOST):
+        if stage in (ShadowStage.FINISHED, ShadowStage.LOST):
             _clean_up(draft, shadow, stage)
-        elif stage is Stage.DRAINING and shadow.held:
+        elif stage is ShadowStage.DRAINING and shadow.held:
             draft.do(CancelDrain(shadow.key))
         elif not draft.is_wanted(shadow):
             retire(draft, shadow)
-        elif stage is Stage.UNBORN and draft.refusal(shadow) is None:
-            draft.do(CreatePod(shadow.key, draft.sites.of_pool(shadow.pool)))
-        elif stage is Stage.UNBOUND and _is_outdated(draft, shadow):
+        elif stage is ShadowStage.NO_POD and draft.refusal(shadow) is None:
+            draft.do(CreatePod(shadow.key, draft.feasible_nodes.of_pool(shadow.pool)))
+        elif stage is ShadowStage.UNSCHEDULED and _is_outdated(draft, shadow):
             retire(draft, shadow)
 
 
@@ -37,7 +37,11 @@ def retire(draft: Draft, shadow: ShadowView) -> bool:
     stage = draft.stages[shadow.key]
     if stage in UNPLACED and not shadow.contested:
         draft.do(DeleteShadow(shadow.key))
-    elif stage in (Stage.STARTING, Stage.READY) and not shadow.held and not shadow.draining:
+    elif (
+        stage in (ShadowStage.STARTING, ShadowStage.READY)
+        and not shadow.held
+        and not shadow.draining
+    ):
         draft.do(Drain(shadow.key, draft.now))
     else:
         return False
@@ -47,15 +51,20 @@ def retire(draft: Draft, shadow: ShadowView) -> bool:
 def finish_drains(draft: Draft) -> None:
     """Delete what the node agent has taken out of use."""
     for shadow, stage in list(draft.in_order()):
-        if stage is Stage.DRAINING and shadow.drained and not shadow.held and not shadow.contested:
+        if (
+            stage is ShadowStage.DRAINING
+            and shadow.drained
+            and not shadow.held
+            and not shadow.contested
+        ):
             draft.do(DeleteShadow(shadow.key))
 
 
-def _clean_up(draft: Draft, shadow: ShadowView, stage: Stage) -> None:
+def _clean_up(draft: Draft, shadow: ShadowView, stage: ShadowStage) -> None:
     pod = shadow.pod
     if shadow.contested or used_by(draft, shadow) or (pod is not None and pod.deleting):
         return
-    if stage is Stage.FINISHED:
+    if stage is ShadowStage.FINISHED:
         draft.do(RemoveFinalizer(shadow.key))
     else:
         draft.do(DeleteShadow(shadow.key))
@@ -63,10 +72,10 @@ def _clean_up(draft: Draft, shadow: ShadowView, stage: Stage) -> None:
 
 def used_by(draft: Draft, shadow: ShadowView) -> str | None:
     """Who uses a shadow pod without a pod, as far as the snapshot knows; None for nobody."""
-    place = shadow.place
+    place = shadow.on_node
     if place not in draft.nodes or (shadow.drained and not shadow.held):
         return None
-    others = [one for one in draft.beside(shadow) if one.key != shadow.key]
+    others = [one for one in draft.on_same_node(shadow) if one.key != shadow.key]
     return may_be_used(shadow, others, draft.bound.get((place, shadow.resource), []))
 
 
@@ -75,4 +84,4 @@ def _is_outdated(draft: Draft, shadow: ShadowView) -> bool:
     pod = shadow.pod
     if pod is None or pod.unschedulable is None:
         return False
-    return not follows(pod.needs, draft.sites.of_pool(shadow.pool))
+    return not has_models_of(pod.needs, draft.feasible_nodes.of_pool(shadow.pool))

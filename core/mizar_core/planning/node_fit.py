@@ -65,7 +65,7 @@ class Toleration(NamedTuple):
         return bool(self.key) and self.value == taint.value
 
 
-class Apart(NamedTuple):
+class AntiAffinity(NamedTuple):
     """Pods of one sort (a digest of the selector that says which) that must not share a part of the
     cluster (a node label)."""
 
@@ -84,36 +84,38 @@ class Needs:
     selector: Pairs = frozenset()
     terms: tuple[Term, ...] = ()
     tolerations: frozenset[Toleration] = frozenset()
-    not_on: frozenset[str] = frozenset()
-    apart: frozenset[Apart] = frozenset()
+    excluded_nodes: frozenset[str] = frozenset()
+    anti_affinity: frozenset[AntiAffinity] = frozenset()
 
     @cached_property
     def order(self) -> tuple[int, str]:
         """For sorting: those who ask for the most come first."""
-        weight = len(self.selector) + len(self.not_on) + len(self.apart)
+        weight = len(self.selector) + len(self.excluded_nodes) + len(self.anti_affinity)
         weight += sum(len(one.labels) + len(one.fields) for one in self.terms)
         parts = (sorted(self.selector), self.terms, sorted(self.tolerations, key=str))
-        return -weight, repr((parts, sorted(self.not_on), sorted(self.apart))) if weight else ""
+        return -weight, repr(
+            (parts, sorted(self.excluded_nodes), sorted(self.anti_affinity))
+        ) if weight else ""
 
     def tolerates(self, taint: Taint) -> bool:
         """Whether one of the tolerations covers the taint."""
         return any(one.covers(taint) for one in self.tolerations)
 
-    def and_also(self, other: Needs) -> Needs:
+    def merged_with(self, other: Needs) -> Needs:
         """What meets both; the tolerations stay as they are."""
         return replace(
             self,
             selector=self.selector | other.selector,
-            terms=both(self.terms, other.terms),
-            not_on=self.not_on | other.not_on,
-            apart=self.apart | other.apart,
+            terms=combined_terms(self.terms, other.terms),
+            excluded_nodes=self.excluded_nodes | other.excluded_nodes,
+            anti_affinity=self.anti_affinity | other.anti_affinity,
         )
 
     def implies(self, other: Needs) -> bool:
         """Whether any node that meets this meets the other too, taints aside."""
         return (
             other.selector <= self.selector
-            and other.not_on <= self.not_on
+            and other.excluded_nodes <= self.excluded_nodes
             and (not other.terms or _implies(self.terms, other.terms))
         )
 
@@ -123,12 +125,12 @@ NO_NEEDS = Needs()
 
 def fits(needs: Needs, node: NodeView) -> bool:
     """Whether the node's labels, name and taints let the pod in."""
-    return suits(needs, node) and all(needs.tolerates(one) for one in node.taints)
+    return fits_without_taints(needs, node) and all(needs.tolerates(one) for one in node.taints)
 
 
-def suits(needs: Needs, node: NodeView) -> bool:
+def fits_without_taints(needs: Needs, node: NodeView) -> bool:
     """As `fits`, taints aside."""
-    if not needs.selector <= node.labels or node.name in needs.not_on:
+    if not needs.selector <= node.labels or node.name in needs.excluded_nodes:
         return False
     return not needs.terms or _one_is_met(needs.terms, node)
 
@@ -168,7 +170,7 @@ def _compares(one: Requirement, value: str | None) -> bool:
     return found > bound if one.operator == "Gt" else found < bound
 
 
-def both(some: tuple[Term, ...], others: tuple[Term, ...]) -> tuple[Term, ...]:
+def combined_terms(some: tuple[Term, ...], others: tuple[Term, ...]) -> tuple[Term, ...]:
     """Terms of which one is met wherever one of each is."""
     if not some or not others:
         return some or others

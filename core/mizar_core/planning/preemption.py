@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mizar_core.planning.actions import Drain
-from mizar_core.planning.demand import Outcome
+from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import Needs, fits
-from mizar_core.planning.reap import Spare, by_idleness, is_above_min, is_idle
-from mizar_core.planning.snapshot import Key, NodeView, ShadowView, Try
+from mizar_core.planning.reap import SpareDevices, by_idleness, is_above_min, is_idle
+from mizar_core.planning.snapshot import Attempt, Key, NodeView, ShadowView
 
 
 @dataclass(frozen=True)
-class Want:
+class Preemptor:
     """Somebody whom the scheduler refuses for want of `cards` cards of a physical resource."""
 
     since: datetime | None
@@ -28,10 +28,10 @@ class Want:
     needs: Needs
 
     @property
-    def room(self) -> Try:
+    def room(self) -> Attempt:
         """Making room for it: once, then not again for a while, since cards take time to come free
         and others may take them."""
-        return Try(f"room/{self.uid}", self.uid)
+        return Attempt(f"room/{self.uid}", self.uid)
 
     @property
     def order(self) -> tuple[bool, float, Key]:
@@ -44,43 +44,45 @@ def lacks_cards(message: str | None, resource: str) -> bool:
     return f"Insufficient {resource}" in (message or "")
 
 
-def give_way(draft: Draft, outcomes: dict[str, Outcome], spare: Spare) -> None:
+def preempt_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareDevices) -> None:
     """Drain what is idle where somebody else needs the cards."""
-    wants = [one for one in _wants(draft, outcomes) if one.room.what not in draft.tried]
-    idle = {resource: _idle(draft, resource) for resource in {one.resource for one in wants}}
-    for want in sorted(wants, key=lambda one: one.order):
-        victims = _victims(draft, want, idle[want.resource], spare)
+    preemptors = [
+        one for one in _preemptors(draft, outcomes) if one.room.what not in draft.attempted
+    ]
+    idle = {resource: _idle(draft, resource) for resource in {one.resource for one in preemptors}}
+    for preemptor in sorted(preemptors, key=lambda one: one.order):
+        victims = _victims(draft, preemptor, idle[preemptor.resource], spare)
         for shadow in victims:
             spare.take(shadow)
             draft.do(Drain(shadow.key, draft.now, why="its cards go to a pod that waits for them"))
         if victims:
-            draft.attempt(want.room)
+            draft.record_attempt(preemptor.room)
 
 
-def _wants(draft: Draft, outcomes: dict[str, Outcome]) -> Iterator[Want]:
+def _preemptors(draft: Draft, outcomes: dict[str, DemandOutcome]) -> Iterator[Preemptor]:
     known = {pool.spec.physical_resource for pool in draft.pools.values()}
     for pod in draft.pending:
         for resource, cards in pod.cards:
             if resource in known and pod.pool not in draft.pools:
-                yield Want(pod.created, pod.key, pod.uid, resource, cards, pod.needs)
+                yield Preemptor(pod.created, pod.key, pod.uid, resource, cards, pod.needs)
     for outcome in outcomes.values():
         for key in outcome.placement.relied_on:
             shadow = draft.shadows[key]
             resource = draft.pools[shadow.pool].spec.physical_resource
             if lacks_cards(shadow.unschedulable, resource) and shadow.pod is not None:
-                yield Want(None, key, shadow.uid, resource, shadow.cards, shadow.pod.needs)
+                yield Preemptor(None, key, shadow.uid, resource, shadow.cards, shadow.pod.needs)
 
 
 def _victims(
-    draft: Draft, want: Want, idle: dict[str, list[ShadowView]], spare: Spare
+    draft: Draft, preemptor: Preemptor, idle: dict[str, list[ShadowView]], spare: SpareDevices
 ) -> list[ShadowView]:
     """The fewest cards' worth of idle shadow pods on one node that make room enough."""
-    held, best = draft.cards_held() if want.cards > 1 and idle else {}, list[ShadowView]()
+    held, best = draft.cards_held() if preemptor.cards > 1 and idle else {}, list[ShadowView]()
     for name, shadows in idle.items():
         node = draft.nodes[name]
-        if not fits(want.needs, node):
+        if not fits(preemptor.needs, node):
             continue
-        lacking = want.cards - _free(draft, node, want.resource, held.get(name, 0))
+        lacking = preemptor.cards - _free(draft, node, preemptor.resource, held.get(name, 0))
         found = _enough(draft, shadows, lacking, spare)
         if found and (not best or _cards(found) < _cards(best)):
             best = found
@@ -104,7 +106,7 @@ def _idle(draft: Draft, resource: str) -> dict[str, list[ShadowView]]:
     """Shadow pods that nobody uses, the longest idle first, by available nodes in order of name."""
     found: dict[str, list[ShadowView]] = {}
     for shadow in by_idleness(draft, draft.shadows.values()):
-        node = draft.nodes.get(shadow.place or "")
+        node = draft.nodes.get(shadow.on_node or "")
         if node is None or not node.available or not is_idle(draft, shadow):
             continue
         if draft.pools[shadow.pool].spec.physical_resource == resource:
@@ -113,7 +115,7 @@ def _idle(draft: Draft, resource: str) -> dict[str, list[ShadowView]]:
 
 
 def _enough(
-    draft: Draft, shadows: Iterable[ShadowView], lacking: int, spare: Spare
+    draft: Draft, shadows: Iterable[ShadowView], lacking: int, spare: SpareDevices
 ) -> list[ShadowView]:
     """Those of the shadow pods that can be spared, until they have the cards; none if they never
     do."""

@@ -36,8 +36,10 @@ def apply_plan(snapshot: Snapshot, plan: Plan) -> Snapshot:
         after = project(shadows.pop(action.shadow, None), action)
         if after is not None:
             shadows[after.key] = after
-    tried = snapshot.tried | {one.what for one in plan.tries}
-    return _apply_others(replace(snapshot, shadows=tuple(shadows.values()), tried=tried), others)
+    attempted = snapshot.attempted | {one.what for one in plan.attempts}
+    return _apply_others(
+        replace(snapshot, shadows=tuple(shadows.values()), attempted=attempted), others
+    )
 
 
 def project(shadow: ShadowView | None, action: ShadowAction) -> ShadowView | None:

@@ -10,13 +10,13 @@ from mizar_core.errors import NameRefused
 from mizar_core.models import GPUPool, GPUPoolSpec, GPUQuota, Profile, ProfileQuota
 from mizar_core.names import resource_name, tenant_resource_name
 from mizar_core.planning.node_fit import Pairs
-from mizar_core.planning.shadow_stage import Stage
+from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import Key, ShadowView, quota_key
 from mizar_core.quantities import counted
 
 
 @dataclass(frozen=True)
-class Offer:
+class Entitlement:
     """A quota's right to shadow pods of one profile of its pool."""
 
     quota: GPUQuota
@@ -41,25 +41,25 @@ class Offer:
         return frozenset(self.pool.spec.node_selector.items())
 
 
-class Offers:
+class Entitlements:
     """All offers, found by quota and profile, or by who asks for what."""
 
     def __init__(self, pools: Iterable[GPUPool], quotas: Iterable[GPUQuota]) -> None:
-        self._by_quota: dict[tuple[Key, int], Offer] = {}
-        self._by_demand: defaultdict[tuple[str, str], list[Offer]] = defaultdict(list)
+        self._by_quota: dict[tuple[Key, int], Entitlement] = {}
+        self._by_demand: defaultdict[tuple[str, str], list[Entitlement]] = defaultdict(list)
         known = {pool.metadata.name: pool for pool in pools}
         for quota in sorted(quotas, key=quota_key):
             if (pool := known.get(quota.spec.pool)) is not None:
                 self._add_all(quota, pool)
 
-    def __iter__(self) -> Iterator[Offer]:
+    def __iter__(self) -> Iterator[Entitlement]:
         return iter(self._by_quota.values())
 
-    def of(self, quota: Key, devices: int) -> Offer | None:
+    def of(self, quota: Key, devices: int) -> Entitlement | None:
         """The quota's offer of that profile."""
         return self._by_quota.get((quota, devices))
 
-    def to(self, namespace: str, resource: str) -> list[Offer]:
+    def to(self, namespace: str, resource: str) -> list[Entitlement]:
         """Who may pay for the resource when a pod of the namespace asks for it, in order."""
         return self._by_demand.get((namespace, resource), [])
 
@@ -69,9 +69,9 @@ class Offers:
             resource = resource_of(pool.spec, quota.metadata.namespace or "", limits.devices)
             if profile is None or resource is None:
                 continue
-            offer = Offer(quota, pool, profile, limits, resource)
-            self._by_quota[offer.key, limits.devices] = offer
-            self._by_demand[offer.key[0], resource].append(offer)
+            entitlement = Entitlement(quota, pool, profile, limits, resource)
+            self._by_quota[entitlement.key, limits.devices] = entitlement
+            self._by_demand[entitlement.key[0], resource].append(entitlement)
 
 
 def resource_of(pool: GPUPoolSpec, namespace: str, devices: int) -> str | None:
@@ -84,16 +84,16 @@ def resource_of(pool: GPUPoolSpec, namespace: str, devices: int) -> str | None:
         return None
 
 
-class Tally:
+class ShadowCount:
     """Shadow pods per (quota, profile), and cards per quota."""
 
     def __init__(self) -> None:
         self.shadows: Counter[tuple[Key, int]] = Counter()
         self.cards: Counter[Key] = Counter()
 
-    def copy(self) -> Tally:
+    def copy(self) -> ShadowCount:
         """One that counts on by itself."""
-        made = Tally()
+        made = ShadowCount()
         made.shadows, made.cards = self.shadows.copy(), self.cards.copy()
         return made
 
@@ -106,24 +106,27 @@ class Tally:
         self.shadows[quota, devices] += by
         self.cards[quota] += by * cards
 
-    def is_full(self, offer: Offer) -> bool:
+    def has_all_shadows(self, entitlement: Entitlement) -> bool:
         """Whether there are as many of the profile as the quota allows, whatever its cards."""
-        return self.shadows[offer.shape] >= offer.limits.max
+        return self.shadows[entitlement.shape] >= entitlement.limits.max
 
-    def refusal(self, offer: Offer) -> str | None:
+    def limit_reached(self, entitlement: Entitlement) -> str | None:
         """Why the quota does not allow one more of these; None if it does."""
-        limits, ceiling = offer.limits, offer.quota.spec.max_cards
-        if self.is_full(offer):
+        limits, ceiling = entitlement.limits, entitlement.quota.spec.max_cards
+        if self.has_all_shadows(entitlement):
             return (
-                f"quota {offer.key[1]} allows {counted(limits.max, 'shadow pod')} of profile "
+                f"quota {entitlement.key[1]} allows {counted(limits.max, 'shadow pod')} of profile "
                 f"{limits.devices}"
             )
-        if ceiling is not None and self.cards[offer.key] + offer.profile.cards > ceiling:
-            return f"quota {offer.key[1]} allows {counted(ceiling, 'card')}"
+        if (
+            ceiling is not None
+            and self.cards[entitlement.key] + entitlement.profile.cards > ceiling
+        ):
+            return f"quota {entitlement.key[1]} allows {counted(ceiling, 'card')}"
         return None
 
 
-class Usage:
+class QuotaUsage:
     """`existing` counts every shadow pod there is; `live` those that are to stay.
 
     New ones must fit beside all that exist. A drain may be cancelled, and `min` is met, by what
@@ -131,12 +134,12 @@ class Usage:
     """
 
     def __init__(self) -> None:
-        self.existing = Tally()
-        self.live = Tally()
+        self.existing = ShadowCount()
+        self.live = ShadowCount()
 
-    def add(self, shadow: ShadowView, stage: Stage, *, live: bool, by: int = 1) -> None:
+    def add(self, shadow: ShadowView, stage: ShadowStage, *, live: bool, by: int = 1) -> None:
         """Count a shadow pod in or out."""
-        if stage is not Stage.GONE:
+        if stage is not ShadowStage.GONE:
             self.existing.add(shadow, by)
         if live:
             self.live.add(shadow, by)

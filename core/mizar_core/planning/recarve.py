@@ -63,7 +63,7 @@ class _Carves:
         return self._others[alike]
 
     def _wanted(self, present: str, shadow: ShadowView) -> Carve | None:
-        pool, quota = self._draft.pools[shadow.pool], self._draft.standing[shadow.quota_key]
+        pool, quota = self._draft.pools[shadow.pool], self._draft.active_quotas[shadow.quota_key]
         wanted = carve_of(shadow, pool, quota)
         return None if wanted == self._parsed(present) else wanted
 

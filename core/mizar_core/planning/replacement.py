@@ -10,41 +10,43 @@ from collections.abc import Iterable
 from mizar_core.names import EventReason
 from mizar_core.planning.actions import Drain
 from mizar_core.planning.creation import Denial
-from mizar_core.planning.demand import Outcome
+from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.first_fit import Bins
 from mizar_core.planning.node_fit import fits
-from mizar_core.planning.quotas import Offer
-from mizar_core.planning.reap import Spare, by_idleness, is_above_min, is_idle
-from mizar_core.planning.scheduling import Spot
-from mizar_core.planning.shadow_stage import Stage
-from mizar_core.planning.snapshot import ShadowView, ShareView, Try
+from mizar_core.planning.quotas import Entitlement
+from mizar_core.planning.reap import SpareDevices, by_idleness, is_above_min, is_idle
+from mizar_core.planning.scheduling import Availability
+from mizar_core.planning.shadow_stage import ShadowStage
+from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
 
 
-def replace_idle(draft: Draft, outcomes: dict[str, Outcome], spare: Spare) -> None:
+def replace_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareDevices) -> None:
     """Drain what keeps a quota from paying for a shadow pod that somebody waits for."""
-    replacing = _Replacing(draft, spare)
+    replacements = _Replacements(draft, spare)
     for outcome in outcomes.values():
         coming, kept = Bins(), _kept_in_vain(outcome)
         for share in outcome.waiting:
             denied = outcome.denials.get(share.uid)
-            if denied is None or denied.offer is None:
+            if denied is None or denied.entitlement is None:
                 continue
-            place = outcome.placement.places[share.uid]
-            pot = share.resource, place.node or ""
-            spare.add(pot, kept[place.node])
-            attempt = _attempt(share, place.spot)
-            if _fits(coming, share) or replacing.make_room(share, denied.offer, coming, attempt):
-                outcome.denials[share.uid] = _told(denied.offer)
-            spare.add(pot, -kept[place.node])
+            assignment = outcome.placement.assignments[share.uid]
+            where = share.resource, assignment.node or ""
+            spare.add(where, kept[assignment.node])
+            attempt = _attempt(share, assignment.availability)
+            if _fits(coming, share) or replacements.make_room(
+                share, denied.entitlement, coming, attempt
+            ):
+                outcome.denials[share.uid] = _replacement_denial(denied.entitlement)
+            spare.add(where, -kept[assignment.node])
 
 
-def _kept_in_vain(outcome: Outcome) -> Counter[str | None]:
+def _kept_in_vain(outcome: DemandOutcome) -> Counter[str | None]:
     """Devices per node that are kept for pods that the scheduler refuses that node: theirs to
     give."""
     kept = Counter[str | None]()
     for share in outcome.waiting:
-        if node := outcome.placement.places[share.uid].node:
+        if node := outcome.placement.assignments[share.uid].node:
             kept[node] += share.count
     return kept
 
@@ -53,42 +55,44 @@ def _fits(coming: Bins, share: ShareView) -> bool:
     return coming.put(share.count, share.needs, share.groups) is not None
 
 
-def _attempt(share: ShareView, spot: Spot) -> Try:
+def _attempt(share: ShareView, availability: Availability) -> Attempt:
     """Where the scheduler refuses a node nobody knows whether another will do, so one at a time is
     replaced for an owner."""
-    who = share.owner if spot is Spot.PASSED and share.owner else share.uid
-    return Try(f"replace/{who}", share.uid)
+    who = share.owner if availability is Availability.REFUSED and share.owner else share.uid
+    return Attempt(f"replace/{who}", share.uid)
 
 
-def _told(offer: Offer) -> Denial:
+def _replacement_denial(entitlement: Entitlement) -> Denial:
     return Denial(
         EventReason.WAITING_FOR_SHADOW,
-        f"a shadow pod of quota {offer.key[1]} that it cannot use gives way to one for it",
+        f"a shadow pod of quota {entitlement.key[1]} that it cannot use gives way to one for it",
     )
 
 
-class _Replacing:
+class _Replacements:
     """`left`: what quotas pay for once what is drained is gone and what replaces it is there."""
 
-    def __init__(self, draft: Draft, spare: Spare) -> None:
+    def __init__(self, draft: Draft, spare: SpareDevices) -> None:
         self._draft = draft
         self._spare = spare
         self._cards: dict[str, Bins] = {}
         self._left = draft.usage.live.copy()
 
-    def make_room(self, share: ShareView, offer: Offer, coming: Bins, attempt: Try) -> bool:
+    def make_room(
+        self, share: ShareView, entitlement: Entitlement, coming: Bins, attempt: Attempt
+    ) -> bool:
         """Whether the quota has, or will have, room for a shadow pod for the share pod."""
         draft = self._draft
-        if self._left.refusal(offer) is not None:
-            victims = self._victims(offer) if attempt.what not in draft.tried else []
-            if not victims or not self._has_cards(share, offer):
+        if self._left.limit_reached(entitlement) is not None:
+            victims = self._victims(entitlement) if attempt.what not in draft.attempted else []
+            if not victims or not self._has_cards(share, entitlement):
                 return False
-            draft.attempt(attempt)
+            draft.record_attempt(attempt)
             self._drain(victims)
-        self._left.count(offer.key, offer.profile.devices, offer.profile.cards)
-        pool = offer.pool.metadata.name
-        needs = draft.sites.needed(pool, share.needs)
-        coming.add(offer.profile.devices, draft.sites.to(pool, needs))
+        self._left.count(entitlement.key, entitlement.profile.devices, entitlement.profile.cards)
+        pool = entitlement.pool.metadata.name
+        needs = draft.feasible_nodes.needs_for(pool, share.needs)
+        coming.add(entitlement.profile.devices, draft.feasible_nodes.accepts(pool, needs))
         return _fits(coming, share)
 
     def _drain(self, victims: Iterable[ShadowView]) -> None:
@@ -98,36 +102,38 @@ class _Replacing:
             why = "it gives way to one that a pod waits for"
             self._draft.do(Drain(shadow.key, self._draft.now, why))
 
-    def _victims(self, offer: Offer) -> list[ShadowView]:
+    def _victims(self, entitlement: Entitlement) -> list[ShadowView]:
         """Idle shadow pods of the quota without which it allows one more of the offer's; none if
         there are not enough. The offer's minimum is kept by what replaces them."""
         draft, left, chosen = self._draft, self._left.copy(), list[ShadowView]()
-        for shadow in by_idleness(draft, draft.of_quota(offer.key)):
-            if left.refusal(offer) is None:
+        for shadow in by_idleness(draft, draft.of_quota(entitlement.key)):
+            if left.limit_reached(entitlement) is None:
                 break
-            helps = shadow.devices == offer.profile.devices or (
-                not left.is_full(offer) and is_above_min(draft, shadow, beside=chosen)
+            helps = shadow.devices == entitlement.profile.devices or (
+                not left.has_all_shadows(entitlement) and is_above_min(draft, shadow, beside=chosen)
             )
             if helps and is_idle(draft, shadow) and self._spare.has(shadow, beside=chosen):
                 left.add(shadow, by=-1)
                 chosen.append(shadow)
-        return chosen if left.refusal(offer) is None else []
+        return chosen if left.limit_reached(entitlement) is None else []
 
-    def _has_cards(self, share: ShareView, offer: Offer) -> bool:
+    def _has_cards(self, share: ShareView, entitlement: Entitlement) -> bool:
         """Whether a node for the share pod has cards, or will once idle shadow pods give way."""
-        resource = offer.pool.spec.physical_resource
+        resource = entitlement.pool.spec.physical_resource
         if resource not in self._cards:
             self._cards[resource] = _cards(self._draft, resource)
-        needs = self._draft.sites.needed(offer.pool.metadata.name, share.needs)
-        return self._cards[resource].put(offer.profile.cards, needs) is not None
+        needs = self._draft.feasible_nodes.needs_for(entitlement.pool.metadata.name, share.needs)
+        return self._cards[resource].put(entitlement.profile.cards, needs) is not None
 
 
 def _cards(draft: Draft, resource: str) -> Bins:
     """The cards of each node that nobody uses, as far as is known."""
     used, bins = Counter[str](), Bins()
     for key, shadow in draft.shadows.items():
-        if draft.stages[key] not in (Stage.LOST, Stage.DRAINING) and not is_idle(draft, shadow):
-            used[shadow.place or ""] += shadow.cards
+        if draft.stages[key] not in (ShadowStage.LOST, ShadowStage.DRAINING) and not is_idle(
+            draft, shadow
+        ):
+            used[shadow.on_node or ""] += shadow.cards
     for node in draft.nodes.values():
         if node.available and resource in node.cards:
             others = draft.taken.get((resource, node.name), 0)

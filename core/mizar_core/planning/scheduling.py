@@ -10,38 +10,38 @@ from enum import Enum, auto
 
 from mizar_core.names import parse_resource, tenant_of
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.first_fit import Bins, Suits
+from mizar_core.planning.first_fit import Accepts, Bins
 from mizar_core.planning.node_fit import fits
-from mizar_core.planning.shadow_stage import UNPLACED, Stage
+from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
 
-class Spot(Enum):
+class Availability(Enum):
     """Where a waiting share pod finds its devices."""
 
-    NOW = auto()
+    FREE = auto()
     """They are free on a node."""
     COMING = auto()
     """They are on their way."""
-    STUCK = auto()
+    BLOCKED = auto()
     """They would be, if the API server let the shadow pod in and the scheduler found cards."""
-    PASSED = auto()
+    REFUSED = auto()
     """They are free, on nodes that the scheduler refuses it."""
-    NOWHERE = auto()
+    NONE = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Assignment:
     """A spot, the shadow pod it depends on where that has no node yet, and the node that the
     scheduler refuses."""
 
-    spot: Spot
+    availability: Availability
     shadow: Key | None = None
     node: str | None = None
 
 
 @dataclass(slots=True)
-class Room:
+class NodeDevices:
     """Devices of one node: offered now, offered soon as well, and asked for by bound pods."""
 
     offered: int = 0
@@ -64,8 +64,8 @@ class Placement:
     """Who finds room where. `pot`: what there is. `left_now`, `left_soon`: devices that nobody
     needs, per node."""
 
-    pot: dict[str, Room] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
+    devices: dict[str, NodeDevices] = field(default_factory=dict)
+    assignments: dict[str, Assignment] = field(default_factory=dict)
     left_now: Counter[str] = field(default_factory=Counter)
     left_soon: Counter[str] = field(default_factory=Counter)
     relied_on: set[Key] = field(default_factory=set)
@@ -84,45 +84,45 @@ def is_admitted(draft: Draft, share: ShareView) -> bool:
     return False
 
 
-def rooms(draft: Draft, resource: str) -> dict[str, Room]:
+def device_pool(draft: Draft, resource: str) -> dict[str, NodeDevices]:
     """The devices of the pot on each node that the scheduler may use, by the node's name."""
-    found: dict[str, Room] = {}
+    found: dict[str, NodeDevices] = {}
     for shadow in draft.of_resource(resource):
-        node = draft.nodes.get(shadow.place or "")
+        node = draft.nodes.get(shadow.on_node or "")
         if node is None or not node.available:
             continue
         stage = draft.stages[shadow.key]
-        if stage is Stage.READY:
-            found.setdefault(node.name, Room()).offered += shadow.healthy
-        elif stage is Stage.STARTING:
-            found.setdefault(node.name, Room()).coming += shadow.devices
+        if stage is ShadowStage.READY:
+            found.setdefault(node.name, NodeDevices()).offered += shadow.healthy
+        elif stage is ShadowStage.STARTING:
+            found.setdefault(node.name, NodeDevices()).coming += shadow.devices
     for name, room in found.items():
         room.bound = sum(one.count for one in draft.bound.get((name, resource), []))
     return {name: found[name] for name in sorted(found)}
 
 
-def place(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> Placement:
+def schedule(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> Placement:
     """Simulate the scheduler: free devices first, then those on their way, then those stuck.
 
     A pod's devices must all be on one node. Whoever finds none keeps a place on a node that the
     scheduler refuses it, should it think better of it.
     """
-    pot = rooms(draft, resource)
-    placement = Placement(pot)
-    bins, names = Bins(), list(pot)
+    devices = device_pool(draft, resource)
+    placement = Placement(devices)
+    bins, names = Bins(), list(devices)
     for name in names:
-        bins.add(pot[name].free, _to_node(draft, name), draft.groups(name, resource))
+        bins.add(devices[name].free, _to_node(draft, name), draft.groups(name, resource))
     rest = _onto_free(bins, list(waiting), placement)
-    rest = _onto_coming(draft, resource, (bins, pot), rest, placement)
-    rest = _onto_stuck(draft, resource, rest, placement)
+    rest = _onto_coming(draft, resource, (bins, devices), rest, placement)
+    rest = _onto_blocked(draft, resource, rest, placement)
     for share in rest:
-        placement.places[share.uid] = _onto_passed(bins, names, share)
+        placement.assignments[share.uid] = _onto_refused(bins, names, share)
     for number, name in enumerate(names):
         placement.left_now[name] = bins.left(number)
     return placement
 
 
-def _to_node(draft: Draft, name: str) -> Suits:
+def _to_node(draft: Draft, name: str) -> Accepts:
     node = draft.nodes[name]
     return lambda needs: fits(needs, node)
 
@@ -133,41 +133,45 @@ def _onto_free(bins: Bins, waiting: list[ShareView], placement: Placement) -> li
         if bins.put(share.count, share.needs, share.groups) is None:
             rest.append(share)
         else:
-            placement.places[share.uid] = Place(Spot.NOW)
+            placement.assignments[share.uid] = Assignment(Availability.FREE)
     return rest
 
 
-def _onto_passed(bins: Bins, names: list[str], share: ShareView) -> Place:
-    if not share.needs.not_on:
-        return Place(Spot.NOWHERE)
-    anywhere = replace(share.needs, not_on=frozenset())
+def _onto_refused(bins: Bins, names: list[str], share: ShareView) -> Assignment:
+    if not share.needs.excluded_nodes:
+        return Assignment(Availability.NONE)
+    anywhere = replace(share.needs, excluded_nodes=frozenset())
     number = bins.put(share.count, anywhere, share.groups)
-    return Place(Spot.NOWHERE) if number is None else Place(Spot.PASSED, node=names[number])
+    return (
+        Assignment(Availability.NONE)
+        if number is None
+        else Assignment(Availability.REFUSED, node=names[number])
+    )
 
 
 def _onto_coming(
     draft: Draft,
     resource: str,
-    free: tuple[Bins, dict[str, Room]],
+    free: tuple[Bins, dict[str, NodeDevices]],
     waiting: list[ShareView],
     placement: Placement,
 ) -> list[ShareView]:
-    bins, (before, pot) = Bins(), free
-    for number, (name, room) in enumerate(pot.items()):
+    bins, (before, devices) = Bins(), free
+    for number, (name, room) in enumerate(devices.items()):
         left = max(0, room.soon - (room.free - before.left(number)))
         bins.add(left, _to_node(draft, name), before.groups(number))
-    shadows = _unplaced(draft, resource, stuck=False)
-    rest = _onto_shadows(draft, bins, shadows, waiting, placement, Spot.COMING)
-    for number, name in enumerate(pot):
+    shadows = _unplaced(draft, resource, blocked=False)
+    rest = _onto_shadows(draft, bins, shadows, waiting, placement, Availability.COMING)
+    for number, name in enumerate(devices):
         placement.left_soon[name] = bins.left(number)
     return rest
 
 
-def _onto_stuck(
+def _onto_blocked(
     draft: Draft, resource: str, waiting: list[ShareView], placement: Placement
 ) -> list[ShareView]:
-    shadows = _unplaced(draft, resource, stuck=True)
-    return _onto_shadows(draft, Bins(), shadows, waiting, placement, Spot.STUCK)
+    shadows = _unplaced(draft, resource, blocked=True)
+    return _onto_shadows(draft, Bins(), shadows, waiting, placement, Availability.BLOCKED)
 
 
 def _onto_shadows(
@@ -176,12 +180,14 @@ def _onto_shadows(
     shadows: list[ShadowView],
     waiting: list[ShareView],
     placement: Placement,
-    spot: Spot,
+    availability: Availability,
 ) -> list[ShareView]:
     owners: dict[int, Key] = {}
     for shadow in shadows:
-        needs = shadow.pod.needs if shadow.pod else draft.sites.of_pool(shadow.pool)
-        owners[bins.add(shadow.devices, draft.sites.to(shadow.pool, needs))] = shadow.key
+        needs = shadow.pod.needs if shadow.pod else draft.feasible_nodes.of_pool(shadow.pool)
+        owners[bins.add(shadow.devices, draft.feasible_nodes.accepts(shadow.pool, needs))] = (
+            shadow.key
+        )
     rest = []
     for share in waiting:
         number = bins.put(share.count, share.needs, share.groups)
@@ -189,13 +195,13 @@ def _onto_shadows(
             rest.append(share)
             continue
         owner = owners.get(number)
-        placement.places[share.uid] = Place(spot, owner)
+        placement.assignments[share.uid] = Assignment(availability, owner)
         if owner is not None:
             placement.relied_on.add(owner)
     return rest
 
 
-def _unplaced(draft: Draft, resource: str, *, stuck: bool) -> list[ShadowView]:
+def _unplaced(draft: Draft, resource: str, *, blocked: bool) -> list[ShadowView]:
     """Shadow pods without a node, those that something keeps from one or the others, oldest
     first."""
     found = [
@@ -203,7 +209,7 @@ def _unplaced(draft: Draft, resource: str, *, stuck: bool) -> list[ShadowView]:
         for one in draft.of_resource(resource)
         if draft.stages[one.key] in UNPLACED
         and draft.is_wanted(one)
-        and (draft.obstacle(one) is not None) == stuck
+        and (draft.blocked_by(one) is not None) == blocked
     ]
     return sorted(found, key=lambda one: (one.quota_key, one.sequence, one.name))
 

@@ -13,12 +13,12 @@ AGENT_SILENT_AFTER = timedelta(seconds=60)
 """A node agent answers within a second or two; after this long it is not there."""
 
 
-class Stage(Enum):
+class ShadowStage(Enum):
     """From the first to the last."""
 
-    UNBORN = auto()
+    NO_POD = auto()
     """The ShadowPod is there, its pod not yet."""
-    UNBOUND = auto()
+    UNSCHEDULED = auto()
     """The pod waits for the scheduler."""
     STARTING = auto()
     """The pod has a node; the node agent does not offer its devices (any more)."""
@@ -36,27 +36,27 @@ class Stage(Enum):
     """Nothing of ours keeps the ShadowPod any more."""
 
 
-ON_ITS_WAY = frozenset({Stage.UNBORN, Stage.UNBOUND, Stage.STARTING})
-LIVE = ON_ITS_WAY | {Stage.READY}
-UNPLACED = frozenset({Stage.UNBORN, Stage.UNBOUND})
+ON_ITS_WAY = frozenset({ShadowStage.NO_POD, ShadowStage.UNSCHEDULED, ShadowStage.STARTING})
+LIVE = ON_ITS_WAY | {ShadowStage.READY}
+UNPLACED = frozenset({ShadowStage.NO_POD, ShadowStage.UNSCHEDULED})
 
 
-def stage_of(shadow: ShadowView, nodes: Container[str]) -> Stage:
+def stage_of(shadow: ShadowView, nodes: Container[str]) -> ShadowStage:
     """The stage; `nodes` are the names of those that exist."""
     if shadow.pod is None:
         return _without_pod(shadow)
     if shadow.pod.deleting and shadow.deleting:
-        return Stage.LEAVING
+        return ShadowStage.LEAVING
     if _lost(shadow, nodes):
-        return Stage.LOST
-    return _alive(shadow)
+        return ShadowStage.LOST
+    return _with_pod(shadow)
 
 
-def _without_pod(shadow: ShadowView) -> Stage:
+def _without_pod(shadow: ShadowView) -> ShadowStage:
     if shadow.deleting:
-        return Stage.FINISHED if shadow.finalizer else Stage.GONE
+        return ShadowStage.FINISHED if shadow.finalizer else ShadowStage.GONE
     # A phase or a node is only ever written once there was a pod.
-    return Stage.UNBORN if shadow.phase is None and shadow.node is None else Stage.LOST
+    return ShadowStage.NO_POD if shadow.phase is None and shadow.node is None else ShadowStage.LOST
 
 
 def _lost(shadow: ShadowView, nodes: Container[str]) -> bool:
@@ -67,34 +67,39 @@ def _lost(shadow: ShadowView, nodes: Container[str]) -> bool:
     )
 
 
-def _alive(shadow: ShadowView) -> Stage:
+def _with_pod(shadow: ShadowView) -> ShadowStage:
     pod = shadow.pod
     assert pod is not None
     if pod.node is None:
-        return Stage.UNBOUND
+        return ShadowStage.UNSCHEDULED
     if pod.drain_asked is not None:
-        return Stage.DRAINING
+        return ShadowStage.DRAINING
     # After a cancelled drain the devices come back when the node agent has seen it.
-    return Stage.READY if shadow.ready and not shadow.draining else Stage.STARTING
+    return ShadowStage.READY if shadow.ready and not shadow.draining else ShadowStage.STARTING
 
 
-def phase_of(shadow: ShadowView, stage: Stage) -> Phase:
+def phase_of(shadow: ShadowView, stage: ShadowStage) -> Phase:
     """The phase that people see."""
     # While the pod goes, its containers end: that alone is no loss.
-    if stage is Stage.LOST or (stage is Stage.LEAVING and shadow.phase == "Lost"):
+    if stage is ShadowStage.LOST or (stage is ShadowStage.LEAVING and shadow.phase == "Lost"):
         return "Lost"
-    if shadow.deleting or stage in (Stage.DRAINING, Stage.LEAVING, Stage.FINISHED, Stage.GONE):
+    if shadow.deleting or stage in (
+        ShadowStage.DRAINING,
+        ShadowStage.LEAVING,
+        ShadowStage.FINISHED,
+        ShadowStage.GONE,
+    ):
         return "Draining"
-    return "Ready" if stage is Stage.READY else "Pending"
+    return "Ready" if stage is ShadowStage.READY else "Pending"
 
 
-def is_silent(shadow: ShadowView, now: datetime) -> bool:
+def is_agent_silent(shadow: ShadowView, now: datetime) -> bool:
     """Whether the node agent should have offered the devices long ago."""
-    until = patient_until(shadow)
+    until = agent_expected_by(shadow)
     return until is not None and until <= now
 
 
-def patient_until(shadow: ShadowView) -> datetime | None:
+def agent_expected_by(shadow: ShadowView) -> datetime | None:
     """When the node agent is silent for too long; None while nothing is expected of it."""
     pod = shadow.pod
     if pod is None or pod.bound_at is None or shadow.ready or shadow.draining:
@@ -102,9 +107,9 @@ def patient_until(shadow: ShadowView) -> datetime | None:
     return max(pod.bound_at, shadow.heard_at or pod.bound_at) + AGENT_SILENT_AFTER
 
 
-def silence(shadow: ShadowView) -> str:
+def agent_silence(shadow: ShadowView) -> str:
     """What to look at when the node agent does not answer."""
     return (
-        f"shadow pod {shadow.name} is on node {shadow.place} and its devices are not offered: "
+        f"shadow pod {shadow.name} is on node {shadow.on_node} and its devices are not offered: "
         "does mizar-nodeagent run there, and does the pod's container?"
     )

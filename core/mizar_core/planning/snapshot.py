@@ -106,7 +106,7 @@ class ShadowView:
         return self.in_use or bool(self.holders)
 
     @property
-    def place(self) -> str | None:
+    def on_node(self) -> str | None:
         """The node that it is on."""
         return (self.pod.node if self.pod else None) or self.node
 
@@ -152,9 +152,9 @@ class ShareView:
     @property
     def groups(self) -> frozenset[str]:
         """Names of the sets of pods, itself among them, of which no two may be on one node."""
-        if not self.needs.apart:
+        if not self.needs.anti_affinity:
             return frozenset()
-        found = (one.digest for one in self.needs.apart if one.topology == HOSTNAME)
+        found = (one.digest for one in self.needs.anti_affinity if one.topology == HOSTNAME)
         return frozenset(f"{self.namespace}/{digest}" for digest in found)
 
     @property
@@ -217,7 +217,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class Attempt:
     """Something that was done on a guess. `about`: the UID of whom it is to help; while that one
     still waits, the same is not done again soon."""
 
@@ -246,7 +246,7 @@ class Snapshot:
     missing_classes: frozenset[str] = frozenset()
     refused: tuple[Refused, ...] = ()
     free_since: Mapping[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)
-    tried: frozenset[str] = frozenset()
+    attempted: frozenset[str] = frozenset()
     pending: tuple[PendingView, ...] = ()
     taken: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unanswered: frozenset[tuple[Key, int, int]] = frozenset()

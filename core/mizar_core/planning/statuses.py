@@ -26,15 +26,21 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
     WriteShadowStatus,
 )
-from mizar_core.planning.conditions import Waiter, exhausted, pool_ready, satisfied, waiters
-from mizar_core.planning.creation import refused_sentence
-from mizar_core.planning.demand import Outcome
+from mizar_core.planning.conditions import (
+    WaitingPod,
+    exhausted,
+    pool_ready,
+    satisfied,
+    waiting_pods,
+)
+from mizar_core.planning.creation import refusal_message
+from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import lost_event, shadow_event
 from mizar_core.planning.evict import lost_in_use
 from mizar_core.planning.pool_nodes import in_pool
-from mizar_core.planning.scheduling import rooms
-from mizar_core.planning.shadow_stage import UNPLACED, Stage, phase_of
+from mizar_core.planning.scheduling import device_pool
+from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage, phase_of
 from mizar_core.planning.snapshot import Key, ShadowView, quota_key
 from mizar_core.quantities import counted
 
@@ -50,24 +56,24 @@ def write_shadows(draft: Draft) -> None:
     """Phase and condition Scheduled of every shadow pod, where they changed."""
     for shadow, stage in list(draft.in_order()):
         refusal = draft.refusal(shadow)
-        if stage is Stage.GONE or (stage is Stage.UNBORN and refusal is None):
+        if stage is ShadowStage.GONE or (stage is ShadowStage.NO_POD and refusal is None):
             continue
         # A phase says that there was a pod: see stage_of.
-        phase = None if stage is Stage.UNBORN else phase_of(shadow, stage)
+        phase = None if stage is ShadowStage.NO_POD else phase_of(shadow, stage)
         scheduled = _scheduled(shadow, refusal, draft.now)
         if (phase, scheduled) != (shadow.phase, shadow.scheduled):
-            if stage is not Stage.LEAVING:
+            if stage is not ShadowStage.LEAVING:
                 for event in _transitions(draft, shadow, phase, scheduled):
-                    draft.say(event)
+                    draft.post(event)
             draft.do(WriteShadowStatus(shadow.key, phase, scheduled))
 
 
 def _scheduled(shadow: ShadowView, refusal: str | None, now: datetime) -> Condition:
     known = [shadow.scheduled] if shadow.scheduled else []
-    if shadow.place is not None:
-        status, reason, message = True, "Bound", f"on node {shadow.place}"
+    if shadow.on_node is not None:
+        status, reason, message = True, "Bound", f"on node {shadow.on_node}"
     elif refusal is not None:
-        status, reason, message = False, str(EventReason.SHADOW_REFUSED), refused_sentence(refusal)
+        status, reason, message = False, str(EventReason.SHADOW_REFUSED), refusal_message(refusal)
     elif shadow.unschedulable is not None:
         status, reason, message = False, UNSCHEDULABLE, shadow.unschedulable
     else:
@@ -80,8 +86,8 @@ def _transitions(
     draft: Draft, shadow: ShadowView, phase: Phase | None, scheduled: Condition
 ) -> Iterator[EmitEvent]:
     if phase == "Ready" and shadow.phase in (None, "Pending"):
-        offer = f"offers {counted(shadow.healthy, 'device')} on node {shadow.place}"
-        yield shadow_event(shadow, EventReason.SHADOW_READY, offer)
+        message = f"offers {counted(shadow.healthy, 'device')} on node {shadow.on_node}"
+        yield shadow_event(shadow, EventReason.SHADOW_READY, message)
     if phase == "Lost" and shadow.phase != "Lost":
         yield lost_event(draft, shadow)
     before = shadow.scheduled.reason if shadow.scheduled else ""
@@ -92,13 +98,13 @@ def _transitions(
 
 def write_quotas(
     draft: Draft,
-    figures: dict[Key, dict[int, ProfileStatus]],
-    outcomes: dict[str, Outcome],
+    counts: dict[Key, dict[int, ProfileStatus]],
+    outcomes: dict[str, DemandOutcome],
 ) -> dict[Key, GPUQuotaStatus]:
     """The status of every quota, written where it changed; returns all of them."""
-    written, waiting = {}, waiters(draft, outcomes)
+    written, waiting = {}, waiting_pods(draft, outcomes)
     for key, quota in sorted(draft.quotas.items()):
-        status = _quota_status(draft, quota, figures.get(key, {}), waiting.get(key, []))
+        status = _quota_status(draft, quota, counts.get(key, {}), waiting.get(key, []))
         written[key] = status
         if status != quota.status:
             draft.actions.append(WriteQuotaStatus(key, status))
@@ -109,15 +115,15 @@ def _quota_status(
     draft: Draft,
     quota: GPUQuota,
     profiles: dict[int, ProfileStatus],
-    waiting: list[Waiter],
+    waiting: list[WaitingPod],
 ) -> GPUQuotaStatus:
     key, conditions = quota_key(quota), quota.status.conditions
-    for type, verdict in (
+    for type, state in (
         (ConditionType.SATISFIED, satisfied(draft, quota, waiting)),
         (ConditionType.EXHAUSTED, exhausted(draft, quota, waiting)),
     ):
         conditions = set_condition(
-            conditions, type, verdict.status, verdict.reason, verdict.message, draft.now
+            conditions, type, state.status, state.reason, state.message, draft.now
         )
     found = list(profiles.values())
     return GPUQuotaStatus(
@@ -142,8 +148,8 @@ def write_pools(draft: Draft) -> None:
 
 
 def _pool_status(draft: Draft, pool: GPUPool) -> GPUPoolStatus:
-    cards, models = pool_figures(draft, pool)
-    verdict = pool_ready(draft, pool, cards)
+    cards, models = pool_counts(draft, pool)
+    state = pool_ready(draft, pool, cards)
     return GPUPoolStatus(
         cards=cards,
         models=models,
@@ -151,9 +157,9 @@ def _pool_status(draft: Draft, pool: GPUPool) -> GPUPoolStatus:
         conditions=set_condition(
             pool.status.conditions,
             ConditionType.READY,
-            verdict.status,
-            verdict.reason,
-            verdict.message,
+            state.status,
+            state.reason,
+            state.message,
             draft.now,
         ),
     )
@@ -163,7 +169,7 @@ MODELS_MAX = 64
 
 
 @dataclass(slots=True)
-class Share:
+class DeviceCounts:
     """A shadow pod's part in its pot's figures, in devices."""
 
     free: int = 0
@@ -171,63 +177,63 @@ class Share:
     used: int = 0
 
 
-def quota_figures(
-    draft: Draft, outcomes: dict[str, Outcome]
+def quota_counts(
+    draft: Draft, outcomes: dict[str, DemandOutcome]
 ) -> dict[Key, dict[int, ProfileStatus]]:
     """Per quota and profile. Waiting pods count where the first quota that could pay is."""
     counts: defaultdict[Key, defaultdict[int, Counter[str]]] = defaultdict(
         lambda: defaultdict(Counter)
     )
-    for offer in draft.offers:
-        counts[offer.key][offer.profile.devices].update({})
+    for entitlement in draft.entitlements:
+        counts[entitlement.key][entitlement.profile.devices].update({})
     for resource, outcome in outcomes.items():
-        for shadow, share in _shares_of(draft, resource):
+        for shadow, share in _device_counts(draft, resource):
             counts[shadow.quota_key][shadow.devices].update(
                 ready=share.free, pipelining=share.coming, in_use=share.used, shadow_pods=1
             )
         for pod in outcome.waiting:
-            if offers := draft.offers.to(pod.namespace, resource):
-                figures = counts[offers[0].key][offers[0].profile.devices]
-                figures.update(ready=-pod.count, waiting=pod.count)
+            if entitlements := draft.entitlements.to(pod.namespace, resource):
+                profile = counts[entitlements[0].key][entitlements[0].profile.devices]
+                profile.update(ready=-pod.count, waiting=pod.count)
     return {
         quota: {n: ProfileStatus(devices=n, **profiles[n]) for n in sorted(profiles)}
         for quota, profiles in counts.items()
     }
 
 
-def _shares_of(draft: Draft, resource: str) -> Iterable[tuple[ShadowView, Share]]:
+def _device_counts(draft: Draft, resource: str) -> Iterable[tuple[ShadowView, DeviceCounts]]:
     """Every shadow pod of a pot that exists.
 
     The scheduler counts requests per node; here they are spread over the node's shadow pods,
     those with holders first.
     """
-    pending = {name: room.bound for name, room in rooms(draft, resource).items()}
+    pending = {name: room.bound for name, room in device_pool(draft, resource).items()}
     found = draft.of_resource(resource)
-    for shadow in sorted(found, key=lambda one: _takes_first(draft, one)):
-        stage, node = draft.stages[shadow.key], shadow.place or ""
-        if stage is Stage.GONE:
+    for shadow in sorted(found, key=lambda one: _count_order(draft, one)):
+        stage, node = draft.stages[shadow.key], shadow.on_node or ""
+        if stage is ShadowStage.GONE:
             continue
-        if node in pending and stage in (Stage.READY, Stage.STARTING):
-            offered = shadow.healthy if stage is Stage.READY else shadow.devices
+        if node in pending and stage in (ShadowStage.READY, ShadowStage.STARTING):
+            offered = shadow.healthy if stage is ShadowStage.READY else shadow.devices
             used = min(pending[node], offered)
             pending[node] -= used
             yield shadow, _split(stage, offered - used, used)
         else:
             on_its_way = shadow.devices if stage in UNPLACED and draft.is_wanted(shadow) else 0
-            yield shadow, Share(coming=on_its_way, used=len(shadow.holders))
+            yield shadow, DeviceCounts(coming=on_its_way, used=len(shadow.holders))
 
 
-def _split(stage: Stage, free: int, used: int) -> Share:
-    if stage is Stage.READY:
-        return Share(free=free, used=used)
-    return Share(coming=free, used=used)
+def _split(stage: ShadowStage, free: int, used: int) -> DeviceCounts:
+    if stage is ShadowStage.READY:
+        return DeviceCounts(free=free, used=used)
+    return DeviceCounts(coming=free, used=used)
 
 
-def _takes_first(draft: Draft, shadow: ShadowView) -> tuple[bool, int, Key]:
-    return draft.stages[shadow.key] is not Stage.READY, -len(shadow.holders), shadow.key
+def _count_order(draft: Draft, shadow: ShadowView) -> tuple[bool, int, Key]:
+    return draft.stages[shadow.key] is not ShadowStage.READY, -len(shadow.holders), shadow.key
 
 
-def pool_figures(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCounts, ...]]:
+def pool_counts(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCounts, ...]]:
     """The pool's cards: all of its nodes', those that its own shadow pods hold, per model. Nodes
     may be in several pools; each says what is its own doing."""
     held, resource = draft.cards_held(pool.metadata.name), pool.spec.physical_resource

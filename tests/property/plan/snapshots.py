@@ -13,7 +13,7 @@ from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import shadow_name
 from mizar_core.planning.node_fit import (
     HOSTNAME,
-    Apart,
+    AntiAffinity,
     Needs,
     Requirement,
     Taint,
@@ -39,7 +39,7 @@ SIZES = (2, 4)
 ZONES = ("east", "west")
 RESOURCES = tuple(f"team-a.mizar.share/gpu.{size}" for size in SIZES)
 TAINTS = (Taint("team", "a", "NoSchedule"), Taint("nvidia.com/gpu", "", "NoSchedule"))
-APART = Apart("web", HOSTNAME)
+APART = AntiAffinity("web", HOSTNAME)
 TRIED = (
     *(f"carry/uid-owner/{resource}" for resource in RESOURCES),
     "room/uid-whole-0",
@@ -277,7 +277,9 @@ _needs = st.builds(
             frozenset({Toleration("", "Exists")}),
         ]
     ),
-    apart=st.sampled_from([frozenset[Apart](), frozenset[Apart](), frozenset({APART})]),
+    anti_affinity=st.sampled_from(
+        [frozenset[AntiAffinity](), frozenset[AntiAffinity](), frozenset({APART})]
+    ),
 )
 
 
@@ -338,7 +340,7 @@ def wild_snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
         tuple(nodes),
         refused=draw(refusals(owners)),
         free_since=draw(_free_since(node_names)),
-        tried=draw(st.frozensets(st.sampled_from(TRIED), max_size=2)),
+        attempted=draw(st.frozensets(st.sampled_from(TRIED), max_size=2)),
         pending=tuple(draw(_pending(i)) for i in range(draw(st.integers(0, 2)))),
         taken=draw(st.sampled_from([{}, {("nvidia.com/gpu", "n1"): 1}])),
     )

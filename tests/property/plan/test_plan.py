@@ -19,9 +19,9 @@ from mizar_core.planning.actions import (
     RemoveFinalizer,
     WriteQuotaStatus,
 )
-from mizar_core.planning.feasible_nodes import Sites
+from mizar_core.planning.feasible_nodes import FeasibleNodes
 from mizar_core.planning.node_fit import Needs
-from mizar_core.planning.shadow_stage import LIVE, Stage, stage_of
+from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of
 from mizar_core.planning.snapshot import Key, quota_key
 from property.plan.clusters import snapshots
 from property.plan.snapshots import NOW, node, pool, quota, shadow, waiting
@@ -35,7 +35,7 @@ def _tallies(snapshot: Snapshot) -> tuple[Counter[tuple[Key, int]], Counter[Key]
     nodes = {one.name for one in snapshot.nodes}
     for one in snapshot.shadows:
         # Nothing is left of those that only somebody else's finalizer keeps.
-        if stage_of(one, nodes) is not Stage.GONE:
+        if stage_of(one, nodes) is not ShadowStage.GONE:
             shadows[one.quota_key, one.devices] += 1
             cards[one.quota_key] += one.cards
     return shadows, cards
@@ -94,7 +94,7 @@ def test_takes_nothing_from_a_holder(snapshot: Snapshot) -> None:
     for action in plan(snapshot, NOW).actions:
         if isinstance(action, Drain | DeleteShadow | RemoveFinalizer):
             victim = known[action.shadow]
-            assert not victim.held or victim.place not in nodes or victim.place is None
+            assert not victim.held or victim.on_node not in nodes or victim.on_node is None
 
 
 @effort(9)
@@ -241,15 +241,15 @@ def test_what_is_refused_is_not_asked_for_again(snapshot: Snapshot) -> None:
 def test_a_shadow_pod_serves_whom_it_is_made_for(snapshot: Snapshot) -> None:
     """Else one after the other would be made, as far as the quota goes."""
     known = {one.metadata.name: one for one in snapshot.pools}
-    sites = Sites(known, snapshot.nodes, snapshot.shadows)
+    feasible_nodes = FeasibleNodes(known, snapshot.nodes, snapshot.shadows)
     for name, owner in known.items():
         for share in snapshot.shares:
-            wanted = replace(share.needs, not_on=frozenset({"n2"}))
+            wanted = replace(share.needs, excluded_nodes=frozenset({"n2"}))
             if _contradict(wanted, owner):
                 continue
-            needs = sites.needed(name, wanted)
-            if sites.forbidding(name, needs) is None:
-                assert sites.serves(name, needs, wanted), (needs, wanted)
+            needs = feasible_nodes.needs_for(name, wanted)
+            if feasible_nodes.forbidding_taint(name, needs) is None:
+                assert feasible_nodes.serves(name, needs, wanted), (needs, wanted)
 
 
 def _contradict(needs: Needs, pool: GPUPool) -> bool:

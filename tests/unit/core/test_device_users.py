@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mizar_core.planning.device_users import may_be_used, without_devices
+from mizar_core.planning.device_users import may_be_used, pods_without_devices
 from mizar_core.planning.snapshot import Key
 from property.plan.snapshots import ready, waiting
 
@@ -43,7 +43,7 @@ def test_who_may_have_a_device_here(
     others = [
         ready(f"shadow-2-{number}", holders=tuple(keys)) for number, keys in enumerate(elsewhere)
     ]
-    assert without_devices(others, bound) == unsure  # type: ignore[arg-type]
+    assert pods_without_devices(others, bound) == unsure  # type: ignore[arg-type]
     here = ready("shadow-2-here")
     user = may_be_used(here, others, bound)  # type: ignore[arg-type]
     assert user == ("/".join(unsure[0]) if unsure else None)

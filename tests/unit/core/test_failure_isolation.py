@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mizar_core.planning import Plan, Snapshot, plan
-from mizar_core.planning.exclusion import Name, Part, parts
-from mizar_core.planning.failure_isolation import Around, Decide, plan_around
+from mizar_core.planning.exclusion import Part, PartName, parts
+from mizar_core.planning.failure_isolation import IsolatedPlan, Planner, plan_isolated
 from mizar_core.planning.snapshot import PendingView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
 
@@ -23,13 +23,13 @@ SNAPSHOT = Snapshot(
     nodes=(node("n1"),),
     pending=(PENDING,),
 )
-CHANGES: dict[Name, Any] = {
-    Name("Pod", ("team-a", "p"), "team-a.mizar.share/gpu.2"): waiting("p", 2),
-    Name("PendingPod", ("team-z", "whole")): replace(PENDING, created=at(2)),
-    Name("Node", ("", "n1")): node("n1", cards=8),
-    Name("ShadowPod", ("team-a", "shadow-2-aaaaa")): ready(healthy=1),
-    Name("GPUQuota", ("team-a", "quota")): quota("team-a", maxCards=1),
-    Name("GPUPool", ("", "pool")): pool(memoryScaling="1.5"),
+CHANGES: dict[PartName, Any] = {
+    PartName("Pod", ("team-a", "p"), "team-a.mizar.share/gpu.2"): waiting("p", 2),
+    PartName("PendingPod", ("team-z", "whole")): replace(PENDING, created=at(2)),
+    PartName("Node", ("", "n1")): node("n1", cards=8),
+    PartName("ShadowPod", ("team-a", "shadow-2-aaaaa")): ready(healthy=1),
+    PartName("GPUQuota", ("team-a", "quota")): quota("team-a", maxCards=1),
+    PartName("GPUPool", ("", "pool")): pool(memoryScaling="1.5"),
 }
 FIELDS = {
     "Pod": "shares",
@@ -45,7 +45,7 @@ NAMES = pytest.mark.parametrize("name", list(CHANGES), ids=lambda one: one.what)
 class Poisoned:
     """A planner that fails for one part of the snapshot as it is there; counts that it did."""
 
-    def __init__(self, name: Name) -> None:
+    def __init__(self, name: PartName) -> None:
         self.name = name
         self.part = dict(parts(SNAPSHOT))[name]
         self.failures = 0
@@ -57,24 +57,24 @@ class Poisoned:
         return plan(snapshot, now)
 
 
-def _around(snapshot: Snapshot, decide: Decide, last: Around | None = None) -> Around:
-    steps = plan_around(snapshot, NOW, last.left_out if last else None, decide)
+def _around(snapshot: Snapshot, decide: Planner, last: IsolatedPlan | None = None) -> IsolatedPlan:
+    steps = plan_isolated(snapshot, NOW, last.left_out if last else None, decide)
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            found: Around = done.value
+            found: IsolatedPlan = done.value
             return found
 
 
-def _with(name: Name, part: Part) -> Snapshot:
+def _with(name: PartName, part: Part) -> Snapshot:
     """The snapshot with another part in the place of the first of its kind."""
     field = FIELDS[name.what]
     return replace(SNAPSHOT, **{field: (part, *getattr(SNAPSHOT, field)[1:])})
 
 
 @NAMES
-def test_what_is_as_it_was_is_left_out_without_a_try(name: Name) -> None:
+def test_what_is_as_it_was_is_left_out_without_a_try(name: PartName) -> None:
     decide = Poisoned(name)
     first = _around(SNAPSHOT, decide)
     assert set(first.left_out) == {name}
@@ -85,7 +85,7 @@ def test_what_is_as_it_was_is_left_out_without_a_try(name: Name) -> None:
 
 
 @NAMES
-def test_what_has_changed_since_is_tried_again_at_once(name: Name) -> None:
+def test_what_has_changed_since_is_tried_again_at_once(name: PartName) -> None:
     decide = Poisoned(name)
     changed = _with(name, CHANGES[name])
     found = _around(changed, decide, _around(SNAPSHOT, decide))
@@ -94,7 +94,7 @@ def test_what_has_changed_since_is_tried_again_at_once(name: Name) -> None:
 
 
 @NAMES
-def test_what_is_gone_is_not_left_out_any_more(name: Name) -> None:
+def test_what_is_gone_is_not_left_out_any_more(name: PartName) -> None:
     decide = Poisoned(name)
     first = _around(SNAPSHOT, decide)
     field = FIELDS[name.what]
@@ -103,7 +103,7 @@ def test_what_is_gone_is_not_left_out_any_more(name: Name) -> None:
 
 
 @NAMES
-def test_what_has_changed_and_fails_again_is_left_out_as_it_is_now(name: Name) -> None:
+def test_what_has_changed_and_fails_again_is_left_out_as_it_is_now(name: PartName) -> None:
     first = _around(SNAPSHOT, Poisoned(name))
     decide = Poisoned(name)
     changed = _with(name, CHANGES[name])

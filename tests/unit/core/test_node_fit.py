@@ -9,7 +9,7 @@ from mizar_core.planning.node_fit import (
     Taint,
     Term,
     Toleration,
-    both,
+    combined_terms,
     fits,
 )
 from mizar_core.planning.snapshot import NodeView
@@ -56,13 +56,13 @@ def test_a_node_by_its_name() -> None:
     named = Needs(terms=(Term((), (Requirement("metadata.name", "In", ("n2",)),)),))
     assert fits(named, BARE)
     assert not fits(named, NodeView("n3"))
-    assert not fits(Needs(not_on=frozenset({"n2"})), BARE)
+    assert not fits(Needs(excluded_nodes=frozenset({"n2"})), BARE)
 
 
 def test_a_term_of_nothing_matches_nothing() -> None:
     anything = Term((Requirement("a", "DoesNotExist"),))
     assert not fits(Needs(terms=(Term(),)), BARE)
-    assert not fits(Needs(terms=both((Term(),), (anything,))), BARE)
+    assert not fits(Needs(terms=combined_terms((Term(),), (anything,))), BARE)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_taints_and_tolerations(toleration: Toleration, covers: bool) -> None:
 
 def test_both_and_implied() -> None:
     east = Needs(terms=(Term((Requirement("zone", "In", ("east",)),)),))
-    large = Needs(selector=frozenset({("size", "xl")}), not_on=frozenset({"n9"}))
-    merged = east.and_also(large)
+    large = Needs(selector=frozenset({("size", "xl")}), excluded_nodes=frozenset({"n9"}))
+    merged = east.merged_with(large)
     assert merged.implies(east) and merged.implies(large) and merged.implies(NO_NEEDS)
     assert not east.implies(merged)
     assert not NO_NEEDS.implies(east)
@@ -94,10 +94,10 @@ def test_both_and_implied() -> None:
 def test_labels_do_not_imply_fields_nor_the_other_way_round() -> None:
     east = Requirement("zone", "In", ("east",))
     named = Requirement("metadata.name", "In", ("n1",))
-    both, label, field = (
+    combined_terms, label, field = (
         Needs(terms=(term,))
         for term in (Term((east,), (named,)), Term((east,)), Term((), (named,)))
     )
-    assert both.implies(label) and both.implies(field)
-    assert not label.implies(both) and not field.implies(both)
+    assert combined_terms.implies(label) and combined_terms.implies(field)
+    assert not label.implies(combined_terms) and not field.implies(combined_terms)
     assert not label.implies(field) and not field.implies(label)

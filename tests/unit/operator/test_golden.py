@@ -73,7 +73,11 @@ def _needs(needs: Needs) -> dict[str, Any]:
             [" ".join((one.key, one.operator, *one.values)) for one in term.labels + term.fields]
             for term in needs.terms
         ]
-    found |= {key: sorted(value) for key in ("not_on", "apart") if (value := getattr(needs, key))}
+    found |= {
+        key: sorted(value)
+        for key in ("excluded_nodes", "anti_affinity")
+        if (value := getattr(needs, key))
+    }
     found["tolerations"] = sorted("/".join(one[:4]) for one in needs.tolerations)
     return found
 

@@ -1,6 +1,6 @@
 """What the operator remembers from plan to plan."""
 
-from mizar_core.planning.snapshot import Refused, Try
+from mizar_core.planning.snapshot import Attempt, Refused
 from mizar_operator.memory import Beliefs, Memory
 from property.plan.snapshots import NOW, at
 
@@ -48,10 +48,10 @@ def test_how_long_devices_have_been_free() -> None:
 
 def test_a_guess_that_helped_is_made_again_at_once() -> None:
     memory = Memory()
-    memory.note_tries([Try("carry/web", "first")], 0)
-    assert memory.tries(1, {"first", "second"}) == {"carry/web"}
-    assert memory.tries(1, {"second"}) == set(), "the first waits no more"
-    memory.note_tries([Try("carry/web", "second")], 1)
+    memory.note_attempts([Attempt("carry/web", "first")], 0)
+    assert memory.attempts(1, {"first", "second"}) == {"carry/web"}
+    assert memory.attempts(1, {"second"}) == set(), "the first waits no more"
+    memory.note_attempts([Attempt("carry/web", "second")], 1)
     assert memory.next_try(1) == 60
-    memory.note_tries([Try("carry/web", "second")], 61)
+    memory.note_attempts([Attempt("carry/web", "second")], 61)
     assert memory.next_try(61) == 120, "in vain: longer the next time"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mizar_core.planning.node_fit import HOSTNAME, Needs, Requirement, Term, Toleration
-from mizar_operator.needs import REQUIRED, apart_labels, needs_of, placing
+from mizar_operator.needs import REQUIRED, anti_affinity_labels, needs_of, placing
 from support.effort import effort
 
 words = st.sampled_from(["a", "b", "c"])
@@ -38,26 +38,26 @@ def _web(**changes: Any) -> dict[str, Any]:
 
 
 def _pod(wanted: Needs) -> dict[str, Any]:
-    return {"metadata": {"labels": apart_labels(wanted)}, "spec": placing(wanted)}
+    return {"metadata": {"labels": anti_affinity_labels(wanted)}, "spec": placing(wanted)}
 
 
 def test_replicas_that_must_be_apart() -> None:
-    (one,) = needs_of(_web()).apart
+    (one,) = needs_of(_web()).anti_affinity
     assert one.topology == HOSTNAME
-    assert needs_of(_web(matchLabelKeys=["pod-template-hash"])).apart == {one}
-    assert needs_of(_web(labelSelector={"matchLabels": {}})).apart != {one}
+    assert needs_of(_web(matchLabelKeys=["pod-template-hash"])).anti_affinity == {one}
+    assert needs_of(_web(labelSelector={"matchLabels": {}})).anti_affinity != {one}
 
 
 def test_who_is_apart_from_others_only_is_not() -> None:
-    assert not needs_of(_web(labelSelector={"matchLabels": {"app": "db"}})).apart
-    assert not needs_of(_web(namespaces=["team-b"])).apart
-    assert not needs_of(_web(labelSelector=None)).apart
+    assert not needs_of(_web(labelSelector={"matchLabels": {"app": "db"}})).anti_affinity
+    assert not needs_of(_web(namespaces=["team-b"])).anti_affinity
+    assert not needs_of(_web(labelSelector=None)).anti_affinity
 
 
 def test_selectors() -> None:
     def selects(operator: str, key: str = "app", *values: str) -> bool:
         line = {"key": key, "operator": operator, "values": list(values)}
-        return bool(needs_of(_web(labelSelector={"matchExpressions": [line]})).apart)
+        return bool(needs_of(_web(labelSelector={"matchExpressions": [line]})).anti_affinity)
 
     assert selects("In", "app", "web", "db") and not selects("In", "app", "db")
     assert selects("NotIn", "app", "db") and not selects("NotIn", "app", "web")
@@ -69,7 +69,7 @@ def test_shadow_pods_for_replicas_that_must_be_apart_are_apart() -> None:
     """By labels of their own. The replicas' labels would make them endpoints of Services; and to be
     apart from the replicas would keep these off, since the scheduler takes it both ways."""
     asked = needs_of(_web())
-    (label,) = apart_labels(asked)
+    (label,) = anti_affinity_labels(asked)
     (term,) = placing(asked)["affinity"]["podAntiAffinity"][REQUIRED]
     assert term["labelSelector"] == {"matchExpressions": [{"key": label, "operator": "Exists"}]}
     assert term["topologyKey"] == HOSTNAME
@@ -79,12 +79,12 @@ def test_shadow_pods_for_replicas_that_must_be_apart_are_apart() -> None:
 def test_nodes_that_will_not_do_are_named_in_every_term() -> None:
     wanted = Needs(
         terms=(Term((Requirement("zone", "Exists"),)), Term((Requirement("arch", "Exists"),))),
-        not_on=frozenset({"n2", "n1"}),
+        excluded_nodes=frozenset({"n2", "n1"}),
     )
     found = placing(wanted)["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     names = [{"key": "metadata.name", "operator": "NotIn", "values": [n]} for n in ("n1", "n2")]
     assert [one["matchFields"] for one in found] == [names, names]
-    assert placing(Needs(not_on=frozenset({"n1"})))["affinity"]
+    assert placing(Needs(excluded_nodes=frozenset({"n1"})))["affinity"]
 
 
 def test_tolerations_that_every_pod_gets_are_nobodys_wish() -> None:

@@ -8,7 +8,7 @@ from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CreateShadow, Drain, EmitEvent
 from mizar_core.planning.node_fit import (
     HOSTNAME,
-    Apart,
+    AntiAffinity,
     Needs,
     Requirement,
     Taint,
@@ -23,7 +23,7 @@ WEST = frozenset({("zone", "west")})
 TEAM_A = Taint("team", "a", "NoSchedule")
 FOR_A = Toleration("team", "Equal", "a", "NoSchedule")
 GPU = "team-a.mizar.share/gpu.2"
-APART = frozenset({Apart("web", HOSTNAME)})
+APART = frozenset({AntiAffinity("web", HOSTNAME)})
 A100 = Requirement("nvidia.com/gpu.product", "In", ("A100",))
 
 
@@ -106,13 +106,13 @@ def test_a_pod_that_tolerates_no_node_of_the_pool_is_told_the_taint() -> None:
 
 
 def _web(name: str, **fields: Any) -> Any:
-    return waiting(name, needs=Needs(apart=APART), **fields)
+    return waiting(name, needs=Needs(anti_affinity=APART), **fields)
 
 
 def test_each_of_two_replicas_that_must_be_apart_gets_a_shadow_pod() -> None:
     nodes = (node("n1"), node("n2"))
     made = actions(CreateShadow, small(nodes=nodes, shares=(_web("web-1"), _web("web-2"))))
-    assert [one.needs.apart for one in made] == [APART, APART]
+    assert [one.needs.anti_affinity for one in made] == [APART, APART]
 
 
 def test_the_second_replica_does_not_count_on_the_node_of_the_first() -> None:
@@ -122,7 +122,7 @@ def test_the_second_replica_does_not_count_on_the_node_of_the_first() -> None:
         shares=(_web("web-1", node="n1"), _web("web-2")),
     )
     (made,) = actions(CreateShadow, snapshot)
-    assert made.needs.not_on == {"n1"}
+    assert made.needs.excluded_nodes == {"n1"}
     others = replace(snapshot, shares=(snapshot.shares[0], waiting("other")))
     assert not actions(CreateShadow, others), "others may"
 
@@ -130,14 +130,14 @@ def test_the_second_replica_does_not_count_on_the_node_of_the_first() -> None:
 def test_a_replica_does_not_count_on_a_shadow_pod_that_may_land_beside_another() -> None:
     nodes, shares = (node("n1"), node("n2")), (_web("web-1"),)
     assert actions(CreateShadow, small(nodes=nodes, shadows=(shadow(),), shares=shares))
-    apart = shadow(pod=PodView(needs=Needs(apart=APART)))
+    apart = shadow(pod=PodView(needs=Needs(anti_affinity=APART)))
     assert not actions(CreateShadow, small(nodes=nodes, shadows=(apart,), shares=shares))
 
 
 def test_a_shadow_pod_on_its_way_keeps_off_the_first_replicas_and_serves_the_second() -> None:
-    there = PodView(phase="Running", node="n1", bound_at=at(60), needs=Needs(apart=APART))
+    there = PodView(phase="Running", node="n1", bound_at=at(60), needs=Needs(anti_affinity=APART))
     first = ready("shadow-2-first", pod=there, holders=(("team-a", "web-1"),), idle_since=None)
-    coming = shadow("shadow-2-coming", pod=PodView(needs=Needs(apart=APART)))
+    coming = shadow("shadow-2-coming", pod=PodView(needs=Needs(anti_affinity=APART)))
     snapshot = small(
         nodes=(node("n1"), node("n2")),
         shadows=(first, coming),
@@ -167,8 +167,8 @@ IN_VAIN = frozenset({f"carry/web/{GPU}"})
 
 def test_a_shadow_pod_is_carried_to_a_node_that_the_scheduler_has_not_refused() -> None:
     (made,) = actions(CreateShadow, _passed())
-    assert made.needs.not_on == {"n1"}
-    assert [one.about for one in plan(_passed(), NOW).tries] == ["uid-team-a-p"]
+    assert made.needs.excluded_nodes == {"n1"}
+    assert [one.about for one in plan(_passed(), NOW).attempts] == ["uid-team-a-p"]
 
 
 def test_the_scheduler_is_given_time() -> None:
@@ -182,7 +182,7 @@ def test_the_scheduler_is_given_time() -> None:
 
 
 def test_what_was_in_vain_is_not_repeated_and_the_pod_is_told_in_the_schedulers_words() -> None:
-    snapshot = _passed(tried=IN_VAIN)
+    snapshot = _passed(attempted=IN_VAIN)
     assert not actions(CreateShadow, snapshot)
     (event,) = actions(EmitEvent, snapshot)
     assert (event.type, event.reason) == ("Warning", EventReason.NO_NODE_FITS)
@@ -204,7 +204,7 @@ def test_one_shadow_pod_at_a_time_is_carried_for_an_owner() -> None:
 def test_what_the_scheduler_refuses_is_kept_all_the_same() -> None:
     """Or it would be given back and fetched again, for ever."""
     quotas = (quota("team-a", idleTimeoutSeconds=5),)
-    assert not actions(Drain, _passed(tried=IN_VAIN, quotas=quotas))
+    assert not actions(Drain, _passed(attempted=IN_VAIN, quotas=quotas))
 
 
 def test_carrying_stays_within_the_quota() -> None:

@@ -41,15 +41,15 @@ def test_the_longest_idle_gives_way_to_a_pod_that_asks_for_a_whole_card() -> Non
     (event,) = [one for one in actions(EmitEvent, snapshot) if one.kind == "ShadowPod"]
     assert event.reason is EventReason.SHADOW_DRAINING
     assert "waits for them" in event.message
-    assert [one.about for one in plan(snapshot, NOW).tries] == ["uid-whole"]
+    assert [one.about for one in plan(snapshot, NOW).attempts] == ["uid-whole"]
 
 
 def test_once_for_each_who_waits() -> None:
     """Until its card is free the pod still waits; a second shadow pod would go for nothing."""
-    assert _drained(_idle(tried=frozenset({"room/uid-whole"}))) == []
+    assert _drained(_idle(attempted=frozenset({"room/uid-whole"}))) == []
     two = (_pending(), _pending("other"))
     assert len(_drained(_idle(3, pending=two))) == 2
-    assert len(_drained(_idle(3, pending=two, tried=frozenset({"room/uid-whole"})))) == 1
+    assert len(_drained(_idle(3, pending=two, attempted=frozenset({"room/uid-whole"})))) == 1
 
 
 def test_what_is_held_or_waited_for_stays() -> None:

@@ -72,7 +72,7 @@ def test_what_replaces_it_goes_where_the_pod_can_go_though_it_was_the_minimum() 
 def test_while_it_goes_nothing_else_does() -> None:
     going = apply_plan(_elsewhere(most=1), plan(_elsewhere(), NOW))
     again = replace(
-        going, shadows=(*going.shadows, ready("shadow-2-other", "n2")), tried=frozenset()
+        going, shadows=(*going.shadows, ready("shadow-2-other", "n2")), attempted=frozenset()
     )
     assert _drained(replace(again, quotas=_elsewhere(most=2).quotas)) == []
 
@@ -161,10 +161,10 @@ def test_one_for_two_who_fit_into_what_replaces_it() -> None:
 
 
 def test_once_for_each_who_waits() -> None:
-    assert [one.about for one in plan(_elsewhere(), NOW).tries] == ["uid-team-a-p"]
-    tried = _elsewhere(tried=frozenset({"replace/uid-team-a-p"}))
-    assert _drained(tried) == []
-    assert "QuotaExceeded" in {str(one.reason) for one in actions(EmitEvent, tried)}
+    assert [one.about for one in plan(_elsewhere(), NOW).attempts] == ["uid-team-a-p"]
+    attempted = _elsewhere(attempted=frozenset({"replace/uid-team-a-p"}))
+    assert _drained(attempted) == []
+    assert "QuotaExceeded" in {str(one.reason) for one in actions(EmitEvent, attempted)}
 
 
 REFUSED = waiting(
@@ -199,7 +199,7 @@ def test_its_drain_is_not_called_off_for_the_pod_that_it_was_no_use_to() -> None
     draining = replace(apply_plan(_refused(), plan(_refused(), NOW)), free_since={})
     assert not actions(CancelDrain, draining)
     fresh = waiting("p", unschedulable="Insufficient cpu", unschedulable_since=at(10))
-    other = replace(draining, shares=(fresh,), tried=frozenset())
+    other = replace(draining, shares=(fresh,), attempted=frozenset())
     assert len(actions(CancelDrain, other)) == 1, "nobody has refused this one the node for long"
 
 
