@@ -1,5 +1,7 @@
 """The webhook's certificate authority and serving certificate: made, read, renewed. No I/O."""
 
+from __future__ import annotations
+
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,18 +20,21 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_LIFE = timedelta(days=3 * 365)
+"""How long a certificate authority is valid."""
 SERVING_LIFE = timedelta(days=90)
-# Clocks of API servers may be behind ours.
+"""How long a serving certificate is valid."""
 SKEW = timedelta(hours=1)
-# API servers learn of a new authority within seconds; nothing is signed by it before this time.
+"""Certificates are valid this long before they are made: clocks of API servers may be slow."""
 PROPAGATION = timedelta(hours=1)
+"""A new authority signs nothing for this long: API servers learn of it within seconds."""
 
 Key = ec.EllipticCurvePrivateKey
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What all replicas share: the authorities that are trusted, newest first, and what they sign.
+    """The certificates and keys that all replicas share. `authorities`: those that are trusted,
+    newest first.
 
     `ca_key` belongs to the newest authority; `certificate` may still be signed by an older one.
     """
@@ -41,21 +46,21 @@ class Bundle:
 
     @property
     def ca_pem(self) -> bytes:
-        """What API servers must trust."""
+        """The authorities that API servers must trust, as PEM."""
         return b"".join(one.public_bytes(Encoding.PEM) for one in self.authorities)
 
     @property
     def certificate_pem(self) -> bytes:
-        """What the webhook shows."""
+        """The serving certificate, as PEM."""
         return self.certificate.public_bytes(Encoding.PEM)
 
     @property
     def key_pem(self) -> bytes:
-        """The serving certificate's key."""
+        """The serving certificate's key, as PEM."""
         return _key_pem(self.key)
 
     def to_secret(self) -> dict[str, str]:
-        """The data of a Secret."""
+        """The bundle as the data of a Secret, in base64."""
         files = {
             "ca.crt": self.ca_pem,
             "ca.key": _key_pem(self.ca_key),
@@ -66,7 +71,7 @@ class Bundle:
 
 
 def from_secret(data: dict[str, str]) -> Bundle | None:
-    """The bundle in a Secret's data; None when it is empty, broken or doesn't fit together."""
+    """The bundle in a Secret's data; None when it is empty, damaged or inconsistent."""
     try:
         files = {name: base64.b64decode(value) for name, value in data.items()}
         authorities = tuple(x509.load_pem_x509_certificates(files["ca.crt"]))
@@ -82,10 +87,10 @@ def from_secret(data: dict[str, str]) -> Bundle | None:
 
 
 def renewed(bundle: Bundle | None, dns_name: str, now: datetime) -> Bundle | None:
-    """The bundle to put in place of this one; None while this one will do.
+    """The bundle to replace this one with; None while this one will do.
 
     An authority is renewed after two thirds of its life and trusted for a while before it signs,
-    so that at every moment API servers trust what every replica shows.
+    so that API servers trust the certificate of every replica at every moment.
     """
     if bundle is None or not _trusted(bundle.authorities, now):
         return fresh(dns_name, now)
@@ -145,7 +150,7 @@ def _dns_names(certificate: x509.Certificate) -> list[str]:
 
 def _authority(now: datetime) -> tuple[x509.Certificate, Key]:
     key = ec.generate_private_key(ec.SECP256R1())
-    # A name of its own, so that API servers can tell old and new apart.
+    # Each authority has a name of its own, so that API servers can tell old and new apart.
     name = _name(f"mizar-webhook-ca-{int(now.timestamp())}")
     builder = _builder(name, name, key, now, now + CA_LIFE).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True

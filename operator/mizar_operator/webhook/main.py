@@ -1,4 +1,6 @@
-"""mizar-webhook: puts the parts together and runs them until it is told to end."""
+"""The entry point of mizar-webhook: makes the parts and runs them until a signal."""
+
+from __future__ import annotations
 
 import asyncio
 import signal
@@ -13,23 +15,25 @@ from mizar_kube.kinds import SECRET, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
 from mizar_kube.version import version
-from mizar_operator.webhook.folder import Folder
-from mizar_operator.webhook.keeper import Keeper
-from mizar_operator.webhook.knowledge import Knowledge
+from mizar_operator.webhook.cache import Cache
+from mizar_operator.webhook.certificate_files import CertificateFiles
 from mizar_operator.webhook.metrics import Metrics
 from mizar_operator.webhook.reviewer import Reviewer
+from mizar_operator.webhook.self_signed import SelfSigned
 from mizar_operator.webhook.server import review_app
+from mizar_operator.webhook.serving_tls import ServingTLS
 from mizar_operator.webhook.settings import Settings
-from mizar_operator.webhook.tls import ServingTLS
 
 log = get_logger(__name__)
 
-# Readiness fails when the copies are this old. Much later so does liveness: a start from nothing
-# rarely helps against an API server that is away.
 STALE_S = 180.0
+"""Age of the cache, in seconds, from which readiness fails."""
 STUCK_S = 900.0
-# Longer than API servers keep idle connections, so that it is them who close.
+"""Age of the cache, in seconds, from which liveness fails: much later, since a restart rarely helps
+against an API server that is away."""
 KEEPALIVE_S = 120.0
+"""Seconds that idle connections are kept: longer than API servers keep them, so that it is they who
+close."""
 
 
 class Webhook:
@@ -40,21 +44,20 @@ class Webhook:
         self._tls = ServingTLS()
         self._metrics = Metrics()
         self._metrics.expiry.set_function(self._expiry)
-        self._knowledge = Knowledge(client)
+        self._cache = Cache(client)
         self._certificate = _certificate(settings, client, self._tls)
         self._draining = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then finish what has begun."""
-        reviews = _runner(review_app(Reviewer(self._knowledge), self._metrics))
+        """Serve until `stop` is set, then finish the reviews that have begun."""
+        reviews = _runner(review_app(Reviewer(self._cache), self._metrics))
         told = probes.application(self._metrics.registry, self._stuck, self._unready)
         async with (
             probes.serving(told, self._settings.metrics_port),
             asyncio.TaskGroup() as group,
         ):
             tasks = [
-                group.create_task(one)
-                for one in (*self._knowledge.tasks(), *self._certificate.tasks())
+                group.create_task(one) for one in (*self._cache.tasks(), *self._certificate.tasks())
             ]
             await self._serve(reviews)
             await stop.wait()
@@ -73,21 +76,23 @@ class Webhook:
         return [*([own] if own else []), *self._stale(STALE_S)]
 
     def _stuck(self) -> list[str]:
-        return self._stale(STUCK_S) if self._knowledge.synced else []
+        return self._stale(STUCK_S) if self._cache.synced else []
 
     def _stale(self, after: float) -> list[str]:
-        problems = (one.problem(after) for one in self._knowledge.informers)
+        problems = (one.problem(after) for one in self._cache.informers)
         return [one for one in problems if one]
 
     def _expiry(self) -> float:
         return self._tls.expires.timestamp() if self._tls.expires else 0.0
 
 
-def _certificate(settings: Settings, client: KubeClient, tls: ServingTLS) -> Keeper | Folder:
+def _certificate(
+    settings: Settings, client: KubeClient, tls: ServingTLS
+) -> SelfSigned | CertificateFiles:
     if settings.certificate_dir:
-        return Folder(settings.certificate_dir, tls)
+        return CertificateFiles(settings.certificate_dir, tls)
     secret = Ref(SECRET, settings.secret, settings.namespace)
-    return Keeper(client, secret, settings.dns_name, settings.configuration, tls)
+    return SelfSigned(client, secret, settings.dns_name, settings.configuration, tls)
 
 
 def _runner(app: web.Application) -> web.AppRunner:

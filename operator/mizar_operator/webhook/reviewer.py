@@ -1,18 +1,24 @@
-"""Answers the API server's questions: what becomes of a pod, a template, a quota, a pool."""
+"""The reviews of AdmissionReviews: of pods and templates (mutating), of quotas and pools."""
 
-from collections.abc import Collection
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_kube.logs import get_logger
-from mizar_operator.webhook.answers import Answer, allowed, refused
-from mizar_operator.webhook.capacity import Findings, review_pool, review_quota
-from mizar_operator.webhook.judged import PodSpec
-from mizar_operator.webhook.knowledge import Knowledge, read_pool
-from mizar_operator.webhook.reviewed import pod_spec
-from mizar_operator.webhook.rewrite import Decision, review
-from mizar_operator.webhook.unquoted import unquoted
+from mizar_operator.webhook.cache import Cache, pool_or_none
+from mizar_operator.webhook.pod_review import Decision, Patch, review
+from mizar_operator.webhook.pod_specs import PodSpec, pod_spec
+from mizar_operator.webhook.quota_review import (
+    Findings,
+    review_pool,
+    review_quota,
+    unquoted_numbers,
+)
 
 Request = dict[str, Any]
 """The request of an AdmissionReview of admission.k8s.io/v1."""
@@ -21,23 +27,27 @@ Request = dict[str, Any]
 log = get_logger(__name__)
 
 
+Answer = dict[str, Any]
+"""The AdmissionReview that the API server gets."""
+
+
 class NotReady(Exception):
-    """There is nothing to decide by yet: failurePolicy says what happens to the object."""
+    """The cache is not filled yet: the webhook's failurePolicy decides about the object."""
 
 
 class Reviewer:
-    """Reviews requests by what `knowledge` says. Raises NotReady, KubeError."""
+    """Reviews requests by the pools and quotas in `cache`. Raises NotReady, KubeError."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self._knowledge = knowledge
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
 
     async def mutate(self, request: Request) -> Answer:
-        """Translate what a pod or template asks for, or refuse it; refuse a pool with numbers that
-        need quotes."""
+        """Translate the resources that a pod or template requests, or refuse it; refuse a pool
+        with numbers that need quotes."""
         if request["resource"]["resource"] == "gpupools":
-            sentences = list(unquoted(request["object"]))
+            sentences = list(unquoted_numbers(request["object"]))
             return _refused(request, sentences) if sentences else allowed(request["uid"])
-        if not self._knowledge.synced:
+        if not self._cache.synced:
             raise NotReady("the copies of pools and quotas are not complete yet")
         pod = pod_spec(request)
         decision = await self._decide(pod) if pod else Decision()
@@ -50,12 +60,12 @@ class Reviewer:
         return allowed(request["uid"], decision.patch, decision.warnings)
 
     async def _decide(self, pod: PodSpec) -> Decision:
-        asked_at = self._knowledge.now()
-        decision = review(pod, self._knowledge.pools(pod.namespace))
+        asked_at = self._cache.now()
+        decision = review(pod, self._cache.pools(pod.namespace))
         if not decision.doubtful:
             return decision
-        await self._knowledge.refresh(asked_at)
-        return review(pod, self._knowledge.pools(pod.namespace))
+        await self._cache.refresh(asked_at)
+        return review(pod, self._cache.pools(pod.namespace))
 
     async def validate(self, request: Request) -> Answer:
         """Check a quota against its pool, a pool against its quotas."""
@@ -73,17 +83,17 @@ class Reviewer:
 
     async def _quota(self, request: Request) -> Findings:
         quota = GPUQuota.from_dict(request["object"])
-        pools = await self._knowledge.live_pools()
-        others = await self._knowledge.live_quotas(request.get("namespace"))
+        pools = await self._cache.read_pools()
+        others = await self._cache.read_quotas(request.get("namespace"))
         return review_quota(quota, pools, others)
 
     async def _pool(self, request: Request) -> Findings:
-        pool, old = GPUPool.from_dict(request["object"]), read_pool(request.get("oldObject"))
-        pools = await self._knowledge.live_pools()
-        quotas = await self._knowledge.live_quotas(None)
+        pool, old = GPUPool.from_dict(request["object"]), pool_or_none(request.get("oldObject"))
+        pools = await self._cache.read_pools()
+        quotas = await self._cache.read_quotas(None)
         found = review_pool(pool, old, pools, quotas)
         wanted = pool.spec.runtime_class_name
-        if wanted is None or await self._knowledge.has_runtime_class(wanted):
+        if wanted is None or await self._cache.has_runtime_class(wanted):
             return found
         missing = f"RuntimeClass '{wanted}' doesn't exist yet: no shadow pod runs until it does"
         return replace(found, warnings=(*found.warnings, missing))
@@ -92,3 +102,28 @@ class Reviewer:
 def _refused(request: Request, sentences: Collection[str]) -> Answer:
     log.info("refused", message="; ".join(sentences))
     return refused(request["uid"], sentences)
+
+
+def allowed(uid: str, patch: Patch | None = None, warnings: Iterable[str] = ()) -> Answer:
+    """The answer that lets the object pass, with the JSON patch if it is not empty."""
+    response: Answer = {"uid": uid, "allowed": True}
+    if told := list(warnings):
+        response["warnings"] = told
+    if patch:
+        encoded = base64.b64encode(json.dumps(patch).encode()).decode()
+        response |= {"patchType": "JSONPatch", "patch": encoded}
+    return _review(response)
+
+
+def refused(uid: str, sentences: Iterable[str]) -> Answer:
+    """The answer that refuses the object; its user sees the sentences."""
+    status = {"code": 422, "reason": "Invalid", "message": "; ".join(sentences)}
+    return _review({"uid": uid, "allowed": False, "status": status})
+
+
+def _review(response: Answer) -> Answer:
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": response,
+    }

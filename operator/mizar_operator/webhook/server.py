@@ -1,4 +1,6 @@
-"""HTTP: the API server's reviews, over TLS."""
+"""The HTTP side of admission: AdmissionReviews come in over TLS, and answers go out."""
+
+from __future__ import annotations
 
 import json
 import time
@@ -10,21 +12,20 @@ from pydantic import ValidationError
 
 from mizar_kube.errors import KubeError
 from mizar_kube.logs import bound, get_logger
-from mizar_operator.webhook.answers import Answer
 from mizar_operator.webhook.metrics import Metrics
-from mizar_operator.webhook.reviewed import names
-from mizar_operator.webhook.reviewer import NotReady, Request, Reviewer
+from mizar_operator.webhook.reviewer import Answer, NotReady, Request, Reviewer
 
 log = get_logger(__name__)
 
-# An update brings the object twice, and the API server takes objects of up to 3 MiB.
 MAX_REVIEW_BYTES = 16 << 20
+"""The largest AdmissionReview that is read: an update brings the object twice, and the API server
+takes objects of up to 3 MiB."""
 
 Review = Callable[[Request], Awaitable[Answer]]
 
 
 def review_app(reviewer: Reviewer, metrics: Metrics) -> web.Application:
-    """Serves /mutate and /validate."""
+    """The application that serves /mutate and /validate."""
     app = web.Application(client_max_size=MAX_REVIEW_BYTES)
     app.router.add_post("/mutate", _handler(reviewer.mutate, metrics))
     app.router.add_post("/validate", _handler(reviewer.validate, metrics))
@@ -37,7 +38,7 @@ def _handler(review: Review, metrics: Metrics) -> Callable[[web.Request], Awaita
         request = _request(await http.text())
         resource, operation = request["resource"]["resource"], request["operation"]
         try:
-            with bound(**names(request)):
+            with bound(**log_fields(request)):
                 found = await _reviewed(review, request)
         except web.HTTPException:
             metrics.reviews.labels(resource, operation, "failed").inc()
@@ -61,7 +62,8 @@ def _request(body: str) -> dict[str, Any]:
 
 
 async def _reviewed(review: Review, request: Request) -> Answer:
-    """The answer. What goes wrong is an HTTP error: failurePolicy decides on the object."""
+    """The answer to a request. A failure becomes an HTTP error, so that the webhook's failurePolicy
+    decides about the object."""
     try:
         return await review(request)
     except (NotReady, KubeError) as error:
@@ -76,3 +78,20 @@ def _outcome(answer: Answer) -> str:
     if not answer["response"]["allowed"]:
         return "refused"
     return "patched" if "patch" in answer["response"] else "allowed"
+
+
+def log_fields(request: dict[str, Any]) -> dict[str, str]:
+    """The keys by which log lines name the request's object; a pod of a Deployment has no name
+    yet, so its generateName is one of them."""
+    meta = (request.get("object") or {}).get("metadata") or {}
+    name = request.get("name") or meta.get("name") or ""
+    is_pod = request["resource"]["resource"] == "pods"
+    found = {
+        "operation": request["operation"],
+        "kind": "" if is_pod else request["resource"]["resource"],
+        "namespace": request.get("namespace") or "",
+        "pod" if is_pod else "name": name,
+        "generate_name": "" if name else meta.get("generateName") or "",
+        "dry_run": "yes" if request.get("dryRun") else "",
+    }
+    return {key: str(value) for key, value in found.items() if value}

@@ -15,7 +15,7 @@ from mizar_nodeagent.config import Config
 from mizar_operator import uninstall
 from mizar_operator.settings import Settings as OperatorSettings
 from mizar_operator.uninstall import Settings as UninstallSettings
-from mizar_operator.webhook.reviewed import POD_SPECS
+from mizar_operator.webhook.pod_specs import POD_SPECS
 from mizar_operator.webhook.settings import Settings as WebhookSettings
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "mizar"

@@ -5,9 +5,9 @@ from typing import Any
 import jsonpatch
 
 from mizar_core.models import GPUPool, GPUQuota
-from mizar_operator.webhook.judged import PodSpec
-from mizar_operator.webhook.pools import Pools
-from mizar_operator.webhook.rewrite import Decision, review
+from mizar_operator.webhook.pod_review import Decision, review
+from mizar_operator.webhook.pod_specs import PodSpec
+from mizar_operator.webhook.resource_names import VisiblePools
 
 Object = dict[str, Any]
 
@@ -71,7 +71,7 @@ def decide(
     labels: dict[str, str] | None = None,
 ) -> Decision:
     """The decision on a pod spec; one default pool if none is given."""
-    known = Pools(pools or (pool(),), namespace, own)
+    known = VisiblePools(pools or (pool(),), namespace, own)
     return review(PodSpec(pod, namespace, "/spec", old, template, labels), known)
 
 

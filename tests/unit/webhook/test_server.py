@@ -16,15 +16,15 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from mizar_kube import probes
 from mizar_kube.settings import read
-from mizar_operator.webhook import knowledge
+from mizar_operator.webhook import cache
+from mizar_operator.webhook.cache import Cache
+from mizar_operator.webhook.certificate_files import CertificateFiles
 from mizar_operator.webhook.certificates import Bundle, fresh
-from mizar_operator.webhook.folder import Folder
-from mizar_operator.webhook.knowledge import Knowledge
 from mizar_operator.webhook.metrics import Metrics
 from mizar_operator.webhook.reviewer import Reviewer
 from mizar_operator.webhook.server import review_app
+from mizar_operator.webhook.serving_tls import ServingTLS
 from mizar_operator.webhook.settings import Settings
-from mizar_operator.webhook.tls import ServingTLS
 from support.logs import logged
 from support.waiting import PATIENCE_S
 from unit.kube.fake_api import Answer, Asked, FakeApi, serving, status
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who stands still meanwhile has not run out of time."""
-    monkeypatch.setattr(knowledge, "READ_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(cache, "READ_TIMEOUT_S", PATIENCE_S)
 
 
 def request(obj: Json, resource: tuple[str, str] = ("", "pods"), old: Json | None = None) -> Json:
@@ -61,8 +61,8 @@ def request(obj: Json, resource: tuple[str, str] = ("", "pods"), old: Json | Non
 class Webhook:
     """The reviewing side of the webhook with an API server behind it."""
 
-    def __init__(self, objects: Objects, knowledge: Knowledge, http: TestClient[Any, Any]) -> None:
-        self.objects, self.knowledge, self.http = objects, knowledge, http
+    def __init__(self, objects: Objects, cache: Cache, http: TestClient[Any, Any]) -> None:
+        self.objects, self.cache, self.http = objects, cache, http
 
     async def ask(self, path: str, review: Json) -> Json:
         answer = await self.http.post(path, json=review)
@@ -73,13 +73,13 @@ class Webhook:
 @asynccontextmanager
 async def running(objects: Objects, synced: bool = True) -> AsyncIterator[Webhook]:
     async with serving(FakeApi(others=objects)) as client:
-        knowledge = Knowledge(client)
+        cache = Cache(client)
         if synced:
-            for informer in knowledge.informers:
+            for informer in cache.informers:
                 await informer._list()
-        app = review_app(Reviewer(knowledge), Metrics())
+        app = review_app(Reviewer(cache), Metrics())
         async with TestClient(TestServer(app)) as http:
-            yield Webhook(objects, knowledge, http)
+            yield Webhook(objects, cache, http)
 
 
 def cluster() -> Objects:
@@ -176,13 +176,13 @@ async def test_a_pod_made_right_after_its_pool_is_not_refused() -> None:
 
 async def test_doubts_are_looked_into_once_for_many() -> None:
     async with running(Objects()) as webhook:
-        asked_at = webhook.knowledge.now()
-        await webhook.knowledge.refresh(asked_at)
-        read = webhook.knowledge._read_at
-        await webhook.knowledge.refresh(asked_at)
-        assert webhook.knowledge._read_at == read
-        await webhook.knowledge.refresh(webhook.knowledge.now())
-        assert webhook.knowledge._read_at > read
+        asked_at = webhook.cache.now()
+        await webhook.cache.refresh(asked_at)
+        read = webhook.cache._read_at
+        await webhook.cache.refresh(asked_at)
+        assert webhook.cache._read_at == read
+        await webhook.cache.refresh(webhook.cache.now())
+        assert webhook.cache._read_at > read
 
 
 async def test_before_it_knows_anything_the_failure_policy_decides() -> None:
@@ -311,10 +311,10 @@ async def test_numbers_without_quotes_are_refused_with_a_sentence() -> None:
 async def test_metrics_count_reviews() -> None:
     objects, metrics = cluster(), Metrics()
     async with serving(FakeApi(others=objects)) as client:
-        knowledge = Knowledge(client)
-        for informer in knowledge.informers:
+        cache = Cache(client)
+        for informer in cache.informers:
             await informer._list()
-        async with TestClient(TestServer(review_app(Reviewer(knowledge), metrics))) as http:
+        async with TestClient(TestServer(review_app(Reviewer(cache), metrics))) as http:
             for key in ("mizar.share.gpu.2", "team-b.mizar.share/gpu.2", "cpu"):
                 await http.post("/mutate", json=request({"spec": asking(key)}))
     for outcome in ("patched", "refused", "allowed"):
@@ -328,7 +328,7 @@ NAME = "localhost"
 async def test_the_certificate_changes_while_it_serves(tmp_path: Path) -> None:
     tls, first, second = ServingTLS(), *(fresh(NAME, datetime.now(UTC)) for _ in range(2))
     app = probes.application(probes.registry("test"), list, list)
-    folder = Folder(tmp_path, tls)
+    folder = CertificateFiles(tmp_path, tls)
     folder.look()
     assert folder.problem()
     write(tmp_path, first)

@@ -1,5 +1,7 @@
 """The TLS context that the webhook serves with; its certificate can change while it serves."""
 
+from __future__ import annotations
+
 import os
 import ssl
 from datetime import datetime
@@ -8,25 +10,25 @@ from cryptography import x509
 
 
 class ServingTLS:
-    """New connections get the certificate that was shown last; running ones go on."""
+    """New connections get the certificate that was set last; open ones keep theirs."""
 
     def __init__(self) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._shown: bytes = b""
+        self._used: bytes = b""
         self.expires: datetime | None = None
 
-    def show(self, certificate: bytes, key: bytes) -> bool:
-        """Serve with this certificate (PEM) from now on; False if that is so already.
+    def use(self, certificate: bytes, key: bytes) -> bool:
+        """Serve with this certificate (PEM) from now on; False if it is in use already.
 
         Raises ValueError (ssl.SSLError is one) when key and certificate don't fit.
         """
-        if certificate == self._shown:
+        if certificate == self._used:
             return False
         # In memory, so that no key is ever written to a disk.
         with os.fdopen(os.memfd_create("certificate"), "wb", buffering=0) as file:
             file.write(certificate + b"\n" + key)
             self.context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
         self.expires = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-        self._shown = certificate
+        self._used = certificate
         return True

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mizar_core.names import LABEL_SHARE_POD, parse_resource, tenant_of
 from mizar_core.pod_requests import device_requests, devices_requested
-from mizar_operator.webhook.rewrite import Decision
+from mizar_operator.webhook.pod_review import Decision
 from support.effort import effort
 from unit.webhook.builders import Object, decide, patched, patched_object, pool
 

@@ -11,8 +11,8 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict
 from mizar_kube.kinds import SECRET, Ref
 from mizar_operator.webhook.certificates import CA_LIFE, SERVING_LIFE, from_secret
-from mizar_operator.webhook.keeper import Keeper, trust_patch
-from mizar_operator.webhook.tls import ServingTLS
+from mizar_operator.webhook.self_signed import SelfSigned, trust_patch
+from mizar_operator.webhook.serving_tls import ServingTLS
 from unit.kube.fake_api import FakeApi, serving
 from unit.webhook.objects_api import Object, Objects
 
@@ -33,7 +33,7 @@ class Replica:
         self.tls = ServingTLS()
         ref = Ref(SECRET, "w", "mizar-system")
         dns_name = "w.mizar-system.svc"
-        self.keeper = Keeper(client, ref, dns_name, "w", self.tls, lambda: self.now)
+        self.self_signed = SelfSigned(client, ref, dns_name, "w", self.tls, lambda: self.now)
 
 
 def installed() -> Objects:
@@ -67,9 +67,9 @@ def trusted(objects: Objects) -> set[bytes]:
 async def test_the_first_makes_everything() -> None:
     objects = installed()
     async with replicas(objects) as (one, _):
-        assert one.keeper.problem() == "no certificate yet"
-        await one.keeper.keep()
-        assert one.keeper.problem() is None
+        assert one.self_signed.problem() == "no certificate yet"
+        await one.self_signed.reconcile()
+        assert one.self_signed.problem() is None
         bundle = from_secret(objects.stored[SECRET_PATH]["data"])
         assert bundle is not None
         assert trusted(objects) == {bundle.ca_pem}
@@ -79,10 +79,10 @@ async def test_the_first_makes_everything() -> None:
 async def test_the_second_uses_what_the_first_has_made() -> None:
     objects = installed()
     async with replicas(objects) as (one, two):
-        await one.keeper.keep()
+        await one.self_signed.reconcile()
         objects.writes.clear()
-        await two.keeper.keep()
-        await one.keeper.keep()
+        await two.self_signed.reconcile()
+        await one.self_signed.reconcile()
         assert objects.writes == []
         assert two.tls.expires == one.tls.expires
 
@@ -90,18 +90,18 @@ async def test_the_second_uses_what_the_first_has_made() -> None:
 async def test_of_two_at_the_same_time_one_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = installed()
     async with replicas(objects) as (one, two):
-        read = await one.keeper._client.get(one.keeper._secret)
-        await two.keeper.keep()
+        read = await one.self_signed._client.get(one.self_signed._secret)
+        await two.self_signed.reconcile()
         made = objects.stored[SECRET_PATH]["data"]
 
         async def stale(ref: Ref) -> Object:
             return read
 
         with monkeypatch.context() as patched:
-            patched.setattr(one.keeper._client, "get", stale)
+            patched.setattr(one.self_signed._client, "get", stale)
             with pytest.raises(Conflict):
-                await one.keeper.keep()
-        await one.keeper.keep()
+                await one.self_signed.reconcile()
+        await one.self_signed.reconcile()
         assert objects.stored[SECRET_PATH]["data"] == made
 
 
@@ -109,17 +109,17 @@ async def test_without_a_secret_one_is_made() -> None:
     objects = installed()
     del objects.stored[SECRET_PATH]
     async with replicas(objects) as (one, _):
-        await one.keeper.keep()
+        await one.self_signed.reconcile()
     assert from_secret(objects.stored[SECRET_PATH]["data"])
 
 
 async def test_a_secret_that_somebody_broke_is_mended() -> None:
     objects = installed()
     async with replicas(objects) as (one, _):
-        await one.keeper.keep()
+        await one.self_signed.reconcile()
         broken = objects.stored[SECRET_PATH]
         objects.put(SECRET_PATH, broken | {"data": broken["data"] | {"tls.key": "AAAA"}})
-        await one.keeper.keep()
+        await one.self_signed.reconcile()
         bundle = from_secret(objects.stored[SECRET_PATH]["data"])
         assert bundle is not None
         assert trusted(objects) == {bundle.ca_pem}
@@ -128,20 +128,20 @@ async def test_a_secret_that_somebody_broke_is_mended() -> None:
 async def test_a_configuration_that_lost_its_trust_gets_it_back() -> None:
     objects = installed()
     async with replicas(objects) as (one, _):
-        await one.keeper.keep()
+        await one.self_signed.reconcile()
         right = trusted(objects)
         objects.put(CONFIGURATIONS[0], installed().stored[CONFIGURATIONS[0]])
         assert trusted(objects) != right
-        await one.keeper.keep()
+        await one.self_signed.reconcile()
         assert trusted(objects) == right
 
 
 async def test_a_new_authority_is_trusted_before_it_signs() -> None:
     objects = installed()
     async with replicas(objects) as (one, _):
-        await one.keeper.keep()
+        await one.self_signed.reconcile()
         one.now = START + CA_LIFE * 0.7
-        await one.keeper.keep()
+        await one.self_signed.reconcile()
         bundle = from_secret(objects.stored[SECRET_PATH]["data"])
         assert bundle is not None
         assert len(bundle.authorities) == 2

@@ -1,10 +1,11 @@
-"""What a request is about: its pod spec, and its names for log lines."""
+"""What a request is about: its pod spec, and its log_fields for log lines."""
 
 from typing import Any
 
 import pytest
 
-from mizar_operator.webhook.reviewed import names, pod_spec
+from mizar_operator.webhook.pod_specs import pod_spec
+from mizar_operator.webhook.server import log_fields
 from unit.webhook.builders import asking
 
 Json = dict[str, Any]
@@ -40,7 +41,7 @@ def request(resource: Json, obj: Any, **more: Any) -> Json:
     ],
 )
 def test_what_is_known_of_it_is_told(asked: Json, told: dict[str, str]) -> None:
-    assert names(asked) == told
+    assert log_fields(asked) == told
 
 
 def test_a_pod_has_its_labels_and_what_was_there_before() -> None:

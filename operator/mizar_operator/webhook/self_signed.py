@@ -1,4 +1,6 @@
-"""Keeps the webhook's certificate, and API servers' trust in it, in order."""
+"""The webhook's self-signed certificate: made, renewed, and trusted by the API servers."""
+
+from __future__ import annotations
 
 import asyncio
 import base64
@@ -13,7 +15,7 @@ from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Kin
 from mizar_kube.logs import get_logger
 from mizar_kube.waking import woken
 from mizar_operator.webhook.certificates import Bundle, from_secret, renewed
-from mizar_operator.webhook.tls import ServingTLS
+from mizar_operator.webhook.serving_tls import ServingTLS
 
 log = get_logger(__name__)
 
@@ -22,9 +24,12 @@ RETRY_S = 1.0
 CONFIGURATIONS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 
 
-class Keeper:
-    """Makes and renews the bundle in a Secret, serves with it, and writes its authorities into
-    both webhook configurations. All replicas do so; the Secret's version decides who was first.
+class SelfSigned:
+    """Makes and renews the certificate bundle in a Secret, serves with it, and writes its
+    authorities into both webhook configurations.
+
+    All replicas do so at the same time; the Secret's resourceVersion decides which one is first.
+    `now`: the time of day.
     """
 
     def __init__(
@@ -47,13 +52,13 @@ class Keeper:
         self._trusted = False
 
     def problem(self) -> str | None:
-        """Why API servers can't talk to us, or None."""
+        """Why API servers cannot connect to the webhook; None if they can."""
         if self._bundle is None:
             return "no certificate yet"
         return None if self._trusted else "the webhook configurations don't trust us yet"
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What must run: watches that notice changes, and the keeping itself."""
+        """The tasks that must run: watches that notice changes, and the reconciling itself."""
         kinds = [(SECRET, self._secret.namespace, self._secret.name)]
         kinds += [(kind, None, self._configuration) for kind in CONFIGURATIONS]
         return [self.run(), *(self._watch(*one) for one in kinds)]
@@ -65,12 +70,12 @@ class Keeper:
         await informer.run()
 
     async def run(self) -> None:
-        """Put things in order whenever something changes, and now and then, for ever."""
+        """Reconcile whenever something changes, and every CHECK_EVERY_S seconds, for ever."""
         while True:
             self._changed.clear()
             delay = CHECK_EVERY_S
             try:
-                await self.keep()
+                await self.reconcile()
             except Conflict as conflict:
                 log.info("the certificate changed meanwhile", error=conflict)
                 continue
@@ -79,10 +84,11 @@ class Keeper:
                 delay = RETRY_S
             await woken(self._changed, within=delay)
 
-    async def keep(self) -> None:
-        """Renew what is due, serve with what there is, and have it trusted. Raises KubeError."""
+    async def reconcile(self) -> None:
+        """Renew what is due, serve with the current bundle, and have it trusted. Raises
+        KubeError."""
         self._bundle = await self._current()
-        if self._tls.show(self._bundle.certificate_pem, self._bundle.key_pem):
+        if self._tls.use(self._bundle.certificate_pem, self._bundle.key_pem):
             log.info("certificate in use", expires=self._tls.expires)
         for kind in CONFIGURATIONS:
             await self._trust(Ref(kind, self._configuration), self._bundle)
@@ -127,7 +133,7 @@ class Keeper:
 
 def trust_patch(configuration: Object, ca_pem: bytes) -> list[Object]:
     """The JSON patch that makes all webhooks of a configuration trust the authorities; empty if
-    they do. It fails when the configuration has changed since it was read."""
+    they do already. The patch fails when the configuration has changed since it was read."""
     wanted = base64.b64encode(ca_pem).decode()
     changes = [
         {"op": "add", "path": f"/webhooks/{at}/clientConfig/caBundle", "value": wanted}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mizar_operator.webhook.rewrite import Decision
+from mizar_operator.webhook.pod_review import Decision
 from unit.webhook.builders import (
     Object,
     asking,

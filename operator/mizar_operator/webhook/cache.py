@@ -1,4 +1,6 @@
-"""What the webhook knows of pools and quotas: copies kept by informers, and live reads."""
+"""The webhook's cache of pools and quotas, kept by informers, and live reads beside it."""
+
+from __future__ import annotations
 
 import asyncio
 import time
@@ -13,16 +15,17 @@ from mizar_kube.errors import NotFound
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, RUNTIME_CLASS, Object, Ref
 from mizar_kube.logs import get_logger
-from mizar_operator.webhook.pools import Pools
+from mizar_operator.webhook.resource_names import VisiblePools
 
 log = get_logger(__name__)
 
-# Live reads are on the way of a request that the API server gives up after a few seconds.
 READ_TIMEOUT_S = 2.0
+"""Timeout of a live read, in seconds: the API server gives up its own request after a few."""
 
 
-class Knowledge:
-    """Pools and quotas. `run()` keeps the copies current until cancelled."""
+class Cache:
+    """Copies of all pools and quotas. `tasks()` must run for them to stay current; `clock` counts
+    seconds."""
 
     def __init__(self, client: KubeClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -34,28 +37,28 @@ class Knowledge:
 
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
-        """For health probes."""
+        """The informers that hold the copies, for health probes."""
         return self._pools, self._quotas
 
     @property
     def synced(self) -> bool:
-        """Whether there is a copy of everything."""
+        """Whether every informer has listed its kind once."""
         return all(one.synced.is_set() for one in self.informers)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What must run for the copies to stay current."""
+        """The tasks that keep the copies current."""
         return [one.run() for one in self.informers]
 
-    def pools(self, namespace: str) -> Pools:
+    def pools(self, namespace: str) -> VisiblePools:
         """All pools as the namespace sees them, from the copies."""
         own = [pool for (where, _), pool in self._quotas.items() if where == namespace]
-        return Pools(self._pools.values(), namespace, own)
+        return VisiblePools(self._pools.values(), namespace, own)
 
     async def refresh(self, asked_at: float) -> None:
-        """Read everything from the API server, unless that was done after `asked_at`.
+        """Read all pools and quotas from the API server, unless that was done after `asked_at`.
 
-        The watch brings changes within milliseconds; a pod made right after its pool can be
-        faster. Raises KubeError.
+        The watch brings changes within milliseconds, but a pod that is made right after its pool
+        can be faster. Raises KubeError.
         """
         async with self._reading:
             if self._read_at >= asked_at:
@@ -70,22 +73,23 @@ class Knowledge:
         """The clock of `refresh`, in seconds."""
         return self._clock()
 
-    async def live_pools(self) -> list[GPUPool]:
+    async def read_pools(self) -> list[GPUPool]:
         """All pools as the API server has them now. Raises KubeError."""
         listing = await self._client.list(GPU_POOL, timeout=READ_TIMEOUT_S)
-        pools = [read_pool(obj) for obj in listing.items if _stays(obj)]
+        pools = [pool_or_none(obj) for obj in listing.items if _stays(obj)]
         return [pool for pool in pools if pool is not None]
 
     async def has_runtime_class(self, name: str) -> bool:
-        """Whether the API server has it now. Raises KubeError."""
+        """Whether the API server has a RuntimeClass of that name now. Raises KubeError."""
         try:
             await self._client.get(Ref(RUNTIME_CLASS, name), timeout=READ_TIMEOUT_S)
         except NotFound:
             return False
         return True
 
-    async def live_quotas(self, namespace: str | None) -> list[GPUQuota]:
-        """The quotas of a namespace, or of all, as the API server has them now."""
+    async def read_quotas(self, namespace: str | None) -> list[GPUQuota]:
+        """The quotas of a namespace, or of all, as the API server has them now. Raises
+        KubeError."""
         listing = await self._client.list(GPU_QUOTA, namespace, timeout=READ_TIMEOUT_S)
         return [GPUQuota.from_dict(obj) for obj in listing.items if _stays(obj)]
 
@@ -95,9 +99,9 @@ def pool_of(quota: Object) -> str:
     return str(quota["spec"]["pool"])
 
 
-def read_pool(obj: Object | None) -> GPUPool | None:
-    """A pool as the API server has it; None without one, and for one of before today's rules, which
-    must not keep anybody from mending it."""
+def pool_or_none(obj: Object | None) -> GPUPool | None:
+    """The pool in an object of the API server; None without an object, and for one that was stored
+    before today's rules, which must not keep anybody from repairing it."""
     try:
         return None if obj is None else GPUPool.from_dict(obj)
     except ValidationError as error:

@@ -1,0 +1,226 @@
+"""The review of one pod spec: the patch that translates its resource names, or why it is refused.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from mizar_core.names import LABEL_SHARE_POD
+from mizar_core.pod_requests import DeviceRequest, Spec, resource_entries
+from mizar_operator.webhook.pod_specs import PodSpec
+from mizar_operator.webhook.resource_names import (
+    Translation,
+    VisiblePools,
+    misspelt_names,
+    translate,
+)
+
+Patch = list[dict[str, Any]]
+"""A JSON patch (RFC 6902)."""
+
+ContainerTarget = tuple[tuple[str, ...], str]
+"""Where a request is in the pod spec, and the resource that it is translated to."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decision on a pod spec: a patch, or refusals, whose sentences name the container and say
+    what to do."""
+
+    patch: Patch = field(default_factory=list)
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    doubtful: bool = False
+    """Whether newer copies of the pools could change the decision."""
+    rewritten: Mapping[str, str] = field(default_factory=dict)
+    """The resource names that are rewritten, each with its new name."""
+
+
+@dataclass(frozen=True)
+class TranslatedRequest:
+    """A request for devices, and the translation of its resource name."""
+
+    request: DeviceRequest
+    translation: Translation
+
+    @property
+    def target(self) -> str:
+        """The resource to request instead; the same one where nothing changes."""
+        return self.translation.target
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether the resource gets another name."""
+        return self.target != self.request.key
+
+    def sentence(self, message: str, name: str = "") -> str:
+        """The message about this request for the user, with the container and the resource name
+        (the user's own spelling unless another `name` is given)."""
+        return f"container '{self.request.container}', {name or self.request.key}: {message}"
+
+
+def review(pod: PodSpec, pools: VisiblePools) -> Decision:
+    """The patch that translates what the pod requests, or refusals. An update that requests nothing
+    new passes.
+
+    A template that no pool can satisfy now passes with a warning: the pool may come later.
+    """
+    if wrong := _distinct(misspelt_names(pod, pools)):
+        return Decision(refusals=wrong)
+    if pod.requests_nothing_new:
+        return Decision()
+    everything = [
+        TranslatedRequest(one, translate(one.key, one.parsed, pools, pod.template))
+        for one in pod.requests
+    ]
+    doubtful = any(one.translation.doubt or not one.translation.pool for one in everything)
+    ours = [one for one in everything if one.translation.is_mizars]
+    dropped = superseded(ours, pod.old_requests)
+    kept = [one for one in ours if one not in dropped]
+    refusals, doubts = _refusals(kept, pod.spec), _distinct(unavailable_names(kept))
+    if refusals or (doubts and not pod.template):
+        return Decision(refusals=(*refusals, *doubts), doubtful=True)
+    return Decision(
+        [*_rename(kept, dropped, pod.pointer), *(_label(pod) if kept else ())],
+        warnings=doubts,
+        doubtful=doubtful,
+        rewritten={one.request.key: one.target for one in kept if one.is_renamed},
+    )
+
+
+def superseded(
+    requests: Collection[TranslatedRequest], old: set[tuple[str, ...]]
+) -> list[TranslatedRequest]:
+    """The requests that are our translation of an earlier spelling, where the user now sends that
+    spelling again beside them.
+
+    `kubectl apply` does so: it does not know our translation, and so never removes it.
+    """
+    renamed = {one.request.path for one in requests if one.is_renamed}
+    return [
+        one
+        for one in requests
+        if not one.is_renamed and one.request.path in renamed and one.request.identity in old
+    ]
+
+
+def _refusals(kept: Collection[TranslatedRequest], spec: Spec) -> tuple[str, ...]:
+    return _distinct(
+        [
+            *forbidden_names(kept),
+            *named_twice(kept),
+            *overcommitted(kept),
+            *mixed_resources(kept, spec),
+        ]
+    )
+
+
+def forbidden_names(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
+    """A sentence for each name that this namespace can never have."""
+    for one in requests:
+        if one.translation.refusal:
+            yield one.sentence(one.translation.refusal)
+
+
+def unavailable_names(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
+    """A sentence for each name that nobody can have as the pools are now."""
+    for one in requests:
+        if one.translation.doubt:
+            yield one.sentence(one.translation.doubt)
+
+
+def named_twice(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
+    """A sentence for each resource that is requested under two names, so that it is not clear which
+    number holds."""
+    for (_, target), same in groupby(sorted(requests, key=_target), key=_target):
+        found = list(same)
+        if len(found) > 1:
+            names = " and ".join(sorted(one.request.key for one in found))
+            yield found[0].sentence(f"{names} are the same: keep one of them", target)
+
+
+def overcommitted(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
+    """A sentence for each resource whose request and limit differ: devices cannot be
+    overcommitted."""
+    amounts: dict[ContainerTarget, dict[str, TranslatedRequest]] = {}
+    for one in requests:
+        amounts.setdefault((one.request.path[:-1], one.target), {})[one.request.section] = one
+    for (_, target), sections in amounts.items():
+        limit, request = sections.get("limits"), sections.get("requests")
+        if request and not limit:
+            yield request.sentence("it is in requests alone: put it into limits", target)
+        elif request and limit and request.request.amount != limit.request.amount:
+            both = f"requests {request.request.amount} and limits {limit.request.amount} differ"
+            yield limit.sentence(f"{both}: give limits alone", target)
+
+
+def mixed_resources(requests: Iterable[TranslatedRequest], spec: Spec) -> Iterator[str]:
+    """A sentence for each container that requests devices of several resources, or whole cards as
+    well: a container has one set of limits, which comes with the devices of one resource."""
+    everything: dict[str, set[str]] = {}
+    for entry in resource_entries(spec):
+        everything.setdefault(entry.container, set()).add(entry.key)
+    for name, same in groupby(sorted(requests, key=_container), key=_container):
+        found = list(same)
+        targets = sorted({one.target for one in found})
+        if len(targets) > 1:
+            names = " and ".join(targets)
+            yield f"container '{name}' asks for {names}: it can have devices of one of them only"
+        whole = {one.translation.whole_card for one in found} & everything[name]
+        for resource in sorted(whole):
+            yield (
+                f"container '{name}' asks for {resource} and {targets[0]}: it can have whole cards"
+                " or shares; use two containers"
+            )
+
+
+def _target(one: TranslatedRequest) -> ContainerTarget:
+    return one.request.path, one.target
+
+
+def _container(one: TranslatedRequest) -> str:
+    return one.request.container
+
+
+def _rename(
+    kept: Iterable[TranslatedRequest], dropped: Iterable[TranslatedRequest], pointer: str
+) -> Patch:
+    renamed = [one for one in kept if one.is_renamed]
+    gone = [*renamed, *dropped]
+    return [
+        *({"op": "remove", "path": _pointer(pointer, one, one.request.key)} for one in gone),
+        *(
+            {"op": "add", "path": _pointer(pointer, one, one.target), "value": one.request.amount}
+            for one in renamed
+        ),
+    ]
+
+
+def _label(pod: PodSpec) -> Patch:
+    """The patch that adds the label by which the operator watches share pods; templates need
+    none."""
+    if pod.template or (pod.labels or {}).get(LABEL_SHARE_POD) == "true":
+        return []
+    if pod.labels is None:
+        return [{"op": "add", "path": "/metadata/labels", "value": {LABEL_SHARE_POD: "true"}}]
+    return [{"op": "add", "path": f"/metadata/labels/{_escaped(LABEL_SHARE_POD)}", "value": "true"}]
+
+
+def _pointer(base: str, one: TranslatedRequest, key: str) -> str:
+    return "/".join((base, *one.request.path, _escaped(key)))
+
+
+def _escaped(key: str) -> str:
+    """The key as part of a JSON pointer. Names of resources and labels have no ~, which would need
+    escaping as well."""
+    return key.replace("/", "~1")
+
+
+def _distinct(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Each sentence once, in order."""
+    return tuple(dict.fromkeys(sentences))

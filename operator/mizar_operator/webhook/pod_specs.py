@@ -1,0 +1,78 @@
+"""The pod specs in the objects that the webhook reviews: where each kind has its own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mizar_core.pod_requests import DeviceRequest, Spec, device_requests
+
+_TEMPLATE = ("spec", "template", "spec")
+
+POD_SPECS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("", "pods"): ("spec",),
+    ("", "podtemplates"): ("template", "spec"),
+    ("", "replicationcontrollers"): _TEMPLATE,
+    ("apps", "daemonsets"): _TEMPLATE,
+    ("apps", "deployments"): _TEMPLATE,
+    ("apps", "replicasets"): _TEMPLATE,
+    ("apps", "statefulsets"): _TEMPLATE,
+    ("batch", "jobs"): _TEMPLATE,
+    ("batch", "cronjobs"): ("spec", "jobTemplate", *_TEMPLATE),
+}
+"""(group, resource) -> the path of the pod spec."""
+
+
+@dataclass(frozen=True)
+class PodSpec:
+    """A pod's spec, or a template's, at `pointer` (a JSON pointer) within its object.
+
+    `old`: the spec before an update. `template`: whether it is a template's, whose pods are
+    reviewed again when they are made. `labels`: those of a pod; None where it has none.
+    """
+
+    spec: Spec
+    namespace: str
+    pointer: str = "/spec"
+    old: Spec | None = None
+    template: bool = False
+    labels: Mapping[str, str] | None = None
+
+    @property
+    def requests(self) -> list[DeviceRequest]:
+        """Its requests for devices."""
+        return device_requests(self.spec)
+
+    @property
+    def old_requests(self) -> set[tuple[str, ...]]:
+        """The identities of its requests before the update."""
+        return {request.identity for request in device_requests(self.old or {})}
+
+    @property
+    def requests_nothing_new(self) -> bool:
+        """Whether an update has left all of its requests alone."""
+        return {request.identity for request in self.requests} == self.old_requests
+
+
+def pod_spec(request: dict[str, Any]) -> PodSpec | None:
+    """The pod spec in the request of an AdmissionReview; None for an object that holds none."""
+    resource = request["resource"]["group"], request["resource"]["resource"]
+    path = POD_SPECS.get(resource)
+    spec = _at(request.get("object"), path) if path else None
+    if path is None or spec is None:
+        return None
+    return PodSpec(
+        spec=spec,
+        namespace=str(request.get("namespace") or ""),
+        pointer="/" + "/".join(path),
+        old=_at(request.get("oldObject"), path),
+        template=resource != ("", "pods"),
+        labels=_at(request.get("object"), ("metadata", "labels")),
+    )
+
+
+def _at(obj: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
+    for step in path:
+        obj = obj.get(step) if isinstance(obj, dict) else None
+    return obj if isinstance(obj, dict) else None

@@ -1,0 +1,105 @@
+"""The review of GPUQuotas and GPUPools: whether a quota fits its pool and a pool its quotas, and
+whether a pool's numbers are written as Kubernetes takes them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.quantities import parse_scaling
+from mizar_core.validation import (
+    Problem,
+    check_pool_among,
+    check_quota_against_pool,
+    check_quota_among,
+)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The sentences of a review: problems refuse the object, warnings are shown to the user."""
+
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def review_quota(quota: GPUQuota, pools: Iterable[GPUPool], others: Iterable[GPUQuota]) -> Findings:
+    """What is wrong with a quota. `pools`: all pools of the cluster. `others`: the quotas of its
+    namespace."""
+    named = {pool.metadata.name: pool for pool in pools}
+    among = check_quota_among(quota, others, named)
+    pool = named.get(quota.spec.pool)
+    if pool is None:
+        missing = f"GPUPool '{quota.spec.pool}' doesn't exist yet: nothing happens until it does"
+        return Findings(_sentences(among), (missing,))
+    return Findings(_sentences([*check_quota_against_pool(quota, pool), *among]))
+
+
+def review_pool(
+    pool: GPUPool, old: GPUPool | None, pools: Iterable[GPUPool], quotas: Iterable[GPUQuota]
+) -> Findings:
+    """What is wrong with a pool. `old`: the pool before an update. `pools`, `quotas`: all of the
+    cluster.
+
+    A change is refused if it breaks a quota that was right before.
+    """
+    broken = [
+        sentence
+        for quota in sorted(quotas, key=_name)
+        if quota.spec.pool == pool.metadata.name
+        for sentence in _newly_broken(quota, pool, old)
+    ]
+    return Findings((*_sentences(check_pool_among(pool, pools)), *broken), _unused_scaling(pool))
+
+
+def _unused_scaling(pool: GPUPool) -> tuple[str, ...]:
+    """A warning where the pool's coreScaling has no effect, unless a quota limits compute."""
+    if pool.spec.isolation.compute != "None" or parse_scaling(pool.spec.core_scaling) == 1:
+        return ()
+    return ("coreScaling changes nothing while isolation.compute is None, as it is in the pool",)
+
+
+def _newly_broken(quota: GPUQuota, pool: GPUPool, old: GPUPool | None) -> list[str]:
+    before = set(check_quota_against_pool(quota, old)) if old else set()
+    place = "/".join(_name(quota))
+    return [
+        f"GPUQuota {place} would not fit any more ({problem}): change that quota first"
+        for problem in check_quota_against_pool(quota, pool)
+        if old is not None and problem not in before
+    ]
+
+
+def _name(quota: GPUQuota) -> tuple[str, str]:
+    return quota.metadata.namespace or "", quota.metadata.name
+
+
+def _sentences(problems: Iterable[Problem]) -> tuple[str, ...]:
+    return tuple(map(str, problems))
+
+
+def unquoted_numbers(pool: dict[str, Any]) -> Iterator[str]:
+    """A sentence for each field of a GPUPool whose value is neither text nor a whole number.
+
+    Kubernetes' schemas know "whole number or text", but not "number or text", and refuse the rest
+    with the name of a type. Mutating webhooks see the object before that.
+    """
+    spec = _map(pool.get("spec"))
+    for field, example in (("memoryScaling", "1.5"), ("coreScaling", "1.5")):
+        yield from _sentence(f"spec.{field}", spec.get(field), example)
+    profiles = spec.get("profiles")
+    for at, profile in enumerate(profiles if isinstance(profiles, list) else ()):
+        yield from _sentence(f"spec.profiles[{at}].memory", _map(profile).get("memory"), "8Gi")
+
+
+def _sentence(field: str, value: Any, example: str) -> Iterator[str]:
+    if isinstance(value, bool):
+        said = str(value).lower()
+        yield f'{field}: {said} is no number: write one in quotes, such as "{example}"'
+    elif isinstance(value, float):
+        yield f'{field}: write {value} in quotes, "{value}": Kubernetes takes no such number here'
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,195 @@
+"""What a resource name in a pod becomes, by the cluster's pools, or why it cannot be had. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mizar_core.models import GPUPool
+from mizar_core.names import (
+    DEFAULT_PREFIX,
+    ParsedResource,
+    parse_resource,
+    resource_name,
+    tenant_of,
+    tenant_problem,
+    tenant_resource_name,
+)
+from mizar_core.pod_requests import ResourceEntry, resource_entries
+from mizar_operator.webhook.pod_specs import PodSpec
+
+
+@dataclass(frozen=True)
+class Match:
+    """The pool that a resource's prefix belongs to, and the tenant in the prefix, if any."""
+
+    pool: GPUPool
+    tenant: str | None
+
+
+class VisiblePools:
+    """The cluster's pools, as the pods of one namespace see them. `own`: the pools that the
+    namespace's quotas name.
+
+    Several PerNamespace pools may have the same prefix: the quotas decide which of them a
+    namespace gets devices of.
+    """
+
+    def __init__(self, pools: Iterable[GPUPool], namespace: str, own: Iterable[str] = ()) -> None:
+        self.namespace = namespace
+        self._own = set(own)
+        self._pools = sorted(pools, key=lambda pool: pool.metadata.name)
+
+    @property
+    def prefixes(self) -> set[str]:
+        """The resource prefixes of all pools."""
+        return {pool.spec.resource_prefix for pool in self._pools}
+
+    def match(self, prefix: str, profile: int) -> Match | None:
+        """The pool whose resources have this prefix, with or without a tenant before it; None if
+        there is none. Of several, one of the namespace's own that has the profile comes first."""
+        found = [
+            Match(pool, tenant)
+            for pool in self._pools
+            for tenant in [tenant_of(prefix, pool.spec.resource_prefix)]
+            if tenant or pool.spec.resource_prefix == prefix
+        ]
+        return min(found, key=lambda match: self._rank(match, profile), default=None)
+
+    def _rank(self, match: Match, profile: int) -> tuple[int, bool, bool]:
+        # A name that is translated already must stay as it is, so it comes before a pool whose
+        # prefix happens to look like a translated name.
+        spelling = [self.namespace, None].index(match.tenant) if self._mine(match) else 2
+        foreign = match.pool.metadata.name not in self._own
+        return spelling, foreign, match.pool.spec.profile(profile) is None
+
+    def _mine(self, match: Match) -> bool:
+        return match.tenant in (self.namespace, None)
+
+
+def is_default_prefix(prefix: str) -> bool:
+    """Whether the prefix is Mizar's default one, with or without a tenant before it."""
+    return prefix == DEFAULT_PREFIX or tenant_of(prefix, DEFAULT_PREFIX) is not None
+
+
+def offered(pool: GPUPool) -> str:
+    """The pool's resources, for a message: `mizar.share/gpu.2, mizar.share/gpu.4`."""
+    sizes = sorted(profile.devices for profile in pool.spec.profiles)
+    return ", ".join(resource_name(pool.spec.resource_prefix, size) for size in sizes)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What becomes of a resource's name. At most one of the two sentences is set."""
+
+    target: str
+    """The name to request instead; the name itself when it stays."""
+
+    refusal: str = ""
+    """Why nobody in this namespace can ever have the resource, and what to ask for."""
+
+    doubt: str = ""
+    """Why nobody can have the resource as the pools are now."""
+
+    pool: str = ""
+    """The pool that the name belongs to; empty when no pool is known to offer it."""
+
+    whole_card: str = ""
+    """The resource of that pool's whole cards."""
+
+    @property
+    def is_mizars(self) -> bool:
+        """Whether the name is one of Mizar's, of a pool or by its default prefix."""
+        return bool(self.pool or self.doubt)
+
+
+def translate(key: str, parsed: ParsedResource, pools: VisiblePools, template: bool) -> Translation:
+    """The resource that a pod requests where its user wrote `key`.
+
+    In a `template` only the spelling changes: the tenant's name is added when the pod is made.
+    """
+    match = pools.match(parsed.prefix, parsed.profile)
+    if match is None:
+        return _without_pool(key, parsed)
+    name, whole = match.pool.metadata.name, match.pool.spec.physical_resource
+    if refusal := _refusal(parsed, match, pools.namespace):
+        return Translation(key, refusal=refusal, pool=name, whole_card=whole)
+    target = _target(parsed, match.pool, pools.namespace, template)
+    return Translation(target, doubt=_doubt(parsed, match.pool), pool=name, whole_card=whole)
+
+
+def _without_pool(key: str, parsed: ParsedResource) -> Translation:
+    if not is_default_prefix(parsed.prefix):
+        return Translation(key)
+    slashed = resource_name(parsed.prefix, parsed.profile)
+    return Translation(
+        slashed, doubt=f"no GPUPool offers {slashed}: create one, then the pod again"
+    )
+
+
+def _refusal(parsed: ParsedResource, match: Match, namespace: str) -> str:
+    plain = resource_name(match.pool.spec.resource_prefix, parsed.profile)
+    if match.pool.spec.tenancy == "Shared":
+        shared = f"pool '{match.pool.metadata.name}' is the same for all namespaces"
+        return f"{shared}: ask for {plain}" if match.tenant else ""
+    if match.tenant not in (None, namespace):
+        return (
+            f"it belongs to namespace '{match.tenant}':"
+            f" ask for {plain}, which gives you devices of your own namespace"
+        )
+    return tenant_problem(namespace) or ""
+
+
+def _doubt(parsed: ParsedResource, pool: GPUPool) -> str:
+    if pool.spec.profile(parsed.profile):
+        return ""
+    missing = f"pool '{pool.metadata.name}' has no profile of {parsed.profile} devices"
+    return f"{missing}: ask for one of {offered(pool)}"
+
+
+def _target(parsed: ParsedResource, pool: GPUPool, namespace: str, template: bool) -> str:
+    if template or pool.spec.tenancy == "Shared":
+        return resource_name(parsed.prefix, parsed.profile)
+    return tenant_resource_name(namespace, pool.spec.resource_prefix, parsed.profile)
+
+
+_PROFILE = re.compile(r"v?gpus?[./_-]?0*([1-9][0-9]{0,3})", re.IGNORECASE)
+
+
+def misspelt_names(pod: PodSpec, pools: VisiblePools) -> Iterator[str]:
+    """A sentence for each name that means a share and is none, such as mizar.share/gpu or
+    mizar.share/gpu.02, unless an update has left it alone.
+
+    Kubernetes would take most of them for somebody else's resources, and the pod would wait for
+    ever.
+    """
+    old = {entry.identity for entry in resource_entries(pod.old or {})}
+    for entry in resource_entries(pod.spec):
+        if entry.identity not in old and parse_resource(entry.key) is None:
+            yield from _sentence(entry, pools)
+
+
+def _sentence(entry: ResourceEntry, pools: VisiblePools) -> Iterator[str]:
+    for prefix in sorted({*pools.prefixes, DEFAULT_PREFIX}):
+        rest = _below(entry.key, prefix)
+        # Under a pool's own prefix, a company may offer resources that are no GPUs.
+        if rest and (prefix == DEFAULT_PREFIX or rest.lower().startswith("gpu")):
+            instead = _instead(rest, prefix, pools)
+            yield f"container '{entry.container}', {entry.key}: it names no profile: {instead}"
+
+
+def _below(key: str, prefix: str) -> str:
+    """The rest of a key after the prefix, with or without a tenant before it; empty if the key has
+    another prefix."""
+    match = re.fullmatch(rf"(?:[-a-z0-9]+\.)?{re.escape(prefix)}[./](.+)", key)
+    return match[1] if match else ""
+
+
+def _instead(rest: str, prefix: str, pools: VisiblePools) -> str:
+    match = pools.match(prefix, 0)
+    if number := _PROFILE.fullmatch(rest):
+        return f"write {resource_name(prefix, int(number[1]))}"
+    if match is None:
+        return f"ask for {prefix}/gpu.N, with the N of a profile of a GPUPool"
+    return f"ask for one of {offered(match.pool)}"
