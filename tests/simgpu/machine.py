@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -40,6 +40,35 @@ CARD_DEFAULTS = {
     "kernel_ns": 5_000,
     "link_bytes_per_us": 25_000,
     "memory_bytes_per_us": 1_300_000,
+}
+
+# What a card may do to those who share it, at the unkind end; no figure was measured on a real one.
+HARSH = {
+    "slice_ns": 500_000,
+    "slice_spread_ns": 5_500_000,
+    "switch_ns": 50_000,
+    "switch_spread_ns": 450_000,
+    "uninterrupted": 1,
+    "launch_ns": 3_000,
+    "launch_spread_ns": 5_000,
+    "first_launch_ns": 2_000_000,
+    "event_ns": 1_000,
+    "event_spread_ns": 2_000,
+    "event_grain_ns": 512,
+    "event_drift_ppm": 50,
+    "queue_kernels": 1_000,
+    "clock_swing_percent": 30,
+    "copying_percent": 20,
+    "return_ns": 300_000_000,
+    "scattered_bytes": 64 * MIB,
+    "nvml_ns": 5_000_000,
+    "nvml_spread_ns": 45_000_000,
+    "nvml_stale_ns": 20_000_000,
+    "nvml_missing": 7,
+}
+PROFILES: dict[str, dict[str, int]] = {
+    "kind": dict.fromkeys(HARSH.keys() - CARD_DEFAULTS, 0),
+    "harsh": HARSH,
 }
 
 
@@ -106,17 +135,19 @@ def create(
     clock: Literal["real", "manual", "stepped"] = "real",
     cuda_version: int = 13000,
     driver_version: str = "580.65.06",
+    profile: str | None = None,
     **figures: int,
 ) -> "Machine":
     """Lay out a machine under `directory`: state, dev/nvidia*, driver/lib64/lib*.so.1.
 
-    `figures` override CARD_DEFAULTS. Simulated time follows the real clock, or is moved by tick()
-    alone ("manual"), or by whoever waits for the cards ("stepped").
+    `profile` is "kind" or "harsh" (see HARSH), else what SIMGPU_PROFILE says, else "kind".
+    `figures` override CARD_DEFAULTS and the profile's. Simulated time follows the real clock, or is
+    moved by tick() alone ("manual"), or by whoever waits for the cards ("stepped").
 
-    Raises FileExistsError where there is a machine already, KeyError for an unknown figure."""
+    Raises FileExistsError where there is a machine already, KeyError for an unknown figure or
+    profile."""
     directory = Path(directory)
-    if unknown := set(figures) - set(CARD_DEFAULTS):
-        raise KeyError(f"unknown card figures {sorted(unknown)}; there are {sorted(CARD_DEFAULTS)}")
+    figures = _defaults(profile, figures) | figures
     build(directory / "driver" / "lib64")
     _make_nodes(directory / "dev", cards)
     draft = directory / ".state.new"
@@ -127,12 +158,23 @@ def create(
         machine.admin.set_number(MACHINE, "clock_mode", CLOCKS[clock])
         machine.admin.set_text(MACHINE, "driver_version", driver_version)
         for index in range(cards):
-            machine._describe(index, seed, model, memory_mib * MIB, CARD_DEFAULTS | figures)
+            machine._describe(index, seed, model, memory_mib * MIB, figures)
     try:
         os.link(draft, directory / "state")  # whole or not at all, and never over another
     finally:
         draft.unlink()
     return Machine(directory)
+
+
+def _defaults(profile: str | None, figures: Collection[str]) -> dict[str, int]:
+    """All figures of a card of that profile. KeyError: no such profile, or no such figure."""
+    profile = profile or os.environ.get("SIMGPU_PROFILE") or "kind"
+    if profile not in PROFILES:
+        raise KeyError(f"unknown profile {profile!r} of a card; there are {sorted(PROFILES)}")
+    known = CARD_DEFAULTS | PROFILES[profile]
+    if unknown := set(figures) - set(known):
+        raise KeyError(f"unknown card figures {sorted(unknown)}; there are {sorted(known)}")
+    return known
 
 
 def _make_nodes(folder: Path, cards: int) -> None:

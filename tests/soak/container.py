@@ -363,9 +363,10 @@ class Container:
         return usable
 
     def _held(self, card: int) -> int:
-        """Bytes that the card holds for the container."""
+        """Bytes that the card holds for the container's processes; the dead, whose memory a card may
+        keep for a while, have no PID any more."""
         processes = self.machine.cards[card].processes
-        return sum(one.memory for one in processes if one.pid != self._neighbour)
+        return sum(one.memory for one in processes if one.pid not in (0, self._neighbour))
 
     def forget_the_dead(self) -> None:
         """Until the agent tells no more of what they had. Raises TimeoutError."""

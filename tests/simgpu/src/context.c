@@ -56,6 +56,7 @@ static void clear(CUcontext context, unsigned flags, unsigned version) {
     context->version = version;
     context->id = ++last_id;
     context->users = 0;
+    context->fault = CUDA_SUCCESS;
     context->stack_bytes = 0;
     context->cache_config = context->shared_config = 0;
     memset(context->limits, 0, sizeof context->limits);
@@ -101,8 +102,8 @@ CUresult context_current(CUcontext *context) {
     if (!depth || !stack[depth - 1]) return CUDA_ERROR_INVALID_CONTEXT;
     *context = stack[depth - 1];
     if (!(*context)->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return sim_card_lost(&driver.sim, (*context)->card) ? CUDA_ERROR_DEVICE_UNAVAILABLE
-                                                        : CUDA_SUCCESS;
+    if (sim_card_lost(&driver.sim, (*context)->card)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    return context_whole(*context)->fault;
 }
 
 CUresult context_device(CUdevice *device) {

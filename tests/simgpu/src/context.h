@@ -21,6 +21,7 @@ struct CUctx_st {
     uint64_t stack_bytes; /* on the card: of stacks beyond the usual size */
     int cache_config, shared_config;
     _Atomic bool alive;
+    _Atomic CUresult fault; /* what a kernel did wrong: all calls say so until the context ends */
     CUcontext next; /* of all that there ever were */
 };
 

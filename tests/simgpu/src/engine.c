@@ -170,6 +170,7 @@ static uint64_t push_stream(CUstream stream, bool may_call) {
         uint64_t wake = SIM_NEVER;
         if (!engine_run(stream, &head->work, head->asked_at, may_call, &wake)) return wake;
         stream->head = head->next;
+        stream->length--;
         if (!stream->head) stream->end = &stream->head;
         free(head);
     }

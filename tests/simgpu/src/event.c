@@ -4,6 +4,7 @@
 #include "capture.h"
 #include "event.h"
 #include "stream.h"
+#include "unkind.h"
 
 enum { MAGIC = 0x45565421, DISABLE_TIMING = 2, KNOWN_FLAGS = 7 };
 
@@ -25,7 +26,8 @@ API CUresult cuEventCreate(CUevent *event, unsigned flags) {
 
 static CUresult check(CUevent event) {
     TRY(driver_ready());
-    return event && event->magic == MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    if (!event || event->magic != MAGIC) return CUDA_ERROR_INVALID_HANDLE;
+    return context_whole(event->context)->fault;
 }
 
 API CUresult cuEventDestroy_v2(CUevent event) {
@@ -47,6 +49,8 @@ API CUresult cuEventDestroy(CUevent event) {
 static CUresult record(CUevent event, CUstream stream) {
     struct mark *mark = mark_new();
     struct work work = {.kind = WORK_RECORD, .mark = mark_keep(mark)};
+    const struct sim_card *card = &driver.sim.state->cards[stream->context->card];
+    unkind_spend(&driver.sim, card->event_ns, card->event_spread_ns);
     CUresult result = stream_add(stream, work);
     pthread_mutex_lock(&engine_lock);
     mark_drop(result ? mark : event->mark);
@@ -116,7 +120,10 @@ API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
     TRY(check_timed(start));
     TRY(check_timed(end));
     if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
-    *milliseconds = (float)((double)((int64_t)(end->mark->at - start->mark->at)) / 1e6);
+    const struct sim_card *card = &driver.sim.state->cards[end->context->card];
+    uint64_t from = unkind_event_time(card, start->mark->at);
+    uint64_t to = unkind_event_time(card, end->mark->at);
+    *milliseconds = (float)((double)(int64_t)(to - from) / 1e6);
     return CUDA_SUCCESS;
 }
 

@@ -56,6 +56,7 @@ CUfunction function_new(const char *name) {
     function->fixed_ns = fixed_time(name);
     function->unit_ns = parameter_unit(name);
     function->code_bytes = code_bytes(name);
+    function->faults = strncmp(name, "fault_", strlen("fault_")) == 0;
     function->attributes[MAX_THREADS] = 1024;
     function->attributes[REGISTERS] = 32;
     function->attributes[FUNCTION_LOCAL_BYTES] = local_bytes(name);

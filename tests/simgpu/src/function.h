@@ -8,7 +8,8 @@
  * waves; fewer leave SMs to the kernels of other streams.
  *
  * Words of its name may say how much memory its code takes, and how many bytes each of its threads has of
- * its own: anything_code_300k, 300 KiB; anything_local_4096. */
+ * its own: anything_code_300k, 300 KiB; anything_local_4096. One that begins with fault_ reads where it
+ * must not. */
 #ifndef SIM_FUNCTION_H
 #define SIM_FUNCTION_H
 
@@ -26,8 +27,10 @@ struct CUfunc_st {
     int attributes[FUNCTION_ATTRIBUTES];
     int block[3]; /* of the launches of old: cuFuncSetBlockShape ... */
     unsigned char old_parameter[8];
+    bool faults;
     uint64_t code_bytes; /* 0: not given by the name */
     struct code code;
+    _Atomic bool launched;
     CUfunction next;
 };
 

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "unkind.h"
+
 pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct lane lanes[SIM_MAX_CARDS];
@@ -136,7 +138,34 @@ static void occupy(struct lane *lane, unsigned count, uint64_t end) {
     for (; count; count--) sm[to++] = end;
 }
 
+/* Written before it is counted, so that whoever reads the card sees whole numbers only. */
+static void note_end(const struct lane *lane, uint64_t end) {
+    struct sim_process *process = &driver.sim.state->processes[driver.sim.slot];
+    sim_u64 *placed = &process->placed[lane->card], *ends = process->ends[lane->card];
+    uint64_t last = *placed ? ends[(*placed - 1) % SIM_ENDS] : 0;
+    ends[*placed % SIM_ENDS] = end > last ? end : last;
+    ++*placed;
+}
+
+/* How many kernels may wait on a card; what is not limited is what is kept of them. */
+static uint64_t queue_room(const struct lane *lane) {
+    uint64_t room = driver.sim.state->cards[lane->card].queue_kernels;
+    return room && room < SIM_ENDS ? room : SIM_ENDS - 1;
+}
+
+struct mark *lane_full(struct lane *lane) {
+    struct sim_process *process = &driver.sim.state->processes[driver.sim.slot];
+    uint64_t placed = process->placed[lane->card], room = queue_room(lane);
+    if (!driver.sim.state->cards[lane->card].queue_kernels || placed < room) return NULL;
+    uint64_t end = process->ends[lane->card][(placed - room) % SIM_ENDS];
+    if (lane_reached(lane, end)) return NULL;
+    struct mark *mark = mark_new();
+    mark_set_work(mark, lane, end);
+    return mark;
+}
+
 uint64_t lane_place(struct lane *lane, uint64_t after, unsigned sms, uint64_t ns) {
+    ns = unkind_duration(&driver.sim.state->cards[lane->card], sim_now(&driver.sim), ns);
     uint64_t start = lane->sm_free[sms - 1];
     if (start < after) start = after;
     if (lane_reached(lane, start)) { /* the card is ahead of that: now is the earliest */
@@ -145,6 +174,7 @@ uint64_t lane_place(struct lane *lane, uint64_t after, unsigned sms, uint64_t ns
     }
     occupy(lane, sms, start + ns);
     sim_u64 *asked = &driver.sim.state->processes[driver.sim.slot].asked[lane->card];
+    note_end(lane, start + ns);
     if (*asked < start + ns) *asked = start + ns;
     return start + ns;
 }

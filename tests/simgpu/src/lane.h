@@ -34,6 +34,8 @@ struct lane *lane_of(unsigned card);
 bool lane_reached(struct lane *lane, uint64_t work);
 /* Put `ns` of work on `sms` SMs, not before `after`; returns the amount at which it ends. */
 uint64_t lane_place(struct lane *lane, uint64_t after, unsigned sms, uint64_t ns);
+/* The moment for which a launch has to wait, since as many kernels wait as may; NULL: it need not. */
+struct mark *lane_full(struct lane *lane);
 /* When the lane will have done `work`, as things stand. */
 uint64_t lane_when(struct lane *lane, uint64_t work);
 

@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "capture.h"
+#include "engine.h"
 #include "stream.h"
+#include "unkind.h"
 
 enum { BLOCKS_OF_SM = 32, THREADS_OF_BLOCK = 1024, WARP = 32 };
 
@@ -76,6 +78,32 @@ CUresult launch_prepare(const CUDA_KERNEL_NODE_PARAMS *launch, CUcontext context
     return context_need_stack(context, (uint64_t)function->attributes[FUNCTION_LOCAL_BYTES]);
 }
 
+/* What a call costs beyond its work, on a card that is not kind. */
+static void spend_launch(CUfunction function, unsigned number) {
+    const struct sim_card *card = &driver.sim.state->cards[number];
+    bool first = !atomic_exchange(&function->launched, true);
+    unkind_spend(&driver.sim, card->launch_ns, card->launch_spread_ns);
+    if (first) unkind_spend(&driver.sim, card->first_launch_ns, 0);
+}
+
+static bool queue_is_full(CUstream stream, struct mark **mark) {
+    pthread_mutex_lock(&engine_lock);
+    uint64_t room = driver.sim.state->cards[stream->context->card].queue_kernels;
+    bool full = room && stream->length >= room;
+    *mark = lane_full(stream->lane);
+    pthread_mutex_unlock(&engine_lock);
+    return full || *mark;
+}
+
+/* Drivers let the caller wait while the queue to the card is full, whatever it waits for. */
+static CUresult wait_for_room(CUstream stream) {
+    for (struct mark *mark; queue_is_full(stream, &mark);) {
+        if (!mark) sim_wait_until(&driver.sim, SIM_NEVER);
+        else TRY(engine_wait_and_drop(stream->context, mark));
+    }
+    return CUDA_SUCCESS;
+}
+
 static CUresult do_launch(const CUDA_KERNEL_NODE_PARAMS *launch, CUstream handle, bool together) {
     CUstream stream;
     struct work work;
@@ -84,7 +112,14 @@ static CUresult do_launch(const CUDA_KERNEL_NODE_PARAMS *launch, CUstream handle
     TRY(launch_work(launch, stream->context->card, &work));
     if (together && !fits_at_once(launch, stream->context->card))
         return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-    if (!stream->capture) return stream_add(stream, work);
+    spend_launch(launch_kernel(launch), stream->context->card);
+    if (!stream->capture) {
+        TRY(wait_for_room(stream));
+        TRY(stream_add(stream, work));
+        if (launch_kernel(launch)->faults)
+            context_whole(stream->context)->fault = CUDA_ERROR_ILLEGAL_ADDRESS;
+        return CUDA_SUCCESS;
+    }
     CUDA_KERNEL_NODE_PARAMS captured = *launch;
     captured.ctx = stream->context;
     return capture_kernel(stream, &captured);

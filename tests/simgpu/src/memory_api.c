@@ -60,6 +60,7 @@ API CUresult cuMemFree_v2(CUdeviceptr pointer) {
     if (!pointer) return CUDA_SUCCESS;
     CUcontext context = context_of(pointer);
     if (!context) return CUDA_ERROR_INVALID_VALUE;
+    TRY(context->fault);
     if (context->alive) TRY(engine_wait_context(context));
     pool_take_back(pointer);
     pool_trim_all();

@@ -1,8 +1,10 @@
 /* What one card says of itself. */
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "clock.h"
 #include "nvml.h"
 
 static nvmlReturn_t copy_text(nvmlDevice_t device, size_t at, char *buffer, unsigned room) {
@@ -33,12 +35,28 @@ typedef struct {
     uint64_t total, reserved, free, used;
 } nvmlMemory_v2_t;
 
+/* Read anew when what this process read last is older than the card's figure. */
+static struct sim_usage recent_usage(struct sim *sim, unsigned card) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct sim_usage read[SIM_MAX_CARDS];
+    static uint64_t read_at[SIM_MAX_CARDS];
+    pthread_mutex_lock(&lock);
+    uint64_t now = sim_now(sim);
+    if (!read_at[card] || now - read_at[card] >= sim->state->cards[card].nvml_stale_ns) {
+        read[card] = sim_card_usage(sim, card);
+        read_at[card] = now;
+    }
+    struct sim_usage usage = read[card];
+    pthread_mutex_unlock(&lock);
+    return usage;
+}
+
 static nvmlReturn_t usage_of(nvmlDevice_t device, struct sim_usage *usage) {
     struct sim *sim;
     struct sim_card *card;
     TRY(nvml_sim(&sim));
     TRY(nvml_card(device, &card));
-    *usage = sim_card_usage(sim, (unsigned)(card - sim->state->cards));
+    *usage = recent_usage(sim, (unsigned)(card - sim->state->cards));
     return NVML_SUCCESS;
 }
 

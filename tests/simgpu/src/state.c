@@ -1,6 +1,6 @@
 /* Mapping, process slots, locks. */
 #define _GNU_SOURCE
-#include "state.h"
+#include "clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -81,6 +81,7 @@ static void forget_work(struct sim_state *state, int slot) {
         uint64_t done = card->sides[card->side].work[slot];
         process->inherited[i] = done;
         process->asked[i] = done;
+        process->placed[i] = 0;
     }
 }
 
@@ -111,13 +112,24 @@ static void empty_slot(struct sim_process *process) {
     }
 }
 
+/* Is the memory of a dead process back by now? Cards may take their time for it. */
+static bool returned(const struct sim *sim, struct sim_process *process) {
+    uint64_t now = sim_now(sim);
+    if (!process->died_at) process->died_at = now;
+    for (uint32_t card = 0; card < sim->state->card_count; card++)
+        if (process->contexts[card] && now < process->died_at + sim->state->cards[card].return_ns)
+            return false;
+    process->died_at = 0;
+    return true;
+}
+
 /* A description-owned lock conflicts with every process-owned one, this process's included, so it
  * succeeds only on a dead owner's slot; whoever dies in here leaves the slot to the next. */
 static void reap_slot(struct sim *sim, int slot) {
     struct sim_process *process = &sim->state->processes[slot];
     if (process->state == SIM_SLOT_FREE) return;
     if (!lock_byte(sim->fd, F_OFD_SETLK, F_WRLCK, slot_locks + slot)) return;
-    if (process->state != SIM_SLOT_FREE) {
+    if (process->state != SIM_SLOT_FREE && returned(sim, process)) {
         empty_slot(process);
         process->state = SIM_SLOT_FREE;
     }

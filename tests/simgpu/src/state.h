@@ -16,13 +16,14 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "SIMGPU1"
-#define SIM_LAYOUT 4u
+#define SIM_LAYOUT 5u
 
 enum {
     SIM_MAX_CARDS = 16,
     SIM_MAX_PROCESSES = 1024,
     SIM_MAX_XIDS = 64,
     SIM_RUNS = 1 << 16,
+    SIM_ENDS = 1024, /* of a process's kernels, kept for a card that cannot interrupt them */
     SIM_COPY_ENGINES = 3,
     SIM_NAME_BYTES = 96,
     SIM_UUID_BYTES = 48,
@@ -50,6 +51,9 @@ struct sim_process {
     sim_u32 unwatched;                 /* a neighbour: what it holds is not watched */
     sim_u64 asked[SIM_MAX_CARDS];      /* ns of work given to the card, ever; see timeline.h */
     uint64_t inherited[SIM_MAX_CARDS]; /* ns of work done for the slot's earlier owners */
+    sim_u64 died_at; /* when somebody first saw its owner dead; 0: nobody has */
+    /* Amounts of work at which kernels end, each at least the one before. */
+    sim_u64 placed[SIM_MAX_CARDS], ends[SIM_MAX_CARDS][SIM_ENDS];
 };
 
 /* A stretch of time in which the card worked for one slot without a break. */
@@ -98,6 +102,21 @@ struct sim_card {
     sim_u64 kernel_ns;           /* of kernels that don't say how long they take */
     sim_u64 link_bytes_per_us;   /* copies between host and card */
     sim_u64 memory_bytes_per_us; /* copies within the card */
+    /* What makes the card harsh; 0 each where it is kind. */
+    sim_u64 slice_spread_ns, switch_spread_ns; /* up to so much longer, at random */
+    sim_u64 uninterrupted;       /* 1: the card is taken from a process between kernels only */
+    sim_u64 launch_ns, launch_spread_ns;       /* the caller's time for a launch, */
+    sim_u64 first_launch_ns;                   /* for a function's first one, */
+    sim_u64 event_ns, event_spread_ns;         /* and for recording an event */
+    sim_u64 event_grain_ns, event_drift_ppm;   /* of the clock that events show */
+    sim_u64 queue_kernels;       /* launches wait while a process has so many that have not ended */
+    sim_u64 clock_swing_percent; /* kernels take up to so much longer, as clocks go */
+    sim_u64 copying_percent;     /* and so much longer while something is copied */
+    sim_u64 return_ns;           /* how long the memory of the dead stays taken */
+    sim_u64 scattered_bytes;     /* free, but in pieces of less than 2 MiB */
+    sim_u64 nvml_ns, nvml_spread_ns; /* the caller's time for a question to NVML */
+    sim_u64 nvml_stale_ns;       /* memory that NVML tells of is that old at most */
+    sim_u64 nvml_missing;        /* every so many lists of processes lack one */
     sim_u64 watch_bytes;         /* tests ask whether processes ever hold more together; 0: nobody asks */
     sim_u64 over_bytes, over_count; /* by how much at most, and how often */
     sim_u64 lost;                /* 1: fell off the bus */

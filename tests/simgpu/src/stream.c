@@ -131,7 +131,7 @@ CUresult stream_get(CUstream handle, CUstream *stream) {
     if (handle->magic != MAGIC) return CUDA_ERROR_INVALID_HANDLE;
     if (sim_card_lost(&driver.sim, handle->context->card)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     *stream = handle;
-    return CUDA_SUCCESS;
+    return context_whole(handle->context)->fault;
 }
 
 /* ---- appending ------------------------------------------------------------------------------ */
@@ -153,6 +153,7 @@ static void enqueue(CUstream stream, const struct work *work, uint64_t now) {
     *queued = (struct queued){.work = *work, .asked_at = now};
     *stream->end = queued;
     stream->end = &queued->next;
+    stream->length++;
     engine_wake_worker();
 }
 

@@ -30,6 +30,7 @@ struct CUstream_st {
     struct moment tail;         /* of what has been handed to the card or the copy engines */
     uint64_t waited_until;      /* when the last event happened that it waited for */
     struct queued *head, **end; /* what has not: it waits for something */
+    uint64_t length;            /* of that queue */
     struct mark *settling;      /* of the tail, while a time is needed for it */
     bool calling;               /* the worker is in a host function of the head */
     bool dying;                 /* destroyed; goes when its work is done */
@@ -63,6 +64,7 @@ void stream_retire(CUstream stream);
 uint64_t engine_push(bool may_call);
 /* Wait until the mark is reached. Takes engine_lock. */
 CUresult engine_wait(CUcontext context, struct mark *mark);
+CUresult engine_wait_and_drop(CUcontext context, struct mark *mark);
 CUresult engine_wait_stream(CUstream stream);
 CUresult engine_wait_context(CUcontext context);
 /* Somebody must look after queues from now on. engine_lock held. */

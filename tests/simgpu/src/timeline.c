@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "unkind.h"
+
 enum { NOBODY = -1, FORESEEN = 256 };
 
 /* One replay: a private copy of the card's state, changed step by step. */
@@ -83,21 +85,44 @@ static void work_for(struct replay *replay, uint64_t length) {
 
 /* ---- who runs ------------------------------------------------------------------------------- */
 
+static uint64_t switch_ns(const struct replay *replay) {
+    const struct sim_card *card = replay->card;
+    return card->switch_ns + unkind_draw(replay->line->switches, card->switch_spread_ns);
+}
+
 static void start(struct replay *replay, int slot) {
     struct sim_timeline *line = replay->line;
     bool changed = slot != NOBODY && slot != line->last;
     if (slot != line->running) end_run(replay);
     line->running = slot;
-    line->slice_left = replay->card->slice_ns;
-    line->switch_left = changed && line->last != NOBODY ? replay->card->switch_ns : 0;
+    line->slice_left =
+        replay->card->slice_ns + unkind_draw(line->now, replay->card->slice_spread_ns);
+    line->switch_left = changed && line->last != NOBODY ? switch_ns(replay) : 0;
     line->change = line->switch_left;
     line->switches += changed;
     if (slot != NOBODY) line->last = slot;
 }
 
+/* How much the slot's kernel that runs still has to do; 0 between kernels, and where there are more
+ * than are kept. */
+static uint64_t rest_of_kernel(const struct replay *replay, int slot) {
+    const struct sim_process *process = &replay->sim->state->processes[slot];
+    const sim_u64 *ends = process->ends[replay->number];
+    uint64_t done = replay->line->work[slot], high = process->placed[replay->number];
+    uint64_t oldest = high > SIM_ENDS ? high - SIM_ENDS : 0, low = oldest, placed = high;
+    while (low < high) { /* the first that ends later than now, or at this moment */
+        uint64_t middle = low + (high - low) / 2;
+        if (ends[middle % SIM_ENDS] < done) low = middle + 1;
+        else high = middle;
+    }
+    return low == placed || (oldest && low == oldest) ? 0 : ends[low % SIM_ENDS] - done;
+}
+
 static void choose(struct replay *replay) {
     struct sim_timeline *line = replay->line;
     bool goes_on = line->running != NOBODY && has_work(replay, line->running);
+    if (goes_on && !line->slice_left && replay->card->uninterrupted)
+        line->slice_left = rest_of_kernel(replay, line->running);
     if (goes_on && line->slice_left) return;
     if (!goes_on) end_run(replay);
     start(replay, replay->slots ? next_worker(replay, line->last) : NOBODY);

@@ -1,6 +1,8 @@
 /* Who holds how much of a card's memory. */
 #include "state.h"
 
+enum { PIECE_BYTES = 2 << 20 }; /* scattered memory can be had in pieces of at most so much */
+
 struct held {
     uint64_t fixed, movable;
 };
@@ -33,7 +35,8 @@ static bool fits(const struct sim *sim, unsigned card, uint64_t bytes) {
     const struct sim_card *info = &sim->state->cards[card];
     uint64_t room = info->memory_bytes - info->reserved_bytes;
     uint64_t held = held_on(sim->state, card).fixed;
-    return held <= room && bytes <= room - held;
+    uint64_t scattered = bytes > PIECE_BYTES ? info->scattered_bytes : 0;
+    return held + scattered <= room && bytes <= room - held - scattered;
 }
 
 /* ---- is it ever more than a test allows? ------------------------------------------------------ */

@@ -69,7 +69,7 @@ CUresult engine_wait(CUcontext context, struct mark *mark) {
     return result;
 }
 
-static CUresult wait_and_drop(CUcontext context, struct mark *mark) {
+CUresult engine_wait_and_drop(CUcontext context, struct mark *mark) {
     CUresult result = engine_wait(context, mark);
     pthread_mutex_lock(&engine_lock);
     mark_drop(mark);
@@ -82,7 +82,7 @@ CUresult engine_wait_stream(CUstream stream) {
     pthread_mutex_lock(&engine_lock);
     struct mark *mark = stream_idle(stream) ? NULL : stream_mark(stream);
     pthread_mutex_unlock(&engine_lock);
-    return mark ? wait_and_drop(context, mark) : CUDA_SUCCESS;
+    return mark ? engine_wait_and_drop(context, mark) : CUDA_SUCCESS;
 }
 
 /* The busy streams of a context, one after another: each wait leaves fewer. */
@@ -94,6 +94,6 @@ CUresult engine_wait_context(CUcontext context) {
             if (each->context == context && !stream_idle(each)) mark = stream_mark(each);
         pthread_mutex_unlock(&engine_lock);
         if (!mark) return CUDA_SUCCESS;
-        TRY(wait_and_drop(context, mark));
+        TRY(engine_wait_and_drop(context, mark));
     }
 }

@@ -1,0 +1,53 @@
+#define _GNU_SOURCE
+#include "unkind.h"
+
+#include <time.h>
+
+static const uint64_t clock_period = 50000000; /* clocks stay as they are for so many ns */
+static const uint64_t busy_at_most = 50000;    /* longer than that, drivers sleep */
+
+/* The finalizer of splitmix64 (Steele, Lea, Flood 2014). */
+static uint64_t mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+uint64_t unkind_draw(uint64_t seed, uint64_t most) {
+    return most ? mix(seed) % (most + 1) : 0;
+}
+
+static uint64_t real_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+void unkind_spend(const struct sim *sim, uint64_t least, uint64_t spread) {
+    if (!(least | spread) || sim->state->clock_mode != SIM_CLOCK_REAL) return;
+    uint64_t begin = real_now(), ns = least + unkind_draw(begin, spread);
+    if (ns > busy_at_most) {
+        struct timespec pause = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+        nanosleep(&pause, NULL);
+    } else {
+        while (real_now() - begin < ns);
+    }
+}
+
+static bool copies_run(const struct sim_card *card, uint64_t now) {
+    for (int engine = 0; engine < SIM_COPY_ENGINES; engine++)
+        if (card->engine_free_at[engine] > now) return true;
+    return false;
+}
+
+uint64_t unkind_duration(const struct sim_card *card, uint64_t now, uint64_t ns) {
+    uint64_t percent = unkind_draw(now / clock_period, card->clock_swing_percent);
+    if (card->copying_percent && copies_run(card, now)) percent += card->copying_percent;
+    return ns + ns * percent / 100;
+}
+
+uint64_t unkind_event_time(const struct sim_card *card, uint64_t time) {
+    uint64_t shown = time + time / 1000000 * card->event_drift_ppm;
+    return card->event_grain_ns ? shown - shown % card->event_grain_ns : shown;
+}
