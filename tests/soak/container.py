@@ -363,8 +363,8 @@ class Container:
         return usable
 
     def _held(self, card: int) -> int:
-        """Bytes that the card holds for the container's processes; the dead, whose memory a card may
-        keep for a while, have no PID any more."""
+        """Bytes that the card holds for the container's processes. The dead have no PID any more; a
+        harsh card keeps their memory for a while."""
         processes = self.machine.cards[card].processes
         return sum(one.memory for one in processes if one.pid not in (0, self._neighbour))
 

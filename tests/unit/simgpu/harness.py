@@ -84,8 +84,15 @@ class Bench:
 
     def start(self, *command: str, **more: str) -> subprocess.Popen[str]:
         """A snippet that goes on; ended with the test."""
+        return self._start(str(self.snippets), *command, **more)
+
+    def start_python(self, code: str) -> subprocess.Popen[str]:
+        """A Python program that goes on; ended with the test."""
+        return self._start(sys.executable, "-c", code)
+
+    def _start(self, *command: str, **more: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [str(self.snippets), *command],
+            command,
             env=self.environment(**more),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
