@@ -11,7 +11,7 @@ NAME ?= mizar
 # Parts of the fast tests, run side by side.
 FAST := fast-waiting fast-programs fast-sanitizers fast-shim fast-others fast-properties
 
-.PHONY: help demo test check lint types fast $(FAST) integration e2e gen bench soak mutants mutants-shim up down programs images shim shim-tests clean setup root-setup
+.PHONY: help demo test check lint types fast $(FAST) harsh integration e2e gen bench soak mutants mutants-shim up down programs images shim shim-tests clean setup root-setup
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ demo: root-setup ## a real local Kubernetes with simulated cards, Mizar on it, t
 
 test: export MIZAR_EFFORT ?= 3
 test: export MIZAR_NO_SKIPS ?= 1
-test: programs check integration e2e ## every test there is, none skipped, trying three times as hard as `make check` (root)
+test: programs check harsh integration e2e ## every test there is, none skipped, trying three times as hard as `make check` (root)
 
 check: setup shim-tests ## lint, types and fast tests; about a minute, no root
 	@$(MAKE) --no-print-directory --jobs --output-sync=target $(FAST) lint types
@@ -68,6 +68,13 @@ fast-programs: setup shim-tests
 
 fast-others: setup shim-tests
 	@.venv/bin/pytest -q tests/unit $(addprefix --ignore=,tests/unit/shim $(PROGRAMS))
+
+# What holds for limits and shares on any card.
+HARSH := $(patsubst %,tests/unit/shim/test_%.py,harsh contexts lazy_code scribbled_time shares soak deployed cudart)
+
+harsh: export SIMGPU_PROFILE = harsh
+harsh: setup shim-tests ## the shim's tests on simulated cards that are as unkind as real ones may be
+	@.venv/bin/pytest -q $(HARSH)
 
 integration: root-setup shim ## tests against a real API server, kubelet and registry of cards (root)
 	@.venv/bin/pytest -v --no-header tests/integration

@@ -94,13 +94,19 @@ class Report:
         return [one.name for one in self.figures if one.met == "no"]
 
     @property
+    def title(self) -> str:
+        """The area, and on what cards, unless they are kind: simgpu's SIMGPU_PROFILE."""
+        profile = os.environ.get("SIMGPU_PROFILE", "kind")
+        return self.area if profile == "kind" else f"{self.area}-{profile}"
+
+    @property
     def load(self) -> str:
         """How busy the machine was; figures are no better than that."""
         return f"load {self.load_before:.1f} before, {os.getloadavg()[0]:.1f} after"
 
     def write(self) -> Path:
-        """Write build/bench/{area}.json."""
-        path = ROOT / "build" / "bench" / f"{self.area}.json"
+        """Write build/bench/{title}.json."""
+        path = ROOT / "build" / "bench" / f"{self.title}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         body = {
             "area": self.area,
@@ -117,7 +123,7 @@ class Report:
         console.width = max(console.width, TABLE_WIDTH)
         for one in self.details:
             console.print(_table(one))
-        table = Table(title=f"bench {self.area}")
+        table = Table(title=f"bench {self.title}")
         columns = ("figure", "value", "goal", "met", "runs", "min to max", "disturbed", "beside")
         for column in columns:
             table.add_column(column)

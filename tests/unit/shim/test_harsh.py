@@ -1,0 +1,91 @@
+"""The shim on a card that is as unkind as real ones may be: simgpu.machine.HARSH."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simgpu
+from support.waiting import PATIENCE_S, wait_for
+from unit.simgpu.harness import compile_snippets
+
+from .shell import SUCCESS, Shell
+from .slot import BUILD, MIB, Card, Slot
+
+LIMIT = 1024 * MIB
+CONTEXT = 100 * MIB
+SHARES = [0, 20]
+"""Percent of the card: 0 for one whose time is not metered."""
+
+
+class Container:
+    """A slot that allows LIMIT bytes and a share of a harsh card."""
+
+    def __init__(self, folder: Path, layout: dict[str, Any], share: int) -> None:
+        self.machine = simgpu.create(
+            folder / "machine", cards=1, profile="harsh", context_bytes=CONTEXT
+        )
+        self.slot = Slot(folder / "slot", layout)
+        uuid = self.machine.cards[0].uuid
+        mode = int(bool(share))
+        self.slot.set_limits(
+            Card(uuid, LIMIT, compute_mode=mode, core_share=share * 100, context_bytes=CONTEXT)
+        )
+        self.env = {
+            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
+            "MIZAR_DIR": str(self.slot.path),
+            "CUDA_MODULE_LOADING": "EAGER",  # nobody here asks NVML for what is loaded later
+            **simgpu.environment(self.machine.directory),
+        }
+
+    def run(self, snippet: str) -> None:
+        """One of the simulated driver's own tests. Raises AssertionError, TimeoutExpired."""
+        command = [str(compile_snippets()), snippet]
+        done = subprocess.run(
+            command, env=self.env, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(params=SHARES)
+def container(
+    request: pytest.FixtureRequest, tmp_path: Path, layout: dict[str, Any]
+) -> Iterator[Container]:
+    made = Container(tmp_path, layout, request.param)
+    yield made
+    made.machine.close()
+
+
+def test_a_full_queue_of_one_thread_holds_up_no_other(container: Container) -> None:
+    """Which has to work before the queue can get shorter."""
+    container.run("crowded")
+
+
+def test_an_error_that_stays_costs_its_context_only(container: Container) -> None:
+    """What the context held is free again, and can be had."""
+    container.run("an_error_of_a_kernel_stays_until_its_context_ends")
+    with Shell(container.env) as shell:
+        wait_for("the whole limit", lambda: _can_have(shell, LIMIT - CONTEXT))
+
+
+def test_what_the_driver_cannot_give_in_one_piece_is_not_charged(container: Container) -> None:
+    """Within the limit, but scattered over the card."""
+    card = container.machine.cards[0]
+    with Shell(container.env) as shell:
+        assert _can_have(shell, LIMIT - CONTEXT)
+        container.machine.admin.set_number(card.index, "scattered_bytes", card.total)
+        assert not _can_have(shell, LIMIT // 2)
+        container.machine.admin.set_number(card.index, "scattered_bytes", 0)
+        assert _can_have(shell, LIMIT - CONTEXT)
+
+
+def _can_have(shell: Shell, size: int) -> bool:
+    """Whether so many bytes are given; they are given back."""
+    given = shell("alloc", size)
+    if given.code == SUCCESS:
+        assert shell("free", given.detail).code == SUCCESS
+    return given.code == SUCCESS
