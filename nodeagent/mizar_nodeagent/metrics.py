@@ -12,14 +12,14 @@ from prometheus_client.registry import Collector
 
 from mizar_core.quantities import WHOLE_CARD
 from mizar_kube.logs import get_logger
-from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.container.collect import living
 from mizar_nodeagent.container.inspection import Inspection
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.mind import Mind
-from mizar_nodeagent.regions import LimitsCard, LimitsLive
-from mizar_nodeagent.usage import CardUse, Copied
+from mizar_nodeagent.regions import layout, limits_file, usage_snapshot
+from mizar_nodeagent.regions.layout import LimitsCard, LimitsLive
+from mizar_nodeagent.regions.usage_snapshot import CardUsage, Copied
 
 log = get_logger(__name__)
 
@@ -28,7 +28,7 @@ BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 30.0)
 
 Family = GaugeMetricFamily | CounterMetricFamily
 CONTAINER_FIGURES: tuple[
-    tuple[type[Family], str, str, Callable[[LimitsCard, LimitsLive, CardUse], float]], ...
+    tuple[type[Family], str, str, Callable[[LimitsCard, LimitsLive, CardUsage], float]], ...
 ] = (
     (
         GaugeMetricFamily,
@@ -76,22 +76,22 @@ CONTAINER_FIGURES: tuple[
         CounterMetricFamily,
         "mizar_device_memsets",
         "Memsets that a container started",
-        lambda card, live, use: use.copied[regions.MEMSET].count,
+        lambda card, live, use: use.copied[layout.MEMSET].count,
     ),
     (
         CounterMetricFamily,
         "mizar_device_memset_bytes",
         "Bytes of the memsets that a container started",
-        lambda card, live, use: use.copied[regions.MEMSET].bytes,
+        lambda card, live, use: use.copied[layout.MEMSET].bytes,
     ),
 )
 
 # Unspecified: unified addresses, from which only the driver can tell the direction.
 DIRECTIONS = {
-    "host_to_device": regions.COPY_TO_DEVICE,
-    "device_to_host": regions.COPY_TO_HOST,
-    "device_to_device": regions.COPY_DEVICES,
-    "unspecified": regions.COPY_OTHER,
+    "host_to_device": layout.COPY_TO_DEVICE,
+    "device_to_host": layout.COPY_TO_HOST,
+    "device_to_device": layout.COPY_DEVICES,
+    "unspecified": layout.COPY_OTHER,
 }
 COPY_FIGURES: tuple[tuple[str, str, Callable[[Copied], float]], ...] = (
     (
@@ -196,9 +196,9 @@ class Figures(Collector):
         self, slot: Slot, families: Sequence[Family], copies: Sequence[CounterMetricFamily]
     ) -> None:
         assert slot.owner is not None
-        region = limits.read(slot.limits)
+        region = limits_file.read(slot.limits)
         cards = region.cards[: region.card_count]
-        uses = usage.read(slot.usage, len(cards))
+        uses = usage_snapshot.card_usage(slot.usage, len(cards))
         for card, live, use in zip(cards, region.live, uses, strict=False):
             owner = slot.owner
             labels = (self._node, owner.namespace, owner.pod, owner.container, card.uuid.decode())
@@ -208,7 +208,7 @@ class Figures(Collector):
 
 
 def _add_copies(
-    copies: Sequence[CounterMetricFamily], labels: tuple[str, ...], use: CardUse
+    copies: Sequence[CounterMetricFamily], labels: tuple[str, ...], use: CardUsage
 ) -> None:
     for family, (_, _, figure) in zip(copies, COPY_FIGURES, strict=True):
         for direction, kind in DIRECTIONS.items():

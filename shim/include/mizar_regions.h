@@ -10,7 +10,7 @@
  * (magic, version, size, card_max, slot_max). Everything else in `usage` starts as zero, and zero
  * means unused. All numbers are little-endian. Files are never replaced or resized once mounted.
  *
- * The layout is mirrored in the node agent (nodeagent/mizar_nodeagent/regions.py); a test compares
+ * The layout is mirrored in the node agent (nodeagent/mizar_nodeagent/regions/layout.py); a test compares
  * it with what build/shim/regions-layout prints. Change it only together with MIZAR_REGIONS_VERSION,
  * except by fields in what was reserved: there an older writer left zeros, an older reader looks away.
  *

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import simgpu
-from mizar_nodeagent import limits, usage
+from mizar_nodeagent.regions import limits_file, usage_snapshot
 from support.node import Node
 from support.waiting import wait_for
 from unit.shim.shell import SUCCESS, Shell
@@ -375,15 +375,15 @@ class Container:
             self.survivor("alloc", LIMITS[card])  # who is refused settles them
 
         def told() -> bool:
-            region = limits.read(self._slot / "limits")
+            region = limits_file.read(self._slot / "limits")
             return any(region.live[card].unaccounted_bytes for card in range(len(LIMITS)))
 
         wait_for("the agent to look", lambda: not told())
 
     def _books(self) -> list[str]:
         """What account, agent and card say, for people."""
-        region = limits.read(self._slot / "limits")
-        use = usage.survey(self._slot / "usage", len(LIMITS))
+        region = limits_file.read(self._slot / "limits")
+        use = usage_snapshot.take(self._slot / "usage", len(LIMITS))
         return [
             f"card {card}: {use.holdings[card]}, {use.cards[card].code_uses} uses; told "
             f"{region.live[card].unaccounted_bytes}, {region.live[card].code_seen} seen; on the "
@@ -393,8 +393,8 @@ class Container:
 
     def _account(self) -> tuple[int, int]:
         """Over all cards the most that is lost, and that is uncounted. The dead are settled."""
-        region, lost, uncounted = limits.read(self._slot / "limits"), [], []
-        for card, use in enumerate(usage.read(self._slot / "usage", len(LIMITS))):
+        region, lost, uncounted = limits_file.read(self._slot / "limits"), [], []
+        for card, use in enumerate(usage_snapshot.card_usage(self._slot / "usage", len(LIMITS))):
             beyond = use.bytes - self._held(card)
             lost.append(max(0, beyond))
             uncounted.append(max(0, -beyond - region.live[card].unaccounted_bytes))

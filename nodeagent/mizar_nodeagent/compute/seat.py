@@ -12,13 +12,12 @@ from struct import Struct
 from typing import Final
 
 from mizar_core.models import ComputeMode
-from mizar_core.time_slicing import Sharer, TimeGrant, allowed_share
-from mizar_nodeagent import limits, regions
 from mizar_nodeagent.compute import futex
 from mizar_nodeagent.compute.appetite import Appetite
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.files import open_promptly
-from mizar_nodeagent.regions import Compute, Limits, LimitsLive, UsageCard, UsageHead
+from mizar_nodeagent.regions import layout, limits_file
+from mizar_nodeagent.regions.layout import Compute, Limits, LimitsLive, UsageCard, UsageHead
 
 BUSY_NS: Final = 50_000_000
 """Who asked for GPU time so lately is busy ..."""
@@ -174,7 +173,7 @@ class Desk:
         if seq == self._seq or seq % 2:
             return False
         try:
-            found = limits.parsed(bytes(self._map), self.container.limits)
+            found = limits_file.parse(bytes(self._map), self.container.limits)
         except RegionDamaged:
             # Being written, empty or damaged: what held until now goes on.
             return False
@@ -209,9 +208,9 @@ class Desk:
     def _open_limits(self) -> None:
         descriptor = open_promptly(self.container.limits, os.O_RDWR)
         try:
-            if os.fstat(descriptor).st_size != regions.LIMITS_SIZE:
+            if os.fstat(descriptor).st_size != layout.LIMITS_SIZE:
                 raise RegionDamaged(f"{self.container.limits} has another size")
-            self._map = mmap.mmap(descriptor, regions.LIMITS_SIZE)
+            self._map = mmap.mmap(descriptor, layout.LIMITS_SIZE)
             self._found = (_identity(os.fstat(descriptor)), _identity(os.fstat(self._usage)))
         finally:
             os.close(descriptor)
@@ -221,12 +220,12 @@ class Desk:
         self._address = ctypes.addressof(self._bytes)
 
     def _seats(self, found: Limits) -> dict[str, Seat]:
-        cards = found.cards[: min(found.card_count, regions.CARD_MAX)]
+        cards = found.cards[: min(found.card_count, layout.CARD_MAX)]
         return {
             card.uuid.decode(errors="replace"): Seat(
                 self,
                 index,
-                limits.COMPUTE.get(card.compute_mode, "None"),
+                limits_file.COMPUTE_MODE_NAMES.get(card.compute_mode, "None"),
                 card.core_share,
                 card.priority,
             )

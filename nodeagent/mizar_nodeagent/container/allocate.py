@@ -23,7 +23,7 @@ from mizar_nodeagent.planning.carving import Carving, HeldCard
 from mizar_nodeagent.planning.devices import not_to_be_given
 from mizar_nodeagent.planning.isolation import wants_shim
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
-from mizar_nodeagent.regions import CARD_MAX
+from mizar_nodeagent.regions.layout import CARD_MAX
 
 LIMITS_IN_CONTAINER = "/run/mizar/limits"
 USAGE_IN_CONTAINER = "/run/mizar/usage"

@@ -7,7 +7,7 @@ from typing import Final
 
 from mizar_nodeagent.compute.steward import Outside
 from mizar_nodeagent.container.strangers import Finding
-from mizar_nodeagent.regions import CODE_PAGE, code_bytes
+from mizar_nodeagent.regions.layout import CODE_PAGE, code_bytes
 
 LOOKS: Final = 3
 """A process may have reserved, or not yet given back, what the driver does not hold: then a look

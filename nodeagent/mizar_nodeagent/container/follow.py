@@ -11,7 +11,6 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
 from mizar_kube.logs import get_logger
-from mizar_nodeagent import limits
 from mizar_nodeagent.container.collect import living
 from mizar_nodeagent.container.grants import Grant, Part, by_shadow_pod, changes, grant, priority_of
 from mizar_nodeagent.container.prestart import WITHOUT_SHIM, Complain, Tell
@@ -23,6 +22,7 @@ from mizar_nodeagent.planning.isolation import wants_shim
 from mizar_nodeagent.planning.loss import why_lost
 from mizar_nodeagent.planning.view import View
 from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.regions import limits_file
 
 log = get_logger(__name__)
 
@@ -125,7 +125,7 @@ class Follower:
         if isinstance(known, _Loss) and known.uuids == loss.uuids:
             return
         try:
-            is_new = limits.stop(slot.limits, loss.uuids)
+            is_new = limits_file.stop_cards(slot.limits, loss.uuids)
         except (OSError, RegionDamaged) as error:
             log.warning("the slot's work cannot be stopped", slot=slot.name, error=error)
             return
@@ -159,7 +159,7 @@ class Follower:
         try:
             before = _read(slot)
             wanted = grant(change.parts, priority_of(change.pod), self._context_bytes)
-            limits.write(
+            limits_file.write(
                 slot.limits,
                 _identity(slot, owner),
                 wanted.cards,
@@ -218,14 +218,16 @@ def _pod_of(slot: Slot, view: View) -> Pod | None:
     return pod
 
 
-def _identity(slot: Slot, owner: Owner) -> limits.Identity:
-    return limits.Identity(owner.namespace, owner.pod, owner.pod_uid, owner.container, slot.name)
+def _identity(slot: Slot, owner: Owner) -> limits_file.ContainerIdentity:
+    return limits_file.ContainerIdentity(
+        owner.namespace, owner.pod, owner.pod_uid, owner.container, slot.name
+    )
 
 
 def _read(slot: Slot) -> tuple[CardLimit, ...]:
     """What the file says; nothing where it is damaged."""
     try:
-        return limits.cards_of(limits.read(slot.limits))
+        return limits_file.card_limits(limits_file.read(slot.limits))
     except RegionDamaged:
         return ()
 

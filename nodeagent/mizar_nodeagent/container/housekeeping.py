@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mizar_kube.logs import get_logger
-from mizar_nodeagent import usage
 from mizar_nodeagent.container.collect import Recorded, recorded, useless
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.regions import usage_file
 
 log = get_logger(__name__)
 
@@ -85,7 +85,7 @@ class Housekeeping:
 def _trim(slot: Slot) -> None:
     """One slot that cannot be looked at must not keep the others from it."""
     try:
-        if usage.trim(slot.usage):
+        if usage_file.truncate_excess(slot.usage):
             log.warning("cut off: the container wrote behind its usage", **slot.names)
     except OSError as error:
         log.warning("a slot's usage cannot be trimmed", error=error, **slot.names)

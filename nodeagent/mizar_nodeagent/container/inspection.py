@@ -19,7 +19,6 @@ from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
 from mizar_kube.logs import get_logger
 from mizar_kube.waking import woken
-from mizar_nodeagent import limits, usage
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.compute.steward import Outside
 from mizar_nodeagent.container import processes
@@ -31,6 +30,7 @@ from mizar_nodeagent.container.strangers import Key, Known, Stranger, Verdict, j
 from mizar_nodeagent.errors import CardsUnknown, RegionDamaged
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.isolation import wants_shim
+from mizar_nodeagent.regions import limits_file, usage_snapshot
 
 log = get_logger(__name__)
 
@@ -169,17 +169,17 @@ class Inspection:
 def _known(slot: Slot, uids: frozenset[str], ids: Collection[str]) -> Known | None:
     assert slot.owner is not None
     try:
-        region = limits.read(slot.limits)
+        region = limits_file.read(slot.limits)
     except (OSError, RegionDamaged):
         return None
     uuids = [card.uuid.decode(errors="replace") for card in region.cards[: region.card_count]]
     try:
-        found = usage.survey(slot.usage, len(uuids))
+        found = usage_snapshot.take(slot.usage, len(uuids))
     except (OSError, RegionDamaged):
-        found = usage.nothing(len(uuids))
+        found = usage_snapshot.empty(len(uuids))
     holdings = dict(zip(uuids, found.holdings, strict=True))
     uses = {uuid: card.code_uses for uuid, card in zip(uuids, found.cards, strict=True)}
-    return Known(slot.name, slot.owner, uids, frozenset(ids), holdings, found.members, uses)
+    return Known(slot.name, slot.owner, uids, frozenset(ids), holdings, found.alive, uses)
 
 
 def _seen_always(verdicts: Sequence[Verdict]) -> list[Stranger]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from mizar_core.device_ids import DeviceID
 from mizar_core.names import EventReason
 from mizar_kube.logs import bind, get_logger
-from mizar_nodeagent import limits, usage
 from mizar_nodeagent.container.collect import recorded
 from mizar_nodeagent.container.context_costs import ContextCosts
 from mizar_nodeagent.container.grants import (
@@ -31,6 +30,7 @@ from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.carving import Carving, Stage
 from mizar_nodeagent.planning.isolation import wants_shim
 from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.regions import limits_file, usage_file
 
 log = get_logger(__name__)
 
@@ -185,12 +185,12 @@ class Gatekeeper:
         permitted: Grant,
     ) -> None:
         owner = owner if slot.owner is None else replace(slot.owner, pod_uid=owner.pod_uid)
-        identity = limits.Identity(
+        identity = limits_file.ContainerIdentity(
             owner.namespace, owner.pod, owner.pod_uid, owner.container, slot.name
         )
         try:
-            usage.heal(slot.usage)
-            limits.write(
+            usage_file.repair_header(slot.usage)
+            limits_file.write(
                 slot.limits, identity, permitted.cards, permitted.physical, permitted.contexts
             )
             self.slots.assign(slot, owner)

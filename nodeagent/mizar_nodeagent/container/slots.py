@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from mizar_kube.logs import get_logger
-from mizar_nodeagent import limits, usage
 from mizar_nodeagent.container.shim_install import Shim
 from mizar_nodeagent.files import write_atomically
+from mizar_nodeagent.regions import limits_file, usage_file
 
 log = get_logger(__name__)
 
@@ -122,8 +122,8 @@ class Slots:
         folder = self.root / name
         folder.mkdir(mode=0o755)
         slot = Slot(name, folder, resource, ids, now, shim=shim)
-        limits.create_empty(slot.limits)
-        usage.initialise(slot.usage)
+        limits_file.create_empty(slot.limits)
+        usage_file.create(slot.usage)
         self.shim.copy(slot.library, slot.preload)
         # The kubelet waits for this: what a power cut takes is made again from its own record.
         self._keep(slot, durable=False)

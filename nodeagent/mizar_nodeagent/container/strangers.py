@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from mizar_nodeagent.container.processes import HostProcess
 from mizar_nodeagent.container.slots import Owner
-from mizar_nodeagent.regions import code_bytes
-from mizar_nodeagent.usage import Holding, Member
+from mizar_nodeagent.regions.layout import code_bytes
+from mizar_nodeagent.regions.usage_snapshot import Holding, ProcessKey
 
 Key = tuple[str, str]
 """A slot's name and a card's UUID."""
@@ -24,8 +24,8 @@ class Known:
     owner: Owner
     pod_uids: frozenset[str]
     ids: frozenset[str]
-    holdings: Mapping[str, Mapping[Member, Holding]]
-    members: frozenset[Member]
+    holdings: Mapping[str, Mapping[ProcessKey, Holding]]
+    members: frozenset[ProcessKey]
     code_uses: Mapping[str, int]
 
 
@@ -96,7 +96,7 @@ def judge(
 
 
 def _pair(
-    member: Member, uuid: str, before: Known, after: Known
+    member: ProcessKey, uuid: str, before: Known, after: Known
 ) -> tuple[Holding | None, Holding | None]:
     return before.holdings[uuid].get(member), after.holdings.get(uuid, {}).get(member)
 

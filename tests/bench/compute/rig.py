@@ -20,8 +20,8 @@ from bench.figures import ROOT
 from bench.precedence import give_precedence
 from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode
-from mizar_nodeagent import limits, usage
 from mizar_nodeagent.compute.steward import Container, Steward
+from mizar_nodeagent.regions import limits_file, usage_file
 
 BUILD = ROOT / "build" / "shim"
 MIB = 1 << 20
@@ -71,18 +71,20 @@ class _Room:
         self._due = sorted([*due, (tenant.wakes, self._begin)], key=itemgetter(0))
         self.container = Container(folder.name, folder / "limits", folder / "usage")
         folder.mkdir()
-        limits.create_empty(self.container.limits)
-        usage.initialise(self.container.usage)
+        limits_file.create_empty(self.container.limits)
+        usage_file.create(self.container.usage)
         self.permit(tenant.share)
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def permit(self, share: float) -> None:
         """Write the limits as the node agent does, also while the container runs."""
-        identity = limits.Identity("bench", self.container.name, "", "main", self.container.name)
+        identity = limits_file.ContainerIdentity(
+            "bench", self.container.name, "", "main", self.container.name
+        )
         mode = self.tenant.mode or "None"
         priority = self.tenant.priority
         limit = CardLimit(self._uuid, MEMORY, round(share * 100), "Hard", mode, priority)
-        limits.write(self.container.limits, identity, [limit], {})
+        limits_file.write(self.container.limits, identity, [limit], {})
 
     def start(self, env: dict[str, str]) -> None:
         env = env | {"CUDA_VISIBLE_DEVICES": self._uuid}

@@ -16,13 +16,14 @@ from aiohttp.test_utils import TestServer
 
 from mizar_core.models import ComputeMode, Isolation
 from mizar_kube import probes
-from mizar_nodeagent import agent, asking, limits
+from mizar_nodeagent import agent, asking
 from mizar_nodeagent.app import App, assembled
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.planning.view import Patience
-from mizar_nodeagent.regions import COMPUTE_MODES, MEMORY_MODES, STATE_READY, LimitsLive
+from mizar_nodeagent.regions import limits_file
+from mizar_nodeagent.regions.layout import COMPUTE_MODES, MEMORY_MODES, STATE_READY, LimitsLive
 from support.logs import logged
 from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_api import FakeApi, serving
@@ -169,7 +170,7 @@ def limits_of(held: Allocated) -> Path:
 
 
 def _live(held: Allocated) -> LimitsLive:
-    return limits.read(limits_of(held)).live[0]
+    return limits_file.read(limits_of(held)).live[0]
 
 
 @pytest.fixture
@@ -231,7 +232,7 @@ async def test_a_share_pod_gets_card_slot_and_limits(world: World) -> None:
     }
     assert Path(mounts["/etc/ld.so.preload"][0]).read_text() == "/run/mizar/libmizar.so\n"
     assert Path(mounts["/run/mizar/libmizar.so"][0]).read_bytes() == b"shim"
-    region = limits.read(limits_of(held))
+    region = limits_file.read(limits_of(held))
     assert (region.pod_namespace, region.pod_name) == (b"team-a", b"share")
     assert (region.pod_uid, region.container) == (b"uid-share", b"main")
     assert region.cards[0].memory_limit == 8 * GIB
@@ -243,9 +244,9 @@ async def test_a_share_pod_gets_card_slot_and_limits(world: World) -> None:
 async def test_a_container_restart_keeps_its_slot(world: World) -> None:
     await world.serve_shadow()
     held = await world.start_share()
-    before = limits.read(limits_of(held)).seq
+    before = limits_file.read(limits_of(held)).seq
     await world.kubelet.start_container(SHARE, "main", RESOURCE)
-    assert limits.read(limits_of(held)).seq == before
+    assert limits_file.read(limits_of(held)).seq == before
 
 
 async def test_devices_of_a_deleted_pod_are_free_at_once_and_used_again(world: World) -> None:
@@ -257,7 +258,7 @@ async def test_devices_of_a_deleted_pod_are_free_at_once_and_used_again(world: W
     await until(lambda: world.holders() == [])
     assert world.api.status(*SHADOW)["idleSince"]
     held = await world.start_share(KubePod("team-a", "next", "uid-next"), count=2)
-    assert limits.read(limits_of(held)).pod_name == b"next"
+    assert limits_file.read(limits_of(held)).pod_name == b"next"
 
 
 async def test_an_init_containers_device_is_used_again_by_main(world: World) -> None:
@@ -273,7 +274,7 @@ async def test_an_init_containers_device_is_used_again_by_main(world: World) -> 
     await world.kubelet.start_container(pod, "main", RESOURCE)
     assert limits_of(first) != limits_of(second)
     for held in (first, second):
-        assert limits.read(limits_of(held)).cards[0].memory_limit == 8 * GIB
+        assert limits_file.read(limits_of(held)).cards[0].memory_limit == 8 * GIB
 
 
 async def test_an_init_container_alone_is_known_by_the_kubelets_record(world: World) -> None:
@@ -283,7 +284,7 @@ async def test_an_init_container_alone_is_known_by_the_kubelets_record(world: Wo
     await until(lambda: ("team-a", "share") in world.app.pods)
     held = await world.kubelet.allocate(pod, "prepare", RESOURCE, 1)
     await world.kubelet.start_container(pod, "prepare", RESOURCE)
-    assert limits.read(limits_of(held)).container == b"prepare"
+    assert limits_file.read(limits_of(held)).container == b"prepare"
 
 
 async def test_a_foreign_pod_does_not_start(world: World) -> None:
@@ -318,8 +319,8 @@ async def test_who_asks_for_one_card_and_has_one_starts(world: World) -> None:
     await until(lambda: ("team-a", "share") in world.app.pods)
     await world.kubelet.allocate(SHARE, "main", RESOURCE, 2)
     held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
-    assert limits.read(limits_of(held)).cards[0].memory_limit == 16 * GIB
-    assert limits.read(limits_of(held)).cards[0].context_bytes == CONTEXT_BYTES
+    assert limits_file.read(limits_of(held)).cards[0].memory_limit == 16 * GIB
+    assert limits_file.read(limits_of(held)).cards[0].context_bytes == CONTEXT_BYTES
 
 
 @pytest.mark.parametrize("compute", ["Hard", "Soft", "Weighted"])
@@ -329,7 +330,7 @@ async def test_a_share_of_the_cards_time_reaches_the_limits(
     isolation = Isolation(compute=compute, memory="Oversubscribe", backend="Shim")
     await world.serve_shadow(isolation=isolation)
     held = await world.start_share()
-    given = limits.read(limits_of(held)).cards[0]
+    given = limits_file.read(limits_of(held)).cards[0]
     assert (given.compute_mode, given.core_share) == (COMPUTE_MODES[compute], 5000)
     assert given.memory_mode == MEMORY_MODES["Oversubscribe"]
     assert given.priority == 1 << 31
@@ -346,7 +347,7 @@ async def test_a_pods_priority_reaches_the_limits(world: World) -> None:
     await until(lambda: ("team-a", "share") in world.app.pods)
     await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
     held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
-    assert limits.read(limits_of(held)).cards[0].priority == (1 << 31) + 1000
+    assert limits_file.read(limits_of(held)).cards[0].priority == (1 << 31) + 1000
 
 
 @pytest.mark.parametrize("isolation", [Isolation(backend="MPS")])
@@ -466,7 +467,7 @@ async def test_an_agent_that_has_lost_its_state_finds_it_again(world: World) -> 
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
     # The container starts again with the paths that the kubelet remembers.
     await world.kubelet.start_container(SHARE, "main", RESOURCE)
-    region = limits.read(limits_of(held))
+    region = limits_file.read(limits_of(held))
     assert (region.state, region.pod_name) == (STATE_READY, b"share")
 
 

@@ -10,9 +10,10 @@ import pytest
 
 import simgpu
 from mizar_core.carve import CardLimit
-from mizar_nodeagent import context_probe, limits
+from mizar_nodeagent import context_probe
 from mizar_nodeagent.container.context_costs import RETRY_S, ContextCosts
 from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.regions import limits_file
 from support.waiting import PATIENCE_S
 from unit.nodeagent.makers import CARD, GIB, card, card_claim, shadow, view
 
@@ -99,11 +100,11 @@ async def test_only_cards_that_shadow_pods_hold_are_touched(lab: Lab) -> None:
 
 def test_the_limits_say_it(tmp_path: Path) -> None:
     path = tmp_path / "limits"
-    limits.create_empty(path)
-    who = limits.Identity("team-a", "share", "", "main", "s")
+    limits_file.create_empty(path)
+    who = limits_file.ContainerIdentity("team-a", "share", "", "main", "s")
     for contexts in ({CARD: COST}, {}):
-        limits.write(path, who, [CardLimit(CARD, GIB, 1, "Hard", "None")], {}, contexts)
-        assert limits.read(path).cards[0].context_bytes == contexts.get(CARD, 0)
+        limits_file.write(path, who, [CardLimit(CARD, GIB, 1, "Hard", "None")], {}, contexts)
+        assert limits_file.read(path).cards[0].context_bytes == contexts.get(CARD, 0)
 
 
 async def measured(machine: simgpu.Machine, uuid: str) -> int:

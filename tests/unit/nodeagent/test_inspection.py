@@ -12,7 +12,6 @@ import pytest
 
 from mizar_core.carve import CardLimit
 from mizar_core.models import Isolation
-from mizar_nodeagent import limits, usage
 from mizar_nodeagent.compute.steward import Outside
 from mizar_nodeagent.container import inspection, processes
 from mizar_nodeagent.container.excess import LOOKS, Excess
@@ -20,8 +19,9 @@ from mizar_nodeagent.container.inspection import EVERY_S, STEADY, Inspection
 from mizar_nodeagent.container.processes import HostProcess
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.container.strangers import Finding, Known, Verdict, judge
-from mizar_nodeagent.regions import UsageCard, UsageHead
-from mizar_nodeagent.usage import Holding
+from mizar_nodeagent.regions import limits_file, usage_file, usage_snapshot
+from mizar_nodeagent.regions.layout import UsageCard, UsageHead
+from mizar_nodeagent.regions.usage_snapshot import Holding
 from support.waiting import wait_for
 from unit.nodeagent.makers import CARD, CGROUP, GIB, OWNER, UID, one_container
 from unit.nodeagent.makers import CONTAINER_ID as ID
@@ -280,10 +280,10 @@ class Node:
     def __init__(self, folder: Path, isolation: Isolation) -> None:
         mind, slots = one_container(folder, isolation)
         (slot,) = slots.all()
-        limits.create_empty(slot.limits)
-        usage.initialise(slot.usage)
-        identity = limits.Identity("team-a", "share", UID, "main", "s")
-        limits.write(slot.limits, identity, [CardLimit(CARD, GIB, 5000, "Hard", "None")], {})
+        limits_file.create_empty(slot.limits)
+        usage_file.create(slot.usage)
+        identity = limits_file.ContainerIdentity("team-a", "share", UID, "main", "s")
+        limits_file.write(slot.limits, identity, [CardLimit(CARD, GIB, 5000, "Hard", "None")], {})
         self.on_card: dict[int, int] = {}
         self.told: list[Mapping[tuple[str, str], Outside]] = []
         self.now = 0.0
@@ -409,7 +409,7 @@ async def test_who_asked_for_no_shim_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_living_slots_process_is_a_member(tmp_path: Path) -> None:
     path = tmp_path / "usage"
-    usage.initialise(path)
+    usage_file.create(path)
     code = (
         "import struct, fcntl, os, sys\n"
         "f = os.open(sys.argv[1], os.O_RDWR)\n"
@@ -424,7 +424,7 @@ def test_a_living_slots_process_is_a_member(tmp_path: Path) -> None:
         [sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert child.stdout and child.stdout.readline() == b"lives\n"
-    found = usage.survey(path, 1)
-    assert (found.members, found.attached) == ({(7, 4242)}, 1)
+    found = usage_snapshot.take(path, 1)
+    assert (found.alive, found.attached) == ({(7, 4242)}, 1)
     child.communicate()
-    assert usage.survey(path, 1).members == frozenset()
+    assert usage_snapshot.take(path, 1).alive == frozenset()

@@ -10,13 +10,13 @@ import pytest
 from mizar_core.carve import CardLimit
 from mizar_core.models import Isolation
 from mizar_core.names import ANNOTATION_CARVE
-from mizar_nodeagent import limits
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.follow import Follower
 from mizar_nodeagent.container.slots import Owner, Slots
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
-from mizar_nodeagent.regions import COMPUTE_MODES, COMPUTE_STOPPED, MEMORY_MODES, LimitsCard
+from mizar_nodeagent.regions import limits_file
+from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED, MEMORY_MODES, LimitsCard
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import (
     CARD,
@@ -39,7 +39,7 @@ NEXT = KubePod("team-a", "next", "uid-next")
 
 
 def given(held: Allocated) -> LimitsCard:
-    found: LimitsCard = limits.read(limits_of(held)).cards[0]
+    found: LimitsCard = limits_file.read(limits_of(held)).cards[0]
     return found
 
 
@@ -132,11 +132,11 @@ async def test_an_older_memory_does_not_bring_old_limits_back(world: World) -> N
     await until(lambda: given(held).memory_limit == 2 * GIB)
     await world.stop_agent()
     path.write_bytes(before)
-    seq = limits.read(limits_of(held)).seq
+    seq = limits_file.read(limits_of(held)).seq
     await world.start_agent()
     await until(lambda: world.app is not None and world.app.agent.mind.view.pods is not None)
     await until(lambda: world.app.agent.mind.memory[SHADOW].carve.memory == 2 * GIB)
-    assert limits.read(limits_of(held)).seq == seq
+    assert limits_file.read(limits_of(held)).seq == seq
 
 
 async def test_without_a_shim_nothing_can_follow_and_nothing_starts_again(world: World) -> None:
@@ -243,9 +243,9 @@ def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -
     slot = slots.assign(
         slots.create(RESOURCE, ids, 0.0), Owner("team-a", "share", "uid-share", "main")
     )
-    who = limits.Identity("team-a", "share", "uid-share", "main", slot.name)
+    who = limits_file.ContainerIdentity("team-a", "share", "uid-share", "main", slot.name)
     both = [CardLimit(uuid, GIB, 5000, "Hard", "Hard") for uuid in (CARD, far)]
-    limits.write(slot.limits, who, both, {})
+    limits_file.write(slot.limits, who, both, {})
     mind, told = Mind(), list[tuple[Any, ...]]()
     follower = Follower(
         mind, slots, lambda *_: None, lambda *words: told.append(words), lambda _: 0
@@ -257,7 +257,7 @@ def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -
     mind.think(view(2.0, [shadow(), shadow(other, ended=True), share()], claims))
     for _ in range(2):
         follower.follow()
-    modes = {one.uuid.decode(): one.compute_mode for one in limits.read(slot.limits).cards[:2]}
+    modes = {one.uuid.decode(): one.compute_mode for one in limits_file.read(slot.limits).cards[:2]}
     assert modes[far] == COMPUTE_STOPPED != modes[CARD]
     ((owner, reason, sentence),) = told
     assert (owner, reason) == (slot.owner, "CardLost")
@@ -274,20 +274,20 @@ def test_who_gets_less_is_limited_before_who_gets_more(
     for index, (name, memory) in enumerate((("more", 2 * GIB), ("less", 16 * GIB))):
         slot = slots.create(RESOURCE, [device(index)], float(index))
         slots.assign(slot, Owner("team-a", name, f"uid-{name}", "main"))
-        who = limits.Identity("team-a", name, f"uid-{name}", "main", slot.name)
-        limits.write(slot.limits, who, [CardLimit(CARD, memory, 10000, "Hard", "None")], {})
+        who = limits_file.ContainerIdentity("team-a", name, f"uid-{name}", "main", slot.name)
+        limits_file.write(slot.limits, who, [CardLimit(CARD, memory, 10000, "Hard", "None")], {})
     mind = Mind()
     pods = [shadow(), share("more"), share("less")]
     mind.think(view(1.0, pods, [card_claim()]))
     written: list[str] = []
-    write = limits.write
+    write = limits_file.write
 
-    def noted(path: Path, who: limits.Identity, *others: Any) -> None:
+    def noted(path: Path, who: limits_file.ContainerIdentity, *others: Any) -> None:
         written.append(who.pod)
         write(path, who, *others)
 
-    monkeypatch.setattr(limits, "write", noted)
+    monkeypatch.setattr(limits_file, "write", noted)
     Follower(mind, slots, lambda *told: None, lambda *told: None, lambda _: 0).follow()
     assert written == ["less", "more"]
     for slot in slots.all():
-        assert limits.read(slot.limits).cards[0].memory_limit == 8 * GIB
+        assert limits_file.read(slot.limits).cards[0].memory_limit == 8 * GIB

@@ -6,8 +6,8 @@ import grpc
 import pytest
 
 from mizar_core.models import Isolation
-from mizar_nodeagent import limits
-from mizar_nodeagent.regions import COMPUTE_MODES, COMPUTE_STOPPED
+from mizar_nodeagent.regions import limits_file
+from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, GIB, RESOURCE, SHADOW, shadow_object
 from unit.nodeagent.test_app import QUICK, SHADOW_POD, SHARE, World, limits_of, until
@@ -120,10 +120,10 @@ async def test_an_agent_that_lost_its_state_lets_go_on_who_has_a_shadow_pod(worl
     held = await world.start_share()
     await world.stop_agent()
     (world.config.state_dir / "checkpoint.json").unlink()
-    seq = limits.read(limits_of(held)).seq
+    seq = limits_file.read(limits_of(held)).seq
     await world.start_agent()
     await until(lambda: world.holders() == ["share"] and world.ready() == ("True", "Serving"))
-    assert limits.read(limits_of(held)).seq == seq
+    assert limits_file.read(limits_of(held)).seq == seq
 
 
 async def test_a_pod_that_has_ended_and_is_still_listed_takes_nothing(world: World) -> None:

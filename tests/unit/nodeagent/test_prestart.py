@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from mizar_nodeagent import limits, usage
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.context_costs import ContextCosts
 from mizar_nodeagent.container.prestart import Gatekeeper
@@ -16,6 +15,7 @@ from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.regions import limits_file, usage_snapshot
 from unit.nodeagent.makers import (
     RESOURCE,
     card,
@@ -85,7 +85,7 @@ def node(tmp_path: Path) -> Node:
 def written(slot: Slot) -> str | None:
     """The UID of the pod for whom the slot's limits are; None while they are nobody's."""
     try:
-        return limits.read(slot.limits).pod_uid.decode()
+        return limits_file.read(slot.limits).pod_uid.decode()
     except RegionDamaged:
         return None
 
@@ -112,7 +112,7 @@ async def test_a_start_fills_all_slots_of_its_pod(node: Node) -> None:
     first, second = node.slot(replace(OWNER, container="prepare")), node.slot(created=1.0)
     await node.start(share_claim(D0))
     assert (written(first), written(second)) == ("uid-share", "uid-share")
-    assert limits.read(first.limits).container == b"prepare"
+    assert limits_file.read(first.limits).container == b"prepare"
 
 
 @pytest.mark.parametrize("starts", [0, 1])
@@ -140,9 +140,9 @@ async def test_a_damaged_account_is_mended_before_a_start(node: Node) -> None:
     with slot.usage.open("r+b") as file:
         file.write(b"NONSENSE")
     with pytest.raises(RegionDamaged):
-        usage.read(slot.usage, 1)
+        usage_snapshot.card_usage(slot.usage, 1)
     await node.start(share_claim(D0))
-    assert usage.read(slot.usage, 1)[0].bytes == 0
+    assert usage_snapshot.card_usage(slot.usage, 1)[0].bytes == 0
 
 
 class TestRecovery:
@@ -160,7 +160,7 @@ class TestRecovery:
         assert (slot.name, slot.resource, slot.ids) == ("lost", RESOURCE, {D0})
         assert slot.owner == OWNER
         assert slot.created == 0.0
-        assert limits.read(slot.limits).cards[0].memory_limit > 0
+        assert limits_file.read(slot.limits).cards[0].memory_limit > 0
 
     async def test_a_slot_that_forgot_its_devices_is_told_them(self, node: Node) -> None:
         made = node.slot()

@@ -14,28 +14,28 @@ import pytest
 
 from mizar_core import time_slicing
 from mizar_core.carve import CardLimit
-from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
 
 ROOT = Path(__file__).resolve().parents[3]
 PRINTER = ROOT / "build" / "shim" / "regions-layout"
 GIB = 1 << 30
-WHO = limits.Identity("team-a", "share", "uid-1", "main", "shadow-2-aaaaa-0-0123")
+WHO = limits_file.ContainerIdentity("team-a", "share", "uid-1", "main", "shadow-2-aaaaa-0-0123")
 LIMIT = CardLimit("GPU-1", 8 * GIB, 5000, "Hard", "None")
 
 MIRRORS: dict[str, type[ctypes.LittleEndianStructure]] = {
-    "mizar_limits_card": regions.LimitsCard,
-    "mizar_limits_live": regions.LimitsLive,
-    "mizar_limits": regions.Limits,
-    "mizar_gate": regions.Gate,
-    "mizar_held": regions.Held,
-    "mizar_compute": regions.Compute,
-    "mizar_usage_card": regions.UsageCard,
-    "mizar_slot_card": regions.SlotCard,
-    "mizar_copied": regions.Copied,
-    "mizar_copies": regions.Copies,
-    "mizar_usage_slot": regions.UsageSlot,
-    "mizar_usage": regions.Usage,
+    "mizar_limits_card": layout.LimitsCard,
+    "mizar_limits_live": layout.LimitsLive,
+    "mizar_limits": layout.Limits,
+    "mizar_gate": layout.Gate,
+    "mizar_held": layout.Held,
+    "mizar_compute": layout.Compute,
+    "mizar_usage_card": layout.UsageCard,
+    "mizar_slot_card": layout.SlotCard,
+    "mizar_copied": layout.Copied,
+    "mizar_copies": layout.Copies,
+    "mizar_usage_slot": layout.UsageSlot,
+    "mizar_usage": layout.Usage,
 }
 
 
@@ -49,43 +49,43 @@ def test_the_mirror_is_the_headers_layout() -> None:
         mirrored = getattr(MIRRORS[struct_name], field)
         assert (mirrored.offset, mirrored.size) == (offset, size), name
     constants = printed["constants"]
-    assert constants["MIZAR_SLOT_MAX"] == regions.SLOT_MAX
-    assert constants["MIZAR_USAGE_SIZE"] == regions.USAGE_SIZE
-    assert constants["MIZAR_LIMITS_SIZE"] == regions.LIMITS_SIZE
-    assert constants["MIZAR_REGIONS_VERSION"] == regions.VERSION
-    assert constants["MIZAR_LIMITS_CRC_FROM"] == regions.CRC_FROM
-    assert constants["MIZAR_LIMITS_CRC_TO"] == regions.CRC_TO
-    assert constants["MIZAR_BYTES_MAX"] == regions.BYTES_MAX
-    assert constants["MIZAR_COMPUTE_STOPPED"] == regions.COMPUTE_STOPPED
-    assert constants["MIZAR_CODE_PAGE"] == regions.CODE_PAGE
-    assert constants["MIZAR_CODE_PER_PAGE"] == regions.CODE_PER_PAGE
+    assert constants["MIZAR_SLOT_MAX"] == layout.SLOT_MAX
+    assert constants["MIZAR_USAGE_SIZE"] == layout.USAGE_SIZE
+    assert constants["MIZAR_LIMITS_SIZE"] == layout.LIMITS_SIZE
+    assert constants["MIZAR_REGIONS_VERSION"] == layout.VERSION
+    assert constants["MIZAR_LIMITS_CRC_FROM"] == layout.CRC_FROM
+    assert constants["MIZAR_LIMITS_CRC_TO"] == layout.CRC_TO
+    assert constants["MIZAR_BYTES_MAX"] == layout.BYTES_MAX
+    assert constants["MIZAR_COMPUTE_STOPPED"] == layout.COMPUTE_STOPPED
+    assert constants["MIZAR_CODE_PAGE"] == layout.CODE_PAGE
+    assert constants["MIZAR_CODE_PER_PAGE"] == layout.CODE_PER_PAGE
     assert constants["MIZAR_WINDOW_BITS"] == time_slicing.WINDOW_BITS
     assert constants["MIZAR_WINDOW_VALID"] == time_slicing.WINDOW_VALID
-    assert constants["MIZAR_COPY_TO_DEVICE"] == regions.COPY_TO_DEVICE
-    assert constants["MIZAR_COPY_TO_HOST"] == regions.COPY_TO_HOST
-    assert constants["MIZAR_COPY_DEVICES"] == regions.COPY_DEVICES
-    assert constants["MIZAR_COPY_OTHER"] == regions.COPY_OTHER
-    assert constants["MIZAR_MEMSET"] == regions.MEMSET
-    assert constants["MIZAR_COPY_KINDS"] == regions.COPY_KINDS
-    assert constants["MIZAR_SLOT_LOCK(1)"] == regions.slot_lock(1)
+    assert constants["MIZAR_COPY_TO_DEVICE"] == layout.COPY_TO_DEVICE
+    assert constants["MIZAR_COPY_TO_HOST"] == layout.COPY_TO_HOST
+    assert constants["MIZAR_COPY_DEVICES"] == layout.COPY_DEVICES
+    assert constants["MIZAR_COPY_OTHER"] == layout.COPY_OTHER
+    assert constants["MIZAR_MEMSET"] == layout.MEMSET
+    assert constants["MIZAR_COPY_KINDS"] == layout.COPY_KINDS
+    assert constants["MIZAR_SLOT_LOCK(1)"] == layout.slot_lock(1)
     assert printed["magic"] == {
-        "limits": regions.LIMITS_MAGIC.decode(),
-        "usage": regions.USAGE_MAGIC.decode(),
+        "limits": layout.LIMITS_MAGIC.decode(),
+        "usage": layout.USAGE_MAGIC.decode(),
     }
 
 
 def test_new_limits_are_empty_and_no_shim_would_take_them(tmp_path: Path) -> None:
-    limits.create_empty(tmp_path / "limits")
-    assert (tmp_path / "limits").stat().st_size == regions.LIMITS_SIZE
+    limits_file.create_empty(tmp_path / "limits")
+    assert (tmp_path / "limits").stat().st_size == layout.LIMITS_SIZE
     with pytest.raises(RegionDamaged):
-        limits.read(tmp_path / "limits")
+        limits_file.read(tmp_path / "limits")
 
 
 def test_limits_are_read_as_written(tmp_path: Path) -> None:
     path = tmp_path / "limits"
-    limits.create_empty(path)
-    limits.write(path, WHO, [LIMIT], {"GPU-1": 16 * GIB})
-    found = limits.read(path)
+    limits_file.create_empty(path)
+    limits_file.write(path, WHO, [LIMIT], {"GPU-1": 16 * GIB})
+    found = limits_file.read(path)
     assert (found.pod_namespace, found.pod_name, found.container) == (b"team-a", b"share", b"main")
     assert found.card_count == 1
     card = found.cards[0]
@@ -95,44 +95,44 @@ def test_limits_are_read_as_written(tmp_path: Path) -> None:
 
 def test_writing_moves_the_sequence_by_two_and_only_when_something_changes(tmp_path: Path) -> None:
     path = tmp_path / "limits"
-    limits.create_empty(path)
+    limits_file.create_empty(path)
     seen = []
-    for who in (WHO, WHO, limits.Identity("team-a", "share", "uid-1", "init", "s")):
-        limits.write(path, who, [LIMIT], {})
-        seen.append(limits.read(path).seq)
+    for who in (WHO, WHO, limits_file.ContainerIdentity("team-a", "share", "uid-1", "init", "s")):
+        limits_file.write(path, who, [LIMIT], {})
+        seen.append(limits_file.read(path).seq)
     assert seen == [2, 2, 4]
 
 
 def test_a_writer_that_died_half_way_is_cured(tmp_path: Path) -> None:
     path = tmp_path / "limits"
-    limits.create_empty(path)
-    limits.write(path, WHO, [LIMIT], {})
+    limits_file.create_empty(path)
+    limits_file.write(path, WHO, [LIMIT], {})
     with path.open("r+b") as file:
         file.seek(16)
         file.write((3).to_bytes(4, "little"))
     with pytest.raises(RegionDamaged):
-        limits.read(path)
-    limits.write(path, WHO, [LIMIT], {})
-    assert limits.read(path).seq == 4
+        limits_file.read(path)
+    limits_file.write(path, WHO, [LIMIT], {})
+    assert limits_file.read(path).seq == 4
 
 
 def test_a_flipped_bit_is_noticed_and_mended(tmp_path: Path) -> None:
     path = tmp_path / "limits"
-    limits.create_empty(path)
-    limits.write(path, WHO, [LIMIT], {})
+    limits_file.create_empty(path)
+    limits_file.write(path, WHO, [LIMIT], {})
     raw = bytearray(path.read_bytes())
     raw[1024 + 64 + 5] ^= 1
     path.write_bytes(raw)
     with pytest.raises(RegionDamaged):
-        limits.read(path)
-    limits.write(path, WHO, [LIMIT], {})
-    assert limits.read(path).cards[0].memory_limit == 8 * GIB
+        limits_file.read(path)
+    limits_file.write(path, WHO, [LIMIT], {})
+    assert limits_file.read(path).cards[0].memory_limit == 8 * GIB
 
 
 def test_limits_of_another_size_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "limits").write_bytes(b"short")
     with pytest.raises(RegionDamaged, match="5 bytes"):
-        limits.write(tmp_path / "limits", WHO, [LIMIT], {})
+        limits_file.write(tmp_path / "limits", WHO, [LIMIT], {})
 
 
 def gate(seq: int, slot: int, slot_bytes: int, total: int) -> tuple[int, int]:
@@ -164,17 +164,17 @@ def lock(path: Path, slot: int) -> int:
 
 def test_use_counts_living_processes_and_the_gates_statement(tmp_path: Path) -> None:
     path = tmp_path / "usage"
-    usage.initialise(path)
+    usage_file.create(path)
     assert path.stat().st_mode & 0o777 == 0o666
-    assert usage.read(path, 1) == (usage.CardUse(0, 0),)
+    assert usage_snapshot.card_usage(path, 1) == (usage_snapshot.CardUsage(0, 0),)
     # Slot 2's own record is behind the gate; slot 5 is dead.
     put_usage(path, 0, gate(7, 2, 5 * GIB + 3, 9 * GIB), {1: GIB, 2: 1, 5: 3 * GIB})
     living = [lock(path, 1), lock(path, 2)]
-    assert usage.read(path, 1)[0].bytes == GIB + 5 * GIB + 3
+    assert usage_snapshot.card_usage(path, 1)[0].bytes == GIB + 5 * GIB + 3
     os.close(living.pop())
-    assert usage.read(path, 1)[0].bytes == GIB
+    assert usage_snapshot.card_usage(path, 1)[0].bytes == GIB
     os.close(living.pop())
-    assert usage.read(path, 1)[0].bytes == 0
+    assert usage_snapshot.card_usage(path, 1)[0].bytes == 0
 
 
 def put_member(
@@ -191,35 +191,35 @@ def put_member(
 
 def test_what_processes_hold_tells_whether_they_moved(tmp_path: Path) -> None:
     path = tmp_path / "usage"
-    usage.initialise(path)
+    usage_file.create(path)
     put_usage(path, 0, gate(7, 2, 5 * GIB, 9 * GIB), {1: GIB, 2: 1, 5: 3 * GIB})
     # The fifth is dead, and another one's second.
     for slot, begun, absent in ((1, 0, 0), (2, 1, 0), (5, 0, 3 * GIB)):
         put_member(path, slot, 100 + slot % 4, 1, begun, absent)
-    (first,) = usage.survey(path, 1).holdings
+    (first,) = usage_snapshot.take(path, 1).holdings
     assert first == {
-        (101, 1): usage.Holding(GIB + 3 * GIB, (0, 0), False, 3 * GIB),
-        (102, 1): usage.Holding(5 * GIB, (7,), True),
+        (101, 1): usage_snapshot.Holding(GIB + 3 * GIB, (0, 0), False, 3 * GIB),
+        (102, 1): usage_snapshot.Holding(5 * GIB, (7,), True),
     }
     put_usage(path, 0, gate(8, 1, GIB, 9 * GIB), {6: 0})
-    (later,) = usage.survey(path, 1).holdings
+    (later,) = usage_snapshot.take(path, 1).holdings
     assert later[101, 1] != first[101, 1]  # it took nothing in the end, but has moved
 
 
 def test_uses_of_code_that_may_not_have_come_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "usage"
-    usage.initialise(path)
+    usage_file.create(path)
     put_usage(path, 0, (0, 0), {1: 0, 2: 0})
     for slot in (1, 2):
         put_member(path, slot, slot, 1, begun=slot)
     with path.open("r+b") as file:
         file.seek(4096 + 176)
         file.write(struct.pack("<Q", 10))
-    assert usage.read(path, 1)[0].code_uses == 10
+    assert usage_snapshot.card_usage(path, 1)[0].code_uses == 10
     living = [lock(path, 1), lock(path, 2)]
-    assert usage.read(path, 1)[0].code_uses == 10 - 3
+    assert usage_snapshot.card_usage(path, 1)[0].code_uses == 10 - 3
     os.close(living.pop())
-    assert usage.read(path, 1)[0].code_uses == 10 - 1
+    assert usage_snapshot.card_usage(path, 1)[0].code_uses == 10 - 1
     os.close(living.pop())
 
 
@@ -234,38 +234,40 @@ def put_copies(path: Path, at: int, counts: dict[int, tuple[int, int]], card: in
 
 def test_copies_of_the_dead_are_counted_as_those_of_the_living(tmp_path: Path) -> None:
     path = tmp_path / "usage"
-    usage.initialise(path)
+    usage_file.create(path)
     put_usage(path, 0, (0, 0), {3: 0})  # four slots, all of dead processes
-    put_copies(path, 2048 + 128, {regions.COPY_TO_HOST: (1, 10), regions.MEMSET: (7, 70)})
-    put_copies(path, 12288 + 896, {regions.COPY_TO_HOST: (2, 20)}, card=2)
-    put_copies(path, 12288 + 3 * 1024 + 896, {regions.COPY_TO_DEVICE: (4, 40)}, card=2)
-    put_copies(path, 12288 + 1024 + 896, {regions.COPY_TO_HOST: (8, 80)}, card=1)
-    put_copies(path, 12288 + 2 * 1024 + 896, {regions.COPY_TO_HOST: (9, 90)}, card=99)
-    first, second = usage.read(path, 2)
-    assert first.copied[regions.COPY_TO_HOST] == usage.Copied(8, 80)
-    assert first.copied[regions.MEMSET] == usage.Copied()
+    put_copies(path, 2048 + 128, {layout.COPY_TO_HOST: (1, 10), layout.MEMSET: (7, 70)})
+    put_copies(path, 12288 + 896, {layout.COPY_TO_HOST: (2, 20)}, card=2)
+    put_copies(path, 12288 + 3 * 1024 + 896, {layout.COPY_TO_DEVICE: (4, 40)}, card=2)
+    put_copies(path, 12288 + 1024 + 896, {layout.COPY_TO_HOST: (8, 80)}, card=1)
+    put_copies(path, 12288 + 2 * 1024 + 896, {layout.COPY_TO_HOST: (9, 90)}, card=99)
+    first, second = usage_snapshot.card_usage(path, 2)
+    assert first.copied[layout.COPY_TO_HOST] == usage_snapshot.Copied(8, 80)
+    assert first.copied[layout.MEMSET] == usage_snapshot.Copied()
     assert second.copied == (
-        usage.Copied(4, 40),
-        usage.Copied(3, 30),
-        usage.Copied(),
-        usage.Copied(),
-        usage.Copied(7, 70),
+        usage_snapshot.Copied(4, 40),
+        usage_snapshot.Copied(3, 30),
+        usage_snapshot.Copied(),
+        usage_snapshot.Copied(),
+        usage_snapshot.Copied(7, 70),
     )
 
 
 def test_a_gate_is_taken_apart_as_the_header_says() -> None:
     big = (1 << 43) - 5
-    assert usage.take_apart(*gate(1, 1023, big, big - 1)) == usage.Gate(1023, big, big - 1, 1)
+    assert usage_snapshot.unpack_gate(*gate(1, 1023, big, big - 1)) == usage_snapshot.Gate(
+        1023, big, big - 1, 1
+    )
 
 
 def test_a_usage_file_cut_short_by_its_tenant_is_noticed_and_mended(tmp_path: Path) -> None:
     path = tmp_path / "usage"
-    usage.initialise(path)
+    usage_file.create(path)
     os.truncate(path, 100)
     with pytest.raises(RegionDamaged):
-        usage.read(path, 1)
-    usage.heal(path)
-    assert usage.read(path, 1)[0].bytes == 0
+        usage_snapshot.card_usage(path, 1)
+    usage_file.repair_header(path)
+    assert usage_snapshot.card_usage(path, 1)[0].bytes == 0
 
 
 @pytest.fixture
@@ -279,17 +281,17 @@ def _lease_breaks_are_ignored() -> Iterator[None]:
 def test_a_tenants_lease_keeps_nobody_waiting(tmp_path: Path) -> None:
     """An ordinary open would wait for 45 s, and the agent's event loop with it."""
     region, path = tmp_path / "usage", tmp_path / "limits"
-    usage.initialise(region)
-    limits.create_empty(path)
+    usage_file.create(region)
+    limits_file.create_empty(path)
     leases = [os.open(one, os.O_RDONLY) for one in (region, path)]
     for lease in leases:
         fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     try:
         for attempt in (
-            lambda: usage.read(region, 1),
-            lambda: usage.heal(region),
-            lambda: limits.write(path, WHO, [LIMIT], {}),
-            lambda: limits.read(path),
+            lambda: usage_snapshot.card_usage(region, 1),
+            lambda: usage_file.repair_header(region),
+            lambda: limits_file.write(path, WHO, [LIMIT], {}),
+            lambda: limits_file.read(path),
         ):
             with pytest.raises(BlockingIOError):
                 attempt()
@@ -300,22 +302,22 @@ def test_a_tenants_lease_keeps_nobody_waiting(tmp_path: Path) -> None:
 
 def test_what_is_behind_the_region_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "usage"
-    usage.initialise(path)
+    usage_file.create(path)
     content = path.read_bytes()
-    assert not usage.trim(path)
+    assert not usage_file.truncate_excess(path)
     with path.open("ab") as file:
         file.write(b"x" * 5000)
-    assert usage.trim(path)
+    assert usage_file.truncate_excess(path)
     assert path.read_bytes() == content
 
 
 def test_healing_keeps_the_accounts(tmp_path: Path) -> None:
     path = tmp_path / "usage"
-    usage.initialise(path)
+    usage_file.create(path)
     put_usage(path, 0, gate(1, 1, GIB, GIB), {1: GIB})
     with path.open("r+b") as file:
         file.write(b"NONSENSE")
-    usage.heal(path)
+    usage_file.repair_header(path)
     living = lock(path, 1)
-    assert usage.read(path, 1)[0].bytes == GIB
+    assert usage_snapshot.card_usage(path, 1)[0].bytes == GIB
     os.close(living)

@@ -17,17 +17,16 @@ from hypothesis import strategies as st
 
 from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode
-from mizar_core.time_slicing import PERIOD_FAR_US, Window
-from mizar_nodeagent import limits, regions, usage
 from mizar_nodeagent.compute.steward import Container, Outside, Steward
+from mizar_nodeagent.regions import layout, limits_file, usage_file
 from support.waiting import PATIENCE_S, wait_for
 from support.windows import window_of
 
 GIB = 1 << 30
 MS = 1_000_000
 CARD = "GPU-1"
-BLOCK = regions.UsageHead.cards.offset + regions.UsageCard.compute.offset
-LIVE = regions.Limits.live.offset
+BLOCK = layout.UsageHead.cards.offset + layout.UsageCard.compute.offset
+LIVE = layout.Limits.live.offset
 
 
 class Tenant:
@@ -38,18 +37,18 @@ class Tenant:
         folder.mkdir()
         self.limits, self.usage = folder / "limits", folder / "usage"
         self.container = Container(folder.name, self.limits, self.usage)
-        limits.create_empty(self.limits)
-        usage.initialise(self.usage)
+        limits_file.create_empty(self.limits)
+        usage_file.create(self.usage)
         self.permit(mode, share, *cards)
 
     def permit(self, mode: ComputeMode, share: int, *cards: str) -> None:
-        identity = limits.Identity("team-a", self.name, "uid", "main", self.name)
+        identity = limits_file.ContainerIdentity("team-a", self.name, "uid", "main", self.name)
         given = [CardLimit(one, GIB, share, "Hard", mode) for one in cards or (CARD,)]
-        limits.write(self.limits, identity, given, {})
+        limits_file.write(self.limits, identity, given, {})
 
     def want(self, at: int, longest: int = 20_000, card: int = 0) -> None:
         with self.usage.open("r+b") as file:
-            place = BLOCK + card * ctypes.sizeof(regions.UsageCard)
+            place = BLOCK + card * ctypes.sizeof(layout.UsageCard)
             os.pwrite(file.fileno(), struct.pack("<QQ", at, longest), place + 24)
 
     def charge(self, total: int) -> None:
@@ -59,22 +58,22 @@ class Tenant:
 
     def use_code(self, times: int, card: int = 0) -> None:
         """It has used code for the first time, so often in its life."""
-        self._count(regions.UsageCard.code_uses.offset, times, card)
+        self._count(layout.UsageCard.code_uses.offset, times, card)
 
     def settle(self, times: int, card: int = 0) -> None:
         """What so many of its dead had was given back."""
-        self._count(regions.UsageCard.settled.offset, times, card)
+        self._count(layout.UsageCard.settled.offset, times, card)
 
     def _count(self, offset: int, times: int, card: int) -> None:
-        place = BLOCK + card * ctypes.sizeof(regions.UsageCard)
-        place += offset - regions.UsageCard.compute.offset
+        place = BLOCK + card * ctypes.sizeof(layout.UsageCard)
+        place += offset - layout.UsageCard.compute.offset
         with self.usage.open("r+b") as file:
             os.pwrite(file.fileno(), struct.pack("<Q", times), place)
 
-    def live(self, card: int = 0) -> regions.LimitsLive:
+    def live(self, card: int = 0) -> layout.LimitsLive:
         raw = self.limits.read_bytes()
-        return regions.LimitsLive.from_buffer_copy(
-            raw, LIVE + card * ctypes.sizeof(regions.LimitsLive)
+        return layout.LimitsLive.from_buffer_copy(
+            raw, LIVE + card * ctypes.sizeof(layout.LimitsLive)
         )
 
     @property
@@ -192,7 +191,7 @@ def test_a_changed_word_rings_and_an_unchanged_one_does_not(room: Room) -> None:
 def test_a_sleeper_is_woken_through_another_mapping(room: Room) -> None:
     one, two = room.add("one", "Hard", 5000), room.add("two", "Hard", 5000)
     room.round()
-    sleeper = _sleep_on(one.limits, LIVE + regions.LimitsLive.wake.offset, one.live().wake)
+    sleeper = _sleep_on(one.limits, LIVE + layout.LimitsLive.wake.offset, one.live().wake)
     assert sleeper.is_alive()
     room.round(one, two)
     sleeper.join(PATIENCE_S)
@@ -254,7 +253,7 @@ def test_limits_that_change_are_followed(room: Room) -> None:
 def test_empty_and_damaged_limits_are_let_be_until_they_are_good(room: Room) -> None:
     one = room.add("one", "Soft", 5000)
     raw = one.limits.read_bytes()
-    one.limits.write_bytes(bytes(regions.LIMITS_SIZE))
+    one.limits.write_bytes(bytes(layout.LIMITS_SIZE))
     room.round()
     assert one.live().spare_share == 0
     one.limits.write_bytes(raw)
@@ -276,8 +275,8 @@ def test_a_slot_that_was_lost_and_made_again_is_opened_anew(room: Room) -> None:
     for path in (one.limits, one.usage):
         path.unlink()
     room.round(after_ms=2000)
-    limits.create_empty(one.limits)
-    usage.initialise(one.usage)
+    limits_file.create_empty(one.limits)
+    usage_file.create(one.usage)
     one.permit("Soft", 4000)
     room.round(after_ms=2000)
     room.round()
@@ -323,13 +322,13 @@ def test_whatever_a_tenant_writes_nobody_has_more_than_the_card(
     room.steward.close()
 
 
-@given(st.binary(min_size=1, max_size=600), st.integers(0, regions.CRC_TO))
+@given(st.binary(min_size=1, max_size=600), st.integers(0, layout.CRC_TO))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_limits_leave_the_steward_alive(tmp_path: Path, noise: bytes, at: int) -> None:
     room = Room(Path(tempfile.mkdtemp(dir=tmp_path)))
     one, two = room.add("one", "Soft", 5000), room.add("two", "Soft", 5000)
     with two.limits.open("r+b") as file:
-        os.pwrite(file.fileno(), noise[: regions.CRC_TO - at], at)
+        os.pwrite(file.fileno(), noise[: layout.CRC_TO - at], at)
     room.round(one)
     assert one.live().spare_share == 5000
     two.permit("Soft", 4000)
@@ -383,7 +382,7 @@ def test_killed_at_any_moment_it_leaves_whole_words_and_the_next_one_goes_on(roo
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         for one in tenants:
-            assert limits.read(one.limits).cards[0].core_share == 5000
+            assert limits_file.read(one.limits).cards[0].core_share == 5000
             assert one.live().window == 0 or one.window
             assert one.live().spare_share in (0, 5000)
     room.now = time.monotonic_ns()

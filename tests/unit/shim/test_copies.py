@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mizar_nodeagent import regions, usage
+from mizar_nodeagent.regions import layout, usage_snapshot
 from support.waiting import PATIENCE_S
 
 from .conftest import run
@@ -55,9 +55,9 @@ def test_processes_at_once(env: dict[str, str], slot: Slot) -> None:
     assert slot.copied(0, "COPY_TO_HOST") == (20000, 100000)
     assert slot.copied(1, "COPY_TO_DEVICE") == (10000, 30000)
     assert slot.copied(1, "COPY_TO_HOST") == (10000, 50000)
-    first, second = usage.read(slot.usage, 2)  # as the node agent does
-    assert first.copied[regions.COPY_TO_HOST] == usage.Copied(20000, 100000)
-    assert second.copied[regions.COPY_TO_DEVICE] == usage.Copied(10000, 30000)
+    first, second = usage_snapshot.card_usage(slot.usage, 2)  # as the node agent does
+    assert first.copied[layout.COPY_TO_HOST] == usage_snapshot.Copied(20000, 100000)
+    assert second.copied[layout.COPY_TO_DEVICE] == usage_snapshot.Copied(10000, 30000)
 
 
 def test_a_kill_loses_nothing(env: dict[str, str], slot: Slot) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from mizar_core.carve import CardLimit
-from mizar_nodeagent import limits
+from mizar_nodeagent.regions import limits_file
 
 from .shell import OUT_OF_MEMORY, SUCCESS, Shell
 from .slot import MIB, Card, Slot, card_uuid
@@ -16,9 +16,9 @@ from .slot import MIB, Card, Slot, card_uuid
 
 def agent_writes(slot: Slot, memory: int) -> None:
     """The limit of card 0, written by the node agent's own code."""
-    identity = limits.Identity("team-a", "pod", "uid", "main", "slot")
+    identity = limits_file.ContainerIdentity("team-a", "pod", "uid", "main", "slot")
     limit = CardLimit(card_uuid(0), memory, 10000, "Hard", "None")
-    limits.write(slot.limits, identity, [limit], {})
+    limits_file.write(slot.limits, identity, [limit], {})
 
 
 @pytest.fixture

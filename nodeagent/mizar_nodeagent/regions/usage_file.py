@@ -1,0 +1,78 @@
+"""Creating and repairing a container's usage file, which its tenant may write to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from mizar_nodeagent.files import open_promptly
+from mizar_nodeagent.regions import layout
+
+_HEADER: Final = Struct("<8sIIII")
+"""Magic, version, size of the file, greatest numbers of cards and of slots."""
+HEADER_SIZE: Final = _HEADER.size
+
+
+def create(path: Path) -> None:
+    """Create the file, zero but for its header; every user of the container may write to it.
+    Raises OSError."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        os.fchmod(descriptor, 0o666)  # whatever the umask is
+        os.ftruncate(descriptor, layout.USAGE_SIZE)
+        _put_header(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def repair_header(path: Path) -> None:
+    """Write the header and the size again, before a container starts, if a tenant has damaged
+    them. Raises OSError.
+
+    Accounts are left alone: the shim settles what dead processes left.
+    """
+    descriptor = open_promptly(path, os.O_RDWR)
+    try:
+        if os.fstat(descriptor).st_size != layout.USAGE_SIZE:
+            os.ftruncate(descriptor, layout.USAGE_SIZE)
+        if not header_is_good(os.pread(descriptor, HEADER_SIZE, 0)):
+            _put_header(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def truncate_excess(path: Path) -> bool:
+    """Truncate the file to its size: what a tenant appends would fill the node's disk. Returns
+    whether there was anything to cut off. Raises OSError.
+    """
+    if path.stat().st_size <= layout.USAGE_SIZE:
+        return False
+    descriptor = open_promptly(path, os.O_RDWR)
+    try:
+        os.ftruncate(descriptor, layout.USAGE_SIZE)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def header_is_good(raw: bytes) -> bool:
+    """Whether the first HEADER_SIZE bytes of a usage file are of this version."""
+    magic, version, size, cards, slots = _HEADER.unpack(raw)
+    return bool(
+        magic == layout.USAGE_MAGIC
+        and (version, size) == (layout.VERSION, layout.USAGE_SIZE)
+        and (cards, slots) == (layout.CARD_MAX, layout.SLOT_MAX)
+    )
+
+
+def _put_header(descriptor: int) -> None:
+    header = _HEADER.pack(
+        layout.USAGE_MAGIC,
+        layout.VERSION,
+        layout.USAGE_SIZE,
+        layout.CARD_MAX,
+        layout.SLOT_MAX,
+    )
+    os.pwrite(descriptor, header, 0)

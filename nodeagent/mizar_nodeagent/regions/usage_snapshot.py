@@ -1,0 +1,234 @@
+"""A usage file at one instant: the processes that live, and what each holds of a card."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import struct
+from collections.abc import Mapping
+from ctypes import sizeof
+from dataclasses import dataclass
+from pathlib import Path
+
+from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.files import open_promptly
+from mizar_nodeagent.regions import layout, usage_file
+from mizar_nodeagent.regions.layout import Usage, UsageCard, UsageHead, UsageSlot
+
+# struct flock on 64-bit Linux: type, whence, start, length, pid.
+_FLOCK = struct.Struct("hhxxxxqqixxxx")
+_SEQ_BITS = 32
+_SLOT_BITS = 10
+_LOW_BITS = 21
+_SEQ = (1 << _SEQ_BITS) - 1
+
+_HEAD_SIZE = sizeof(UsageHead)
+_GATES = slice(UsageHead.cards.offset, _HEAD_SIZE)
+_ATTEMPTS = 4
+
+Slots = ctypes.Array[UsageSlot]
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Copies of one kind, or memsets: how many, and of how many bytes together."""
+
+    count: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class CardUsage:
+    """A container's use of one card.
+
+    `bytes`: held by living processes. `refused`: requests for memory that were refused.
+    `charged_ns`: GPU time charged for work. `waited_ns`: time spent waiting for a turn. `copied`:
+    by all processes that ever lived, by kind (layout.COPY_*, MEMSET). `code_uses`: first uses of
+    code whose code has been loaded.
+    """
+
+    bytes: int
+    refused: int
+    charged_ns: int = 0
+    waited_ns: int = 0
+    copied: tuple[Copied, ...] = (Copied(),) * layout.COPY_KINDS
+    code_uses: int = 0
+
+
+ProcessKey = tuple[int, int]
+"""A process as its container identifies it: (PID in its namespace, start time)."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one process holds of one card, by its own account.
+
+    Two equal holdings that are not `busy` mean that nothing changed in between. `busy`: the driver
+    is loading something whose size is not known yet. `absent`: at most so many of the bytes are
+    not on the card.
+    """
+
+    bytes: int
+    stamps: tuple[int, ...]
+    busy: bool
+    absent: int = 0
+
+    def __add__(self, other: Holding) -> Holding:
+        return Holding(
+            self.bytes + other.bytes,
+            self.stamps + other.stamps,
+            self.busy or other.busy,
+            self.absent + other.absent,
+        )
+
+
+@dataclass(frozen=True)
+class UsageSnapshot:
+    """A usage file at one instant.
+
+    `attached`: number of processes that ever registered. `alive`: those that live. `holdings`: by
+    card, of these and of dead ones whose bytes were not given back yet.
+    """
+
+    cards: tuple[CardUsage, ...]
+    attached: int
+    alive: frozenset[ProcessKey]
+    holdings: tuple[Mapping[ProcessKey, Holding], ...]
+
+
+def empty(cards: int) -> UsageSnapshot:
+    """The snapshot that stands for a file which cannot be read."""
+    return UsageSnapshot((CardUsage(0, 0),) * cards, 0, frozenset(), ({},) * cards)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A card's 128-bit word, unpacked; see shim/include/mizar_regions.h."""
+
+    slot: int
+    slot_bytes: int
+    total: int
+    seq: int
+
+
+def card_usage(path: Path, cards: int) -> tuple[CardUsage, ...]:
+    """The use of the first `cards` cards. Raises RegionDamaged, OSError."""
+    return take(path, cards).cards
+
+
+def take(path: Path, cards: int) -> UsageSnapshot:
+    """The processes of the container and what they hold of its first `cards` cards.
+    Raises RegionDamaged, OSError.
+
+    The tenant may write to the file and truncate it: so it is read, never mapped (a truncation
+    would kill the agent), and its figures are trusted for nothing but its own account.
+    """
+    descriptor = open_promptly(path, os.O_RDONLY)
+    try:
+        head, slots = _read_consistently(descriptor, path)
+        living = [
+            index for index, slot in enumerate(slots) if slot.pid and is_alive(descriptor, index)
+        ]
+    finally:
+        os.close(descriptor)
+    return UsageSnapshot(
+        tuple(_use(head, slots, card, living) for card in range(cards)),
+        head.attached,
+        frozenset((slots[index].pid, slots[index].start_time) for index in living),
+        tuple(_holdings(head, slots, card) for card in range(cards)),
+    )
+
+
+def is_alive(descriptor: int, slot: int) -> bool:
+    """Whether the process of the slot lives: the kernel drops its lock when it dies."""
+    ask = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, layout.slot_lock(slot), 1, 0)
+    kind = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, ask))[0]
+    return bool(kind != fcntl.F_UNLCK)
+
+
+def unpack_gate(lo: int, hi: int) -> Gate:
+    """A gate's two 64-bit words as fields."""
+    high = lo >> (_SEQ_BITS + _SLOT_BITS)
+    return Gate(
+        slot=(lo >> _SEQ_BITS) & ((1 << _SLOT_BITS) - 1),
+        slot_bytes=(high << _LOW_BITS) | (hi & ((1 << _LOW_BITS) - 1)),
+        total=hi >> _LOW_BITS,
+        seq=lo & _SEQ,
+    )
+
+
+def _read_consistently(descriptor: int, path: Path) -> tuple[UsageHead, Slots]:
+    """Head and used slots with no change of a gate in between; after _ATTEMPTS, the last read."""
+    for _ in range(_ATTEMPTS):
+        head = _head(descriptor, path)
+        used = min(head.slot_high, layout.SLOT_MAX)
+        raw = os.pread(descriptor, used * sizeof(UsageSlot), _HEAD_SIZE)
+        slots = (UsageSlot * (len(raw) // sizeof(UsageSlot))).from_buffer_copy(raw)
+        if bytes(head)[_GATES] == bytes(_head(descriptor, path))[_GATES]:
+            break
+    return head, slots
+
+
+def _head(descriptor: int, path: Path) -> UsageHead:
+    raw = os.pread(descriptor, _HEAD_SIZE, 0)
+    complete = os.fstat(descriptor).st_size == layout.USAGE_SIZE and len(raw) == _HEAD_SIZE
+    if not complete or not usage_file.header_is_good(raw[: usage_file.HEADER_SIZE]):
+        raise RegionDamaged(f"{path} is no usage file of version {layout.VERSION}")
+    return UsageHead.from_buffer_copy(raw)
+
+
+def _holdings(head: UsageHead, slots: Slots, index: int) -> dict[ProcessKey, Holding]:
+    card: UsageCard = head.cards[index]
+    gate = unpack_gate(card.gate.lo, card.gate.hi)
+    found: dict[ProcessKey, Holding] = {}
+    for number, slot in enumerate(slots):
+        if not slot.pid:
+            continue
+        size, stamp = _held(gate, slots, number, index)
+        absent = min(slot.cards[index].absent_bytes, layout.BYTES_MAX)
+        busy = slot.code_begun[index] > 0
+        one = Holding(min(size, layout.BYTES_MAX), (stamp,), busy, absent)
+        key = (slot.pid, slot.start_time)
+        found[key] = found[key] + one if key in found else one
+    return found
+
+
+def _held(gate: Gate, slots: Slots, slot: int, index: int) -> tuple[int, int]:
+    """Bytes that the slot holds of the card, and the sequence number of their last change."""
+    # The gate has the bytes of the slot that changed last; all other slots keep their own.
+    if slot == gate.slot:
+        return gate.slot_bytes, gate.seq
+    held = slots[slot].held[index]
+    return held.bytes, held.seq & _SEQ
+
+
+def _use(head: UsageHead, slots: Slots, index: int, living: list[int]) -> CardUsage:
+    card: UsageCard = head.cards[index]
+    gate = unpack_gate(card.gate.lo, card.gate.hi)
+    held = sum(_held(gate, slots, slot, index)[0] for slot in living)
+    compute = card.compute
+    return CardUsage(
+        min(held, layout.BYTES_MAX),
+        card.refused,
+        compute.charged_ns,
+        compute.waited_ns,
+        _copied(head, slots, index),
+        max(0, card.code_uses - sum(slots[slot].code_begun[index] for slot in living)),
+    )
+
+
+def _copied(head: UsageHead, slots: Slots, index: int) -> tuple[Copied, ...]:
+    """The copies of living and dead processes: the slots' counts and the common ones."""
+    own = (slot.copies for slot in slots)
+    counters = [head.copies[index], *(copies for copies in own if copies.card == index + 1)]
+    return tuple(
+        Copied(
+            sum(one.kinds[kind].count for one in counters),
+            sum(one.kinds[kind].bytes for one in counters),
+        )
+        for kind in range(layout.COPY_KINDS)
+    )
+
+
+assert sizeof(Usage) == layout.USAGE_SIZE
