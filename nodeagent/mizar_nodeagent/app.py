@@ -19,6 +19,7 @@ from mizar_kube.informer import Informer
 from mizar_nodeagent import checkpoint, pods
 from mizar_nodeagent.agent import PATIENCE, Agent, Hands
 from mizar_nodeagent.asking import Asking
+from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
 from mizar_nodeagent.clearing import Clearing
@@ -29,7 +30,6 @@ from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.context_costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.container.follow import Follower
 from mizar_nodeagent.container.housekeeping import Housekeeping
-from mizar_nodeagent.container.inspection import Inspection
 from mizar_nodeagent.container.prestart import Gatekeeper
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.kubelet import checkpoint_file
@@ -150,14 +150,14 @@ async def assembled(
 
     def look_soon() -> None:
         with suppress(RuntimeError):  # the loop has ended, and the steward's thread not yet
-            loop.call_soon_threadsafe(inspection.hurry)
+            loop.call_soon_threadsafe(auditor.audit_soon)
 
     steward = Steward(lambda: [_container(slot) for slot in slots.all()], new_code=look_soon)
     sweep = Sweep(client, config.node_name, plugins.connected)
     housekeeping = Housekeeping(mind, slots, config.plugin_dir)
     clearing = Clearing(config.state_dir, mind, slots, informer, asking, config.plugin_dir)
-    inspection = Inspection(mind, slots, cards, steward.withhold, agent.complain)
-    registry.register(Figures(config.node_name, mind, slots, plugins.connected, inspection))
+    auditor = Auditor(mind, slots, cards, steward.set_unaccounted, agent.complain)
+    registry.register(Figures(config.node_name, mind, slots, plugins.connected, auditor))
     follower = Follower(mind, slots, agent.tell, agent.complain, contexts.of)
     agent.attach(informer, asking, Hands(plugins, node, statuses, events, follower.follow))
 
@@ -189,7 +189,7 @@ async def assembled(
                 housekeeping.run,
                 sweep.run,
                 steward.serve,
-                inspection.run,
+                auditor.run,
                 contexts.run,
             ),
         )

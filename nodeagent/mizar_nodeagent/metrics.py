@@ -12,8 +12,8 @@ from prometheus_client.registry import Collector
 
 from mizar_core.quantities import WHOLE_CARD
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.container.collect import living
-from mizar_nodeagent.container.inspection import Inspection
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.mind import Mind
@@ -133,19 +133,19 @@ class Figures(Collector):
         mind: Mind,
         slots: Slots,
         connected: Callable[[], dict[str, bool]],
-        inspection: Inspection,
+        auditor: Auditor,
     ) -> None:
         self._node = node
         self._mind = mind
         self._slots = slots
         self._connected = connected
-        self._inspection = inspection
+        self._auditor = auditor
 
     def collect(self) -> Iterator[Metric]:
         yield self._devices()
         yield self._plugins()
         yield from self._containers()
-        yield self._strangers()
+        yield self._without_shim()
 
     def _devices(self) -> Metric:
         family = GaugeMetricFamily(
@@ -168,13 +168,13 @@ class Figures(Collector):
             family.add_metric((resource,), connected)
         return family
 
-    def _strangers(self) -> Metric:
+    def _without_shim(self) -> Metric:
         family = GaugeMetricFamily(
             "mizar_device_processes_without_shim",
             "Processes of a container with memory on the card that its limits do not bind",
             labels=LABELS,
         )
-        counts = Counter((one.owner, one.uuid) for one in self._inspection.strangers)
+        counts = Counter((one.owner, one.uuid) for one in self._auditor.without_shim)
         for (owner, uuid), count in counts.items():
             labels = (self._node, owner.namespace, owner.pod, owner.container, uuid)
             family.add_metric(labels, count)

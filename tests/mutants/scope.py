@@ -40,7 +40,9 @@ _WEBHOOK = tuple(
         *("reviewer", "rewrite", "rules", "translate", "unquoted"),
     )
 )
-_AGENT = tuple(f"nodeagent/mizar_nodeagent/{name}/*.py" for name in ("planning", "container"))
+_AGENT = tuple(
+    f"nodeagent/mizar_nodeagent/{name}/*.py" for name in ("planning", "container", "audit")
+)
 _PLANS = ("tests/unit/core", "tests/unit/operator", "tests/stateful", "tests/simulation")
 
 PACKAGES = (

@@ -17,12 +17,12 @@ from typing import Any
 
 from mizar_core.carve import Carve
 from mizar_core.models import Isolation
+from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.compute.steward import Container, Steward
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.context_costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.container.follow import Follower
-from mizar_nodeagent.container.inspection import Inspection
 from mizar_nodeagent.container.prestart import Gatekeeper
 from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.kubelet.claims import Claims
@@ -108,23 +108,23 @@ class NodeAgent:
             lambda: [Container(one.name, one.limits, one.usage) for one in self._slots.all()],
             new_code=self._look_soon,
         )
-        self._inspection = Inspection(
+        self._auditor = Auditor(
             self._mind,
             self._slots,
             self._cards,
-            self._steward.withhold,
+            self._steward.set_unaccounted,
             _nothing,
             self._cards.proc,
         )
 
     def _look_soon(self) -> None:
-        self._loop.call_soon_threadsafe(self._inspection.hurry)
+        self._loop.call_soon_threadsafe(self._auditor.audit_soon)
 
     async def run(self) -> None:
         """For ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._steward.serve())
-            group.create_task(self._inspection.run())
+            group.create_task(self._auditor.run())
 
     async def container(self) -> Path:
         """One more, with a device of each shadow pod: its slot, when it may start."""

@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Final
 
 from mizar_core.models import ComputeMode
+from mizar_nodeagent.audit.unaccounted import Unaccounted
 from mizar_nodeagent.compute import futex
 from mizar_nodeagent.compute.appetite import Appetite
 from mizar_nodeagent.errors import RegionDamaged
@@ -48,15 +49,6 @@ class Container:
     name: str
     limits: Path
     usage: Path
-
-
-@dataclass(frozen=True)
-class Outside:
-    """What a container holds of a card beyond its own account: bytes, by NVML. `code_uses`: so many
-    first uses of code, by its usage file, had come before NVML was asked."""
-
-    bytes: int
-    code_uses: int
 
 
 class Seat:
@@ -117,10 +109,10 @@ class Seat:
         """Somebody has thought of this container."""
         self._desk.count(self._live + LimitsLive.beat.offset)
 
-    def withhold(self, outside: Outside) -> None:
+    def set_unaccounted(self, unaccounted: Unaccounted) -> None:
         """What NVML tells; the shim stops keeping room for the uses of code that are in it."""
-        self._desk.put_long(self._live + LimitsLive.unaccounted_bytes.offset, outside.bytes)
-        self._desk.put_long(self._live + LimitsLive.code_seen.offset, outside.code_uses)
+        self._desk.put_long(self._live + LimitsLive.unaccounted_bytes.offset, unaccounted.bytes)
+        self._desk.put_long(self._live + LimitsLive.code_seen.offset, unaccounted.code_uses)
 
     def tell(self, words: TimeGrant) -> None:
         """Write what differs from before, and wake those who wait for it."""

@@ -10,10 +10,11 @@ from typing import Final
 
 from mizar_core import time_slicing
 from mizar_kube.logs import get_logger
-from mizar_nodeagent.compute.seat import Container, Desk, Outside, Seat
+from mizar_nodeagent.audit.unaccounted import Unaccounted
+from mizar_nodeagent.compute.seat import Container, Desk, Seat
 from mizar_nodeagent.errors import RegionDamaged
 
-__all__ = ["Container", "Outside", "Steward"]
+__all__ = ["Container", "Steward"]
 
 log = get_logger(__name__)
 
@@ -91,7 +92,7 @@ class Steward:
         self._sweep_at = 0
         self._check_at = 0
         self._last_round = clock()
-        self._outside: Mapping[tuple[str, str], Outside] = {}
+        self._outside: Mapping[tuple[str, str], Unaccounted] = {}
 
     def round(self, now_ns: int | None = None) -> float:
         """Look at every container once and write what follows; seconds until the next round."""
@@ -126,10 +127,10 @@ class Steward:
         finally:
             self._stopped.set()
 
-    def withhold(self, outside: Mapping[tuple[str, str], Outside]) -> None:
+    def set_unaccounted(self, unaccounted: Mapping[tuple[str, str], Unaccounted]) -> None:
         """Tell containers, within a tenth of a second, what their own accounts leave out, by
         container and card. For any thread."""
-        self._outside = outside
+        self._outside = unaccounted
 
     @property
     def idle_for(self) -> float:
@@ -176,7 +177,7 @@ class Steward:
         for desk in self._desks.values():
             for uuid, seat in desk.seats.items():
                 if found := known.get((desk.container.name, uuid)):
-                    seat.withhold(found)
+                    seat.set_unaccounted(found)
 
     def _part(self, wanted: Sequence[Container], now: int) -> bool:
         """Close what is not wanted any more or has become another file."""

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode
-from mizar_nodeagent.compute.steward import Container, Outside, Steward
+from mizar_nodeagent.audit.unaccounted import Unaccounted
+from mizar_nodeagent.compute.steward import Container, Steward
 from mizar_nodeagent.regions import layout, limits_file, usage_file
 from support.waiting import PATIENCE_S, wait_for
 from support.windows import window_of
@@ -167,12 +168,12 @@ def test_new_code_and_deaths_are_asked_for_once(room: Room, mode: ComputeMode) -
 
 def test_what_is_outside_the_account_is_told_where_it_is_known(room: Room) -> None:
     one, two = room.add("one", "Hard", 5000), room.add("two", "None", 5000, "GPU-1", "GPU-2")
-    for outside in (Outside(10 << 20, 5), Outside(0, 9)):
-        room.steward.withhold({("one", CARD): outside, ("two", "GPU-2"): outside})
+    for beyond in (Unaccounted(10 << 20, 5), Unaccounted(0, 9)):
+        room.steward.set_unaccounted({("one", CARD): beyond, ("two", "GPU-2"): beyond})
         room.round()
         for live in (one.live(), two.live(1)):
-            assert (live.unaccounted_bytes, live.code_seen) == (outside.bytes, outside.code_uses)
-    room.steward.withhold({})  # nobody knows: what was told goes on
+            assert (live.unaccounted_bytes, live.code_seen) == (beyond.bytes, beyond.code_uses)
+    room.steward.set_unaccounted({})  # nobody knows: what was told goes on
     room.round()
     assert one.live().code_seen == 9
     assert (two.live().unaccounted_bytes, two.live().code_seen) == (0, 0)

@@ -1,4 +1,5 @@
-"""The processes of this node, as its /proc tells: in which container each lives, and as whom."""
+"""The processes of the node's containers, as its /proc tells: the container of each, and its PID
+there."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from mizar_nodeagent.regions.usage_snapshot import ProcessKey
 
 PROC: Final = Path("/proc")
 
@@ -17,23 +20,23 @@ _START_TIME: Final = 22 - 3  # of the fields behind the name, which ends with th
 
 
 @dataclass(frozen=True)
-class HostProcess:
-    """`pid`: on the node; `member`: (pid, start time) as its own container knows it."""
+class ContainerProcess:
+    """`pid`: on the node. `key`: by which its own container's usage file knows it."""
 
     pid: int
     name: str
-    member: tuple[int, int]
+    key: ProcessKey
     pod_uid: str
     container_id: str
 
 
-def of_containers(pids: Iterable[int], proc: Path = PROC) -> dict[int, HostProcess]:
-    """Those of the processes that live in a pod's container, by PID."""
+def of_containers(pids: Iterable[int], proc: Path = PROC) -> dict[int, ContainerProcess]:
+    """Those of the processes that run in a pod's container, by PID on the node."""
     found = (_read(proc / str(pid), pid) for pid in pids)
     return {one.pid: one for one in found if one is not None}
 
 
-def _read(folder: Path, pid: int) -> HostProcess | None:
+def _read(folder: Path, pid: int) -> ContainerProcess | None:
     try:
         pod = container = None
         for line in (folder / "cgroup").read_text().splitlines():
@@ -49,7 +52,7 @@ def _read(folder: Path, pid: int) -> HostProcess | None:
         return None  # it has ended
     name = stat.partition("(")[2].rpartition(")")[0]
     uid = pod[1].replace("_", "-")
-    return HostProcess(pid, name, (inner or pid, started), uid, container[1])
+    return ContainerProcess(pid, name, (inner or pid, started), uid, container[1])
 
 
 def _start_time(stat: str) -> int:

@@ -1,4 +1,4 @@
-"""Who uses a card past the shim: told apart by /proc, the usage file and NVML's figures."""
+"""Memory and processes past the shim: found by /proc, the usage file and NVML's figures."""
 
 import asyncio
 import os
@@ -12,13 +12,12 @@ import pytest
 
 from mizar_core.carve import CardLimit
 from mizar_core.models import Isolation
-from mizar_nodeagent.compute.steward import Outside
-from mizar_nodeagent.container import inspection, processes
-from mizar_nodeagent.container.excess import LOOKS, Excess
-from mizar_nodeagent.container.inspection import EVERY_S, STEADY, Inspection
-from mizar_nodeagent.container.processes import HostProcess
+from mizar_nodeagent.audit import auditor, processes
+from mizar_nodeagent.audit.auditor import EVERY_S, STEADY, Auditor
+from mizar_nodeagent.audit.compare import AuditedContainer, AuditResult, Finding, compare
+from mizar_nodeagent.audit.processes import ContainerProcess
+from mizar_nodeagent.audit.unaccounted import AUDITS, Unaccounted, UnaccountedMemory
 from mizar_nodeagent.container.slots import Owner
-from mizar_nodeagent.container.strangers import Finding, Known, Verdict, judge
 from mizar_nodeagent.regions import limits_file, usage_file, usage_snapshot
 from mizar_nodeagent.regions.layout import UsageCard, UsageHead
 from mizar_nodeagent.regions.usage_snapshot import Holding
@@ -52,7 +51,7 @@ def put_process(proc: Path, pid: int, cgroup: str, inner: int = 7, started: int 
 def test_a_process_is_known_by_its_cgroup(tmp_path: Path, cgroup: str) -> None:
     put_process(tmp_path, 500, cgroup)
     (found,) = processes.of_containers([500, 501], tmp_path).values()
-    assert found == HostProcess(500, "a) b (c", (7, 4242), UID, ID)
+    assert found == ContainerProcess(500, "a) b (c", (7, 4242), UID, ID)
 
 
 def test_a_static_pods_uid_is_a_hash(tmp_path: Path) -> None:
@@ -73,60 +72,62 @@ def test_a_real_process_is_read() -> None:
     assert processes._start_time(Path("/proc/self/stat").read_text()) == started
 
 
-MEMBER = (7, 4242)
+KEY = (7, 4242)
 
 
-def known(slot: str = "s", held: int = 100 * MIB, stamp: int = 1, **changes: Any) -> Known:
+def known(
+    slot: str = "s", held: int = 100 * MIB, stamp: int = 1, **changes: Any
+) -> AuditedContainer:
     """A container with one process, which holds so much since the gate's move `stamp`."""
     given: dict[str, Any] = {
         "slot": slot,
         "owner": OWNER,
         "pod_uids": frozenset({UID}),
         "ids": frozenset({ID}),
-        "holdings": {CARD: {MEMBER: Holding(held, (stamp,), False)}},
-        "members": frozenset({MEMBER}),
+        "holdings": {CARD: {KEY: Holding(held, (stamp,), False)}},
+        "alive": frozenset({KEY}),
         "code_uses": {CARD: 3},
     }
-    return Known(**{**given, **changes})
+    return AuditedContainer(**{**given, **changes})
 
 
-def process(pid: int = 500, **changes: Any) -> HostProcess:
+def process(pid: int = 500, **changes: Any) -> ContainerProcess:
     given: dict[str, Any] = {
         "pid": pid,
         "name": "python",
-        "member": MEMBER,
+        "key": KEY,
         "pod_uid": UID,
         "container_id": ID,
     }
-    return HostProcess(**{**given, **changes})
+    return ContainerProcess(**{**given, **changes})
 
 
-def judged(
+def compared(
     workers: Mapping[int, int],
-    processes: Iterable[HostProcess],
-    before: Sequence[Known],
-    after: Sequence[Known] | None = None,
-) -> Verdict:
+    processes: Iterable[ContainerProcess],
+    before: Sequence[AuditedContainer],
+    after: Sequence[AuditedContainer] | None = None,
+) -> AuditResult:
     by_pid = {one.pid: one for one in processes}
-    return judge({CARD: workers}, by_pid, before, before if after is None else after)
+    return compare({CARD: workers}, by_pid, before, before if after is None else after)
 
 
 def test_what_agrees_is_no_news() -> None:
-    verdict = judged({500: 90 * MIB}, [process()], [known()])
-    assert verdict == Verdict({("s", CARD): Finding({500: 0}, STILL, 3)}, [])
+    result = compared({500: 90 * MIB}, [process()], [known()])
+    assert result == AuditResult({("s", CARD): Finding({500: 0}, STILL, 3)}, [])
 
 
 def test_what_nvml_tells_beyond_the_account_is_excess() -> None:
-    verdict = judged({500: 130 * MIB}, [process()], [known()])
-    assert verdict == Verdict({("s", CARD): Finding({500: 30 * MIB}, STILL, 3)}, [])
+    result = compared({500: 130 * MIB}, [process()], [known()])
+    assert result == AuditResult({("s", CARD): Finding({500: 30 * MIB}, STILL, 3)}, [])
 
 
 def test_what_one_process_has_too_much_makes_up_for_no_other() -> None:
-    two = {MEMBER: Holding(100 * MIB, (1,), False), (8, 5000): Holding(MIB, (2,), False)}
-    both = known(holdings={CARD: two}, members=frozenset(two))
+    two = {KEY: Holding(100 * MIB, (1,), False), (8, 5000): Holding(MIB, (2,), False)}
+    both = known(holdings={CARD: two}, alive=frozenset(two))
     workers = {500: 50 * MIB, 501: 11 * MIB}
-    verdict = judged(workers, [process(), process(501, member=(8, 5000))], [both])
-    assert verdict.findings["s", CARD].excess == {500: 0, 501: 10 * MIB}
+    result = compared(workers, [process(), process(501, key=(8, 5000))], [both])
+    assert result.findings["s", CARD].excess == {500: 0, 501: 10 * MIB}
 
 
 @pytest.mark.parametrize(
@@ -141,8 +142,8 @@ def test_what_one_process_has_too_much_makes_up_for_no_other() -> None:
 )
 def test_what_is_charged_and_not_there_hides_no_code(size: int, uses: int, beyond: int) -> None:
     holding = Holding(100 * MIB, (1,), False, absent=60 * MIB)
-    one = known(holdings={CARD: {MEMBER: holding}}, code_uses={CARD: uses})
-    assert judged({500: size}, [process()], [one]).findings["s", CARD].excess == {500: beyond}
+    one = known(holdings={CARD: {KEY: holding}}, code_uses={CARD: uses})
+    assert compared({500: size}, [process()], [one]).findings["s", CARD].excess == {500: beyond}
 
 
 @pytest.mark.parametrize(
@@ -150,128 +151,128 @@ def test_what_is_charged_and_not_there_hides_no_code(size: int, uses: int, beyon
     [
         known(held=120 * MIB, stamp=2),
         known(stamp=3),  # it took something and gave it back
-        known(holdings={CARD: {MEMBER: Holding(100 * MIB, (1,), True)}}),
+        known(holdings={CARD: {KEY: Holding(100 * MIB, (1,), True)}}),
         known(holdings={CARD: {}}),
     ],
 )
-def test_who_moves_is_not_known_for_sure(after: Known) -> None:
+def test_an_account_that_changes_meanwhile_is_not_sure(after: AuditedContainer) -> None:
     for pair in ([known()], [after]), ([after], [known()]):
-        finding = judged({500: 130 * MIB}, [process()], *pair).findings["s", CARD]
+        finding = compared({500: 130 * MIB}, [process()], *pair).findings["s", CARD]
         assert not finding.sure
         assert finding.excess[500] in (10 * MIB, 30 * MIB)
 
 
-def test_who_is_busy_may_hold_what_he_has_not_reserved() -> None:
-    busy = known(holdings={CARD: {MEMBER: Holding(100 * MIB, (1,), True)}})
-    assert not judged({500: 130 * MIB}, [process()], [busy]).findings["s", CARD].sure
+def test_a_busy_process_may_hold_what_it_has_not_reserved() -> None:
+    busy = known(holdings={CARD: {KEY: Holding(100 * MIB, (1,), True)}})
+    assert not compared({500: 130 * MIB}, [process()], [busy]).findings["s", CARD].sure
 
 
-def test_who_never_shook_hands_is_a_stranger_and_its_memory_counts() -> None:
-    other = process(501, member=(8, 5000))
+def test_a_process_that_never_registered_is_without_shim_and_its_memory_counts() -> None:
+    other = process(501, key=(8, 5000))
     workers = {500: 100 * MIB, 501: 50 * MIB, 999: GIB}
-    verdict = judged(workers, [process(), other], [known()])
-    assert verdict.findings["s", CARD] == Finding({500: 0, 501: 50 * MIB}, STILL, 3)
-    (stranger,) = verdict.strangers
-    assert (stranger.process, stranger.bytes, stranger.owner) == (other, 50 * MIB, OWNER)
+    result = compared(workers, [process(), other], [known()])
+    assert result.findings["s", CARD] == Finding({500: 0, 501: 50 * MIB}, STILL, 3)
+    (found,) = result.without_shim
+    assert (found.process, found.bytes, found.owner) == (other, 50 * MIB, OWNER)
 
 
 def test_the_same_pid_at_another_time_is_another_process() -> None:
-    verdict = judged({500: MIB}, [process(member=(7, 1))], [known()])
-    assert len(verdict.strangers) == 1
+    result = compared({500: MIB}, [process(key=(7, 1))], [known()])
+    assert len(result.without_shim) == 1
 
 
-def excess_of(verdict: Verdict) -> dict[str, Mapping[int, int]]:
-    return {slot: found.excess for (slot, _), found in verdict.findings.items()}
+def excess_of(result: AuditResult) -> dict[str, Mapping[int, int]]:
+    return {slot: found.excess for (slot, _), found in result.findings.items()}
 
 
 def test_containers_of_one_pod_are_told_apart_by_the_runtimes_id() -> None:
     first = known("a", owner=Owner("team-a", "share", UID, "one"), ids=frozenset({"1" * 64}))
     second = known("b", owner=Owner("team-a", "share", UID, "two"), ids=frozenset({ID}))
-    verdict = judged({500: 150 * MIB}, [process()], [second, first])
-    assert excess_of(verdict) == {"a": {}, "b": {500: 50 * MIB}}
+    result = compared({500: 150 * MIB}, [process()], [second, first])
+    assert excess_of(result) == {"a": {}, "b": {500: 50 * MIB}}
 
 
 def test_a_container_of_the_pod_without_a_slot_counts_for_the_one_that_has_one() -> None:
-    aside = process(container_id="2" * 64, member=(1, 1))
-    verdict = judged({500: 150 * MIB}, [aside], [known(ids=frozenset())])
-    assert len(verdict.strangers) == 1
+    aside = process(container_id="2" * 64, key=(1, 1))
+    result = compared({500: 150 * MIB}, [aside], [known(ids=frozenset())])
+    assert len(result.without_shim) == 1
 
 
 def test_other_pods_are_left_alone() -> None:
     foreign = process(pod_uid=UID.replace("1", "f"))
-    verdict = judged({500: GIB}, [foreign], [known()])
-    assert (excess_of(verdict), verdict.strangers) == ({"s": {}}, [])
+    result = compared({500: GIB}, [foreign], [known()])
+    assert (excess_of(result), result.without_shim) == ({"s": {}}, [])
 
 
 def test_of_a_card_that_does_not_answer_nothing_is_said() -> None:
-    assert judge({}, {}, [known()], [known()]) == Verdict({}, [])
+    assert compare({}, {}, [known()], [known()]) == AuditResult({}, [])
 
 
-# ---- several looks ----
+# ---- several audits ----
 
 
 def finding(size: int, sure: bool = True, uses: int = 0) -> Finding:
     return Finding({500: size}, STILL if sure else frozenset({500}), uses)
 
 
-def test_the_most_of_the_looks_counts_with_the_uses_that_all_have_seen() -> None:
-    excess = Excess()
+def test_the_most_of_the_audits_counts_with_the_uses_that_all_have_seen() -> None:
+    memory = UnaccountedMemory()
     for size, uses in ((10, 1), (30, 2)):
-        excess.see(finding(size, uses=uses))
-        assert excess.outside is None
-    excess.see(finding(20, uses=3))
-    assert excess.outside == Outside(30, 1)
-    for _ in range(LOOKS - 1):
-        excess.see(finding(20, uses=4))
-    assert excess.outside == Outside(20, 3)
+        memory.add(finding(size, uses=uses))
+        assert memory.unaccounted is None
+    memory.add(finding(20, uses=3))
+    assert memory.unaccounted == Unaccounted(30, 1)
+    for _ in range(AUDITS - 1):
+        memory.add(finding(20, uses=4))
+    assert memory.unaccounted == Unaccounted(20, 3)
 
 
 def test_processes_that_are_gone_count_no_more() -> None:
-    excess = Excess()
-    for _ in range(LOOKS):
-        excess.see(Finding({500: 10, 501: 20}, STILL, 5))
-    excess.see(Finding({501: 20}, STILL, 5))
-    assert excess.outside == Outside(20, 5)
+    memory = UnaccountedMemory()
+    for _ in range(AUDITS):
+        memory.add(Finding({500: 10, 501: 20}, STILL, 5))
+    memory.add(Finding({501: 20}, STILL, 5))
+    assert memory.unaccounted == Unaccounted(20, 5)
 
 
-def test_who_never_stands_still_holds_what_its_code_can_have_taken() -> None:
-    excess = Excess()
+def test_a_process_that_never_stands_still_holds_what_its_code_can_have_taken() -> None:
+    memory = UnaccountedMemory()
     for uses in (10, 20, 20):
-        excess.see(finding(MIB, sure=False, uses=uses))
+        memory.add(finding(MIB, sure=False, uses=uses))
     # Three pages for ten functions, and one that was not full before.
-    assert excess.outside == Outside(8 * MIB, 10) and not excess.settled
-    excess.see(finding(50 * MIB, sure=False, uses=20))
-    assert excess.outside == Outside(50 * MIB, 20)
-    for _ in range(LOOKS):
-        excess.see(finding(5 * MIB, uses=20))
-    assert excess.outside == Outside(5 * MIB, 20) and excess.settled
+    assert memory.unaccounted == Unaccounted(8 * MIB, 10) and not memory.settled
+    memory.add(finding(50 * MIB, sure=False, uses=20))
+    assert memory.unaccounted == Unaccounted(50 * MIB, 20)
+    for _ in range(AUDITS):
+        memory.add(finding(5 * MIB, uses=20))
+    assert memory.unaccounted == Unaccounted(5 * MIB, 20) and memory.settled
 
 
-def test_who_moves_is_known_by_its_last_looks_that_were_sure() -> None:
-    excess = Excess()
-    for _ in range(LOOKS):
-        excess.see(finding(30 * MIB, uses=8))
-    for _ in range(LOOKS):
-        excess.see(finding(0, sure=False, uses=12))
-    assert excess.outside == Outside((30 + 2 + 2) * MIB, 12)
+def test_a_process_that_moves_is_known_by_its_last_audits_that_were_sure() -> None:
+    memory = UnaccountedMemory()
+    for _ in range(AUDITS):
+        memory.add(finding(30 * MIB, uses=8))
+    for _ in range(AUDITS):
+        memory.add(finding(0, sure=False, uses=12))
+    assert memory.unaccounted == Unaccounted((30 + 2 + 2) * MIB, 12)
 
 
-def test_who_is_new_has_used_no_code_before() -> None:
-    excess = Excess()
-    for _ in range(LOOKS):
-        excess.see(finding(30 * MIB, uses=1000))
-    for _ in range(LOOKS):
-        excess.see(Finding({500: 30 * MIB, 501: 0}, frozenset({501}), 1004))
-    assert excess.outside == Outside((30 + 2 + 2) * MIB, 1004)
+def test_a_new_process_has_used_no_code_before() -> None:
+    memory = UnaccountedMemory()
+    for _ in range(AUDITS):
+        memory.add(finding(30 * MIB, uses=1000))
+    for _ in range(AUDITS):
+        memory.add(Finding({500: 30 * MIB, 501: 0}, frozenset({501}), 1004))
+    assert memory.unaccounted == Unaccounted((30 + 2 + 2) * MIB, 1004)
 
 
-def test_looks_that_agree_are_settled_until_one_differs() -> None:
-    excess = Excess()
-    moved = [excess.see(finding(10, uses=1)) for _ in range(LOOKS)]
-    assert excess.settled and not any(moved)
-    assert not excess.see(finding(10, uses=1))
-    assert excess.see(finding(11, uses=1)) and not excess.settled
-    assert not excess.see(finding(12, uses=1))
+def test_audits_that_agree_are_settled_until_one_differs() -> None:
+    memory = UnaccountedMemory()
+    changed = [memory.add(finding(10, uses=1)) for _ in range(AUDITS)]
+    assert memory.settled and not any(changed)
+    assert not memory.add(finding(10, uses=1))
+    assert memory.add(finding(11, uses=1)) and not memory.settled
+    assert not memory.add(finding(12, uses=1))
 
 
 class Node:
@@ -285,12 +286,12 @@ class Node:
         identity = limits_file.ContainerIdentity("team-a", "share", UID, "main", "s")
         limits_file.write(slot.limits, identity, [CardLimit(CARD, GIB, 5000, "Hard", "None")], {})
         self.on_card: dict[int, int] = {}
-        self.told: list[Mapping[tuple[str, str], Outside]] = []
+        self.told: list[Mapping[tuple[str, str], Unaccounted]] = []
         self.now = 0.0
         self.usage = slot.usage
         self.complaints: list[tuple[Owner, str, str]] = []
         self.proc = folder / "proc"
-        self.inspection = Inspection(
+        self.auditor = Auditor(
             mind,
             slots,
             self,  # type: ignore[arg-type]
@@ -303,10 +304,10 @@ class Node:
     async def workers(self, uuids: set[str]) -> dict[str, dict[int, int]]:
         return {uuid: dict(self.on_card) for uuid in uuids}
 
-    async def look(self, times: int = STEADY) -> None:
+    async def audit(self, times: int = STEADY) -> None:
         for _ in range(times):
             self.now += EVERY_S
-            await self.inspection.look()
+            await self.auditor.audit()
 
     def use_code(self, times: int) -> None:
         """The shim has counted so many uses."""
@@ -318,8 +319,8 @@ class Node:
     @property
     def withheld(self) -> tuple[int, int]:
         """What was told last: MiB, and uses of code."""
-        outside = self.told[-1]["s", CARD]
-        return outside.bytes // MIB, outside.code_uses
+        unaccounted = self.told[-1]["s", CARD]
+        return unaccounted.bytes // MIB, unaccounted.code_uses
 
 
 @pytest.fixture
@@ -330,84 +331,84 @@ def node(tmp_path: Path) -> Node:
 async def test_a_container_without_the_shim_is_reported_once(node: Node) -> None:
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 300 * MIB}
-    await node.look(STEADY - 1)
+    await node.audit(STEADY - 1)
     assert (node.complaints, node.told[-1]) == ([], {})
-    await node.look(3)
+    await node.audit(3)
     ((owner, reason, sentence),) = node.complaints
     assert (owner, reason) == (OWNER, "IsolationNotEnforced")
     assert "(7) of container main holds 300 MiB" in sentence and "glibc" in sentence
     assert node.withheld == (300, 0)
-    assert len(node.inspection.strangers) == 1
+    assert len(node.auditor.without_shim) == 1
 
 
 async def test_what_is_gone_is_told_at_once_and_reported_again_if_it_comes_back(node: Node) -> None:
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 300 * MIB}
-    await node.look()
+    await node.audit()
     node.on_card = {}
-    await node.look(1)
-    assert node.withheld == (0, 0) and node.inspection.strangers == []
+    await node.audit(1)
+    assert node.withheld == (0, 0) and node.auditor.without_shim == []
     node.on_card = {500: 300 * MIB}
-    await node.look()
+    await node.audit()
     assert len(node.complaints) == 2
 
 
-async def test_a_stranger_that_comes_and_goes_is_not_reported(node: Node) -> None:
+async def test_a_process_without_the_shim_that_comes_and_goes_is_not_reported(node: Node) -> None:
     put_process(node.proc, 500, CGROUP)
     for size in (300, 0, 300, 300, 0):
         node.on_card = {500: size * MIB} if size else {}
-        await node.look(1)
+        await node.audit(1)
     assert node.complaints == [] and node.withheld == (0, 0)
 
 
-async def test_uses_of_code_are_seen_when_every_look_can_have_seen_what_they_took(
+async def test_uses_of_code_count_when_every_audit_can_have_seen_what_they_took(
     node: Node,
 ) -> None:
     put_process(node.proc, 500, CGROUP)
-    await node.look()
+    await node.audit()
     node.use_code(5)
     node.on_card = {500: 10 * MIB}
-    for _ in range(LOOKS - 1):
-        await node.look(1)
+    for _ in range(AUDITS - 1):
+        await node.audit(1)
         assert node.withheld == (10, 0)
     node.use_code(9)
-    await node.look(1)
+    await node.audit(1)
     assert node.withheld == (10, 5)
 
 
-async def test_who_looks_often_takes_nobody_for_a_stranger_sooner(node: Node) -> None:
+async def test_frequent_audits_report_nobody_sooner(node: Node) -> None:
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 300 * MIB}
     for _ in range(5 * STEADY):
         node.now += EVERY_S / 20
-        await node.inspection.look()
+        await node.auditor.audit()
     assert node.withheld == (300, 0) and node.complaints == []
 
 
-async def test_new_code_is_looked_at_soon(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "EVERY_S", 1e6)
+async def test_new_code_is_audited_soon(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditor, "EVERY_S", 1e6)
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 10 * MIB}
-    running = asyncio.create_task(node.inspection.run())
+    running = asyncio.create_task(node.auditor.run())
     node.use_code(1)
-    node.inspection.hurry()
+    node.auditor.audit_soon()
 
     def agreed() -> bool:
         return bool(node.told) and node.withheld == (10, 1)
 
-    await asyncio.to_thread(wait_for, "the looks to agree", agreed)
+    await asyncio.to_thread(wait_for, "the audits to agree", agreed)
     running.cancel()
 
 
-async def test_who_asked_for_no_shim_is_left_alone(tmp_path: Path) -> None:
+async def test_a_container_that_asked_for_no_shim_is_left_alone(tmp_path: Path) -> None:
     node = Node(tmp_path, Isolation(backend="None"))
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 300 * MIB}
-    await node.look(LOOKS + 1)
+    await node.audit(AUDITS + 1)
     assert node.complaints == []
 
 
-def test_a_living_slots_process_is_a_member(tmp_path: Path) -> None:
+def test_the_process_of_a_locked_slot_is_alive(tmp_path: Path) -> None:
     path = tmp_path / "usage"
     usage_file.create(path)
     code = (

@@ -1,0 +1,214 @@
+"""Audits the containers: does what NVML tells of each agree with its own account?
+
+Memory that the account leaves out is taken off the container's limit; processes without the shim
+are reported in an event on their pod. Code that the driver loads at its first use is such memory:
+the shim counts the uses, and keeps room until an audit has found what they took (shim/src/uses.h).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from mizar_core.device_ids import DeviceID
+from mizar_core.errors import DeviceIDRefused
+from mizar_core.names import EventReason
+from mizar_kube.logs import get_logger
+from mizar_kube.waking import woken
+from mizar_nodeagent.audit import processes
+from mizar_nodeagent.audit.compare import (
+    AuditedContainer,
+    AuditResult,
+    ProcessWithoutShim,
+    SlotCard,
+    compare,
+)
+from mizar_nodeagent.audit.unaccounted import Unaccounted, UnaccountedMemory
+from mizar_nodeagent.cards import CardSource
+from mizar_nodeagent.container.collect import living
+from mizar_nodeagent.container.prestart import Complain
+from mizar_nodeagent.container.slots import Slot, Slots
+from mizar_nodeagent.errors import CardsUnknown, RegionDamaged
+from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.planning.isolation import wants_shim
+from mizar_nodeagent.regions import limits_file, usage_snapshot
+
+log = get_logger(__name__)
+
+EVERY_S: Final = 2.0
+"""Between two audits of containers that do nothing new."""
+SOON_S: Final = 0.1
+"""Between two audits after a first use of code, the death of a process, or a changed finding."""
+SOON_AUDITS: Final = 11
+"""Audits SOON_S apart before it is EVERY_S again, unless they agree sooner."""
+STEADY: Final = 3
+"""Audits, EVERY_S apart, that find a process without the shim before it is reported: a process that
+is just ending is registered no more, but NVML may still list it."""
+TRIES: Final = 3
+"""Comparisons of one audit while accounts change between their two reads."""
+REST: Final = 3
+"""An audit is followed by a rest of so many times its duration, to bound its share of a CPU."""
+
+
+class Auditor:
+    """Audits the containers that should have the shim. `set_unaccounted` gets what their accounts
+    leave out; `without_shim` has the processes that no limits bind."""
+
+    def __init__(
+        self,
+        mind: Mind,
+        slots: Slots,
+        cards: CardSource,
+        set_unaccounted: Callable[[Mapping[SlotCard, Unaccounted]], None],
+        complain: Complain,
+        proc: Path = processes.PROC,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mind = mind
+        self._slots = slots
+        self._cards = cards
+        self._set_unaccounted = set_unaccounted
+        self._complain = complain
+        self._proc = proc
+        self._clock = clock
+        self._soon = asyncio.Event()
+        self._memory: dict[SlotCard, UnaccountedMemory] = {}
+        self._steady: list[AuditResult] = []
+        self._steady_at = -math.inf
+        self._reported: set[tuple[str, int]] = set()
+        self.without_shim: Sequence[ProcessWithoutShim] = ()
+
+    def audit_soon(self) -> None:
+        """Audit often until findings agree: code was used for the first time. To be called in the
+        event loop's thread."""
+        self._soon.set()
+
+    async def run(self) -> None:
+        """Audit for ever."""
+        soon, took = 0, 0.0
+        while True:
+            rest = max(SOON_S, REST * took)
+            await asyncio.sleep(rest)
+            if not soon:
+                await woken(self._soon, within=EVERY_S - rest)
+            soon = SOON_AUDITS if self._soon.is_set() else max(soon - 1, 0)
+            self._soon.clear()
+            began = self._clock()
+            try:
+                await self.audit()
+                soon *= not all(one.settled for one in self._memory.values())
+            except CardsUnknown as error:
+                soon = 0
+                log.debug("the cards' processes are not known", error=error)
+            took = self._clock() - began
+
+    async def audit(self) -> None:
+        """Audit once; compare up to TRIES times while accounts change. Raises CardsUnknown."""
+        for _ in range(TRIES):
+            result = await self._compare()
+            if all(one.sure for one in result.findings.values()):
+                break
+        self._conclude(result)
+
+    async def _compare(self) -> AuditResult:
+        before = await asyncio.to_thread(self._containers)
+        uuids = {uuid for one in before for uuid in one.holdings}
+        workers = await self._cards.workers(uuids) if uuids else {}
+        after = await asyncio.to_thread(self._containers)
+        pids = {pid for found in workers.values() for pid in found}
+        who = await asyncio.to_thread(processes.of_containers, pids, self._proc)
+        return compare(workers, who, before, after)
+
+    def _conclude(self, result: AuditResult) -> None:
+        self._memory = {
+            key: self._memory.get(key) or UnaccountedMemory() for key in result.findings
+        }
+        changed = [self._memory[key].add(found) for key, found in result.findings.items()]
+        if any(changed):
+            self.audit_soon()
+        self._set_unaccounted(
+            {key: found for key, one in self._memory.items() if (found := one.unaccounted)}
+        )
+        if (now := self._clock()) >= self._steady_at + EVERY_S:
+            self._steady_at = now
+            self._report_without_shim(result)
+
+    def _report_without_shim(self, result: AuditResult) -> None:
+        self._steady = [*self._steady, result][-STEADY:]
+        self.without_shim = _found_by_all(self._steady) if len(self._steady) == STEADY else ()
+        for one in self.without_shim:
+            self._report(one)
+        self._reported &= {_identity(one) for one in result.without_shim}
+
+    def _report(self, found: ProcessWithoutShim) -> None:
+        if _identity(found) in self._reported:
+            return
+        self._reported.add(_identity(found))
+        sentence = _sentence(found)
+        log.warning("past the shim", problem=sentence, card=found.uuid, **found.owner.names)
+        self._complain(found.owner, EventReason.ISOLATION_NOT_ENFORCED, sentence)
+
+    def _containers(self) -> list[AuditedContainer]:
+        view, slots = self._mind.view, self._slots.all()
+        pods = {pod.uid: pod for pod in (view.pods or {}).values()}
+        holding = {slot.name for slot in living(slots, view)}
+        found = []
+        for slot in slots:
+            pod = pods.get(slot.owner.pod_uid) if slot.owner else None
+            if slot.owner is None or pod is None or not self._has_shim(slot):
+                continue
+            ids = {one for one, name in pod.container_ids if name == slot.owner.container}
+            # A limits file that is gone or damaged names no cards to audit.
+            audited = _audited(slot, pod.uids, ids)
+            # The kubelet does not name init containers, but they live while they have processes.
+            if audited and (slot.name in holding or audited.alive):
+                found.append(audited)
+        return found
+
+    def _has_shim(self, slot: Slot) -> bool:
+        try:
+            carving = self._mind.carving_of(DeviceID.parse(min(slot.ids)))
+        except (DeviceIDRefused, ValueError):
+            return False
+        return carving is not None and slot.shim and wants_shim(carving.carve.isolation)
+
+
+def _audited(slot: Slot, uids: frozenset[str], ids: Collection[str]) -> AuditedContainer | None:
+    assert slot.owner is not None
+    try:
+        region = limits_file.read(slot.limits)
+    except (OSError, RegionDamaged):
+        return None
+    uuids = [card.uuid.decode(errors="replace") for card in region.cards[: region.card_count]]
+    try:
+        found = usage_snapshot.take(slot.usage, len(uuids))
+    except (OSError, RegionDamaged):
+        found = usage_snapshot.empty(len(uuids))
+    holdings = dict(zip(uuids, found.holdings, strict=True))
+    uses = {uuid: card.code_uses for uuid, card in zip(uuids, found.cards, strict=True)}
+    return AuditedContainer(
+        slot.name, slot.owner, uids, frozenset(ids), holdings, found.alive, uses
+    )
+
+
+def _found_by_all(results: Sequence[AuditResult]) -> list[ProcessWithoutShim]:
+    always = set.intersection(*({_identity(one) for one in it.without_shim} for it in results))
+    return [one for one in results[-1].without_shim if _identity(one) in always]
+
+
+def _identity(found: ProcessWithoutShim) -> tuple[str, int]:
+    return found.uuid, found.process.pid
+
+
+def _sentence(found: ProcessWithoutShim) -> str:
+    process = found.process
+    return (
+        f"process {process.name} ({process.key[0]}) of container {found.owner.container} "
+        f"holds {found.bytes >> 20} MiB of card {found.uuid} without Mizar's shim, so its "
+        "limits don't bind it: the program is static, or not of glibc, or goes around "
+        "/etc/ld.so.preload; use a glibc image and a dynamic program, or isolation.backend None"
+    )

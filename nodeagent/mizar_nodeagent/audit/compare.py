@@ -1,0 +1,151 @@
+"""Compares what NVML tells of a container's processes with the container's own account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mizar_nodeagent.audit.processes import ContainerProcess
+from mizar_nodeagent.container.slots import Owner
+from mizar_nodeagent.regions.layout import code_bytes
+from mizar_nodeagent.regions.usage_snapshot import Holding, ProcessKey
+
+SlotCard = tuple[str, str]
+"""A slot's name and a card's UUID."""
+
+
+@dataclass(frozen=True)
+class AuditedContainer:
+    """A container that should have the shim.
+
+    `ids`: of it at the container runtime. `holdings`: by its own account, per card and process.
+    `alive`: its registered processes that live. `code_uses`: per card, the first uses of code so
+    far.
+    """
+
+    slot: str
+    owner: Owner
+    pod_uids: frozenset[str]
+    ids: frozenset[str]
+    holdings: Mapping[str, Mapping[ProcessKey, Holding]]
+    alive: frozenset[ProcessKey]
+    code_uses: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ProcessWithoutShim:
+    """A process with memory on a card that never registered. `bytes`: by NVML."""
+
+    owner: Owner
+    uuid: str
+    process: ContainerProcess
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What NVML tells of one container on one card beyond its account.
+
+    `excess`: bytes, by PID on the node. `moved`: PIDs whose account changed between the two reads.
+    `code_uses`: the container's first uses of code, as counted before NVML was asked.
+    """
+
+    excess: Mapping[int, int]
+    moved: frozenset[int]
+    code_uses: int
+
+    @property
+    def sure(self) -> bool:
+        """Whether no process moved."""
+        return not self.moved
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """The findings for each card that answered, and the processes that no limits bind."""
+
+    findings: Mapping[SlotCard, Finding]
+    without_shim: Sequence[ProcessWithoutShim]
+
+
+def compare(
+    workers: Mapping[str, Mapping[int, int]],
+    processes: Mapping[int, ContainerProcess],
+    before: Iterable[AuditedContainer],
+    after: Iterable[AuditedContainer],
+) -> AuditResult:
+    """Compare NVML's figures with the accounts as they were before and after it was asked.
+
+    `workers`: bytes by card and PID on the node. `processes`: of containers, by PID; those of
+    containers that are not audited are left out.
+    """
+    later = {one.slot: one for one in after}
+    audited = sorted((one for one in before if one.slot in later), key=lambda one: one.slot)
+    homes = {pid: home for pid, one in processes.items() if (home := _home(one, audited))}
+    findings: dict[SlotCard, Finding] = {}
+    without_shim: list[ProcessWithoutShim] = []
+    for home in audited:
+        for uuid in workers.keys() & home.holdings.keys():
+            found = {
+                processes[pid]: size
+                for pid, size in sorted(workers[uuid].items())
+                if homes.get(pid) is home
+            }
+            then = later[home.slot]
+            findings[home.slot, uuid] = _finding(found, uuid, home, then)
+            alive = home.alive | then.alive
+            without_shim += [
+                ProcessWithoutShim(home.owner, uuid, process, size)
+                for process, size in found.items()
+                if process.key not in alive
+            ]
+    return AuditResult(findings, without_shim)
+
+
+def _finding(
+    found: Mapping[ContainerProcess, int],
+    uuid: str,
+    before: AuditedContainer,
+    after: AuditedContainer,
+) -> Finding:
+    """`found`: bytes of each process of the container on the card, by NVML."""
+    uses = before.code_uses.get(uuid, 0)
+    pairs = {process: _pair(process.key, uuid, before, after) for process in found}
+    return Finding(
+        {process.pid: _excess(size, *pairs[process], uses) for process, size in found.items()},
+        frozenset(process.pid for process, pair in pairs.items() if not _stood_still(*pair)),
+        uses,
+    )
+
+
+def _pair(
+    key: ProcessKey, uuid: str, before: AuditedContainer, after: AuditedContainer
+) -> tuple[Holding | None, Holding | None]:
+    return before.holdings[uuid].get(key), after.holdings.get(uuid, {}).get(key)
+
+
+def _excess(size: int, before: Holding | None, after: Holding | None, uses: int) -> int:
+    """Bytes that a process has on the card beyond its account.
+
+    Charged memory that is not on the card can hide code there: as much as that, but no more than
+    its uses of code can have taken.
+    """
+    accounts = [one for one in (before, after) if one]
+    shown = size - max((one.bytes for one in accounts), default=0)
+    absent = max((one.absent for one in accounts), default=0)
+    return max(0, shown, min(shown + absent, code_bytes(uses)))
+
+
+def _stood_still(before: Holding | None, after: Holding | None) -> bool:
+    return before == after and not (before and before.busy)
+
+
+def _home(
+    process: ContainerProcess, audited: Sequence[AuditedContainer]
+) -> AuditedContainer | None:
+    """The container that the process runs in, or else the one of its pod that has a slot."""
+    of_pod = [one for one in audited if process.pod_uid in one.pod_uids]
+    exact = [one for one in of_pod if process.container_id in one.ids]
+    # A restarted container may have several slots: the one it registered in, or the newest.
+    exact = [one for one in exact if process.key in one.alive] or exact
+    return next(reversed(exact or of_pod), None)

@@ -1,0 +1,72 @@
+"""What a container holds of a card beyond its own account, concluded from several audits."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from mizar_nodeagent.audit.compare import Finding
+from mizar_nodeagent.regions.layout import CODE_PAGE, code_bytes
+
+AUDITS: Final = 3
+"""Audits that a conclusion is drawn from. A process may have reserved memory that the driver does
+not hold yet, or any more; such an audit finds too little. So the most of them counts, and only the
+uses of code that all of them have seen."""
+
+
+@dataclass(frozen=True)
+class Unaccounted:
+    """What a container holds of a card beyond its own account: bytes, by NVML. `code_uses`: the
+    first uses of code, by its usage file, that had come before NVML was asked."""
+
+    bytes: int
+    code_uses: int
+
+
+class UnaccountedMemory:
+    """The last audits of one container on one card."""
+
+    def __init__(self) -> None:
+        self._findings: deque[Finding] = deque(maxlen=AUDITS)
+        self._samples: dict[int, deque[tuple[int, int]]] = {}
+        """By PID: (uses of code, excess) of the audits during which the process stood still."""
+
+    def add(self, finding: Finding) -> bool:
+        """Take in one more audit. Returns whether it differs after AUDITS that agreed."""
+        settled = self.settled
+        before = self._findings[-1].code_uses if self._findings else 0
+        known = self._samples
+        # A new process has used no code before the last audit.
+        self._samples = {
+            pid: known.get(pid, deque([(before, 0)], maxlen=AUDITS)) for pid in finding.excess
+        }
+        for pid in finding.excess.keys() - finding.moved:
+            self._samples[pid].append((finding.code_uses, finding.excess[pid]))
+        self._findings.append(finding)
+        return settled and not self.settled
+
+    @property
+    def unaccounted(self) -> Unaccounted | None:
+        """What to withhold from the container; None before there were AUDITS."""
+        if len(self._findings) < AUDITS:
+            return None
+        uses = self._findings[0].code_uses
+        return Unaccounted(sum(self._most(pid, uses) for pid in self._samples), uses)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last AUDITS agree."""
+        same = all(one == self._findings[0] for one in self._findings)
+        return len(self._findings) == AUDITS and same and self._findings[0].sure
+
+    def _most(self, pid: int, uses: int) -> int:
+        """Bytes that the process holds, if it has stood still since; else the most that its code
+        can have taken since it last did, or that the audits have shown."""
+        samples = self._samples[pid]
+        measured = max(size for _, size in samples)
+        since = uses - samples[0][0]
+        if since <= 0:
+            return measured
+        shown = max(one.excess.get(pid, 0) for one in self._findings)
+        return max(shown, measured + CODE_PAGE + code_bytes(since))
