@@ -23,7 +23,6 @@ from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
 from mizar_nodeagent.clearing import Clearing
-from mizar_nodeagent.compute.steward import Container, Steward
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.allocate import Allocator
@@ -46,12 +45,13 @@ from mizar_nodeagent.plugin.server import remove_old_sockets
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.shadow_status import ShadowStatuses
 from mizar_nodeagent.sweep import Sweep
+from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
 
 STATUS_WRITERS = 4
 STANDS_STILL_S = 600.0
 CLAIMS_STALE_S = 30.0
 THOUGHTS_STALE_S = 60.0
-DEALING_STALE_S = 60.0
+SLICING_STALE_S = 60.0
 # The kubelet records an allocation some milliseconds after our answer.
 RECORDED_AFTER_S = 0.02
 
@@ -65,7 +65,7 @@ class App:
     pods: Informer[Pod]
     asking: Asking
     plugins: Plugins
-    steward: Steward
+    time_slicer: TimeSlicer
     registry: CollectorRegistry
     loops: tuple[Callable[[], Coroutine[None, None, None]], ...]
 
@@ -81,8 +81,8 @@ class App:
             yield f"podresources: not asked for {self.asking.tried_ago:.0f} s"
         if self.agent.idle_for > THOUGHTS_STALE_S:
             yield f"nothing planned for {self.agent.idle_for:.0f} s"
-        if self.steward.idle_for > DEALING_STALE_S:
-            yield f"no GPU time dealt out for {self.steward.idle_for:.0f} s"
+        if self.time_slicer.idle_for > SLICING_STALE_S:
+            yield f"no GPU time dealt out for {self.time_slicer.idle_for:.0f} s"
 
     def unready(self) -> Iterable[str]:
         """Why it cannot do its work now."""
@@ -149,14 +149,14 @@ async def assembled(
     loop = asyncio.get_running_loop()
 
     def look_soon() -> None:
-        with suppress(RuntimeError):  # the loop has ended, and the steward's thread not yet
+        with suppress(RuntimeError):  # the loop has ended, and the time slicer's thread not yet
             loop.call_soon_threadsafe(auditor.audit_soon)
 
-    steward = Steward(lambda: [_container(slot) for slot in slots.all()], new_code=look_soon)
+    time_slicer = TimeSlicer(lambda: [_container(slot) for slot in slots.all()], new_code=look_soon)
     sweep = Sweep(client, config.node_name, plugins.connected)
     housekeeping = Housekeeping(mind, slots, config.plugin_dir)
     clearing = Clearing(config.state_dir, mind, slots, informer, asking, config.plugin_dir)
-    auditor = Auditor(mind, slots, cards, steward.set_unaccounted, agent.complain)
+    auditor = Auditor(mind, slots, cards, time_slicer.set_unaccounted, agent.complain)
     registry.register(Figures(config.node_name, mind, slots, plugins.connected, auditor))
     follower = Follower(mind, slots, agent.tell, agent.complain, contexts.of)
     agent.attach(informer, asking, Hands(plugins, node, statuses, events, follower.follow))
@@ -173,7 +173,7 @@ async def assembled(
             pods=informer,
             asking=asking,
             plugins=plugins,
-            steward=steward,
+            time_slicer=time_slicer,
             registry=registry,
             loops=(
                 informer.run,
@@ -188,7 +188,7 @@ async def assembled(
                 events.run,
                 housekeeping.run,
                 sweep.run,
-                steward.serve,
+                time_slicer.serve,
                 auditor.run,
                 contexts.run,
             ),

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = load(Config, argv)
     logs.set_up(config.log_level, config.log_format)
     log.info("the node agent starts", version=version(), node=config.node_name)
-    # The steward's rounds must not wait for whatever else is being thought about.
+    # The time slicer's rounds must not wait for whatever else is being thought about.
     sys.setswitchinterval(SWITCH_S)
     try:
         asyncio.run(_until_told(config))

@@ -2,8 +2,8 @@
 
 What counts is the card's own account of whom it worked for in each millisecond. Each container is
 a slot with limits, processes that keep the card busy (shim/bench/load.c) under the shim, and the
-node agent's steward beside them. Every case is run; the worst of them is the figure, and the table
-shows each. Several cases run at the same time, on a card each.
+node agent's time slicer beside them. Every case is run; the worst of them is the figure, and the
+table shows each. Several cases run at the same time, on a card each.
 
 Of windows of a second the worst counts; of those of a tenth what 95 % of them keep, and the table
 shows the worst as well: a kernel cannot be interrupted, so one of 5 ms moves single windows of

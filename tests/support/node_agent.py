@@ -19,7 +19,6 @@ from mizar_core.carve import Carve
 from mizar_core.models import Isolation
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.cards import CardFacts
-from mizar_nodeagent.compute.steward import Container, Steward
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.context_costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.container.follow import Follower
@@ -30,6 +29,7 @@ from mizar_nodeagent.main import SWITCH_S
 from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.nvml import Nvml
 from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
 from unit.nodeagent.makers import card_claim, carve, shadow, share, share_claim, view
 
 DEVICES = 16
@@ -104,7 +104,7 @@ class NodeAgent:
         }
         self._think()
         self._loop = asyncio.get_running_loop()
-        self._steward = Steward(
+        self._time_slicer = TimeSlicer(
             lambda: [Container(one.name, one.limits, one.usage) for one in self._slots.all()],
             new_code=self._look_soon,
         )
@@ -112,7 +112,7 @@ class NodeAgent:
             self._mind,
             self._slots,
             self._cards,
-            self._steward.set_unaccounted,
+            self._time_slicer.set_unaccounted,
             _nothing,
             self._cards.proc,
         )
@@ -123,7 +123,7 @@ class NodeAgent:
     async def run(self) -> None:
         """For ever."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._steward.serve())
+            group.create_task(self._time_slicer.serve())
             group.create_task(self._auditor.run())
 
     async def container(self) -> Path:

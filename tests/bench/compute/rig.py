@@ -20,8 +20,8 @@ from bench.figures import ROOT
 from bench.precedence import give_precedence
 from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode
-from mizar_nodeagent.compute.steward import Container, Steward
 from mizar_nodeagent.regions import limits_file, usage_file
+from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
 
 BUILD = ROOT / "build" / "shim"
 MIB = 1 << 20
@@ -141,7 +141,7 @@ def run(cases: Sequence[Case], seconds: float) -> list[list[Work]]:
         for room in everybody:
             stack.callback(room.end)
             room.start(simgpu.environment(machine.directory))
-        stack.enter_context(steward([room.container for room in everybody if room.tenant.mode]))
+        stack.enter_context(time_slicer([room.container for room in everybody if room.tenant.mode]))
         for room in everybody:
             room.wait_until_ready()
         return _record(machine, rooms, seconds)
@@ -168,10 +168,10 @@ def _rooms(folder: Path, cases: Sequence[Case], machine: simgpu.Machine) -> list
 
 
 @contextmanager
-def steward(containers: list[Container]) -> Iterator[None]:
+def time_slicer(containers: list[Container]) -> Iterator[None]:
     """In a process of its own, as on a node; it ends with this one, however that does."""
     context = multiprocessing.get_context("fork")
-    process = context.Process(target=_run_steward, args=(containers, os.getpid()), daemon=True)
+    process = context.Process(target=_run_time_slicer, args=(containers, os.getpid()), daemon=True)
     process.start()
     try:
         yield
@@ -180,13 +180,13 @@ def steward(containers: list[Container]) -> Iterator[None]:
         process.join()
 
 
-def _run_steward(containers: list[Container], parent: int) -> None:
+def _run_time_slicer(containers: list[Container], parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was dead before it was asked for
         return
     os.setsid()
     give_precedence(os.getpid())
-    Steward(lambda: containers).run()
+    TimeSlicer(lambda: containers).run()
 
 
 def _record(machine: simgpu.Machine, rooms: list[list[_Room]], seconds: float) -> list[list[Work]]:

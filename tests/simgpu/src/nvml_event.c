@@ -6,7 +6,7 @@
 
 #include "nvml.h"
 
-enum { XID_CRITICAL_ERROR = 8, LOOK_NS = 5000000 };
+enum { XID_CRITICAL_ERROR = 8, SAMPLE_NS = 5000000 };
 
 typedef struct nvmlEventSet_st {
     uint64_t types[SIM_MAX_CARDS]; /* asked for, per card */
@@ -84,7 +84,7 @@ static uint64_t milliseconds(void) {
 }
 
 API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout) {
-    const struct timespec pause = {0, LOOK_NS};
+    const struct timespec pause = {0, SAMPLE_NS};
     struct sim *sim;
     TRY(nvml_sim(&sim));
     if (!set || !data) return NVML_ERROR_INVALID_ARGUMENT;

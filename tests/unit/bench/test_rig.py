@@ -47,22 +47,22 @@ def test_the_work_of_each_tenant_is_recorded_and_nobody_has_more_than_the_share(
 
 BENCH = """
 import multiprocessing, time
-from bench.compute.rig import steward
-with steward([]):
+from bench.compute.rig import time_slicer
+with time_slicer([]):
     print(multiprocessing.active_children()[0].pid, flush=True)
     time.sleep(3600)
 """
 
 
-def test_the_steward_dies_with_a_bench_that_is_killed() -> None:
+def test_the_time_slicer_dies_with_a_bench_that_is_killed() -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", BENCH], env=env, stdout=subprocess.PIPE) as bench:
         assert bench.stdout
-        steward = os.pidfd_open(int(bench.stdout.readline()))
+        time_slicer = os.pidfd_open(int(bench.stdout.readline()))
         bench.kill()
     try:
-        assert select.select([steward], [], [], PATIENCE_S)[0]
+        assert select.select([time_slicer], [], [], PATIENCE_S)[0]
     finally:
         with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(steward, signal.SIGKILL)
-        os.close(steward)
+            signal.pidfd_send_signal(time_slicer, signal.SIGKILL)
+        os.close(time_slicer)

@@ -1,4 +1,4 @@
-"""Waking those who sleep on a word of a shared mapping."""
+"""Waking the processes that wait on a futex of a shared mapping."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _number = _NUMBERS[platform.machine()]
 
 
 def wake_all(address: int) -> int:
-    """Wake every process that waits on the word; how many.
+    """Wake every process that waits on the word at the address. Returns how many.
 
-    They may have mapped the file elsewhere: the kernel tells shared futexes by inode and offset.
+    They may have mapped the file elsewhere: the kernel knows shared futexes by inode and offset.
     """
     return int(_syscall(_number, ctypes.c_void_p(address), _WAKE, _ALL, None, None, 0))

@@ -1,4 +1,4 @@
-"""The steward: what it reads of containers, what it tells them, and what it survives."""
+"""The time slicer: what it reads of containers, what it tells them, and what it survives."""
 
 import ctypes
 import mmap
@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode
 from mizar_nodeagent.audit.unaccounted import Unaccounted
-from mizar_nodeagent.compute.steward import Container, Steward
 from mizar_nodeagent.regions import layout, limits_file, usage_file
+from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
 from support.waiting import PATIENCE_S, wait_for
 from support.windows import window_of
 
@@ -83,14 +83,14 @@ class Tenant:
 
 
 class Room:
-    """Containers, a steward and a clock that stands still."""
+    """Containers, a time_slicer and a clock that stands still."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tenants: list[Tenant] = []
         self.now = 1_000_000 * MS
         self.asked = 0
-        self.steward = Steward(
+        self.time_slicer = TimeSlicer(
             lambda: [one.container for one in self.tenants], lambda: self.now, self.ask
         )
 
@@ -107,17 +107,17 @@ class Room:
         self.now += after_ms * MS
         for tenant in busy:
             tenant.want(self.now)
-        return self.steward.round()
+        return self.time_slicer.round()
 
 
 @pytest.fixture
 def room(tmp_path: Path) -> Iterator[Room]:
     found = Room(tmp_path)
     yield found
-    found.steward.close()
+    found.time_slicer.close()
 
 
-def test_two_who_want_the_card_get_a_window_each(room: Room) -> None:
+def test_two_containers_that_want_the_card_get_a_window_each(room: Room) -> None:
     one, two = room.add("one", "Hard", 3000), room.add("two", "Hard", 7000)
     room.round()
     assert one.live().window == two.live().window == 0
@@ -137,7 +137,7 @@ def test_alone_at_any_time_and_soft_has_what_others_leave(room: Room) -> None:
     assert one.window and two.window
 
 
-def test_who_falls_silent_is_counted_for_a_moment_longer(room: Room) -> None:
+def test_a_container_that_falls_silent_is_counted_for_a_moment_longer(room: Room) -> None:
     one, two = room.add("one", "Hard", 5000), room.add("two", "Hard", 5000)
     room.round(one, two)
     for _ in range(3):
@@ -169,11 +169,11 @@ def test_new_code_and_deaths_are_asked_for_once(room: Room, mode: ComputeMode) -
 def test_what_is_outside_the_account_is_told_where_it_is_known(room: Room) -> None:
     one, two = room.add("one", "Hard", 5000), room.add("two", "None", 5000, "GPU-1", "GPU-2")
     for beyond in (Unaccounted(10 << 20, 5), Unaccounted(0, 9)):
-        room.steward.set_unaccounted({("one", CARD): beyond, ("two", "GPU-2"): beyond})
+        room.time_slicer.set_unaccounted({("one", CARD): beyond, ("two", "GPU-2"): beyond})
         room.round()
         for live in (one.live(), two.live(1)):
             assert (live.unaccounted_bytes, live.code_seen) == (beyond.bytes, beyond.code_uses)
-    room.steward.set_unaccounted({})  # nobody knows: what was told goes on
+    room.time_slicer.set_unaccounted({})  # nobody knows: what was told goes on
     room.round()
     assert one.live().code_seen == 9
     assert (two.live().unaccounted_bytes, two.live().code_seen) == (0, 0)
@@ -216,7 +216,9 @@ def test_cards_are_dealt_out_one_by_one(room: Room) -> None:
     assert (both.live(0).window, other.window is not None) == (0, True)
 
 
-def test_who_needs_little_keeps_out_of_the_windows_and_leaves_the_rest(room: Room) -> None:
+def test_a_container_that_needs_little_keeps_out_of_the_windows_and_leaves_the_rest(
+    room: Room,
+) -> None:
     one, two = room.add("one", "Soft", 5000), room.add("two", "Soft", 5000)
     room.round(one, two)
     assert one.window and two.window
@@ -320,12 +322,12 @@ def test_whatever_a_tenant_writes_nobody_has_more_than_the_card(
         assert one.live().spare_share in (0, 5000)
         assert not one.live().paused
         assert one.window is None or one.window.length * 2 > one.window.period - 4
-    room.steward.close()
+    room.time_slicer.close()
 
 
 @given(st.binary(min_size=1, max_size=600), st.integers(0, layout.CRC_TO))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_damaged_limits_leave_the_steward_alive(tmp_path: Path, noise: bytes, at: int) -> None:
+def test_damaged_limits_leave_the_time_slicer_alive(tmp_path: Path, noise: bytes, at: int) -> None:
     room = Room(Path(tempfile.mkdtemp(dir=tmp_path)))
     one, two = room.add("one", "Soft", 5000), room.add("two", "Soft", 5000)
     with two.limits.open("r+b") as file:
@@ -335,21 +337,21 @@ def test_damaged_limits_leave_the_steward_alive(tmp_path: Path, noise: bytes, at
     two.permit("Soft", 4000)
     room.round(one, two)
     assert (one.live().spare_share, two.live().spare_share) == (555, 444)
-    room.steward.close()
+    room.time_slicer.close()
 
 
-def test_who_waits_may_say_until_when(room: Room) -> None:
+def test_a_waiting_shim_may_say_until_when(room: Room) -> None:
     one, two = room.add("one", "Hard", 5000), room.add("two", "Hard", 5000)
     two.want(room.now + 300 * MS)
     room.round(one)
     assert one.window and two.window
 
 
-def test_another_steward_plans_from_nothing(room: Room) -> None:
+def test_another_time_slicer_plans_from_nothing(room: Room) -> None:
     one, two = room.add("one", "Hard", 5000), room.add("two", "Hard", 5000)
     room.round(one, two)
     assert one.window
-    fresh = Steward(lambda: [one.container, two.container])
+    fresh = TimeSlicer(lambda: [one.container, two.container])
     fresh.round(room.now + 500 * MS)
     fresh.close()
     assert one.window is None
@@ -364,10 +366,10 @@ def test_a_quiet_card_is_looked_at_less_often(room: Room) -> None:
 
 def test_it_runs_in_a_thread_until_it_is_stopped(tmp_path: Path) -> None:
     tenant = Tenant(tmp_path / "one", "Soft", 5000)
-    steward = Steward(lambda: [tenant.container])
-    steward.start()
+    time_slicer = TimeSlicer(lambda: [tenant.container])
+    time_slicer.start()
     wait_for("two rounds", lambda: tenant.live().beat >= 2, PATIENCE_S, interval=0.005)
-    steward.stop()
+    time_slicer.stop()
     assert tenant.live().spare_share == 5000
 
 
@@ -393,10 +395,10 @@ def test_killed_at_any_moment_it_leaves_whole_words_and_the_next_one_goes_on(roo
 
 def _deal_for_ever(containers: list[Container]) -> None:
     now = time.monotonic_ns()
-    steward = Steward(lambda: containers)
+    time_slicer = TimeSlicer(lambda: containers)
     while True:
         now += 5 * MS
-        steward.round(now if now % 3 else time.monotonic_ns())
+        time_slicer.round(now if now % 3 else time.monotonic_ns())
 
 
 def _sleep_on(path: Path, offset: int, value: int) -> threading.Thread:

@@ -1,0 +1,1 @@
+"""Time slicing: which containers want a card's GPU time, and what each may have of it just now."""

@@ -1,0 +1,126 @@
+"""One container on one card: whether it wants GPU time, and what it is granted."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from typing import Final
+
+from mizar_core.models import ComputeMode
+from mizar_core.time_slicing import Sharer, TimeGrant, allowed_share
+from mizar_nodeagent.audit.unaccounted import Unaccounted
+from mizar_nodeagent.regions import layout, limits_file
+from mizar_nodeagent.regions.layout import Limits, LimitsLive, UsageCard, UsageHead
+from mizar_nodeagent.time_slicing.container_files import ContainerFiles
+from mizar_nodeagent.time_slicing.usage_estimate import UsageEstimate
+
+BUSY_NS: Final = 50_000_000
+"""A container that asked for GPU time so lately is busy."""
+STILL_BUSY_NS: Final = 100_000_000
+"""A busy container stays busy for so long without asking, since every change moves the windows of
+all containers of the card."""
+FUTURE_NS: Final = 1_000_000_000
+"""A waiting shim may say until when it waits; none waits longer than this."""
+STEP_NS: Final = 50_000
+LONGEST_NS: Final = 50_000_000
+"""Windows are made for pieces of work as long as this: longer ones would delay other containers."""
+
+
+class ContainerCard:
+    """One container on one card.
+
+    As of the last `observe`: `busy`: it wants GPU time. `longest_ns`: its longest piece of work of
+    late. `new_code`: it used code for the first time, or memory of its dead was given back, since
+    the observation before.
+    """
+
+    def __init__(
+        self, files: ContainerFiles, index: int, mode: ComputeMode, share: int, priority: int
+    ):
+        self.name = files.container.name
+        self.mode: ComputeMode = mode
+        self.busy = False
+        self.longest_ns = 0
+        self.new_code = False
+        self._code = 0, 0
+        self._estimate = UsageEstimate()
+        self._written: TimeGrant | None = None
+        self._share = self._own_rate = share
+        self._priority = priority
+        self._files = files
+        card = UsageHead.cards.offset + index * ctypes.sizeof(UsageCard)
+        self._usage = card + UsageCard.settled.offset
+        self._live = Limits.live.offset + index * ctypes.sizeof(LimitsLive)
+
+    @property
+    def sharer(self) -> Sharer:
+        """As the plan of the card's time takes it."""
+        written = self._written or TimeGrant()
+        return Sharer(
+            name=self.name,
+            mode=self.mode,
+            share=self._share,
+            priority=self._priority,
+            busy=self.busy,
+            longest_ns=self.longest_ns,
+            grant=written,
+            need=self._estimate.need,
+        )
+
+    @property
+    def demand(self) -> tuple[bool, int | None]:
+        """What the grants of the card's other containers depend on."""
+        return self.busy, self._estimate.need
+
+    def observe(self, now: int) -> None:
+        """Read from its usage whether it wants GPU time, and in what pieces. `now`: ns of
+        CLOCK_MONOTONIC."""
+        usage = self._files.card_usage(self._usage)
+        code = usage.settled, usage.code_uses
+        self.new_code, self._code = code != self._code, code
+        patience = STILL_BUSY_NS if self.busy else BUSY_NS
+        self.busy = -FUTURE_NS < now - usage.wanted_at < patience
+        # Rounded up, so that a figure that trembles is no reason to plan anew.
+        self.longest_ns = min(-(-usage.longest_ns // STEP_NS) * STEP_NS, LONGEST_NS)
+        if self.busy:
+            self._estimate.add(now, usage.charged_ns, usage.waited_ns, self._own_rate)
+        else:
+            self._estimate.pause()
+
+    def beat(self) -> None:
+        """Show the shim that the agent is alive."""
+        self._files.increment(self._live + LimitsLive.beat.offset)
+
+    def set_unaccounted(self, unaccounted: Unaccounted) -> None:
+        """Write what the account leaves out. The shim keeps no more room for the uses of code that
+        it includes."""
+        self._files.put_long(self._live + LimitsLive.unaccounted_bytes.offset, unaccounted.bytes)
+        self._files.put_long(self._live + LimitsLive.code_seen.offset, unaccounted.code_uses)
+
+    def write(self, words: TimeGrant) -> None:
+        """Write the grant if it differs from the last one, and wake the processes that wait."""
+        if words == self._written:
+            return
+        files, live = self._files, self._live
+        files.put(live + LimitsLive.spare_share.offset, words.spare_share)
+        files.put(live + LimitsLive.paused.offset, int(words.paused))
+        files.put(live + LimitsLive.active_weight.offset, words.active_weight)
+        files.put_long(live + LimitsLive.window.offset, words.window.word if words.window else 0)
+        files.wake(live + LimitsLive.wake.offset)
+        self._written = words
+        self._own_rate = allowed_share(self.sharer, replace(words, spare_share=0))
+
+
+def container_cards(files: ContainerFiles, found: Limits) -> dict[str, ContainerCard]:
+    """The container on each card of its limits, by UUID."""
+    cards = found.cards[: min(found.card_count, layout.CARD_MAX)]
+    return {
+        card.uuid.decode(errors="replace"): ContainerCard(
+            files,
+            index,
+            limits_file.COMPUTE_MODE_NAMES.get(card.compute_mode, "None"),
+            card.core_share,
+            card.priority,
+        )
+        for index, card in enumerate(cards)
+    }
