@@ -1,4 +1,4 @@
-"""The agent's loop: gather what is known into a view, plan, hand the plan to those who apply it."""
+"""The agent's loop: gathers what is known into a view, plans, and gives the plan to its outputs."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from mizar_kube.informer import Informer
 from mizar_kube.kinds import POD
 from mizar_kube.logs import get_logger
 from mizar_kube.waking import woken
-from mizar_nodeagent.announce import news
-from mizar_nodeagent.asking import Asking
-from mizar_nodeagent.cards import CardBook, CardSource
+from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.cards import CardInventory, CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.errors import CardsUnknown
-from mizar_nodeagent.mind import Mind
+from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.node_status import NodeStatus
 from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.planning.view import Patience, View
 from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.pods import Key, Pod
+from mizar_nodeagent.shadow_events import shadow_events
 from mizar_nodeagent.shadow_status import ShadowStatuses
 
 log = get_logger(__name__)
 
 READ_CARDS_S = 2.0
-# However quiet it is: a wake-up that went missing must not be for ever.
-THINK_S = 5.0
-PATIENCE = Patience()
+REPLAN_S = 5.0
+"""Longest time between two plans: it bounds the effect of a missed wake-up."""
+DEFAULT_PATIENCE = Patience()
 
 
 @dataclass(frozen=True)
-class Hands:
-    """Those who apply a plan. `follow`: writes the limits of containers that run."""
+class Outputs:
+    """What a plan is applied through. `update_limits`: writes the limits of running containers."""
 
     plugins: Plugins
     node: NodeStatus
     statuses: ShadowStatuses
     events: EventRecorder
-    follow: Callable[[], None]
+    update_limits: Callable[[], None]
 
 
 class Agent:
-    """Thinks whenever something has changed. Clocks are for tests."""
+    """Plans anew whenever something has changed. Tests bring their own clocks."""
 
     def __init__(
         self,
-        mind: Mind,
+        state: AgentState,
         cards: CardSource,
         checkpoint: CheckpointFile,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        patience: Patience = PATIENCE,
+        patience: Patience = DEFAULT_PATIENCE,
     ) -> None:
-        self.mind = mind
-        self.book = CardBook()
+        self.state = state
+        self.inventory = CardInventory()
         self._cards = cards
         self._checkpoint = checkpoint
         self._clock = clock
@@ -69,104 +69,105 @@ class Agent:
         self._seen_at: dict[str, float] = {}
         self._gone_at: dict[Key, float] = {}
         self._wake = asyncio.Event()
-        self._thought_at = clock()
+        self._planned_at = clock()
 
-    def attach(self, pods: Informer[Pod], asking: Asking, hands: Hands) -> None:
-        """The parts that call back into this one."""
+    def attach(self, pods: Informer[Pod], poller: KubeletPoller, outputs: Outputs) -> None:
+        """Connect the parts that call back into this one."""
         self._pods = pods
-        self._asking = asking
-        self._hands = hands
+        self._poller = poller
+        self._outputs = outputs
         pods.on_change(self._pod_changed)
 
     def wake(self) -> None:
-        """Something has changed: think soon."""
+        """Plan soon: something has changed."""
         self._wake.set()
 
-    def complain(self, owner: Owner, reason: str, message: str) -> None:
-        """Tell the owner of a pod what is wrong with it, such as why it does not start."""
-        self._hands.events.emit(_pod(owner), reason, message, warning=True, action="Start")
+    def warn(self, owner: Owner, reason: str, message: str) -> None:
+        """Emit a warning event on a container's pod, such as why it does not start."""
+        self._outputs.events.emit(_pod(owner), reason, message, warning=True, action="Start")
 
-    def tell(self, owner: Owner, reason: str, message: str) -> None:
-        """Tell the owner of a pod what it has, and see whether it should still have that."""
+    def notify(self, owner: Owner, reason: str, message: str) -> None:
+        """Emit an event on a container's pod about what it was given, and plan soon: it may have
+        changed meanwhile."""
         self.wake()
-        self._hands.events.emit(_pod(owner), reason, message, action="Share")
+        self._outputs.events.emit(_pod(owner), reason, message, action="Share")
 
     @property
     def idle_for(self) -> float:
-        """Seconds since the last thought, for the health probe."""
-        return self._clock() - self._thought_at
+        """Seconds since the last plan, for the health probe."""
+        return self._clock() - self._planned_at
 
     async def run(self) -> None:
-        """Think for ever."""
+        """Plan for ever."""
         while True:
             await self._wait()
-            before = self.mind.last
-            plan = self.mind.think(self._view())
-            self._hands.follow()
-            await self._checkpoint.keep(plan.memory)
+            before = self.state.last
+            plan = self.state.replan(self._view())
+            self._outputs.update_limits()
+            await self._checkpoint.keep(plan.carvings)
             self._apply(before, plan)
-            self._thought_at = self._clock()
+            self._planned_at = self._clock()
 
     async def read_cards(self) -> None:
-        """Keep the book of cards, for ever."""
+        """Keep the inventory of cards current, for ever."""
         while True:
-            before = (self.book.problem, self.book.facts())
+            before = (self.inventory.problem, self.inventory.facts())
             try:
-                self.book.seen(await self._cards.read())
+                self.inventory.update(await self._cards.read())
             except CardsUnknown as error:
-                if self.book.problem != str(error):
+                if self.inventory.problem != str(error):
                     log.error("the cards are not known", error=error)
-                self.book.problem = str(error)
-            if (self.book.problem, self.book.facts()) != before:
+                self.inventory.problem = str(error)
+            if (self.inventory.problem, self.inventory.facts()) != before:
                 self.wake()
             await asyncio.sleep(READ_CARDS_S)
 
     async def follow_faults(self) -> None:
-        """Note cards' faults, for ever."""
+        """Record the faults that cards report, for ever."""
         await self._cards.faults(self._fault)
 
     def _fault(self, uuid: str, xid: int) -> None:
         log.warning("a card reports a fault", card=uuid, xid=xid)
-        self.book.fault(uuid, xid)
+        self.inventory.fault(uuid, xid)
         self.wake()
 
     async def _wait(self) -> None:
-        await woken(self._wake, within=THINK_S)
+        await woken(self._wake, within=REPLAN_S)
         self._wake.clear()
 
     def _view(self) -> View:
-        asking, node = self._asking, self._hands.node
+        poller, node = self._poller, self._outputs.node
         return View(
             now=self._clock(),
             time=self._now(),
             pods=dict(self._pods.items()) if self._pods.synced.is_set() else None,
             seen_at=dict(self._seen_at),
             gone_at=dict(self._gone_at),
-            claims=asking.claims,
-            cards=self.book.facts(),
-            cards_problem=self.book.problem,
-            kubelet=asking.kubelet,
-            kubelet_at=asking.kubelet_at,
+            claims=poller.claims,
+            cards=self.inventory.facts(),
+            cards_problem=self.inventory.problem,
+            kubelet=poller.kubelet,
+            kubelet_at=poller.kubelet_at,
             node=node.written,
             node_at=node.written_at,
             patience=self._patience,
         )
 
     def _apply(self, before: Plan | None, plan: Plan) -> None:
-        hands = self._hands
-        hands.plugins.apply(plan.lists)
-        self._expect_overwritten(before, plan)
-        hands.node.want(plan.counts, plan.insist)
-        hands.statuses.want(plan.reports)
-        self._asking.after(plan)
-        for one in news(before, plan, self.mind.view.pods or {}):
-            about = Regarding(one.kind, one.about[1], one.about[0], one.uid)
-            hands.events.emit(about, one.reason, one.message, warning=one.warning)
+        outputs = self._outputs
+        outputs.plugins.apply(plan.lists)
+        self._rewrite_new_resources(before, plan)
+        outputs.node.want(plan.counts, plan.insist)
+        outputs.statuses.want(plan.reports)
+        self._poller.adapt_to(plan)
+        for event in shadow_events(before, plan, self.state.view.pods or {}):
+            about = Regarding(event.kind, event.about[1], event.about[0], event.uid)
+            outputs.events.emit(about, event.reason, event.message, warning=event.warning)
 
-    def _expect_overwritten(self, before: Plan | None, plan: Plan) -> None:
-        """A kubelet that had lost a resource has told the API server so."""
+    def _rewrite_new_resources(self, before: Plan | None, plan: Plan) -> None:
+        """A kubelet that lost a resource has written 0 of it to the node's status, or will."""
         for resource in plan.counts.keys() - (before.counts.keys() if before else set()):
-            self._hands.node.forget(resource)
+            self._outputs.node.forget(resource)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         now = self._clock()
@@ -177,7 +178,7 @@ class Agent:
         else:
             self._seen_at.setdefault(new.uid, now)
         self._gone_at = {key: at for key, at in self._gone_at.items() if now - at < 60}
-        self._asking.poke()
+        self._poller.poll_soon()
         self.wake()
 
 

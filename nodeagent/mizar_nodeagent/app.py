@@ -17,8 +17,8 @@ from mizar_kube.client import KubeClient
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
 from mizar_nodeagent import checkpoint, pods
-from mizar_nodeagent.agent import PATIENCE, Agent, Hands
-from mizar_nodeagent.asking import Asking
+from mizar_nodeagent.agent import DEFAULT_PATIENCE, Agent, Outputs
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
@@ -33,9 +33,9 @@ from mizar_nodeagent.container.prestart import Gatekeeper
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.podresources import PodResources
+from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.metrics import Figures, Latencies
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.node_status import NodeStatus
 from mizar_nodeagent.planning.view import Patience
 from mizar_nodeagent.plugin.answers import Answers
@@ -48,12 +48,17 @@ from mizar_nodeagent.sweep import Sweep
 from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
 
 STATUS_WRITERS = 4
+"""ShadowPods whose status may be written at the same time."""
 STANDS_STILL_S = 600.0
+"""Without word of the API server, or without a poll of the kubelet: the agent is unhealthy."""
 CLAIMS_STALE_S = 30.0
-THOUGHTS_STALE_S = 60.0
+"""Without an answer of the kubelet: the agent is not ready."""
+PLAN_STALE_S = 60.0
+"""Without a plan: the agent is unhealthy."""
 SLICING_STALE_S = 60.0
-# The kubelet records an allocation some milliseconds after our answer.
+"""Without a round of the time slicer: the agent is unhealthy."""
 RECORDED_AFTER_S = 0.02
+"""The kubelet records an allocation some milliseconds after the agent's answer."""
 
 
 @dataclass(frozen=True)
@@ -63,38 +68,38 @@ class App:
     config: Config
     agent: Agent
     pods: Informer[Pod]
-    asking: Asking
+    poller: KubeletPoller
     plugins: Plugins
     time_slicer: TimeSlicer
     registry: CollectorRegistry
     loops: tuple[Callable[[], Coroutine[None, None, None]], ...]
 
     def unwell(self) -> Iterable[str]:
-        """Why the agent should be started anew: a loop that stands still.
+        """Why the agent should be restarted: a loop that stands still.
 
-        Patient with others: an API server or kubelet that is away comes back to an agent that
-        runs, and starting anew takes the devices away from the kubelet for a moment.
+        An API server or kubelet that is away for minutes is no reason: a restart takes the devices
+        away from the kubelet for a moment.
         """
         if self.pods.age() > STANDS_STILL_S:
             yield f"pods: nothing heard of the API server for {self.pods.age():.0f} s"
-        if min(self.asking.age, self.asking.tried_ago) > STANDS_STILL_S:
-            yield f"podresources: not asked for {self.asking.tried_ago:.0f} s"
-        if self.agent.idle_for > THOUGHTS_STALE_S:
+        if min(self.poller.age, self.poller.since_attempt) > STANDS_STILL_S:
+            yield f"podresources: not asked for {self.poller.since_attempt:.0f} s"
+        if self.agent.idle_for > PLAN_STALE_S:
             yield f"nothing planned for {self.agent.idle_for:.0f} s"
         if self.time_slicer.idle_for > SLICING_STALE_S:
             yield f"no GPU time dealt out for {self.time_slicer.idle_for:.0f} s"
 
     def unready(self) -> Iterable[str]:
-        """Why it cannot do its work now."""
+        """Why the agent cannot do its work now."""
         if found := self.pods.problem():
             yield found
-        if self.asking.age > CLAIMS_STALE_S:
-            yield f"podresources: no answer for {self.asking.age:.0f} s"
-        if self.agent.book.problem:
-            yield self.agent.book.problem
+        if self.poller.age > CLAIMS_STALE_S:
+            yield f"podresources: no answer for {self.poller.age:.0f} s"
+        if self.agent.inventory.problem:
+            yield self.agent.inventory.problem
 
     async def run(self) -> None:
-        """Everything, until cancelled or until a loop fails."""
+        """Run all loops, until cancelled or until one fails."""
         async with (
             probes.serving(
                 probes.application(self.registry, self.unwell, self.unready),
@@ -109,32 +114,35 @@ class App:
 
 @asynccontextmanager
 async def assembled(
-    config: Config, client: KubeClient, cards: CardSource, patience: Patience = PATIENCE
+    config: Config, client: KubeClient, cards: CardSource, patience: Patience = DEFAULT_PATIENCE
 ) -> AsyncIterator[App]:
-    """Put the parts together, from what an earlier run left. Raises ConfigRefused, OSError."""
+    """Put the parts together, with the state that an earlier run left. Raises ConfigRefused,
+    OSError."""
     config.state_dir.mkdir(parents=True, exist_ok=True)
     shim = shim_install.install(config.shim_path, config.state_dir)
     slots = Slots(config.state_dir / "slots", shim)
     slots.load(time.time())
     remove_old_sockets(config.plugin_dir)
     path = config.state_dir / "checkpoint.json"
-    mind = Mind(checkpoint.load(path, time.monotonic()))
+    state = AgentState(checkpoint.load(path, time.monotonic()))
     kept = CheckpointFile(path)
     registry = probes.registry("nodeagent")
 
-    agent = Agent(mind, cards, kept, patience=patience)
+    agent = Agent(state, cards, kept, patience=patience)
     podresources = PodResources(config.podresources_socket)
-    asking = Asking(podresources, agent.wake)
+    poller = KubeletPoller(podresources, agent.wake)
     kubelet = KubeletSocket(config.plugin_dir)
 
     def allocated() -> None:
-        asyncio.get_running_loop().call_later(RECORDED_AFTER_S, asking.poke)
+        asyncio.get_running_loop().call_later(RECORDED_AFTER_S, poller.poll_soon)
         agent.wake()
 
-    allocator = Allocator(mind, slots, config.card_access, time.monotonic, time.time, allocated)
+    allocator = Allocator(state, slots, config.card_access, time.monotonic, time.time, allocated)
     records = partial(checkpoint_file.read, config.plugin_dir)
-    contexts = ContextCosts(config.state_dir / CONTEXTS, mind, cards.context_bytes)
-    gatekeeper = Gatekeeper(mind, slots, asking.ask, records, agent.tell, agent.complain, contexts)
+    contexts = ContextCosts(config.state_dir / CONTEXTS, state, cards.context_bytes)
+    gatekeeper = Gatekeeper(
+        state, slots, poller.poll_claims, records, agent.notify, agent.warn, contexts
+    )
     answers = Answers(allocator, gatekeeper)
     latencies = Latencies(registry)
 
@@ -148,18 +156,20 @@ async def assembled(
     informer = pods.informer(client, config.node_name)
     loop = asyncio.get_running_loop()
 
-    def look_soon() -> None:
-        with suppress(RuntimeError):  # the loop has ended, and the time slicer's thread not yet
+    def audit_soon() -> None:
+        with suppress(RuntimeError):  # the loop has ended before the time slicer's thread
             loop.call_soon_threadsafe(auditor.audit_soon)
 
-    time_slicer = TimeSlicer(lambda: [_container(slot) for slot in slots.all()], new_code=look_soon)
+    time_slicer = TimeSlicer(
+        lambda: [_container(slot) for slot in slots.all()], new_code=audit_soon
+    )
     sweep = Sweep(client, config.node_name, plugins.connected)
-    housekeeping = Housekeeping(mind, slots, config.plugin_dir)
-    clearing = Clearing(config.state_dir, mind, slots, informer, asking, config.plugin_dir)
-    auditor = Auditor(mind, slots, cards, time_slicer.set_unaccounted, agent.complain)
-    registry.register(Figures(config.node_name, mind, slots, plugins.connected, auditor))
-    follower = Follower(mind, slots, agent.tell, agent.complain, contexts.of)
-    agent.attach(informer, asking, Hands(plugins, node, statuses, events, follower.follow))
+    housekeeping = Housekeeping(state, slots, config.plugin_dir)
+    clearing = Clearing(config.state_dir, state, slots, informer, poller, config.plugin_dir)
+    auditor = Auditor(state, slots, cards, time_slicer.set_unaccounted, agent.warn)
+    registry.register(Figures(config.node_name, state, slots, plugins.connected, auditor))
+    follower = Follower(state, slots, agent.notify, agent.warn, contexts.of)
+    agent.attach(informer, poller, Outputs(plugins, node, statuses, events, follower.follow))
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(podresources.close)
@@ -171,14 +181,14 @@ async def assembled(
             config=config,
             agent=agent,
             pods=informer,
-            asking=asking,
+            poller=poller,
             plugins=plugins,
             time_slicer=time_slicer,
             registry=registry,
             loops=(
                 informer.run,
                 kubelet.run,
-                asking.run,
+                poller.run,
                 agent.read_cards,
                 agent.follow_faults,
                 agent.run,

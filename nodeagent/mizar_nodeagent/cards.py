@@ -44,10 +44,10 @@ class CardSource(Protocol):
         ...
 
 
-class CardBook:
-    """All cards ever seen, so that one that falls off the bus is missed, with what it was.
+class CardInventory:
+    """All cards ever seen, so that one that falls off the bus is still known, as missing.
 
-    `problem`: why NVML could not be asked the last time; None when it could.
+    `problem`: why the last read of NVML failed; None when it succeeded.
     """
 
     def __init__(self) -> None:
@@ -56,8 +56,8 @@ class CardBook:
         self._present: frozenset[str] = frozenset()
         self._faults: dict[str, int] = {}
 
-    def seen(self, present: Mapping[str, CardFacts]) -> None:
-        """These cards answer now, and no others."""
+    def update(self, present: Mapping[str, CardFacts]) -> None:
+        """Only these cards answer now."""
         self.problem = None
         # A card that was away has been reset: its old fault is over.
         for uuid in present.keys() - self._present:

@@ -1,7 +1,8 @@
-"""What must survive the agent: its memory of carvings, in one file that is whole or not used.
+"""The agent's checkpoint: its carvings, in one file that is complete or not used.
 
-Everything in it can be rebuilt from the API server, podresources and NVML; it lets the agent offer
-the same devices before any of these answers, and remembers what it promised (a drain).
+All of it can be rebuilt from the API server, podresources and NVML. The checkpoint lets a restarted
+agent offer the same devices before any of these answers, and keeps what was promised to others (a
+completed drain).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.files import write_atomically
 from mizar_nodeagent.planning.carving import Carving, Stage
-from mizar_nodeagent.planning.plan import Memory
+from mizar_nodeagent.planning.plan import Carvings
 from mizar_nodeagent.pods import Key
 
 log = get_logger(__name__)
@@ -23,15 +24,16 @@ log = get_logger(__name__)
 VERSION = 1
 
 
-def to_bytes(memory: Memory) -> bytes:
-    """The file's content: the same memory is always the same bytes."""
-    carvings = [memory[key].to_dict() for key in sorted(memory)]
-    body = {"version": VERSION, "checksum": _checksum(carvings), "carvings": carvings}
+def to_bytes(carvings: Carvings) -> bytes:
+    """The file's content: the same carvings always give the same bytes."""
+    saved = [carvings[key].to_dict() for key in sorted(carvings)]
+    body = {"version": VERSION, "checksum": _checksum(saved), "carvings": saved}
     return json.dumps(body, indent=1, sort_keys=True).encode()
 
 
 def load(path: Path, now: float) -> dict[Key, Carving]:
-    """The memory; empty when there is no file, or one that cannot be trusted (it is set aside)."""
+    """The carvings. Empty when there is no file, or a damaged one, which is set aside. `now`:
+    monotonic seconds."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -61,7 +63,7 @@ def _checksum(carvings: Any) -> str:
 
 
 class CheckpointFile:
-    """Writes the memory when it has changed, in the background, the newest only."""
+    """Writes carvings in the background when they have changed, the newest only."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -70,11 +72,11 @@ class CheckpointFile:
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
 
-    async def keep(self, memory: Memory) -> None:
-        """Returns at once, unless a drain has been completed: that is told to others, who act on
-        it, so it must be on the disk before."""
-        self._wanted = to_bytes(memory)
-        promises = frozenset(key for key, one in memory.items() if one.stage is Stage.DRAINED)
+    async def keep(self, carvings: Carvings) -> None:
+        """Have the carvings written soon. Returns at once, unless a drain has been completed: the
+        operator acts on that, so it must be on the disk before it is reported."""
+        self._wanted = to_bytes(carvings)
+        promises = frozenset(key for key, one in carvings.items() if one.stage is Stage.DRAINED)
         is_new, self._promises = bool(promises - self._promises), promises
         if is_new:
             await self.write()
@@ -89,7 +91,7 @@ class CheckpointFile:
             await self.write()
 
     async def write(self) -> None:
-        """Write now; what goes wrong is logged, for everything can be found out anew."""
+        """Write now. Errors are logged only, since everything can be found out anew."""
         async with self._writing:
             content = self._wanted
             if content == self._saved:

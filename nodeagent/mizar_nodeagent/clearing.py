@@ -17,14 +17,14 @@ from pathlib import Path
 
 from mizar_kube.informer import Informer
 from mizar_kube.logs import get_logger
-from mizar_nodeagent.asking import Asking
+from mizar_nodeagent.agent_state import ALLOCATING_FOR_S, AgentState
 from mizar_nodeagent.container.collect import recorded, useless
 from mizar_nodeagent.container.context_costs import CONTEXTS
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.claims import Claims
-from mizar_nodeagent.mind import ALLOCATING_FOR_S, Mind
+from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.pods import Pod
 
 log = get_logger(__name__)
@@ -38,18 +38,18 @@ class Clearing:
     def __init__(
         self,
         folder: Path,
-        mind: Mind,
+        state: AgentState,
         slots: Slots,
         pods: Informer[Pod],
-        asking: Asking,
+        poller: KubeletPoller,
         plugin_dir: Path,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._folder = folder
-        self._mind = mind
+        self._state = state
         self._slots = slots
         self._pods = pods
-        self._asking = asking
+        self._poller = poller
         self._plugin_dir = plugin_dir
         self._now = now
 
@@ -69,7 +69,7 @@ class Clearing:
     async def _remove_slots(self) -> None:
         if not self._slots.all():
             return
-        claims = await self._asking.ask()
+        claims = await self._poller.poll_claims()
         entries = await asyncio.to_thread(checkpoint_file.read, self._plugin_dir)
         known = recorded(entries, self._pods.values(), self._slots.root)
         for slot in self._unused(claims, known):
@@ -79,7 +79,7 @@ class Clearing:
     def _unused(self, claims: Claims, known: Container[str]) -> list[Slot]:
         """A young slot may be a container's that the kubelet has not recorded yet, but only that of
         a pod that asks for its resource and is not admitted: with that, all of it is recorded."""
-        view = replace(self._mind.view, pods=dict(self._pods.items()), claims=claims)
+        view = replace(self._state.view, pods=dict(self._pods.items()), claims=claims)
         held, now = list(view.live_claims()), self._now()
         coming = [pod for pod in self._pods.values() if not (pod.ended or pod.admitted)]
         awaited = [slot for slot in self._slots.all() if _may_be_for(slot, coming)]

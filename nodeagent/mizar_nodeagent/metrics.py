@@ -12,11 +12,11 @@ from prometheus_client.registry import Collector
 
 from mizar_core.quantities import WHOLE_CARD
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.container.collect import living
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.regions import layout, limits_file, usage_snapshot
 from mizar_nodeagent.regions.layout import LimitsCard, LimitsLive
 from mizar_nodeagent.regions.usage_snapshot import CardUsage, Copied
@@ -130,13 +130,13 @@ class Figures(Collector):
     def __init__(
         self,
         node: str,
-        mind: Mind,
+        state: AgentState,
         slots: Slots,
         connected: Callable[[], dict[str, bool]],
         auditor: Auditor,
     ) -> None:
         self._node = node
-        self._mind = mind
+        self._state = state
         self._slots = slots
         self._connected = connected
         self._auditor = auditor
@@ -151,7 +151,7 @@ class Figures(Collector):
         family = GaugeMetricFamily(
             "mizar_devices", "Virtual devices in the kubelet's list", labels=("resource", "health")
         )
-        plan = self._mind.last
+        plan = self._state.last
         for resource, devices in (plan.lists if plan else {}).items():
             healthy = sum(one.healthy for one in devices)
             family.add_metric((resource, "Healthy"), healthy)
@@ -186,7 +186,7 @@ class Figures(Collector):
             CounterMetricFamily(name, about, labels=(*LABELS, "direction"))
             for name, about, _ in COPY_FIGURES
         ]
-        for slot in living(self._slots.all(), self._mind.view):
+        for slot in living(self._slots.all(), self._state.view):
             # A file that is gone or damaged says nothing; its container fails closed.
             with suppress(OSError, RegionDamaged):
                 self._add(slot, families, copies)

@@ -17,6 +17,7 @@ from typing import Any
 
 from mizar_core.carve import Carve
 from mizar_core.models import Isolation
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.container import shim_install
@@ -26,7 +27,6 @@ from mizar_nodeagent.container.prestart import Gatekeeper
 from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.main import SWITCH_S
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.nvml import Nvml
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
@@ -85,15 +85,15 @@ class NodeAgent:
         self._cards = Residents(Nvml(), folder / "proc")
         slots = Slots(folder / "slots", shim_install.install(library, folder))
         slots.load(time.time())
-        self._mind, self._slots = Mind(), slots
+        self._state, self._slots = AgentState(), slots
         self._how, self._core_scaling = how, core_scaling
         self._shadows: dict[str, tuple[str, int]] = {}  # a card, bytes of a device
         self._shares: dict[str, Pod] = {}
-        contexts = ContextCosts(folder / CONTEXTS, self._mind, self._cards.context_bytes)
+        contexts = ContextCosts(folder / CONTEXTS, self._state, self._cards.context_bytes)
         self._gatekeeper = Gatekeeper(
-            self._mind, slots, self._ask, tuple, _nothing, _nothing, contexts
+            self._state, slots, self._ask, tuple, _nothing, _nothing, contexts
         )
-        self._follower = Follower(self._mind, slots, _nothing, _nothing, contexts.of)
+        self._follower = Follower(self._state, slots, _nothing, _nothing, contexts.of)
 
     async def start(self, memory: Mapping[str, int]) -> None:
         """`memory`: bytes of a device of each card."""
@@ -102,14 +102,14 @@ class NodeAgent:
             f"shadow-{DEVICES}-{number}": (uuid, size)
             for number, (uuid, size) in enumerate(memory.items())
         }
-        self._think()
+        self._replan()
         self._loop = asyncio.get_running_loop()
         self._time_slicer = TimeSlicer(
             lambda: [Container(one.name, one.limits, one.usage) for one in self._slots.all()],
-            new_code=self._look_soon,
+            new_code=self._audit_soon,
         )
         self._auditor = Auditor(
-            self._mind,
+            self._state,
             self._slots,
             self._cards,
             self._time_slicer.set_unaccounted,
@@ -117,7 +117,7 @@ class NodeAgent:
             self._cards.proc,
         )
 
-    def _look_soon(self) -> None:
+    def _audit_soon(self) -> None:
         self._loop.call_soon_threadsafe(self._auditor.audit_soon)
 
     async def run(self) -> None:
@@ -136,14 +136,14 @@ class NodeAgent:
         ids = self._ids(number)
         slot = self._slots.create(RESOURCE, ids, time.time())
         self._cards.containers[str(slot.folder)] = f"0::/kubepods/pod{uid}/{identity}\n"
-        self._think()
+        self._replan()
         await self._gatekeeper.prestart(RESOURCE, ids)
         return slot.folder
 
     def permit(self, memory: Mapping[str, int]) -> None:
         """The quota says now that a device of each card has so many bytes."""
         self._shadows = {name: (uuid, memory[uuid]) for name, (uuid, _) in self._shadows.items()}
-        self._think()
+        self._replan()
         self._follower.follow()
 
     def _ids(self, number: int) -> list[str]:
@@ -158,10 +158,10 @@ class NodeAgent:
         for number, name in enumerate(self._shares):
             yield share_claim(*self._ids(number), pod=name, resource=RESOURCE)
 
-    def _think(self) -> None:
+    def _replan(self) -> None:
         pods = [shadow(name, carve=self._carve(size)) for name, (_, size) in self._shadows.items()]
         now = time.monotonic()
-        self._mind.think(
+        self._state.replan(
             view(now, [*pods, *self._shares.values()], self._claims(), cards=self._facts)
         )
 

@@ -19,6 +19,7 @@ from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
 from mizar_kube.logs import get_logger
 from mizar_kube.waking import woken
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit import processes
 from mizar_nodeagent.audit.compare import (
     AuditedContainer,
@@ -30,10 +31,8 @@ from mizar_nodeagent.audit.compare import (
 from mizar_nodeagent.audit.unaccounted import Unaccounted, UnaccountedMemory
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.container.collect import living
-from mizar_nodeagent.container.prestart import Complain
-from mizar_nodeagent.container.slots import Slot, Slots
+from mizar_nodeagent.container.slots import Notify, Slot, Slots
 from mizar_nodeagent.errors import CardsUnknown, RegionDamaged
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.isolation import wants_shim
 from mizar_nodeagent.regions import limits_file, usage_snapshot
 
@@ -60,19 +59,19 @@ class Auditor:
 
     def __init__(
         self,
-        mind: Mind,
+        state: AgentState,
         slots: Slots,
         cards: CardSource,
         set_unaccounted: Callable[[Mapping[SlotCard, Unaccounted]], None],
-        complain: Complain,
+        warn: Notify,
         proc: Path = processes.PROC,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._mind = mind
+        self._state = state
         self._slots = slots
         self._cards = cards
         self._set_unaccounted = set_unaccounted
-        self._complain = complain
+        self._warn = warn
         self._proc = proc
         self._clock = clock
         self._soon = asyncio.Event()
@@ -150,10 +149,10 @@ class Auditor:
         self._reported.add(_identity(found))
         sentence = _sentence(found)
         log.warning("past the shim", problem=sentence, card=found.uuid, **found.owner.names)
-        self._complain(found.owner, EventReason.ISOLATION_NOT_ENFORCED, sentence)
+        self._warn(found.owner, EventReason.ISOLATION_NOT_ENFORCED, sentence)
 
     def _containers(self) -> list[AuditedContainer]:
-        view, slots = self._mind.view, self._slots.all()
+        view, slots = self._state.view, self._slots.all()
         pods = {pod.uid: pod for pod in (view.pods or {}).values()}
         holding = {slot.name for slot in living(slots, view)}
         found = []
@@ -171,7 +170,7 @@ class Auditor:
 
     def _has_shim(self, slot: Slot) -> bool:
         try:
-            carving = self._mind.carving_of(DeviceID.parse(min(slot.ids)))
+            carving = self._state.carving_of(DeviceID.parse(min(slot.ids)))
         except (DeviceIDRefused, ValueError):
             return False
         return carving is not None and slot.shim and wants_shim(carving.carve.isolation)

@@ -13,12 +13,12 @@ from mizar_core.errors import DeviceIDRefused, MizarError
 from mizar_core.names import container_devices_from
 from mizar_core.preferred_allocation import preferred
 from mizar_kube.logs import bind
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container import access
 from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONTAINER
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import AllocationRefused
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.carving import Carving, HeldCard
 from mizar_nodeagent.planning.devices import not_to_be_given
 from mizar_nodeagent.planning.isolation import wants_shim
@@ -34,14 +34,14 @@ class Allocator:
 
     def __init__(
         self,
-        mind: Mind,
+        state: AgentState,
         slots: Slots,
         cards: CardAccess,
         clock: Callable[[], float],
         now: Callable[[], float],
         allocated: Callable[[], None],
     ) -> None:
-        self._mind = mind
+        self._state = state
         self._slots = slots
         self._access = cards
         self._clock = clock
@@ -70,28 +70,28 @@ class Allocator:
         except OSError as error:
             raise AllocationRefused(f"no slot can be made on this node: {error}") from error
         bind(slot=slot.name)
-        self._mind.begin_allocation(devices, self._clock())
+        self._state.begin_allocation(devices, self._clock())
         self._allocated()
         return self._answer(devices, cards, slot)
 
     def _preferred(
         self, free: Sequence[DeviceID], fixed: Sequence[DeviceID], size: int
     ) -> tuple[DeviceID, ...]:
-        shapes = {key: one.carve for key, one in self._mind.memory.items()}
-        held = self._mind.view.holders().keys() | self._mind.allocating
+        shapes = {key: one.carve for key, one in self._state.carvings.items()}
+        held = self._state.view.holders().keys() | self._state.allocating
         steady = [one for one in free if one in fixed or self._is_offered(one)]
         # Devices that are being drained are the last resort.
         return preferred(steady if len(steady) >= size else free, fixed, size, shapes, held)
 
     def _is_offered(self, device: DeviceID) -> bool:
-        carving = self._mind.carving_of(device)
+        carving = self._state.carving_of(device)
         return carving is not None and carving.stage.offered and not carving.carve.closed
 
     def _carving(self, resource: str, device: DeviceID) -> Carving:
-        carving = self._mind.carving_of(device)
+        carving = self._state.carving_of(device)
         if carving is None or carving.resource != resource:
             raise AllocationRefused(f"{device} is no device of {resource} on this node")
-        if problem := not_to_be_given(carving, device, self._mind.view):
+        if problem := not_to_be_given(carving, device, self._state.view):
             raise AllocationRefused(f"{device} {problem}")
         return carving
 

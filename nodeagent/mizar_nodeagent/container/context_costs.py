@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.files import write_atomically
-from mizar_nodeagent.mind import Mind
 
 log = get_logger(__name__)
 
@@ -39,12 +39,12 @@ class ContextCosts:
     def __init__(
         self,
         path: Path,
-        mind: Mind,
+        state: AgentState,
         measure: Measure,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = path
-        self._mind = mind
+        self._state = state
         self._measure = measure
         self._clock = clock
         self._known = _load(path)
@@ -53,13 +53,13 @@ class ContextCosts:
 
     def of(self, uuid: str) -> int:
         """Bytes of a context on the card; 0: not known, so that containers have to measure."""
-        facts = self._mind.view.cards.get(uuid)
+        facts = self._state.view.cards.get(uuid)
         return self._known.get(_key(facts), 0) if facts else 0
 
     async def run(self) -> None:
         """Learn what there is to be learned of held cards, for ever."""
         while True:
-            held = {card.uuid for one in self._mind.memory.values() for card in one.cards}
+            held = {card.uuid for one in self._state.carvings.values() for card in one.cards}
             await self.learn(sorted(held))
             await asyncio.sleep(EVERY_S)
 
@@ -67,7 +67,7 @@ class ContextCosts:
         """Of those cards' models, unless it is known or could not be told a while ago."""
         for uuid in uuids:
             async with self._learning:
-                facts = self._mind.view.cards.get(uuid)
+                facts = self._state.view.cards.get(uuid)
                 if facts and not self.of(uuid) and self._may_try(uuid):
                     await self._learn(facts)
 

@@ -11,12 +11,12 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container.collect import living
 from mizar_nodeagent.container.grants import Grant, Part, by_shadow_pod, changes, grant, priority_of
-from mizar_nodeagent.container.prestart import WITHOUT_SHIM, Complain, Tell
-from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.container.prestart import WITHOUT_SHIM
+from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged, StartRefused
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.carving import Carving, HeldCard, Stage
 from mizar_nodeagent.planning.isolation import wants_shim
 from mizar_nodeagent.planning.loss import why_lost
@@ -73,23 +73,23 @@ class Follower:
 
     def __init__(
         self,
-        mind: Mind,
+        state: AgentState,
         slots: Slots,
-        tell: Tell,
-        complain: Complain,
+        notify: Notify,
+        warn: Notify,
         context_bytes: Callable[[str], int],
     ) -> None:
-        self._mind = mind
+        self._state = state
         self._slots = slots
-        self._tell = tell
-        self._complain = complain
+        self._notify = notify
+        self._warn = warn
         self._context_bytes = context_bytes
         self._done: dict[str, Terms | _Loss] = {}
 
     def follow(self) -> None:
-        """Once, by what the mind knows now. Nothing is concluded before the API server has told
+        """Once, by what the state knows now. Nothing is concluded before the API server has told
         what the shadow pods' annotations are: memory may be older than the files."""
-        view, slots = self._mind.view, self._slots.all()
+        view, slots = self._state.view, self._slots.all()
         if view.pods is None:
             return
         self._done = {slot.name: self._done[slot.name] for slot in slots if slot.name in self._done}
@@ -118,7 +118,7 @@ class Follower:
         return _Loss(shadow, None if uuids is None else frozenset(uuids), why) if why else None
 
     def _carving(self, device: DeviceID) -> Carving | None:
-        return self._mind.carving_of(device)
+        return self._state.carving_of(device)
 
     def _stop(self, slot: Slot, owner: Owner, loss: _Loss, view: View) -> None:
         known = self._done.get(slot.name)
@@ -133,7 +133,7 @@ class Follower:
         if is_new:
             log.warning("work stopped", problem=loss.why, **slot.names)
         if is_new and _pod_of(slot, view) is not None:
-            self._complain(owner, EventReason.CARD_LOST, loss.sentence(slot))
+            self._warn(owner, EventReason.CARD_LOST, loss.sentence(slot))
 
     def _change(self, slot: Slot, view: View) -> _Change | None:
         pod = _pod_of(slot, view)
@@ -179,20 +179,20 @@ class Follower:
 
     def _refused(self, owner: Owner, error: StartRefused, alive: bool) -> None:
         if alive:
-            self._complain(owner, error.reason, f"its limits stay as they are: {error}")
+            self._warn(owner, error.reason, f"its limits stay as they are: {error}")
 
     def _told(
         self, change: _Change, owner: Owner, before: Sequence[CardLimit], wanted: Grant
     ) -> None:
         if change.wants_shim and not change.slot.shim:
-            self._complain(owner, EventReason.ISOLATION_NOT_ENFORCED, WITHOUT_SHIM)
+            self._warn(owner, EventReason.ISOLATION_NOT_ENFORCED, WITHOUT_SHIM)
             return
         words = [changes(before, wanted.cards)] if before else []
         # Not after a start of the agent: it was told before.
         if change.slot.shim and not change.wants_shim and change.slot.name in self._done:
             words.append(KEEPS_LIMITS)
         if note := "; ".join(filter(None, words)):
-            self._tell(owner, EventReason.LIMITS_CHANGED, note)
+            self._notify(owner, EventReason.LIMITS_CHANGED, note)
 
 
 def _groups(slot: Slot) -> list[list[DeviceID]]:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container.collect import Recorded, recorded, useless
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import checkpoint_file
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import usage_file
 
@@ -28,13 +28,13 @@ class Housekeeping:
 
     def __init__(
         self,
-        mind: Mind,
+        state: AgentState,
         slots: Slots,
         plugin_dir: Path,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._mind = mind
+        self._state = state
         self._slots = slots
         self._plugin_dir = plugin_dir
         self._clock = clock
@@ -57,7 +57,7 @@ class Housekeeping:
         for slot in self._slots.all():
             _trim(slot)
         entries = await asyncio.to_thread(checkpoint_file.read, self._plugin_dir)
-        view = self._mind.view
+        view = self._state.view
         if view.pods is None or self._clock() - view.claims.asked_at > FRESH_S:
             return
         pods = list(view.pods.values())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from mizar_core.device_ids import DeviceID
 from mizar_core.names import EventReason
 from mizar_kube.logs import bind, get_logger
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container.collect import recorded
 from mizar_nodeagent.container.context_costs import ContextCosts
 from mizar_nodeagent.container.grants import (
@@ -22,11 +23,10 @@ from mizar_nodeagent.container.grants import (
     priority_of,
 )
 from mizar_nodeagent.container.same_card import check_same_card
-from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway, NotYet, StartRefused
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claims
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.carving import Carving, Stage
 from mizar_nodeagent.planning.isolation import wants_shim
 from mizar_nodeagent.pods import Pod
@@ -41,23 +41,20 @@ WITHOUT_SHIM = (
 
 Ask = Callable[[], Awaitable[Claims]]
 Records = Callable[[], tuple[Entry, ...]]
-Tell = Callable[[Owner, str, str], None]
-Complain = Callable[[Owner, str, str], None]
-"""Told the container, an event's reason and a sentence."""
 
 
 @dataclass(frozen=True)
 class Gatekeeper:
     """`ask` gives who holds what now; `records`: the kubelet's own record, for what that leaves
-    out. `tell` and `complain` tell people, of what is well and what is not. `contexts`: what they
+    out. `tell` and `warn` tell people, of what is well and what is not. `contexts`: what they
     cost on each card."""
 
-    mind: Mind
+    state: AgentState
     slots: Slots
     ask: Ask
     records: Records
-    tell: Tell
-    complain: Complain
+    notify: Notify
+    warn: Notify
     contexts: ContextCosts
 
     async def prestart(self, resource: str, ids: Sequence[str]) -> None:
@@ -69,13 +66,13 @@ class Gatekeeper:
         owner = self._owner(resource, ids, claims)
         bind(**owner.names)
         try:
-            check_same_card(self.mind, self._pod(owner.namespace, owner.pod), ids)
+            check_same_card(self.state, self._pod(owner.namespace, owner.pod), ids)
             parts = self._parts(owner, resource, ids, claims)
             permitted = await self._permitted(owner, parts)
             slots = self._slots_of(owner, resource, ids)
             _check_shim(parts, slots)
         except StartRefused as error:
-            self.complain(owner, error.reason, str(error))
+            self.warn(owner, error.reason, str(error))
             raise
         is_new = all(slot.owner is None for slot in slots)
         for slot in slots:
@@ -83,7 +80,7 @@ class Gatekeeper:
         if is_new:
             # Once for each container, however often it starts.
             note = granted(owner.container, parts, permitted)
-            self.tell(owner, EventReason.DEVICE_GRANTED, note)
+            self.notify(owner, EventReason.DEVICE_GRANTED, note)
 
     async def _permitted(self, owner: Owner, parts: list[Part]) -> Grant:
         """Its limits. Only the first container on a model waits for what a context costs."""
@@ -112,7 +109,7 @@ class Gatekeeper:
         return pod is not None and pod.ended
 
     def _pod(self, namespace: str, name: str) -> Pod | None:
-        return (self.mind.view.pods or {}).get((namespace, name))
+        return (self.state.view.pods or {}).get((namespace, name))
 
     def _recorded_owners(self, resource: str, ids: Sequence[str]) -> Iterable[Owner]:
         pods = {uid: pod for pod in self._living() for uid in pod.uids}
@@ -128,7 +125,7 @@ class Gatekeeper:
             raise NotYet(str(error)) from error
 
     def _living(self) -> Iterable[Pod]:
-        return (pod for pod in (self.mind.view.pods or {}).values() if not pod.ended)
+        return (pod for pod in (self.state.view.pods or {}).values() if not pod.ended)
 
     def _parts(self, owner: Owner, resource: str, ids: Sequence[str], claims: Claims) -> list[Part]:
         """Its devices, all of which it may have, by carving. Raises StartRefused, NotYet."""
@@ -141,7 +138,7 @@ class Gatekeeper:
         return parts
 
     def _carving(self, device: DeviceID) -> Carving:
-        carving = self.mind.carving_of(device)
+        carving = self.state.carving_of(device)
         if carving is None:
             raise NotYet(f"nothing is known of {device} yet")
         if carving.stage is Stage.LEAVING:

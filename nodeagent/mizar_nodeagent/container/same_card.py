@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.names import ANNOTATION_SAME_CARD, EventReason
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.errors import StartRefused
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
 
 
-def check_same_card(mind: Mind, pod: Pod | None, ids: Iterable[str]) -> None:
+def check_same_card(state: AgentState, pod: Pod | None, ids: Iterable[str]) -> None:
     """StartRefused where a container that is to have one card has devices of several.
 
     The kubelet asks which devices we prefer, and gets those of one card where one has enough free.
@@ -20,7 +20,7 @@ def check_same_card(mind: Mind, pod: Pod | None, ids: Iterable[str]) -> None:
     if pod is None or not pod.same_card:
         return
     devices = [DeviceID.parse(one) for one in ids]
-    carvings = [(one, mind.carving_of(one)) for one in devices]
+    carvings = [(one, state.carving_of(one)) for one in devices]
     cards = {carving.card(one).uuid for one, carving in carvings if carving is not None}
     if len(cards) > 1:
         raise StartRefused(

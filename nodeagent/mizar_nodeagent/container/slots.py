@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,10 @@ class Owner:
         """Whether both are containers of one pod, as far as its UID is known."""
         uids = {self.pod_uid, other.pod_uid} - {""}
         return (self.namespace, self.pod) == (other.namespace, other.pod) and len(uids) < 2
+
+
+Notify = Callable[[Owner, str, str], None]
+"""Emits an event on the pod of a container: called with it, the event's reason and a sentence."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One step of the agent's mind: what it remembered and what it sees → what it should say now."""
+"""One step of the agent: from its carvings and a view of the node to what it should publish."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from mizar_nodeagent.planning.stages import facts_of, step
 from mizar_nodeagent.planning.view import Counts, View
 from mizar_nodeagent.pods import Key
 
-Memory = Mapping[Key, Carving]
+Carvings = Mapping[Key, Carving]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`memory` is for the next step; `lists` go to the kubelet, `counts` to the node's status.
+    """`carvings` are for the next step; `lists` go to the kubelet, `counts` to the node's status.
 
     `insist`: resources whose counts must be written again and again, because the kubelet may
     overwrite them. `restless`: something waits for the kubelet's word, so it should be asked soon;
     `cardless`: shadow pods whose cards the kubelet has not told yet.
     """
 
-    memory: dict[Key, Carving]
+    carvings: dict[Key, Carving]
     lists: Lists
     counts: dict[str, Counts]
     reports: tuple[Report, ...]
@@ -35,9 +35,9 @@ class Plan:
     cardless: frozenset[Key] = field(default_factory=frozenset)
 
 
-def plan(memory: Memory, view: View) -> Plan:
-    """Pure: the same memory and view give the same plan."""
-    known = _stepped(memory, view)
+def plan(carvings: Carvings, view: View) -> Plan:
+    """Pure: the same carvings and view give the same plan."""
+    known = _stepped(carvings, view)
     pending: dict[Key, Pending] = {}
     for pod in sorted((view.pods or {}).values(), key=lambda pod: pod.key):
         if not pod.shadow or pod.ended or pod.going or _is_carved(known, pod.key, pod.uid):
@@ -50,16 +50,16 @@ def plan(memory: Memory, view: View) -> Plan:
     return _said(known, pending, view)
 
 
-def _stepped(memory: Memory, view: View) -> dict[Key, Carving]:
+def _stepped(carvings: Carvings, view: View) -> dict[Key, Carving]:
     holders = view.holders()
     steps = {
         key: step(carving, facts_of(carving, view, holders), view)
-        for key, carving in memory.items()
+        for key, carving in carvings.items()
     }
     return {key: carving for key, carving in steps.items() if carving is not None}
 
 
-def _is_carved(known: Memory, key: Key, uid: str) -> bool:
+def _is_carved(known: Carvings, key: Key, uid: str) -> bool:
     return key in known and known[key].pod_uid == uid
 
 
@@ -67,7 +67,7 @@ def _said(known: dict[Key, Carving], pending: Mapping[Key, Pending], view: View)
     listed = lists(known.values(), view)
     wanted = counts(listed, known.values(), view)
     return Plan(
-        memory=known,
+        carvings=known,
         lists=listed,
         counts=wanted,
         reports=tuple(_reports(known, pending, listed, wanted, view)),
@@ -82,7 +82,7 @@ def _said(known: dict[Key, Carving], pending: Mapping[Key, Pending], view: View)
 
 
 def _reports(
-    known: Memory,
+    known: Carvings,
     pending: Mapping[Key, Pending],
     listed: Lists,
     wanted: Mapping[str, Counts],
@@ -107,7 +107,7 @@ def _is_missed(carving: Carving, view: View) -> bool:
     return carving.stage is Stage.LEAVING and view.claims.asked_at > carving.since
 
 
-def _is_restless(known: Memory, listed: Lists, view: View) -> bool:
+def _is_restless(known: Carvings, listed: Lists, view: View) -> bool:
     unsettled = (Stage.LOWERED, Stage.BLOCKED, Stage.LEAVING)
     if any(one.stage in unsettled or one.closing_since is not None for one in known.values()):
         return True

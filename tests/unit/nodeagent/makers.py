@@ -118,15 +118,15 @@ def device(index: int, key: Key = SHADOW) -> str:
 
 
 def one_container(folder: Path, isolation: Isolation) -> tuple[Any, Any]:
-    """What an agent's mind and slots say while that pod runs, with slot `s` in the folder."""
+    """What an agent's state and slots say while that pod runs, with slot `s` in the folder."""
     pod = share(uid=UID, container_ids=((CONTAINER_ID, "main"),))
     carving = SimpleNamespace(carve=carve(isolation=isolation))
-    mind = SimpleNamespace(
+    state = SimpleNamespace(
         view=view(1.0, [pod], claims=[share_claim(device(0))]),
         carving_of=lambda device: carving,
     )
     slot = Slot("s", folder, RESOURCE, frozenset({device(0)}), 0.0, OWNER)
-    return mind, SimpleNamespace(all=lambda: [slot])
+    return state, SimpleNamespace(all=lambda: [slot])
 
 
 def shadow_object(

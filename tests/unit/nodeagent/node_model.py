@@ -1,4 +1,4 @@
-"""A node around the agent's mind, which is real: its kubelet, the API server and time are models,
+"""A node around the agent's state, which is real: its kubelet, the API server and time are models,
 each of which may be late, and the agent may start again at any moment."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 from mizar_core.carve import Carve
 from mizar_core.device_ids import DeviceID
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.kubelet.claims import Claims
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.devices import not_to_be_given
 from mizar_nodeagent.planning.plan import Plan
@@ -71,11 +71,11 @@ class NodeModel:
 
     def start_agent(self) -> None:
         """Another one; if it is forgetful, without what the last one kept."""
-        saved = [] if self.forgetful else [one.to_dict() for one in self.mind.memory.values()]
+        saved = [] if self.forgetful else [one.to_dict() for one in self.state.carvings.values()]
         self._start_agent([Carving.from_dict(one, self.now) for one in saved])
 
     def _start_agent(self, loaded: list[Carving]) -> None:
-        self.mind = Mind({one.key: one for one in loaded})
+        self.state = AgentState({one.key: one for one in loaded})
         self.kubelet.lose_the_plugin()
         self.sent: dict[str, bool] = {}
         self.known: dict[Key, Pod] | None = None
@@ -86,10 +86,10 @@ class NodeModel:
         self.healthy_at = float("-inf")
         self.node_at: dict[str, float] = {}
 
-    def think(self) -> None:
+    def replan(self) -> None:
         self.now += 0.001
-        before = dict(self.mind.memory)
-        plan = self.mind.think(self._view())
+        before = dict(self.state.carvings)
+        plan = self.state.replan(self._view())
         self._note(before, plan)
         devices = {one.id: one.healthy for one in plan.lists.get(self.carve.resource, ())}
         told = {str(one) for one, _ in self.claims.share()} & self.kubelet.held.keys()
@@ -121,8 +121,8 @@ class NodeModel:
 
     def _note(self, before: dict[Key, Carving], plan: Plan) -> None:
         """How the carvings went from stage to stage, and what is said of shadow pods."""
-        for key in before.keys() | plan.memory.keys():
-            was, now = before.get(key), plan.memory.get(key)
+        for key in before.keys() | plan.carvings.keys():
+            was, now = before.get(key), plan.carvings.get(key)
             stages = was.stage if was else "new", now.stage if now else "forgotten"
             if stages[0] != stages[1]:
                 self.happened(f"{stages[0]} → {stages[1]}")
@@ -150,7 +150,7 @@ class NodeModel:
         self.now += 0.001
         match who:
             case "agent":
-                self.think()
+                self.replan()
             case "informer":
                 self._informer()
             case "claims":
@@ -223,18 +223,18 @@ class NodeModel:
     def answer(self, pod: str) -> None:
         """The agent answers Allocate."""
         devices = [DeviceID.parse(one) for one in self.kubelet.allocating[pod]]
-        carvings = [self.mind.carving_of(one) for one in devices]
+        carvings = [self.state.carving_of(one) for one in devices]
         for carving, one in zip(carvings, devices, strict=True):
-            if carving is None or not_to_be_given(carving, one, self.mind.view):
+            if carving is None or not_to_be_given(carving, one, self.state.view):
                 self.happened("refused")
                 del self.kubelet.allocating[pod], self.pods["team-a", pod]
                 return
             held = carving.card(one).uuid
-            assert not self.mind.view.cards[held].problem, f"{one} is on a card that has failed"
+            assert not self.state.view.cards[held].problem, f"{one} is on a card that has failed"
             self.used[str(one)] = held, one.shadow
         self.happened(f"given: {len({self.used[str(one)][0] for one in devices})} cards")
         self.happened(f"given: {len({one.shadow for one in devices})} shadow pods")
-        self.mind.begin_allocation(devices, self.now)
+        self.state.begin_allocation(devices, self.now)
         self.kubelet.answered[pod] = self.now
 
     def record(self, pod: str) -> None:

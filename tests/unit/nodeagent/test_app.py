@@ -16,11 +16,11 @@ from aiohttp.test_utils import TestServer
 
 from mizar_core.models import ComputeMode, Isolation
 from mizar_kube import probes
-from mizar_nodeagent import agent, asking
+from mizar_nodeagent import agent
 from mizar_nodeagent.app import App, assembled
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.config import Config
-from mizar_nodeagent.kubelet import podresources
+from mizar_nodeagent.kubelet import podresources, poller
 from mizar_nodeagent.planning.view import Patience
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, MEMORY_MODES, STATE_READY, LimitsLive
@@ -114,11 +114,11 @@ class World:
         await until(lambda: not self.kubelet.is_serving(RESOURCE))
         await self._stack.aclose()
 
-    async def let_think(self) -> None:
+    async def replanned(self) -> None:
         """Until the agent has asked the kubelet once more and planned."""
         app, since = self.app, time.monotonic()
-        app.asking.poke()
-        await until(lambda: app.asking.age < time.monotonic() - since)
+        app.poller.poll_soon()
+        await until(lambda: app.poller.age < time.monotonic() - since)
         since = time.monotonic()
         app.agent.wake()
         await until(lambda: app.agent.idle_for < time.monotonic() - since)
@@ -178,8 +178,8 @@ async def world(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[World]:
     """Whose agent acts when something happens, and not because time has passed."""
-    monkeypatch.setattr(asking, "PEACE_S", FOR_EVER_S)
-    monkeypatch.setattr(agent, "THINK_S", FOR_EVER_S)
+    monkeypatch.setattr(poller, "IDLE_INTERVAL_S", FOR_EVER_S)
+    monkeypatch.setattr(agent, "REPLAN_S", FOR_EVER_S)
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
     made = World(tmp_path_factory.mktemp("w"))
     await made.kubelet.start()
@@ -497,7 +497,7 @@ async def test_a_drain_survives_the_agent(world: World) -> None:
     written = len(world.api.writes)
     await world.start_agent()
     await until(lambda: seen and len(world.api.writes) > written)
-    await world.let_think()
+    await world.replanned()
     assert not any(seen)
 
 
@@ -505,7 +505,7 @@ async def test_nothing_is_written_twice(world: World) -> None:
     await world.serve_shadow()
     before = len(world.api.writes)
     for _ in range(3):
-        await world.let_think()
+        await world.replanned()
     assert len(world.api.writes) == before
 
 
@@ -528,7 +528,7 @@ async def test_figures_and_probes(world: World) -> None:
         text = await (await session.get("/metrics")).text()
         for probe in ("/healthz", "/readyz"):
             assert (await session.get(probe)).status == 200
-        app.agent.book.problem = "no driver"
+        app.agent.inventory.problem = "no driver"
         answer = await session.get("/readyz")
         assert (answer.status, await answer.text()) == (503, "no driver\n")
         assert (await session.get("/healthz")).status == 200

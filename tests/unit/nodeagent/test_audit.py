@@ -279,7 +279,7 @@ class Node:
     """One share container, its slot, and processes on its card."""
 
     def __init__(self, folder: Path, isolation: Isolation) -> None:
-        mind, slots = one_container(folder, isolation)
+        state, slots = one_container(folder, isolation)
         (slot,) = slots.all()
         limits_file.create_empty(slot.limits)
         usage_file.create(slot.usage)
@@ -289,14 +289,14 @@ class Node:
         self.told: list[Mapping[tuple[str, str], Unaccounted]] = []
         self.now = 0.0
         self.usage = slot.usage
-        self.complaints: list[tuple[Owner, str, str]] = []
+        self.warnings: list[tuple[Owner, str, str]] = []
         self.proc = folder / "proc"
         self.auditor = Auditor(
-            mind,
+            state,
             slots,
             self,  # type: ignore[arg-type]
             self.told.append,
-            lambda *said: self.complaints.append(said),
+            lambda *said: self.warnings.append(said),
             self.proc,
             clock=lambda: self.now,
         )
@@ -332,9 +332,9 @@ async def test_a_container_without_the_shim_is_reported_once(node: Node) -> None
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 300 * MIB}
     await node.audit(STEADY - 1)
-    assert (node.complaints, node.told[-1]) == ([], {})
+    assert (node.warnings, node.told[-1]) == ([], {})
     await node.audit(3)
-    ((owner, reason, sentence),) = node.complaints
+    ((owner, reason, sentence),) = node.warnings
     assert (owner, reason) == (OWNER, "IsolationNotEnforced")
     assert "(7) of container main holds 300 MiB" in sentence and "glibc" in sentence
     assert node.withheld == (300, 0)
@@ -350,7 +350,7 @@ async def test_what_is_gone_is_told_at_once_and_reported_again_if_it_comes_back(
     assert node.withheld == (0, 0) and node.auditor.without_shim == []
     node.on_card = {500: 300 * MIB}
     await node.audit()
-    assert len(node.complaints) == 2
+    assert len(node.warnings) == 2
 
 
 async def test_a_process_without_the_shim_that_comes_and_goes_is_not_reported(node: Node) -> None:
@@ -358,7 +358,7 @@ async def test_a_process_without_the_shim_that_comes_and_goes_is_not_reported(no
     for size in (300, 0, 300, 300, 0):
         node.on_card = {500: size * MIB} if size else {}
         await node.audit(1)
-    assert node.complaints == [] and node.withheld == (0, 0)
+    assert node.warnings == [] and node.withheld == (0, 0)
 
 
 async def test_uses_of_code_count_when_every_audit_can_have_seen_what_they_took(
@@ -382,7 +382,7 @@ async def test_frequent_audits_report_nobody_sooner(node: Node) -> None:
     for _ in range(5 * STEADY):
         node.now += EVERY_S / 20
         await node.auditor.audit()
-    assert node.withheld == (300, 0) and node.complaints == []
+    assert node.withheld == (300, 0) and node.warnings == []
 
 
 async def test_new_code_is_audited_soon(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,7 +405,7 @@ async def test_a_container_that_asked_for_no_shim_is_left_alone(tmp_path: Path) 
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 300 * MIB}
     await node.audit(AUDITS + 1)
-    assert node.complaints == []
+    assert node.warnings == []
 
 
 def test_the_process_of_a_locked_slot_is_alive(tmp_path: Path) -> None:

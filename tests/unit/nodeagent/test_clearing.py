@@ -141,7 +141,7 @@ async def test_the_slot_of_an_init_container_stays_with_its_pod(world: World) ->
     world.api.put_pod(share_object(SHARE.name, SHARE.namespace))
     await until(lambda: (SHARE.namespace, SHARE.name) in world.app.pods)
     slot = limits_of(await world.kubelet.allocate(pod, "first", RESOURCE, 1)).parent
-    await world.let_think()
+    await world.replanned()
     await world.stop_agent()
     assert slot.is_dir()
 

@@ -28,7 +28,7 @@ def step(before: Plan, at: float, *more: Pod, claims: tuple[Claim, ...] = (HELD,
     """A second or so later; the API server confirms what the node's status was to say."""
     seen: dict[str, Any] = {"node": before.counts, "node_at": {RESOURCE: at}}
     pods = [CLOSED, share(), *more]
-    return plan(before.memory, view(at, pods, [card_claim(), *claims], BOTH, **seen))
+    return plan(before.carvings, view(at, pods, [card_claim(), *claims], BOTH, **seen))
 
 
 def test_the_scheduler_is_told_first_then_the_kubelet() -> None:
@@ -46,7 +46,7 @@ def test_a_scheduler_that_may_not_know_yet_is_waited_for() -> None:
     """The node's status is not confirmed since."""
     first = step(served(), 2.0)
     seen = view(9.0, [CLOSED, share()], [card_claim(), HELD], BOTH, node_at={RESOURCE: 1.0})
-    assert listed(plan(first.memory, seen)) == {D0: True, D1: True}
+    assert listed(plan(first.carvings, seen)) == {D0: True, D1: True}
 
 
 def test_who_was_bound_before_still_gets_a_device() -> None:
@@ -70,8 +70,8 @@ def test_what_is_left_free_is_closed_in_the_same_way() -> None:
 def test_opened_again_it_is_offered_at_once() -> None:
     closed = step(step(served(), 2.0), 3.5)
     seen = view(4.0, [shadow(), share()], [card_claim(), HELD], BOTH)
-    found = plan(closed.memory, seen)
+    found = plan(closed.carvings, seen)
     assert listed(found) == {D0: True, D1: True}
     assert found.counts == {RESOURCE: Counts(2, 2)}
-    assert found.memory[SHADOW].closing_since is None
+    assert found.carvings[SHADOW].closing_since is None
     assert device(1) == D1

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from mizar_nodeagent.cards import CardBook
+from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.cards import CardInventory
 from mizar_nodeagent.config import CardAccess, MountConfig, Strategy
 from mizar_nodeagent.container import access
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.shim_install import Shim
 from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.errors import AllocationRefused
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.planning.carving import HeldCard, Stage
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from unit.nodeagent.makers import (
@@ -78,58 +78,58 @@ class TestAccess:
         assert "NVIDIA_VISIBLE_DEVICES" not in answer.envs
 
 
-class TestCardBook:
-    def problems(self, book: CardBook) -> dict[int, str]:
-        return {fact.minor: fact.problem for fact in book.facts().values()}
+class TestCardInventory:
+    def problems(self, inventory: CardInventory) -> dict[int, str]:
+        return {fact.minor: fact.problem for fact in inventory.facts().values()}
 
     def test_a_card_that_is_gone_is_missed_until_it_is_back(self) -> None:
-        book = CardBook()
-        book.seen(cards(1, 2))
-        assert self.problems(book) == {0: "", 1: ""}
-        book.seen(cards(1))
-        assert self.problems(book)[1] == "the card is gone"
-        book.seen(cards(1, 2))
-        assert self.problems(book) == {0: "", 1: ""}
+        inventory = CardInventory()
+        inventory.update(cards(1, 2))
+        assert self.problems(inventory) == {0: "", 1: ""}
+        inventory.update(cards(1))
+        assert self.problems(inventory)[1] == "the card is gone"
+        inventory.update(cards(1, 2))
+        assert self.problems(inventory) == {0: "", 1: ""}
 
     def test_a_fault_lasts_until_the_card_was_away(self) -> None:
-        book = CardBook()
-        book.seen(cards(1))
-        book.fault(CARD, 43)
-        assert self.problems(book) == {0: ""}
-        book.fault(CARD, 79)
-        book.seen(cards(1))
-        assert "XID 79" in self.problems(book)[0]
-        book.seen({})
-        book.seen(cards(1))
-        assert self.problems(book) == {0: ""}
+        inventory = CardInventory()
+        inventory.update(cards(1))
+        inventory.fault(CARD, 43)
+        assert self.problems(inventory) == {0: ""}
+        inventory.fault(CARD, 79)
+        inventory.update(cards(1))
+        assert "XID 79" in self.problems(inventory)[0]
+        inventory.update({})
+        inventory.update(cards(1))
+        assert self.problems(inventory) == {0: ""}
 
     def test_nobody_is_missed_while_nvml_is_away(self) -> None:
-        book = CardBook()
-        book.seen(cards(1))
-        book.seen({})
-        book.problem = "no driver"
-        assert self.problems(book) == {0: ""}
+        inventory = CardInventory()
+        inventory.update(cards(1))
+        inventory.update({})
+        inventory.problem = "no driver"
+        assert self.problems(inventory) == {0: ""}
 
 
 @pytest.fixture
-def mind() -> Mind:
+def state() -> AgentState:
     """Two shadow pods of two devices each; one device of the second is held."""
-    made = Mind()
+    made = AgentState()
     second = shadow("shadow-2-bbbbb")
     pods = [shadow(), second, share()]
     claims = [card_claim(), card_claim(second.name, card(2).uuid)]
-    made.think(view(1, pods, [*claims, share_claim(device(0, second.key))]))
+    made.replan(view(1, pods, [*claims, share_claim(device(0, second.key))]))
     return made
 
 
 @pytest.fixture
-def allocator(mind: Mind, tmp_path: Path) -> Allocator:
+def allocator(state: AgentState, tmp_path: Path) -> Allocator:
     shim = Shim(tmp_path / "lib", tmp_path / "preload")
     for path in (shim.library, shim.preload):
         path.touch()
     slots = Slots(tmp_path / "slots", shim)
     slots.load(0.0)
-    return Allocator(mind, slots, CardAccess(), lambda: 2.0, lambda: 0.0, lambda: None)
+    return Allocator(state, slots, CardAccess(), lambda: 2.0, lambda: 0.0, lambda: None)
 
 
 A0, A1 = device(0), device(1)
@@ -143,10 +143,12 @@ class TestPreferred:
     def test_both_of_one_shadow_pod(self, allocator: Allocator) -> None:
         assert allocator.preferred(RESOURCE, [B1, A1, A0], [], 2) == [A0, A1]
 
-    def test_one_being_drained_is_the_last_resort(self, allocator: Allocator, mind: Mind) -> None:
+    def test_one_being_drained_is_the_last_resort(
+        self, allocator: Allocator, state: AgentState
+    ) -> None:
         second = shadow("shadow-2-bbbbb", drain="now")
         claims = [card_claim(), card_claim(second.name, card(2).uuid)]
-        mind.think(view(2, [shadow(), second], claims))
+        state.replan(view(2, [shadow(), second], claims))
         assert allocator.preferred(RESOURCE, [B0, B1, A0], [], 1) == [A0]
         assert allocator.preferred(RESOURCE, [B0, B1], [], 1) == [B0]
 
@@ -157,24 +159,24 @@ class TestPreferred:
 
 class TestAllocate:
     def test_marks_devices_until_the_kubelet_shows_them(
-        self, allocator: Allocator, mind: Mind
+        self, allocator: Allocator, state: AgentState
     ) -> None:
         allocator.allocate(RESOURCE, [A1])
-        assert [str(one) for one in mind.allocating] == [A1]
+        assert [str(one) for one in state.allocating] == [A1]
         pods = [shadow(), share()]
-        mind.think(view(1.9, pods, [card_claim()]))
-        assert mind.allocating
-        mind.think(view(2.1, pods, [card_claim(), share_claim(A1)]))
-        assert not mind.allocating
+        state.replan(view(1.9, pods, [card_claim()]))
+        assert state.allocating
+        state.replan(view(2.1, pods, [card_claim(), share_claim(A1)]))
+        assert not state.allocating
 
     def test_what_the_kubelet_never_shows_is_forgotten(
-        self, allocator: Allocator, mind: Mind
+        self, allocator: Allocator, state: AgentState
     ) -> None:
         allocator.allocate(RESOURCE, [A1])
-        mind.think(view(6.9, [shadow()], [card_claim()]))
-        assert mind.allocating
-        mind.think(view(7.1, [shadow()], [card_claim()]))
-        assert not mind.allocating
+        state.replan(view(6.9, [shadow()], [card_claim()]))
+        assert state.allocating
+        state.replan(view(7.1, [shadow()], [card_claim()]))
+        assert not state.allocating
 
     @pytest.mark.parametrize(
         ("resource", "ids", "sentence"),
@@ -192,21 +194,21 @@ class TestAllocate:
         with pytest.raises(AllocationRefused, match=sentence):
             allocator.allocate(resource, ids)
 
-    def test_a_broken_card_is_refused(self, allocator: Allocator, mind: Mind) -> None:
+    def test_a_broken_card_is_refused(self, allocator: Allocator, state: AgentState) -> None:
         broken = cards() | {CARD: card(1, "the card is gone")}
-        mind.think(view(2, [shadow()], [card_claim()], cards=broken))
+        state.replan(view(2, [shadow()], [card_claim()], cards=broken))
         with pytest.raises(AllocationRefused, match="cannot be used: the card is gone"):
             allocator.allocate(RESOURCE, [A0])
 
     @pytest.mark.parametrize("stage", list(Stage))
     def test_what_is_drained_or_leaves_is_given_to_nobody(
-        self, allocator: Allocator, mind: Mind, stage: Stage
+        self, allocator: Allocator, state: AgentState, stage: Stage
     ) -> None:
         """Others count on it. Before that, whoever comes ends the drain."""
-        mind.memory[SHADOW] = replace(mind.memory[SHADOW], stage=stage)
+        state.carvings[SHADOW] = replace(state.carvings[SHADOW], stage=stage)
         if stage not in (Stage.DRAINED, Stage.LEAVING):
             assert allocator.allocate(RESOURCE, [A0]).mounts
             return
         with pytest.raises(AllocationRefused, match="is being given back"):
             allocator.allocate(RESOURCE, [A0])
-        assert not mind.allocating
+        assert not state.allocating

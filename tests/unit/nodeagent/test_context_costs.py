@@ -11,8 +11,8 @@ import pytest
 import simgpu
 from mizar_core.carve import CardLimit
 from mizar_nodeagent import context_probe
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container.context_costs import RETRY_S, ContextCosts
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.regions import limits_file
 from support.waiting import PATIENCE_S
 from unit.nodeagent.makers import CARD, GIB, card, card_claim, shadow, view
@@ -27,7 +27,7 @@ class Lab:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "contexts.json"
-        self.mind = Mind()
+        self.state = AgentState()
         self.cost, self.now = COST, 1000.0
         self.asked: list[str] = []
         self.measured = asyncio.Event()
@@ -35,11 +35,11 @@ class Lab:
 
     def see(self, **changes: str) -> None:
         facts = {one.uuid: replace(one, **changes) for one in (card(1), card(2))}
-        self.mind.think(view(1, [shadow()], [card_claim()], cards=facts))
+        self.state.replan(view(1, [shadow()], [card_claim()], cards=facts))
 
     def costs(self) -> ContextCosts:
         """As an agent has them that begins now."""
-        return ContextCosts(self.path, self.mind, self._measure, lambda: self.now)
+        return ContextCosts(self.path, self.state, self._measure, lambda: self.now)
 
     async def _measure(self, uuid: str) -> int:
         await asyncio.sleep(0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import housekeeping, shim_install
 from mizar_nodeagent.container.collect import GRACE_S
 from mizar_nodeagent.container.housekeeping import FRESH_S, Housekeeping
@@ -15,7 +16,6 @@ from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.claims import Claim
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from support.logs import logged
@@ -36,12 +36,12 @@ class Node:
         source.write_bytes(b"the shim")
         self.slots = Slots(folder / "slots", shim_install.install(source, folder))
         self.slots.load(0.0)
-        self.mind = Mind()
+        self.state = AgentState()
         self.record()
 
     def say(self, pods: Iterable[Pod] | None, claims: Iterable[Claim] = ()) -> None:
         """What API server and kubelet last told."""
-        self.mind.view = view(ASKED_AT, pods, claims)
+        self.state.view = view(ASKED_AT, pods, claims)
 
     def record(self, *slots: Slot, uid: str = "uid-share", ids: Iterable[str] = (D0,)) -> None:
         """What the kubelet has written down: it gave the slot's files to container `main`."""
@@ -61,7 +61,7 @@ class Node:
     async def tidy(self, late: float = 0.0, now: float = LATER) -> list[Slot]:
         """One round, so long after the kubelet was asked; the slots that are left."""
         clock = lambda: ASKED_AT + late  # noqa: E731
-        await Housekeeping(self.mind, self.slots, self.plugin_dir, clock, lambda: now).tidy()
+        await Housekeeping(self.state, self.slots, self.plugin_dir, clock, lambda: now).tidy()
         return self.slots.all()
 
 
@@ -202,5 +202,5 @@ async def test_a_round_that_fails_is_not_the_last(
     monkeypatch.setattr(Housekeeping, "tidy", tidy)
     monkeypatch.setattr(housekeeping.asyncio, "sleep", sleep)
     with pytest.raises(EOFError):
-        await Housekeeping(node.mind, node.slots, node.plugin_dir).run()
+        await Housekeeping(node.state, node.slots, node.plugin_dir).run()
     assert done == ["slept", "tidied"] * 3

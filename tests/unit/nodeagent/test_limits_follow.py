@@ -10,10 +10,10 @@ import pytest
 from mizar_core.carve import CardLimit
 from mizar_core.models import Isolation
 from mizar_core.names import ANNOTATION_CARVE
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.follow import Follower
 from mizar_nodeagent.container.slots import Owner, Slots
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED, MEMORY_MODES, LimitsCard
@@ -45,8 +45,8 @@ def given(held: Allocated) -> LimitsCard:
 
 def _seen(world: World) -> Pod:
     """The shadow pod as the agent last thought of it."""
-    assert world.app is not None and world.app.agent.mind.view.pods is not None
-    return world.app.agent.mind.view.pods[SHADOW]
+    assert world.app is not None and world.app.agent.state.view.pods is not None
+    return world.app.agent.state.view.pods[SHADOW]
 
 
 def events(world: World, reason: str) -> list[tuple[str, str]]:
@@ -134,8 +134,8 @@ async def test_an_older_memory_does_not_bring_old_limits_back(world: World) -> N
     path.write_bytes(before)
     seq = limits_file.read(limits_of(held)).seq
     await world.start_agent()
-    await until(lambda: world.app is not None and world.app.agent.mind.view.pods is not None)
-    await until(lambda: world.app.agent.mind.memory[SHADOW].carve.memory == 2 * GIB)
+    await until(lambda: world.app is not None and world.app.agent.state.view.pods is not None)
+    await until(lambda: world.app.agent.state.carvings[SHADOW].carve.memory == 2 * GIB)
     assert limits_file.read(limits_of(held)).seq == seq
 
 
@@ -187,7 +187,7 @@ async def test_another_shape_is_not_taken_on(world: World) -> None:
     world.api.put_pod(other)
     carve = other["metadata"]["annotations"][ANNOTATION_CARVE]
     await until(lambda: _seen(world).carve_json == carve)
-    assert world.app is not None and world.app.agent.mind.memory[SHADOW].carve.cards == 1
+    assert world.app is not None and world.app.agent.state.carvings[SHADOW].carve.cards == 1
     assert given(held).memory_limit == 8 * GIB and world.ready() == ("True", "Serving")
     # What it can follow it follows as before.
     world.api.put_pod(shadow_object(memory=GIB))
@@ -246,15 +246,15 @@ def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -
     who = limits_file.ContainerIdentity("team-a", "share", "uid-share", "main", slot.name)
     both = [CardLimit(uuid, GIB, 5000, "Hard", "Hard") for uuid in (CARD, far)]
     limits_file.write(slot.limits, who, both, {})
-    mind, told = Mind(), list[tuple[Any, ...]]()
+    state, told = AgentState(), list[tuple[Any, ...]]()
     follower = Follower(
-        mind, slots, lambda *_: None, lambda *words: told.append(words), lambda _: 0
+        state, slots, lambda *_: None, lambda *words: told.append(words), lambda _: 0
     )
     claims = [card_claim(), card_claim(other, far), share_claim(*ids)]
-    mind.think(view(1.0, [shadow(), shadow(other), share()], claims))
+    state.replan(view(1.0, [shadow(), shadow(other), share()], claims))
     follower.follow()
     assert not told
-    mind.think(view(2.0, [shadow(), shadow(other, ended=True), share()], claims))
+    state.replan(view(2.0, [shadow(), shadow(other, ended=True), share()], claims))
     for _ in range(2):
         follower.follow()
     modes = {one.uuid.decode(): one.compute_mode for one in limits_file.read(slot.limits).cards[:2]}
@@ -276,9 +276,9 @@ def test_who_gets_less_is_limited_before_who_gets_more(
         slots.assign(slot, Owner("team-a", name, f"uid-{name}", "main"))
         who = limits_file.ContainerIdentity("team-a", name, f"uid-{name}", "main", slot.name)
         limits_file.write(slot.limits, who, [CardLimit(CARD, memory, 10000, "Hard", "None")], {})
-    mind = Mind()
+    state = AgentState()
     pods = [shadow(), share("more"), share("less")]
-    mind.think(view(1.0, pods, [card_claim()]))
+    state.replan(view(1.0, pods, [card_claim()]))
     written: list[str] = []
     write = limits_file.write
 
@@ -287,7 +287,7 @@ def test_who_gets_less_is_limited_before_who_gets_more(
         write(path, who, *others)
 
     monkeypatch.setattr(limits_file, "write", noted)
-    Follower(mind, slots, lambda *told: None, lambda *told: None, lambda _: 0).follow()
+    Follower(state, slots, lambda *told: None, lambda *told: None, lambda _: 0).follow()
     assert written == ["less", "more"]
     for slot in slots.all():
         assert limits_file.read(slot.limits).cards[0].memory_limit == 8 * GIB

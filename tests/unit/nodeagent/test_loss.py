@@ -43,7 +43,7 @@ def given_away(world: World) -> None:
     world.kubelet.physical[SHADOW_POD.uid] = {}
     world.kubelet.add_pod(OTHER, main=[CARD])
     assert world.app is not None
-    world.app.asking.poke()
+    world.app.poller.poll_soon()
 
 
 WAYS = {
@@ -96,7 +96,7 @@ async def test_another_agent_leaves_them_stopped_and_does_not_tell_again(world: 
     await until(lambda: is_stopped(held) and events(world, "CardLost") != [])
     await world.stop_agent()
     await world.start_agent()
-    await until(lambda: world.app is not None and world.app.agent.mind.view.pods is not None)
+    await until(lambda: world.app is not None and world.app.agent.state.view.pods is not None)
     # Whatever was told before this has been written when this has.
     world.cards.tell(CARD, 79)
     await until(lambda: events(world, "DeviceUnhealthy"))
@@ -135,7 +135,7 @@ async def test_a_pod_that_has_ended_and_is_still_listed_takes_nothing(world: Wor
 
     def is_clear() -> bool:
         """The kubelet was asked for longer than it takes to be believed."""
-        world.app.asking.poke()  # type: ignore[union-attr]
+        world.app.poller.poll_soon()  # type: ignore[union-attr]
         return _asked_at(world) > asked + 2 * QUICK.taken
 
     await until(is_clear)
@@ -145,7 +145,7 @@ async def test_a_pod_that_has_ended_and_is_still_listed_takes_nothing(world: Wor
 
 def _asked_at(world: World) -> float:
     assert world.app is not None
-    return world.app.agent.mind.view.claims.asked_at
+    return world.app.agent.state.view.claims.asked_at
 
 
 async def test_the_status_says_who_has_the_card(world: World) -> None:

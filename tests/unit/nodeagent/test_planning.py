@@ -51,7 +51,7 @@ def report(found: Plan) -> Report:
 def served(at: float = 1.0) -> Plan:
     """A shadow pod that is served and ready."""
     seen = view(at, [shadow()], [card_claim()], BOTH, node={RESOURCE: Counts(2, 2)})
-    return plan(plan({}, seen).memory, seen)
+    return plan(plan({}, seen).carvings, seen)
 
 
 class TestAdoption:
@@ -124,13 +124,13 @@ class TestAdoption:
 
     def test_a_time_sliced_card_is_its_card(self) -> None:
         found = plan({}, view(1, [shadow()], [card_claim(SHADOW[1], f"{CARD}::3")]))
-        assert found.memory[SHADOW].cards[0].uuid == CARD
+        assert found.carvings[SHADOW].cards[0].uuid == CARD
 
     def test_a_card_still_in_use_is_not_carved_again(self) -> None:
         other = shadow("shadow-2-bbbbb")
-        memory = served().memory
+        carvings = served().carvings
         claims = [card_claim(other.name), share_claim(D0)]
-        found = plan(memory, view(9, [other, share()], claims, BOTH))
+        found = plan(carvings, view(9, [other, share()], claims, BOTH))
         assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
         assert listed(found) == {D0: False, D1: False}
 
@@ -138,9 +138,9 @@ class TestAdoption:
         """The old IDs stay on the list for a while, but are given to nobody."""
         other = shadow("shadow-2-bbbbb")
         claims = [card_claim(other.name)]
-        found = plan(served().memory, view(2, [other], claims, BOTH))
+        found = plan(served().carvings, view(2, [other], claims, BOTH))
         assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
-        found = plan(found.memory, view(3, [other], claims, BOTH))
+        found = plan(found.carvings, view(3, [other], claims, BOTH))
         assert listed(found) == {
             D0: False,
             D1: False,
@@ -152,26 +152,26 @@ class TestAdoption:
     def test_a_card_whose_shadow_pod_has_not_left_is_not_carved_again(self, stage: Stage) -> None:
         """Also when it is drained: its drain may be called off. The kubelet may name the card for
         two pods while one takes the other's place."""
-        carving = replace(served().memory[SHADOW], stage=stage, drain="t1")
+        carving = replace(served().carvings[SHADOW], stage=stage, drain="t1")
         first, other = shadow(drain="t1"), shadow("shadow-2-bbbbb")
         claims = [card_claim(), card_claim(other.name)]
         found = plan({SHADOW: carving}, view(9, [first, other], claims, NONE))
-        assert other.key not in found.memory
+        assert other.key not in found.carvings
         assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
 
     def test_nothing_is_carved_while_a_device_is_held_that_nobody_knows(self) -> None:
-        """The agent has lost its memory, and the device's shadow pod is gone: a new one may have
+        """The agent has lost its carvings, and the device's shadow pod is gone: a new one may have
         got its very card."""
         other = shadow("shadow-2-bbbbb")
         claims = [card_claim(other.name), share_claim(D0)]
         found = plan({}, view(1, [other, share()], claims))
         assert listed(found) == {D0: False}
         assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
-        found = plan(found.memory, view(2, [other], claims[:1]))
+        found = plan(found.carvings, view(2, [other], claims[:1]))
         assert said(found, "Ready", other.key) == ("False", "NotAdvertised")
 
     def test_held_devices_of_shadow_pods_that_are_there_are_known(self) -> None:
-        """After a restart without memory, in whatever order they are carved again."""
+        """After a restart without carvings, in whatever order they are carved again."""
         first, last = shadow("shadow-2-00000"), shadow("shadow-2-bbbbb")
         claims = [
             card_claim(first.name, card(3).uuid),
@@ -180,13 +180,13 @@ class TestAdoption:
             share_claim(D0),
         ]
         found = plan({}, view(1, [first, shadow(), last, share()], claims))
-        assert set(found.memory) == {first.key, SHADOW, last.key}
+        assert set(found.carvings) == {first.key, SHADOW, last.key}
 
 
 class TestHolders:
     def test_a_holder_is_reported_and_ends_idleness(self) -> None:
-        memory = served().memory
-        found = plan(memory, view(2, [shadow(), share()], [card_claim(), share_claim(D1)], BOTH))
+        carvings = served().carvings
+        found = plan(carvings, view(2, [shadow(), share()], [card_claim(), share_claim(D1)], BOTH))
         status = report(found)
         assert status.idle_since is None
         assert status.devices[0].holder is None
@@ -197,27 +197,27 @@ class TestHolders:
 
     def test_a_deleted_pod_holds_nothing_at_once(self) -> None:
         """Also before the kubelet has been asked again."""
-        memory = served().memory
+        carvings = served().carvings
         claims = [card_claim(), share_claim(D1)]
         seen = view(2, [shadow()], claims, BOTH, gone_at={("team-a", "share"): 2.5})
-        assert said(plan(memory, seen), "PodInUsing") == ("False", "Idle")
+        assert said(plan(carvings, seen), "PodInUsing") == ("False", "Idle")
 
     def test_an_ended_pod_holds_nothing(self) -> None:
         claims = [card_claim(), share_claim(D1)]
         seen = view(2, [shadow(), share(ended=True)], claims, BOTH)
-        assert said(plan(served().memory, seen), "PodInUsing") == ("False", "Idle")
+        assert said(plan(served().carvings, seen), "PodInUsing") == ("False", "Idle")
 
     def test_idleness_keeps_its_beginning(self) -> None:
         first = served(1)
         later = view(50, [shadow()], [card_claim()], BOTH)
         later = replace(later, time=later.time.replace(hour=5))
-        assert report(plan(first.memory, later)).idle_since == report(first).idle_since
+        assert report(plan(first.carvings, later)).idle_since == report(first).idle_since
 
     def test_a_device_being_allocated_is_in_use(self) -> None:
         found = served()
-        allocating = frozenset([found.memory[SHADOW].ids[0]])
+        allocating = frozenset([found.carvings[SHADOW].ids[0]])
         seen = view(2, [shadow()], [card_claim()], BOTH, allocating=allocating)
-        assert said(plan(found.memory, seen), "PodInUsing") == ("True", "Allocating")
+        assert said(plan(found.carvings, seen), "PodInUsing") == ("True", "Allocating")
 
     def test_a_held_device_of_an_unknown_shadow_is_listed_unhealthy(self) -> None:
         """After a restart without a checkpoint the kubelet may hold what nobody remembers."""
@@ -227,9 +227,9 @@ class TestHolders:
 
 class TestHealth:
     def test_a_broken_card_makes_its_devices_unhealthy(self) -> None:
-        memory = served().memory
+        carvings = served().carvings
         broken = {CARD: card(1, "the card reported XID 79")}
-        found = plan(memory, view(2, [shadow()], [card_claim()], BOTH, cards=broken))
+        found = plan(carvings, view(2, [shadow()], [card_claim()], BOTH, cards=broken))
         assert listed(found) == {D0: False, D1: False}
         assert said(found, "Healthy") == ("False", "CardFailed")
         assert said(found, "Ready") == ("False", "Unhealthy")
@@ -253,7 +253,7 @@ class Drain:
     """A shadow pod that is being drained, step by step."""
 
     def __init__(self) -> None:
-        self.memory: dict[Key, Carving] = dict(served(0).memory)
+        self.carvings: dict[Key, Carving] = dict(served(0).carvings)
         self.last = served(0)
 
     def at(
@@ -274,9 +274,9 @@ class Drain:
         seen = view(now, [*pods, *given.pop("more", [])], claims, kubelet or BOTH, **given)  # type: ignore[misc]
         if asked_at is not None:
             seen = replace(seen, claims=replace(seen.claims, asked_at=asked_at))
-        self.last = plan(self.memory, seen)
-        self.memory = self.last.memory
-        return self.memory[SHADOW].stage
+        self.last = plan(self.carvings, seen)
+        self.carvings = self.last.carvings
+        return self.carvings[SHADOW].stage
 
 
 class TestDrain:
@@ -321,7 +321,7 @@ class TestDrain:
         drain = Drain()
         drain.at(1.0)
         drain.at(2.1)
-        ids = frozenset(drain.memory[SHADOW].ids[:1])
+        ids = frozenset(drain.carvings[SHADOW].ids[:1])
         assert drain.at(2.5, kubelet=NONE, allocating=ids) is Stage.IN_USE
 
     def test_waits_for_bound_pods_that_have_no_device_yet(self) -> None:
@@ -356,7 +356,7 @@ class TestDrain:
         drain.at(2.1)
         stale = {"kubelet": NONE, "kubelet_at": 2.0}
         assert drain.at(4.0, **stale) is Stage.BLOCKED  # type: ignore[arg-type]
-        assert drain.memory[SHADOW].quiet_since is None
+        assert drain.carvings[SHADOW].quiet_since is None
 
     def test_a_kubelet_that_is_away_proves_nothing(self) -> None:
         drain = Drain()
@@ -364,7 +364,7 @@ class TestDrain:
         drain.at(2.1)
         seen = view(9, [shadow(drain="t1")], [card_claim()], kubelet_at=9.0)
         seen = replace(seen, kubelet=None)
-        assert plan(drain.memory, seen).memory[SHADOW].stage is Stage.BLOCKED
+        assert plan(drain.carvings, seen).carvings[SHADOW].stage is Stage.BLOCKED
 
     @pytest.mark.parametrize("until", [1.0, 2.1, 9.0])
     def test_called_off_it_is_served_again(self, until: float) -> None:
@@ -377,9 +377,9 @@ class TestDrain:
         assert said(drain.last, "Draining") == ("False", "NotAsked")
 
     def test_found_in_a_drain_it_is_never_offered(self) -> None:
-        """An agent without memory doesn't know what its predecessor has promised."""
+        """An agent without carvings doesn't know what its predecessor has promised."""
         found = plan({}, view(1, [shadow(drain="t1")], [card_claim()]))
-        assert found.memory[SHADOW].stage is Stage.BLOCKED
+        assert found.carvings[SHADOW].stage is Stage.BLOCKED
         assert listed(found) == {D0: False, D1: False}
 
     def test_the_stage_survives_a_restart(self) -> None:
@@ -388,15 +388,15 @@ class TestDrain:
         drain.at(2.1)
         drain.at(2.2, kubelet=NONE)
         drain.at(4.0, kubelet=NONE)
-        saved = drain.memory[SHADOW].to_dict()
+        saved = drain.carvings[SHADOW].to_dict()
         loaded = Carving.from_dict(saved, now=0.0)
         found = plan({SHADOW: loaded}, view(0.1, [shadow(drain="t1")]))
-        assert found.memory[SHADOW].stage is Stage.DRAINED
+        assert found.carvings[SHADOW].stage is Stage.DRAINED
         assert listed(found) == {D0: False, D1: False}
 
 
 def test_what_is_remembered_comes_back_from_the_checkpoint() -> None:
-    (first,) = served().memory.values()
+    (first,) = served().carvings.values()
     held = replace(first.cards[0], numa=(0, 1))
     known = replace(
         first,
@@ -427,10 +427,10 @@ class TestTaken:
 
     def taken(self, *answers: tuple[float, Claim]) -> str:
         """By whom, in the end, after these answers of the kubelet."""
-        memory = served().memory
+        carvings = served().carvings
         for at, claim in answers:
-            memory = plan(memory, view(at, [shadow()], [claim], BOTH)).memory
-        return memory[SHADOW].taken_by
+            carvings = plan(carvings, view(at, [shadow()], [claim], BOTH)).carvings
+        return carvings[SHADOW].taken_by
 
     def test_is_taken_when_it_says_so_for_a_while(self) -> None:
         assert self.taken((2.0, self.OTHERS), (2.9, self.OTHERS)) == ""
@@ -448,79 +448,79 @@ class TestTaken:
 class TestLeaving:
     """Invariant 4: an ID turns unhealthy before it leaves the list."""
 
-    def gone(self, now: float, memory: dict[Key, Carving], **changes: object) -> Plan:
-        return plan(memory, view(now, **{"pods": [], "kubelet": NONE, **changes}))  # type: ignore[arg-type]
+    def gone(self, now: float, carvings: dict[Key, Carving], **changes: object) -> Plan:
+        return plan(carvings, view(now, **{"pods": [], "kubelet": NONE, **changes}))  # type: ignore[arg-type]
 
     def test_ids_stay_unhealthy_for_a_safe_while(self) -> None:
-        found = self.gone(1, served(0).memory)
+        found = self.gone(1, served(0).carvings)
         assert listed(found) == {D0: False, D1: False}
-        assert found.memory[SHADOW].stage is Stage.LEAVING
+        assert found.carvings[SHADOW].stage is Stage.LEAVING
         assert found.reports == ()
-        found = self.gone(2, found.memory)
-        found = self.gone(11.9, found.memory)
+        found = self.gone(2, found.carvings)
+        found = self.gone(11.9, found.carvings)
         assert listed(found) == {D0: False, D1: False}
-        found = self.gone(12.1, found.memory)
-        assert found.lists == {} and found.memory == {}
+        found = self.gone(12.1, found.carvings)
+        assert found.lists == {} and found.carvings == {}
 
     def test_a_lost_shadow_pod_hears_of_its_holders_until_there_are_none(self) -> None:
         """Else its ShadowPod would wait for them for ever, and its namespace with it."""
-        memory = served(0).memory
+        carvings = served(0).carvings
         for now in (1, 2, 20):
-            found = self.gone(now, memory, pods=[share()], claims=[share_claim(D0)])
-            memory = found.memory
+            found = self.gone(now, carvings, pods=[share()], claims=[share_claim(D0)])
+            carvings = found.carvings
         assert said(found, "PodInUsing") == ("True", "Held")
-        found = self.gone(21, memory)
+        found = self.gone(21, carvings)
         assert said(found, "PodInUsing") == ("False", "Idle")
         assert said(found, "Ready") == ("False", "Leaving")
         assert {one.holder for one in report(found).devices} == {None}
 
     def test_nothing_is_said_of_holders_that_nobody_was_asked_about(self) -> None:
-        left = self.gone(1, served(0).memory).memory
+        left = self.gone(1, served(0).carvings).carvings
         again = {SHADOW: Carving.from_dict(left[SHADOW].to_dict(), now=5.0)}
         assert plan(again, replace(view(5.1, []), claims=Claims())).reports == ()
 
     def test_held_ids_stay_however_long(self) -> None:
-        memory = served(0).memory
+        carvings = served(0).carvings
         for now in (1, 2, 20, 200):
-            found = self.gone(now, memory, pods=[share()], claims=[share_claim(D0)])
-            memory = found.memory
+            found = self.gone(now, carvings, pods=[share()], claims=[share_claim(D0)])
+            carvings = found.carvings
             assert listed(found) == {D0: False, D1: False}
         for now in (201, 210):
-            memory = self.gone(now, memory).memory
-            assert memory
-        assert self.gone(212, memory).memory == {}
+            carvings = self.gone(now, carvings).carvings
+            assert carvings
+        assert self.gone(212, carvings).carvings == {}
 
     def test_ids_that_the_kubelet_takes_for_healthy_stay(self) -> None:
-        memory = served(0).memory
+        carvings = served(0).carvings
         for now in (1, 2, 20):
-            memory = self.gone(now, memory, kubelet=BOTH).memory
-            assert memory[SHADOW].quiet_since is None
+            carvings = self.gone(now, carvings, kubelet=BOTH).carvings
+            assert carvings[SHADOW].quiet_since is None
 
     def test_nothing_is_forgotten_while_the_api_server_is_silent(self) -> None:
-        memory = served(0).memory
-        found = plan(memory, view(100, None, kubelet=NONE))
+        carvings = served(0).carvings
+        found = plan(carvings, view(100, None, kubelet=NONE))
         assert listed(found) == {D0: True, D1: True}
 
     def test_a_pod_that_is_being_deleted_offers_nothing(self) -> None:
-        found = plan(served(0).memory, view(1, [shadow(going=True)], [card_claim()], BOTH))
+        found = plan(served(0).carvings, view(1, [shadow(going=True)], [card_claim()], BOTH))
         assert listed(found) == {D0: False, D1: False}
         assert said(found, "Ready") == ("False", "Leaving")
         assert found.counts == {RESOURCE: Counts(2, 0)}
 
     def test_a_new_pod_of_the_same_name_waits_for_the_old_ones_devices(self) -> None:
         new = shadow(uid="uid-new")
-        memory = served(0).memory
+        carvings = served(0).carvings
         pods, claims = [new, share()], [card_claim(), share_claim(D0)]
-        found = plan(memory, view(1, pods, claims, NONE, seen_at={"uid-new": 0.5}))
+        found = plan(carvings, view(1, pods, claims, NONE, seen_at={"uid-new": 0.5}))
         assert listed(found) == {D0: False, D1: False}
         assert said(found, "Ready") == ("False", "DevicesInUse")
 
     def test_a_new_pod_of_the_same_name_takes_over_ids_that_nobody_uses(self) -> None:
         new = shadow(uid="uid-new")
-        gone = self.gone(1, served(0).memory)
-        found = plan(gone.memory, view(2, [new], [card_claim()], NONE, seen_at={"uid-new": 1.5}))
+        gone = self.gone(1, served(0).carvings)
+        found = plan(gone.carvings, view(2, [new], [card_claim()], NONE, seen_at={"uid-new": 1.5}))
         assert listed(found) == {D0: True, D1: True}
-        assert found.memory[SHADOW].pod_uid == "uid-new"
+        assert found.carvings[SHADOW].pod_uid == "uid-new"
 
     def test_the_node_shows_nothing_of_what_is_gone(self) -> None:
         found = plan({}, view(1, [], node={RESOURCE: Counts(2, 0)}))

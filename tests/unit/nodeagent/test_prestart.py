@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.context_costs import ContextCosts
 from mizar_nodeagent.container.prestart import Gatekeeper
@@ -13,7 +14,6 @@ from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionDamaged, StartRefused
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claim, Claims
-from mizar_nodeagent.mind import Mind
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import limits_file, usage_snapshot
 from unit.nodeagent.makers import (
@@ -46,13 +46,13 @@ class Node:
         self.recorded: tuple[Entry, ...] = ()
         self.records: Callable[[], tuple[Entry, ...]] = lambda: self.recorded
         self.told: list[str] = []
-        self.complaints: list[str] = []
+        self.warnings: list[str] = []
 
     async def start(self, *claims: Claim, pod: Pod | None = None) -> None:
         """The first of the claims is that of the container that starts."""
-        mind = Mind()
+        state = AgentState()
         cards = [card_claim(), card_claim(WIDE.name, card(2).uuid)]
-        mind.think(view(1.0, [shadow(), WIDE, pod or share()], cards))
+        state.replan(view(1.0, [shadow(), WIDE, pod or share()], cards))
 
         async def ask() -> Claims:
             return Claims(claims, 2.0)
@@ -61,13 +61,13 @@ class Node:
             return 0
 
         gatekeeper = Gatekeeper(
-            mind,
+            state,
             self.slots,
             ask,
             lambda: self.records(),
             lambda owner, reason, note: self.told.append(reason),
-            lambda owner, reason, note: self.complaints.append(reason),
-            ContextCosts(self.folder / "contexts", mind, measure),
+            lambda owner, reason, note: self.warnings.append(reason),
+            ContextCosts(self.folder / "contexts", state, measure),
         )
         await gatekeeper.prestart(claims[0].resource, sorted(claims[0].ids))
 
@@ -123,7 +123,7 @@ async def test_a_container_has_devices_of_one_profile(node: Node, starts: int) -
     first, second = both[starts], both[1 - starts]
     with pytest.raises(StartRefused, match="a container can have devices of one profile only"):
         await node.start(first, second)
-    assert node.complaints == ["IsolationNotEnforced"]
+    assert node.warnings == ["IsolationNotEnforced"]
     assert [written(slot) for slot in slots] == [None, None]
 
 

@@ -149,13 +149,13 @@ def test_the_kubelets_record_may_be_missing_or_damaged(tmp_path: Path) -> None:
 
 class TestCheckpoint:
     def test_is_read_as_written(self, tmp_path: Path) -> None:
-        memory = plan({}, view(1, [shadow()], [card_claim()])).memory
+        carvings = plan({}, view(1, [shadow()], [card_claim()])).carvings
         path = tmp_path / "checkpoint.json"
-        path.write_bytes(checkpoint.to_bytes(memory))
+        path.write_bytes(checkpoint.to_bytes(carvings))
         loaded = checkpoint.load(path, 7.0)
-        assert loaded[SHADOW].cards == memory[SHADOW].cards
+        assert loaded[SHADOW].cards == carvings[SHADOW].cards
         assert loaded[SHADOW].since == 7.0
-        assert checkpoint.to_bytes(loaded) == checkpoint.to_bytes(memory)
+        assert checkpoint.to_bytes(loaded) == checkpoint.to_bytes(carvings)
 
     @pytest.mark.parametrize("damage", ["{", "{}", '{"version": 9}', '{"version": 1}'])
     def test_a_damaged_one_is_set_aside(self, tmp_path: Path, damage: str) -> None:
@@ -165,9 +165,9 @@ class TestCheckpoint:
         assert path.with_suffix(".damaged").exists() and not path.exists()
 
     def test_a_changed_byte_is_noticed(self, tmp_path: Path) -> None:
-        memory = plan({}, view(1, [shadow()], [card_claim()])).memory
+        carvings = plan({}, view(1, [shadow()], [card_claim()])).carvings
         path = tmp_path / "checkpoint.json"
-        path.write_bytes(checkpoint.to_bytes(memory).replace(b"Serving", b"Drained"))
+        path.write_bytes(checkpoint.to_bytes(carvings).replace(b"Serving", b"Drained"))
         assert checkpoint.load(path, 0.0) == {}
 
 

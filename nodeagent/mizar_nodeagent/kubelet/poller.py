@@ -1,4 +1,4 @@
-"""When to ask the kubelet: at once after an event, often while something waits, else seldom."""
+"""Polls the kubelet: at once after an event, often while something waits, else seldom."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from mizar_nodeagent.planning.plan import Plan
 
 log = get_logger(__name__)
 
-PEACE_S = 3.0
-FAILED_S = 0.5
+IDLE_INTERVAL_S = 3.0
+"""Between two polls while nothing waits for the kubelet."""
+RETRY_S = 0.5
+"""Between two polls while the kubelet does not answer."""
 
 
 @dataclass(frozen=True)
-class Pace:
-    """Seconds between questions, by how long something has been waited for."""
+class Intervals:
+    """Seconds between polls, by how long the agent has waited for something."""
 
     quick: float = 0.03
     quick_until: float = 5.0
@@ -30,72 +32,72 @@ class Pace:
     slow_until: float = 60.0
 
     def after(self, waited: float) -> float:
-        """The pause before the next question."""
+        """Seconds until the next poll. `waited`: seconds."""
         if waited < self.quick_until:
             return self.quick
-        return self.slow if waited < self.slow_until else PEACE_S
+        return self.slow if waited < self.slow_until else IDLE_INTERVAL_S
 
 
-class Asking:
-    """Keeps `claims` and `kubelet` (healthy devices per resource) fresh; `heard` follows each
-    answer. Times are monotonic seconds."""
+class KubeletPoller:
+    """Keeps `claims` and `kubelet` (healthy devices per resource; None while the kubelet does not
+    answer) current. Calls `polled` after each attempt. Times are monotonic seconds."""
 
     def __init__(
         self,
         podresources: PodResources,
-        heard: Callable[[], None],
+        polled: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.claims = Claims()
         self.kubelet: dict[str, frozenset[str]] | None = None
         self.kubelet_at = float("-inf")
         self._podresources = podresources
-        self._heard = heard
+        self._polled = polled
         self._clock = clock
-        self._pace = Pace()
+        self._intervals = Intervals()
         self._wake = asyncio.Event()
         self._waiting_for: object = None
         self._waiting_since: float | None = None
         self._failed = False
         self._tried_at = clock()
 
-    def poke(self) -> None:
-        """Something happened that the kubelet will have an answer to: ask now."""
+    def poll_soon(self) -> None:
+        """Poll now: something happened that the kubelet will tell more about."""
         self._wake.set()
 
-    def after(self, plan: Plan) -> None:
-        """What a plan waits for decides how soon to ask again."""
+    def adapt_to(self, plan: Plan) -> None:
+        """Poll as often as what the plan waits for needs."""
         waits = (plan.cardless, plan.restless and plan.lists, _stages(plan))
         if not plan.cardless and not plan.restless:
             self._waiting_for, self._waiting_since = None, None
         elif waits != self._waiting_for:
             self._waiting_for, self._waiting_since = waits, self._clock()
-            self.poke()
+            self.poll_soon()
 
-    async def ask(self) -> Claims:
-        """The claims as they are now, for somebody who cannot wait. Raises KubeletAway."""
+    async def poll_claims(self) -> Claims:
+        """The claims as they are now, for a caller that cannot wait. Raises KubeletAway."""
         claims = await self._podresources.list(urgent=True)
         self._take(claims)
         return claims
 
     @property
     def age(self) -> float:
-        """Seconds since the question that was answered last."""
+        """Seconds since the last poll that was answered was sent."""
         return self._clock() - self.claims.asked_at
 
     @property
-    def tried_ago(self) -> float:
-        """Seconds since the last question, answered or not."""
+    def since_attempt(self) -> float:
+        """Seconds since the last poll, answered or not."""
         return self._clock() - self._tried_at
 
     async def run(self) -> None:
-        """Ask for ever."""
+        """Poll for ever."""
         while True:
             self._wake.clear()
-            await self._round()
+            await self._poll()
             await woken(self._wake, within=self._delay())
 
-    async def _round(self) -> None:
+    async def _poll(self) -> None:
         began = self._tried_at = self._clock()
         try:
             claims, healthy = await asyncio.gather(
@@ -106,25 +108,25 @@ class Asking:
                 "the kubelet does not tell who holds what", error=error
             )
             self._failed, self.kubelet = True, None
-            self._heard()
+            self._polled()
             return
         self._failed = False
         self.kubelet, self.kubelet_at = healthy, began
         self._take(claims)
 
     def _take(self, claims: Claims) -> None:
-        # An answer that was overtaken by a younger one tells nothing new.
+        # A later poll may have been answered first.
         if claims.asked_at > self.claims.asked_at:
             self.claims = claims
-        self._heard()
+        self._polled()
 
     def _delay(self) -> float:
         if self._failed:
-            return FAILED_S
+            return RETRY_S
         if self._waiting_since is None:
-            return PEACE_S
-        return self._pace.after(self._clock() - self._waiting_since)
+            return IDLE_INTERVAL_S
+        return self._intervals.after(self._clock() - self._waiting_since)
 
 
 def _stages(plan: Plan) -> frozenset[tuple[object, str]]:
-    return frozenset((key, carving.stage.value) for key, carving in plan.memory.items())
+    return frozenset((key, carving.stage.value) for key, carving in plan.carvings.items())

@@ -14,8 +14,8 @@ from mizar_nodeagent.pods import Key, Pod
 
 
 @dataclass(frozen=True)
-class News:
-    """An event on a ShadowPod, or on a pod that holds devices of it."""
+class ShadowEvent:
+    """An event on a ShadowPod, or on a pod that holds devices of it. `kind`: of the object."""
 
     about: Key
     uid: str
@@ -25,8 +25,11 @@ class News:
     kind: Kind = SHADOW_POD
 
 
-def news(before: Plan | None, after: Plan, pods: Mapping[Key, Pod]) -> Iterable[News]:
-    """What people should hear of. After a start nothing is news: it was told before."""
+def shadow_events(
+    before: Plan | None, after: Plan, pods: Mapping[Key, Pod]
+) -> Iterable[ShadowEvent]:
+    """The events to emit after the plan `after`. None after a start of the agent: the agent before
+    has emitted them."""
     if before is None:
         return
     old = {report.key: report for report in before.reports}
@@ -35,16 +38,20 @@ def news(before: Plan | None, after: Plan, pods: Mapping[Key, Pod]) -> Iterable[
     yield from _lost(before, after)
 
 
-def _of_report(old: Report | None, report: Report, pods: Mapping[Key, Pod]) -> Iterable[News]:
-    """A card that fails. That a shadow pod is ready, the operator tells. Who uses the card is told
-    and runs on, as with the kubelet and the NVIDIA plugin."""
+def _of_report(
+    old: Report | None, report: Report, pods: Mapping[Key, Pod]
+) -> Iterable[ShadowEvent]:
+    """Events about a card that fails. Pods that use the card run on, as with the kubelet and the
+    NVIDIA plugin. (The operator emits that a shadow pod is ready.)"""
     said, was = _healthy(report), _healthy(old)
     if said is None or said.status != "False" or (was is not None and was.status == "False"):
         return
-    yield News(report.key, report.uid, EventReason.DEVICE_UNHEALTHY, said.message, warning=True)
+    yield ShadowEvent(
+        report.key, report.uid, EventReason.DEVICE_UNHEALTHY, said.message, warning=True
+    )
     for key in sorted(set(_on_bad_cards(report))):
         if pod := pods.get(key):
-            yield News(key, pod.uid, EventReason.DEVICE_UNHEALTHY, said.message, True, POD)
+            yield ShadowEvent(key, pod.uid, EventReason.DEVICE_UNHEALTHY, said.message, True, POD)
 
 
 def _on_bad_cards(report: Report) -> Iterable[Key]:
@@ -59,14 +66,14 @@ def _healthy(report: Report | None) -> Said | None:
     return next((one for one in conditions if one.type == ConditionType.HEALTHY), None)
 
 
-def _lost(before: Plan, after: Plan) -> Iterable[News]:
-    for key, carving in after.memory.items():
-        earlier = before.memory.get(key)
+def _lost(before: Plan, after: Plan) -> Iterable[ShadowEvent]:
+    for key, carving in after.carvings.items():
+        earlier = before.carvings.get(key)
         left = carving.stage is Stage.LEAVING and (
             earlier is not None and earlier.stage is not Stage.LEAVING
         )
         if left and carving.idle_since is None:
-            yield News(
+            yield ShadowEvent(
                 key,
                 carving.owner_uid,
                 EventReason.SHADOW_LOST,

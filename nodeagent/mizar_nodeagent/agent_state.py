@@ -1,4 +1,4 @@
-"""What the agent knows at this moment, shared by its loops; all of it belongs to one event loop."""
+"""What the agent knows at this moment, shared by its loops. All of it belongs to one event loop."""
 
 from __future__ import annotations
 
@@ -8,38 +8,40 @@ from dataclasses import replace
 from mizar_core.device_ids import DeviceID
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving
-from mizar_nodeagent.planning.plan import Memory, Plan, plan
+from mizar_nodeagent.planning.plan import Carvings, Plan, plan
 from mizar_nodeagent.planning.view import View
 from mizar_nodeagent.pods import Key
 
-# The kubelet records an allocation right after the answer; by then it has, or never will.
 ALLOCATING_FOR_S = 5.0
+"""The kubelet records an allocation right after Allocate was answered: after so many seconds it has
+or never will."""
 
 
-class Mind:
-    """Memory, the last view and the last plan, and the allocations that are on their way."""
+class AgentState:
+    """Carvings, the last view and the last plan, and the allocations that are on their way."""
 
-    def __init__(self, memory: Memory | None = None) -> None:
-        self.memory: dict[Key, Carving] = dict(memory or {})
+    def __init__(self, carvings: Carvings | None = None) -> None:
+        self.carvings: dict[Key, Carving] = dict(carvings or {})
         self.view = View(now=0.0)
         self.last: Plan | None = None
         self._allocating: dict[DeviceID, float] = {}
 
-    def think(self, view: View) -> Plan:
-        """Plan with this view, and remember."""
+    def replan(self, view: View) -> Plan:
+        """Plan with this view, and keep its result."""
         self._settle_allocations(view.claims)
         self.view = replace(view, allocating=frozenset(self._allocating))
-        self.last = plan(self.memory, self.view)
-        self.memory = self.last.memory
+        self.last = plan(self.carvings, self.view)
+        self.carvings = self.last.carvings
         return self.last
 
     def carving_of(self, device: DeviceID) -> Carving | None:
-        """The carving that has the device, if there is one."""
-        carving = self.memory.get((device.namespace, device.shadow))
+        """The carving that the device is part of; None if it is not known."""
+        carving = self.carvings.get((device.namespace, device.shadow))
         return carving if carving and device.index < carving.carve.devices else None
 
     def begin_allocation(self, ids: Iterable[DeviceID], now: float) -> None:
-        """A container is being given these devices; soon the kubelet will say which."""
+        """Allocate answers with these devices: no claim names their container yet. `now`: monotonic
+        seconds."""
         self._allocating.update(dict.fromkeys(ids, now))
 
     @property
