@@ -20,20 +20,20 @@ from mizar_nodeagent.checkpoint import CheckpointFile
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.kubelet.poller import KubeletPoller
-from mizar_nodeagent.node_status import NodeStatus
+from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.plan import Plan
-from mizar_nodeagent.planning.view import Patience, View
+from mizar_nodeagent.planning.view import GracePeriods, View
 from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_events import shadow_events
-from mizar_nodeagent.shadow_status import ShadowStatuses
+from mizar_nodeagent.shadow_status import ShadowStatusWriter
 
 log = get_logger(__name__)
 
 READ_CARDS_S = 2.0
 REPLAN_S = 5.0
 """Longest time between two plans: it bounds the effect of a missed wake-up."""
-DEFAULT_PATIENCE = Patience()
+DEFAULT_GRACE = GracePeriods()
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Outputs:
     """What a plan is applied through. `update_limits`: writes the limits of running containers."""
 
     plugins: Plugins
-    node: NodeStatus
-    statuses: ShadowStatuses
+    node: NodeStatusWriter
+    statuses: ShadowStatusWriter
     events: EventRecorder
     update_limits: Callable[[], None]
 
@@ -57,7 +57,7 @@ class Agent:
         checkpoint: CheckpointFile,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        patience: Patience = DEFAULT_PATIENCE,
+        grace: GracePeriods = DEFAULT_GRACE,
     ) -> None:
         self.state = state
         self.inventory = CardInventory()
@@ -65,7 +65,7 @@ class Agent:
         self._checkpoint = checkpoint
         self._clock = clock
         self._now = now
-        self._patience = patience
+        self._grace = grace
         self._seen_at: dict[str, float] = {}
         self._gone_at: dict[Key, float] = {}
         self._wake = asyncio.Event()
@@ -150,15 +150,15 @@ class Agent:
             kubelet_at=poller.kubelet_at,
             node=node.written,
             node_at=node.written_at,
-            patience=self._patience,
+            grace=self._grace,
         )
 
     def _apply(self, before: Plan | None, plan: Plan) -> None:
         outputs = self._outputs
         outputs.plugins.apply(plan.lists)
         self._rewrite_new_resources(before, plan)
-        outputs.node.want(plan.counts, plan.insist)
-        outputs.statuses.want(plan.reports)
+        outputs.node.set_desired(plan.counts, plan.rewrite)
+        outputs.statuses.set_desired(plan.reports)
         self._poller.adapt_to(plan)
         for event in shadow_events(before, plan, self.state.view.pods or {}):
             about = Regarding(event.kind, event.about[1], event.about[0], event.uid)

@@ -17,34 +17,34 @@ from mizar_kube.client import KubeClient
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
 from mizar_nodeagent import checkpoint, pods
-from mizar_nodeagent.agent import DEFAULT_PATIENCE, Agent, Outputs
+from mizar_nodeagent.agent import DEFAULT_GRACE, Agent, Outputs
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
-from mizar_nodeagent.clearing import Clearing
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.allocate import Allocator
-from mizar_nodeagent.container.context_costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.container.follow import Follower
 from mizar_nodeagent.container.housekeeping import Housekeeping
 from mizar_nodeagent.container.prestart import Gatekeeper
 from mizar_nodeagent.container.slots import Slot, Slots
+from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.metrics import Figures, Latencies
-from mizar_nodeagent.node_status import NodeStatus
-from mizar_nodeagent.planning.view import Patience
+from mizar_nodeagent.node_status import NodeStatusWriter
+from mizar_nodeagent.planning.view import GracePeriods
 from mizar_nodeagent.plugin.answers import Answers
 from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.plugin.resource import ResourcePlugin
 from mizar_nodeagent.plugin.server import remove_old_sockets
 from mizar_nodeagent.pods import Pod
-from mizar_nodeagent.shadow_status import ShadowStatuses
-from mizar_nodeagent.sweep import Sweep
+from mizar_nodeagent.shadow_status import ShadowStatusWriter
+from mizar_nodeagent.shutdown_cleanup import ShutdownCleanup
+from mizar_nodeagent.stale_resources import StaleResources
 from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
 
 STATUS_WRITERS = 4
@@ -113,8 +113,8 @@ class App:
 
 
 @asynccontextmanager
-async def assembled(
-    config: Config, client: KubeClient, cards: CardSource, patience: Patience = DEFAULT_PATIENCE
+async def assemble(
+    config: Config, client: KubeClient, cards: CardSource, grace: GracePeriods = DEFAULT_GRACE
 ) -> AsyncIterator[App]:
     """Put the parts together, with the state that an earlier run left. Raises ConfigRefused,
     OSError."""
@@ -128,7 +128,7 @@ async def assembled(
     kept = CheckpointFile(path)
     registry = probes.registry("nodeagent")
 
-    agent = Agent(state, cards, kept, patience=patience)
+    agent = Agent(state, cards, kept, grace=grace)
     podresources = PodResources(config.podresources_socket)
     poller = KubeletPoller(podresources, agent.wake)
     kubelet = KubeletSocket(config.plugin_dir)
@@ -150,8 +150,8 @@ async def assembled(
         return ResourcePlugin(resource, config.plugin_dir, kubelet, answers, latencies)
 
     plugins = Plugins(make_plugin)
-    node = NodeStatus(client, config.node_name, agent.wake)
-    statuses = ShadowStatuses(client, config.node_name)
+    node = NodeStatusWriter(client, config.node_name, agent.wake)
+    statuses = ShadowStatusWriter(client, config.node_name)
     events = EventRecorder(client, FIELD_MANAGER_NODEAGENT, config.identity)
     informer = pods.informer(client, config.node_name)
     loop = asyncio.get_running_loop()
@@ -163,9 +163,9 @@ async def assembled(
     time_slicer = TimeSlicer(
         lambda: [_container(slot) for slot in slots.all()], new_code=audit_soon
     )
-    sweep = Sweep(client, config.node_name, plugins.connected)
+    stale_resources = StaleResources(client, config.node_name, plugins.connected)
     housekeeping = Housekeeping(state, slots, config.plugin_dir)
-    clearing = Clearing(config.state_dir, state, slots, informer, poller, config.plugin_dir)
+    cleanup = ShutdownCleanup(config.state_dir, state, slots, informer, poller, config.plugin_dir)
     auditor = Auditor(state, slots, cards, time_slicer.set_unaccounted, agent.warn)
     registry.register(Figures(config.node_name, state, slots, plugins.connected, auditor))
     follower = Follower(state, slots, agent.notify, agent.warn, contexts.of)
@@ -173,10 +173,10 @@ async def assembled(
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(podresources.close)
-        stack.push_async_callback(clearing.clear)
+        stack.push_async_callback(cleanup.run)
         stack.push_async_callback(kept.write)
         stack.push_async_callback(plugins.close)
-        stack.push_async_callback(node.farewell, patience.farewell)
+        stack.push_async_callback(node.withdraw, grace.withdraw)
         yield App(
             config=config,
             agent=agent,
@@ -197,7 +197,7 @@ async def assembled(
                 *[statuses.run] * STATUS_WRITERS,
                 events.run,
                 housekeeping.run,
-                sweep.run,
+                stale_resources.run,
                 time_slicer.serve,
                 auditor.run,
                 contexts.run,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-# Faults of a program, not of the card (NVIDIA's XID catalogue): wrong memory access and the like.
-HARMLESS_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+"""Faults of a program, not of the card, by NVIDIA's XID catalogue: illegal memory access etc."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class CardFacts:
 
 
 class CardSource(Protocol):
-    """Where cards are read: NVML, or a test's own."""
+    """Where cards are read: NVML, or what a test puts in its place."""
 
     async def read(self) -> Mapping[str, CardFacts]:
         """The cards that answer now, by UUID. Raises CardsUnknown."""
@@ -35,12 +35,12 @@ class CardSource(Protocol):
         ...
 
     async def workers(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
-        """Who works on these cards: by UUID, the bytes of each process, by its PID on the node.
-        A card that does not answer is left out. Raises CardsUnknown."""
+        """Bytes of each process on these cards, by UUID and by PID on the node. A card that does
+        not answer is left out. Raises CardsUnknown."""
         ...
 
     async def context_bytes(self, uuid: str) -> int:
-        """What a program's context costs on the card; 0: it cannot be told."""
+        """Bytes of a CUDA context on the card; 0 where it cannot be measured."""
         ...
 
 
@@ -59,15 +59,15 @@ class CardInventory:
     def update(self, present: Mapping[str, CardFacts]) -> None:
         """Only these cards answer now."""
         self.problem = None
-        # A card that was away has been reset: its old fault is over.
+        # A card that was missing has been reset, which clears its fault.
         for uuid in present.keys() - self._present:
             self._faults.pop(uuid, None)
         self._facts.update(present)
         self._present = frozenset(present)
 
     def fault(self, uuid: str, xid: int) -> None:
-        """The card has reported an XID."""
-        if xid not in HARMLESS_XIDS:
+        """The card has reported this XID."""
+        if xid not in PROGRAM_XIDS:
             self._faults[uuid] = xid
 
     def facts(self) -> dict[str, CardFacts]:
@@ -78,7 +78,7 @@ class CardInventory:
         }
 
     def _problem_of(self, uuid: str) -> str:
-        # While NVML cannot be asked, nobody knows that a card is gone.
+        # While NVML does not answer, it is not known that a card is gone.
         if self.problem is None and uuid not in self._present:
             return "the card is gone"
         if uuid in self._faults:

@@ -1,4 +1,4 @@
-"""One tree of exceptions of the node agent. Each says what a person can do about it."""
+"""The node agent's exceptions, one tree. Their messages tell a person what to do."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from mizar_core.errors import MizarError
 
 
 class AgentError(MizarError):
-    """Anything that the node agent refuses or cannot do."""
+    """Base class: the node agent refuses something or cannot do it."""
 
 
 class ConfigRefused(AgentError):
-    """What a setting names cannot be used."""
+    """A setting names something that cannot be used."""
 
 
 class KubeletAway(AgentError):
@@ -18,11 +18,11 @@ class KubeletAway(AgentError):
 
 
 class CardsUnknown(AgentError):
-    """NVML cannot be asked about the cards; tried again later."""
+    """NVML does not answer; it is asked again later."""
 
 
 class AllocationRefused(AgentError):
-    """The kubelet asks for devices that cannot be given: the pod fails, for good."""
+    """The kubelet's Allocate names devices that cannot be given: the pod fails for good."""
 
 
 class NotYet(AgentError):
@@ -30,7 +30,8 @@ class NotYet(AgentError):
 
 
 class StartRefused(AgentError):
-    """The container must not start: it would break an invariant. The kubelet tries again."""
+    """The container must not start: it would break an invariant. The kubelet tries again.
+    `reason`: of the event on its pod."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and files that tenants have as well."""
+"""Files that are complete or not there, and files that tenants can open too."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o644, durable: bool = True) -> None:
-    """Replace the file in one step; `durable`: it survives a power cut from then on.
+    """Replace the file in one step; `durable`: it survives a power cut from then on. Raises
+    OSError.
 
-    Never to be used on a file that is mounted into a container: that would keep the old one.
+    Not for a file that is mounted into a container: the container would keep the old one.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

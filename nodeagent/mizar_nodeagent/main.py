@@ -14,15 +14,17 @@ from mizar_kube.errors import ConfigError
 from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
 from mizar_kube.version import version
-from mizar_nodeagent.app import assembled
+from mizar_nodeagent.app import assemble
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.errors import ConfigRefused
 from mizar_nodeagent.nvml import Nvml
-from mizar_nodeagent.only_one import OnlyOne
+from mizar_nodeagent.single_instance import InstanceLock
 
 log = get_logger(__name__)
 
-SWITCH_S = 0.001
+THREAD_SWITCH_S = 0.001
+"""How long a thread may keep the interpreter while others wait: the time slicer must not wait for
+a plan."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -30,25 +32,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = load(Config, argv)
     logs.set_up(config.log_level, config.log_format)
     log.info("the node agent starts", version=version(), node=config.node_name)
-    # The time slicer's rounds must not wait for whatever else is being thought about.
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(THREAD_SWITCH_S)
     try:
-        asyncio.run(_until_told(config))
+        asyncio.run(_until_signalled(config))
     except (ConfigRefused, ConfigError) as error:
         print(f"mizar-nodeagent: {error}", file=sys.stderr)
         sys.exit(2)
 
 
-async def _until_told(config: Config) -> None:
-    """Run, and end cleanly on a signal: running calls are answered, what nobody uses is removed."""
+async def _until_signalled(config: Config) -> None:
+    """Run until a signal, and end cleanly: calls are answered, unused files are removed."""
     task = asyncio.current_task()
     assert task is not None
-    told = asyncio.Event()
+    signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, signalled.set)
     running = asyncio.create_task(_run(config))
-    waiting = asyncio.create_task(told.wait())
+    waiting = asyncio.create_task(signalled.wait())
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     if not running.done():
@@ -59,12 +60,12 @@ async def _until_told(config: Config) -> None:
 
 
 async def _run(config: Config) -> None:
-    lock = await OnlyOne.on(config.state_dir)
+    lock = await InstanceLock.acquire(config.state_dir)
     cards = Nvml()
     try:
         async with (
             await KubeClient.connect(config.kubeconfig) as client,
-            assembled(config, client, cards) as app,
+            assemble(config, client, cards) as app,
         ):
             log.info("the node agent runs", node=config.node_name)
             await app.run()

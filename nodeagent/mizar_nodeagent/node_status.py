@@ -1,4 +1,5 @@
-"""The node's status: capacity and allocatable of our resources, as soon as the kubelet has them.
+"""Writes capacity and allocatable of Mizar's resources to the node's status, as soon as the kubelet
+has the devices.
 
 The kubelet publishes the same figures itself, but only every ten seconds.
 """
@@ -21,16 +22,16 @@ from mizar_nodeagent.planning.view import Counts
 
 log = get_logger(__name__)
 
-# While a count is lowered, the kubelet may raise it again at any time.
-INSIST_EVERY_S = 0.4
-FAREWELL_S = 3.0
-# A kubelet that starts writes what it had before its plugins came back, perhaps after us; and one
-# that is told that devices are unhealthy, what it was about to write before that.
-UNEASY_S = 2.5
+REWRITE_EVERY_S = 0.4
+"""Between two writes of a count that the kubelet may overwrite, such as a lowered one."""
+WITHDRAW_TIMEOUT_S = 3.0
+CONTENDED_S = 2.5
+"""For so long the kubelet may overwrite a count: one that starts writes what it had before its
+plugins came back; one that hears of unhealthy devices, what it was about to write before."""
 
 
-class NodeStatus:
-    """Writes what is wanted, the newest only. `changed` is called when the API server has it."""
+class NodeStatusWriter:
+    """Writes the desired counts, the newest only. Calls `changed` when the API server has them."""
 
     def __init__(
         self,
@@ -44,55 +45,59 @@ class NodeStatus:
         self._changed = changed
         self._clock = clock
         self._wanted: dict[str, Counts] = {}
-        self._insist: frozenset[str] = frozenset()
+        self._rewrite: frozenset[str] = frozenset()
         self._written: dict[str, Counts] = {}
         self._written_at: dict[str, float] = {}
-        self._uneasy_until: dict[str, float] = {}
+        self._contended_until: dict[str, float] = {}
         self._wake = asyncio.Event()
 
     @property
     def written(self) -> dict[str, Counts]:
-        """What the API server has taken."""
+        """The counts of each resource that the API server accepted last."""
         return dict(self._written)
 
     @property
     def written_at(self) -> dict[str, float]:
-        """When each resource's write was begun that the API server took last."""
+        """When that write of each resource was begun (monotonic seconds)."""
         return dict(self._written_at)
 
-    def want(self, counts: Mapping[str, Counts], insist: frozenset[str] = frozenset()) -> None:
-        """These resources should read so; others stay as they are. Those of `insist` are written
-        again and again, and for a while after they were."""
-        until = self._clock() + UNEASY_S
-        self._uneasy_until |= dict.fromkeys(self._insist - insist, until)
+    def set_desired(
+        self, counts: Mapping[str, Counts], rewrite: frozenset[str] = frozenset()
+    ) -> None:
+        """Have these counts written; other resources stay as they are. Those of `rewrite` are
+        written again and again, and for CONTENDED_S after they were in it."""
+        until = self._clock() + CONTENDED_S
+        self._contended_until |= dict.fromkeys(self._rewrite - rewrite, until)
         self._wanted = dict(counts)
-        self._insist = insist
+        self._rewrite = rewrite
         if self._due():
             self._wake.set()
 
     def forget(self, resource: str) -> None:
-        """The kubelet may have written its own, or may be about to: write again, for a while."""
+        """Write the resource again, for CONTENDED_S: the kubelet may have overwritten it, or
+        will."""
         if self._written.pop(resource, None) is not None:
-            self._uneasy_until[resource] = self._clock() + UNEASY_S
+            self._contended_until[resource] = self._clock() + CONTENDED_S
 
-    async def farewell(self, patience: float) -> None:
-        """Tell the scheduler that nothing is to be had here, before the agent ends.
+    async def withdraw(self, grace: float) -> None:
+        """Write 0 allocatable before the agent ends, so that the scheduler binds no more pods here.
 
-        The kubelet loses the devices with the agent and would say so only seconds later; a pod
-        that is bound meanwhile fails for good. Pods on their way get `patience` seconds to arrive.
+        The kubelet loses the devices with the agent and would write so only seconds later; a pod
+        that is bound meanwhile fails for good. Returns `grace` seconds later, for pods that were
+        bound just before.
         """
-        leaving = {one: replace(counts, allocatable=0) for one, counts in self._written.items()}
-        if not leaving:
+        withdrawn = {one: replace(counts, allocatable=0) for one, counts in self._written.items()}
+        if not withdrawn:
             return
         try:
-            async with asyncio.timeout(FAREWELL_S):
-                await self._client.patch_merge(self._ref, _patch(leaving), subresource="status")
-                await asyncio.sleep(patience)
+            async with asyncio.timeout(WITHDRAW_TIMEOUT_S):
+                await self._client.patch_merge(self._ref, _patch(withdrawn), subresource="status")
+                await asyncio.sleep(grace)
         except (KubeError, TimeoutError) as error:
             log.warning("the node's status could not be lowered before the end", error=error)
 
     async def run(self) -> None:
-        """Write whenever something differs, for ever."""
+        """Write whenever a count differs, for ever."""
         backoff = Backoff(first=0.1, most=5.0)
         while True:
             await self._wait()
@@ -108,24 +113,24 @@ class NodeStatus:
                 self._wake.set()
 
     async def _wait(self) -> None:
-        await woken(self._wake, within=INSIST_EVERY_S if self._restless() else None)
+        await woken(self._wake, within=REWRITE_EVERY_S if self._contended() else None)
         self._wake.clear()
 
     def _due(self) -> dict[str, Counts]:
         return {
             resource: counts
             for resource, counts in self._wanted.items()
-            if counts != self._written.get(resource) or self._is_insisted(resource)
+            if counts != self._written.get(resource) or self._must_rewrite(resource)
         }
 
-    def _is_insisted(self, resource: str) -> bool:
+    def _must_rewrite(self, resource: str) -> bool:
         age = self._clock() - self._written_at.get(resource, float("-inf"))
-        return resource in self._restless() and age >= INSIST_EVERY_S
+        return resource in self._contended() and age >= REWRITE_EVERY_S
 
-    def _restless(self) -> frozenset[str]:
-        """Resources that somebody else may be writing just now."""
+    def _contended(self) -> frozenset[str]:
+        """The resources that the kubelet may be writing now."""
         now = self._clock()
-        return self._insist | {one for one, until in self._uneasy_until.items() if now < until}
+        return self._rewrite | {one for one, until in self._contended_until.items() if now < until}
 
     async def _write(self, due: dict[str, Counts]) -> None:
         began = self._clock()

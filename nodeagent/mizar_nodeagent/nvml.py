@@ -1,4 +1,4 @@
-"""The cards as NVML tells of them. Its calls may block for long: they run in a thread of theirs."""
+"""The cards by NVML. Its calls may block for long, so they run in a thread of their own."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any, TypeVar
 import pynvml
 
 from mizar_kube.logs import get_logger
-from mizar_nodeagent import context_probe
 from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.cuda_context import measure
 from mizar_nodeagent.errors import CardsUnknown
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
 
-LOOK_S = 0.5
+EVENTS_EVERY_S = 0.5
 RETRY_S = 5.0
-# Reads between two starts of NVML while a card is missing.
+"""After a failed attempt to get faults."""
 RESTART_EVERY = 3
+"""Reads between two restarts of NVML while a card is missing."""
 
 
 class Nvml:
@@ -35,11 +36,12 @@ class Nvml:
         self._ever: set[str] = set()
         self._misses = 0
         self._ready = False
-        self._life = 0
+        self._starts = 0
         self._started = asyncio.Event()
 
     async def read(self) -> Mapping[str, CardFacts]:
-        """The cards that answer now. Raises CardsUnknown; the next call starts afresh."""
+        """The cards that answer now, by UUID. Raises CardsUnknown; the next call starts NVML
+        again."""
         try:
             cards = await self._run(self._read)
         except pynvml.NVMLError as error:
@@ -49,27 +51,28 @@ class Nvml:
         return cards
 
     async def workers(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
-        """The processes with memory on these cards, as far as their cards answer."""
+        """Bytes of each process, by card and PID, for the cards that answer."""
         if not self._ready:
             return {}
         found = await self._run(lambda: {uuid: _workers(uuid) for uuid in uuids})
         return {uuid: workers for uuid, workers in found.items() if workers is not None}
 
     async def context_bytes(self, uuid: str) -> int:
-        """By a context that is made there for a moment."""
-        return await context_probe.measure(self.workers, uuid)
+        """Bytes of a context on the card, which is made there for a moment; 0: not measurable."""
+        return await measure.context_bytes(self.workers, uuid)
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:
-        """Tell each XID event, for ever; registers anew when NVML was started anew."""
-        said = ""
+        """Call `tell(uuid, xid)` for each fault, for ever; registers again when NVML was
+        restarted."""
+        logged = ""
         while True:
             await self._started.wait()
             try:
                 await self._follow(tell)
             except pynvml.NVMLError as error:
-                if said != str(error):
+                if logged != str(error):
                     log.warning("NVML tells no faults of cards; asking again", error=error)
-                said = str(error)
+                logged = str(error)
                 await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:
@@ -77,20 +80,20 @@ class Nvml:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _follow(self, tell: Callable[[str, int], None]) -> None:
-        life, events = await self._run(self._register)
-        while life == self._life:
-            found = await self._run(lambda: self._next(life, events))
+        start, events = await self._run(self._register)
+        while start == self._starts:
+            found = await self._run(lambda: self._next(start, events))
             if found is not None:
                 tell(*found)
             else:
-                await asyncio.sleep(LOOK_S)  # not in NVML, where all others would wait behind it
+                await asyncio.sleep(EVENTS_EVERY_S)  # not in NVML, where all other calls would wait
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _read(self) -> dict[str, CardFacts]:
-        """NVML keeps the list of cards that it made when it was started, so while one is missing
-        it is started anew: at once, and then now and then."""
+        """NVML keeps the list of cards that it made at its start, so while a card is missing it is
+        restarted: at once, and then every RESTART_EVERY reads."""
         if not self._ready:
             self._start()
         cards = {card.uuid: card for card in _all_cards()}
@@ -109,14 +112,14 @@ class Nvml:
         self._ready = False
         pynvml.nvmlInit()
         self._ready = True
-        self._life += 1
+        self._starts += 1
 
     def _register(self) -> tuple[int, Any]:
-        return self._life, _register()
+        return self._starts, _register()
 
-    def _next(self, life: int, events: Any) -> tuple[str, int] | None:
-        # The set died with the NVML that it was made in.
-        return _next(events) if life == self._life else None
+    def _next(self, start: int, events: Any) -> tuple[str, int] | None:
+        # The event set became invalid when NVML was restarted.
+        return _next(events) if start == self._starts else None
 
 
 def _all_cards() -> list[CardFacts]:
@@ -144,14 +147,14 @@ def _workers(uuid: str) -> dict[int, int] | None:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except pynvml.NVMLError as error:
-        log.debug("a card does not tell who works on it", card=uuid, error=error)
+        log.debug("a card does not tell its processes", card=uuid, error=error)
         return None
-    # A driver that cannot tell the bytes says None.
+    # None where the driver cannot tell the bytes.
     return {int(one.pid): int(one.usedGpuMemory or 0) for one in found}
 
 
 def _register() -> Any:
-    """An event set with the XIDs of every card that can tell them."""
+    """An event set with the XIDs of every card that reports them."""
     events = pynvml.nvmlEventSetCreate()
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:

@@ -1,4 +1,4 @@
-"""The agent's part of ShadowPods' status, by server-side apply, when it differs and at once."""
+"""Writes the agent's part of ShadowPods' status, by server-side apply, as soon as it differs."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from mizar_nodeagent.pods import Key
 
 log = get_logger(__name__)
 
-
-# While kubelet or agent start again, devices are missing for a moment; who counts on them should
-# not be told.
-PATIENCE_S = 3.0
+MISSING_GRACE_S = 3.0
+"""A ready ShadowPod stays ready for so long after its devices went missing: they do for a moment
+whenever kubelet or agent restart."""
 _PASSING = frozenset({"NotAdvertised", "KubeletAway"})
 
 
 @dataclass(frozen=True)
 class _Known:
     """What the API server has of one ShadowPod. `idle`: the idleSince that an earlier agent wrote
-    for the same idleness, and the one that would replace it."""
+    for the same idle time, and the one that would replace it."""
 
     uid: str
     status: ShadowPodStatus
     idle: tuple[datetime, datetime] | None = None
 
 
-class ShadowStatuses:
-    """`want` takes the reports of a plan; `run` writes those that say something new."""
+class ShadowStatusWriter:
+    """`set_desired` takes the reports of a plan; `run` writes those that differ."""
 
     def __init__(
         self,
@@ -57,8 +56,8 @@ class ShadowStatuses:
         self._known: dict[Key, _Known] = {}
         self._queue: WorkQueue[Key] = WorkQueue(first_delay=0.1, max_delay=10.0)
 
-    def want(self, reports: Iterable[Report]) -> None:
-        """All ShadowPods of this node, as they should read."""
+    def set_desired(self, reports: Iterable[Report]) -> None:
+        """The reports on all ShadowPods of this node."""
         before, self._wanted = self._wanted, {report.key: report for report in reports}
         for key, report in self._wanted.items():
             if before.get(key) != report:
@@ -77,7 +76,7 @@ class ShadowStatuses:
         try:
             known = await self._read(key)
             report = self._wanted.get(key)
-            # A report on what is gone must not tell of another that came under its name.
+            # Another ShadowPod of this name may have come meanwhile.
             if report is not None and report.uid in ("", known.uid):
                 await self._apply(report, known)
         except NotFound:
@@ -104,7 +103,7 @@ class ShadowStatuses:
     async def _apply(self, report: Report, known: _Known) -> None:
         if known.idle and report.idle_since == known.idle[1]:
             report = replace(report, idle_since=known.idle[0])
-        report = self._patient(report, known.status)
+        report = self._with_grace(report, known.status)
         status = report.status(self._node, known.status.conditions, self._now())
         if status != known.status.changed(phase=None, conditions=_own(known.status, report)):
             await self._client.apply(
@@ -114,23 +113,24 @@ class ShadowStatuses:
             )
         self._known[report.key] = replace(known, status=status)
 
-    def _patient(self, report: Report, status: ShadowPodStatus) -> Report:
-        """The report, but what was ready stays so for a moment after its devices went missing."""
+    def _with_grace(self, report: Report, status: ShadowPodStatus) -> Report:
+        """The report, but a ready ShadowPod stays so for a moment after its devices went
+        missing."""
         ready, *others = report.conditions
         was = find_condition(status.conditions, ConditionType.READY)
         if ready.reason not in _PASSING or was is None or was.status != "True":
             self._missing_since.pop(report.key, None)
             return report
         missing = self._clock() - self._missing_since.setdefault(report.key, self._clock())
-        if missing >= PATIENCE_S:
+        if missing >= MISSING_GRACE_S:
             return report
-        self._queue.add(report.key, after=PATIENCE_S - missing)
+        self._queue.add(report.key, after=MISSING_GRACE_S - missing)
         as_before = replace(ready, status=was.status, reason=was.reason, message=was.message)
         return replace(report, conditions=(as_before, *others))
 
 
 def _own(status: ShadowPodStatus, report: Report) -> tuple[Any, ...]:
-    """The conditions that are the agent's."""
+    """The conditions that the agent owns."""
     types = {said.type for said in report.conditions}
     return tuple(one for one in status.conditions if one.type in types)
 

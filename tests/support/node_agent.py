@@ -21,12 +21,12 @@ from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.container import shim_install
-from mizar_nodeagent.container.context_costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.container.follow import Follower
 from mizar_nodeagent.container.prestart import Gatekeeper
 from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.kubelet.claims import Claims
-from mizar_nodeagent.main import SWITCH_S
+from mizar_nodeagent.main import THREAD_SWITCH_S
 from mizar_nodeagent.nvml import Nvml
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
@@ -211,5 +211,5 @@ async def _main(given: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(THREAD_SWITCH_S)
     asyncio.run(_main(json.loads(sys.argv[1])))

@@ -13,7 +13,6 @@ from mizar_core.names import EventReason
 from mizar_kube.logs import bind, get_logger
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container.collect import recorded
-from mizar_nodeagent.container.context_costs import ContextCosts
 from mizar_nodeagent.container.grants import (
     Grant,
     Part,
@@ -24,6 +23,7 @@ from mizar_nodeagent.container.grants import (
 )
 from mizar_nodeagent.container.same_card import check_same_card
 from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
+from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, StartRefused
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claims

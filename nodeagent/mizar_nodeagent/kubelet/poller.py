@@ -67,8 +67,8 @@ class KubeletPoller:
 
     def adapt_to(self, plan: Plan) -> None:
         """Poll as often as what the plan waits for needs."""
-        waits = (plan.cardless, plan.restless and plan.lists, _stages(plan))
-        if not plan.cardless and not plan.restless:
+        waits = (plan.without_cards, plan.poll_often and plan.lists, _stages(plan))
+        if not plan.without_cards and not plan.poll_often:
             self._waiting_for, self._waiting_since = None, None
         elif waits != self._waiting_for:
             self._waiting_for, self._waiting_since = waits, self._clock()

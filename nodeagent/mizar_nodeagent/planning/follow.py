@@ -44,7 +44,7 @@ def close(
     since = carving.closing_since
     if since is None:
         return replace(carving, closing_since=view.now)
-    patient = min(view.now, sure_at) - since < view.patience.lowered
+    patient = min(view.now, sure_at) - since < view.grace.lowered
     if patient or lowered_at <= since or view.waits(carving.resource):
         return carving
     return replace(carving, closing_since=None, shut=free)

@@ -17,7 +17,7 @@ def watch(carving: Carving, view: View) -> Carving:
     if carving.taken_by or not other:
         return replace(carving, taken_since=None)
     since = view.now if carving.taken_since is None else carving.taken_since
-    if min(view.now, view.claims.asked_at) - since < view.patience.taken:
+    if min(view.now, view.claims.asked_at) - since < view.grace.taken:
         return replace(carving, taken_since=since)
     return replace(carving, taken_by=other, taken_since=None)
 
@@ -41,7 +41,7 @@ def _is_about_to_end(pod: Pod, view: View) -> bool:
     """One that was deleted keeps its cards for its grace period, so that its users can end."""
     if pod.going_by is None:
         return pod.going
-    return view.time >= pod.going_by - timedelta(seconds=view.patience.going)
+    return view.time >= pod.going_by - timedelta(seconds=view.grace.going)
 
 
 def _other(carving: Carving, view: View) -> str:

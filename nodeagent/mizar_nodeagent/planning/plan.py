@@ -21,18 +21,18 @@ Carvings = Mapping[Key, Carving]
 class Plan:
     """`carvings` are for the next step; `lists` go to the kubelet, `counts` to the node's status.
 
-    `insist`: resources whose counts must be written again and again, because the kubelet may
-    overwrite them. `restless`: something waits for the kubelet's word, so it should be asked soon;
-    `cardless`: shadow pods whose cards the kubelet has not told yet.
+    `rewrite`: resources whose counts must be written again and again, because the kubelet may
+    overwrite them. `poll_often`: something waits for the kubelet's word, so it should be asked
+    soon; `without_cards`: shadow pods whose cards the kubelet has not told yet.
     """
 
     carvings: dict[Key, Carving]
     lists: Lists
     counts: dict[str, Counts]
     reports: tuple[Report, ...]
-    insist: frozenset[str] = frozenset()
-    restless: bool = False
-    cardless: frozenset[Key] = field(default_factory=frozenset)
+    rewrite: frozenset[str] = frozenset()
+    poll_often: bool = False
+    without_cards: frozenset[Key] = field(default_factory=frozenset)
 
 
 def plan(carvings: Carvings, view: View) -> Plan:
@@ -71,13 +71,15 @@ def _said(known: dict[Key, Carving], pending: Mapping[Key, Pending], view: View)
         lists=listed,
         counts=wanted,
         reports=tuple(_reports(known, pending, listed, wanted, view)),
-        insist=frozenset(
+        rewrite=frozenset(
             one.resource
             for one in known.values()
             if one.stage is Stage.LOWERED or one.closing_since is not None
         ),
-        restless=_is_restless(known, listed, view),
-        cardless=frozenset(key for key, one in pending.items() if one.reason == "CardsUnknown"),
+        poll_often=_is_unsettled(known, listed, view),
+        without_cards=frozenset(
+            key for key, one in pending.items() if one.reason == "CardsUnknown"
+        ),
     )
 
 
@@ -107,7 +109,7 @@ def _is_missed(carving: Carving, view: View) -> bool:
     return carving.stage is Stage.LEAVING and view.claims.asked_at > carving.since
 
 
-def _is_restless(known: Carvings, listed: Lists, view: View) -> bool:
+def _is_unsettled(known: Carvings, listed: Lists, view: View) -> bool:
     unsettled = (Stage.LOWERED, Stage.BLOCKED, Stage.LEAVING)
     if any(one.stage in unsettled or one.closing_since is not None for one in known.values()):
         return True

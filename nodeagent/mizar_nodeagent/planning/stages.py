@@ -93,7 +93,7 @@ def _quiet_for(carving: Carving, facts: Facts, seconds: float, now: float) -> bo
 def _leave(carving: Carving, facts: Facts, view: View) -> Carving | None:
     if carving.stage is not Stage.LEAVING:
         return _enter(carving, Stage.LEAVING, view.now)
-    if facts.pod is None and _quiet_for(carving, facts, view.patience.leaving, view.now):
+    if facts.pod is None and _quiet_for(carving, facts, view.grace.leaving, view.now):
         return None
     return carving
 
@@ -111,13 +111,13 @@ def _drain(carving: Carving, asked: str, facts: Facts, view: View) -> Carving:
         return _enter(carving, Stage.IN_USE, now)
     if carving.stage is Stage.LOWERED and _may_block(carving, facts, view):
         return _enter(carving, Stage.BLOCKED, now)
-    if carving.stage is Stage.BLOCKED and _quiet_for(carving, facts, view.patience.blocked, now):
+    if carving.stage is Stage.BLOCKED and _quiet_for(carving, facts, view.grace.blocked, now):
         return _enter(carving, Stage.DRAINED, now)
     return carving
 
 
 def _may_block(carving: Carving, facts: Facts, view: View) -> bool:
-    settled = min(view.now, facts.sure_at) - carving.since >= view.patience.lowered
+    settled = min(view.now, facts.sure_at) - carving.since >= view.grace.lowered
     return settled and facts.lowered and not facts.waited_for
 
 

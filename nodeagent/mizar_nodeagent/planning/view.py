@@ -22,7 +22,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Patience:
+class GracePeriods:
     """Seconds after which silence counts as an answer.
 
     `lowered`: a scheduler that had counted on a device has bound its pod by then. `blocked`:
@@ -30,7 +30,7 @@ class Patience:
     leave the list for good only after this, since doing so too soon crashes the kubelet.
     `going`: so long before a deleted shadow pod's grace is over its users stop; clocks differ.
     `taken`: so long the kubelet must say that a card is another pod's.
-    `farewell`: a pod bound before the scheduler heard of the agent's end has arrived by then.
+    `withdraw`: a pod bound before the scheduler heard of the agent's end has arrived by then.
     """
 
     lowered: float = 1.0
@@ -38,7 +38,7 @@ class Patience:
     leaving: float = 10.0
     taken: float = 1.0
     going: float = 2.0
-    farewell: float = 0.5
+    withdraw: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class View:
     allocating: frozenset[DeviceID] = frozenset()
     node: Mapping[str, Counts] = field(default_factory=dict)
     node_at: Mapping[str, float] = field(default_factory=dict)
-    patience: Patience = Patience()
+    grace: GracePeriods = GracePeriods()
 
     def live_claims(self) -> Iterable[Claim]:
         """The claims of pods that still are: no more those that ended or went after the answer."""

@@ -78,8 +78,8 @@ class ContainerCard:
         usage = self._files.card_usage(self._usage)
         code = usage.settled, usage.code_uses
         self.new_code, self._code = code != self._code, code
-        patience = STILL_BUSY_NS if self.busy else BUSY_NS
-        self.busy = -FUTURE_NS < now - usage.wanted_at < patience
+        silence = STILL_BUSY_NS if self.busy else BUSY_NS
+        self.busy = -FUTURE_NS < now - usage.wanted_at < silence
         # Rounded up, so that a figure that trembles is no reason to plan anew.
         self.longest_ns = min(-(-usage.longest_ns // STEP_NS) * STEP_NS, LONGEST_NS)
         if self.busy:

@@ -17,11 +17,11 @@ from aiohttp.test_utils import TestServer
 from mizar_core.models import ComputeMode, Isolation
 from mizar_kube import probes
 from mizar_nodeagent import agent
-from mizar_nodeagent.app import App, assembled
+from mizar_nodeagent.app import App, assemble
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.kubelet import podresources, poller
-from mizar_nodeagent.planning.view import Patience
+from mizar_nodeagent.planning.view import GracePeriods
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, MEMORY_MODES, STATE_READY, LimitsLive
 from support.logs import logged
@@ -42,7 +42,7 @@ from unit.nodeagent.makers import (
 SHADOW_POD = KubePod("team-a", SHADOW[1], f"uid-{SHADOW[1]}")
 SHARE = KubePod("team-a", "share", "uid-share")
 FOR_EVER_S = 3600.0
-QUICK = Patience(lowered=0.05, blocked=0.05, leaving=0.2, taken=0.05, farewell=0.01)
+QUICK = GracePeriods(lowered=0.05, blocked=0.05, leaving=0.2, taken=0.05, withdraw=0.01)
 
 
 CONTEXT_BYTES = 310 << 20
@@ -98,7 +98,7 @@ class World:
         started = asyncio.Event()
 
         async def run() -> None:
-            async with assembled(self.config, client, self.cards, QUICK) as app:
+            async with assemble(self.config, client, self.cards, QUICK) as app:
                 self.app = app
                 started.set()
                 await app.run()

@@ -35,11 +35,11 @@ def test_the_scheduler_is_told_first_then_the_kubelet() -> None:
     first = step(served(), 2.0)
     assert first.counts == {RESOURCE: Counts(2, 1)}
     assert listed(first) == {D0: True, D1: True}
-    assert first.restless and first.insist == {RESOURCE}
+    assert first.poll_often and first.rewrite == {RESOURCE}
     assert listed(step(first, 2.5)) == {D0: True, D1: True}
     second = step(first, 3.5)
     assert listed(second) == {D0: True, D1: False}
-    assert not second.insist
+    assert not second.rewrite
 
 
 def test_a_scheduler_that_may_not_know_yet_is_waited_for() -> None:
@@ -56,7 +56,7 @@ def test_who_was_bound_before_still_gets_a_device() -> None:
     late = step(second, 5.0, WAITS, claims=(HELD, share_claim(D1, pod="late")))
     assert listed(late) == {D0: True, D1: True}
     assert late.counts == {RESOURCE: Counts(2, 2)}
-    assert not late.insist
+    assert not late.rewrite
 
 
 def test_what_is_left_free_is_closed_in_the_same_way() -> None:

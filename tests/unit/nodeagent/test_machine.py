@@ -42,7 +42,7 @@ MEANWHILE = (
 )
 """What may happen while a shadow pod is being drained."""
 ROUND_S = 0.6
-"""Of a drain that takes its course: some of them make up for the agent's patience."""
+"""Of a drain that takes its course: some of them make up for the agent's grace."""
 
 OFTEN = {
     "new → Serving",

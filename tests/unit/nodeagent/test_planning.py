@@ -60,7 +60,7 @@ class TestAdoption:
         assert listed(found) == {D0: True, D1: True}
         assert found.counts == {}
         assert said(found, "Ready") == ("False", "NotAdvertised")
-        assert found.restless
+        assert found.poll_often
 
     def test_counts_follow_what_the_kubelet_has(self) -> None:
         found = plan({}, view(1, [shadow()], [card_claim()], {RESOURCE: {D0}}))
@@ -72,7 +72,7 @@ class TestAdoption:
     def test_ready_when_the_node_shows_it(self) -> None:
         found = served()
         assert said(found, "Ready") == ("True", "Serving")
-        assert not found.restless
+        assert not found.poll_often
         status = report(found)
         assert [(one.uuid, one.memory_mib, one.index) for one in status.cards] == [
             (CARD, 16 * GIB >> 20, 0)
@@ -84,13 +84,13 @@ class TestAdoption:
 
     def test_without_cards_it_waits(self) -> None:
         found = plan({}, view(1, [shadow()]))
-        assert found.lists == {} and found.cardless == {SHADOW}
+        assert found.lists == {} and found.without_cards == {SHADOW}
         assert said(found, "Ready") == ("False", "CardsUnknown")
 
     def test_an_answer_older_than_the_pod_is_not_about_it(self) -> None:
         """A pod of the same name may have held other cards before."""
         seen = view(5, [shadow()], [card_claim()], seen_at={"uid-shadow-2-aaaaa": 6.0})
-        assert plan({}, seen).cardless == {SHADOW}
+        assert plan({}, seen).without_cards == {SHADOW}
 
     def test_cards_that_nvml_does_not_know_wait(self) -> None:
         seen = view(1, [shadow()], [card_claim()], cards={}, cards_problem="no driver")
@@ -285,7 +285,7 @@ class TestDrain:
         assert drain.at(1.0) is Stage.LOWERED
         assert listed(drain.last) == {D0: True, D1: True}
         assert drain.last.counts == {RESOURCE: Counts(2, 0)}
-        assert drain.last.insist == {RESOURCE}
+        assert drain.last.rewrite == {RESOURCE}
         assert said(drain.last, "Draining") == ("Unknown", "InProgress")
         assert drain.at(1.5) is Stage.LOWERED
         assert drain.at(2.1) is Stage.BLOCKED

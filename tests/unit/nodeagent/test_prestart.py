@@ -8,9 +8,9 @@ import pytest
 
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import shim_install
-from mizar_nodeagent.container.context_costs import ContextCosts
 from mizar_nodeagent.container.prestart import Gatekeeper
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionDamaged, StartRefused
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claim, Claims

@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from mizar_core.names import ConditionType
-from mizar_nodeagent.node_status import NodeStatus
+from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.reports import Report, Said
 from mizar_nodeagent.planning.view import Counts
-from mizar_nodeagent.shadow_status import ShadowStatuses
+from mizar_nodeagent.shadow_status import ShadowStatusWriter
 from support.waiting import until
 from unit.nodeagent.fake_api import FakeApi, serving
 from unit.nodeagent.makers import RESOURCE, SHADOW
@@ -34,28 +34,28 @@ class World:
         self.changes += 1
 
     @asynccontextmanager
-    async def statuses(self) -> AsyncIterator[ShadowStatuses]:
+    async def statuses(self) -> AsyncIterator[ShadowStatusWriter]:
         async with serving(self.api) as client:
-            made = ShadowStatuses(client, "node-1", lambda: T2, lambda: self.now)
+            made = ShadowStatusWriter(client, "node-1", lambda: T2, lambda: self.now)
             task = asyncio.create_task(made.run())
             yield made
             task.cancel()
 
     @asynccontextmanager
-    async def node(self) -> AsyncIterator[NodeStatus]:
+    async def node(self) -> AsyncIterator[NodeStatusWriter]:
         async with serving(self.api) as client:
-            made = NodeStatus(client, "node-1", self.changed, lambda: self.now)
+            made = NodeStatusWriter(client, "node-1", self.changed, lambda: self.now)
             task = asyncio.create_task(made.run())
             yield made
             task.cancel()
 
-    async def let_write(self, statuses: ShadowStatuses, *reports: Report) -> None:
+    async def let_write(self, statuses: ShadowStatusWriter, *reports: Report) -> None:
         """Until all these are dealt with: it is one after another, and NEXT is written behind them,
         twice, since what is just being written comes again behind it."""
         self.api.put_shadow(*NEXT, "owner")
-        statuses.want(reports)
+        statuses.set_desired(reports)
         for said in (READY, BROKEN):
-            statuses.want([*reports, replace(REPORT, key=NEXT, conditions=(said,))])
+            statuses.set_desired([*reports, replace(REPORT, key=NEXT, conditions=(said,))])
             wanted = said.status, said.reason
             await until(lambda: self.api.condition(*NEXT, "Ready") == wanted)  # noqa: B023
 
@@ -67,10 +67,10 @@ class World:
 async def test_a_status_is_written_once_and_on_changes() -> None:
     world = World()
     async with world.statuses() as statuses:
-        statuses.want([REPORT])
+        statuses.set_desired([REPORT])
         await until(lambda: world.ready == ("True", "Serving"))
-        statuses.want([REPORT])
-        statuses.want([replace(REPORT, conditions=(BROKEN,))])
+        statuses.set_desired([REPORT])
+        statuses.set_desired([replace(REPORT, conditions=(BROKEN,))])
         await until(lambda: world.ready == ("False", "Unhealthy"))
         assert len(world.api.writes) == 2
 
@@ -83,7 +83,7 @@ async def test_a_condition_keeps_its_time_across_agents() -> None:
         "idleSince": "2026-01-01T00:00:00Z",
     }
     async with world.statuses() as statuses:
-        statuses.want([REPORT])
+        statuses.set_desired([REPORT])
         await until(lambda: world.api.writes)
         status = world.api.status(*SHADOW)
         assert status["conditions"][0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
@@ -94,20 +94,20 @@ async def test_a_condition_keeps_its_time_across_agents() -> None:
 async def test_devices_that_are_missing_for_a_moment_leave_it_ready() -> None:
     world = World()
     async with world.statuses() as statuses:
-        statuses.want([REPORT])
+        statuses.set_desired([REPORT])
         await until(lambda: world.ready == ("True", "Serving"))
         missing = replace(REPORT, conditions=(MISSING,))
         await world.let_write(statuses, missing)
         assert world.ready == ("True", "Serving")
         world.now = 3.0
-        statuses.want([replace(missing, idle_since=T1)])
+        statuses.set_desired([replace(missing, idle_since=T1)])
         await until(lambda: world.ready == ("False", "NotAdvertised"))
 
 
 async def test_another_shadow_pod_of_the_name_is_left_alone() -> None:
     world = World()
     async with world.statuses() as statuses:
-        statuses.want([REPORT])
+        statuses.set_desired([REPORT])
         await until(lambda: world.ready == ("True", "Serving"))
         world.api.put_shadow(*SHADOW, "another")
         await world.let_write(statuses, replace(REPORT, conditions=(BROKEN,)))
@@ -135,21 +135,21 @@ async def test_the_nodes_figures_are_written_once() -> None:
     world = World()
     async with world.node() as node:
         for _ in range(3):
-            node.want({RESOURCE: Counts(2, 2)})
+            node.set_desired({RESOURCE: Counts(2, 2)})
             await until(lambda: node.written == {RESOURCE: Counts(2, 2)})
         assert len(world.api.writes) == 1 and world.changes == 1
         node.forget(RESOURCE)
-        node.want({RESOURCE: Counts(2, 2)})
+        node.set_desired({RESOURCE: Counts(2, 2)})
         await until(lambda: len(world.api.writes) == 2)
 
 
 async def test_a_lowered_figure_is_insisted_on() -> None:
     world = World()
     async with world.node() as node:
-        node.want({RESOURCE: Counts(2, 0)}, frozenset([RESOURCE]))
+        node.set_desired({RESOURCE: Counts(2, 0)}, frozenset([RESOURCE]))
         await until(lambda: len(world.api.writes) == 1)
         world.now = 0.5
-        node.want({RESOURCE: Counts(2, 0)}, frozenset([RESOURCE]))
+        node.set_desired({RESOURCE: Counts(2, 0)}, frozenset([RESOURCE]))
         await until(lambda: node.written_at == {RESOURCE: 0.5})
 
 
@@ -157,16 +157,16 @@ async def test_a_figure_that_was_lowered_is_insisted_on_for_a_while_longer() -> 
     """The kubelet may be about to write what it had before devices became unhealthy."""
     world, figures = World(), {RESOURCE: Counts(2, 0)}
     async with world.node() as node:
-        node.want(figures, frozenset([RESOURCE]))
+        node.set_desired(figures, frozenset([RESOURCE]))
         await until(lambda: len(world.api.writes) == 1)
-        node.want(figures)
+        node.set_desired(figures)
         for world.now in (1.0, 2.0):
-            node.want(figures)
+            node.set_desired(figures)
             await until(lambda: node.written_at == {RESOURCE: world.now})
         written = len(world.api.writes)
         world.now = 3.0
-        node.want(figures)
-        node.want({**figures, f"{RESOURCE}0": Counts(1, 1)})
+        node.set_desired(figures)
+        node.set_desired({**figures, f"{RESOURCE}0": Counts(1, 1)})
         await until(lambda: len(world.api.writes) == written + 1)
         assert node.written_at[RESOURCE] == 2.0
 
@@ -175,9 +175,9 @@ async def test_an_api_server_that_was_away_gets_the_newest() -> None:
     world = World()
     world.api.down = True
     async with world.node() as node:
-        node.want({RESOURCE: Counts(2, 2)})
+        node.set_desired({RESOURCE: Counts(2, 2)})
         await until(lambda: world.api.asked)
-        node.want({RESOURCE: Counts(4, 4)})
+        node.set_desired({RESOURCE: Counts(4, 4)})
         world.api.down = False
         await until(lambda: world.api.node["status"]["capacity"] == {RESOURCE: "4"})
         assert len(world.api.writes) == 1

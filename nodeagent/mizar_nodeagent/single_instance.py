@@ -1,4 +1,4 @@
-"""One node agent at a time on a node: during an upgrade, the old one ends before the new begins."""
+"""One node agent at a time on a node: in an upgrade, the old one ends before the new one begins."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from mizar_kube.logs import get_logger
 
 log = get_logger(__name__)
 
-LOOK_EVERY_S = 0.2
+RETRY_S = 0.2
 
 
-class OnlyOne:
-    """Holds the lock of a state folder. Its file goes with the agent when it is the last there."""
+class InstanceLock:
+    """The lock of a state folder. Its file is removed with it if it is the last one there."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
         self._descriptor = descriptor
 
     @classmethod
-    async def on(cls, state_dir: Path) -> OnlyOne:
-        """Wait until no other agent works with the folder. Raises OSError."""
+    async def acquire(cls, state_dir: Path) -> InstanceLock:
+        """Wait until no other agent uses the folder. Raises OSError."""
         state_dir.mkdir(parents=True, exist_ok=True)
-        path, told = state_dir / "agent.lock", False
+        path, logged = state_dir / "agent.lock", False
         while (descriptor := _locked(path)) is None:
-            if not told:
+            if not logged:
                 log.warning("another node agent runs on this node: waiting for its end")
-                told = True
-            await asyncio.sleep(LOOK_EVERY_S)
+                logged = True
+            await asyncio.sleep(RETRY_S)
         return cls(path, descriptor)
 
     def release(self) -> None:
-        """Let the next one begin."""
+        """Let the next agent begin."""
         with suppress(OSError):
             if list(self._path.parent.iterdir()) == [self._path]:
-                # While it is locked: whoever waits for it finds that it is the folder's no more.
+                # While it is locked: an agent that waits for it finds that the file is not this one
+                # any more.
                 self._path.unlink()
         os.close(self._descriptor)
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor of the file that is there, locked; None while somebody else has it."""
+    """A locked descriptor of the file that is there; None while another agent holds the lock."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,5 @@
-"""A program that makes the primary context of the only card that it sees, says so, and waits until
-its input ends: context_probe.py looks what that costs."""
+"""A program that makes the primary context of the only card that it sees, prints `ready`, and waits
+until its input ends: measure.py measures it meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Exits with 1 and a sentence where there can be none."""
+    """Exits with 1 and a sentence where no context can be made."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Makes a context on a card and asks NVML what it costs: NVML tells of each process by itself."""
+"""Measures a context: a process makes one on the card, and NVML tells what that process holds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Workers = Callable[[Collection[str]], Awaitable[Mapping[str, Mapping[int, int]]]
 """As of a CardSource."""
 
 
-async def measure(workers: Workers, uuid: str) -> int:
-    """Bytes of a context on the card, when NVML has said the same twice; 0: it cannot be told."""
+async def context_bytes(workers: Workers, uuid: str) -> int:
+    """Bytes of a context on the card, when NVML has told the same twice; 0 where it cannot be
+    measured."""
     try:
         async with asyncio.timeout(WITHIN_S), _context_on(uuid) as process:
             return await _settled(workers, uuid, process.pid)
@@ -43,9 +44,9 @@ async def _settled(workers: Workers, uuid: str, pid: int) -> int:
 
 @asynccontextmanager
 async def _context_on(uuid: str) -> AsyncIterator[Process]:
-    """A process that has one and nothing else. Raises EOFError where it could not be made."""
+    """A process with a context and nothing else. Raises EOFError where none could be made."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mizar_nodeagent.first_context"),
+        *(sys.executable, "-m", "mizar_nodeagent.cuda_context.holder"),
         env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid},
         stdin=PIPE,
         stdout=PIPE,

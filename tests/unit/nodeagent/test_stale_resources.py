@@ -3,7 +3,7 @@
 import pytest
 
 from mizar_kube.errors import Unavailable
-from mizar_nodeagent.sweep import Sweep, former
+from mizar_nodeagent.stale_resources import StaleResources, stale
 from unit.nodeagent.fake_api import FakeApi, serving
 
 GONE, HERE, IDLE = (
@@ -19,25 +19,25 @@ def _status(**more: str) -> dict[str, dict[str, str]]:
 
 
 def test_only_what_nobody_serves_goes() -> None:
-    assert former(_status(), {HERE, IDLE}) == [GONE]
-    assert former(_status(), {HERE}) == [GONE, IDLE]
-    assert former({}, ()) == []
+    assert stale(_status(), {HERE, IDLE}) == [GONE]
+    assert stale(_status(), {HERE}) == [GONE, IDLE]
+    assert stale({}, ()) == []
 
 
 def test_what_the_kubelet_still_has_stays() -> None:
     """Unhealthy devices that somebody holds count in the capacity alone."""
     status = _status()
     status["capacity"][GONE] = "1"
-    assert former(status, {HERE, IDLE}) == []
+    assert stale(status, {HERE, IDLE}) == []
 
 
 async def test_it_is_taken_off_both_lists_in_one_write() -> None:
     api = FakeApi()
     api.node = {"status": _status()}
     async with serving(api) as client:
-        sweep = Sweep(client, "node-1", lambda: {HERE, IDLE})
-        await sweep.once()
-        await sweep.once()
+        resources = StaleResources(client, "node-1", lambda: {HERE, IDLE})
+        await resources.remove()
+        await resources.remove()
     assert [path for path, _ in api.writes] == ["/api/v1/nodes/node-1/status"]
     assert api.node["status"] == {
         field: {name: value for name, value in numbers.items() if name != GONE}
@@ -50,4 +50,4 @@ async def test_an_api_server_that_is_away_is_asked_again_later() -> None:
     api.down = True
     async with serving(api) as client:
         with pytest.raises(Unavailable):
-            await Sweep(client, "node-1", set).once()
+            await StaleResources(client, "node-1", set).remove()

@@ -1,8 +1,8 @@
-"""What an agent that ends clears away: all that it keeps on the node and that no container uses.
+"""What the agent removes from the node when it ends: all of its files that no container uses.
 
-Nobody may come after it: an uninstall takes the agents' rights together with them, so that the API
-server can't be asked any more. What is known of pods is from a moment ago; the kubelet, which has
-allocated what was allocated, is asked now.
+It may be the last agent: an uninstall removes the agents' rights together with them, so that the
+API server can't be asked any more. What is known of pods is from a moment ago; the kubelet is asked
+now who holds what.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mizar_kube.informer import Informer
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import ALLOCATING_FOR_S, AgentState
 from mizar_nodeagent.container.collect import recorded, useless
-from mizar_nodeagent.container.context_costs import CONTEXTS
 from mizar_nodeagent.container.slots import Slot, Slots
+from mizar_nodeagent.cuda_context.costs import CONTEXTS
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.claims import Claims
@@ -32,8 +32,9 @@ log = get_logger(__name__)
 WITHIN_S = 4.0
 
 
-class Clearing:
-    """To be done when the kubelet's calls are answered no more. `now`: seconds since the epoch."""
+class ShutdownCleanup:
+    """To be run after the device plugins have ended. `folder`: the agent's state; `now`: seconds
+    since the epoch."""
 
     def __init__(
         self,
@@ -53,8 +54,9 @@ class Clearing:
         self._plugin_dir = plugin_dir
         self._now = now
 
-    async def clear(self) -> None:
-        """Whatever is not certain stays, for the next agent's housekeeping."""
+    async def run(self) -> None:
+        """Remove what is certainly unused; the rest is left to the next agent's garbage
+        collection."""
         if problem := self._pods.problem():
             log.info("the node is left as it is", problem=problem)
             return
@@ -77,12 +79,15 @@ class Clearing:
             self._slots.remove(slot)
 
     def _unused(self, claims: Claims, known: Container[str]) -> list[Slot]:
-        """A young slot may be a container's that the kubelet has not recorded yet, but only that of
-        a pod that asks for its resource and is not admitted: with that, all of it is recorded."""
+        """The slots that no container uses.
+
+        The kubelet may not have recorded a young slot yet, but only while a pod that requests its
+        resource is not admitted: at its admission, all of a pod is recorded.
+        """
         view = replace(self._state.view, pods=dict(self._pods.items()), claims=claims)
         held, now = list(view.live_claims()), self._now()
-        coming = [pod for pod in self._pods.values() if not (pod.ended or pod.admitted)]
-        awaited = [slot for slot in self._slots.all() if _may_be_for(slot, coming)]
+        pending = [pod for pod in self._pods.values() if not (pod.ended or pod.admitted)]
+        awaited = [slot for slot in self._slots.all() if _may_be_for(slot, pending)]
         others = [slot for slot in self._slots.all() if slot not in awaited]
         return [
             *useless(awaited, known, held, now),
@@ -90,7 +95,7 @@ class Clearing:
         ]
 
     def _remove_the_rest(self) -> None:
-        """What is there for all containers, when none is left."""
+        """The files for all containers, if no slot is left."""
         try:
             self._slots.root.rmdir()
         except OSError:
@@ -102,5 +107,5 @@ class Clearing:
 
 
 def _may_be_for(slot: Slot, pods: Iterable[Pod]) -> bool:
-    """Whether one of the pods may yet start with the slot. Who knows whose, if it forgot."""
+    """Whether one of the pods may start with the slot: any, if the slot's resource was lost."""
     return not slot.resource or any(pod.asks(slot.resource) for pod in pods)

@@ -10,9 +10,9 @@ import pytest
 
 import simgpu
 from mizar_core.carve import CardLimit
-from mizar_nodeagent import context_probe
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.container.context_costs import RETRY_S, ContextCosts
+from mizar_nodeagent.cuda_context import measure
+from mizar_nodeagent.cuda_context.costs import RETRY_S, ContextCosts
 from mizar_nodeagent.regions import limits_file
 from support.waiting import PATIENCE_S
 from unit.nodeagent.makers import CARD, GIB, card, card_claim, shadow, view
@@ -113,7 +113,7 @@ async def measured(machine: simgpu.Machine, uuid: str) -> int:
         cards = [machine.card(one) for one in uuids]
         return {card.uuid: {one.pid: one.memory for one in card.processes} for card in cards}
 
-    return await context_probe.measure(workers, uuid)
+    return await measure.context_bytes(workers, uuid)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""What a context costs on a card: learned once for each model and driver, by making one.
+"""What a CUDA context costs on a card: measured once for each model and driver.
 
-A process in a container cannot measure it: what others on the card take or give back at that moment
-would be measured with it. So the agent does, and tells every slot
+A process in a container cannot measure it: memory that others on the card take or free at that
+moment would be measured too. So the agent does, and writes it into every container's limits
 (docs/adr/0020-a-contexts-cost-is-learned-once.md).
 """
 
@@ -23,18 +23,18 @@ from mizar_nodeagent.files import write_atomically
 log = get_logger(__name__)
 
 CONTEXTS: Final = "contexts.json"
-"""The file that keeps them, in the agent's folder."""
+"""Name of the file that keeps the costs, in the agent's state folder."""
 VERSION: Final = 1
 EVERY_S: Final = 2.0
 RETRY_S: Final = 300.0
-"""After one could not be made: the card is full, say, or the agent has no libcuda."""
+"""After a failed measurement: the card is full, say, or the agent has no libcuda."""
 
 Measure = Callable[[str], Awaitable[int]]
 """Bytes of a context on the card of that UUID; 0 where it cannot be told."""
 
 
 class ContextCosts:
-    """Of cards that shadow pods hold. `path`: where they are kept."""
+    """Bytes of a context on the cards that shadow pods hold. `path`: the file that keeps them."""
 
     def __init__(
         self,
@@ -52,19 +52,20 @@ class ContextCosts:
         self._learning = asyncio.Lock()
 
     def of(self, uuid: str) -> int:
-        """Bytes of a context on the card; 0: not known, so that containers have to measure."""
+        """Bytes of a context on the card; 0 where it is not known: its containers measure it
+        then."""
         facts = self._state.view.cards.get(uuid)
         return self._known.get(_key(facts), 0) if facts else 0
 
     async def run(self) -> None:
-        """Learn what there is to be learned of held cards, for ever."""
+        """Measure the models of held cards that are not known, for ever."""
         while True:
             held = {card.uuid for one in self._state.carvings.values() for card in one.cards}
             await self.learn(sorted(held))
             await asyncio.sleep(EVERY_S)
 
     async def learn(self, uuids: Iterable[str]) -> None:
-        """Of those cards' models, unless it is known or could not be told a while ago."""
+        """Measure the models of those cards, unless known or failed less than RETRY_S ago."""
         for uuid in uuids:
             async with self._learning:
                 facts = self._state.view.cards.get(uuid)
@@ -97,7 +98,7 @@ def _to_bytes(known: dict[str, int]) -> bytes:
 
 
 def _load(path: Path) -> dict[str, int]:
-    """Nothing where there is no such file, or a damaged one: it is learned again."""
+    """Bytes by driver and model; empty without the file or with a damaged one: measured again."""
     try:
         body = json.loads(path.read_bytes())
         if body["version"] != VERSION:

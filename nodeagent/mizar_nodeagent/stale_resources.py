@@ -1,4 +1,4 @@
-"""Sweeps resources of former tenants off the node's status.
+"""Removes stale resources, those of former tenants, from the node's status.
 
 A kubelet that has forgotten a resource leaves it there as 0, for ever: with a resource per tenant
 and profile, the list would only ever grow.
@@ -22,12 +22,12 @@ FIRST_AFTER_S = 60.0
 """By then the agent serves again what it served before its restart."""
 
 EVERY_S = 600.0
-"""Longer than a kubelet remembers a resource whose plugin has gone: what it writes anew in that
-time, the next sweep takes."""
+"""Longer than a kubelet remembers a resource whose plugin is gone: what the kubelet writes again in
+that time, the next round removes."""
 
 
-class Sweep:
-    """`served` gives the resources that plugins of this agent serve just now."""
+class StaleResources:
+    """`served` gives the resources that plugins of this agent serve now."""
 
     def __init__(
         self, client: KubeClient, node: str, served: Callable[[], Collection[str]]
@@ -37,19 +37,19 @@ class Sweep:
         self._served = served
 
     async def run(self) -> None:
-        """Sweep now and then, for ever."""
+        """Remove them every EVERY_S, for ever."""
         await asyncio.sleep(FIRST_AFTER_S)
         while True:
             try:
-                await self.once()
+                await self.remove()
             except KubeError as error:
                 log.info("former tenants' resources stay on the node for now", error=error)
             await asyncio.sleep(EVERY_S)
 
-    async def once(self) -> None:
-        """Take off what nobody serves any more. Raises KubeError."""
+    async def remove(self) -> None:
+        """Remove from the node what nobody serves any more. Raises KubeError."""
         status = (await self._client.get(self._ref)).get("status") or {}
-        gone = former(status, self._served())
+        gone = stale(status, self._served())
         if not gone:
             return
         nothing = dict.fromkeys(gone)
@@ -58,8 +58,8 @@ class Sweep:
         log.info("former tenants' resources taken off the node", resource=", ".join(gone))
 
 
-def former(status: Mapping[str, Any], served: Collection[str]) -> list[str]:
-    """The resources of ours in a node's status that are 0 and that nobody serves."""
+def stale(status: Mapping[str, Any], served: Collection[str]) -> list[str]:
+    """Mizar's resources in a node's status that are 0 and that nobody serves, sorted."""
     capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
     return sorted(
         name

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mizar_nodeagent import clearing
-from mizar_nodeagent.container.context_costs import CONTEXTS
+from mizar_nodeagent import shutdown_cleanup
+from mizar_nodeagent.cuda_context.costs import CONTEXTS
 from mizar_nodeagent.kubelet import checkpoint_file, podresources
-from mizar_nodeagent.only_one import OnlyOne
+from mizar_nodeagent.single_instance import InstanceLock
 from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_kubelet import KubePod
 from unit.nodeagent.makers import CARD, RESOURCE, SHADOW, share_object
@@ -23,8 +23,8 @@ async def world(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[World]:
     """Whose slots are old enough as soon as they are there."""
-    monkeypatch.setattr(clearing, "ALLOCATING_FOR_S", 0.0)
-    monkeypatch.setattr(clearing, "WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(shutdown_cleanup, "ALLOCATING_FOR_S", 0.0)
+    monkeypatch.setattr(shutdown_cleanup, "WITHIN_S", PATIENCE_S)
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
     made = World(tmp_path_factory.mktemp("w"))
     await made.kubelet.start()
@@ -126,7 +126,7 @@ async def test_a_slot_that_the_kubelet_has_not_recorded_yet_stays(world: World) 
 async def test_a_slot_that_was_just_made_stays_whosoever_it_is(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clearing, "ALLOCATING_FOR_S", PATIENCE_S)
+    monkeypatch.setattr(shutdown_cleanup, "ALLOCATING_FOR_S", PATIENCE_S)
     await world.serve_shadow()
     slot = limits_of(await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)).parent
     world.kubelet.remove_pod(SHARE.uid)
@@ -178,7 +178,7 @@ async def test_what_others_put_into_the_folder_stays(world: World) -> None:
     assert mine.is_dir() and other.is_dir()
 
 
-async def test_the_next_agent_serves_after_a_clearing(world: World) -> None:
+async def test_the_next_agent_serves_after_a_cleanup(world: World) -> None:
     await used(world)
     await end_share(world)
     await end_shadow(world)
@@ -188,11 +188,11 @@ async def test_the_next_agent_serves_after_a_clearing(world: World) -> None:
     assert (await used(world)).is_dir()
 
 
-class TestOnlyOne:
+class TestInstanceLock:
     async def test_the_next_waits_for_the_end_of_the_last(self, tmp_path: Path) -> None:
-        first = await OnlyOne.on(tmp_path)
+        first = await InstanceLock.acquire(tmp_path)
         (tmp_path / "slots").mkdir()
-        second = asyncio.create_task(OnlyOne.on(tmp_path))
+        second = asyncio.create_task(InstanceLock.acquire(tmp_path))
         done, _ = await asyncio.wait({second}, timeout=0.5)
         assert not done
         first.release()
@@ -200,7 +200,7 @@ class TestOnlyOne:
         assert (tmp_path / "agent.lock").exists()
 
     async def test_the_file_goes_with_the_last(self, tmp_path: Path) -> None:
-        (await OnlyOne.on(tmp_path)).release()
+        (await InstanceLock.acquire(tmp_path)).release()
         assert list(tmp_path.iterdir()) == []
 
     async def test_a_file_that_goes_while_it_is_being_locked_is_not_taken(
@@ -217,13 +217,13 @@ class TestOnlyOne:
             lock(descriptor, how)
 
         monkeypatch.setattr(fcntl, "flock", after_the_last_has_gone)
-        held = await OnlyOne.on(tmp_path)
+        held = await InstanceLock.acquire(tmp_path)
         assert len(opened) == 2
         with path.open() as again, pytest.raises(BlockingIOError):
             lock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
         held.release()
 
     async def test_a_folder_that_is_gone_is_no_trouble(self, tmp_path: Path) -> None:
-        held = await OnlyOne.on(tmp_path / "state")
+        held = await InstanceLock.acquire(tmp_path / "state")
         shutil.rmtree(tmp_path / "state")
         held.release()

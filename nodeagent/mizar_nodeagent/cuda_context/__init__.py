@@ -1,0 +1,1 @@
+"""What a CUDA context costs on each model of card: measured once, kept, told to containers."""
