@@ -97,18 +97,18 @@ class ContainerCard:
         self._files.put_long(self._live + LimitsLive.unaccounted_bytes.offset, unaccounted.bytes)
         self._files.put_long(self._live + LimitsLive.code_seen.offset, unaccounted.code_uses)
 
-    def write(self, words: TimeGrant) -> None:
+    def write(self, grant: TimeGrant) -> None:
         """Write the grant if it differs from the last one, and wake the processes that wait."""
-        if words == self._written:
+        if grant == self._written:
             return
         files, live = self._files, self._live
-        files.put(live + LimitsLive.spare_share.offset, words.spare_share)
-        files.put(live + LimitsLive.paused.offset, int(words.paused))
-        files.put(live + LimitsLive.active_weight.offset, words.active_weight)
-        files.put_long(live + LimitsLive.window.offset, words.window.word if words.window else 0)
+        files.put(live + LimitsLive.spare_share.offset, grant.spare_share)
+        files.put(live + LimitsLive.paused.offset, int(grant.paused))
+        files.put(live + LimitsLive.active_weight.offset, grant.active_weight)
+        files.put_long(live + LimitsLive.window.offset, grant.window.word if grant.window else 0)
         files.wake(live + LimitsLive.wake.offset)
-        self._written = words
-        self._own_rate = allowed_share(self.sharer, replace(words, spare_share=0))
+        self._written = grant
+        self._own_rate = allowed_share(self.sharer, replace(grant, spare_share=0))
 
 
 def container_cards(files: ContainerFiles, found: Limits) -> dict[str, ContainerCard]:
