@@ -47,14 +47,14 @@ from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_kube.logs import bound, get_logger
-from mizar_operator import manifests, telling, views
-from mizar_operator.budgets import Budgets
+from mizar_operator import action_log, manifests, views
 from mizar_operator.caches import Caches
-from mizar_operator.evict import Evictor
-from mizar_operator.live import StillUsed
-from mizar_operator.remove import Remover
-from mizar_operator.statuses import StatusWriter
-from mizar_operator.world import World
+from mizar_operator.delete_guard import StillInUse
+from mizar_operator.disruption_budgets import DisruptionBudgets
+from mizar_operator.eviction import Evictor
+from mizar_operator.shadow_deletion import ShadowDeleter
+from mizar_operator.snapshot_index import SnapshotIndex
+from mizar_operator.status_writer import StatusWriter
 
 log = get_logger(__name__)
 
@@ -95,22 +95,22 @@ class Applier:
         client: KubeClient,
         caches: Caches,
         events: EventRecorder,
-        shape: manifests.Shape,
+        pod_settings: manifests.PodSettings,
         at_once: int = 16,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._caches = caches
         self._events = events
-        self._shape = shape
-        self._budgets = Budgets(client)
+        self._shape = pod_settings
+        self._budgets = DisruptionBudgets(client)
         self._evictor = Evictor(client, clock)
-        self._remover = Remover(client, caches, self._budgets)
+        self._deleter = ShadowDeleter(client, caches, self._budgets)
         self._statuses = StatusWriter(client, caches)
         self._limit = asyncio.Semaphore(at_once)
 
     async def apply(
-        self, snapshot: Snapshot, actions: Iterable[Action], hurry: Callable[[], bool] = _never
+        self, snapshot: Snapshot, actions: Iterable[Action], has_news: Callable[[], bool] = _never
     ) -> Result:
         """All actions in order, those of one type at the same time. Once `hurry` says so, statuses
         are left to the next plan.
@@ -118,10 +118,12 @@ class Applier:
         A failure voids what the plan has for the same namespace after it, and nothing else: one
         tenant's trouble must not hold up the others.
         """
-        world, result, failed = World(snapshot), Result(), set[str]()
+        index, result, failed = SnapshotIndex(snapshot), Result(), set[str]()
         for _, group in groupby(actions, key=type):
             todo = [one for one in group if _namespace(one) not in failed]
-            outcomes = await asyncio.gather(*(self._one(world, one, result, hurry) for one in todo))
+            outcomes = await asyncio.gather(
+                *(self._one(index, one, result, has_news) for one in todo)
+            )
             failed |= {
                 _namespace(one) for one, good in zip(todo, outcomes, strict=True) if not good
             }
@@ -131,25 +133,25 @@ class Applier:
         return result
 
     async def _one(
-        self, world: World, action: Action, result: Result, hurry: Callable[[], bool]
+        self, index: SnapshotIndex, action: Action, result: Result, has_news: Callable[[], bool]
     ) -> bool:
-        with bound(**telling.named(action, world)):
+        with bound(**action_log.object_fields(action, index)):
             async with self._limit:
-                if isinstance(action, STATUSES) and hurry():
+                if isinstance(action, STATUSES) and has_news():
                     result.postponed = True
                     return True
-                return await self._tried(world, action, result)
+                return await self._tried(index, action, result)
 
-    async def _tried(self, world: World, action: Action, result: Result) -> bool:
+    async def _tried(self, index: SnapshotIndex, action: Action, result: Result) -> bool:
         try:
-            await self._do(world, action)
-        except StillUsed as used:
+            await self._do(index, action)
+        except StillInUse as used:
             log.info("the shadow pod stays", problem=used.why)
             result.used.add(used.uid)
             return False
         except KubeError as error:
             if TERMINATING not in str(error):
-                _report(world, action, error, result)
+                _report(index, action, error, result)
             return False
         except Exception as error:
             # What nobody foresaw about one object must not hold up the others.
@@ -158,28 +160,28 @@ class Applier:
             return False
         if isinstance(action, EmitEvent):
             result.announced.add((action.uid, str(action.reason)))
-        telling.tell(action, world)
+        action_log.log_done(action, index)
         return True
 
-    async def _do(self, world: World, action: Action) -> None:
+    async def _do(self, index: SnapshotIndex, action: Action) -> None:
         match action:
             case CreateShadow():
-                await self._create(world, action)
+                await self._create(index, action)
             case CreatePod():
-                shadow = world.shadows[action.shadow]
-                await self._create_pod(world, shadow, action.needs)
+                shadow = index.shadows[action.shadow]
+                await self._create_pod(index, shadow, action.needs)
             case Drain():
-                await self._annotate(world, action.shadow, format_time(action.at))
+                await self._annotate(index, action.shadow, format_time(action.at))
             case CancelDrain():
-                await self._annotate(world, action.shadow, None)
+                await self._annotate(index, action.shadow, None)
             case SetInUse():
-                await self._mark(world, action)
+                await self._mark(index, action)
             case Recarve():
-                await self._recarve(world.shadows[action.shadow], action.carve.to_json())
+                await self._recarve(index.shadows[action.shadow], action.carve.to_json())
             case DeleteShadow():
-                await self._remover.delete(world.shadows[action.shadow])
+                await self._deleter.delete(index.shadows[action.shadow])
             case RemoveFinalizer():
-                await self._remover.release(world.shadows[action.shadow])
+                await self._deleter.remove_finalizer(index.shadows[action.shadow])
             case WriteShadowStatus():
                 await self._statuses.write_shadow(action)
             case WriteQuotaStatus():
@@ -187,11 +189,11 @@ class Applier:
             case WritePoolStatus():
                 await self._statuses.write(GPU_POOL, ("", action.pool), action.status.to_dict())
             case EmitEvent():
-                self._tell(world, action)
+                self._post_event(index, action)
             case EvictShare():
                 await self._evictor.evict(action)
 
-    async def _create(self, world: World, action: CreateShadow) -> None:
+    async def _create(self, index: SnapshotIndex, action: CreateShadow) -> None:
         wanted = manifests.shadow_pod(action)
         try:
             made = await self._client.create(wanted, field_manager=FIELD_MANAGER_OPERATOR)
@@ -199,14 +201,14 @@ class Applier:
             made = await self._client.get(Ref(SHADOW_POD, action.shadow[1], action.shadow[0]))
             _check_ours(made, wanted)
         self._caches.shadows.observe(made)
-        shadow = world.take(views.shadow_view(made), action.resource)
-        await self._create_pod(world, shadow, action.needs)
+        shadow = index.add_created(views.shadow_view(made), action.resource)
+        await self._create_pod(index, shadow, action.needs)
 
-    async def _create_pod(self, world: World, shadow: ShadowView, needs: Needs) -> None:
+    async def _create_pod(self, index: SnapshotIndex, shadow: ShadowView, needs: Needs) -> None:
         wanted = manifests.pod(
             shadow,
-            world.pools[shadow.pool],
-            world.quotas[shadow.quota_key],
+            index.pools[shadow.pool],
+            index.quotas[shadow.quota_key],
             self._shape,
             needs,
         )
@@ -217,16 +219,16 @@ class Applier:
             _check_ours(made, wanted)
         self._caches.holders.observe(made)
 
-    async def _annotate(self, world: World, key: Key, asked: str | None) -> None:
-        await self._patch_pod(world, key, {"annotations": {ANNOTATION_DRAIN: asked}})
+    async def _annotate(self, index: SnapshotIndex, key: Key, asked: str | None) -> None:
+        await self._patch_pod(index, key, {"annotations": {ANNOTATION_DRAIN: asked}})
 
-    async def _mark(self, world: World, action: SetInUse) -> None:
+    async def _mark(self, index: SnapshotIndex, action: SetInUse) -> None:
         if action.in_use:
             await self._budgets.ensure(action.shadow[0])
-        await self._patch_pod(world, action.shadow, manifests.in_use(on=action.in_use))
+        await self._patch_pod(index, action.shadow, manifests.in_use(on=action.in_use))
 
-    async def _patch_pod(self, world: World, key: Key, meta: Object) -> None:
-        pod = world.shadows[key].pod
+    async def _patch_pod(self, index: SnapshotIndex, key: Key, meta: Object) -> None:
+        pod = index.shadows[key].pod
         if pod is not None and pod.uid:
             # Never another pod that has come to have this name.
             meta["uid"] = pod.uid
@@ -246,9 +248,9 @@ class Applier:
         }
         self._caches.holders.observe(await self._client.patch_merge(ref, {"metadata": change}))
 
-    def _tell(self, world: World, event: EmitEvent) -> None:
+    def _post_event(self, index: SnapshotIndex, event: EmitEvent) -> None:
         namespace, name = event.about
-        uid = world.uid_of(event)
+        uid = index.uid_of(event)
         self._events.emit(
             Regarding(KINDS[event.kind], name, namespace, uid),
             str(event.reason),
@@ -257,14 +259,14 @@ class Applier:
         )
 
 
-def _report(world: World, action: Action, error: KubeError, result: Result) -> None:
+def _report(index: SnapshotIndex, action: Action, error: KubeError, result: Result) -> None:
     log.warning("an action failed", action=type(action).__name__, error=error)
     if isinstance(action, CreateShadow | CreatePod) and _is_refusal(error):
-        result.refused[world.offer_of(action)] = str(error)
+        result.refused[index.quota_and_devices(action)] = str(error)
     else:
         result.errors.append(error)
     if isinstance(action, CreateShadow) and isinstance(error, Unavailable):
-        result.unanswered.add((*world.offer_of(action), action.sequence))
+        result.unanswered.add((*index.quota_and_devices(action), action.sequence))
 
 
 def _is_refusal(error: KubeError) -> bool:

@@ -22,7 +22,7 @@ from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, Object, Ref
 from mizar_operator import unreadable, views
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
-from mizar_operator.memory import LeftOut, Memory
+from mizar_operator.reconcile_state import Excluded, ReconcileState
 from mizar_operator.runtime_classes import RuntimeClasses
 from mizar_operator.views import HolderPod
 
@@ -32,7 +32,7 @@ LOOKS_AT_ONCE = 16
 
 
 @dataclass
-class Found:
+class FoundLive:
     """What the caches do not have and the API server does: pods by their ShadowPod's UID, nodes."""
 
     pods: dict[str, HolderPod] = field(default_factory=dict)
@@ -48,20 +48,20 @@ class Gatherer:
         self._client = client
         self._caches = caches
         self._clock = clock
-        self._memories: dict[str, Memory] = {}
+        self._states: dict[str, ReconcileState] = {}
         self._classes = RuntimeClasses(client, clock)
 
-    def memory(self, key: str) -> Memory:
+    def state(self, key: str) -> ReconcileState:
         """What is remembered for a key."""
-        return self._memories.setdefault(key, Memory())
+        return self._states.setdefault(key, ReconcileState())
 
     def unreadable(self) -> dict[str, int]:
         """How many objects there are that we cannot read, by kind."""
         return self._caches.unreadable()
 
-    def left_out(self, snapshot: Snapshot) -> LeftOut:
+    def excluded(self, snapshot: Snapshot) -> Excluded:
         """What of the snapshot depends on objects that we cannot read."""
-        return unreadable.left_out(self._caches, snapshot)
+        return unreadable.excluded(self._caches, snapshot)
 
     def pools_of(self, key: str) -> str:
         """The names of the pools that are planned under the key."""
@@ -70,7 +70,7 @@ class Gatherer:
     async def gather(self, key: str) -> Snapshot:
         """Everything that is planned under the key, as the cluster is now. Raises KubeError when
         something looks missing and the API server does not answer."""
-        found = await self._look_for(self._suspects(key), self.memory(key))
+        found = await self._look_for(self._suspects(key), self.state(key))
         missing = await self._classes.missing(
             one.spec.runtime_class_name
             for one in self._pools(key).values()
@@ -78,11 +78,11 @@ class Gatherer:
         )
         taken = await self._look_for_cards(key)
         # In one go from here, so that nothing changes in between.
-        memory, pools = self.memory(key), self._pools(key)
+        memory, pools = self.state(key), self._pools(key)
         shadows = [self._whole(one, pools, found, memory) for one in self._shadows(key)]
         shares, pending = self._shares(key, shadows), self._caches.pending.values()
         quotas = [one for one in self._caches.quotas.values() if self._is_mine(one.spec.pool, key)]
-        memory.tidy(self._clock(), {one.uid for one in shadows} | {one.uid for one in shares})
+        memory.forget_old(self._clock(), {one.uid for one in shadows} | {one.uid for one in shares})
         # Whoever is there has come through: its number is not to be used again.
         memory.unanswered -= {(one.quota_key, one.devices, one.sequence) for one in shadows}
         nodes = {one.name: one for one in self._caches.nodes.values()}
@@ -127,7 +127,11 @@ class Gatherer:
         return found
 
     def _whole(
-        self, shadow: ShadowView, pools: Mapping[str, GPUPool], found: Found, memory: Memory
+        self,
+        shadow: ShadowView,
+        pools: Mapping[str, GPUPool],
+        found: FoundLive,
+        memory: ReconcileState,
     ) -> ShadowView:
         """The shadow pod with its pod and its resource."""
         holder = self._holder(shadow) or found.pods.get(shadow.uid)
@@ -139,7 +143,7 @@ class Gatherer:
             shadow,
             resource=resource,
             pod=holder.view if holder else None,
-            contested=memory.contested.holds(shadow.uid, self._clock()),
+            contested=memory.contested.is_waiting(shadow.uid, self._clock()),
         )
 
     def _holder(self, shadow: ShadowView) -> HolderPod | None:
@@ -150,7 +154,7 @@ class Gatherer:
     def _suspects(self, key: str) -> list[Ref]:
         """What is missing from the caches and not known to be gone. Where somebody may have to be
         evicted for it, what was known a moment ago is not enough: it may have come since."""
-        gone, now = self.memory(key).gone, self._clock()
+        gone, now = self.state(key).gone, self._clock()
         found = {
             ref
             for shadow in self._shadows(key)
@@ -168,8 +172,8 @@ class Gatherer:
         if place is not None and not self._caches.has_node(place):
             yield Ref(NODE, place)
 
-    async def _look_for(self, suspects: Iterable[Ref], memory: Memory) -> Found:
-        limit, found = asyncio.Semaphore(LOOKS_AT_ONCE), Found()
+    async def _look_for(self, suspects: Iterable[Ref], memory: ReconcileState) -> FoundLive:
+        limit, found = asyncio.Semaphore(LOOKS_AT_ONCE), FoundLive()
 
         async def look(ref: Ref) -> None:
             async with limit:
@@ -185,7 +189,7 @@ class Gatherer:
         that asks for several: how many of them depends on it."""
         if not any(cards > 1 for one in self._caches.pending.values() for _, cards in one.cards):
             return {}
-        memory, now = self.memory(key), self._clock()
+        memory, now = self.state(key), self._clock()
         idle = (one for one in self._shadows(key) if one.idle_since is not None and not one.held)
         names = sorted({one.node for one in idle if one.node is not None})
         memory.taken = {name: one for name, one in memory.taken.items() if one[0] > now}
@@ -206,7 +210,7 @@ class Gatherer:
                 found.update(cards_requested(pod["spec"]))
         return found
 
-    def _take(self, ref: Ref, obj: Object, found: Found) -> bool:
+    def _take(self, ref: Ref, obj: Object, found: FoundLive) -> bool:
         """Keep what was found; False if it is somebody else's pod of that name."""
         if ref.kind == NODE:
             self._caches.nodes.observe(obj)

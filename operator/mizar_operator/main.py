@@ -7,41 +7,41 @@ began, and then cancels them: it begins last and ends before the parts that feed
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import signal
 import sys
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 import kopf
 
-from mizar_core.names import FIELD_MANAGER_OPERATOR, GROUP, VERSION
+from mizar_core.names import FIELD_MANAGER_OPERATOR
 from mizar_kube import logs, probes
 from mizar_kube.client import KubeClient
 from mizar_kube.clock import Clock
-from mizar_kube.errors import ConfigError, KubeError
+from mizar_kube.errors import ConfigError
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Timing, wait_synced
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD
 from mizar_kube.logs import get_logger
 from mizar_kube.queue import WorkQueue, work
 from mizar_kube.session import session
 from mizar_kube.settings import load
 from mizar_kube.version import version
-from mizar_operator import caches, default_pool, telling
+from mizar_operator import action_log, caches, default_pool
 from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches
 from mizar_operator.gather import Gatherer
 from mizar_operator.handlers import Memo, gpupool, gpuquota, shadowpod
+from mizar_operator.kopf_process import KopfFailed, kopf_settings, served
 from mizar_operator.kopf_store import Pace
 from mizar_operator.leader import Leader, LeadershipLost
 from mizar_operator.metrics import Metrics
+from mizar_operator.readiness import Readiness
 from mizar_operator.reconcile import Reconciler
 from mizar_operator.settings import Settings
-from mizar_operator.usable import Usable
 
 log = get_logger(__name__)
 
@@ -51,12 +51,7 @@ STUCK_AFTER_S = 120.0
 RETRY_MOST_S = 15.0
 RESYNC_SPREAD_S = 5.0
 KOPF_ENDS_WITHIN_S = 0.5
-SERVED_RETRY_S = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-class KopfFailed(Exception):
-    """Kopf has ended without being told to: nobody watches Mizar's own kinds any more."""
 
 
 class Operator:
@@ -85,7 +80,12 @@ class Operator:
         )
         self.gatherer = Gatherer(client, self.caches, seconds)
         applier = Applier(
-            client, self.caches, self.events, settings.shape, settings.writes_at_once, seconds
+            client,
+            self.caches,
+            self.events,
+            settings.pod_settings,
+            settings.writes_at_once,
+            seconds,
         )
         self.reconciler = Reconciler(self.gatherer, applier, self.queue, self.metrics, now, seconds)
         self._kopf_stop, self._kopf_ready = asyncio.Event(), asyncio.Event()
@@ -145,7 +145,7 @@ class Operator:
                 await self.leader.acquire()
                 tasks.create_task(self.leader.keep())
             self.leads_from_now_on()
-            self.caches.shares.on_change(telling.placed)
+            self.caches.shares.on_change(action_log.log_placed)
             self.caches.shares.on_change(self.metrics.pod_changed)
             if self.settings.default_pool is not None:
                 tasks.create_task(default_pool.ensure(self._client, self.settings.default_pool))
@@ -194,60 +194,6 @@ class Operator:
         return kopf.AiohttpSession(server=str(found.host), aiohttp_session=session(found))
 
 
-@kopf.on.login()
-async def login(memo: Memo, **_: Any) -> kopf.AiohttpSession:
-    """Called at the start, and again when the API server says 401."""
-    return memo.login()
-
-
-@kopf.on.cleanup()
-async def cleanup(memo: Memo, **_: Any) -> None:
-    """Called when Kopf begins to end, for whatever reason."""
-    memo.ended()
-
-
-def kopf_settings() -> kopf.OperatorSettings:
-    """No writes and no events of Kopf's own, no scanning for kinds that come and go, bounds on
-    everything that waits."""
-    chosen = kopf.OperatorSettings()
-    chosen.scanning.disabled = True
-    chosen.posting.enabled = False
-    chosen.posting.loggers = False
-    chosen.networking.connect_timeout = 10
-    chosen.networking.request_timeout = 30
-    chosen.networking.error_backoffs = Endless()
-    chosen.watching.chunk_size = 500
-    chosen.watching.server_timeout = 240
-    chosen.watching.client_timeout = 300
-    chosen.queueing.idle_timeout = 1
-    chosen.queueing.exit_timeout = 0.2
-    chosen.process.ultimate_exiting_timeout = None
-    return chosen
-
-
-async def served(client: KubeClient, kinds: Collection[Kind]) -> None:
-    """Wait until the API server serves the kinds, which takes a second or two when they are new.
-    Kopf looks once, and would never watch one that is served later."""
-    while True:
-        try:
-            found = await client.request("GET", f"/apis/{GROUP}/{VERSION}")
-            missing = {one.plural for one in kinds} - {one["name"] for one in found["resources"]}
-            if not missing:
-                return
-            log.info("waiting for the API server to serve kinds", kind=sorted(missing))
-        except KubeError as error:
-            log.info("waiting for the custom resources: are the CRDs applied?", error=error)
-        await asyncio.sleep(SERVED_RETRY_S)
-
-
-class Endless:
-    """Seconds between tries while the API server is away, for as long as it is. Kopf iterates
-    anew for each call, and gives up where the delays end."""
-
-    def __iter__(self) -> Iterator[float]:
-        return itertools.chain((0.2, 0.5, 1, 2), itertools.repeat(5))
-
-
 async def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT (0), or until we must not go on (1)."""
     stop = asyncio.Event()
@@ -255,14 +201,14 @@ async def run(settings: Settings) -> int:
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(await KubeClient.connect(settings.kubeconfig))
         operator = Operator(client, settings)
-        usable = Usable(client, settings.default_pool is not None)
+        readiness = Readiness(client, settings.default_pool is not None)
         app = probes.application(
             operator.metrics.registry,
             operator.dead,
-            lambda: [*operator.unready(), *usable.problems()],
+            lambda: [*operator.unready(), *readiness.problems()],
         )
         await stack.enter_async_context(probes.serving(app, settings.metrics_port))
-        asking = _task("usable", usable.wait())
+        asking = _task("usable", readiness.wait())
         stack.push_async_callback(_cancel, asking)
         try:
             await operator.run(stop)

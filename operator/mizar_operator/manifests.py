@@ -26,7 +26,7 @@ from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.recarve import carve_of
 from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.kinds import Object
-from mizar_operator.needs import anti_affinity_labels, placing
+from mizar_operator.node_needs import anti_affinity_labels, node_constraints
 
 NO_SIDECAR_LABEL = {"sidecar.istio.io/inject": "false"}
 NO_SIDECAR_ANNOTATION = {"linkerd.io/inject": "disabled"}
@@ -40,7 +40,7 @@ NOBODY = 65535
 
 
 @dataclass(frozen=True)
-class Shape:
+class PodSettings:
     """What the pods of all shadow pods have in common. `priority_class`: of pools that name none;
     empty for the cluster's default. `grace_s`: seconds that one which others delete keeps its
     cards, so that those who use them end before."""
@@ -83,7 +83,7 @@ def pod(
     shadow: ShadowView,
     pool: GPUPool,
     quota: GPUQuota,
-    shape: Shape,
+    pod_settings: PodSettings,
     needs: Needs,
 ) -> Object:
     """The pod that holds the cards of a ShadowPod; `shadow` must know its UID."""
@@ -106,7 +106,7 @@ def pod(
             },
             "ownerReferences": [_owner("ShadowPod", shadow.name, shadow.uid, controller=True)],
         },
-        "spec": _spec(shadow, pool, shape, needs),
+        "spec": _spec(shadow, pool, pod_settings, needs),
     }
 
 
@@ -156,11 +156,11 @@ def _owner(kind: str, name: str, uid: str, *, controller: bool) -> Object:
     }
 
 
-def _spec(shadow: ShadowView, pool: GPUPool, shape: Shape, needs: Needs) -> Object:
+def _spec(shadow: ShadowView, pool: GPUPool, pod_settings: PodSettings, needs: Needs) -> Object:
     spec: dict[str, Any] = {
-        "containers": [_container(shadow, pool, shape)],
+        "containers": [_container(shadow, pool, pod_settings)],
         "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": max(shape.grace_s, 1),
+        "terminationGracePeriodSeconds": max(pod_settings.grace_s, 1),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
@@ -169,21 +169,21 @@ def _spec(shadow: ShadowView, pool: GPUPool, shape: Shape, needs: Needs) -> Obje
             "runAsGroup": NOBODY,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        **placing(needs),
+        **node_constraints(needs),
     }
     if pool.spec.runtime_class_name:
         spec["runtimeClassName"] = pool.spec.runtime_class_name
-    if priority_class := pool.spec.priority_class_name or shape.priority_class:
+    if priority_class := pool.spec.priority_class_name or pod_settings.priority_class:
         spec["priorityClassName"] = priority_class
     return spec
 
 
-def _container(shadow: ShadowView, pool: GPUPool, shape: Shape) -> Object:
+def _container(shadow: ShadowView, pool: GPUPool, pod_settings: PodSettings) -> Object:
     # Requests like limits: the kubelet and the kernel take the memory of all others first.
     resources = {"cpu": "10m", "memory": "64Mi", pool.spec.physical_resource: str(shadow.cards)}
     container: Object = {
         "name": "main",
-        "image": shape.image,
+        "image": pod_settings.image,
         # The device plugin's own answer would make the runtime inject a driver into pause.
         "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
         "resources": {"requests": resources, "limits": dict(resources)},
@@ -193,7 +193,7 @@ def _container(shadow: ShadowView, pool: GPUPool, shape: Shape) -> Object:
             "capabilities": {"drop": ["ALL"]},
         },
     }
-    if shape.grace_s:
+    if pod_settings.grace_s:
         # pause would end at once, and the kubelet free its cards.
-        container["lifecycle"] = {"preStop": {"sleep": {"seconds": shape.grace_s}}}
+        container["lifecycle"] = {"preStop": {"sleep": {"seconds": pod_settings.grace_s}}}
     return container

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from mizar_core.models import GPUPool
 from mizar_core.planning import Plan, Snapshot
 from mizar_core.planning.pool_nodes import in_pool
 from mizar_core.planning.snapshot import Key
 from mizar_kube import probes
-from mizar_operator.series import Labels, Series
 from mizar_operator.views import SharePod
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -149,3 +148,25 @@ def _of_nodes(snapshot: Snapshot) -> Mapping[Labels, float]:
                 found[*labels, "healthy"] = cards.healthy
                 found[*labels, "unhealthy"] = cards.total - cards.healthy
     return found
+
+
+Labels = tuple[str, ...]
+
+
+class Series:
+    """A gauge. Each key of the queue shows its own series; what it shows no more goes."""
+
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry
+    ) -> None:
+        self._gauge = Gauge(name, text, labels, registry=registry)
+        self._shown: dict[str, set[Labels]] = {}
+
+    def show(self, key: str, values: Mapping[Labels, float]) -> None:
+        """These are all of the key's series now."""
+        for labels, value in values.items():
+            self._gauge.labels(*labels).set(value)
+        for labels in self._shown.pop(key, set()) - set(values):
+            self._gauge.remove(*labels)
+        if values:
+            self._shown[key] = set(values)

@@ -15,8 +15,8 @@ from mizar_kube.logs import bound, get_logger
 from mizar_kube.queue import WorkQueue
 from mizar_operator.apply import Applier, Result
 from mizar_operator.gather import Gatherer
-from mizar_operator.memory import Memory
 from mizar_operator.metrics import Metrics
+from mizar_operator.reconcile_state import ReconcileState
 from mizar_operator.runtime_classes import BELIEVED_S
 
 log = get_logger(__name__)
@@ -38,7 +38,7 @@ class Reconciler:
         metrics: Metrics,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
-        decide: Planner = plan,
+        planner: Planner = plan,
     ) -> None:
         self._gatherer = gatherer
         self._applier = applier
@@ -46,7 +46,7 @@ class Reconciler:
         self._metrics = metrics
         self._now = now
         self._clock = clock
-        self._decide = decide
+        self._planner = planner
         self._rounds = itertools.count(1)
 
     async def reconcile(self, key: str) -> None:
@@ -55,7 +55,7 @@ class Reconciler:
             await self._round(key)
 
     async def _round(self, key: str) -> None:
-        memory = self._gatherer.memory(key)
+        memory = self._gatherer.state(key)
         with self._timed("gather"):
             snapshot = await self._gatherer.gather(key)
         with self._timed("plan"):
@@ -63,36 +63,36 @@ class Reconciler:
         self._show(key, snapshot, planned)
         with self._timed("apply"):
             result = await self._applier.apply(
-                snapshot, planned.actions, lambda: self._hurries(key, memory)
+                snapshot, planned.actions, lambda: self._has_news(key, memory)
             )
-        memory.note_statuses(result.postponed, self._clock())
+        memory.note_status_writes(result.postponed, self._clock())
         memory.announced |= result.announced
         memory.unanswered |= result.unanswered
         memory.note_free(planned.free, self._now())
         memory.note_attempts(planned.attempts, self._clock())
-        self._come_back(key, memory, planned, result)
+        self._requeue(key, memory, planned, result)
         if snapshot.missing_classes:
             self._queue.add(key, after=BELIEVED_S + DUE_SLACK_S)
         if result.errors:
             self._metrics.failures.inc()
             raise result.errors[0]
 
-    def _hurries(self, key: str, memory: Memory) -> bool:
+    def _has_news(self, key: str, memory: ReconcileState) -> bool:
         """Whether there is news, so that statuses would be old when they are written; for a while,
         lest they are never."""
         since = memory.statuses_late_since
         late = since is not None and self._clock() - since > STATUSES_LATE_S
         return self._queue.has_news(key) and not late
 
-    async def _plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
+    async def _plan(self, snapshot: Snapshot, memory: ReconcileState) -> Plan:
         """The plan, around what cannot be planned for; which that is, is remembered for a while."""
         for kind, count in self._gatherer.unreadable().items():
             self._metrics.unreadable.labels(kind).set(count)
-        unreadable = self._gatherer.left_out(snapshot)
-        known = {**memory.left_out_now(self._clock()), **unreadable}
-        isolated = await _in_steps(plan_isolated(snapshot, self._now(), known, self._decide))
-        for name in sorted(isolated.left_out.keys() - known.keys()):
-            error = isolated.left_out[name][1]
+        unreadable = self._gatherer.excluded(snapshot)
+        known = {**memory.excluded_now(self._clock()), **unreadable}
+        isolated = await _run_in_steps(plan_isolated(snapshot, self._now(), known, self._planner))
+        for name in sorted(isolated.excluded.keys() - known.keys()):
+            error = isolated.excluded[name][1]
             self._metrics.planning_errors.labels(name.what).inc()
             log.error(
                 "left out of the plan",
@@ -101,17 +101,17 @@ class Reconciler:
                 name=name.key[1],
                 exc_info=error,
             )
-        failed = {name: why for name, why in isolated.left_out.items() if name not in unreadable}
-        memory.leave_out(failed, self._clock())
+        failed = {name: why for name, why in isolated.excluded.items() if name not in unreadable}
+        memory.exclude(failed, self._clock())
         return isolated.plan
 
-    def _come_back(self, key: str, memory: Memory, planned: Plan, result: Result) -> None:
+    def _requeue(self, key: str, memory: ReconcileState, planned: Plan, result: Result) -> None:
         now = self._clock()
         for uid in result.used:
-            memory.contested.learn(uid, now)
+            memory.contested.record(uid, now)
         self._metrics.refusals(result.refused)
         for offer, message in sorted(result.refused.items()):
-            memory.refused.learn(offer, now, message)
+            memory.refused.record(offer, now, message)
         if result.used or result.refused:
             # Without counting on what could not be deleted or created.
             self._queue.add(key)
@@ -137,7 +137,7 @@ class Reconciler:
             self._metrics.reconcile.labels(step).observe(self._clock() - start)
 
 
-async def _in_steps(steps: Generator[None, None, IsolatedPlan]) -> IsolatedPlan:
+async def _run_in_steps(steps: Generator[None, None, IsolatedPlan]) -> IsolatedPlan:
     """Let others work between the steps: the Lease has to be renewed."""
     while True:
         try:

@@ -8,7 +8,7 @@ from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
 from mizar_kube import settings as common
-from mizar_operator.manifests import Shape
+from mizar_operator.manifests import PodSettings
 
 
 class Settings(common.Settings):
@@ -49,6 +49,6 @@ class Settings(common.Settings):
     writes_at_once: int = Field(16, ge=1, description="writes to the API server at the same time")
 
     @property
-    def shape(self) -> Shape:
+    def pod_settings(self) -> PodSettings:
         """What the pods of all shadow pods have in common."""
-        return Shape(self.pause_image, self.shadow_priority_class, self.shadow_grace)
+        return PodSettings(self.pause_image, self.shadow_priority_class, self.shadow_grace)

@@ -10,7 +10,7 @@ from mizar_core.names import ANNOTATION_SEQUENCE, LABEL_POOL, LABEL_PROFILE, LAB
 from mizar_core.planning.exclusion import PartName
 from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
 from mizar_operator.caches import Caches
-from mizar_operator.memory import LeftOut
+from mizar_operator.reconcile_state import Excluded
 
 
 class Unreadable(Exception):
@@ -41,7 +41,7 @@ def shadows(caches: Caches) -> Iterator[ShadowView]:
             )
 
 
-def left_out(caches: Caches, snapshot: Snapshot) -> LeftOut:
+def excluded(caches: Caches, snapshot: Snapshot) -> Excluded:
     """What of the snapshot is to be left out of the plan."""
     found: dict[PartName, Any] = {}
     for shadow in snapshot.shadows:

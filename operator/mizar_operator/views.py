@@ -38,7 +38,7 @@ from mizar_core.planning.snapshot import (
 )
 from mizar_core.pod_requests import cards_requested, devices_after_init, devices_requested, is_card
 from mizar_kube.kinds import Object
-from mizar_operator.needs import KUBERNETES_OWN, needs_of
+from mizar_operator.node_needs import KUBERNETES_OWN, needs_of
 
 Json = Mapping[str, Any]
 EPOCH = datetime.fromtimestamp(0, UTC)

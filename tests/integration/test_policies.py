@@ -17,7 +17,7 @@ import yaml
 from cluster import Cluster
 from mizar_core.planning.node_fit import Needs
 from mizar_operator import manifests
-from mizar_operator.manifests import Shape
+from mizar_operator.manifests import PodSettings
 from property.plan.snapshots import pool, quota
 from property.plan.snapshots import shadow as shadow_view
 from support import objects
@@ -120,8 +120,8 @@ def shadow_pod(name: str = NAME, uid: str = "uid") -> Object:
     """As the operator makes it, for a node that there is not."""
     view = replace(shadow_view(name, namespace=TENANT), uid=uid)
     nowhere = Needs(frozenset({("mizar.share/nowhere", "true")}))
-    shape = Shape(PAUSE, grace_s=35)
-    return manifests.pod(view, pool("default"), quota(TENANT), shape, nowhere)
+    pod_settings = PodSettings(PAUSE, grace_s=35)
+    return manifests.pod(view, pool("default"), quota(TENANT), pod_settings, nowhere)
 
 
 @pytest.fixture

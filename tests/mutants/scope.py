@@ -28,17 +28,17 @@ class Package:
         return sorted(path for path in found if path.name != "__init__.py")
 
 
-_CORE = tuple(f"core/mizar_core/{name}.py" for name in ("carve", "compute", "names", "placement"))
+_CORE = tuple(
+    f"core/mizar_core/{name}.py"
+    for name in ("carve", "names", "preferred_allocation", "time_slicing")
+)
 _OPERATOR = tuple(
     f"operator/mizar_operator/{name}.py"
-    for name in ("apply", "live", "reconcile", "remove", "statuses")
+    for name in ("apply", "delete_guard", "reconcile", "shadow_deletion", "status_writer")
 )
 _WEBHOOK = tuple(
     f"operator/mizar_operator/webhook/{name}.py"
-    for name in (
-        *("capacity", "judged", "misspelt", "pools", "reviewed"),
-        *("reviewer", "rewrite", "rules", "translate", "unquoted"),
-    )
+    for name in ("pod_review", "pod_specs", "quota_review", "resource_names", "reviewer")
 )
 _AGENT = tuple(
     f"nodeagent/mizar_nodeagent/{name}/*.py" for name in ("planning", "container", "audit")

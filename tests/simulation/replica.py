@@ -122,7 +122,7 @@ class Replica:
             self._clock,
         )
         self.operator.feeder = Feeder(self.client, self.operator.caches, self._random, self._slow)
-        self.operator.reconciler._decide = self._decide
+        self.operator.reconciler._planner = self._decide
         self._watch_rounds()
 
     def _settings(self) -> Settings:

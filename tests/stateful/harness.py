@@ -20,7 +20,7 @@ from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches
 from mizar_operator.gather import Gatherer
 from mizar_operator.kopf_store import KopfStore
-from mizar_operator.manifests import Shape
+from mizar_operator.manifests import PodSettings
 from mizar_operator.metrics import Metrics
 from mizar_operator.reconcile import Reconciler
 from stateful.memory_api import Crash
@@ -56,7 +56,9 @@ class Harness:
         self.caches = Caches(client)
         self.queue: WorkQueue[str] = WorkQueue(clock=self._clock)
         self.gatherer = Gatherer(client, self.caches, clock=self._clock)
-        applier = Applier(client, self.caches, cast(EventRecorder, self.events), Shape("pause"))
+        applier = Applier(
+            client, self.caches, cast(EventRecorder, self.events), PodSettings("pause")
+        )
         self.metrics = Metrics()
         self.reconciler = Reconciler(
             self.gatherer, applier, self.queue, self.metrics, lambda: self.model.time, self._clock

@@ -31,14 +31,14 @@ class IsolatedPlan:
     """A plan, and what it leaves out: each part as it was, and how planning failed with it."""
 
     plan: Plan
-    left_out: Mapping[PartName, tuple[Part, Exception]] = field(default_factory=dict)
+    excluded: Mapping[PartName, tuple[Part, Exception]] = field(default_factory=dict)
 
 
 def plan_isolated(
     snapshot: Snapshot,
     now: datetime,
     known: Mapping[PartName, tuple[Part, Exception]] | None = None,
-    decide: Planner = plan,
+    planner: Planner = plan,
 ) -> Generator[None, None, IsolatedPlan]:
     """As `plan`, but what makes it fail is left out, as far as that helps. `known`: what was left
     out the last time; it is left out again for as long as it is the same.
@@ -46,23 +46,23 @@ def plan_isolated(
     Returns the plan; yields before each further try, since some dozens of them may take a while.
     Raises what `decide` raises when leaving things out does not help.
     """
-    search = _Search(snapshot, now, decide)
-    left_out = _unchanged(known, snapshot) if known else {}
-    planned = search.without(left_out)
+    search = _Search(snapshot, now, planner)
+    excluded = _unchanged(known, snapshot) if known else {}
+    planned = search.without(excluded)
     if isinstance(planned, Exception):
         found = dict(parts(snapshot))
-        suspects = [name for name in found if name not in left_out]
+        suspects = [name for name in found if name not in excluded]
         yield
-        if isinstance(hopeless := search.without({*left_out, *suspects}), Exception):
+        if isinstance(hopeless := search.without({*excluded, *suspects}), Exception):
             raise hopeless
-        culprits = yield from search.culprits(suspects, set(left_out))
-        left_out |= {name: (found[name], planned) for name in culprits}
+        culprits = yield from search.culprits(suspects, set(excluded))
+        excluded |= {name: (found[name], planned) for name in culprits}
         yield
-        planned = search.without(left_out)
+        planned = search.without(excluded)
         if isinstance(planned, Exception):
             raise planned
-    told = tuple(_tell(part, error, now) for part, error in left_out.values())
-    return IsolatedPlan(_with(planned, [one for one in told if one], snapshot), left_out)
+    told = tuple(_tell(part, error, now) for part, error in excluded.values())
+    return IsolatedPlan(_with(planned, [one for one in told if one], snapshot), excluded)
 
 
 def _unchanged(
@@ -75,18 +75,18 @@ def _unchanged(
 class _Search:
     """Which parts make planning fail: by halves, as one finds a word in a dictionary."""
 
-    def __init__(self, snapshot: Snapshot, now: datetime, decide: Planner) -> None:
+    def __init__(self, snapshot: Snapshot, now: datetime, planner: Planner) -> None:
         self._snapshot = snapshot
         self._now = now
-        self._decide = decide
+        self._planner = planner
 
     def without(self, names: Collection[PartName]) -> Plan | Exception:
         """The plan without these, or how it fails."""
         try:
             if not names:
-                return self._decide(self._snapshot, self._now)
+                return self._planner(self._snapshot, self._now)
             exclusion = Exclusion(self._snapshot, names)
-            planned = self._decide(exclusion.remaining(), self._now)
+            planned = self._planner(exclusion.remaining(), self._now)
         except Exception as error:
             return error
         kept = tuple(one for one in planned.actions if not _concerns(one, exclusion))

@@ -1,4 +1,5 @@
-"""The pod specs in the objects that the webhook reviews: where each kind has its own. Pure."""
+"""What an AdmissionReview is about: the pod spec, which each kind of object has in a place of its
+own, and the names for log lines. Pure."""
 
 from __future__ import annotations
 
@@ -76,3 +77,20 @@ def _at(obj: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
     for step in path:
         obj = obj.get(step) if isinstance(obj, dict) else None
     return obj if isinstance(obj, dict) else None
+
+
+def log_fields(request: dict[str, Any]) -> dict[str, str]:
+    """The keys by which log lines name the request's object; a pod of a Deployment has no name
+    yet, so its generateName is one of them."""
+    meta = (request.get("object") or {}).get("metadata") or {}
+    name = request.get("name") or meta.get("name") or ""
+    is_pod = request["resource"]["resource"] == "pods"
+    found = {
+        "operation": request["operation"],
+        "kind": "" if is_pod else request["resource"]["resource"],
+        "namespace": request.get("namespace") or "",
+        "pod" if is_pod else "name": name,
+        "generate_name": "" if name else meta.get("generateName") or "",
+        "dry_run": "yes" if request.get("dryRun") else "",
+    }
+    return {key: str(value) for key, value in found.items() if value}

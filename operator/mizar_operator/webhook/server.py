@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from mizar_kube.errors import KubeError
 from mizar_kube.logs import bound, get_logger
 from mizar_operator.webhook.metrics import Metrics
+from mizar_operator.webhook.pod_specs import log_fields
 from mizar_operator.webhook.reviewer import Answer, NotReady, Request, Reviewer
 
 log = get_logger(__name__)
@@ -78,20 +79,3 @@ def _outcome(answer: Answer) -> str:
     if not answer["response"]["allowed"]:
         return "refused"
     return "patched" if "patch" in answer["response"] else "allowed"
-
-
-def log_fields(request: dict[str, Any]) -> dict[str, str]:
-    """The keys by which log lines name the request's object; a pod of a Deployment has no name
-    yet, so its generateName is one of them."""
-    meta = (request.get("object") or {}).get("metadata") or {}
-    name = request.get("name") or meta.get("name") or ""
-    is_pod = request["resource"]["resource"] == "pods"
-    found = {
-        "operation": request["operation"],
-        "kind": "" if is_pod else request["resource"]["resource"],
-        "namespace": request.get("namespace") or "",
-        "pod" if is_pod else "name": name,
-        "generate_name": "" if name else meta.get("generateName") or "",
-        "dry_run": "yes" if request.get("dryRun") else "",
-    }
-    return {key: str(value) for key, value in found.items() if value}

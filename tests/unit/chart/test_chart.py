@@ -423,7 +423,7 @@ def test_the_check_of_the_uninstall_runs_as_the_operator_does(chart: Chart) -> N
 
 def test_shadow_pods_have_a_class_that_never_preempts(chart: Chart) -> None:
     def named(objects: list[Object]) -> str:
-        return operator_settings(objects).shape.priority_class
+        return operator_settings(objects).pod_settings.priority_class
 
     default = chart.render()
     made = pick(default, "PriorityClass", named(default))

@@ -58,7 +58,7 @@ class Poisoned:
 
 
 def _around(snapshot: Snapshot, decide: Planner, last: IsolatedPlan | None = None) -> IsolatedPlan:
-    steps = plan_isolated(snapshot, NOW, last.left_out if last else None, decide)
+    steps = plan_isolated(snapshot, NOW, last.excluded if last else None, decide)
     while True:
         try:
             next(steps)
@@ -77,11 +77,11 @@ def _with(name: PartName, part: Part) -> Snapshot:
 def test_what_is_as_it_was_is_left_out_without_a_try(name: PartName) -> None:
     decide = Poisoned(name)
     first = _around(SNAPSHOT, decide)
-    assert set(first.left_out) == {name}
+    assert set(first.excluded) == {name}
     tried = decide.failures
     assert tried > 0
     again = _around(SNAPSHOT, decide, first)
-    assert (again.left_out, decide.failures) == (first.left_out, tried)
+    assert (again.excluded, decide.failures) == (first.excluded, tried)
 
 
 @NAMES
@@ -89,7 +89,7 @@ def test_what_has_changed_since_is_tried_again_at_once(name: PartName) -> None:
     decide = Poisoned(name)
     changed = _with(name, CHANGES[name])
     found = _around(changed, decide, _around(SNAPSHOT, decide))
-    assert not found.left_out
+    assert not found.excluded
     assert found.plan == plan(changed, NOW)
 
 
@@ -99,7 +99,7 @@ def test_what_is_gone_is_not_left_out_any_more(name: PartName) -> None:
     first = _around(SNAPSHOT, decide)
     field = FIELDS[name.what]
     gone = replace(SNAPSHOT, **{field: getattr(SNAPSHOT, field)[1:]})
-    assert not _around(gone, decide, first).left_out
+    assert not _around(gone, decide, first).excluded
 
 
 @NAMES
@@ -109,4 +109,4 @@ def test_what_has_changed_and_fails_again_is_left_out_as_it_is_now(name: PartNam
     changed = _with(name, CHANGES[name])
     decide.part = CHANGES[name]
     found = _around(changed, decide, first)
-    assert {one: part for one, (part, _) in found.left_out.items()} == {name: CHANGES[name]}
+    assert {one: part for one, (part, _) in found.excluded.items()} == {name: CHANGES[name]}

@@ -12,7 +12,7 @@ import pytest
 from mutants.harmless import BadList, Entry, read, sort_out
 from mutants.mutations import mutations_of
 from mutants.report import Outcome
-from mutants.scope import PACKAGES, ROOT, UnknownModule, parts
+from mutants.scope import PACKAGES, ROOT, Package, UnknownModule, parts
 from mutants.suite import Fate
 
 TINY = '''
@@ -267,6 +267,12 @@ def test_every_package_has_modules_and_tests() -> None:
         assert package.files()
         assert all((ROOT / folder).is_dir() for folder in package.tests), package.name
     assert {part.package.name for part in parts([])} == {package.name for package in PACKAGES}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda one: str(one.name))
+def test_every_module_that_a_package_names_exists(package: Package) -> None:
+    missing = [one for one in package.modules if not list(ROOT.glob(one))]
+    assert missing == []
 
 
 def test_part_of_a_package_is_not_judged_as_a_whole() -> None:

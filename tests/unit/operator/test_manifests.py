@@ -10,7 +10,7 @@ from mizar_core.carve import Carve
 from mizar_core.names import ANNOTATION_CARVE
 from mizar_core.planning.feasible_nodes import pool_needs
 from mizar_operator import manifests
-from mizar_operator.manifests import Shape
+from mizar_operator.manifests import PodSettings
 from property.plan.snapshots import node, pool, quota, shadow
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "plan" / "shadow-pod.yaml"
@@ -34,7 +34,7 @@ def _pod(**changes: Any) -> Any:
         "shadow": shadow(),
         "pool": POOL,
         "quota": QUOTA,
-        "shape": Shape("pause:1", "shadow-pods", 35),
+        "pod_settings": PodSettings("pause:1", "shadow-pods", 35),
         "needs": pool_needs(POOL, NODES),
     }
     return manifests.pod(**{**given, **changes})
@@ -69,7 +69,7 @@ def test_a_toleration_of_the_pool_is_not_said_twice() -> None:
 
 
 def test_priority_class() -> None:
-    assert "priorityClassName" not in _pod(shape=Shape("pause:1"))["spec"]
+    assert "priorityClassName" not in _pod(pod_settings=PodSettings("pause:1"))["spec"]
     of_its_own = _pod(pool=pool(priorityClassName="batch"))
     assert of_its_own["spec"]["priorityClassName"] == "batch"
 

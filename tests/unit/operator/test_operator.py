@@ -12,7 +12,7 @@ import pytest
 from mizar_core.names import ANNOTATION_DRAIN
 from mizar_kube.errors import Conflict, Forbidden, Unavailable
 from mizar_kube.kinds import BUDGET, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
-from mizar_operator import telling
+from mizar_operator import action_log
 from mizar_operator.caches import NO_POOL, follow
 from stateful.harness import KEY, KINDS, Harness
 from stateful.memory_api import Write
@@ -323,7 +323,7 @@ def test_nobody_is_evicted_for_a_pod_that_was_missing_a_moment_ago(
     shadow = _ready_shadow(model, operator)
     name = shadow["metadata"]["name"]
     operator.caches.holders._store.drop(("team-a", name))
-    operator.gatherer.memory(KEY).gone[str(Ref(POD, name, "team-a"))] = float("inf")
+    operator.gatherer.state(KEY).gone[str(Ref(POD, name, "team-a"))] = float("inf")
     operator.reconcile()
     share = model.api.find(POD, "one", "team-a")
     assert share is not None
@@ -507,7 +507,7 @@ def test_a_share_pod_can_be_followed_in_the_log(
     model: Model, operator: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    operator.caches.shares.on_change(telling.placed)
+    operator.caches.shares.on_change(action_log.log_placed)
     shadow = _ready_shadow(model, operator)["metadata"]["name"]
     operator.round()
     told = [one for one in logged(caplog) if "one" in str(one)]

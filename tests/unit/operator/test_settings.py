@@ -3,7 +3,7 @@
 import pytest
 
 from mizar_kube.settings import SettingsRefused, read
-from mizar_operator.manifests import Shape
+from mizar_operator.manifests import PodSettings
 from mizar_operator.settings import Settings
 
 
@@ -29,7 +29,7 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.pause_image, settings.identity, settings.namespace) == ("p:1", "me", "ns")
     assert (settings.metrics_port, settings.resync) == (7, 2)
     assert not settings.leader_election
-    assert settings.shape == Shape("p:1", "shadow-pods", 35)
+    assert settings.pod_settings == PodSettings("p:1", "shadow-pods", 35)
 
 
 def test_the_default_pool_is_json(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from mizar_operator.webhook.pod_specs import pod_spec
-from mizar_operator.webhook.server import log_fields
+from mizar_operator.webhook.pod_specs import log_fields, pod_spec
 from unit.webhook.builders import asking
 
 Json = dict[str, Any]

@@ -49,7 +49,7 @@ def _fails_for(operator: Harness, poisoned: Poisoned) -> None:
             raise ZeroDivisionError("by chance")
         return plan(snapshot, now)
 
-    operator.reconciler._decide = decide
+    operator.reconciler._planner = decide
 
 
 POISONED: dict[str, Poisoned] = {

@@ -12,7 +12,7 @@ import pytest
 from mizar_core.names import ANNOTATION_DRAIN, EventReason
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import Object
-from mizar_operator.live import Certain, StillUsed, nobody_uses
+from mizar_operator.delete_guard import ConfirmedUnused, StillInUse, confirm_unused
 from unit.operator.drained import GPU, Cluster
 
 Change = Callable[[Cluster], None]
@@ -23,12 +23,12 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def _ask(cluster: Cluster, change: Change) -> Certain:
+def _ask(cluster: Cluster, change: Change) -> ConfirmedUnused:
     """The answer, when something has changed of which the caches have not heard."""
     known = cluster.known
     change(cluster)
     client = cast(KubeClient, cluster.model.api)
-    return asyncio.run(nobody_uses(client, cluster.operator.caches, known))
+    return asyncio.run(confirm_unused(client, cluster.operator.caches, known))
 
 
 def _condition(shadow: Object, type: str, status: str, reason: str) -> None:
@@ -53,7 +53,7 @@ def _bound(cluster: Cluster) -> None:
 
 def test_what_nobody_uses_is_found_with_both_its_objects(cluster: Cluster) -> None:
     certain = _ask(cluster, lambda _: None)
-    assert certain == Certain(cluster.shadow, cluster.pod)
+    assert certain == ConfirmedUnused(cluster.shadow, cluster.pod)
 
 
 MEANWHILE: dict[str, tuple[Change, str]] = {
@@ -85,7 +85,7 @@ MEANWHILE: dict[str, tuple[Change, str]] = {
 @pytest.mark.parametrize(("change", "why"), MEANWHILE.values(), ids=MEANWHILE)
 def test_what_the_caches_do_not_know_counts(cluster: Cluster, change: Change, why: str) -> None:
     """Also of a shadow pod that is drained by all that is known."""
-    with pytest.raises(StillUsed) as found:
+    with pytest.raises(StillInUse) as found:
         _ask(cluster, change)
     assert found.value.why.startswith(why)
 
@@ -125,7 +125,7 @@ def test_who_uses_what_has_no_cards_any_more_still_counts(cluster: Cluster, chan
         _holds(one.shadow)
         change(one)
 
-    with pytest.raises(StillUsed, match="team-a/late uses it"):
+    with pytest.raises(StillInUse, match="team-a/late uses it"):
         _ask(cluster, all_three)
 
 
@@ -133,18 +133,18 @@ def test_another_pod_of_the_name_is_not_its_pod(cluster: Cluster) -> None:
     def replaced(one: Cluster) -> None:
         one.pod["metadata"]["ownerReferences"][0]["uid"] = "another"
 
-    assert _ask(cluster, replaced) == Certain(cluster.shadow, None)
+    assert _ask(cluster, replaced) == ConfirmedUnused(cluster.shadow, None)
 
 
 def test_a_pod_that_is_no_shadow_pods_is_not_its_pod(cluster: Cluster) -> None:
     def replaced(one: Cluster) -> None:
         one.pod["metadata"]["labels"].clear()
 
-    assert _ask(cluster, replaced) == Certain(cluster.shadow, None)
+    assert _ask(cluster, replaced) == ConfirmedUnused(cluster.shadow, None)
 
 
 def test_another_shadow_pod_of_the_name_is_not_the_one(cluster: Cluster) -> None:
     def replaced(one: Cluster) -> None:
         one.shadow["metadata"]["uid"] = "another"
 
-    assert _ask(cluster, replaced) == Certain(None, cluster.pod)
+    assert _ask(cluster, replaced) == ConfirmedUnused(None, cluster.pod)

@@ -11,9 +11,9 @@ from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.kinds import POD, SHADOW_POD, Kind, Object, Ref
-from mizar_operator.budgets import Budgets
 from mizar_operator.caches import Caches
-from mizar_operator.live import StillUsed, nobody_uses
+from mizar_operator.delete_guard import StillInUse, confirm_unused
+from mizar_operator.disruption_budgets import DisruptionBudgets
 
 Observe = Callable[[Object], None]
 
@@ -22,26 +22,26 @@ GRACE_S = 1
 its cards are taken, before the kubelet has let go of them."""
 
 
-class Remover:
+class ShadowDeleter:
     """Raises StillUsed where somebody uses the shadow pod or may be about to, else KubeError."""
 
-    def __init__(self, client: KubeClient, caches: Caches, budgets: Budgets) -> None:
+    def __init__(self, client: KubeClient, caches: Caches, budgets: DisruptionBudgets) -> None:
         self._client = client
         self._caches = caches
         self._budgets = budgets
 
     async def delete(self, known: ShadowView) -> None:
         """The pod first: as long as the ShadowPod is there, somebody looks after the cards."""
-        certain = await nobody_uses(self._client, self._caches, known)
-        if certain.pod is not None:
-            await self._delete_one(self._caches.holders.observe, POD, certain.pod)
-        if certain.shadow is None:
+        confirmed = await confirm_unused(self._client, self._caches, known)
+        if confirmed.pod is not None:
+            await self._delete_one(self._caches.holders.observe, POD, confirmed.pod)
+        if confirmed.shadow is None:
             self._caches.shadows.forget(known.name, known.namespace, known.uid)
             return
-        if "deletionTimestamp" not in certain.shadow["metadata"]:
-            await self._delete_one(self._caches.shadows.observe, SHADOW_POD, certain.shadow)
-        if certain.pod is None:
-            await self.release(known)
+        if "deletionTimestamp" not in confirmed.shadow["metadata"]:
+            await self._delete_one(self._caches.shadows.observe, SHADOW_POD, confirmed.shadow)
+        if confirmed.pod is None:
+            await self.remove_finalizer(known)
 
     async def _delete_one(self, observe: Observe, kind: Kind, obj: Object) -> None:
         meta = obj["metadata"]
@@ -60,15 +60,15 @@ class Remover:
         if "deletionTimestamp" in gone.get("metadata", {}):
             observe(gone)
 
-    async def release(self, known: ShadowView) -> None:
+    async def remove_finalizer(self, known: ShadowView) -> None:
         """Take our finalizer off a ShadowPod whose pod is gone and that nobody uses."""
-        certain = await nobody_uses(self._client, self._caches, known)
-        if certain.pod is not None:
-            raise StillUsed(known, "its pod is still there")
-        if certain.shadow is None:
+        confirmed = await confirm_unused(self._client, self._caches, known)
+        if confirmed.pod is not None:
+            raise StillInUse(known, "its pod is still there")
+        if confirmed.shadow is None:
             self._caches.shadows.forget(known.name, known.namespace, known.uid)
             return
-        meta = certain.shadow["metadata"]
+        meta = confirmed.shadow["metadata"]
         left = [one for one in meta.get("finalizers") or () if one != FINALIZER_DRAIN]
         change = {"resourceVersion": meta["resourceVersion"], "finalizers": left}
         ref = Ref(SHADOW_POD, known.name, known.namespace)

@@ -20,15 +20,15 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.snapshot import Key
 from mizar_kube.logs import get_logger
+from mizar_operator.snapshot_index import SnapshotIndex
 from mizar_operator.views import SharePod
-from mizar_operator.world import World
 
 log = get_logger(__name__)
 
 EVENT_KEYS = {"Pod": "pod", "ShadowPod": "shadow", "GPUQuota": "quota"}
 
 
-def named(action: Action, world: World) -> dict[str, str]:
+def object_fields(action: Action, index: SnapshotIndex) -> dict[str, str]:
     """The object of an action, by the keys of log lines."""
     match action:
         case WriteQuotaStatus():
@@ -42,11 +42,11 @@ def named(action: Action, world: World) -> dict[str, str]:
         case CreateShadow():
             return _shadow(action.shadow) | {"pool": action.pool}
         case _:
-            known = world.shadows.get(action.shadow)
+            known = index.shadows.get(action.shadow)
             return _shadow(action.shadow) | ({"pool": known.pool} if known else {})
 
 
-def tell(action: Action, world: World) -> None:
+def log_done(action: Action, index: SnapshotIndex) -> None:
     """Log that an action is done; its object is bound."""
     match action:
         case CreateShadow():
@@ -56,7 +56,7 @@ def tell(action: Action, world: World) -> None:
                 resource=action.resource,
                 devices=action.devices,
                 cards=action.cards,
-                pods=world.waiting(action.shadow[0], action.resource),
+                pods=index.waiting(action.shadow[0], action.resource),
             )
         case CreatePod():
             log.info("the shadow pod's own pod created")
@@ -84,7 +84,7 @@ def _shadow(key: Key) -> dict[str, str]:
     return {"namespace": key[0], "shadow": key[1]}
 
 
-def placed(old: SharePod | None, new: SharePod | None) -> None:
+def log_placed(old: SharePod | None, new: SharePod | None) -> None:
     """To be told of changed pods: logs that a share pod that waited has a node."""
     if old is not None and new is not None:
         before, after = old.demands[0][1], new.demands[0][1]

@@ -12,7 +12,7 @@ NAMED = 5
 """Share pods that a line names at most; the others have lines of their own."""
 
 
-class World:
+class SnapshotIndex:
     """The snapshot that the plan was made from, by name."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -29,12 +29,12 @@ class World:
         """Some of the share pods that wait for the resource."""
         return self._waiting.get((namespace, resource), [])[:NAMED]
 
-    def take(self, made: ShadowView, resource: str) -> ShadowView:
+    def add_created(self, made: ShadowView, resource: str) -> ShadowView:
         """A shadow pod that has just been created."""
         self.shadows[made.key] = replace(made, resource=resource)
         return self.shadows[made.key]
 
-    def offer_of(self, action: CreateShadow | CreatePod) -> tuple[Key, int]:
+    def quota_and_devices(self, action: CreateShadow | CreatePod) -> tuple[Key, int]:
         """Which quota pays for the shadow pod, and which profile it is of, by its devices."""
         if isinstance(action, CreateShadow):
             return (action.shadow[0], action.quota), action.devices

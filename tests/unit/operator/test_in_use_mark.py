@@ -12,7 +12,7 @@ from mizar_core.planning.snapshot import PodView, ShadowView
 from mizar_kube.errors import AlreadyExists, Forbidden, KubeError, NotFound, Unavailable
 from mizar_kube.kinds import Object, Ref
 from mizar_operator import manifests
-from mizar_operator.budgets import Budgets
+from mizar_operator.disruption_budgets import DisruptionBudgets
 from property.plan.snapshots import NOW, at, node, pool, quota, ready
 
 USED = {"holders": (("team-a", "a"),), "in_use": True, "idle_since": None}
@@ -83,7 +83,7 @@ CREATE, DELETE = f"create team-a/{BUDGET_NAME}", f"delete team-a/{BUDGET_NAME}"
 @pytest.mark.parametrize("answer", [None, AlreadyExists("there"), Forbidden("ResourceQuota")])
 async def test_a_budget_is_made_once(answer: KubeError | None) -> None:
     api = Api(answer)
-    budgets = Budgets(api)  # type: ignore[arg-type]
+    budgets = DisruptionBudgets(api)  # type: ignore[arg-type]
     await budgets.ensure("team-a")
     await budgets.ensure("team-a")
     assert api.calls == [CREATE]
@@ -91,7 +91,7 @@ async def test_a_budget_is_made_once(answer: KubeError | None) -> None:
 
 async def test_a_budget_that_could_not_be_made_is_tried_again() -> None:
     api = Api(Unavailable("away"))
-    budgets = Budgets(api)  # type: ignore[arg-type]
+    budgets = DisruptionBudgets(api)  # type: ignore[arg-type]
     with pytest.raises(Unavailable):
         await budgets.ensure("team-a")
     await budgets.ensure("team-a")
@@ -101,7 +101,7 @@ async def test_a_budget_that_could_not_be_made_is_tried_again() -> None:
 @pytest.mark.parametrize("answer", [None, NotFound("gone")])
 async def test_a_budget_that_was_dropped_is_made_anew(answer: KubeError | None) -> None:
     api = Api(None, answer)
-    budgets = Budgets(api)  # type: ignore[arg-type]
+    budgets = DisruptionBudgets(api)  # type: ignore[arg-type]
     await budgets.ensure("team-a")
     await budgets.drop("team-a")
     await budgets.ensure("team-a")

@@ -1,7 +1,7 @@
 """What the operator remembers from plan to plan."""
 
 from mizar_core.planning.snapshot import Attempt, Refused
-from mizar_operator.memory import Beliefs, Memory
+from mizar_operator.reconcile_state import Backoffs, ReconcileState
 from property.plan.snapshots import NOW, at
 
 N1, N2 = ("gpu.2", "n1"), ("gpu.2", "n2")
@@ -9,35 +9,35 @@ OFFER = (("team-a", "gpus"), 2)
 
 
 def test_what_stays_so_is_believed_longer_each_time() -> None:
-    beliefs: Beliefs[str] = Beliefs(first=2, most=5)
+    backoffs: Backoffs[str] = Backoffs(first=2, most=5)
     lasted = []
     now = 0.0
     for _ in range(4):
-        beliefs.learn("a", now)
-        wait = beliefs.next(now)
-        assert wait is not None and beliefs.holds("a", now)
+        backoffs.record("a", now)
+        wait = backoffs.next(now)
+        assert wait is not None and backoffs.is_waiting("a", now)
         lasted.append(wait)
         now += wait
-        assert not beliefs.holds("a", now)
+        assert not backoffs.is_waiting("a", now)
     assert lasted == [2, 4, 5, 5]
-    beliefs.forget_after(60, now + 59)
-    beliefs.learn("a", now + 59)
-    assert beliefs.next(now + 59) == 5
-    beliefs.forget_after(60, now + 59 + 5 + 60)
-    beliefs.learn("a", now + 200)
-    assert beliefs.next(now + 200) == 2, "forgotten, so it begins anew"
+    backoffs.forget_after(60, now + 59)
+    backoffs.record("a", now + 59)
+    assert backoffs.next(now + 59) == 5
+    backoffs.forget_after(60, now + 59 + 5 + 60)
+    backoffs.record("a", now + 200)
+    assert backoffs.next(now + 200) == 2, "forgotten, so it begins anew"
 
 
 def test_refusals_are_told_in_their_words_until_it_is_time() -> None:
-    memory = Memory()
-    memory.refused.learn(OFFER, 0, "exceeded quota")
+    memory = ReconcileState()
+    memory.refused.record(OFFER, 0, "exceeded quota")
     assert memory.refusals(1) == (Refused(*OFFER, "exceeded quota"),)
     assert memory.next_try(1) == 1
     assert memory.refusals(2) == ()
 
 
 def test_how_long_devices_have_been_free() -> None:
-    memory = Memory()
+    memory = ReconcileState()
     memory.note_free({N1: 1, N2: 2}, at(30))
     memory.note_free({N1: 3, N2: 1}, at(20))
     assert memory.free_since == {N1: (at(30), at(20), at(20)), N2: (at(30),)}
@@ -47,7 +47,7 @@ def test_how_long_devices_have_been_free() -> None:
 
 
 def test_a_guess_that_helped_is_made_again_at_once() -> None:
-    memory = Memory()
+    memory = ReconcileState()
     memory.note_attempts([Attempt("carry/web", "first")], 0)
     assert memory.attempts(1, {"first", "second"}) == {"carry/web"}
     assert memory.attempts(1, {"second"}) == set(), "the first waits no more"

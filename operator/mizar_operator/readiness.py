@@ -24,7 +24,7 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.2, 2.0
 POOL_WITHIN_S = 30.0
 
 
-class Usable:
+class Readiness:
     """Asks by creating a pool that is not kept. What was found once is not asked again: whether a
     webhook stays there, its own probes tell."""
 

@@ -20,9 +20,9 @@ from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict
 from mizar_kube.kinds import GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
-from mizar_operator.budgets import Budgets
-from mizar_operator.live import StillUsed
-from mizar_operator.remove import Remover
+from mizar_operator.delete_guard import StillInUse
+from mizar_operator.disruption_budgets import DisruptionBudgets
+from mizar_operator.shadow_deletion import ShadowDeleter
 from stateful.harness import KEY, KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
@@ -34,9 +34,9 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def _remover(cluster: Cluster) -> Remover:
+def _deleter(cluster: Cluster) -> ShadowDeleter:
     client = cast(KubeClient, cluster.model.api)
-    return Remover(client, cluster.operator.caches, Budgets(client))
+    return ShadowDeleter(client, cluster.operator.caches, DisruptionBudgets(client))
 
 
 def _before(
@@ -68,7 +68,7 @@ def test_a_shadow_pod_that_took_the_name_meanwhile_is_not_deleted(
 ) -> None:
     _before(cluster, "delete", SHADOW_POD, lambda: _replace(cluster, cluster.shadow), monkeypatch)
     with pytest.raises(Conflict, match="uid"):
-        asyncio.run(_remover(cluster).delete(cluster.known))
+        asyncio.run(_deleter(cluster).delete(cluster.known))
     assert _is_whole(cluster.shadow)
 
 
@@ -85,7 +85,7 @@ def test_a_pod_that_changed_meanwhile_is_not_deleted(
 
     _before(cluster, "delete", POD, changed, monkeypatch)
     with pytest.raises(Conflict):
-        asyncio.run(_remover(cluster).delete(cluster.known))
+        asyncio.run(_deleter(cluster).delete(cluster.known))
     assert _is_whole(pod)
     assert _is_whole(cluster.shadow), "somebody has to look after the cards"
 
@@ -109,28 +109,28 @@ def test_a_finalizer_that_somebody_adds_meanwhile_stays(
 
     _before(cluster, "patch_merge", SHADOW_POD, added, monkeypatch)
     with pytest.raises(Conflict, match="resourceVersion"):
-        asyncio.run(_remover(cluster).release(known))
+        asyncio.run(_deleter(cluster).remove_finalizer(known))
     assert cluster.shadow["metadata"]["finalizers"] == [FINALIZER_DRAIN, "example.com/theirs"]
 
 
 def test_only_our_finalizer_is_taken_off(cluster: Cluster) -> None:
     cluster.shadow["metadata"]["finalizers"].append("example.com/theirs")
     known = _without_pod(cluster)
-    asyncio.run(_remover(cluster).release(known))
+    asyncio.run(_deleter(cluster).remove_finalizer(known))
     assert cluster.shadow["metadata"]["finalizers"] == ["example.com/theirs"]
 
 
 def test_the_finalizer_stays_while_there_is_a_pod(cluster: Cluster) -> None:
     """As a plan may not know that was made from a cache that had missed it."""
     cluster.model.api.start_delete(cluster.shadow)
-    with pytest.raises(StillUsed, match="its pod is still there"):
-        asyncio.run(_remover(cluster).release(cluster.known))
+    with pytest.raises(StillInUse, match="its pod is still there"):
+        asyncio.run(_deleter(cluster).remove_finalizer(cluster.known))
     assert cluster.shadow["metadata"]["finalizers"] == [FINALIZER_DRAIN]
 
 
 def test_the_finalizer_outlives_the_pod(cluster: Cluster) -> None:
     """The pod goes by and by: until then it has its cards."""
-    asyncio.run(_remover(cluster).delete(cluster.known))
+    asyncio.run(_deleter(cluster).delete(cluster.known))
     assert not _is_whole(cluster.pod)
     cluster.operator.sync(KINDS)
     cluster.operator.reconcile()

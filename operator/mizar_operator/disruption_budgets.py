@@ -14,7 +14,7 @@ from mizar_operator.manifests import budget
 log = get_logger(__name__)
 
 
-class Budgets:
+class DisruptionBudgets:
     """One per namespace, from the first use of a shadow pod until there is none left."""
 
     def __init__(self, client: KubeClient) -> None:

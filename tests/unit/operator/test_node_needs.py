@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mizar_core.planning.node_fit import HOSTNAME, Needs, Requirement, Term, Toleration
-from mizar_operator.needs import REQUIRED, anti_affinity_labels, needs_of, placing
+from mizar_operator.node_needs import REQUIRED, anti_affinity_labels, needs_of, node_constraints
 from support.effort import effort
 
 words = st.sampled_from(["a", "b", "c"])
@@ -38,7 +38,7 @@ def _web(**changes: Any) -> dict[str, Any]:
 
 
 def _pod(wanted: Needs) -> dict[str, Any]:
-    return {"metadata": {"labels": anti_affinity_labels(wanted)}, "spec": placing(wanted)}
+    return {"metadata": {"labels": anti_affinity_labels(wanted)}, "spec": node_constraints(wanted)}
 
 
 def test_replicas_that_must_be_apart() -> None:
@@ -70,7 +70,7 @@ def test_shadow_pods_for_replicas_that_must_be_apart_are_apart() -> None:
     apart from the replicas would keep these off, since the scheduler takes it both ways."""
     asked = needs_of(_web())
     (label,) = anti_affinity_labels(asked)
-    (term,) = placing(asked)["affinity"]["podAntiAffinity"][REQUIRED]
+    (term,) = node_constraints(asked)["affinity"]["podAntiAffinity"][REQUIRED]
     assert term["labelSelector"] == {"matchExpressions": [{"key": label, "operator": "Exists"}]}
     assert term["topologyKey"] == HOSTNAME
     assert needs_of(_pod(asked)) == asked
@@ -81,10 +81,10 @@ def test_nodes_that_will_not_do_are_named_in_every_term() -> None:
         terms=(Term((Requirement("zone", "Exists"),)), Term((Requirement("arch", "Exists"),))),
         excluded_nodes=frozenset({"n2", "n1"}),
     )
-    found = placing(wanted)["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    found = node_constraints(wanted)["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     names = [{"key": "metadata.name", "operator": "NotIn", "values": [n]} for n in ("n1", "n2")]
     assert [one["matchFields"] for one in found] == [names, names]
-    assert placing(Needs(excluded_nodes=frozenset({"n1"})))["affinity"]
+    assert node_constraints(Needs(excluded_nodes=frozenset({"n1"})))["affinity"]
 
 
 def test_tolerations_that_every_pod_gets_are_nobodys_wish() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, Unavailable
 from mizar_kube.kinds import Object
-from mizar_operator.usable import POOL_WITHIN_S, Usable
+from mizar_operator.readiness import POOL_WITHIN_S, Readiness
 
 NO_WAY = Unavailable("failed calling webhook")
 
@@ -35,7 +35,7 @@ class Pauses:
         self.now = 1000.0
         self.lengths: list[float] = []
         self.problems: list[str] = []
-        self.of: Usable | None = None
+        self.of: Readiness | None = None
 
     def __call__(self) -> float:
         return self.now
@@ -54,25 +54,25 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
     return found
 
 
-def usable(api: Api, pauses: Pauses, makes_pool: bool = True) -> Usable:
-    pauses.of = Usable(api, makes_pool, pauses)  # type: ignore[arg-type]
+def readiness(api: Api, pauses: Pauses, makes_pool: bool = True) -> Readiness:
+    pauses.of = Readiness(api, makes_pool, pauses)  # type: ignore[arg-type]
     return pauses.of
 
 
 async def test_before_it_has_asked_it_is_not_ready(pauses: Pauses) -> None:
-    assert usable(Api(AlreadyExists("default")), pauses).problems()
+    assert readiness(Api(AlreadyExists("default")), pauses).problems()
 
 
 @pytest.mark.parametrize("answer", [AlreadyExists("there"), Invalid("no"), Forbidden("no")])
 async def test_any_answer_but_a_lost_way_will_do(answer: KubeError, pauses: Pauses) -> None:
-    found = usable(Api(answer), pauses)
+    found = readiness(Api(answer), pauses)
     await found.wait()
     assert (found.problems(), pauses.lengths) == ([], [])
 
 
 async def test_it_waits_until_the_webhook_is_reached(pauses: Pauses) -> None:
     api = Api(*[NO_WAY] * 20, AlreadyExists("default"))
-    found = usable(api, pauses)
+    found = readiness(api, pauses)
     await found.wait()
     assert len(api.asked) == 21
     assert set(pauses.problems) == {
@@ -85,18 +85,18 @@ async def test_it_waits_until_the_webhook_is_reached(pauses: Pauses) -> None:
 
 async def test_it_waits_for_the_pool_that_the_leader_makes(pauses: Pauses) -> None:
     api = Api(None, None, AlreadyExists("default"))
-    await usable(api, pauses).wait()
+    await readiness(api, pauses).wait()
     assert pauses.problems == ["there is no default pool yet"] * 2
 
 
 async def test_but_not_for_one_that_was_deleted(pauses: Pauses) -> None:
     """Else an upgrade would wait for a replica that does not lead before the leader ends."""
-    found = usable(Api(None), pauses)
+    found = readiness(Api(None), pauses)
     await found.wait()
     assert POOL_WITHIN_S <= sum(pauses.lengths) < POOL_WITHIN_S + 3
     assert found.problems() == []
 
 
 async def test_nor_for_one_that_nobody_makes(pauses: Pauses) -> None:
-    await usable(Api(None), pauses, makes_pool=False).wait()
+    await readiness(Api(None), pauses, makes_pool=False).wait()
     assert pauses.lengths == []

@@ -31,7 +31,7 @@ def needs_of(obj: Json) -> Needs:
     )
 
 
-def placing(needs: Needs) -> Object:
+def node_constraints(needs: Needs) -> Object:
     """The part of a shadow pod's spec that says what it asks of its node."""
     spec: dict[str, Any] = {}
     if needs.selector:

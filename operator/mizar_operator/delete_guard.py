@@ -17,7 +17,7 @@ from mizar_operator.gather import find
 from mizar_operator.views import HolderPod, SharePod
 
 
-class StillUsed(Exception):
+class StillInUse(Exception):
     """Somebody uses the shadow pod, or may be about to. Not a failure: ask again later."""
 
     def __init__(self, shadow: ShadowView, why: str) -> None:
@@ -27,7 +27,7 @@ class StillUsed(Exception):
 
 
 @dataclass(frozen=True)
-class Certain:
+class ConfirmedUnused:
     """A shadow pod that certainly nobody uses: ShadowPod and pod as the API server has them, each
     None if it is gone."""
 
@@ -35,21 +35,21 @@ class Certain:
     pod: Object | None
 
 
-async def nobody_uses(client: KubeClient, caches: Caches, known: ShadowView) -> Certain:
+async def confirm_unused(client: KubeClient, caches: Caches, known: ShadowView) -> ConfirmedUnused:
     """Both objects, if nobody uses the shadow pod now. Raises StillUsed, and KubeError."""
     shadow, pod = await _read(client, known)
     if shadow is None and pod is None:
-        return Certain(None, None)
+        return ConfirmedUnused(None, None)
     view = _view(shadow, pod, known)
     if view.on_node is None or await find(client, Ref(NODE, view.on_node)) is None:
-        return Certain(shadow, pod)
+        return ConfirmedUnused(shadow, pod)
     if not _is_out_of_use(view):
-        raise StillUsed(known, "it has not been drained")
+        raise StillInUse(known, "it has not been drained")
     others = [await _reread(client, one) for one in _beside(caches, view)]
     user = may_be_used(view, others, await _bound(client, known, view))
     if user is not None:
-        raise StillUsed(known, f"{user} uses it or may be about to")
-    return Certain(shadow, pod)
+        raise StillInUse(known, f"{user} uses it or may be about to")
+    return ConfirmedUnused(shadow, pod)
 
 
 async def _read(client: KubeClient, known: ShadowView) -> tuple[Object | None, Object | None]:
@@ -115,4 +115,4 @@ def _readable(known: ShadowView, view: ShadowView, pod: Object) -> HolderPod | S
         if view.resource not in str(pod.get("spec")):
             return None
         name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-        raise StillUsed(known, f"pod {name} asks for its resource and cannot be read") from error
+        raise StillInUse(known, f"pod {name} asks for its resource and cannot be read") from error

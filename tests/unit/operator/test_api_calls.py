@@ -29,10 +29,10 @@ from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator.apply import Applier, Result
-from mizar_operator.budgets import Budgets
-from mizar_operator.live import Certain, StillUsed, nobody_uses
-from mizar_operator.manifests import Shape
-from mizar_operator.remove import Remover
+from mizar_operator.delete_guard import ConfirmedUnused, StillInUse, confirm_unused
+from mizar_operator.disruption_budgets import DisruptionBudgets
+from mizar_operator.manifests import PodSettings
+from mizar_operator.shadow_deletion import ShadowDeleter
 from stateful.harness import KINDS, Harness
 from stateful.model import Model
 from unit.operator.drained import GPU, Cluster
@@ -86,8 +86,10 @@ def _client(cluster: Cluster) -> KubeClient:
     return cast(KubeClient, cluster.model.api)
 
 
-def _remover(cluster: Cluster) -> Remover:
-    return Remover(_client(cluster), cluster.operator.caches, Budgets(_client(cluster)))
+def _deleter(cluster: Cluster) -> ShadowDeleter:
+    return ShadowDeleter(
+        _client(cluster), cluster.operator.caches, DisruptionBudgets(_client(cluster))
+    )
 
 
 class TestRemoving:
@@ -99,7 +101,7 @@ class TestRemoving:
         pod, shadow = cluster.pod["metadata"], cluster.shadow["metadata"]
         uids = pod["uid"], shadow["uid"]
         version, name = pod["resourceVersion"], shadow["name"]
-        asyncio.run(_remover(cluster).delete(cluster.known))
+        asyncio.run(_deleter(cluster).delete(cluster.known))
         assert calls.of("delete") == [
             (
                 POD,
@@ -125,7 +127,7 @@ class TestRemoving:
 
     def test_what_is_going_is_known_before_the_watches_tell(self, cluster: Cluster) -> None:
         caches, known = cluster.operator.caches, cluster.known
-        asyncio.run(_remover(cluster).delete(known))
+        asyncio.run(_deleter(cluster).delete(known))
         holder = caches.holders.get(known.name, known.namespace)
         assert holder is not None and holder.view.deleting
         (shadow,) = (one for one in caches.shadows.values() if one.uid == known.uid)
@@ -137,7 +139,7 @@ class TestRemoving:
     ) -> None:
         caches, known = cluster.operator.caches, cluster.known
         calls.answer("delete", answer)
-        asyncio.run(_remover(cluster).delete(known))
+        asyncio.run(_deleter(cluster).delete(known))
         assert caches.holders.get(known.name, known.namespace) is not None
         assert [one.uid for one in caches.shadows.values() if one.uid == known.uid] == [known.uid]
 
@@ -146,10 +148,10 @@ class TestRemoving:
     ) -> None:
         known = cluster.known
         for _ in range(2):
-            asyncio.run(_remover(cluster).delete(known))
+            asyncio.run(_deleter(cluster).delete(known))
         assert [kind for kind, _, _ in calls.of("delete")] == [POD, SHADOW_POD, POD]
 
-    @pytest.mark.parametrize("step", ["delete", "release"])
+    @pytest.mark.parametrize("step", ["delete", "remove_finalizer"])
     def test_what_the_api_server_does_not_have_is_forgotten(
         self, cluster: Cluster, step: str
     ) -> None:
@@ -157,23 +159,23 @@ class TestRemoving:
         caches, known = cluster.operator.caches, cluster.known
         cluster.model.api.remove(cluster.pod)
         cluster.model.api.remove(cluster.shadow)
-        asyncio.run(getattr(_remover(cluster), step)(known))
+        asyncio.run(getattr(_deleter(cluster), step)(known))
         assert known.uid not in [one.uid for one in caches.shadows.values()]
         assert len(caches.shadows.values()) == 1
 
 
 class TestAskedLive:
-    def _ask(self, cluster: Cluster) -> Certain:
-        return asyncio.run(nobody_uses(_client(cluster), cluster.operator.caches, cluster.known))
+    def _ask(self, cluster: Cluster) -> ConfirmedUnused:
+        return asyncio.run(confirm_unused(_client(cluster), cluster.operator.caches, cluster.known))
 
     def test_on_a_node_that_is_gone_nobody_uses_anything(self, cluster: Cluster) -> None:
         node = cluster.model.api.find(NODE, "n1")
         assert node is not None
         cluster.pod["metadata"]["annotations"].clear()
-        with pytest.raises(StillUsed):
+        with pytest.raises(StillInUse):
             self._ask(cluster)
         cluster.model.api.remove(node)
-        assert self._ask(cluster) == Certain(cluster.shadow, cluster.pod)
+        assert self._ask(cluster) == ConfirmedUnused(cluster.shadow, cluster.pod)
 
     def _bound_and_unreadable(self, cluster: Cluster, resource: str) -> None:
         cluster.model.add_share("team-a", "odd", resource, 1)
@@ -184,7 +186,7 @@ class TestAskedLive:
 
     def test_a_pod_that_cannot_be_read_may_use_it(self, cluster: Cluster) -> None:
         self._bound_and_unreadable(cluster, GPU)
-        with pytest.raises(StillUsed) as found:
+        with pytest.raises(StillInUse) as found:
             self._ask(cluster)
         assert found.value.why == "pod team-a/odd asks for its resource and cannot be read"
         assert found.value.uid == cluster.known.uid
@@ -206,7 +208,7 @@ def _apply(cluster: Cluster, *actions: Action) -> tuple[Result, Events]:
     events = Events()
     operator = cluster.operator
     applier = Applier(
-        _client(cluster), operator.caches, cast(EventRecorder, events), Shape("pause")
+        _client(cluster), operator.caches, cast(EventRecorder, events), PodSettings("pause")
     )
     return asyncio.run(applier.apply(operator.snapshot(), actions)), events
 

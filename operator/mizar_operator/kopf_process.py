@@ -1,0 +1,80 @@
+"""How Kopf runs inside the operator's process: its settings, its login, and when it may begin."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import kopf
+
+from mizar_core.names import GROUP, VERSION
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError
+from mizar_kube.kinds import Kind
+from mizar_kube.logs import get_logger
+from mizar_operator.handlers import Memo
+
+log = get_logger(__name__)
+
+SERVED_RETRY_S = 0.5
+"""Seconds until the API server is asked again whether it serves Mizar's kinds."""
+
+
+class KopfFailed(Exception):
+    """Kopf has ended without being told to: nobody watches Mizar's own kinds any more."""
+
+
+@kopf.on.login()
+async def login(memo: Memo, **_: Any) -> kopf.AiohttpSession:
+    """Called at the start, and again when the API server says 401."""
+    return memo.login()
+
+
+@kopf.on.cleanup()
+async def cleanup(memo: Memo, **_: Any) -> None:
+    """Called when Kopf begins to end, for whatever reason."""
+    memo.ended()
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """No writes and no events of Kopf's own, no scanning for kinds that come and go, bounds on
+    everything that waits."""
+    chosen = kopf.OperatorSettings()
+    chosen.scanning.disabled = True
+    chosen.posting.enabled = False
+    chosen.posting.loggers = False
+    chosen.networking.connect_timeout = 10
+    chosen.networking.request_timeout = 30
+    chosen.networking.error_backoffs = EndlessBackoff()
+    chosen.watching.chunk_size = 500
+    chosen.watching.server_timeout = 240
+    chosen.watching.client_timeout = 300
+    chosen.queueing.idle_timeout = 1
+    chosen.queueing.exit_timeout = 0.2
+    chosen.process.ultimate_exiting_timeout = None
+    return chosen
+
+
+class EndlessBackoff:
+    """Seconds between tries while the API server is away, for as long as it is. Kopf iterates
+    anew for each call, and gives up where the delays end."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((0.2, 0.5, 1, 2), itertools.repeat(5))
+
+
+async def served(client: KubeClient, kinds: Collection[Kind]) -> None:
+    """Wait until the API server serves the kinds, which takes a second or two when they are new.
+    Kopf looks once, and would never watch one that is served later."""
+    while True:
+        try:
+            found = await client.request("GET", f"/apis/{GROUP}/{VERSION}")
+            missing = {one.plural for one in kinds} - {one["name"] for one in found["resources"]}
+            if not missing:
+                return
+            log.info("waiting for the API server to serve kinds", kind=sorted(missing))
+        except KubeError as error:
+            log.info("waiting for the custom resources: are the CRDs applied?", error=error)
+        await asyncio.sleep(SERVED_RETRY_S)
