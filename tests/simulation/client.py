@@ -1,4 +1,4 @@
-"""KubeClient, as a process of the simulation has it, over a network that has its own mind."""
+"""A stand-in for KubeClient in a simulated process, over a network with faults."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from mizar_kube.client import Listing, WatchEvent
 from mizar_kube.errors import Gone, Unavailable
 from mizar_kube.kinds import Kind, Object, Ref, ref_of
+from simulation.fault_injection import FaultInjection
 from simulation.history import Change
-from simulation.matching import Selector, selector
 from simulation.network import Call, Network, Server
-from simulation.weather import Weather
+from simulation.selectors import Selector, selector
 
 BOOKMARK_S = 20.0
 T = TypeVar("T")
@@ -22,10 +22,10 @@ T = TypeVar("T")
 class SimulatedClient:
     """Has KubeClient's interface; errors are those of `mizar_kube.errors`."""
 
-    def __init__(self, server: Server, weather: Weather, sender: str) -> None:
+    def __init__(self, server: Server, faults: FaultInjection, sender: str) -> None:
         self._api = server.api
-        self._weather = weather
-        self._network = Network(server, weather, sender)
+        self._faults = faults
+        self._network = Network(server, faults, sender)
 
     def cut(self) -> None:
         """The process is dead: it sends nothing any more, and hears nothing."""
@@ -120,7 +120,7 @@ class SimulatedClient:
     ) -> AsyncGenerator[Listing, None]:
         """As KubeClient.list_pages; all pages show the moment of the first one."""
         whole = await self.list(kind, namespace, **selectors)
-        size = 1 + self._weather.random.randrange(8) if page_size else len(whole.items)
+        size = 1 + self._faults.random.randrange(8) if page_size else len(whole.items)
         version = int(whole.resource_version)
 
         async def page() -> Listing:
@@ -151,11 +151,11 @@ class SimulatedClient:
 
         await self._call("watch", Ref(kind, "", namespace), begin)
         loop = asyncio.get_running_loop()
-        breaks, ends = loop.time() + self._weather.watch_lives(), loop.time() + timeout_seconds
+        breaks, ends = loop.time() + self._faults.watch_lives(), loop.time() + timeout_seconds
         while loop.time() < ends:
             pending = list(self._api.after(kind, at))
             for change in pending:
-                await self._until(change.at + self._weather.watch_lags(), breaks)
+                await self._until(change.at + self._faults.watch_lags(), breaks)
                 at = change.version
                 if event := _event(change, matches):
                     yield event

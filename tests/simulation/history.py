@@ -11,7 +11,7 @@ from typing import Any
 
 from mizar_kube.errors import Forbidden, Gone
 from mizar_kube.kinds import EVENT, LEASE, Kind, Object, ref_of
-from simulation.matching import Selector
+from simulation.selectors import Selector
 from stateful.memory_api import Id, MemoryApi, id_of
 
 UNNOTICED = (EVENT.plural, LEASE.plural)

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from mizar_kube.errors import KubeError, Unavailable
 from mizar_kube.kinds import BUDGET, POD, Object, Ref
+from simulation.fault_injection import CallFate, FaultInjection
 from simulation.history import HistoryApi
-from simulation.weather import Luck, Weather
 
 TIMEOUT_S = 15.0
 
@@ -49,9 +49,9 @@ class Call:
         makes_pod = (self.verb, self.ref.kind) == ("create", POD)
         return self.writes and not self._is_punctual and not makes_pod
 
-    def outlives(self, luck: Luck) -> bool:
+    def outlives(self, fate: CallFate) -> bool:
         """Whether it arrives although its sender has given it up."""
-        return luck.outlives and not self._is_punctual
+        return fate.outlives and not self._is_punctual
 
     @property
     def _is_punctual(self) -> bool:
@@ -61,11 +61,11 @@ class Call:
 class Network:
     """Between the process `sender` and the server."""
 
-    def __init__(self, server: Server, weather: Weather, sender: str) -> None:
+    def __init__(self, server: Server, faults: FaultInjection, sender: str) -> None:
         self.dead = False
         """Whether the process is: it sends nothing any more, and hears nothing."""
         self._server = server
-        self._weather = weather
+        self._faults = faults
         self._sender = sender
 
     async def write(self, call: Call, body: Object, timeout: float | None) -> Any:
@@ -78,38 +78,41 @@ class Network:
         """The answer. Raises what KubeClient raises."""
         if self.dead:
             raise asyncio.CancelledError
-        loop, luck = asyncio.get_running_loop(), self._weather.luck(call.writes, call.strays)
+        loop, fate = (
+            asyncio.get_running_loop(),
+            self._faults.next_call(call.writes, call.strays),
+        )
         answer: asyncio.Future[Any] = loop.create_future()
-        timer = loop.call_later(luck.there, self._arrive, call, luck, answer)
+        timer = loop.call_later(fate.there, self._arrive, call, fate, answer)
         try:
             async with asyncio.timeout(timeout or TIMEOUT_S):
                 return await answer
         except TimeoutError:
             raise Unavailable(f"{call}: timeout (simulated)") from None
         finally:
-            if not call.outlives(luck):
+            if not call.outlives(fate):
                 timer.cancel()
 
     def is_away(self) -> bool:
         """Whether the API server is."""
-        return asyncio.get_running_loop().time() < self._weather.away_until
+        return asyncio.get_running_loop().time() < self._faults.away_until
 
-    def _arrive(self, call: Call, luck: Luck, answer: asyncio.Future[Any]) -> None:
+    def _arrive(self, call: Call, fate: CallFate, answer: asyncio.Future[Any]) -> None:
         # One that was given up is nobody's any more, as one of a dead process.
         owned = not (self.dead or answer.done())
-        outcome = self._outcome(call, luck, self._sender if owned else "")
+        outcome = self._outcome(call, fate, self._sender if owned else "")
         said = type(outcome).__name__ if isinstance(outcome, KubeError) else "ok"
-        lost = " lost" if luck.answer_lost else ""
+        lost = " lost" if fate.answer_lost else ""
         self._server.told(self._sender, call.verb, str(call.ref), said + lost)
-        if luck.answer_lost:
+        if fate.answer_lost:
             outcome = Unavailable(f"{call}: connection reset (simulated)")
-        asyncio.get_running_loop().call_later(luck.back, _settle, answer, outcome)
+        asyncio.get_running_loop().call_later(fate.back, _settle, answer, outcome)
 
-    def _outcome(self, call: Call, luck: Luck, sender: str) -> Any:
-        if luck.request_lost or self.is_away():
+    def _outcome(self, call: Call, fate: CallFate, sender: str) -> Any:
+        if fate.request_lost or self.is_away():
             return Unavailable(f"{call}: connection refused (simulated)")
-        if luck.refusal is not None:
-            return luck.refusal()
+        if fate.refusal is not None:
+            return fate.refusal()
         self._server.arriving(sender)
         try:
             return _at_once(call.do())

@@ -16,9 +16,9 @@ from mizar_operator.leader import LeadershipLost
 from mizar_operator.main import Operator
 from mizar_operator.settings import Settings
 from simulation.client import SimulatedClient
-from simulation.feeder import Feeder
+from simulation.fault_injection import FaultInjection
+from simulation.kopf_watch import KopfWatch
 from simulation.network import Server
-from simulation.weather import Weather
 
 OFTEN_S, RARELY_S = 30.0, 3600.0
 """From list to list of Mizar's own kinds. Rare ones show what watches and answers alone come to."""
@@ -30,11 +30,11 @@ class Process(Operator):
     """The operator with the feeder in Kopf's place. It looks at everything once, and never again
     without a reason: that would hide what was forgotten."""
 
-    feeder: Feeder
+    kopf_watch: KopfWatch
 
     async def watch(self) -> None:
         """See Operator.watch."""
-        await self.feeder.run()
+        await self.kopf_watch.run()
 
     async def _resync(self) -> None:
         self.queue.resync(sorted(self.caches.keys()), 1.0, self._clock.random)
@@ -48,23 +48,23 @@ class Replica:
     def __init__(
         self,
         server: Server,
-        weather: Weather,
+        faults: FaultInjection,
         name: str,
         clock: Clock,
         random: Random,
         failed: Callable[[str], None],
         alone: bool,
-        decide: Planner,
+        plan: Planner,
     ) -> None:
         self.name = name
         self.alone = alone
         self.starts = 0
         self._server = server
-        self._weather = weather
+        self._faults = faults
         self._clock = clock
         self._random = random
         self._failed = failed
-        self._decide = decide
+        self._plan = plan
         self._slow = random.choice(SLOW_HANDLERS_S)
         self._period = random.choice((OFTEN_S, RARELY_S))
 
@@ -115,14 +115,16 @@ class Replica:
         self.starts += 1
         self._killed = False
         self._stop = asyncio.Event()
-        self.client = SimulatedClient(self._server, self._weather, f"{self.name}/{self.starts}")
+        self.client = SimulatedClient(self._server, self._faults, f"{self.name}/{self.starts}")
         self.operator = Process(
             cast(KubeClient, self.client),
             self._settings(),
             self._clock,
         )
-        self.operator.feeder = Feeder(self.client, self.operator.caches, self._random, self._slow)
-        self.operator.reconciler._planner = self._decide
+        self.operator.kopf_watch = KopfWatch(
+            self.client, self.operator.caches, self._random, self._slow
+        )
+        self.operator.reconciler._planner = self._plan
         self._watch_rounds()
 
     def _settings(self) -> Settings:

@@ -11,13 +11,13 @@ from random import Random
 
 from mizar_kube.clock import Clock
 from mizar_kube.kinds import EVENT, Object, Ref
-from simulation import rest
+from simulation import convergence
 from simulation.cluster import Cluster
-from simulation.people import People
-from simulation.poison import BUG, Poison
+from simulation.failing_planner import BUG, FailingPlanner
+from simulation.fault_injection import FaultInjection
 from simulation.replica import Replica
 from simulation.rules import Broken, Rules
-from simulation.weather import Weather
+from simulation.users import Users
 from support.virtual_time import run
 
 PACES = (0.05, 0.3, 1.5)
@@ -34,15 +34,15 @@ class Schedule:
         self.writes = 0
         self._broken: list[str] = []
         random = self.random("schedule")
-        self.weather = Weather.drawn(self.random("weather"))
+        self.faults = FaultInjection.drawn(self.random("weather"))
         self.cluster = Cluster(self.random("cluster"), random.choice(PACES))
         self.api = self.cluster.api
-        self.people = People(self.cluster, self.random("people"), self.tell)
+        self.users = Users(self.cluster, self.random("people"), self.tell)
         self.acts, self.every = random.randint(5, 25), random.choice((0.3, 1.0, 4.0))
         count = random.choice((1, 1, 2))
         self._alone = count == 1 and random.random() < 0.7
         self.rules = Rules(self.cluster, self.broken, leased=not self._alone)
-        self.poison = Poison(self.random("poison"))
+        self.failing_planner = FailingPlanner(self.random("poison"))
         self.replicas = [self._replica(f"r{number}") for number in range(count)]
 
     def random(self, purpose: str) -> Random:
@@ -87,17 +87,17 @@ class Schedule:
 
     async def play(self) -> None:
         """From beginning to end. Raises Broken."""
-        self.people.prepare()
+        self.users.prepare()
         machines = asyncio.create_task(self.cluster.run(self.rules.looked))
         machines.add_done_callback(self._ended)
         running = [asyncio.create_task(replica.run()) for replica in self.replicas]
         chaos = asyncio.create_task(self._chaos())
-        acting = asyncio.create_task(self.people.act(self.acts, self.every))
+        acting = asyncio.create_task(self.users.act(self.acts, self.every))
         while not acting.done():
             await self.sleep(2)
         acting.result()
         chaos.cancel()
-        await rest.settles(self)
+        await convergence.settles(self)
         for task in (machines, *running):
             assert not task.done(), task
 
@@ -120,8 +120,8 @@ class Schedule:
                 self.tell(f"terminate {replica.name}")
                 replica.terminate()
             elif what == 2:
-                self.weather.away_until = asyncio.get_running_loop().time() + random.choice((1, 20))
-                self.tell(f"the API server is away until {self.weather.away_until:.3f}")
+                self.faults.away_until = asyncio.get_running_loop().time() + random.choice((1, 20))
+                self.tell(f"the API server is away until {self.faults.away_until:.3f}")
             else:
                 self.tell("the API server forgets")
                 self.api.compact()
@@ -132,7 +132,14 @@ class Schedule:
         )
         random = self.random(f"feeder of {name}")
         return Replica(
-            self, self.weather, name, clock, random, self.broken, self._alone, self.poison.decide
+            self,
+            self.faults,
+            name,
+            clock,
+            random,
+            self.broken,
+            self._alone,
+            self.failing_planner.plan,
         )
 
     def _now(self) -> datetime:

@@ -3,16 +3,16 @@
 Caches, queue, workers, planner, writer, events and leader run in one event loop (`replica.py`), as
 one replica or two, against an API server in memory (`history.py`, on `stateful.memory_api`): calls
 are slow, refused, lost, or take effect although the caller heard otherwise (`network.py`,
-`weather.py`); watches lag and break, the past is forgotten; Kopf's part is played by `feeder.py`.
-Around it the scheduler, kubelets, node agents and controllers work at their own pace
-(`cluster.py`), people change their minds and machines are lost (`people.py`), and processes are
-killed at any await (`schedule.py`). Time is virtual (`support/virtual_time.py`): an hour takes a
-second.
+`fault_injection.py`); watches lag and break, old versions are compacted away; `kopf_watch.py`
+stands in for Kopf. Around it the scheduler, kubelets, node agents and controllers work at their
+own pace (`cluster.py`), users change their minds and machines are lost (`users.py`), and processes
+are killed at any await (`schedule.py`). Time is virtual (`support/virtual_time.py`): an hour takes
+a second.
 
 At every write and every step the rules hold (`rules.py`: invariants 1, 2, 3, quotas, one leader,
-nobody else's objects). Then faults stop, and everything comes to rest (`rest.py`): whoever can be
-served is, every copy is what the API server has, planning again plans nothing (5, 6), nothing is
-left over, and the operator is silent for a minute.
+nobody else's objects). Then faults stop, and the cluster converges (`convergence.py`): every share
+pod that can be served is, every copy is what the API server has, planning again plans nothing
+(5, 6), nothing is left over, and the operator is silent for a minute.
 
 A seed decides all of it, and a failure names it:
 
@@ -43,7 +43,7 @@ PARTS = 1 if SEED else max(1, round(3 * EFFORT * min(EFFORT, 3) ** 2))
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_whatever_happens_the_rules_hold_and_everything_comes_to_rest(part: int) -> None:
+def test_whatever_happens_the_rules_hold_and_the_cluster_converges(part: int) -> None:
     first = FIRST + part * AT_ONCE
     for seed in range(first, first + (1 if SEED else AT_ONCE)):
         play(seed)

@@ -7,7 +7,7 @@ from datetime import datetime
 from random import Random
 
 from mizar_core.planning import Plan, Snapshot, plan
-from simulation.people import NAMESPACES
+from simulation.users import NAMESPACES
 
 RARELY = 0.1
 BUG = "a bug (simulated)"
@@ -27,16 +27,16 @@ FINDS: dict[str, Finds] = {
 }
 
 
-class Poison:
-    """`tenant` is whom it concerns, if anybody."""
+class FailingPlanner:
+    """`tenant`: the namespace for whose objects it fails; None if it never does."""
 
     def __init__(self, random: Random) -> None:
         rolled, tenant, kind = random.random(), random.choice(NAMESPACES), random.choice([*FINDS])
         self.tenant = tenant if rolled < RARELY else None
         self._finds = FINDS[kind]
 
-    def decide(self, snapshot: Snapshot, now: datetime) -> Plan:
-        """As `plan`, or fails."""
+    def plan(self, snapshot: Snapshot, now: datetime) -> Plan:
+        """What `plan` returns; ArithmeticError if the snapshot has one of the objects."""
         if self.tenant is not None and self._finds(snapshot, self.tenant):
             raise ArithmeticError(BUG)
         return plan(snapshot, now)

@@ -1,4 +1,5 @@
-"""What people and bad luck do to the cluster, one thing at a time, drawn."""
+"""Changes that users, administrators and failing machines make to the cluster, one at a time, drawn
+at random."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ NODES = ("n1", "n2")
 IDLE_TIMEOUT_S = 20
 
 
-class People:
+class Users:
     """Users and administrators. `told` hears of what they do, for the trace."""
 
     def __init__(self, cluster: Cluster, random: Random, told: Callable[[str], None]) -> None:

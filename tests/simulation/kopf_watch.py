@@ -1,8 +1,8 @@
-"""Kopf's part: it watches Mizar's own kinds and tells the stores.
+"""A stand-in for Kopf: it watches Mizar's own kinds and passes their events to the stores.
 
-As Kopf 1.45 does it: list everything (told with type None), watch from there, go on from the last
-version when the connection ends, list anew after 410 and tell only what is there. Events of one
-object are handled in their order, those of different UIDs in any.
+It does so as Kopf 1.45 does: list everything (events of type None), watch from there, go on from
+the last version when the connection ends, list again after 410 and report only what is there.
+Events of one object are handled in order, those of different UIDs in any order.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ RECONNECT_S = 0.1
 Tell = Callable[[str | None, Object], None]
 
 
-class Feeder:
-    """One for a process. `slow`: seconds that a handler may take to be called, at most."""
+class KopfWatch:
+    """Kopf's watches in one process. `slow`: how many seconds a handler may be called late, at
+    most."""
 
     def __init__(
         self, client: SimulatedClient, caches: Caches, random: Random, slow: float

@@ -1,4 +1,4 @@
-"""When faults have stopped and time has passed: everything is as it should be, and stays so."""
+"""Convergence: some time after faults have stopped, everything is as it should be, and stays so."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def settles(schedule: Schedule) -> None:
     """Let it come to rest, twice: with the share pods that are left, and without any. Raises
     Broken."""
     schedule.tell("rest")
-    schedule.weather.clear_up()
-    schedule.people.relent()
+    schedule.faults.stop()
+    schedule.users.relent()
     for replica in schedule.replicas:
         replica.calm()
     await schedule.sleep(STARTED_S)
@@ -38,7 +38,7 @@ async def settles(schedule: Schedule) -> None:
     await _quiet(schedule, LISTS_S)
     await _is_right(schedule)
     _nobody_waits_in_vain(schedule)
-    schedule.people.leave()
+    schedule.users.leave()
     await _quiet(schedule, MINUTE_S)
     await _is_right(schedule)
     _only_the_minimum_is_left(schedule)
@@ -63,7 +63,7 @@ async def _is_right(schedule: Schedule) -> None:
     for replica in schedule.replicas:
         _knows_everything(schedule, replica)
     for key, planned in (await leaders[0].plans()).items():
-        if planned.actions and schedule.poison.tenant is None:
+        if planned.actions and schedule.failing_planner.tenant is None:
             raise Broken(f"at rest there is to do for {key!r}: {planned.actions}")
     _nothing_strays(schedule)
     _who_is_in_use_is_marked(schedule)
@@ -92,7 +92,7 @@ def _knows_everything(schedule: Schedule, replica: Replica) -> None:
 
 def _nothing_strays(schedule: Schedule) -> None:
     """Every shadow pod has its pod, and every pod its shadow pod; nothing is being deleted."""
-    spared = schedule.poison.tenant
+    spared = schedule.failing_planner.tenant
     shadows = {
         key_of(one): one
         for one in schedule.api.all(SHADOW_POD)
@@ -123,7 +123,7 @@ def _who_is_in_use_is_marked(schedule: Schedule) -> None:
         held = bool(schedule.cluster.holders(*key))
         marked = pod["metadata"]["labels"].get(LABEL_IN_USE) == "true"
         wrong = marked != held or (held and key[0] not in budgets)
-        if wrong and key[0] != schedule.poison.tenant:
+        if wrong and key[0] != schedule.failing_planner.tenant:
             raise Broken(f"{key} in use: {held}, marked: {marked}, budgets of {sorted(budgets)}")
     if stray := budgets - {key_of(one)[0] for one in schedule.api.all(SHADOW_POD)}:
         raise Broken(f"{sorted(stray)} have budgets and no shadow pods")
@@ -131,11 +131,11 @@ def _who_is_in_use_is_marked(schedule: Schedule) -> None:
 
 def _nobody_waits_in_vain(schedule: Schedule) -> None:
     """Whoever still waits does so because of the quota, or because no card is free."""
-    for pod in schedule.people.shares():
+    for pod in schedule.users.shares():
         if pod["spec"].get("nodeName"):
             continue
         namespace = pod["metadata"]["namespace"]
-        if namespace == schedule.poison.tenant:
+        if namespace == schedule.failing_planner.tenant:
             continue
         (resource,) = pod["spec"]["containers"][0]["resources"]["limits"]
         size = int(resource.rpartition(".")[2])
@@ -178,7 +178,7 @@ def _only_the_minimum_is_left(schedule: Schedule) -> None:
         if "maxCards" in one["spec"]
     }
     for key in {*have, *wanted}:
-        if key[0] in (*capped, schedule.poison.tenant):
+        if key[0] in (*capped, schedule.failing_planner.tenant):
             continue
         if have[key] != wanted[key]:
             raise Broken(f"without share pods {have[key]} of {key} are left, not {wanted[key]}")

@@ -1,4 +1,5 @@
-"""How bad the network and the API server are: drawn once per schedule, then for each call."""
+"""Faults of the network and the API server: their rates are drawn once per schedule, the fate of
+each call from them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ garbage collector ends it), and a namespace's budget."""
 
 
 @dataclass(frozen=True, slots=True)
-class Luck:
+class CallFate:
     """What becomes of one call: seconds until it arrives and until the answer is back; what the
     server answers instead of doing it; whether the request or its answer gets lost, and whether
     a request whose sender dies or gives up arrives all the same."""
@@ -39,7 +40,7 @@ class Luck:
 
 
 @dataclass
-class Weather:
+class FaultInjection:
     """`faults` in [0, 1): how often a call fails; `strays`: how often a write is stuck somewhere
     and arrives when its sender has long given it up; `latency`: seconds, on average; `breaks`: mean
     life of a watch in seconds; `lag`: seconds that watches are behind, on average."""
@@ -55,7 +56,7 @@ class Weather:
     calm: bool = False
 
     @classmethod
-    def drawn(cls, random: Random) -> Weather:
+    def drawn(cls, random: Random) -> FaultInjection:
         """Some schedules are rough in one respect, some in many, some in none."""
         kinds = [one for one in REFUSALS if random.random() < 0.6] or ["500"]
         return cls(
@@ -68,24 +69,25 @@ class Weather:
             kinds=tuple(kinds),
         )
 
-    def clear_up(self) -> None:
+    def stop(self) -> None:
         """From now on nothing fails and nothing is slow."""
         self.calm = True
         self.faults, self.strays = 0.0, 0.0
         self.latency, self.breaks, self.lag = 0.01, 600.0, 0.02
         self.away_until = 0.0
 
-    def luck(self, writes: bool, strays: bool) -> Luck:
-        """For the next call: whether it `writes`, and whether that may be stuck. As many draws
-        whatever comes out, so that luck is told apart from what is done with it."""
+    def next_call(self, writes: bool, strays: bool) -> CallFate:
+        """The fate of the next call. `writes`: whether it is a write; `strays`: whether it may be
+        stuck. It takes the same number of draws whatever comes out, so that a change of one rate
+        leaves the other draws of a seed as they are."""
         chance = [self.random.random() for _ in range(7)]
         there, back = self._seconds(chance[0]), self._seconds(chance[1])
         if strays and chance[6] < self.strays:
-            return Luck(STRAYS_S * chance[0], back, outlives=True)
+            return CallFate(STRAYS_S * chance[0], back, outlives=True)
         if chance[2] >= self.faults:
-            return Luck(there, back, outlives=chance[4] < 0.5)
+            return CallFate(there, back, outlives=chance[4] < 0.5)
         kind = int(chance[3] * 4)
-        return Luck(
+        return CallFate(
             there,
             back,
             refusal=self._refusal(chance[5], writes) if kind < 2 else None,
