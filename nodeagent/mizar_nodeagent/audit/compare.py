@@ -46,13 +46,15 @@ class ProcessWithoutShim:
 class Finding:
     """What NVML tells of one container on one card beyond its account.
 
-    `excess`: bytes, by PID on the node. `moved`: PIDs whose account changed between the two reads.
-    `code_uses`: the container's first uses of code, as counted before NVML was asked.
+    `excess`: bytes by process. `moved`: processes whose account changed between the two reads.
+    `code_uses`: the container's first uses of code, as counted before NVML was asked. `unlisted`:
+    processes that live and have memory on the card by the account, and that NVML left out.
     """
 
-    excess: Mapping[int, int]
-    moved: frozenset[int]
+    excess: Mapping[ProcessKey, int]
+    moved: frozenset[ProcessKey]
     code_uses: int
+    unlisted: frozenset[ProcessKey] = frozenset()
 
     @property
     def sure(self) -> bool:
@@ -111,10 +113,12 @@ def _finding(
     """`found`: bytes of each process of the container on the card, by NVML."""
     uses = before.code_uses.get(uuid, 0)
     pairs = {process: _pair(process.key, uuid, before, after) for process in found}
+    held = {key for key, holding in after.holdings.get(uuid, {}).items() if holding.bytes}
     return Finding(
-        {process.pid: _excess(size, *pairs[process], uses) for process, size in found.items()},
-        frozenset(process.pid for process, pair in pairs.items() if not _stood_still(*pair)),
+        {process.key: _excess(size, *pairs[process], uses) for process, size in found.items()},
+        frozenset(process.key for process, pair in pairs.items() if not _stood_still(*pair)),
         uses,
+        frozenset(held & after.alive - {process.key for process in found}),
     )
 
 

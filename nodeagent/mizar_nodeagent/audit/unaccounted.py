@@ -8,6 +8,7 @@ from typing import Final
 
 from mizar_nodeagent.audit.compare import Finding
 from mizar_nodeagent.regions.layout import CODE_PAGE, code_bytes
+from mizar_nodeagent.regions.usage_snapshot import ProcessKey
 
 AUDITS: Final = 3
 """Audits that a conclusion is drawn from. A process may have reserved memory that the driver does
@@ -29,20 +30,21 @@ class UnaccountedMemory:
 
     def __init__(self) -> None:
         self._findings: deque[Finding] = deque(maxlen=AUDITS)
-        self._samples: dict[int, deque[tuple[int, int]]] = {}
-        """By PID: (uses of code, excess) of the audits during which the process stood still."""
+        self._samples: dict[ProcessKey, deque[tuple[int, int]]] = {}
+        """(uses of code, excess) of the audits during which the process stood still."""
 
     def add(self, finding: Finding) -> bool:
         """Take in one more audit. Returns whether it differs after AUDITS that agreed."""
         settled = self.settled
         before = self._findings[-1].code_uses if self._findings else 0
         known = self._samples
-        # A new process has used no code before the last audit.
+        # A new process has used no code before the last audit. NVML may leave out one that lives.
         self._samples = {
-            pid: known.get(pid, deque([(before, 0)], maxlen=AUDITS)) for pid in finding.excess
+            key: known.get(key, deque([(before, 0)], maxlen=AUDITS))
+            for key in finding.excess.keys() | known.keys() & finding.unlisted
         }
-        for pid in finding.excess.keys() - finding.moved:
-            self._samples[pid].append((finding.code_uses, finding.excess[pid]))
+        for key in finding.excess.keys() - finding.moved:
+            self._samples[key].append((finding.code_uses, finding.excess[key]))
         self._findings.append(finding)
         return settled and not self.settled
 
@@ -52,7 +54,7 @@ class UnaccountedMemory:
         if len(self._findings) < AUDITS:
             return None
         uses = self._findings[0].code_uses
-        return Unaccounted(sum(self._most(pid, uses) for pid in self._samples), uses)
+        return Unaccounted(sum(self._most(key, uses) for key in self._samples), uses)
 
     @property
     def settled(self) -> bool:
@@ -60,13 +62,13 @@ class UnaccountedMemory:
         same = all(one == self._findings[0] for one in self._findings)
         return len(self._findings) == AUDITS and same and self._findings[0].sure
 
-    def _most(self, pid: int, uses: int) -> int:
+    def _most(self, key: ProcessKey, uses: int) -> int:
         """Bytes that the process holds, if it has stood still since; else the most that its code
         can have taken since it last did, or that the audits have shown."""
-        samples = self._samples[pid]
+        samples = self._samples[key]
         measured = max(size for _, size in samples)
         since = uses - samples[0][0]
         if since <= 0:
             return measured
-        shown = max(one.excess.get(pid, 0) for one in self._findings)
+        shown = max(one.excess.get(key, 0) for one in self._findings)
         return max(shown, measured + CODE_PAGE + code_bytes(since))

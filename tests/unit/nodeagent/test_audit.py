@@ -73,6 +73,7 @@ def test_a_real_process_is_read() -> None:
 
 
 KEY = (7, 4242)
+OTHER = (8, 5000)
 
 
 def known(
@@ -114,20 +115,20 @@ def compared(
 
 def test_what_agrees_is_no_news() -> None:
     result = compared({500: 90 * MIB}, [process()], [known()])
-    assert result == AuditResult({("s", CARD): Finding({500: 0}, STILL, 3)}, [])
+    assert result == AuditResult({("s", CARD): Finding({KEY: 0}, STILL, 3)}, [])
 
 
 def test_what_nvml_tells_beyond_the_account_is_excess() -> None:
     result = compared({500: 130 * MIB}, [process()], [known()])
-    assert result == AuditResult({("s", CARD): Finding({500: 30 * MIB}, STILL, 3)}, [])
+    assert result == AuditResult({("s", CARD): Finding({KEY: 30 * MIB}, STILL, 3)}, [])
 
 
 def test_what_one_process_has_too_much_makes_up_for_no_other() -> None:
     two = {KEY: Holding(100 * MIB, (1,), False), (8, 5000): Holding(MIB, (2,), False)}
     both = known(holdings={CARD: two}, alive=frozenset(two))
     workers = {500: 50 * MIB, 501: 11 * MIB}
-    result = compared(workers, [process(), process(501, key=(8, 5000))], [both])
-    assert result.findings["s", CARD].excess == {500: 0, 501: 10 * MIB}
+    result = compared(workers, [process(), process(501, key=OTHER)], [both])
+    assert result.findings["s", CARD].excess == {KEY: 0, OTHER: 10 * MIB}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_what_one_process_has_too_much_makes_up_for_no_other() -> None:
 def test_what_is_charged_and_not_there_hides_no_code(size: int, uses: int, beyond: int) -> None:
     holding = Holding(100 * MIB, (1,), False, absent=60 * MIB)
     one = known(holdings={CARD: {KEY: holding}}, code_uses={CARD: uses})
-    assert compared({500: size}, [process()], [one]).findings["s", CARD].excess == {500: beyond}
+    assert compared({500: size}, [process()], [one]).findings["s", CARD].excess == {KEY: beyond}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_an_account_that_changes_meanwhile_is_not_sure(after: AuditedContainer) 
     for pair in ([known()], [after]), ([after], [known()]):
         finding = compared({500: 130 * MIB}, [process()], *pair).findings["s", CARD]
         assert not finding.sure
-        assert finding.excess[500] in (10 * MIB, 30 * MIB)
+        assert finding.excess[KEY] in (10 * MIB, 30 * MIB)
 
 
 def test_a_busy_process_may_hold_what_it_has_not_reserved() -> None:
@@ -168,10 +169,10 @@ def test_a_busy_process_may_hold_what_it_has_not_reserved() -> None:
 
 
 def test_a_process_that_never_registered_is_without_shim_and_its_memory_counts() -> None:
-    other = process(501, key=(8, 5000))
+    other = process(501, key=OTHER)
     workers = {500: 100 * MIB, 501: 50 * MIB, 999: GIB}
     result = compared(workers, [process(), other], [known()])
-    assert result.findings["s", CARD] == Finding({500: 0, 501: 50 * MIB}, STILL, 3)
+    assert result.findings["s", CARD] == Finding({KEY: 0, OTHER: 50 * MIB}, STILL, 3)
     (found,) = result.without_shim
     assert (found.process, found.bytes, found.owner) == (other, 50 * MIB, OWNER)
 
@@ -189,7 +190,7 @@ def test_containers_of_one_pod_are_told_apart_by_the_runtimes_id() -> None:
     first = known("a", owner=Owner("team-a", "share", UID, "one"), ids=frozenset({"1" * 64}))
     second = known("b", owner=Owner("team-a", "share", UID, "two"), ids=frozenset({ID}))
     result = compared({500: 150 * MIB}, [process()], [second, first])
-    assert excess_of(result) == {"a": {}, "b": {500: 50 * MIB}}
+    assert excess_of(result) == {"a": {}, "b": {KEY: 50 * MIB}}
 
 
 def test_a_container_of_the_pod_without_a_slot_counts_for_the_one_that_has_one() -> None:
@@ -204,6 +205,13 @@ def test_other_pods_are_left_alone() -> None:
     assert (excess_of(result), result.without_shim) == ({"s": {}}, [])
 
 
+def test_a_process_is_unlisted_while_it_lives_and_holds_something() -> None:
+    found = compared({}, [], [known()]).findings["s", CARD]
+    assert found == Finding({}, STILL, 3, frozenset({KEY}))
+    for other in (known(held=0), known(alive=frozenset())):
+        assert not compared({}, [], [known()], [other]).findings["s", CARD].unlisted
+
+
 def test_of_a_card_that_does_not_answer_nothing_is_said() -> None:
     assert compare({}, {}, [known()], [known()]) == AuditResult({}, [])
 
@@ -212,7 +220,7 @@ def test_of_a_card_that_does_not_answer_nothing_is_said() -> None:
 
 
 def finding(size: int, sure: bool = True, uses: int = 0) -> Finding:
-    return Finding({500: size}, STILL if sure else frozenset({500}), uses)
+    return Finding({KEY: size}, STILL if sure else frozenset({KEY}), uses)
 
 
 def test_the_most_of_the_audits_counts_with_the_uses_that_all_have_seen() -> None:
@@ -230,8 +238,19 @@ def test_the_most_of_the_audits_counts_with_the_uses_that_all_have_seen() -> Non
 def test_processes_that_are_gone_count_no_more() -> None:
     memory = UnaccountedMemory()
     for _ in range(AUDITS):
-        memory.add(Finding({500: 10, 501: 20}, STILL, 5))
-    memory.add(Finding({501: 20}, STILL, 5))
+        memory.add(Finding({KEY: 10, OTHER: 20}, STILL, 5))
+    memory.add(Finding({OTHER: 20}, STILL, 5))
+    assert memory.unaccounted == Unaccounted(20, 5)
+
+
+def test_a_process_that_lives_counts_when_nvml_leaves_it_out() -> None:
+    """Lists of a driver may lack a process for a moment."""
+    memory = UnaccountedMemory()
+    for _ in range(AUDITS):
+        memory.add(Finding({KEY: 10, OTHER: 20}, STILL, 5))
+    memory.add(Finding({OTHER: 20}, STILL, 5, frozenset({KEY})))
+    assert memory.unaccounted == Unaccounted(30, 5)
+    memory.add(Finding({OTHER: 20}, STILL, 5))
     assert memory.unaccounted == Unaccounted(20, 5)
 
 
@@ -262,7 +281,7 @@ def test_a_new_process_has_used_no_code_before() -> None:
     for _ in range(AUDITS):
         memory.add(finding(30 * MIB, uses=1000))
     for _ in range(AUDITS):
-        memory.add(Finding({500: 30 * MIB, 501: 0}, frozenset({501}), 1004))
+        memory.add(Finding({KEY: 30 * MIB, OTHER: 0}, frozenset({OTHER}), 1004))
     assert memory.unaccounted == Unaccounted((30 + 2 + 2) * MIB, 1004)
 
 
