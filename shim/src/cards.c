@@ -1,4 +1,5 @@
 #include "cards.h"
+#include "relax.h"
 
 #include <stdio.h>
 
@@ -78,7 +79,7 @@ CUcontext cards_context(CUstream stream) {
     CUgreenCtx green = NULL;
     if (REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS) return context;
     if (REAL(cuStreamGetCtx_v2)(stream, &context, &green) != CUDA_SUCCESS) return NULL;
-    if (green && REAL(cuCtxFromGreenCtx)(&context, green) != CUDA_SUCCESS) return NULL;
+    if (green && RELAXED(cuCtxFromGreenCtx, &context, green) != CUDA_SUCCESS) return NULL;
     return context;
 }
 

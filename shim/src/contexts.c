@@ -13,6 +13,7 @@
 #include "numbers.h"
 #include "pools.h"
 #include "probe.h"
+#include "relax.h"
 #include "uses.h"
 #include "words.h"
 
@@ -181,8 +182,8 @@ static bool correct(struct context_charge *charge) {
 }
 
 static CUresult undo(const struct context_charge *charge, CUcontext context) {
-    return charge->primary ? REAL(cuDevicePrimaryCtxRelease_v2)(charge->device)
-                           : REAL(cuCtxDestroy_v2)(context);
+    return charge->primary ? RELAXED(cuDevicePrimaryCtxRelease_v2, charge->device)
+                           : RELAXED(cuCtxDestroy_v2, context);
 }
 
 static void record(struct context_charge *charge, CUcontext context) {
@@ -323,7 +324,7 @@ static void check_primary(struct regions *regions, unsigned number) {
     unsigned flags;
     int active = 1;
     CUdevice device = device_in(regions->process, number - 1);
-    CUresult result = REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active);
+    CUresult result = RELAXED(cuDevicePrimaryCtxGetState, device, &flags, &active);
     if (result != CUDA_SUCCESS || active) return;
     contexts_gone(regions, (CUcontext)(uintptr_t)handle_in(regions->process, number - 1));
 }

@@ -4,6 +4,7 @@
 #include "captures.h"
 #include "cards.h"
 #include "charge.h"
+#include "relax.h"
 
 /* With one card there is nothing to be asked. */
 static int card_of(struct regions *regions, uintptr_t stream) {
@@ -63,7 +64,7 @@ uint64_t copies_sum(const size_t *sizes, size_t count) {
 static uint64_t element_bytes(const CUmemcpy3DOperand *operand) {
     CUDA_ARRAY3D_DESCRIPTOR descriptor;
     if (operand->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return 1;
-    return REAL(cuArray3DGetDescriptor_v2)(&descriptor, operand->array) == CUDA_SUCCESS
+    return RELAXED(cuArray3DGetDescriptor_v2, &descriptor, operand->array) == CUDA_SUCCESS
                ? arrays_element(&descriptor)
                : 1;
 }

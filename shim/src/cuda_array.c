@@ -1,15 +1,15 @@
 /* Arrays and mipmapped arrays. */
 #include "arrays.h"
 #include "charge.h"
-#include "resolve.h"
+#include "relax.h"
 #include "vmm.h"
 
 static CUresult undo_array(uint64_t key) {
-    return REAL(cuArrayDestroy)((CUarray)(uintptr_t)(key ^ alloc_key(ALLOC_ARRAY, NULL)));
+    return RELAXED(cuArrayDestroy, (CUarray)(uintptr_t)(key ^ alloc_key(ALLOC_ARRAY, NULL)));
 }
 
 static CUresult undo_mipmap(uint64_t key) {
-    return REAL(cuMipmappedArrayDestroy)(
+    return RELAXED(cuMipmappedArrayDestroy, 
         (CUmipmappedArray)(uintptr_t)(key ^ alloc_key(ALLOC_MIPMAP, NULL)));
 }
 

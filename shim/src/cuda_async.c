@@ -16,7 +16,7 @@
 #include "sys.h"
 
 static CUresult undo(uint64_t pointer) {
-    return REAL(cuMemFree_v2)(pointer);
+    return RELAXED(cuMemFree_v2, pointer);
 }
 
 /* `twin`: for an entry point whose default stream is the thread's own. */
@@ -29,7 +29,7 @@ static bool capturing(CUstream stream, bool twin) {
 
 static CUmemoryPool present_pool(CUdevice device) {
     CUmemoryPool pool;
-    return REAL(cuDeviceGetMemPool)(&pool, device) == CUDA_SUCCESS ? pool : NULL;
+    return RELAXED(cuDeviceGetMemPool, &pool, device) == CUDA_SUCCESS ? pool : NULL;
 }
 
 /* Of the pools that programs make, all that live are known; what is not may just have been destroyed. */
@@ -84,9 +84,7 @@ struct pooled {
 static bool comes_to_rest(CUstream stream) {
     uint64_t until = budget_now() + PATIENCE;
     while (budget_now() < until) {
-        int mode = relax_begin();
-        CUresult result = REAL(cuStreamQuery)(stream);
-        relax_end(mode);
+        CUresult result = RELAXED(cuStreamQuery, stream);
         if (result != CUDA_ERROR_NOT_READY) return result == CUDA_SUCCESS;
         sys_sleep(50);
     }
@@ -148,19 +146,12 @@ static CUresult stand_in(const struct pooled *pooled, CUdeviceptr *pointer) {
     return charge_settle(&charge, result, *pointer, undo);
 }
 
-static CUresult stand_in_beside_captures(const struct pooled *pooled, CUdeviceptr *pointer) {
-    int mode = relax_begin();
-    CUresult result = stand_in(pooled, pointer);
-    relax_end(mode);
-    return result;
-}
-
 static CUresult stand_in_there(const struct pooled *pooled, CUdeviceptr *pointer) {
     CUcontext context, popped;
     if (REAL(cuStreamGetCtx)(pooled->stream, &context) != CUDA_SUCCESS ||
         REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = stand_in_beside_captures(pooled, pointer);
+    CUresult result = stand_in(pooled, pointer);
     REAL(cuCtxPopCurrent_v2)(&popped);
     return result;
 }

@@ -2,7 +2,7 @@
 #include "charge.h"
 #include "contexts.h"
 #include "numbers.h"
-#include "resolve.h"
+#include "relax.h"
 #include "stacks.h"
 
 /* CUDA_SUCCESS with charge->regions NULL: inert, or nothing to count. */
@@ -90,7 +90,7 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 /* A context that can still be asked for its version is there: others are attached to it. */
 static bool is_gone(CUcontext context) {
     unsigned version;
-    return REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS;
+    return RELAXED(cuCtxGetApiVersion, context, &version) != CUDA_SUCCESS;
 }
 
 static CUresult end_context(CUresult (*call)(CUcontext), CUcontext context, bool for_sure) {
@@ -131,7 +131,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     CUcontext view = NULL;
     if (!regions) return REAL(cuGreenCtxDestroy)(green);
     contexts_lock(regions, NULL); /* the primary one may go with it */
-    REAL(cuCtxFromGreenCtx)(&view, green);
+    RELAXED(cuCtxFromGreenCtx, &view, green);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     if (result == CUDA_SUCCESS) {
         if (view) contexts_gone(regions, view);

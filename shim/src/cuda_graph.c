@@ -8,7 +8,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "pools.h"
-#include "resolve.h"
+#include "relax.h"
 #include "stacks.h"
 #include "uses.h"
 
@@ -33,7 +33,7 @@ static void add_graph(struct need *need, CUgraph graph, int depth);
 
 static void add_alloc(struct need *need, CUgraphNode node) {
     CUDA_MEM_ALLOC_NODE_PARAMS params = {0};
-    if (REAL(cuGraphMemAllocNodeGetParams)(node, &params) != CUDA_SUCCESS) return;
+    if (RELAXED(cuGraphMemAllocNodeGetParams, node, &params) != CUDA_SUCCESS) return;
     CUmemLocation *where = &params.pool.location;
     if (where->type != CU_MEM_LOCATION_TYPE_DEVICE) return;
     need->any = true;
@@ -62,8 +62,8 @@ static bool make_place(struct need *need) {
 /* Its function, or its library's kernel. */
 static void add_kernel(struct need *need, CUgraphNode node) {
     CUDA_KERNEL_NODE_PARAMS_v2 params = {0};
-    if (REAL(cuGraphKernelNodeGetParams_v2)(node, &params) != CUDA_SUCCESS &&
-        REAL(cuGraphKernelNodeGetParams)(node, &params) != CUDA_SUCCESS)
+    if (RELAXED(cuGraphKernelNodeGetParams_v2, node, &params) != CUDA_SUCCESS &&
+        RELAXED(cuGraphKernelNodeGetParams, node, &params) != CUDA_SUCCESS)
         return;
     const void *work = params.function ? (const void *)params.function : params.kernel;
     if (is_listed(need, work) || uses_is_known(need->regions, work) || !make_place(need)) return;
@@ -73,19 +73,19 @@ static void add_kernel(struct need *need, CUgraphNode node) {
 static void add_node(struct need *need, CUgraphNode node, int depth) {
     CUgraph child;
     int type = -1;
-    REAL(cuGraphNodeGetType)(node, &type);
+    RELAXED(cuGraphNodeGetType, node, &type);
     if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) add_alloc(need, node);
     if (type == CU_GRAPH_NODE_TYPE_KERNEL) add_kernel(need, node);
     if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEPTH_MAX &&
-        REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS)
+        RELAXED(cuGraphChildGraphNodeGetGraph, node, &child) == CUDA_SUCCESS)
         add_graph(need, child, depth + 1);
 }
 
 static void add_graph(struct need *need, CUgraph graph, int depth) {
     size_t count = 0;
-    if (REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || !count) return;
+    if (RELAXED(cuGraphGetNodes, graph, NULL, &count) != CUDA_SUCCESS || !count) return;
     CUgraphNode *nodes = calloc(count, sizeof *nodes);
-    if (nodes && REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS)
+    if (nodes && RELAXED(cuGraphGetNodes, graph, nodes, &count) == CUDA_SUCCESS)
         for (size_t i = 0; i < count; i++) add_node(need, nodes[i], depth);
     free(nodes);
 }
@@ -241,7 +241,7 @@ static void finish(struct regions *regions, CUgraphExec exec, struct alloc *allo
             continue;
         }
         pools_graph_gone(regions, allocs[device].owner, allocs[device].bytes);
-        REAL(cuDeviceGraphMemTrim)(device);
+        RELAXED(cuDeviceGraphMemTrim, device);
         pools_settle(regions);
     }
 }

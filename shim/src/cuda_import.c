@@ -5,23 +5,23 @@
 #include "account.h"
 #include "charge.h"
 #include "imports.h"
-#include "resolve.h"
+#include "relax.h"
 
 static CUresult undo_external(uint64_t key) {
-    return REAL(cuDestroyExternalMemory)(
+    return RELAXED(cuDestroyExternalMemory, 
         (CUexternalMemory)(uintptr_t)(key ^ alloc_key(ALLOC_EXTERNAL, NULL)));
 }
 
 static CUresult close_handle(uint64_t pointer) {
-    return REAL(cuIpcCloseMemHandle)(pointer);
+    return RELAXED(cuIpcCloseMemHandle, pointer);
 }
 
 static CUresult free_pointer(uint64_t pointer) {
-    return REAL(cuMemFree_v2)(pointer);
+    return RELAXED(cuMemFree_v2, pointer);
 }
 
 static CUresult destroy_array(uint64_t key) {
-    return REAL(cuMipmappedArrayDestroy)(
+    return RELAXED(cuMipmappedArrayDestroy, 
         (CUmipmappedArray)(uintptr_t)(key ^ alloc_key(ALLOC_MIPMAP, NULL)));
 }
 
@@ -93,7 +93,7 @@ static CUresult charge_opened(CUdeviceptr pointer, charge_undo *undo) {
     struct charge charge;
     CUdeviceptr base;
     size_t bytes = 0;
-    REAL(cuMemGetAddressRange_v2)(&base, &bytes, pointer);
+    RELAXED(cuMemGetAddressRange_v2, &base, &bytes, pointer);
     CUresult result = charge_current(&charge, bytes);
     charge.alloc.kind = ALLOC_IMPORTED;
     if (charge.reserved) account_absent(charge.regions, charge.alloc.card, (int64_t)charge.alloc.bytes);

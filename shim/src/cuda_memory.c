@@ -1,12 +1,12 @@
 /* Plain device memory: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and their free. */
 #include "charge.h"
-#include "resolve.h"
+#include "relax.h"
 #include "stand_in.h"
 
 #define PITCH_UNIT UINT64_C(512) /* what the pitch of present cards is a multiple of */
 
 static CUresult undo(uint64_t pointer) {
-    return REAL(cuMemFree_v2)(pointer);
+    return RELAXED(cuMemFree_v2, pointer);
 }
 
 static CUresult allocate(struct charge *charge, CUdeviceptr *pointer, size_t bytes) {

@@ -1,15 +1,15 @@
 /* Modules and libraries: code that is loaded into a context. */
 #include "charge.h"
 #include "loads.h"
-#include "resolve.h"
+#include "relax.h"
 #include "uses.h"
 
 static CUresult unload_module(uint64_t key) {
-    return REAL(cuModuleUnload)((CUmodule)(uintptr_t)(key ^ alloc_key(ALLOC_MODULE, NULL)));
+    return RELAXED(cuModuleUnload, (CUmodule)(uintptr_t)(key ^ alloc_key(ALLOC_MODULE, NULL)));
 }
 
 static CUresult unload_library(uint64_t key) {
-    return REAL(cuLibraryUnload)((CUlibrary)(uintptr_t)(key ^ alloc_key(ALLOC_LIBRARY, NULL)));
+    return RELAXED(cuLibraryUnload, (CUlibrary)(uintptr_t)(key ^ alloc_key(ALLOC_LIBRARY, NULL)));
 }
 
 static CUresult end_module(struct load *load, CUresult result, const CUmodule *module) {

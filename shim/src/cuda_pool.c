@@ -36,8 +36,9 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 }
 
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    CUresult result;
     struct regions *regions = shim_known();
-    return regions ? pools_destroy(regions, pool) : REAL(cuMemPoolDestroy)(pool);
+    return regions && pools_destroy(regions, pool, &result) ? result : REAL(cuMemPoolDestroy)(pool);
 }
 
 static CUresult after_wait(CUresult result) {

@@ -3,16 +3,12 @@
 #include "cards.h"
 #include "charge.h"
 #include "pools.h"
-#include "relax.h"
 #include "resolve.h"
 
 /* Of what was freed to a pool, a driver may have given back some meanwhile, or do so now. */
 static void settle_pools(void) {
     struct regions *regions = shim_known();
-    if (!regions || !pools_are_dirty(regions)) return;
-    int mode = relax_begin();
-    pools_settle(regions);
-    relax_end(mode);
+    if (regions && pools_are_dirty(regions)) pools_settle(regions);
 }
 
 /* Replaces the driver's figures by the container's. */

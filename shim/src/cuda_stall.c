@@ -12,10 +12,7 @@
 static bool has_happened(CUevent event) {
     const struct regions *regions = shim_known();
     if (!regions || __atomic_load_n(&regions->process->captures, __ATOMIC_RELAXED)) return false;
-    int mode = relax_begin();
-    bool happened = REAL(cuEventQuery)(event) == CUDA_SUCCESS;
-    relax_end(mode);
-    return happened;
+    return RELAXED(cuEventQuery, event) == CUDA_SUCCESS;
 }
 
 #define STALL_EACH(symbol, stream, over, parameters, arguments)           \
@@ -35,7 +32,7 @@ EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
 EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
     CUcontext view;
     if (lanes_granted() && !has_happened(event) &&
-        REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS)
+        RELAXED(cuCtxFromGreenCtx, &view, green) == CUDA_SUCCESS)
         meter_before_wait_in(view);
     return REAL(cuGreenCtxWaitEvent)(green, event);
 }

@@ -1,7 +1,7 @@
 /* Virtual memory management: PyTorch's expandable segments, NCCL. */
 #include "account.h"
 #include "cards.h"
-#include "resolve.h"
+#include "relax.h"
 #include "vmm.h"
 
 static CUresult create(struct charge *charge, CUmemGenericAllocationHandle *handle, size_t bytes,
@@ -9,7 +9,7 @@ static CUresult create(struct charge *charge, CUmemGenericAllocationHandle *hand
     CUresult result = REAL(cuMemCreate)(handle, bytes, prop, flags);
     bool made = result == CUDA_SUCCESS;
     if (made && (!charge->reserved || vmm_add(charge, *handle))) return result;
-    if (!made || REAL(cuMemRelease)(*handle) == CUDA_SUCCESS) charge_cancel(charge);
+    if (!made || RELAXED(cuMemRelease, *handle) == CUDA_SUCCESS) charge_cancel(charge);
     return made ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
@@ -81,7 +81,7 @@ EXPORT CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAlloca
 /* Where the memory of the imported handle is: on a card of ours, or elsewhere. */
 static int card_of_handle(struct regions *regions, CUmemGenericAllocationHandle handle) {
     CUmemAllocationProp prop = {0};
-    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, handle) != CUDA_SUCCESS ||
+    if (RELAXED(cuMemGetAllocationPropertiesFromHandle, &prop, handle) != CUDA_SUCCESS ||
         prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CARD_NONE;
     return cards_of_device(regions, prop.location.id);
@@ -101,7 +101,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     charge.alloc.card = card_of_handle(charge.regions, *handle);
     charge.alloc.kind = ALLOC_IMPORTED;
     if (vmm_add(&charge, *handle)) return CUDA_SUCCESS;
-    REAL(cuMemRelease)(*handle);
+    RELAXED(cuMemRelease, *handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -114,7 +114,7 @@ EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
     CUresult result = shim_enter(&charge.regions);
     if (result == CUDA_SUCCESS) result = REAL(cuMulticastCreate)(handle, prop);
     if (result != CUDA_SUCCESS || !charge.regions || vmm_add(&charge, *handle)) return result;
-    REAL(cuMemRelease)(*handle);
+    RELAXED(cuMemRelease, *handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

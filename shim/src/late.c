@@ -24,9 +24,9 @@ struct late {
 
 static CUevent record_here(CUstream stream) {
     CUevent event;
-    if (REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return NULL;
-    if (REAL(cuEventRecord)(event, stream) == CUDA_SUCCESS) return event;
-    REAL(cuEventDestroy_v2)(event);
+    if (RELAXED(cuEventCreate, &event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return NULL;
+    if (RELAXED(cuEventRecord, event, stream) == CUDA_SUCCESS) return event;
+    RELAXED(cuEventDestroy_v2, event);
     return NULL;
 }
 
@@ -80,8 +80,8 @@ static bool is_ready(const struct late *late) {
 }
 
 static bool has_passed(struct late *late) {
-    if (!late->event || REAL(cuEventQuery)(late->event) != CUDA_SUCCESS) return false;
-    REAL(cuEventDestroy_v2)(late->event);
+    if (!late->event || RELAXED(cuEventQuery, late->event) != CUDA_SUCCESS) return false;
+    RELAXED(cuEventDestroy_v2, late->event);
     late->event = NULL;
     return true;
 }
@@ -117,7 +117,7 @@ static bool finish(struct regions *regions, struct late *late, bool freed) {
 /* The thread may have no context, or that of another card. Where the home is not known, any may do. */
 static bool free_there(const struct late *late) {
     if (late->home && !cards_enter(late->home)) return false;
-    CUresult result = REAL(cuMemFree_v2)(late->pointer);
+    CUresult result = RELAXED(cuMemFree_v2, late->pointer);
     if (late->home) cards_leave();
     return result == CUDA_SUCCESS;
 }
@@ -138,11 +138,9 @@ static bool free_ready(struct regions *regions) {
 
 bool late_settle(struct regions *regions) {
     if (!late_any(regions)) return false;
-    int mode = relax_begin();
     process_lock(&regions->process->late_lock);
     bool passed = sweep_passed(regions), freed = free_ready(regions);
     process_unlock(&regions->process->late_lock);
-    relax_end(mode);
     return passed || freed;
 }
 

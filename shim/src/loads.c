@@ -84,10 +84,7 @@ static uint64_t expected(int card, const struct regions *regions, uint64_t most)
 /* What the card has in use beyond what this container knows of. */
 static bool measure(const struct charge *charge, int64_t *bytes) {
     size_t free_now, total;
-    int mode = relax_begin();
-    CUresult result = REAL(cuMemGetInfo_v2)(&free_now, &total);
-    relax_end(mode);
-    if (result != CUDA_SUCCESS) return false;
+    if (RELAXED(cuMemGetInfo_v2, &free_now, &total) != CUDA_SUCCESS) return false;
     *bytes = (int64_t)(total - free_now) -
              (int64_t)account_used(charge->regions, charge->alloc.card);
     return true;

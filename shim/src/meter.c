@@ -5,7 +5,7 @@
 #include "charge.h"
 #include "meters.h"
 #include "numbers.h"
-#include "relax.h"
+#include "resolve.h"
 #include "slots.h"
 
 #define QUANTUM UINT64_C(1000000)        /* ns granted at once ... */
@@ -302,11 +302,9 @@ static bool is_limited(struct piece *piece) {
 
 static void run_measured(struct piece *piece, void (*step)(struct piece *piece)) {
     struct meter *meter = piece->meter;
-    int mode = relax_begin();
     process_lock(&meter->lock);
     step(piece);
     process_unlock(&meter->lock);
-    relax_end(mode);
 }
 
 /*
@@ -476,16 +474,10 @@ void meter_before_stall(uintptr_t stream) {
     else if (waits_for_legacy(stream)) stall_legacy(regions, stream);
 }
 
-static void reap(struct regions *regions, struct meter *meter) {
-    int mode = relax_begin();
-    meters_reap(regions, meter, budget_now());
-    relax_end(mode);
-}
-
 /* Whoever finds another thread at it leaves it to that one. */
 static void reap_meter(struct regions *regions, struct meter *meter) {
     if (!__atomic_load_n(&meter->count, __ATOMIC_RELAXED) || !process_try_lock(&meter->lock)) return;
-    if (!meter->rests) reap(regions, meter);
+    if (!meter->rests) meters_reap(regions, meter, budget_now());
     process_unlock(&meter->lock);
 }
 

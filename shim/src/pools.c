@@ -4,7 +4,7 @@
 #include "allocs.h"
 #include "numbers.h"
 #include "pages.h"
-#include "resolve.h"
+#include "relax.h"
 #include "uses.h"
 
 /* Plus the device: no handle has these bits. */
@@ -188,9 +188,9 @@ static CUresult ask_for(const struct process_pool *pool, int of_graphs, int of_p
                         uint64_t *bytes) {
     uint64_t handle = load(&pool->handle);
     if (handle & GRAPH_POOL)
-        return REAL(cuDeviceGetGraphMemAttribute)(device_of(pool), of_graphs, bytes);
+        return RELAXED(cuDeviceGetGraphMemAttribute, device_of(pool), of_graphs, bytes);
     if (handle & NAMELESS_POOL) return CUDA_ERROR_INVALID_VALUE;
-    return REAL(cuMemPoolGetAttribute)((CUmemoryPool)(uintptr_t)handle, of_pools, bytes);
+    return RELAXED(cuMemPoolGetAttribute, (CUmemoryPool)(uintptr_t)handle, of_pools, bytes);
 }
 
 static CUresult ask(const struct process_pool *pool, uint64_t *reserved) {
@@ -220,9 +220,9 @@ static uint64_t reserved_by(struct process_pool *pool) {
 static void trim(const struct process_pool *pool, uint64_t keep) {
     uint64_t handle = load(&pool->handle);
     if (handle & GRAPH_POOL)
-        REAL(cuDeviceGraphMemTrim)(device_of(pool));
+        RELAXED(cuDeviceGraphMemTrim, device_of(pool));
     else if (!(handle & NAMELESS_POOL))
-        REAL(cuMemPoolTrimTo)((CUmemoryPool)(uintptr_t)handle, keep);
+        RELAXED(cuMemPoolTrimTo, (CUmemoryPool)(uintptr_t)handle, keep);
 }
 
 /* Raises the charge to `bytes`; with `force` also beyond the limit. */
@@ -399,12 +399,12 @@ static bool end_if_empty(struct process_pool *pool) {
     if (ask(pool, &reserved) == CUDA_SUCCESS && reserved) return false;
     if (!close_if_alone(pool)) return false;
     __atomic_store_n(&pool->handle, 0, __ATOMIC_RELEASE);
-    REAL(cuMemPoolDestroy)((CUmemoryPool)(uintptr_t)handle);
+    RELAXED(cuMemPoolDestroy, (CUmemoryPool)(uintptr_t)handle);
     return true;
 }
 
 static bool is_default(const struct process_pool *pool, CUmemoryPool *usual) {
-    return REAL(cuDeviceGetDefaultMemPool)(usual, device_of(pool)) == CUDA_SUCCESS &&
+    return RELAXED(cuDeviceGetDefaultMemPool, usual, device_of(pool)) == CUDA_SUCCESS &&
            load(&pool->handle) == (uint64_t)(uintptr_t)*usual;
 }
 
@@ -412,29 +412,31 @@ static bool is_default(const struct process_pool *pool, CUmemoryPool *usual) {
 static void retire(const struct process_pool *pool, CUmemoryPool handle, CUmemoryPool usual) {
     uint64_t nothing = 0;
     CUmemoryPool present;
-    REAL(cuMemPoolSetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
-    if (REAL(cuDeviceGetMemPool)(&present, device_of(pool)) == CUDA_SUCCESS && present == handle)
-        REAL(cuDeviceSetMemPool)(device_of(pool), usual);
+    RELAXED(cuMemPoolSetAttribute, handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
+    if (RELAXED(cuDeviceGetMemPool, &present, device_of(pool)) == CUDA_SUCCESS && present == handle)
+        RELAXED(cuDeviceSetMemPool, device_of(pool), usual);
 }
 
-/* The caller is in it. */
-static CUresult destroy(struct regions *regions, struct process_pool *pool, CUmemoryPool handle) {
+/* The caller is in it. False: it is a device's own, which is no matter of ours. */
+static bool destroy(struct regions *regions, struct process_pool *pool, CUmemoryPool handle,
+                    CUresult *result) {
     CUmemoryPool usual = NULL;
-    if (is_default(pool, &usual)) return REAL(cuMemPoolDestroy)(handle);
-    if (__atomic_exchange_n(&pool->destroyed, 1, __ATOMIC_ACQ_REL)) return CUDA_ERROR_INVALID_VALUE;
+    if (is_default(pool, &usual)) return false;
+    bool before = __atomic_exchange_n(&pool->destroyed, 1, __ATOMIC_ACQ_REL);
+    *result = before ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    if (before) return true;
     retire(pool, handle, usual);
     trim(pool, 0);
     mark_dirty(regions, pool);
-    return CUDA_SUCCESS;
+    return true;
 }
 
-CUresult pools_destroy(struct regions *regions, CUmemoryPool handle) {
+bool pools_destroy(struct regions *regions, CUmemoryPool handle, CUresult *result) {
     unsigned number = pools_enter_known(regions, handle);
-    if (!number) return REAL(cuMemPoolDestroy)(handle);
-    CUresult result = destroy(regions, pool_of(regions, number), handle);
-    pools_leave(regions, number);
-    if (result == CUDA_SUCCESS) pools_settle(regions);
-    return result;
+    bool done = number && destroy(regions, pool_of(regions, number), handle, result);
+    if (number) pools_leave(regions, number);
+    if (done) pools_settle(regions);
+    return done;
 }
 
 /* ---- giving back --------------------------------------------------------------------------------- */
@@ -469,7 +471,7 @@ bool pools_keeps(struct regions *regions, unsigned number) {
     const struct process_pool *pool = pool_of(regions, number);
     uint64_t handle = load(&pool->handle), threshold = 0;
     return charged_bytes(pool) > load(&pool->live) && !(handle & (GRAPH_POOL | NAMELESS_POOL)) &&
-           REAL(cuMemPoolGetAttribute)((CUmemoryPool)(uintptr_t)handle,
+           RELAXED(cuMemPoolGetAttribute, (CUmemoryPool)(uintptr_t)handle,
                                        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
                                        &threshold) == CUDA_SUCCESS &&
            threshold;

@@ -59,8 +59,9 @@ void pools_graph_gone(struct regions *regions, unsigned number, uint64_t bytes);
 /*
  * cuMemPoolDestroy. While the driver holds memory for the pool, for allocations that live or frees
  * that wait for their stream, the pool is only retired, since nobody could tell later what it holds.
+ * False: that is the driver's to answer.
  */
-CUresult pools_destroy(struct regions *regions, CUmemoryPool pool);
+bool pools_destroy(struct regions *regions, CUmemoryPool pool, CUresult *result);
 
 /* A context on the device is gone, with all that lived there: perhaps also in pools. */
 void pools_context_gone(struct regions *regions, CUdevice device, bool primary);

@@ -1,6 +1,8 @@
 /*
- * While a thread captures a stream, calls that might wait are refused and spoil the capture, unless
- * the thread says that it knows: around what the shim asks on its own account.
+ * RELAXED(cuMemPoolTrimTo, pool, 0): a call that the shim makes on its own account. While any thread
+ * captures a stream, calls that might wait or allocate are refused and spoil the capture, unless the
+ * calling thread says that it knows. What the program called itself (REAL) is refused as without the
+ * shim. tests/unit/shim/test_relaxed.py lists the few questions that nobody forbids.
  */
 #ifndef MIZAR_RELAX_H
 #define MIZAR_RELAX_H
@@ -16,5 +18,13 @@ static inline int relax_begin(void) {
 static inline void relax_end(int mode) {
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
+
+#define RELAXED(symbol, ...)                           \
+    ({                                                 \
+        int mode_ = relax_begin();                     \
+        CUresult result_ = REAL(symbol)(__VA_ARGS__);  \
+        relax_end(mode_);                              \
+        result_;                                       \
+    })
 
 #endif

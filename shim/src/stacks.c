@@ -37,16 +37,16 @@ const void *stacks_owner(struct regions *regions, const void *handle) {
 static CUresult ask(struct regions *regions, const void *work, int *bytes) {
     CUdevice device;
     if (is(regions, work, STACKS_FUNCTION))
-        return REAL(cuFuncGetAttribute)(bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, (CUfunction)work);
+        return RELAXED(cuFuncGetAttribute, bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, (CUfunction)work);
     CUresult result = REAL(cuCtxGetDevice)(&device);
     if (result != CUDA_SUCCESS || !is(regions, work, STACKS_KERNEL)) return CUDA_ERROR_INVALID_VALUE;
-    return REAL(cuKernelGetAttribute)(bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, (CUkernel)work, device);
+    return RELAXED(cuKernelGetAttribute, bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, (CUkernel)work,
+                   device);
 }
 
 uint64_t stacks_wanted(struct regions *regions, const void *work) {
-    int bytes = 0, mode = relax_begin();
+    int bytes = 0;
     CUresult result = ask(regions, work, &bytes);
-    relax_end(mode);
     return result == CUDA_SUCCESS && bytes > USUAL ? (uint64_t)bytes : 0;
 }
 

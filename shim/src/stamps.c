@@ -1,6 +1,7 @@
 #include "stamps.h"
 
 #include "cards.h"
+#include "relax.h"
 
 #define REBASE_NS UINT64_C(30000000000) /* a float of milliseconds is exact to 2 us up to here */
 
@@ -15,7 +16,7 @@ static uint16_t free_stamp(struct stamps *stamps) {
 
 static bool make_event(struct stamp *stamp, CUstream stream) {
     if (!cards_enter(cards_context(stream))) return false;
-    CUresult result = REAL(cuEventCreate)(&stamp->event, CU_EVENT_DEFAULT);
+    CUresult result = RELAXED(cuEventCreate, &stamp->event, CU_EVENT_DEFAULT);
     cards_leave();
     return result == CUDA_SUCCESS;
 }
@@ -29,7 +30,7 @@ uint16_t stamps_record(struct stamps *stamps, CUstream stream, uint64_t now) {
     uint16_t number = free_stamp(stamps);
     struct stamp *stamp = &stamps->all[number];
     if (!number || !has_event(stamp, stream)) return 0;
-    if (REAL(cuEventRecord)(stamp->event, stream) != CUDA_SUCCESS) return 0;
+    if (RELAXED(cuEventRecord, stamp->event, stream) != CUDA_SUCCESS) return 0;
     stamp->serial = ++stamps->serial;
     stamp->at = 0;
     stamp->recorded_at = now;
@@ -70,7 +71,7 @@ static bool measure(struct stamps *stamps, uint16_t number, uint64_t now) {
         set_base(stamps, number);
         return true;
     }
-    if (REAL(cuEventElapsedTime)(&ms, stamps->all[stamps->base].event, stamp->event) != CUDA_SUCCESS)
+    if (RELAXED(cuEventElapsedTime, &ms, stamps->all[stamps->base].event, stamp->event) != CUDA_SUCCESS)
         return false;
     int64_t elapsed = (int64_t)((double)ms * 1e6);
     if (elapsed >= 0) correct_base(stamps, stamp, (uint64_t)elapsed, now);
@@ -82,7 +83,7 @@ static bool measure(struct stamps *stamps, uint16_t number, uint64_t now) {
 enum stamp_state stamps_look(struct stamps *stamps, uint16_t number, uint64_t now) {
     struct stamp *stamp = &stamps->all[number];
     if (stamp->at) return STAMP_PASSED;
-    CUresult result = REAL(cuEventQuery)(stamp->event);
+    CUresult result = RELAXED(cuEventQuery, stamp->event);
     if (result == CUDA_ERROR_NOT_READY) return STAMP_AHEAD;
     if (result != CUDA_SUCCESS || !measure(stamps, number, now)) return STAMP_BROKEN;
     return STAMP_PASSED;

@@ -1,16 +1,16 @@
 #include "stand_in.h"
 
-#include "resolve.h"
+#include "relax.h"
 
 #define CU_MEM_ATTACH_GLOBAL 1
 
 CUresult stand_in_allocate(struct charge *charge, CUdeviceptr *pointer, size_t bytes) {
     charge->alloc.stand_in = true;
-    return REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL);
+    return RELAXED(cuMemAllocManaged, pointer, bytes, CU_MEM_ATTACH_GLOBAL);
 }
 
 static CUresult undo(uint64_t pointer) {
-    return REAL(cuMemFree_v2)(pointer);
+    return RELAXED(cuMemFree_v2, pointer);
 }
 
 CUresult stand_in_allocate_v1(struct charge *charge, CUdeviceptr_v1 *pointer, size_t bytes) {

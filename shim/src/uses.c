@@ -5,7 +5,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "numbers.h"
-#include "relax.h"
+#include "resolve.h"
 #include "seen.h"
 #include "slots.h"
 #include "stacks.h"
@@ -110,12 +110,9 @@ static bool claim(struct regions *regions, int card, unsigned uses) {
 }
 
 static bool claim_after_settling(struct regions *regions, int card, unsigned uses) {
-    int mode = relax_begin();
     slots_settle(regions);
-    bool claimed = claim(regions, card, uses);
-    if (!claimed && charge_give_unused_back(regions, card)) claimed = claim(regions, card, uses);
-    relax_end(mode);
-    return claimed;
+    return claim(regions, card, uses) ||
+           (charge_give_unused_back(regions, card) && claim(regions, card, uses));
 }
 
 static bool is_seen(struct regions *regions, int card, uint64_t number) {
@@ -220,13 +217,12 @@ bool uses_admit(struct regions *regions, int card, uint64_t bytes) {
     unsigned uses = (unsigned)(pages_whole(bytes) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
     if (!uses) return true;
     uint64_t counted = count(regions, card, uses);
-    int waited = 0, mode = relax_begin();
+    int waited = 0;
     bool fit = fits(regions, card, 0);
     if (!fit) slots_settle(regions), charge_give_unused_back(regions, card);
     while (!(fit = fit || fits(regions, card, 0)) && !is_seen(regions, card, counted) &&
            waits_on(regions, card, &waited))
         continue;
-    relax_end(mode);
     return fit || fits(regions, card, 0);
 }
 

@@ -1,7 +1,7 @@
 /*
- * Handles that one thread destroys while others are at it, on whatever driver is there: it ends the
- * program, as simgpu does, if a handle is used after its end. `handles NAME`; 1 GiB of card 0 is
- * allowed, and its time is metered.
+ * Handles that one thread destroys, and captures that it makes, while others are at it, on whatever
+ * driver is there: it ends the program, as simgpu does, if a handle is used after its end. `handles
+ * NAME [ROUNDS]`; 1 GiB of card 0 is allowed, and its time is metered.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -18,7 +18,7 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
 
 static CUcontext context;
-static unsigned rounds = 3000;
+static unsigned rounds = 1000;
 
 static void *run_case(void *work) {
     DO(cuCtxSetCurrent, context);
@@ -142,10 +142,109 @@ static void streams(void) {
     in_threads(use_or_destroy_streams);
 }
 
+/* ---- captures: what may be called beside one must not spoil it ---- */
+
+static CUstream beside;
+
+static void allocate(void) {
+    CUdeviceptr pointer;
+    DO(cuMemAllocAsync, &pointer, MIB, beside);
+    DO(cuMemFreeAsync, pointer, beside);
+}
+
+static CUmemoryPool made_before;
+
+static void allocate_from_pool(void) {
+    DO(cuMemFreeAsync, take_from(made_before, beside), beside);
+}
+
+/* Before it is, all pools give back what they keep. */
+static void be_refused(void) {
+    CUdeviceptr pointer;
+    CHECK_IS(CALL(cuMemAllocAsync, &pointer, 2048 * MIB, beside), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void destroy_pool(void) {
+    DO(cuMemPoolDestroy, made_before);
+}
+
+static void launch_and_wait(void) {
+    for (int i = 0; i < 100; i++) {
+        launch(beside);
+        if (i % 8 == 0) DO(cuStreamSynchronize, beside);
+    }
+}
+
+static void wait_for_all(void) {
+    DO(cuCtxSynchronize);
+}
+
+static void ask_for_memory(void) {
+    size_t left, total;
+    DO(cuMemGetInfo_v2, &left, &total);
+}
+
+static void use_graph(void) {
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.pool = {.type = 1, .location = {1, 0}}, .bytes = MIB};
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode node, last;
+    DO(cuGraphCreate, &graph, 0);
+    DO(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &params);
+    DO(cuGraphAddMemFreeNode, &last, graph, &node, 1, params.pointer);
+    DO(cuGraphInstantiateWithFlags, &exec, graph, 0);
+    DO(cuGraphLaunch, exec, beside);
+    DO(cuStreamSynchronize, beside);
+    DO(cuGraphExecDestroy, exec);
+    DO(cuGraphDestroy, graph);
+}
+
+static void destroy_beside(void) {
+    CUstream stream;
+    DO(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    launch(stream);
+    DO(cuStreamDestroy_v2, stream);
+}
+
+static const struct test_case beside_capture[] = {
+    {"allocate", allocate},
+    {"allocate from a pool", allocate_from_pool},
+    {"be refused", be_refused},
+    {"launch and wait", launch_and_wait},
+    {"ask for memory", ask_for_memory},
+    {"allocate by a graph", use_graph},
+    {"destroy a pool", destroy_pool},
+    {"destroy a stream", destroy_beside},
+    {"wait for all", wait_for_all},
+};
+
+static void capture_beside(const struct test_case *call, CUstream captured) {
+    pthread_t thread;
+    CUgraph graph;
+    DO(cuStreamBeginCapture_v2, captured, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CHECK(!pthread_create(&thread, NULL, run_case, (void *)call->run));
+    CHECK(!pthread_join(thread, NULL));
+    CUresult result = CALL(cuStreamEndCapture, captured, &graph);
+    if (result != CUDA_SUCCESS) fprintf(stderr, "a capture was spoilt by: %s\n", call->name);
+    CHECK_IS(result, CUDA_SUCCESS);
+    DO(cuGraphDestroy, graph);
+}
+
+static void captures(void) {
+    CUstream captured;
+    load_kernel();
+    made_before = new_pool();
+    DO(cuStreamCreate, &captured, CU_STREAM_NON_BLOCKING);
+    DO(cuStreamCreate, &beside, CU_STREAM_NON_BLOCKING);
+    for (size_t i = 0; i < sizeof beside_capture / sizeof *beside_capture; i++)
+        capture_beside(&beside_capture[i], captured);
+}
+
 static const struct test_case cases[] = {
     {"pools", pools},
     {"present_pool", present_pool},
     {"streams", streams},
+    {"captures", captures},
 };
 
 int main(int count, char **arguments) {

@@ -97,9 +97,9 @@ def read_nvml(path: Path = SHIM / "nvml.txt") -> dict[str, bool]:
 
 
 def called_by_shim(sources: Path = SHIM / "src") -> set[str]:
-    """What the shim's code calls itself: REAL(x), KNOWN(x), or H_x by name."""
+    """What the shim's code calls itself: REAL(x), RELAXED(x, ...), KNOWN(x), or H_x by name."""
     code = "".join(path.read_text() for path in sorted(sources.glob("*.[ch]")))
-    return set(re.findall(r"\b(?:REAL\(|KNOWN\(|H_)((?:cu|nvml)[A-Z]\w*)", code))
+    return set(re.findall(r"\b(?:REAL\(|RELAXED\(|KNOWN\(|H_)((?:cu|nvml)[A-Z]\w*)", code))
 
 
 # ---- writing ----

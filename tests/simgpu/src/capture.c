@@ -5,7 +5,11 @@
 
 #include "engine.h"
 
+enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };
+
 static uint64_t last_id;
+static _Atomic unsigned under_way; /* captures; some that ended with their streams, too */
+static __thread int own_mode;
 
 /* ---- frontiers ------------------------------------------------------------------------------ */
 
@@ -147,10 +151,30 @@ CUresult capture_wait(CUstream stream, CUevent event, unsigned flags) {
     return result;
 }
 
+/* ---- what captures forbid ------------------------------------------------------------------- */
+
+static bool forbids(const struct capture *capture) {
+    if (pthread_equal(capture->thread, pthread_self())) return capture->mode != MODE_RELAXED;
+    return capture->mode == MODE_GLOBAL && own_mode == MODE_GLOBAL;
+}
+
+CUresult capture_permits(void) {
+    CUresult result = CUDA_SUCCESS;
+    if (!under_way || own_mode == MODE_RELAXED) return CUDA_SUCCESS;
+    pthread_mutex_lock(&engine_lock);
+    for (CUstream each = engine_streams; each; each = each->next)
+        if (each->capture && forbids(each->capture->capture))
+            result = capture_spoil(each, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    pthread_mutex_unlock(&engine_lock);
+    return result;
+}
+
 /* ---- begin and end -------------------------------------------------------------------------- */
 
-static CUresult begin(CUstream handle, CUgraph graph, const CUgraphNode *nodes, size_t count) {
+static CUresult begin(CUstream handle, CUgraph graph, const CUgraphNode *nodes, size_t count,
+                      int mode) {
     CUstream stream;
+    if (mode < MODE_GLOBAL || mode > MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
     TRY(stream_get(handle, &stream));
     if (stream->kind == STREAM_LEGACY) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
@@ -160,26 +184,30 @@ static CUresult begin(CUstream handle, CUgraph graph, const CUgraphNode *nodes, 
     capture->graph = graph ? graph : graph_new();
     capture->origin = stream;
     capture->id = ++last_id;
+    capture->mode = mode;
+    capture->thread = pthread_self();
+    pthread_mutex_lock(&engine_lock);
     stream->capture = frontier_new(capture, nodes, count);
+    under_way++;
+    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 
 TWINS(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, int mode), (stream, mode)) {
-    if (mode < 0 || mode > 2) return CUDA_ERROR_INVALID_VALUE;
-    return begin(stream, NULL, NULL, 0);
+    return begin(stream, NULL, NULL, 0, mode);
 }
 
 TWINS(cuStreamBeginCapture, _ptsz, (CUstream stream), (stream)) {
-    return begin(stream, NULL, NULL, 0);
+    return begin(stream, NULL, NULL, 0, MODE_GLOBAL);
 }
 
 TWINS(cuStreamBeginCaptureToGraph, _ptsz,
       (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges,
        size_t count, int mode),
       (stream, graph, nodes, edges, count, mode)) {
-    (void)edges, (void)mode;
+    (void)edges;
     TRY(graph_check(graph));
-    return begin(stream, graph, nodes, count);
+    return begin(stream, graph, nodes, count, mode);
 }
 
 static bool in_frontier(const struct frontier *frontier, CUgraphNode node) {
@@ -198,6 +226,7 @@ static bool all_joined(const struct capture *capture, const struct frontier *ori
 /* The capture is over for every stream that took part. */
 static void leave(struct capture *capture) {
     capture->over = true;
+    under_way--;
     capture->users++;
     for (CUstream each = engine_streams; each; each = each->next) {
         if (!each->capture || each->capture->capture != capture) continue;
@@ -291,12 +320,10 @@ TWINS(cuStreamUpdateCaptureDependencies_v2, _ptsz,
     return cuStreamUpdateCaptureDependencies(handle, nodes, count, flags);
 }
 
-/* The simulated driver refuses nothing for a thread's sake, so the mode is only remembered. */
 API CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
-    static __thread int now;
-    if (!mode || *mode < 0 || *mode > 2) return CUDA_ERROR_INVALID_VALUE;
-    int before = now;
-    now = *mode;
+    if (!mode || *mode < MODE_GLOBAL || *mode > MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+    int before = own_mode;
+    own_mode = *mode;
     *mode = before;
     return CUDA_SUCCESS;
 }

@@ -11,6 +11,8 @@ struct capture {
     uint64_t id;
     CUgraph graph;
     CUstream origin;
+    pthread_t thread; /* which began it, and how: as cuStreamBeginCapture names the modes */
+    int mode;
     bool given; /* the graph is the caller's: cuStreamBeginCaptureToGraph */
     bool over, spoiled;
 };

@@ -44,6 +44,12 @@ extern struct driver driver;
 CUresult driver_ready(void);
 CUresult driver_device(CUdevice device);
 
+/*
+ * At the head of calls that might wait or allocate: while this thread captures, or any other in
+ * global mode, they are refused and spoil the capture, unless the thread has exchanged its mode.
+ */
+CUresult capture_permits(void);
+
 /* The program used what it has destroyed (`what`, with its article): ends it. */
 _Noreturn void misused(const char *what);
 

@@ -86,6 +86,7 @@ TWINS(cuStreamWaitEvent, _ptsz, (CUstream handle, CUevent event, unsigned flags)
 }
 
 API CUresult cuEventQuery(CUevent event) {
+    TRY(capture_permits());
     TRY(check(event));
     if (event->captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!event->mark) return CUDA_SUCCESS;

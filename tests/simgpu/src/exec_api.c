@@ -138,6 +138,7 @@ API CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *wro
 enum { USED_CURRENT, USED_HIGH, RESERVED_CURRENT, RESERVED_HIGH };
 
 API CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    TRY(capture_permits());
     TRY(driver_device(device));
     pthread_mutex_lock(&memory_lock);
     for (struct allocation *each = memory_first(); each; each = each->next)
@@ -149,6 +150,7 @@ API CUresult cuDeviceGraphMemTrim(CUdevice device) {
 
 /* High-water marks are not kept: they tell the present. */
 API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, uint64_t *value) {
+    TRY(capture_permits());
     TRY(driver_device(device));
     if (!value || attribute < USED_CURRENT || attribute > RESERVED_HIGH)
         return CUDA_ERROR_INVALID_VALUE;

@@ -56,6 +56,7 @@ API CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) {
 }
 
 API CUresult cuMemAllocHost_v2(void **pointer, size_t bytes) {
+    TRY(capture_permits());
     return cuMemHostAlloc(pointer, bytes, 0);
 }
 
@@ -64,6 +65,7 @@ API CUresult cuMemAllocHost(void **pointer, unsigned bytes) {
 }
 
 API CUresult cuMemFreeHost(void *pointer) {
+    TRY(capture_permits());
     TRY(driver_ready());
     if (!pointer) return CUDA_SUCCESS;
     struct host_range *range = take(pointer, false);

@@ -15,6 +15,7 @@ static CUresult allocate(CUdeviceptr *pointer, enum memory_kind kind, uint64_t b
 }
 
 API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+    TRY(capture_permits());
     return allocate(pointer, MEMORY_DEVICE, bytes);
 }
 
@@ -33,11 +34,13 @@ static CUresult allocate_rows(CUdeviceptr *pointer, enum memory_kind kind, size_
 
 API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                 unsigned element) {
+    TRY(capture_permits());
     if (!pitch) return CUDA_ERROR_INVALID_VALUE;
     return allocate_rows(pointer, MEMORY_DEVICE, pitch, width, height, element);
 }
 
 API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
+    TRY(capture_permits());
     TRY(driver_ready());
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)
         return CUDA_ERROR_INVALID_VALUE;
@@ -56,6 +59,7 @@ static CUcontext context_of(CUdeviceptr pointer) {
 
 /* Like the real one, it waits for whatever may still use the memory. */
 API CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    TRY(capture_permits());
     TRY(driver_ready());
     if (!pointer) return CUDA_SUCCESS;
     CUcontext context = context_of(pointer);
@@ -90,6 +94,7 @@ API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevicep
 
 API CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) {
     CUdeviceptr low;
+    TRY(capture_permits());
     if (!pointer) return CUDA_ERROR_INVALID_VALUE;
     TRY(allocate(&low, MEMORY_LOW, bytes));
     *pointer = (unsigned)low;
@@ -100,6 +105,7 @@ API CUresult cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width,
                              unsigned element) {
     CUdeviceptr low;
     size_t row;
+    TRY(capture_permits());
     if (!pointer || !pitch) return CUDA_ERROR_INVALID_VALUE;
     TRY(allocate_rows(&low, MEMORY_LOW, &row, width, height, element));
     *pointer = (unsigned)low;

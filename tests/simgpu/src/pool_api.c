@@ -18,6 +18,7 @@ static CUresult check(CUmemoryPool pool) {
 }
 
 API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
+    TRY(capture_permits());
     TRY(driver_ready());
     if (!pool || !props || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
@@ -28,6 +29,7 @@ API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
 }
 
 API CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    TRY(capture_permits());
     TRY(check(pool));
     if (pool == pool_default(pool->device)) return CUDA_ERROR_INVALID_VALUE;
     pool_end(pool);
@@ -35,6 +37,7 @@ API CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 }
 
 API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    TRY(capture_permits());
     TRY(check(pool));
     pool_trim(pool, keep);
     return CUDA_SUCCESS;
@@ -61,6 +64,7 @@ static uint64_t *figure_of(CUmemoryPool pool, int attribute) {
 }
 
 API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
+    TRY(capture_permits());
     TRY(check(pool));
     const int *option = switch_of(pool, attribute);
     const uint64_t *figure = figure_of(pool, attribute);
@@ -89,6 +93,7 @@ static CUresult set(CUmemoryPool pool, int attribute, const void *value) {
 }
 
 API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, const void *value) {
+    TRY(capture_permits());
     TRY(check(pool));
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&memory_lock);
@@ -125,6 +130,7 @@ API CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
 }
 
 API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+    TRY(capture_permits());
     TRY(driver_device(device));
     TRY(check(pool));
     pool_choose(device, pool);

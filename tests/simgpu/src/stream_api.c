@@ -59,6 +59,7 @@ TWINS(cuStreamSynchronize, _ptsz, (CUstream handle), (handle)) {
 }
 
 TWINS(cuStreamQuery, _ptsz, (CUstream handle), (handle)) {
+    TRY(capture_permits());
     CUstream stream;
     TRY(stream_get(handle, &stream));
     if (stream->capture) return capture_spoil(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);

@@ -1,4 +1,4 @@
-"""Handles that one thread destroys while others of the program are at it.
+"""Handles that one thread destroys, and captures that it makes, while others are at it.
 
 The simulated driver ends who uses what is destroyed, as a driver would crash.
 """
@@ -16,7 +16,7 @@ import simgpu
 from .conftest import run
 from .slot import BUILD, MIB, Card, Slot
 
-CASES = ["pools", "present_pool", "streams"]
+CASES = ["pools", "present_pool", "streams", "captures"]
 
 
 @pytest.fixture
@@ -38,5 +38,5 @@ def test_every_case_is_run(env: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_handle_is_used_after_its_end(case: str, env: dict[str, str]) -> None:
+def test_threads_keep_out_of_each_others_way(case: str, env: dict[str, str]) -> None:
     run("handles", case, env=env)
