@@ -12,6 +12,8 @@
 #define STAND_IN_BITS 1
 #define OWNER_BITS 10
 
+_Static_assert(POOLS_MAX < 1 << OWNER_BITS && CONTEXTS_MAX < 1 << OWNER_BITS, "owners are numbers");
+
 struct entry {
     uint64_t key; /* 0: free */
     uint64_t value;

@@ -7,8 +7,9 @@
 #define BLOCK_ROWS 8 /* the unit of a block-linear layout, of which up to 16 are stacked */
 #define BLOCK_ROWS_MAX 128
 
+/* Saturates instead of wrapping, as times() does. */
 static uint64_t round_up(uint64_t value, uint64_t unit) {
-    return (value + unit - 1) / unit * unit;
+    return value > MIZAR_BYTES_MAX ? MIZAR_BYTES_MAX + 1 : (value + unit - 1) / unit * unit;
 }
 
 /* Bytes of one channel. Compressed and planar formats count as one byte: that is their ceiling. */

@@ -24,7 +24,7 @@ struct seen;       /* seen.c */
 
 #define PAGE_SEGMENTS_MAX 5
 #define CONTEXTS_MAX 256
-#define POOLS_MAX 64
+#define POOLS_MAX 1023 /* in use at a time: what the owner of an allocation has bits for (allocs.c) */
 
 /* A context, and what it costs on its card. Its number is its place in the table, plus one. */
 struct process_context {

@@ -240,11 +240,27 @@ static void captures(void) {
         capture_beside(&beside_capture[i], captured);
 }
 
+/* ---- more pools than a table of a usual size has ---- */
+
+static void many_pools(void) {
+    enum { MANY = 200 };
+    CUmemoryPool made[MANY];
+    CUdeviceptr pointers[MANY];
+    CUstream stream;
+    DO(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < MANY; i++) pointers[i] = take_from(made[i] = new_pool(), stream);
+    for (int i = 0; i < MANY; i++) DO(cuMemFreeAsync, pointers[i], stream);
+    for (int i = 0; i < MANY; i++) DO(cuMemPoolDestroy, made[i]);
+    DO(cuStreamSynchronize, stream);
+    DO(cuMemAllocAsync, pointers, 600 * MIB, stream);
+}
+
 static const struct test_case cases[] = {
     {"pools", pools},
     {"present_pool", present_pool},
     {"streams", streams},
     {"captures", captures},
+    {"many_pools", many_pools},
 };
 
 int main(int count, char **arguments) {

@@ -735,6 +735,10 @@ static void array(void) {
     CHECK_IS(fake.calls[FAKE_cuArrayCreate_v2], 1);
     shape.width = shape.height = SIZE_MAX / 2;
     CHECK_IS(api.cuArrayCreate_v2(&array, &shape), CUDA_ERROR_OUT_OF_MEMORY);
+    shape.width = 1;
+    for (shape.height = SIZE_MAX; shape.height > SIZE_MAX - 300; shape.height--)
+        CHECK_IS(api.cuArrayCreate_v2(&array, &shape), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(fake.calls[FAKE_cuArrayCreate_v2], 1);
 }
 
 static void array_3d_v1(void) {

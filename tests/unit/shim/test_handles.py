@@ -16,7 +16,7 @@ import simgpu
 from .conftest import run
 from .slot import BUILD, MIB, Card, Slot
 
-CASES = ["pools", "present_pool", "streams", "captures"]
+CASES = ["pools", "present_pool", "streams", "captures", "many_pools"]
 
 
 @pytest.fixture
