@@ -243,7 +243,7 @@ struct mizar_usage_slot {
     uint64_t pid_ns;       /* inode number of /proc/self/ns/pid */
     uint64_t attached_ns;  /* CLOCK_REALTIME when it attached */
     uint32_t uid;
-    uint32_t shim_version; /* MIZAR_SHIM_VERSION: the handshake */
+    uint32_t shim_version; /* MIZAR_SHIM_VERSION: the handshake; MIZAR_SHIM_PAST: part of it goes past */
     char comm[16];
     uint32_t code_begun[MIZAR_CARD_MAX]; /* uses in code_uses that may not have come yet */
     struct mizar_held held[MIZAR_CARD_MAX];
@@ -273,6 +273,7 @@ struct mizar_usage {
 #define MIZAR_SLOT_LOCK(i) (12288u + 1024u * (uint32_t)(i))
 
 #define MIZAR_SHIM_VERSION 1u
+#define MIZAR_SHIM_PAST UINT32_MAX /* the process has a second driver, whose calls nobody limits */
 
 /*
  * Every field: struct, field, offset, size. The one table behind the static asserts and behind

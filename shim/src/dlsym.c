@@ -12,8 +12,10 @@
 #include <string.h>
 
 #include "loading.h"
+#include "message.h"
 #include "regions.h"
 #include "resolve.h"
+#include "slots.h"
 #include "symbols.h"
 
 void *mizar_real_dlsym, *mizar_real_dlvsym, *mizar_real_dlopen, *mizar_real_dlmopen;
@@ -116,6 +118,15 @@ static void *second_wrapper(int hook, void *found) {
     return wrapper ? wrapper : found;
 }
 
+/* Another file of that name, beside the one that is limited; the node agent is told of the process. */
+static void tell_past(void *function) {
+    static int told;
+    Dl_info info;
+    slots_tell_past();
+    if (resolve_libc()->dladdr1(function, &info, NULL, 0))
+        message_once(&told, "%s is a second driver: what it is asked for has no limits", info.dli_fname);
+}
+
 /*
  * Only the driver's own function is replaced: a program may have one of that name itself. libc's
  * dlsym always is, without a look at any file: programs without CUDA ask for it too.
@@ -127,7 +138,9 @@ static void *wrapper_for(int hook, void *found) {
     void *second = second_wrapper(hook, found);
     if (second != found) return second;
     if (!resolve_find(hook) && from_driver(hook, found)) resolve_learn(hook, found);
-    return found == resolve_find(hook) ? wrapper : found;
+    if (found == resolve_find(hook)) return wrapper;
+    if (hooks[hook].library == LIBRARY_CUDA && from_driver(hook, found)) tell_past(found);
+    return found;
 }
 
 /* What an object ahead of the shim has under that name: another preloaded one, or the program. */

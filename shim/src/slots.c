@@ -116,6 +116,26 @@ void slots_settle_sometimes(struct regions *regions) {
     slots_settle(regions);
 }
 
+/* ---- the handshake ----------------------------------------------------------------------------- */
+
+static uint32_t goes_past;
+
+/* Told by whoever comes second: who attaches, or who finds the second driver. */
+static void tell_if_past(struct regions *regions) {
+    const struct process *process = regions->process;
+    if (!__atomic_load_n(&goes_past, __ATOMIC_SEQ_CST) ||
+        !__atomic_load_n(&process->attached, __ATOMIC_SEQ_CST))
+        return;
+    __atomic_store_n(&regions->usage->slots[process->slot].shim_version, MIZAR_SHIM_PAST,
+                     __ATOMIC_RELAXED);
+}
+
+void slots_tell_past(void) {
+    struct regions *regions = __atomic_load_n(&regions_current, __ATOMIC_ACQUIRE);
+    __atomic_store_n(&goes_past, 1, __ATOMIC_SEQ_CST);
+    if (regions && regions->mode == REGIONS_ACTIVE) tell_if_past(regions);
+}
+
 /* ---- claiming ---------------------------------------------------------------------------------- */
 
 static void raise_high(struct mizar_usage *usage, unsigned slot) {
@@ -193,7 +213,8 @@ static bool attach(struct regions *regions) {
         return false;
     }
     regions->process->slot = (uint32_t)slot;
-    __atomic_store_n(&regions->process->attached, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&regions->process->attached, 1, __ATOMIC_SEQ_CST);
+    tell_if_past(regions);
     return true;
 }
 

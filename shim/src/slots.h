@@ -9,6 +9,9 @@
 /* Makes sure that this process has a slot. False: none is free, or the region cannot be locked. */
 bool slots_attach(struct regions *regions);
 
+/* The process has a second driver, which nobody limits: the node agent takes it for one without a shim. */
+void slots_tell_past(void);
+
 /* Slots from this one on were never used. */
 unsigned slots_used(struct mizar_usage *usage);
 

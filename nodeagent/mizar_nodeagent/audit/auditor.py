@@ -190,7 +190,7 @@ def _audited(slot: Slot, uids: frozenset[str], ids: Collection[str]) -> AuditedC
     holdings = dict(zip(uuids, found.holdings, strict=True))
     uses = {uuid: card.code_uses for uuid, card in zip(uuids, found.cards, strict=True)}
     return AuditedContainer(
-        slot.name, slot.owner, uids, frozenset(ids), holdings, found.alive, uses
+        slot.name, slot.owner, uids, frozenset(ids), holdings, found.alive, uses, found.past
     )
 
 
@@ -208,6 +208,7 @@ def _sentence(found: ProcessWithoutShim) -> str:
     return (
         f"process {process.name} ({process.key[0]}) of container {found.owner.container} "
         f"holds {found.bytes >> 20} MiB of card {found.uuid} without Mizar's shim, so its "
-        "limits don't bind it: the program is static, or not of glibc, or goes around "
-        "/etc/ld.so.preload; use a glibc image and a dynamic program, or isolation.backend None"
+        "limits don't bind it: the program is static, or not of glibc, goes around "
+        "/etc/ld.so.preload, or has loaded a second libcuda; use a glibc image, a dynamic program "
+        "and the one driver of the node, or isolation.backend None"
     )

@@ -20,7 +20,7 @@ class AuditedContainer:
 
     `ids`: of it at the container runtime. `holdings`: by its own account, per card and process.
     `alive`: its registered processes that live. `code_uses`: per card, the first uses of code so
-    far.
+    far. `past`: of those that live, the ones that have a second driver.
     """
 
     slot: str
@@ -30,11 +30,13 @@ class AuditedContainer:
     holdings: Mapping[str, Mapping[ProcessKey, Holding]]
     alive: frozenset[ProcessKey]
     code_uses: Mapping[str, int]
+    past: frozenset[ProcessKey] = frozenset()
 
 
 @dataclass(frozen=True)
 class ProcessWithoutShim:
-    """A process with memory on a card that never registered. `bytes`: by NVML."""
+    """A process with memory on a card that never registered, or not for all of its work.
+    `bytes`: by NVML."""
 
     owner: Owner
     uuid: str
@@ -95,11 +97,11 @@ def compare(
             }
             then = later[home.slot]
             findings[home.slot, uuid] = _finding(found, uuid, home, then)
-            alive = home.alive | then.alive
+            bound = (home.alive | then.alive) - home.past
             without_shim += [
                 ProcessWithoutShim(home.owner, uuid, process, size)
                 for process, size in found.items()
-                if process.key not in alive
+                if process.key not in bound
             ]
     return AuditResult(findings, without_shim)
 

@@ -26,6 +26,8 @@ COMPUTE_STOPPED: Final = 4
 BYTES_MAX: Final = (1 << 43) - 1
 CODE_PAGE: Final = 2 << 20
 CODE_PER_PAGE: Final = 4
+SHIM_PAST: Final = 2**32 - 1
+"""In place of a process's shim version: part of its work goes past the shim."""
 
 # What copies are of, in the order of Copies.kinds.
 COPY_TO_DEVICE: Final = 0

@@ -88,13 +88,15 @@ class UsageSnapshot:
     """A usage file at one instant.
 
     `attached`: number of processes that ever registered. `alive`: those that live. `holdings`: by
-    card, of these and of dead ones whose bytes were not given back yet.
+    card, of these and of dead ones whose bytes were not given back yet. `past`: of those that live,
+    the ones that have a second driver, which the shim does not limit.
     """
 
     cards: tuple[CardUsage, ...]
     attached: int
     alive: frozenset[ProcessKey]
     holdings: tuple[Mapping[ProcessKey, Holding], ...]
+    past: frozenset[ProcessKey] = frozenset()
 
 
 def empty(cards: int) -> UsageSnapshot:
@@ -132,12 +134,18 @@ def take(path: Path, cards: int) -> UsageSnapshot:
         ]
     finally:
         os.close(descriptor)
+    past = [index for index in living if slots[index].shim_version == layout.SHIM_PAST]
     return UsageSnapshot(
         tuple(_use(head, slots, card, living) for card in range(cards)),
         head.attached,
-        frozenset((slots[index].pid, slots[index].start_time) for index in living),
+        _keys(slots, living),
         tuple(_holdings(head, slots, card) for card in range(cards)),
+        _keys(slots, past),
     )
+
+
+def _keys(slots: Slots, indexes: list[int]) -> frozenset[ProcessKey]:
+    return frozenset((slots[index].pid, slots[index].start_time) for index in indexes)
 
 
 def is_alive(descriptor: int, slot: int) -> bool:

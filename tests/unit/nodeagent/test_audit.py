@@ -18,7 +18,7 @@ from mizar_nodeagent.audit.compare import AuditedContainer, AuditResult, Finding
 from mizar_nodeagent.audit.processes import ContainerProcess
 from mizar_nodeagent.audit.unaccounted import AUDITS, Unaccounted, UnaccountedMemory
 from mizar_nodeagent.container.slots import Owner
-from mizar_nodeagent.regions import limits_file, usage_file, usage_snapshot
+from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
 from mizar_nodeagent.regions.layout import UsageCard, UsageHead
 from mizar_nodeagent.regions.usage_snapshot import Holding
 from support.waiting import wait_for
@@ -175,6 +175,13 @@ def test_a_process_that_never_registered_is_without_shim_and_its_memory_counts()
     assert result.findings["s", CARD] == Finding({KEY: 0, OTHER: 50 * MIB}, STILL, 3)
     (found,) = result.without_shim
     assert (found.process, found.bytes, found.owner) == (other, 50 * MIB, OWNER)
+
+
+def test_a_process_with_a_second_driver_is_without_shim() -> None:
+    result = compared({500: 130 * MIB}, [process()], [known(past=frozenset({KEY}))])
+    (found,) = result.without_shim
+    assert (found.process, found.bytes) == (process(), 130 * MIB)
+    assert excess_of(result) == {"s": {500: 30 * MIB}}
 
 
 def test_the_same_pid_at_another_time_is_another_process() -> None:
@@ -446,5 +453,10 @@ def test_the_process_of_a_locked_slot_is_alive(tmp_path: Path) -> None:
     assert child.stdout and child.stdout.readline() == b"lives\n"
     found = usage_snapshot.take(path, 1)
     assert (found.alive, found.attached) == ({(7, 4242)}, 1)
+    assert not found.past
+    with path.open("r+b") as file:
+        file.seek(layout.slot_lock(0) + layout.UsageSlot.shim_version.offset)
+        file.write(layout.SHIM_PAST.to_bytes(4, "little"))
+    assert usage_snapshot.take(path, 1).past == {(7, 4242)}
     child.communicate()
     assert usage_snapshot.take(path, 1).alive == frozenset()

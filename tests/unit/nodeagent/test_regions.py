@@ -59,6 +59,7 @@ def test_the_mirror_is_the_headers_layout() -> None:
     assert constants["MIZAR_COMPUTE_STOPPED"] == layout.COMPUTE_STOPPED
     assert constants["MIZAR_CODE_PAGE"] == layout.CODE_PAGE
     assert constants["MIZAR_CODE_PER_PAGE"] == layout.CODE_PER_PAGE
+    assert constants["MIZAR_SHIM_PAST"] == layout.SHIM_PAST
     assert constants["MIZAR_WINDOW_BITS"] == time_slicing.WINDOW_BITS
     assert constants["MIZAR_WINDOW_VALID"] == time_slicing.WINDOW_VALID
     assert constants["MIZAR_COPY_TO_DEVICE"] == layout.COPY_TO_DEVICE

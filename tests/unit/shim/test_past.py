@@ -38,6 +38,12 @@ def handshakes(slot: Slot) -> int:
     return int.from_bytes(slot.usage.read_bytes()[at : at + 4], "little")
 
 
+def shim_version(slot: Slot) -> int:
+    """What the first process that attached says of its shim."""
+    at = slot.offset("mizar_usage.slots") + slot.offset("mizar_usage_slot.shim_version")
+    return int.from_bytes(slot.usage.read_bytes()[at : at + 4], "little")
+
+
 def start(program: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program], env=env, capture_output=True, text=True, timeout=PATIENCE_S)
 
@@ -90,3 +96,20 @@ def test_another_preloaded_library(order: str, env: dict[str, str], slot: Slot) 
     assert done.stdout == OUT_OF_MEMORY
     assert done.stderr.count("other: ") == 1
     assert handshakes(slot) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_program_with_a_second_driver_says_so(
+    when: str, env: dict[str, str], slot: Slot, tmp_path: Path
+) -> None:
+    """What it asks that one for has no limits: the node agent reports it."""
+    second = str(tmp_path / "libcuda.so.1")
+    shutil.copy(BUILD / "tests" / "fake" / "libcuda.so.1", second)
+    done = run("past/second", second, when, env=env)
+    assert done.stderr.startswith(f"mizar: {second} is a second driver")
+    assert shim_version(slot) == slot.constant("MIZAR_SHIM_PAST")
+
+
+def test_a_program_with_one_driver_says_its_shims_version(env: dict[str, str], slot: Slot) -> None:
+    run("past/dynamic", env=env)
+    assert shim_version(slot) == slot.constant("MIZAR_SHIM_VERSION")
