@@ -21,9 +21,16 @@ static int by_rule(int first, int version, uint64_t flags) {
     return best;
 }
 
-static int by_address(int first, void *found) {
-    for (int id = first; id != HOOK_NONE; id = hooks_next_of_base(id))
-        if (resolve_find(id) == found) return id;
+/* Whatever it was asked for by: some drivers know the exported names as well ("cuMemAlloc_v2"). */
+static int by_address(void *found) {
+    static bool all_asked;
+    bool known = __atomic_load_n(&all_asked, __ATOMIC_ACQUIRE);
+    for (int id = 0; id < HOOK_COUNT; id++) {
+        if (hooks[id].library != LIBRARY_CUDA || !hooks[id].wrapper) continue;
+        if ((known ? __atomic_load_n(&resolve_known[id], __ATOMIC_ACQUIRE) : resolve_find(id)) == found)
+            return id;
+    }
+    __atomic_store_n(&all_asked, true, __ATOMIC_RELEASE); /* what is missing is asked for once */
     return HOOK_NONE;
 }
 
@@ -50,9 +57,9 @@ static bool entry_is_known(const char *name, void *found, int version, uint64_t 
 static int entry_of(const char *name, void *found, int version, uint64_t flags) {
     int first = hooks_by_base(name);
     int ruled = first == HOOK_NONE ? HOOK_NONE : by_rule(first, version, flags);
-    if (ruled == HOOK_NONE || resolve_find(ruled) == found) return ruled;
-    int proven = by_address(first, found);
-    if (proven != HOOK_NONE) return proven;
+    if (ruled != HOOK_NONE && resolve_find(ruled) == found) return ruled;
+    int proven = by_address(found);
+    if (proven != HOOK_NONE || ruled == HOOK_NONE) return proven;
     if (resolve_find(ruled) && hands_out_exports()) return HOOK_NONE;
     return entry_is_known(name, found, version, flags) ? ruled : HOOK_NONE;
 }

@@ -1282,6 +1282,23 @@ static const struct entry {
 #endif
 };
 
+static void *exported(const char *name) {
+    static const struct {
+        const char *symbol;
+        void *function;
+    } all[] = {
+#define SYMBOL_CUDA(symbol) {#symbol, (void *)&symbol},
+#define SYMBOL_LIBC(symbol)
+#define SYMBOL_NVML(symbol)
+#define HOOK(library, symbol, base, version, stream) SYMBOL_##library(symbol)
+#include "hooks.def"
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(all[i].symbol, name)) return all[i].function;
+    return NULL;
+}
+
+/* By the names that CUDA documents, and as some drivers do, by those that are exported. */
 static CUresult find(const char *name, void **function, int version, uint64_t flags) {
     int per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     const struct entry *best = NULL;
@@ -1292,8 +1309,8 @@ static CUresult find(const char *name, void **function, int version, uint64_t fl
             continue;
         if (!best || entry->version >= best->version) best = entry;
     }
-    *function = best ? best->function : NULL;
-    return best ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    *function = best ? best->function : exported(name);
+    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {

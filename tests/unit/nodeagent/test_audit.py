@@ -452,7 +452,7 @@ def test_the_process_of_a_locked_slot_is_alive(tmp_path: Path) -> None:
     )
     assert child.stdout and child.stdout.readline() == b"lives\n"
     found = usage_snapshot.take(path, 1)
-    assert (found.alive, found.attached) == ({(7, 4242)}, 1)
+    assert (found.alive, found.attached) == (frozenset({(7, 4242)}), 1)
     assert not found.past
     with path.open("r+b") as file:
         file.seek(layout.slot_lock(0) + layout.UsageSlot.shim_version.offset)
