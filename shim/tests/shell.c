@@ -3,7 +3,7 @@
  * several processes in a certain order are written with it in Python.
  *
  *   init | use DEVICE | alloc BYTES | free NUMBER | info | total DEVICE | pid | fork | vfork | raw
- *   clone | exec | setuid UID | figures | await TOTAL | press BYTES | copy TIMES | exit
+ *   clone | exec | jail | close | setuid UID | figures | await TOTAL | press BYTES | copy TIMES | exit
  *   pitch, managed, async, pooled, create or array BYTES, whole MiB | free_async NUMBER | sync
  *   handle BYTES | map HANDLE | retain MAPPING | release HANDLE | unmap MAPPING
  *   context BYTES | destroy
@@ -210,6 +210,12 @@ static void do_fork(long child) {
     answer(status, getpid());
 }
 
+/* To where there are no files; 0 if it may. */
+static int do_jail(void) {
+    if (geteuid() && unshare(CLONE_NEWUSER)) return 1;
+    return chroot("/proc/self/fdinfo") || chdir("/");
+}
+
 static void do_vfork(void) {
     pid_t child = vfork();
     if (child == 0) {
@@ -233,6 +239,8 @@ static bool obey(const char *word, unsigned long long number) {
     else if (!strcmp(word, "clone")) do_fork(syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0));
     else if (!strcmp(word, "vfork")) do_vfork();
     else if (!strcmp(word, "exec")) execv("/proc/self/exe", arguments);
+    else if (!strcmp(word, "jail")) answer(do_jail(), 0);
+    else if (!strcmp(word, "close")) answer(close_range(3, ~0u, 0), 0);
     else if (!strcmp(word, "setuid")) answer(setuid((uid_t)number), 0);
     else if (!strcmp(word, "figures")) do_figures();
     else if (!strcmp(word, "await")) do_await(number);

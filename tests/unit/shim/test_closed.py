@@ -10,7 +10,7 @@ import pytest
 from support.effort import EFFORT, SEED, times
 
 from .conftest import run
-from .shell import SUCCESS, SYSTEM_NOT_READY, Shell
+from .shell import OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Shell
 from .slot import MIB, Card, Slot, card_uuid
 
 
@@ -79,6 +79,46 @@ def test_limits_that_come_late(env: dict[str, str], slot: Slot) -> None:
         assert shell("init").code == SYSTEM_NOT_READY
         slot.set_limits(Card(card_uuid(0), 64 * MIB))
         assert shell("init").code == SUCCESS
+
+
+def hide(shell: Shell, slot: Slot) -> None:
+    slot.path.rename(slot.path.with_name("elsewhere"))
+
+
+def jail(shell: Shell, slot: Slot) -> None:
+    if shell("jail").code:
+        pytest.skip("may not chroot")
+
+
+@pytest.mark.parametrize("away", [hide, jail])
+def test_who_loses_sight_of_mizar_is_limited(
+    away: Callable[[Shell, Slot], None], env: dict[str, str], slot: Slot
+) -> None:
+    """What is here is decided when the program starts, and kept open."""
+    with Shell(env, start=False) as shell:
+        assert shell("pid").code == shell.process.pid
+        away(shell, slot)
+        assert shell("init").code == SUCCESS
+        shell("use", 0)
+        assert shell.alloc(65 * MIB) == OUT_OF_MEMORY
+        assert shell.alloc(60 * MIB) == SUCCESS
+
+
+def test_who_closes_all_files_is_limited(env: dict[str, str], slot: Slot) -> None:
+    with Shell(env, start=False) as shell:
+        assert shell("close").code == 0
+        assert shell("init").code == SUCCESS
+        shell("use", 0)
+        assert shell.alloc(65 * MIB) == OUT_OF_MEMORY
+
+
+def test_who_closes_all_files_and_loses_sight_of_mizar_has_no_cuda(
+    env: dict[str, str], slot: Slot
+) -> None:
+    with Shell(env, start=False) as shell:
+        assert shell("close").code == 0
+        hide(shell, slot)
+        assert shell("init").code == SYSTEM_NOT_READY
 
 
 @pytest.mark.parametrize("when", ["before", "during"])
