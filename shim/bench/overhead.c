@@ -5,7 +5,7 @@
  *     alloc THREADS, async   a pair of allocation and free
  *     live COUNT         the same with COUNT other allocations
  *     idle COUNT         the same with COUNT other processes that hold memory
- *     meminfo            cuMemGetInfo
+ *     meminfo, nvml_meminfo   cuMemGetInfo, nvmlDeviceGetMemoryInfo
  *     copy               an asynchronous copy
  *     wait               a copy that is waited for
  *     launch THREADS FUNCTIONS STREAMS SHAPES KERNEL_NS
@@ -64,6 +64,13 @@ static void alloc_free_async(int count) {
 static void meminfo(int count) {
     size_t free_now, total;
     for (int i = 0; i < count; i++) api.cuMemGetInfo_v2(&free_now, &total);
+}
+
+static void nvml_meminfo(int count) {
+    nvmlDevice_t device;
+    nvmlMemory_t memory;
+    CHECK_IS(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
+    for (int i = 0; i < count; i++) api.nvmlDeviceGetMemoryInfo(device, &memory);
 }
 
 static char host[4096];
@@ -281,6 +288,7 @@ static work_function *find_work(const char *what) {
     if (!strcmp(what, "swap")) return swap_wide;
     if (!strcmp(what, "probe")) return probe;
     if (!strcmp(what, "meminfo")) return meminfo;
+    if (!strcmp(what, "nvml_meminfo")) return nvml_meminfo;
     if (!strcmp(what, "async")) return alloc_free_async;
     if (!strcmp(what, "copy")) return copy_async;
     return strcmp(what, "wait") ? alloc_free : copy_and_wait;

@@ -71,7 +71,8 @@ struct map {
 /* One per card, on cache lines of its own. */
 struct process_card {
     uint64_t bytes; /* what this process holds, whatever the shared region says */
-    uint64_t limit; /* from the last good reading of the limits */
+    uint64_t limit; /* from the last good reading of the limits; so is its UUID, in whole words */
+    uint64_t uuid[MIZAR_UUID_SIZE / 8];
     uint64_t context_bytes; /* from the limits; 0: to be measured */
     uint64_t estimated, estimates_news, estimates_doubted; /* estimates.c */
     uint32_t oversubscribe;

@@ -116,10 +116,26 @@ static void ask_again_for_unknown(struct process *process) {
     }
 }
 
+static void store_uuid(struct process_card *card, const char *uuid) {
+    uint64_t words[MIZAR_UUID_SIZE / 8];
+    memcpy(words, uuid, sizeof words);
+    for (unsigned i = 0; i < MIZAR_UUID_SIZE / 8; i++)
+        __atomic_store_n(&card->uuid[i], words[i], __ATOMIC_RELAXED);
+}
+
+/* A card keeps its UUID; while one is added, who reads finds another one or none. */
+static void load_uuid(const struct process_card *card, char *uuid) {
+    uint64_t words[MIZAR_UUID_SIZE / 8];
+    for (unsigned i = 0; i < MIZAR_UUID_SIZE / 8; i++)
+        words[i] = __atomic_load_n(&card->uuid[i], __ATOMIC_RELAXED);
+    memcpy(uuid, words, sizeof words);
+}
+
 static void store_limits(struct process *process, const struct limits_copy *copy) {
     for (unsigned i = 0; i < MIZAR_CARD_MAX; i++) {
         uint64_t limit = i < copy->card_count ? copy->cards[i].memory_limit : 0;
         if (limit > MIZAR_BYTES_MAX) limit = MIZAR_BYTES_MAX;
+        store_uuid(&process->cards[i], copy->cards[i].uuid);
         __atomic_store_n(&process->cards[i].limit, limit, __ATOMIC_RELAXED);
         __atomic_store_n(&process->cards[i].context_bytes, copy->cards[i].context_bytes,
                          __ATOMIC_RELAXED);
@@ -130,7 +146,7 @@ static void store_limits(struct process *process, const struct limits_copy *copy
         __atomic_store_n(&process->cards[i].compute_mode, copy->cards[i].compute_mode,
                          __ATOMIC_RELAXED);
     }
-    __atomic_store_n(&process->card_count, copy->card_count, __ATOMIC_RELAXED);
+    __atomic_store_n(&process->card_count, copy->card_count, __ATOMIC_RELEASE);
     ask_again_for_unknown(process);
     __atomic_store_n(&process->limits_seq, copy->seq, __ATOMIC_RELEASE);
     __atomic_store_n(&process->limits_known, 1, __ATOMIC_RELEASE);
@@ -170,18 +186,23 @@ bool regions_refresh(struct regions *regions) {
     return !wrong;
 }
 
+static unsigned card_count(const struct regions *regions) {
+    return __atomic_load_n(&regions->process->card_count, __ATOMIC_ACQUIRE);
+}
+
 int regions_card(struct regions *regions, const char *uuid) {
-    struct limits_copy copy;
-    if (limits_read(regions->limits, &copy)) return CARD_NONE;
-    for (unsigned i = 0; i < copy.card_count; i++)
-        if (!strcasecmp(copy.cards[i].uuid, uuid)) return (int)i;
+    char own[MIZAR_UUID_SIZE];
+    if (!regions_fresh(regions)) return CARD_NONE;
+    for (unsigned i = 0; i < card_count(regions); i++) {
+        load_uuid(&regions->process->cards[i], own);
+        if (!strcasecmp(own, uuid)) return (int)i;
+    }
     return CARD_NONE;
 }
 
 bool regions_uuid(struct regions *regions, int card, char *uuid) {
-    struct limits_copy copy;
-    if (limits_read(regions->limits, &copy) || (unsigned)card >= copy.card_count) return false;
-    memcpy(uuid, copy.cards[card].uuid, MIZAR_UUID_SIZE);
+    if (!regions_fresh(regions) || (unsigned)card >= card_count(regions)) return false;
+    load_uuid(&regions->process->cards[card], uuid);
     return true;
 }
 

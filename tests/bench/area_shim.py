@@ -55,6 +55,7 @@ WORKS = (
     Work("alloc_free_overhead_64_idle_processes_ns", ("idle", "64"), "<= 100 ns"),
     Work("alloc_free_async_overhead_ns", ("async",), ""),
     Work("meminfo_overhead_ns", ("meminfo",), "<= 50 ns"),
+    Work("nvml_meminfo_overhead_ns", ("nvml_meminfo",), "<= 200 ns"),
     Work("copy_async_overhead_ns", ("copy",), "<= 20 ns"),
     Work("copy_wait_overhead_ns", ("wait",), ""),
     Work("start_500_processes_s", ("starts", "500"), "<= 1 s", "s", difference=False),
