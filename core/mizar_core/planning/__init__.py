@@ -1,4 +1,4 @@
-"""The planner: `plan(snapshot, now)` says what the operator has to do."""
+"""The planner: `plan(snapshot, now)` returns the actions that the operator has to take."""
 
 from mizar_core.planning.actions import Action, Plan
 from mizar_core.planning.plan import plan

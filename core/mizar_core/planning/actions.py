@@ -1,4 +1,4 @@
-"""What a plan may ask for. Each action can be repeated without harm."""
+"""The actions of a plan. Each can be repeated without harm."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class CreatePod:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Ask the node agent to take the devices out of use; `at`: when this was asked. `why`: for
-    people."""
+    """Ask the node agent to take the devices out of use. `at`: when the plan asked. `why`: the
+    reason, for the event."""
 
     shadow: Key
     at: datetime
@@ -60,7 +60,7 @@ class CancelDrain:
 
 @dataclass(frozen=True, slots=True)
 class SetInUse:
-    """Mark the pod as in use, or not, for those who evict pods and take nodes away."""
+    """Mark the pod as in use, or not, for evictions and autoscalers."""
 
     shadow: Key
     in_use: bool
@@ -76,21 +76,22 @@ class Recarve:
 
 @dataclass(frozen=True, slots=True)
 class DeleteShadow:
-    """Delete the pod, then the ShadowPod, once the API server says live that nobody uses it."""
+    """Delete the pod, then the ShadowPod, if the API server, asked live, says that nobody uses
+    them."""
 
     shadow: Key
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveFinalizer:
-    """Let a ShadowPod go whose pod is gone."""
+    """Remove the finalizer of a ShadowPod whose pod is gone."""
 
     shadow: Key
 
 
 @dataclass(frozen=True, slots=True)
 class EvictShare:
-    """End a share pod whose card is lost, so that its controller makes another."""
+    """Evict a share pod whose card is lost, so that its controller makes another."""
 
     share: Key
     uid: str
@@ -123,7 +124,7 @@ class WritePoolStatus:
 
 @dataclass(frozen=True, slots=True)
 class EmitEvent:
-    """An event on an object. `uid` and `reason` are the key by which repeats are left out."""
+    """An event on an object. An event with the same `uid` and `reason` is posted once."""
 
     kind: Literal["Pod", "ShadowPod", "GPUQuota"]
     about: Key
@@ -148,7 +149,8 @@ Action = (
     | EmitEvent
     | EvictShare
 )
-"""To be applied in the order of the plan; a failure makes the actions after it void."""
+"""Any action. Actions are applied in the order of the plan; a failure voids the later ones of the
+same namespace."""
 
 ShadowAction = (
     CreateShadow
@@ -166,11 +168,11 @@ ShadowAction = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in order, when to plan again without being asked, the figures of all quotas, and how
-    many share pods wait, by namespace and reason.
+    """The actions in order. `due`: when to plan again even if nothing changes. `quotas`: the status
+    of every quota. `waiting`: how many share pods wait, by namespace and reason.
 
-    What the next snapshot should know: `free`, devices of a resource that are free on a node, and
-    `tries`, what is done on a guess.
+    For the next snapshot, `free`: how many devices of a resource are free on a node, and
+    `attempts`: the actions that may not help.
     """
 
     actions: tuple[Action, ...]

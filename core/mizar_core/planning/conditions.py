@@ -1,4 +1,4 @@
-"""The conditions of a quota: what holds, since one sentence says it better than five figures."""
+"""The conditions of quotas and pools: Satisfied and Exhausted, Ready, each with one sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mizar_core.validation import (
 
 @dataclass(frozen=True, slots=True)
 class ConditionState:
-    """A condition without its time."""
+    """A condition's status, reason and message, without its time."""
 
     status: bool
     reason: str
@@ -34,7 +34,8 @@ class ConditionState:
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A waiting share pod, where it will find its devices, and why it gets no shadow pod."""
+    """A waiting share pod, where it will find its devices, and why it gets no shadow pod, if it
+    gets none."""
 
     share: ShareView
     assignment: Assignment
@@ -42,11 +43,11 @@ class WaitingPod:
 
 
 def waiting_pods(draft: Draft, outcomes: dict[str, DemandOutcome]) -> dict[Key, list[WaitingPod]]:
-    """The waiting share pods, by the first quota that could pay for them."""
+    """The waiting share pods, by the first quota at whose cost they could be served."""
     found: defaultdict[Key, list[WaitingPod]] = defaultdict(list)
     for resource, outcome in sorted(outcomes.items()):
         for share in outcome.waiting:
-            if entitlements := draft.entitlements.to(share.namespace, resource):
+            if entitlements := draft.entitlements.for_pods_of(share.namespace, resource):
                 assignment, denial = (
                     outcome.placement.assignments[share.uid],
                     outcome.denials.get(share.uid),
@@ -56,7 +57,7 @@ def waiting_pods(draft: Draft, outcomes: dict[str, DemandOutcome]) -> dict[Key, 
 
 
 def satisfied(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> ConditionState:
-    """Whether nobody waits and `min` is warm, else the first reason why not."""
+    """Whether no share pod waits and `min` shadow pods are warm, else the first reason why not."""
     for state in (
         _misconfigured(draft, quota),
         _lost(draft, quota),
@@ -84,7 +85,7 @@ def exhausted(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condi
 
 
 def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> ConditionState:
-    """Whether a pool has cards to share, large enough, under a name of its own."""
+    """Whether a pool has cards to share that are large enough, under a prefix of its own."""
     if problems := check_pool_among(pool, draft.pools.values()):
         return ConditionState(False, "BadPool", str(problems[0]))
     if (wanted := pool.spec.runtime_class_name) in draft.missing_classes:
@@ -109,7 +110,7 @@ def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> ConditionState
 
 
 def _misconfigured(draft: Draft, quota: GPUQuota) -> ConditionState | None:
-    """What is wrong with the quota itself, whatever the cluster is like."""
+    """What is wrong with the quota itself, whatever the state of the cluster."""
     pool = draft.pools.get(quota.spec.pool)
     if pool is None:
         return ConditionState(
@@ -153,7 +154,7 @@ def _quota_exceeded(waiting: list[WaitingPod]) -> ConditionState | None:
 
 
 def _denied(waiting: list[WaitingPod]) -> ConditionState | None:
-    """What no shadow pod of this quota can help."""
+    """Why no shadow pod is created for the first share pod that is denied one."""
     for one in waiting:
         if one.denial is not None:
             name = f"share pod {one.share.name}"
@@ -164,7 +165,8 @@ def _denied(waiting: list[WaitingPod]) -> ConditionState | None:
 
 
 def _relevant_shadows(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> list[ShadowView]:
-    """Its own shadow pods, and in a Shared pool those of others that its share pods wait for."""
+    """The quota's own shadow pods, and in a Shared pool those of others that its share pods wait
+    for."""
     needed = {
         one.assignment.shadow
         for one in waiting
@@ -202,7 +204,7 @@ def _coming(waiting: list[WaitingPod]) -> ConditionState | None:
 
 
 def _unscheduled(waiting: list[WaitingPod]) -> ConditionState | None:
-    """Whether anybody still waits, though devices are free."""
+    """Whether share pods wait though devices are free."""
     if not waiting:
         return None
     return ConditionState(

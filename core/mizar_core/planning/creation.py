@@ -14,9 +14,9 @@ from mizar_core.planning.snapshot import Attempt, ShareView
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why no shadow pod is created: the rest of a sentence, and the event that tells it.
-
-    `offer`: which would pay if its quota allowed more."""
+    """Why no shadow pod is created. `reason`, `message`: of the event that says so; the message is
+    the end of a sentence. `entitlement`: the one at whose cost it would be created if its quota
+    allowed more."""
 
     reason: EventReason
     message: str
@@ -24,7 +24,7 @@ class Denial:
 
 
 def denial_for(draft: Draft, entitlement: Entitlement) -> Denial | None:
-    """Why an offer can't have one more shadow pod now; None if it can."""
+    """Why no further shadow pod of an entitlement can be created now; None if it can."""
     if excess := draft.usage.existing.limit_reached(entitlement):
         return Denial(EventReason.QUOTA_EXCEEDED, excess, entitlement)
     if message := draft.refused.get((entitlement.key, entitlement.profile.devices)):
@@ -33,9 +33,9 @@ def denial_for(draft: Draft, entitlement: Entitlement) -> Denial | None:
 
 
 def too_many_devices(share: ShareView) -> Denial | None:
-    """Why no shadow pod alone could serve the share pod; None if one can.
+    """Why no single shadow pod could serve the share pod; None if one can.
 
-    It may still run: on a node where several shadow pods have free devices enough.
+    The share pod may still run on a node where several shadow pods have enough free devices.
     """
     parsed = parse_resource(share.resource)
     most = parsed.profile if parsed else 0
@@ -49,27 +49,27 @@ def too_many_devices(share: ShareView) -> Denial | None:
 
 
 def refusal_message(message: str) -> str:
-    """The API server's words, introduced."""
+    """The API server's refusal of a shadow pod as a sentence."""
     return f"the API server refuses a shadow pod: {message}"
 
 
-# Each is a line in the pod's spec.
 EXCLUDED_NODES_MAX = 256
+"""Nodes that a shadow pod's affinity may exclude: each is a line in the pod's spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """A quota that allows one more shadow pod, and what that has to ask of its node."""
+    """A shadow pod to create: the entitlement at whose cost, and what its pod needs of its node."""
 
     entitlement: Entitlement
     needs: Needs
 
 
 def creation_for(draft: Draft, share: ShareView) -> Creation | Denial | None:
-    """The first quota that allows one more shadow pod for the share pod, or why the first one does
-    not; None where there is no quota to ask."""
+    """The shadow pod to create for the share pod, at the cost of the first quota that allows it, or
+    why the first quota does not; None where the namespace has no quota for the resource."""
     first = None
-    for entitlement in draft.entitlements.to(share.namespace, share.resource):
+    for entitlement in draft.entitlements.for_pods_of(share.namespace, share.resource):
         pool = entitlement.pool.metadata.name
         needs = draft.feasible_nodes.needs_for(pool, share.needs)
         why = (
@@ -86,7 +86,7 @@ def creation_for(draft: Draft, share: ShareView) -> Creation | Denial | None:
 def _no_node_fits(
     draft: Draft, entitlement: Entitlement, share: ShareView, needs: Needs
 ) -> Denial | None:
-    """Why no node of the pool could ever be the share pod's."""
+    """Why no node of the pool can ever take the share pod; None if one may."""
     name = entitlement.pool.metadata.name
     pool = dict(entitlement.selector)
     for key, value in sorted(share.needs.selector):
@@ -108,8 +108,12 @@ def _no_node(message: str) -> Denial:
 
 
 def creation_elsewhere(draft: Draft, share: ShareView) -> Creation | Denial:
-    """Who pays for a shadow pod on another node: one at a time for all share pods of an owner, and
-    not again soon where it was in vain. Else what the scheduler says."""
+    """A shadow pod on another node, for a share pod that the scheduler refuses although devices are
+    free, or what the scheduler says.
+
+    Nobody can say whether that node will do, so there is one at a time for all share pods of an
+    owner, and not another one soon where the last was in vain.
+    """
     what = f"carry/{share.owner or share.uid}/{share.resource}"
     found = creation_for(draft, share) if what not in draft.attempted else None
     if isinstance(found, Creation):

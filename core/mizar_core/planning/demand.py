@@ -1,4 +1,5 @@
-"""Shadow pods for those who wait and for those who may come: keep `min` warm, meet demand."""
+"""Demand: shadow pods are created, or their drains cancelled, for the share pods that wait, and
+`min` of each quota are kept warm for those that may come."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ Choice = Creation | Denial | None
 
 @dataclass
 class DemandOutcome:
-    """A pot once all that can be done for it is planned. `denials`: why a pod got no shadow
-    pod, by the pod's UID."""
+    """The share pods that wait for a resource, and where they find devices, once everything is
+    planned that can be done for them. `denials`: why a pod gets no shadow pod, by its UID."""
 
     waiting: list[ShareView]
     placement: Placement
@@ -43,7 +44,8 @@ class DemandOutcome:
 
 
 def keep_warm(draft: Draft, entitlements: Iterable[Entitlement]) -> None:
-    """At least `min` shadow pods of every offer, as far as the quota's cards go."""
+    """Plan shadow pods until every entitlement has at least its `min`, as far as the quota's cards
+    suffice."""
     for entitlement in entitlements:
         missing = (
             entitlement.limits.min
@@ -55,10 +57,10 @@ def keep_warm(draft: Draft, entitlements: Iterable[Entitlement]) -> None:
 
 
 def meet_demand(draft: Draft, resource: str) -> DemandOutcome:
-    """Cancel drains and create shadow pods until everybody who can be helped is.
+    """Cancel drains and create shadow pods until every share pod that can be helped is.
 
-    Placed anew after each round, so that the next plan, which sees the same devices, comes to the
-    same placement and plans nothing.
+    Share pods are scheduled anew after each round, so that the next plan, which sees the same
+    devices, comes to the same placement and plans nothing.
     """
     waiting = pending_demand(draft, resource)
     while True:
@@ -75,8 +77,8 @@ def meet_demand(draft: Draft, resource: str) -> DemandOutcome:
 
 
 def pending_demand(draft: Draft, resource: str) -> list[ShareView]:
-    """The waiting share pods that devices of the resource could serve, hardest first, each asking
-    for none of the nodes that the scheduler has refused it."""
+    """The waiting share pods that devices of the resource could serve, the hardest to place first,
+    each excluding the nodes that the scheduler has refused it."""
     found = [one for one in draft.waiting(resource) if is_admitted(draft, one)]
     if not found:
         return []
@@ -89,7 +91,7 @@ def _availability(placement: Placement, share: ShareView) -> Availability:
 
 
 def _cancel_drains(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> set[str]:
-    """Cancel the drains that would help; returns the UIDs of those helped."""
+    """Cancel the drains that would help; returns the UIDs of the share pods that are helped."""
     candidates = _cancellable(draft, resource)
     bins, helped, blocked = Bins(), set[str](), set[tuple[Needs, frozenset[str]]]()
     for share in waiting:
@@ -115,7 +117,7 @@ def _add_node(draft: Draft, bins: Bins, shadow: ShadowView) -> None:
 
 
 def _cancellable(draft: Draft, resource: str) -> list[ShadowView]:
-    """Draining shadow pods that the scheduler could use again, the last asked first."""
+    """Draining shadow pods that the scheduler could use again, the latest drain first."""
     found = [one for one in draft.of_resource(resource) if _is_cancellable(draft, one)]
     return sorted(found, key=_last_asked_first)
 
@@ -167,8 +169,8 @@ def _create_one(draft: Draft, entitlement: Entitlement) -> bool:
 def _create(
     draft: Draft, waiting: Iterable[ShareView], choose: Callable[[Draft, ShareView], Choice]
 ) -> dict[str, Denial]:
-    """Create what the waiting pods need, at the cost of whom `choose` names; returns why not, for
-    those who get nothing."""
+    """Create the shadow pods that `choose` names for the waiting pods; returns why not, by the UIDs
+    of those that get none."""
     bins, denials = Bins(), dict[str, Denial]()
     for share in waiting:
         if bins.put(share.count, share.needs, share.groups) is not None:

@@ -14,10 +14,10 @@ from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
 
 def pods_without_devices(others: Iterable[ShadowView], bound: Iterable[ShareView]) -> list[Key]:
-    """The bound share pods whose devices are not all accounted for by `others`.
+    """The bound share pods whose devices are not all accounted for by `others`, sorted.
 
-    `others` are the other shadow pods of the same resource on the same node; a pod that is named
-    here may hold, or be about to get, a device of the shadow pod in question.
+    `others`: the other shadow pods of the same resource on the same node. Such a share pod may
+    hold, or be about to get, a device of the shadow pod in question.
     """
     held: Counter[Key] = Counter()
     for shadow in others:
@@ -31,7 +31,7 @@ def pods_without_devices(others: Iterable[ShadowView], bound: Iterable[ShareView
 def may_be_used(
     shadow: ShadowView, others: Iterable[ShadowView], bound: Iterable[ShareView]
 ) -> str | None:
-    """Who uses the shadow pod, or may be about to; None when certainly nobody does."""
+    """Who uses the shadow pod, or may be about to, for a message; None if certainly nobody does."""
     bound = list(bound)
     if shadow.pod is None:
         shadow = _with_existing_holders(shadow, bound)
@@ -44,8 +44,11 @@ def may_be_used(
 
 
 def _with_existing_holders(shadow: ShadowView, bound: Iterable[ShareView]) -> ShadowView:
-    """Without its pod a shadow pod may have nobody left who reports on it: the node agent lost its
-    memory when the node was set up anew under its name. Holders that are gone hold nothing."""
+    """The shadow pod without the holders that are gone: they hold nothing.
+
+    Without its pod, there may be nobody left who reports on the shadow pod, since the node agent
+    loses its state when the node is set up anew under the same name.
+    """
     there = {one.key for one in bound}
     holders = tuple(key for key in shadow.holders if key in there)
     return replace(shadow, holders=holders, in_use=bool(holders))
@@ -55,7 +58,8 @@ _MARKED = frozenset({ShadowStage.STARTING, ShadowStage.READY, ShadowStage.DRAINI
 
 
 def mark_in_use(draft: Draft) -> None:
-    """Mark who has come into use, and take the mark off who has gone out of it."""
+    """Mark the shadow pods that have come into use, and remove the mark from those that are not in
+    use any more."""
     for shadow, stage in list(draft.in_order()):
         pod = shadow.pod
         if stage in _MARKED and pod is not None and pod.in_use != shadow.held:

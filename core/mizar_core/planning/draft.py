@@ -26,7 +26,8 @@ from mizar_core.planning.snapshot import (
 
 
 class Draft:
-    """Every action is taken into account at once, so that the next decision sees its effect."""
+    """The snapshot as it will be after the actions planned so far. Each action takes effect at
+    once, so that the next decision sees it."""
 
     def __init__(self, snapshot: Snapshot, now: datetime) -> None:
         self.now = now
@@ -67,7 +68,7 @@ class Draft:
             self._on_node[shadow.on_node or "", shadow.resource].append(shadow)
 
     def do(self, action: ShadowAction) -> None:
-        """Plan the action and see its effect."""
+        """Plan the action and apply it to the draft."""
         self.actions.append(action)
         before = self.shadows.get(action.shadow)
         if before is not None:
@@ -86,8 +87,8 @@ class Draft:
         return [self.shadows[key] for key in sorted(self._of_resource[resource])]
 
     def resources(self) -> list[str]:
-        """All resources that are offered, allowed or asked for. A shadow pod that has neither a
-        pod nor a pool offers none that anybody could name."""
+        """All resources that a shadow pod offers, a quota allows or a share pod requests, sorted. A
+        shadow pod that has neither a pod nor a pool has no resource that is known."""
         offered = (entitlement.resource for entitlement in self.entitlements)
         held = (name for name, keys in self._of_resource.items() if keys and name)
         return sorted({*offered, *held, *self._waiting})
@@ -97,7 +98,7 @@ class Draft:
         return [self.shadows[key] for key in sorted(self._of_quota[quota])]
 
     def groups(self, node: str, resource: str) -> frozenset[str]:
-        """The groups of the share pods that are bound to a node."""
+        """The anti-affinity groups of the share pods of a resource that are bound to a node."""
         apart = [one for one in self.bound.get((node, resource), ()) if one.needs.anti_affinity]
         return frozenset().union(*(one.groups for one in apart))
 
@@ -106,17 +107,17 @@ class Draft:
         return (one for one in self.shares if one.resource == resource and one.node is not None)
 
     def record_attempt(self, one: Attempt) -> None:
-        """Something is tried that may not help, and is not to be repeated soon."""
+        """Note that something is tried that may not help, so that it is not repeated soon."""
         self.attempts.append(one)
         self.attempted.add(one.what)
 
     def waiting(self, resource: str) -> list[ShareView]:
-        """The share pods that ask for the resource and have no node."""
+        """The share pods that request the resource and have no node."""
         return self._waiting.get(resource, [])
 
     def is_wanted(self, shadow: ShadowView) -> bool:
-        """Whether anybody stands for it (its quota, its pool), nobody deleted it, its cards have
-        not all failed, and the pool still has its shape."""
+        """Whether its quota and pool exist and its pool still has its shape, nobody deleted it, and
+        not all of its cards have failed."""
         quota = self.active_quotas.get(shadow.quota_key)
         if quota is None or shadow.pool not in self.pools or shadow.deleting:
             return False
@@ -127,7 +128,8 @@ class Draft:
         return self._has_shape(shadow)
 
     def _has_shape(self, shadow: ShadowView) -> bool:
-        """Whether its pool would make it like this today: limits can follow, a shape cannot."""
+        """Whether its pool would still create it with these cards and devices. A change of limits
+        is passed on to it, but its shape is fixed."""
         entitlement = self.entitlements.of(shadow.quota_key, shadow.devices)
         if entitlement is None:
             return self.pools[shadow.pool].spec.profile(shadow.devices) is not None
@@ -137,17 +139,19 @@ class Draft:
         )
 
     def is_live(self, shadow: ShadowView) -> bool:
-        """Whether share pods can count on it, now or soon, for as long as they like."""
+        """Whether share pods can have its devices, now or soon, for as long as they like."""
         return self.stages[shadow.key] in LIVE and self.is_wanted(shadow)
 
     def refusal(self, shadow: ShadowView) -> str | None:
-        """What the API server said when its pod could not be created; None while it may be."""
+        """Why the API server refused to create its pod, in the API server's words; None if it did
+        not."""
         if self.stages[shadow.key] is not ShadowStage.NO_POD:
             return None
         return self.refused.get((shadow.quota_key, shadow.devices))
 
     def blocked_by(self, shadow: ShadowView) -> str | None:
-        """Why it gets no node for now: no pod, or no place for the pod; None if it may soon."""
+        """Why it gets no node for now: its pod is refused, or unschedulable; None if nothing is in
+        its way."""
         return self.refusal(shadow) or shadow.unschedulable
 
     def on_same_node(self, shadow: ShadowView) -> list[ShadowView]:
@@ -188,7 +192,7 @@ class Draft:
         return action
 
     def next_sequence(self, quota: Key) -> int:
-        """The first number that no shadow pod of the quota ever had."""
+        """The first sequence number that no shadow pod of the quota ever had."""
         return self._sequences.get(quota, 0)
 
     def _next(self, entitlement: Entitlement) -> tuple[int, str]:
@@ -201,8 +205,9 @@ class Draft:
         return sequence, name
 
     def _numbers(self, entitlement: Entitlement) -> Iterator[int]:
-        """First those of creations that nobody answered: repeated under another name, one that
-        takes effect after all would be one too many."""
+        """The sequence numbers to try, first those of creations without an answer: if such a
+        creation were repeated under another name and took effect after all, there would be one
+        shadow pod too many."""
         shape = entitlement.key, entitlement.profile.devices
         yield from (number for *of, number in self._unanswered if (*of,) == shape)
         yield from itertools.count(self.next_sequence(entitlement.key))
@@ -241,7 +246,7 @@ def _waiting(shares: Iterable[ShareView]) -> dict[str, list[ShareView]]:
 
 
 def _sequences(snapshot: Snapshot) -> dict[Key, int]:
-    """Per quota, the first number that no shadow pod ever had, as far as is known."""
+    """Per quota, the first sequence number that no shadow pod ever had, as far as is known."""
     found = {quota_key(one): one.status.next_sequence for one in snapshot.quotas}
     for one in snapshot.shadows:
         found[one.quota_key] = max(found.get(one.quota_key, 0), one.sequence + 1)

@@ -1,4 +1,5 @@
-"""Why each share pod waits, as an event tells it."""
+"""The events of a plan: why each share pod waits, what was decided about shadow pods, and silent
+node agents."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ Why = tuple[EventReason, str]
 def waiting_events(
     draft: Draft, resource: str, outcome: DemandOutcome
 ) -> Iterator[tuple[ShareView, EmitEvent | None]]:
-    """Each share pod that waits, and why; None while the scheduler is to place it, which is nothing
-    to be told of."""
+    """Each share pod that waits for the resource, with the event that says why; None while only the
+    scheduler has to place it, which needs no event."""
     for share in sorted(draft.waiting(resource), key=lambda one: one.key):
         why = _why(draft, share, outcome)
         yield share, _waiting_event(share, *why) if why is not None else None
@@ -122,7 +123,7 @@ def _waiting_event(share: ShareView, reason: EventReason, message: str) -> EmitE
 
 
 def post_decisions(draft: Draft, snapshot: Snapshot) -> None:
-    """Events on what was decided."""
+    """Plan the events about the planned actions, and about silent node agents."""
     before = {one.key: one for one in snapshot.shadows}
     for action in list(draft.actions):
         event = _event(draft, before, action)
@@ -185,6 +186,6 @@ def shadow_event(
 
 
 def lost_event(draft: Draft, shadow: ShadowView) -> EmitEvent:
-    """Says that a shadow pod lost its cards, and how."""
+    """The event that says that a shadow pod lost its cards, and how."""
     how = f"lost its cards: {loss_reason(draft, shadow)}"
     return shadow_event(shadow, EventReason.SHADOW_LOST, how, warning=True)

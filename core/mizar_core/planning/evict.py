@@ -1,4 +1,4 @@
-"""Share pods whose shadow pod has lost its cards: they are evicted, and their quota says so."""
+"""Eviction of share pods whose shadow pod has lost its cards."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from mizar_core.planning.snapshot import ShadowView, ShareView
 from mizar_core.quantities import counted
 
 RETRY_AFTER = timedelta(seconds=5)
-"""Until an eviction is tried again that a PodDisruptionBudget did not allow."""
+"""How long until an eviction that a PodDisruptionBudget did not allow is tried again."""
 
 MUST_BE_UNUSED = frozenset({ShadowStage.LOST, ShadowStage.FINISHED, ShadowStage.LEAVING})
-"""Nobody may hold a device of these: what we let go ourselves was drained before."""
+"""Stages in which nobody may hold a device: a shadow pod that the operator deletes itself is
+drained before."""
 
 
 def evict(draft: Draft) -> None:
-    """End whoever still holds devices of a shadow pod that has lost its cards."""
+    """Plan the eviction of all share pods that hold devices of a shadow pod without its cards."""
     shares = {one.key: one for one in draft.shares}
     for shadow in lost_in_use(draft, draft.shadows.values()):
         for key in sorted(set(shadow.holders)):
@@ -31,13 +32,13 @@ def evict(draft: Draft) -> None:
 
 
 def lost_in_use(draft: Draft, among: Iterable[ShadowView]) -> list[ShadowView]:
-    """Those of these shadow pods that have lost their cards while share pods use them, by name."""
+    """The shadow pods among these that have lost their cards while share pods use them, by name."""
     found = [one for one in among if one.holders and draft.stages[one.key] in MUST_BE_UNUSED]
     return sorted(found, key=lambda one: one.key)
 
 
 def loss_reason(draft: Draft, shadow: ShadowView) -> str:
-    """How a shadow pod lost its cards."""
+    """How a shadow pod lost its cards, for a message."""
     if shadow.on_node is not None and shadow.on_node not in draft.nodes:
         return f"its node {shadow.on_node} is gone"
     if shadow.pod is None or shadow.pod.deleting:
@@ -48,7 +49,8 @@ def loss_reason(draft: Draft, shadow: ShadowView) -> str:
 
 
 def loss_message(draft: Draft, shadows: Iterable[ShadowView]) -> str | None:
-    """What to say of those of these shadow pods that have lost their cards; None if none has."""
+    """A message about the shadow pods among these that have lost their cards in use; None if none
+    has."""
     found = lost_in_use(draft, shadows)
     if not found:
         return None

@@ -1,7 +1,7 @@
-"""A snapshot without some of its parts, such that nobody comes to harm by their absence.
+"""Exclusion of parts from a snapshot, such that their absence does no harm.
 
-What is set aside is neither served nor ended, and nobody counts on it; but a shadow pod still takes
-its place in the quota, a node still exists, and what belongs to a quota or a pool goes with it.
+What is excluded is neither served nor ended, and no decision counts on it; but a shadow pod still
+counts against its quota, a node still exists, and what belongs to a quota or a pool goes with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PartKind = Literal["Pod", "PendingPod", "Node", "ShadowPod", "GPUQuota", "GPUPoo
 
 @dataclass(frozen=True, order=True, slots=True)
 class PartName:
-    """Names a part of a snapshot; a pod has one part for each resource that it asks for."""
+    """Names a part of a snapshot; a pod has one part for each resource that it requests."""
 
     what: PartKind
     key: Key
@@ -37,7 +37,7 @@ class PartName:
 
 
 def parts(snapshot: Snapshot) -> Iterator[tuple[PartName, Part]]:
-    """All parts; those whose absence touches the fewest others come first."""
+    """All parts of a snapshot; those whose absence affects the fewest others come first."""
     for share in snapshot.shares:
         yield PartName("Pod", share.key, share.resource), share
     for pod in snapshot.pending:
@@ -53,8 +53,8 @@ def parts(snapshot: Snapshot) -> Iterator[tuple[PartName, Part]]:
 
 
 class Exclusion:
-    """What goes when these parts are set aside. `shadows` are the keys of those that only keep
-    their place; nothing may be done with them."""
+    """The exclusion of some parts, and of what belongs to them. `shadows`: the keys of excluded
+    shadow pods, which still count against their quota; no action may be about them."""
 
     def __init__(self, snapshot: Snapshot, names: Collection[PartName]) -> None:
         self._snapshot = snapshot
@@ -65,7 +65,7 @@ class Exclusion:
         self.shadows = {one.key for one in snapshot.shadows if self._goes(one)}
 
     def remaining(self) -> Snapshot:
-        """The snapshot without them."""
+        """The snapshot without the excluded parts."""
         whole, tenants = self._snapshot, {namespace for namespace, _ in self.quotas}
         return replace(
             whole,
@@ -78,7 +78,7 @@ class Exclusion:
                 one
                 for one in whole.shares
                 if PartName("Pod", one.key, one.resource) not in self._names
-                # Who pays for those who wait can't be said.
+                # At the cost of which quota they would be served is not known.
                 and not (one.node is None and one.namespace in tenants)
             ),
             nodes=tuple(
@@ -104,7 +104,8 @@ class Exclusion:
 
 
 def placeholder(shadow: ShadowView) -> ShadowView:
-    """Keeps a shadow pod's place in its quota, and no more: it seems to be on its way out."""
+    """A shadow pod that counts against the quota like the given one, and no more: it seems to be on
+    its way out."""
     return ShadowView(
         namespace=shadow.namespace,
         name=shadow.name,

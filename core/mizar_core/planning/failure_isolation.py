@@ -1,5 +1,5 @@
-"""Planning around what cannot be planned for: one object that makes planning fail must not stop all
-others of its pool."""
+"""Failure isolation: an object for which planning fails is excluded from the plan, so that it does
+not stop all others of its pool."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ Planner = Callable[[Snapshot, datetime], Plan]
 
 @dataclass(frozen=True)
 class IsolatedPlan:
-    """A plan, and what it leaves out: each part as it was, and how planning failed with it."""
+    """A plan, and what is excluded from it: each part as it was, and how planning failed with
+    it."""
 
     plan: Plan
     excluded: Mapping[PartName, tuple[Part, Exception]] = field(default_factory=dict)
@@ -40,11 +41,11 @@ def plan_isolated(
     known: Mapping[PartName, tuple[Part, Exception]] | None = None,
     planner: Planner = plan,
 ) -> Generator[None, None, IsolatedPlan]:
-    """As `plan`, but what makes it fail is left out, as far as that helps. `known`: what was left
-    out the last time; it is left out again for as long as it is the same.
+    """The plan without the parts that make `planner` fail. `known`: the parts that were excluded
+    the last time, which are excluded again for as long as they are the same.
 
-    Returns the plan; yields before each further try, since some dozens of them may take a while.
-    Raises what `decide` raises when leaving things out does not help.
+    A generator that returns the plan; it yields before each further try, since some dozens of them
+    may take a while. Raises what `planner` raises where excluding parts does not help.
     """
     search = _Search(snapshot, now, planner)
     excluded = _unchanged(known, snapshot) if known else {}
@@ -73,7 +74,7 @@ def _unchanged(
 
 
 class _Search:
-    """Which parts make planning fail: by halves, as one finds a word in a dictionary."""
+    """Finds the parts that make planning fail, by bisection."""
 
     def __init__(self, snapshot: Snapshot, now: datetime, planner: Planner) -> None:
         self._snapshot = snapshot
@@ -81,7 +82,7 @@ class _Search:
         self._planner = planner
 
     def without(self, names: Collection[PartName]) -> Plan | Exception:
-        """The plan without these, or how it fails."""
+        """The plan without these parts, or the error with which planning fails."""
         try:
             if not names:
                 return self._planner(self._snapshot, self._now)
@@ -95,7 +96,7 @@ class _Search:
     def culprits(
         self, suspects: Sequence[PartName], exclusion: set[PartName]
     ) -> Generator[None, None, set[PartName]]:
-        """Those of the suspects that must go as well; without all of them planning succeeds."""
+        """The suspects that must be excluded as well; without all suspects planning succeeds."""
         if len(suspects) == 1:
             return set(suspects)
         half = len(suspects) // 2
@@ -112,7 +113,7 @@ class _Search:
 
 
 def _concerns(action: Action, exclusion: Exclusion) -> bool:
-    """Whether the action is about a shadow pod that only keeps its place."""
+    """Whether the action is about an excluded shadow pod."""
     if isinstance(action, ShadowAction):
         return action.shadow in exclusion.shadows
     return isinstance(action, EmitEvent) and (
@@ -121,7 +122,7 @@ def _concerns(action: Action, exclusion: Exclusion) -> bool:
 
 
 def _with(planned: Plan, told: Sequence[Action], snapshot: Snapshot) -> Plan:
-    """The plan, and what is told of those left out, as far as it was not told before."""
+    """The plan with the reports about excluded parts, as far as they were not posted before."""
     news = [
         one
         for one in told
@@ -131,7 +132,8 @@ def _with(planned: Plan, told: Sequence[Action], snapshot: Snapshot) -> Plan:
 
 
 def _tell(part: Part, error: Exception, now: datetime) -> Action | None:
-    """Says of a part that it cannot be planned for, unless it says so already."""
+    """An event or a condition that says that planning fails for a part; None if its condition says
+    so already."""
     message = f"Mizar leaves it as it is, since planning for it fails: {error!r}"[:1000]
     match part:
         case ShareView():

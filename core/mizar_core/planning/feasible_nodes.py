@@ -1,4 +1,5 @@
-"""Where shadow pods may land, and what they have to ask for so that those who wait can follow."""
+"""The feasible nodes of shadow pods, and what a shadow pod needs of its node so that the share pod
+that waits for it can go there too."""
 
 from __future__ import annotations
 
@@ -24,11 +25,12 @@ from mizar_core.planning.pool_nodes import models_of
 from mizar_core.planning.snapshot import NodeView, ShadowView
 
 NO_MODEL = ("no-card-model-of-the-pool-is-known",)
-"""Affinity has no way to say "nowhere"; this says it, and the scheduler's message quotes it."""
+"""A card model that no node has: affinity has no way to say "no node", and the scheduler's message
+quotes this."""
 
 
 class FeasibleNodes:
-    """Answers about the nodes of a snapshot, each computed once."""
+    """The feasible nodes in a snapshot; each answer is computed once."""
 
     def __init__(
         self,
@@ -45,26 +47,28 @@ class FeasibleNodes:
         self._serves: dict[tuple[str, Needs, Needs], bool] = {}
 
     def of_pool(self, pool: str) -> Needs:
-        """What every shadow pod of a pool asks for."""
+        """What every shadow pod of a pool needs of its node."""
         if pool not in self._of_pool:
             self._of_pool[pool] = pool_needs(self._pools[pool], self._nodes)
         return self._of_pool[pool]
 
     def serves(self, pool: str, needs: Needs, share: Needs) -> bool:
-        """Whether a share pod can go wherever a shadow pod with these needs may land."""
+        """Whether a share pod can go to every node where a shadow pod with these needs may be
+        placed."""
         key = pool, needs, share
         if key not in self._serves:
             self._serves[key] = self._find_out(pool, needs, share)
         return self._serves[key]
 
     def accepts(self, pool: str, needs: Needs) -> Accepts:
-        """Whom a shadow pod with these needs serves."""
+        """Tells whether a shadow pod with these needs serves a share pod, by the share pod's
+        needs."""
         return lambda share: self.serves(pool, needs, share)
 
     def needs_for(self, pool: str, share: Needs) -> Needs:
-        """What a shadow pod for the share pod has to ask for: no more than it takes.
+        """What a shadow pod for the share pod needs of its node, and no more than that.
 
-        Where the share pod may go to all nodes of the pool, that is what the pool asks for."""
+        Where the share pod may go to all nodes of the pool, these are the pool's own needs."""
         key = pool, share
         if key not in self._needed:
             base = self._tolerant(pool, share)
@@ -78,7 +82,7 @@ class FeasibleNodes:
         return self._needed[key]
 
     def forbidding_taint(self, pool: str, needs: Needs) -> tuple[str, Taint] | None:
-        """A node and its taint, where taints alone keep a shadow pod with these needs from all
+        """A node and its taint, where only taints keep a shadow pod with these needs from all
         nodes; None if there is a node for it, or none even without taints."""
         if self._feasible_for(pool, needs):
             return None
@@ -99,7 +103,7 @@ class FeasibleNodes:
         feasible = self._feasible_for(pool, needs)
         if not feasible:
             return needs.implies(share)
-        # Off the nodes of those from which it is apart it will keep.
+        # The shadow pod's own anti-affinity keeps it off those nodes.
         return all(fits(share, one) for one in feasible if not self._keeps_apart(needs, one))
 
     def _feasible_for(self, pool: str, needs: Needs) -> list[NodeView]:
@@ -119,14 +123,15 @@ class FeasibleNodes:
         return (one for one in self._nodes if resource in one.cards)
 
     def _tolerant(self, pool: str, share: Needs) -> Needs:
-        """What the pool asks for, with tolerations such that the shadow pod lands on no node whose
-        taints the share pod does not tolerate, and may land on those whose taints it does."""
+        """The pool's needs, with tolerations such that the shadow pod is placed on no node whose
+        taints the share pod does not tolerate, and may be placed on those whose taints it does."""
         base = self.of_pool(pool)
         taints = {taint for one in self._with_cards(pool) for taint in one.taints}
         closed = [one for one in taints if base.tolerates(one) and not share.tolerates(one)]
         kept = {t for t in base.tolerations if not any(t.covers(one) for one in closed)}
         keyed = {t for t in share.tolerations if t.key}
-        # Of a toleration of everything only what is there: cordons are no invitation.
+        # A toleration of everything is narrowed to the taints that there are, so that the shadow
+        # pod does not tolerate a cordon.
         open_ = {one for one in taints if share.tolerates(one)}
         exact = {
             Toleration(one.key, "Equal", one.value, one.effect)
@@ -137,7 +142,7 @@ class FeasibleNodes:
 
 
 def _anti_affinity(shadows: Iterable[ShadowView]) -> dict[str, set[AntiAffinity]]:
-    """What the shadow pods on each node keep apart from; only nodes are told apart here."""
+    """The anti-affinity of the shadow pods on each node, by the node's name."""
     found: defaultdict[str, set[AntiAffinity]] = defaultdict(set)
     for shadow in shadows:
         if shadow.pod is not None and shadow.pod.node is not None:
@@ -146,8 +151,8 @@ def _anti_affinity(shadows: Iterable[ShadowView]) -> dict[str, set[AntiAffinity]
 
 
 def pool_needs(pool: GPUPool, nodes: Iterable[NodeView]) -> Needs:
-    """What a pool asks of the nodes of its shadow pods; the taint that keeps others off the cards
-    is tolerated without being named."""
+    """What a pool's shadow pods need of their nodes. The taint by which nodes keep pods without
+    cards away is tolerated without being named in the pool."""
     spec = pool.spec
     cards = Toleration(spec.physical_resource, "Exists", "", "NoSchedule")
     own = {
@@ -175,6 +180,6 @@ def _terms(models: tuple[str, ...] | None) -> tuple[Term, ...]:
 
 
 def has_models_of(needs: Needs, pool: Needs) -> bool:
-    """Whether a shadow pod's needs are still those of its pool, as far as its card models go."""
+    """Whether a shadow pod's needs name the card models that its pool has now."""
     wanted = [one for term in pool.terms for one in term.labels]
     return all(one in term.labels for one in wanted for term in needs.terms or (Term(),))

@@ -11,10 +11,10 @@ Kind = tuple[Needs, frozenset[str]]
 
 
 class Bins:
-    """Bins with free devices. Putting is amortised O(1) per distinct (needs, groups, count).
+    """Bins with free devices. `put` is amortised O(1) per distinct (needs, groups, count).
 
-    First fit rather than best fit, because taking away room that was left over changes nothing
-    about who is placed where: reaping an idle shadow pod can't upset a placement.
+    First fit rather than best fit, since taking away room that is left over changes nothing about
+    who is placed where: reaping an idle shadow pod cannot upset a placement.
     """
 
     def __init__(self) -> None:
@@ -25,8 +25,8 @@ class Bins:
         self._first: dict[tuple[Kind, int], int] = {}
 
     def add(self, free: int, suits: Accepts, groups: Iterable[str] = ()) -> int:
-        """A new last bin, for those whom it suits and who are of no group in it already; returns
-        its number."""
+        """Add a bin after all others, for pods whose needs it accepts and that are of no group in
+        it already; returns its number."""
         number = len(self._free)
         self._free.append(free)
         self._suits.append(suits)
@@ -39,7 +39,8 @@ class Bins:
     def put(
         self, count: int, needs: Needs = NO_NEEDS, groups: frozenset[str] = frozenset()
     ) -> int | None:
-        """Take `count` from the first bin that has so many, suits, and has none of the groups."""
+        """Take `count` devices from the first bin that has so many, accepts the needs and has none
+        of the groups in it; returns the bin's number, or None if there is none."""
         fitting, key = self._fitting_of(needs), ((needs, groups), count)
         position = self._first.get(key, 0)
         # Room only ever shrinks and groups only ever grow: what was no good stays no good.
@@ -54,11 +55,11 @@ class Bins:
         return number
 
     def left(self, number: int) -> int:
-        """What is left in a bin."""
+        """How many devices are left in a bin."""
         return self._free[number]
 
     def groups(self, number: int) -> frozenset[str]:
-        """The groups that are in a bin."""
+        """The anti-affinity groups of the pods in a bin."""
         return frozenset(self._groups[number])
 
     def _has_room(self, number: int, count: int, groups: frozenset[str]) -> bool:

@@ -1,5 +1,5 @@
-"""Steps that follow from a shadow pod's own state: finish, clean up, repair, drain what nobody
-wants."""
+"""The steps that follow from a shadow pod's own state: create its pod, cancel a drain, retire it,
+finish its drain, clean up after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mizar_core.planning.snapshot import ShadowView
 
 
 def advance(draft: Draft) -> None:
-    """Whatever has to be done with each shadow pod whether or not there is demand."""
+    """Plan the next step of each shadow pod that does not depend on demand."""
     for shadow, stage in list(draft.in_order()):
         if stage in (ShadowStage.FINISHED, ShadowStage.LOST):
             _clean_up(draft, shadow, stage)
@@ -33,7 +33,8 @@ def advance(draft: Draft) -> None:
 
 
 def retire(draft: Draft, shadow: ShadowView) -> bool:
-    """The next step towards the end of a shadow pod that nobody uses; False if there is none."""
+    """Plan the next step towards the end of a shadow pod that nobody uses; False if there is
+    none."""
     stage = draft.stages[shadow.key]
     if stage in UNPLACED and not shadow.contested:
         draft.do(DeleteShadow(shadow.key))
@@ -49,7 +50,7 @@ def retire(draft: Draft, shadow: ShadowView) -> bool:
 
 
 def finish_drains(draft: Draft) -> None:
-    """Delete what the node agent has taken out of use."""
+    """Delete the shadow pods that the node agent has drained."""
     for shadow, stage in list(draft.in_order()):
         if (
             stage is ShadowStage.DRAINING
@@ -71,7 +72,8 @@ def _clean_up(draft: Draft, shadow: ShadowView, stage: ShadowStage) -> None:
 
 
 def used_by(draft: Draft, shadow: ShadowView) -> str | None:
-    """Who uses a shadow pod without a pod, as far as the snapshot knows; None for nobody."""
+    """Who uses a shadow pod that is lost or finished, as far as the snapshot tells; None for
+    nobody."""
     place = shadow.on_node
     if place not in draft.nodes or (shadow.drained and not shadow.held):
         return None
@@ -80,7 +82,7 @@ def used_by(draft: Draft, shadow: ShadowView) -> str | None:
 
 
 def _is_outdated(draft: Draft, shadow: ShadowView) -> bool:
-    """Whether it waits for card models that are not those of the pool any more."""
+    """Whether the shadow pod is unschedulable and names card models that the pool has no more."""
     pod = shadow.pod
     if pod is None or pod.unschedulable is None:
         return False

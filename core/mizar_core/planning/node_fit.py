@@ -1,5 +1,5 @@
-"""Whether a pod may go to a node, judged as the scheduler does: labels, required node affinity,
-taints. What takes more than the pod and the node to judge is left to the scheduler.
+"""Whether a pod fits a node, as the scheduler decides it by node selector, required node affinity
+and taints. What takes more than the pod and the node to decide is left to the scheduler.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
 """
@@ -22,7 +22,7 @@ Pairs = frozenset[tuple[str, str]]
 
 
 class Requirement(NamedTuple):
-    """One line of a node affinity: a label (or the field metadata.name), an operator, values."""
+    """One line of a node affinity: a label (or the field metadata.name), an operator and values."""
 
     key: str
     operator: str
@@ -30,7 +30,7 @@ class Requirement(NamedTuple):
 
 
 class Term(NamedTuple):
-    """Requirements that must all be met: on labels, and on fields."""
+    """Requirements on labels and on fields that must all be met."""
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
@@ -57,7 +57,7 @@ class Toleration(NamedTuple):
     seconds: int | None = None
 
     def covers(self, taint: Taint) -> bool:
-        """Whether it makes up for the taint."""
+        """Whether a pod with this toleration tolerates the taint."""
         if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
             return False
         if self.operator == "Exists":
@@ -66,8 +66,8 @@ class Toleration(NamedTuple):
 
 
 class AntiAffinity(NamedTuple):
-    """Pods of one sort (a digest of the selector that says which) that must not share a part of the
-    cluster (a node label)."""
+    """Required anti-affinity to other pods of the same sort. `digest`: of the selector that tells
+    which; `topology`: the node label whose value no two of them may share."""
 
     digest: str
     topology: str
@@ -75,10 +75,10 @@ class AntiAffinity(NamedTuple):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a pod's spec asks of its node.
+    """The constraints in a pod's spec on its node.
 
-    `terms`: node affinity, of which one term must be met; none asks for nothing. `not_on`: nodes
-    that won't do, by name. `apart`: required anti-affinity to other pods of the same sort.
+    `selector`: labels that the node must have. `terms`: node affinity, of which one term must be
+    met; no term means no constraint. `excluded_nodes`: by name.
     """
 
     selector: Pairs = frozenset()
@@ -89,7 +89,7 @@ class Needs:
 
     @cached_property
     def order(self) -> tuple[int, str]:
-        """For sorting: those who ask for the most come first."""
+        """A key for sorting by which the needs with the most constraints come first."""
         weight = len(self.selector) + len(self.excluded_nodes) + len(self.anti_affinity)
         weight += sum(len(one.labels) + len(one.fields) for one in self.terms)
         parts = (sorted(self.selector), self.terms, sorted(self.tolerations, key=str))
@@ -102,7 +102,7 @@ class Needs:
         return any(one.covers(taint) for one in self.tolerations)
 
     def merged_with(self, other: Needs) -> Needs:
-        """What meets both; the tolerations stay as they are."""
+        """The needs that meet both, with the tolerations of this one."""
         return replace(
             self,
             selector=self.selector | other.selector,
@@ -112,7 +112,7 @@ class Needs:
         )
 
     def implies(self, other: Needs) -> bool:
-        """Whether any node that meets this meets the other too, taints aside."""
+        """Whether every node that meets these needs meets the others too, taints aside."""
         return (
             other.selector <= self.selector
             and other.excluded_nodes <= self.excluded_nodes
@@ -124,12 +124,12 @@ NO_NEEDS = Needs()
 
 
 def fits(needs: Needs, node: NodeView) -> bool:
-    """Whether the node's labels, name and taints let the pod in."""
+    """Whether the node's labels, name and taints admit a pod with these needs."""
     return fits_without_taints(needs, node) and all(needs.tolerates(one) for one in node.taints)
 
 
 def fits_without_taints(needs: Needs, node: NodeView) -> bool:
-    """As `fits`, taints aside."""
+    """Whether the node's labels and name admit a pod with these needs, taints aside."""
     if not needs.selector <= node.labels or node.name in needs.excluded_nodes:
         return False
     return not needs.terms or _one_is_met(needs.terms, node)
@@ -171,13 +171,13 @@ def _compares(one: Requirement, value: str | None) -> bool:
 
 
 def combined_terms(some: tuple[Term, ...], others: tuple[Term, ...]) -> tuple[Term, ...]:
-    """Terms of which one is met wherever one of each is."""
+    """Terms of which one is met exactly where one of `some` and one of `others` is met."""
     if not some or not others:
         return some or others
     return tuple(
         Term(_merged(a.labels, b.labels), _merged(a.fields, b.fields))
         for a, b in product(some, others)
-        # A term without requirements matches nothing, and must not come to match something.
+        # A term without requirements matches no node, also when it is combined with another.
         if (a.labels or a.fields) and (b.labels or b.fields)
     ) or (Term(),)
 

@@ -1,4 +1,7 @@
-"""From what is there to what has to be done. Pure: no I/O, no clock, no chance."""
+"""The plan: from a snapshot of the cluster to the actions that it takes, in rounds.
+
+Pure: no I/O, no clock, no randomness.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +39,17 @@ ROUNDS_MAX = 10
 
 
 def plan(snapshot: Snapshot, now: datetime) -> Plan:
-    """What to do now. The same for any order of the snapshot's parts; empty once applied."""
+    """The plan for a snapshot at the time `now`. It is the same for any order of the snapshot's
+    parts, and empty once it is applied."""
     with _garbage_collection_paused():
         return _plan(snapshot, now)
 
 
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """A plan makes very many small objects and no cycles. To look for cycles in all of the process
-    every few thousand of them would take the longer, the larger the cluster is."""
+    """Planning makes very many small objects and no reference cycles; the garbage collector would
+    look for cycles in the whole process every few thousand objects, which takes the longer the
+    larger the cluster is."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -81,7 +86,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
 
 
 def _decide(draft: Draft) -> dict[str, DemandOutcome]:
-    """Round after round until one adds nothing, so that planning again would add nothing.
+    """Plan in rounds until one adds no action, so that planning again would add none.
 
     A second round finds work only where a drain makes room in a quota for cancelling another.
     """
@@ -98,7 +103,8 @@ def _round(draft: Draft) -> dict[str, DemandOutcome]:
     retire_surplus(draft)
     keep_warm(draft, [one for one in draft.entitlements if not draft.waiting(one.resource)])
     outcomes = {resource: meet_demand(draft, resource) for resource in draft.resources()}
-    # Those who wait said first where their shadow pods have to be; what comes free is theirs.
+    # Share pods that wait come first, since they need their shadow pods on certain nodes; a quota
+    # that owes them one keeps nothing warm before.
     denials = (one for made in outcomes.values() for one in made.denials.values())
     owing = {one.entitlement.shape for one in denials if one.entitlement is not None}
     keep_warm(draft, [one for one in draft.entitlements if one.shape not in owing])
@@ -112,7 +118,7 @@ def _round(draft: Draft) -> dict[str, DemandOutcome]:
 
 
 def _free(outcomes: dict[str, DemandOutcome]) -> dict[tuple[str, str], int]:
-    """How many devices of a resource are free on a node, where any are."""
+    """How many devices of a (resource, node) are free, where any are."""
     return {
         (resource, node): room.free
         for resource, outcome in outcomes.items()

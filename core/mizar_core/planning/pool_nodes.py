@@ -14,21 +14,22 @@ from mizar_core.quantities import parse_scaling
 
 
 def in_pool(node: NodeView, pool: GPUPool) -> bool:
-    """Whether the pool's shadow pods may go there: selector, and models if it names any."""
+    """Whether the node belongs to the pool, by its node selector and, if it names any, its card
+    models."""
     if not frozenset(pool.spec.node_selector.items()) <= node.labels:
         return False
     if pool.spec.physical_resource not in node.cards:
         return False
     if not pool.spec.card_models:
         return True
-    # Without the label nobody could say in a pod's affinity that the node will do.
+    # A pod's affinity can only name the node's model by this label.
     model = node.label(NODE_LABEL_CARD_MODEL)
     return model is not None and matches(model, pool.spec.card_models)
 
 
 def matches(model: str, globs: Iterable[str]) -> bool:
-    """Whether one of the globs fits the model, as a node's label or as NVML has it: the label has
-    `-` for blanks. Case does not count."""
+    """Whether one of the globs matches the model, as a node's label or as NVML writes it: the label
+    has `-` for blanks. Case does not count."""
     return any(fnmatchcase(_plain(model), _plain(glob)) for glob in globs)
 
 
@@ -39,7 +40,7 @@ def _plain(text: str) -> str:
 def models_of(pool: GPUPool, nodes: Iterable[NodeView]) -> tuple[str, ...] | None:
     """The models on the pool's nodes that its globs allow, sorted; None if it allows any.
 
-    A scheduler knows no globs: a pod's affinity can only list the models that there are.
+    The scheduler knows no globs, so a pod's affinity lists the models that there are.
     """
     if not pool.spec.card_models:
         return None
@@ -51,7 +52,8 @@ MIB = 1 << 20
 
 
 def misfit(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
-    """The first profile that fits no card of the pool, and why; None while every one may fit."""
+    """The first profile that fits no card of the pool, and why; None while all of them may fit, as
+    far as the nodes' labels tell the cards' memory."""
     sizes = [size for node in nodes if in_pool(node, pool) and (size := _card_bytes(node))]
     if not sizes:
         return None
@@ -74,6 +76,7 @@ def _misfit(pool: GPUPool, profile: Profile, card: int) -> str | None:
 
 
 def _card_bytes(node: NodeView) -> int | None:
-    """GPU feature discovery labels nodes with a card's memory in MiB."""
+    """A card's memory in bytes, by GPU feature discovery's label (in MiB); None without the
+    label."""
     label = node.label(NODE_LABEL_CARD_MEMORY) or ""
     return int(label) * MIB if label.isdecimal() else None

@@ -1,6 +1,6 @@
-"""Idle shadow pods that give way at once to whoever waits for want of cards: pods that ask for
-whole cards, and shadow pods of others that share pods wait for. No more of them than it takes, only
-where it helps, and never below what a quota keeps warm."""
+"""Preemption of idle shadow pods, before their idle timeout, by pods that the scheduler refuses for
+want of cards: pods that request whole cards, and shadow pods that share pods wait for. No more are
+drained than it takes, only where it helps, and never below a quota's `min`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from mizar_core.planning.snapshot import Attempt, Key, NodeView, ShadowView
 
 @dataclass(frozen=True)
 class Preemptor:
-    """Somebody whom the scheduler refuses for want of `cards` cards of a physical resource."""
+    """A pod that the scheduler refuses for want of `cards` cards of a physical resource. `since`:
+    when a whole-card pod was created; None for a shadow pod's."""
 
     since: datetime | None
     key: Key
@@ -29,23 +30,23 @@ class Preemptor:
 
     @property
     def room(self) -> Attempt:
-        """Making room for it: once, then not again for a while, since cards take time to come free
-        and others may take them."""
+        """The attempt to make room for it: once, then not again for a while, since cards take time
+        to come free and other pods may take them."""
         return Attempt(f"room/{self.uid}", self.uid)
 
     @property
     def order(self) -> tuple[bool, float, Key]:
-        """Whole-card pods first, the oldest first; then shadow pods."""
+        """A key for sorting: whole-card pods first, the oldest first; then shadow pods."""
         return self.since is None, self.since.timestamp() if self.since else 0.0, self.key
 
 
 def lacks_cards(message: str | None, resource: str) -> bool:
-    """Whether the scheduler says that a pod waits for cards, among other things."""
+    """Whether the scheduler's message names the cards among what the pod waits for."""
     return f"Insufficient {resource}" in (message or "")
 
 
 def preempt_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareDevices) -> None:
-    """Drain what is idle where somebody else needs the cards."""
+    """Drain idle shadow pods where another pod needs their cards."""
     preemptors = [
         one for one in _preemptors(draft, outcomes) if one.room.what not in draft.attempted
     ]
@@ -76,7 +77,7 @@ def _preemptors(draft: Draft, outcomes: dict[str, DemandOutcome]) -> Iterator[Pr
 def _victims(
     draft: Draft, preemptor: Preemptor, idle: dict[str, list[ShadowView]], spare: SpareDevices
 ) -> list[ShadowView]:
-    """The fewest cards' worth of idle shadow pods on one node that make room enough."""
+    """The idle shadow pods on one node that make enough room, with as few cards as possible."""
     held, best = draft.cards_held() if preemptor.cards > 1 and idle else {}, list[ShadowView]()
     for name, shadows in idle.items():
         node = draft.nodes[name]
@@ -96,14 +97,14 @@ def _cards(shadows: Iterable[ShadowView]) -> int:
 
 
 def _free(draft: Draft, node: NodeView, resource: str, held: int) -> int:
-    """Cards that nobody has on a node, as far as is known. Fewer than are asked for, or the
-    scheduler would not have refused."""
+    """Cards of a node that no pod has, as far as is known. They are fewer than the pod requests, or
+    the scheduler would not have refused it."""
     taken = draft.taken.get((resource, node.name))
     return 0 if taken is None else max(0, node.cards[resource].healthy - held - taken)
 
 
 def _idle(draft: Draft, resource: str) -> dict[str, list[ShadowView]]:
-    """Shadow pods that nobody uses, the longest idle first, by available nodes in order of name."""
+    """Idle shadow pods, the longest idle first, by available node in the order of their names."""
     found: dict[str, list[ShadowView]] = {}
     for shadow in by_idleness(draft, draft.shadows.values()):
         node = draft.nodes.get(shadow.on_node or "")
@@ -117,8 +118,8 @@ def _idle(draft: Draft, resource: str) -> dict[str, list[ShadowView]]:
 def _enough(
     draft: Draft, shadows: Iterable[ShadowView], lacking: int, spare: SpareDevices
 ) -> list[ShadowView]:
-    """Those of the shadow pods that can be spared, until they have the cards; none if they never
-    do."""
+    """The first of the shadow pods that can be spared and together hold the lacking cards; none if
+    they do not suffice."""
     chosen: list[ShadowView] = []
     for shadow in shadows:
         if not is_idle(draft, draft.shadows[shadow.key]):

@@ -1,4 +1,4 @@
-"""What a snapshot becomes when a plan is applied and nothing else happens."""
+"""Projection: what a snapshot becomes when a plan is applied and nothing else happens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mizar_core.planning.snapshot import PodView, ShadowView, Snapshot, quota_ke
 
 
 def apply_plan(snapshot: Snapshot, plan: Plan) -> Snapshot:
-    """The snapshot right after the plan. Pods that are deleted are still there, deleting."""
+    """The snapshot right after the plan. Deleted pods are still in it, as deleting."""
     for_shadows = [one for one in plan.actions if isinstance(one, ShadowAction)]
     others = [one for one in plan.actions if not isinstance(one, ShadowAction)]
     shadows = {one.key: one for one in snapshot.shadows}

@@ -1,4 +1,4 @@
-"""Quotas: who may have shadow pods of which profile, and how much of each quota is used."""
+"""Quotas: the shadow pods that each quota entitles to, and how much of each quota is used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from mizar_core.quantities import counted
 
 @dataclass(frozen=True)
 class Entitlement:
-    """A quota's right to shadow pods of one profile of its pool."""
+    """A quota's right to shadow pods of one profile of its pool. `resource`: the resource that
+    their devices are offered as."""
 
     quota: GPUQuota
     pool: GPUPool
@@ -32,7 +33,7 @@ class Entitlement:
 
     @property
     def shape(self) -> tuple[Key, int]:
-        """Tells it from all other offers: its quota, and the devices of its profile."""
+        """Its quota and the devices of its profile, which together are unique."""
         return self.key, self.profile.devices
 
     @property
@@ -42,7 +43,7 @@ class Entitlement:
 
 
 class Entitlements:
-    """All offers, found by quota and profile, or by who asks for what."""
+    """All entitlements, by quota and profile, or by the namespace and resource of share pods."""
 
     def __init__(self, pools: Iterable[GPUPool], quotas: Iterable[GPUQuota]) -> None:
         self._by_quota: dict[tuple[Key, int], Entitlement] = {}
@@ -56,11 +57,12 @@ class Entitlements:
         return iter(self._by_quota.values())
 
     def of(self, quota: Key, devices: int) -> Entitlement | None:
-        """The quota's offer of that profile."""
+        """The quota's entitlement to that profile; None if it has none."""
         return self._by_quota.get((quota, devices))
 
-    def to(self, namespace: str, resource: str) -> list[Entitlement]:
-        """Who may pay for the resource when a pod of the namespace asks for it, in order."""
+    def for_pods_of(self, namespace: str, resource: str) -> list[Entitlement]:
+        """The entitlements at whose cost shadow pods are created for the namespace's share pods
+        that request the resource, in the order in which they are used."""
         return self._by_demand.get((namespace, resource), [])
 
     def _add_all(self, quota: GPUQuota, pool: GPUPool) -> None:
@@ -75,7 +77,8 @@ class Entitlements:
 
 
 def resource_of(pool: GPUPoolSpec, namespace: str, devices: int) -> str | None:
-    """The resource that a namespace's share pods ask for; None if it can have none."""
+    """The resource that a namespace's share pods request for a profile; None if the namespace's
+    name cannot be part of a resource name."""
     if pool.tenancy == "Shared":
         return resource_name(pool.resource_prefix, devices)
     try:
@@ -92,7 +95,7 @@ class ShadowCount:
         self.cards: Counter[Key] = Counter()
 
     def copy(self) -> ShadowCount:
-        """One that counts on by itself."""
+        """An independent copy."""
         made = ShadowCount()
         made.shadows, made.cards = self.shadows.copy(), self.cards.copy()
         return made
@@ -102,16 +105,18 @@ class ShadowCount:
         self.count(shadow.quota_key, shadow.devices, shadow.cards, by)
 
     def count(self, quota: Key, devices: int, cards: int, by: int = 1) -> None:
-        """Count so many shadow pods of a profile in."""
+        """Count `by` shadow pods of a profile in, each with so many cards."""
         self.shadows[quota, devices] += by
         self.cards[quota] += by * cards
 
     def has_all_shadows(self, entitlement: Entitlement) -> bool:
-        """Whether there are as many of the profile as the quota allows, whatever its cards."""
+        """Whether there are as many shadow pods of the profile as the quota allows, however many
+        cards they hold."""
         return self.shadows[entitlement.shape] >= entitlement.limits.max
 
     def limit_reached(self, entitlement: Entitlement) -> str | None:
-        """Why the quota does not allow one more of these; None if it does."""
+        """The limit that keeps the quota from one more shadow pod of these; None if there is
+        none."""
         limits, ceiling = entitlement.limits, entitlement.quota.spec.max_cards
         if self.has_all_shadows(entitlement):
             return (
@@ -127,10 +132,10 @@ class ShadowCount:
 
 
 class QuotaUsage:
-    """`existing` counts every shadow pod there is; `live` those that are to stay.
+    """How much of each quota is used. `existing` counts all shadow pods, `live` those that stay.
 
-    New ones must fit beside all that exist. A drain may be cancelled, and `min` is met, by what
-    is live.
+    A new shadow pod must fit beside all that exist. Whether a drain may be cancelled, and whether
+    `min` is met, depends on those that stay.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Shadow pods that are too many, or idle for too long: the oldest idle first, never what somebody
-needs at once."""
+"""Reaping: shadow pods that are too many, or idle for too long, are drained. The longest idle go
+first, and none whose devices a share pod needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mizar_core.planning.snapshot import Key, ShadowView
 
 
 def retire_surplus(draft: Draft) -> None:
-    """Drain what no quota allows any more, as far as it is idle; what is in use stays."""
+    """Drain the idle shadow pods that their quota does not allow any more; those in use stay."""
     for shadow in by_idleness(draft, draft.shadows.values()):
         if not draft.is_live(shadow):
             continue
@@ -38,7 +38,8 @@ def _over_cards(draft: Draft, shadow: ShadowView) -> bool:
 
 
 class SpareDevices:
-    """Devices that nobody waits for, per resource and node, less those of what is drained."""
+    """Devices that no share pod waits for, per resource and node, less those of shadow pods that
+    are drained."""
 
     def __init__(self, draft: Draft, outcomes: Mapping[str, DemandOutcome]) -> None:
         self._draft = draft
@@ -50,8 +51,8 @@ class SpareDevices:
         self._refused = _latest_refusals(outcomes)
 
     def has(self, shadow: ShadowView, beside: Iterable[ShadowView] = ()) -> bool:
-        """Whether nobody needs the shadow pod's devices, were those `beside` it gone as well. On a
-        node that takes no pods nobody does."""
+        """Whether the shadow pod's devices are spare, if the shadow pods `beside` it go as well. On
+        a node that takes no pods they always are."""
         node = self._draft.nodes.get(shadow.on_node or "")
         if node is None or not node.available:
             return True
@@ -61,23 +62,24 @@ class SpareDevices:
         return self._left.get(_where(shadow), 0) - others >= shadow.healthy
 
     def _drain_would_be_cancelled(self, shadow: ShadowView) -> bool:
-        """Whether its drain would be called off for somebody whom the scheduler refuses its node,
-        since it is not idle for long enough to show that."""
+        """Whether its drain would be cancelled for a share pod whose refusal by the scheduler is
+        not confirmed, since the shadow pod has not been idle for long enough."""
         refused = self._refused.get(_where(shadow))
         return refused is not None and not was_idle_while_refused(shadow, refused, self._draft.now)
 
     def take(self, shadow: ShadowView) -> None:
-        """The shadow pod is drained."""
+        """Count the shadow pod's devices as spare no more: it is drained."""
         self.add(_where(shadow), -shadow.healthy)
 
     def add(self, where: tuple[str, str], devices: int) -> None:
-        """So many more devices of a resource are not needed on a node."""
+        """Count so many more devices of a (resource, node) as spare."""
         if where in self._left:
             self._left[where] += devices
 
 
 def _latest_refusals(outcomes: Mapping[str, DemandOutcome]) -> dict[tuple[str, str], datetime]:
-    """Per resource and node, when the scheduler last began to refuse it to somebody who waits."""
+    """Per resource and node, when the scheduler last began to refuse the node to a share pod that
+    waits."""
     latest: dict[tuple[str, str], datetime] = {}
     for resource, outcome in outcomes.items():
         for share in outcome.waiting:
@@ -92,7 +94,8 @@ def _where(shadow: ShadowView) -> tuple[str, str]:
 
 
 def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevices) -> None:
-    """Drain what has been idle for too long, and drop what waits for cards that nobody needs."""
+    """Drain the shadow pods of a resource that have been idle for too long, and delete those that
+    wait for cards in vain and that no share pod needs."""
     for shadow in by_idleness(draft, draft.of_resource(resource)):
         stage = draft.stages[shadow.key]
         if not draft.is_live(shadow) or not is_above_min(draft, shadow):
@@ -105,7 +108,7 @@ def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevice
 
 
 def idle_until(draft: Draft, shadow: ShadowView) -> datetime | None:
-    """When an idle shadow pod will have been idle for too long; None while it is held."""
+    """When an idle shadow pod will have been idle for its timeout; None while it is held."""
     quota, pool = draft.active_quotas.get(shadow.quota_key), draft.pools.get(shadow.pool)
     if shadow.held or shadow.idle_since is None or quota is None or pool is None:
         return None
@@ -113,7 +116,7 @@ def idle_until(draft: Draft, shadow: ShadowView) -> datetime | None:
 
 
 def is_idle(draft: Draft, shadow: ShadowView) -> bool:
-    """Whether it could serve, and nobody uses it."""
+    """Whether the shadow pod could serve share pods and nobody uses it."""
     idle = (
         draft.stages[shadow.key] is ShadowStage.READY and not shadow.held and not shadow.contested
     )
@@ -121,13 +124,13 @@ def is_idle(draft: Draft, shadow: ShadowView) -> bool:
 
 
 def is_overdue(draft: Draft, shadow: ShadowView) -> bool:
-    """Whether it has been idle for too long."""
+    """Whether the shadow pod has been idle for its timeout."""
     until = idle_until(draft, shadow)
     return until is not None and until <= draft.now
 
 
 def is_above_min(draft: Draft, shadow: ShadowView, beside: Iterable[ShadowView] = ()) -> bool:
-    """Whether its quota's minimum is kept without it and those `beside` it."""
+    """Whether its quota's `min` is kept without it and the shadow pods `beside` it."""
     entitlement, shape = draft.entitlements.of(shadow.quota_key, shadow.devices), _shape(shadow)
     least = entitlement.limits.min if entitlement else 0
     others = sum(_shape(one) == shape for one in beside)
@@ -145,8 +148,8 @@ def _drop_unneeded(draft: Draft, shadow: ShadowView, placement: Placement) -> No
 
 
 def by_idleness(draft: Draft, shadows: Iterable[ShadowView]) -> list[ShadowView]:
-    """Those without a node first (the youngest first: it waits behind the others), then the
-    longest idle."""
+    """The shadow pods in the order in which they go: those without a node first (the youngest
+    first, since it waits behind the others), then the longest idle."""
 
     def key(shadow: ShadowView) -> tuple[bool, int, datetime, Key]:
         unplaced = draft.stages[shadow.key] in UNPLACED

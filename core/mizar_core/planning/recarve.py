@@ -1,4 +1,5 @@
-"""Shadow pods' cards are cut as their pools and quotas say now, also while they are in use."""
+"""Changed limits: the carve of each shadow pod follows its pool and quota, also while it is in
+use."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from mizar_core.planning.snapshot import Key, ShadowView
 
 
 def carve_of(shadow: ShadowView, pool: GPUPool, quota: GPUQuota) -> Carve:
-    """How the node agent is to cut the shadow pod's cards."""
+    """How the node agent has to carve the shadow pod's cards."""
     profile = pool.spec.profile(shadow.devices)
     return Carve(
         resource=shadow.resource,
@@ -29,7 +30,7 @@ def carve_of(shadow: ShadowView, pool: GPUPool, quota: GPUQuota) -> Carve:
 
 
 def recarve(draft: Draft) -> None:
-    """Tell node agents whose shadow pods are to be cut otherwise than they were told last."""
+    """Plan a new carve for each shadow pod whose annotation is not what its pool and quota want."""
     carves = _Carves(draft)
     for shadow, _ in list(draft.in_order()):
         pod = shadow.pod
@@ -40,7 +41,7 @@ def recarve(draft: Draft) -> None:
 
 
 class _Carves:
-    """Made and compared once for all shadow pods that are alike: a quota's are, but for few."""
+    """Carves, made and compared once for all shadow pods that are alike, as most of a quota are."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -48,10 +49,10 @@ class _Carves:
         self._others: dict[tuple[str, Key, str, int, int, str], Carve | None] = {}
 
     def other_than(self, present: str, shadow: ShadowView) -> Carve | None:
-        """What its annotation should say, where that is not what it says at present.
+        """The carve that the shadow pod's annotation should say; None if it says that at present.
 
-        One that nobody wants any more stays as it is for those who use it, and takes nobody new;
-        unused, it is drained.
+        A shadow pod that is not wanted any more stays as it is for those that use it, but is closed
+        to others; unused, it is drained.
         """
         if not self._draft.is_wanted(shadow):
             known = self._parsed(present) if shadow.held else None
@@ -68,7 +69,7 @@ class _Carves:
         return None if wanted == self._parsed(present) else wanted
 
     def _parsed(self, text: str) -> Carve | None:
-        """What an annotation says; None if it is damaged."""
+        """The carve in an annotation; None if it is damaged."""
         if text not in self._read:
             try:
                 self._read[text] = Carve.from_json(text)

@@ -1,6 +1,6 @@
-"""Nodes that the scheduler passes over: devices are free there and it refuses a share pod all the
-same, for want of cpu, because of another pod, a volume, whatever. What it weighs can't be judged
-here; what it does can be seen.
+"""Nodes that the scheduler refuses a share pod although devices are free there: for want of CPU,
+because of another pod, a volume or anything else. What it weighs cannot be judged here, but what it
+does can be seen.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from mizar_core.planning.scheduling import NodeDevices, device_pool
 from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import ShadowView, ShareView
 
-# Long enough for a scheduler to have tried again with devices that have just come free.
 REFUSAL_CONFIRMED_AFTER = timedelta(seconds=15)
+"""How long devices must have been free beside a refusal: long enough for the scheduler to have
+tried again with devices that have just come free."""
 
 
 class RefusedNodes:
-    """The nodes that won't do for the share pods of one resource: those that the scheduler passes
-    over, and those where a pod is from which they must be apart."""
+    """The nodes that the share pods of one resource cannot have: those that the scheduler refuses,
+    and those with a pod that their anti-affinity excludes."""
 
     def __init__(self, draft: Draft, resource: str) -> None:
         self._draft = draft
@@ -31,7 +32,7 @@ class RefusedNodes:
         self._known: dict[tuple[Needs, int], frozenset[str]] = {}
 
     def excluding_refused(self, share: ShareView) -> ShareView:
-        """The share pod, asking for none of the nodes that won't do."""
+        """The share pod, with the nodes that it cannot have excluded from its needs."""
         nodes, since = self._occupied(share.groups), share.unschedulable_since
         if since is not None and since + REFUSAL_CONFIRMED_AFTER <= self._draft.now:
             nodes |= self._by(share.needs, share.count) | self._before_a_drain(share, since)
@@ -46,7 +47,7 @@ class RefusedNodes:
         return self._known[needs, count]
 
     def _was_free(self, node: str, room: NodeDevices, count: int) -> bool:
-        """Whether so many devices have been free there for long enough."""
+        """Whether so many devices have been free on the node for long enough."""
         since = free_since(self._draft, self._resource, node, count)
         return (
             room.free >= count
@@ -55,8 +56,8 @@ class RefusedNodes:
         )
 
     def _before_a_drain(self, share: ShareView, refused: datetime) -> frozenset[str]:
-        """The nodes that had been passed over when their devices went out of use: to bring those
-        back would help nobody."""
+        """The nodes that had been refused before their shadow pods were drained: to cancel those
+        drains would not help."""
         return frozenset(
             shadow.on_node or ""
             for shadow in self._draining
@@ -69,7 +70,7 @@ class RefusedNodes:
         return [one for one in found if self._draft.stages[one.key] is ShadowStage.DRAINING]
 
     def _occupied(self, groups: frozenset[str]) -> frozenset[str]:
-        """The nodes where there is a pod of one of the groups."""
+        """The nodes with a bound pod of one of the anti-affinity groups."""
         if groups not in self._taken:
             bound = self._draft.bound_to(self._resource) if groups else ()
             self._taken[groups] = frozenset(one.node or "" for one in bound if one.groups & groups)
@@ -82,7 +83,8 @@ def _was_refused(shadow: ShadowView, refused: datetime) -> bool:
 
 
 def was_idle_while_refused(shadow: ShadowView, refused: datetime, until: datetime) -> bool:
-    """Whether nobody used it for long enough until then, while somebody was refused."""
+    """Whether nobody used the shadow pod for long enough before `until`, while a share pod was
+    refused since `refused`."""
     return (
         shadow.idle_since is not None
         and max(shadow.idle_since, refused) + REFUSAL_CONFIRMED_AFTER <= until
@@ -90,7 +92,7 @@ def was_idle_while_refused(shadow: ShadowView, refused: datetime, until: datetim
 
 
 def free_since(draft: Draft, resource: str, node: str, count: int) -> datetime | None:
-    """Since when at least so many devices have been free on the node, as far as is known."""
+    """Since when at least `count` devices have been free on the node; None if that is not known."""
     times = draft.free_since.get((resource, node), ())
     return times[count - 1] if count <= len(times) else None
 
@@ -98,7 +100,7 @@ def free_since(draft: Draft, resource: str, node: str, count: int) -> datetime |
 def next_check(
     draft: Draft, resource: str, devices: Mapping[str, NodeDevices]
 ) -> Iterator[datetime]:
-    """When it is time to see whether the scheduler has passed over a node."""
+    """The times at which a refusal of a node may come to be confirmed."""
     refused = [one.unschedulable_since for one in draft.waiting(resource)]
     times = [one for one in refused if one is not None]
     if not times:

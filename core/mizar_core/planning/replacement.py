@@ -1,6 +1,6 @@
-"""Idle shadow pods that are replaced: their quota allows no more, and a share pod of it waits that
-cannot use them, for where they are, for their profile, or for what the scheduler says of their
-node. As many as it takes, and only where a node has cards for what replaces them."""
+"""Replacement of idle shadow pods: their quota allows no more, and a share pod waits that cannot
+use them because of their node or their profile, or because the scheduler refuses it their node. As
+many are drained as it takes, and only where a node has cards for what replaces them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
 
 
 def replace_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareDevices) -> None:
-    """Drain what keeps a quota from paying for a shadow pod that somebody waits for."""
+    """Drain the idle shadow pods that keep a quota from a shadow pod that a share pod waits for."""
     replacements = _Replacements(draft, spare)
     for outcome in outcomes.values():
         coming, kept = Bins(), _kept_in_vain(outcome)
@@ -42,8 +42,8 @@ def replace_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareD
 
 
 def _kept_in_vain(outcome: DemandOutcome) -> Counter[str | None]:
-    """Devices per node that are kept for pods that the scheduler refuses that node: theirs to
-    give."""
+    """Devices per node that are kept for share pods that the scheduler refuses that node; a
+    replacement for such a share pod may use them up."""
     kept = Counter[str | None]()
     for share in outcome.waiting:
         if node := outcome.placement.assignments[share.uid].node:
@@ -56,8 +56,8 @@ def _fits(coming: Bins, share: ShareView) -> bool:
 
 
 def _attempt(share: ShareView, availability: Availability) -> Attempt:
-    """Where the scheduler refuses a node nobody knows whether another will do, so one at a time is
-    replaced for an owner."""
+    """The attempt to replace for a share pod. Where the scheduler refuses a node, nobody knows
+    whether another will do, so there is one at a time for all share pods of an owner."""
     who = share.owner if availability is Availability.REFUSED and share.owner else share.uid
     return Attempt(f"replace/{who}", share.uid)
 
@@ -70,7 +70,8 @@ def _replacement_denial(entitlement: Entitlement) -> Denial:
 
 
 class _Replacements:
-    """`left`: what quotas pay for once what is drained is gone and what replaces it is there."""
+    """The replacements of one plan. `_left`: the usage of quotas once what is drained is gone and
+    what replaces it is there."""
 
     def __init__(self, draft: Draft, spare: SpareDevices) -> None:
         self._draft = draft
@@ -81,7 +82,8 @@ class _Replacements:
     def make_room(
         self, share: ShareView, entitlement: Entitlement, coming: Bins, attempt: Attempt
     ) -> bool:
-        """Whether the quota has, or will have, room for a shadow pod for the share pod."""
+        """Whether the quota allows, or will allow, one more shadow pod, which serves the share pod;
+        drains what it takes for that."""
         draft = self._draft
         if self._left.limit_reached(entitlement) is not None:
             victims = self._victims(entitlement) if attempt.what not in draft.attempted else []
@@ -103,8 +105,9 @@ class _Replacements:
             self._draft.do(Drain(shadow.key, self._draft.now, why))
 
     def _victims(self, entitlement: Entitlement) -> list[ShadowView]:
-        """Idle shadow pods of the quota without which it allows one more of the offer's; none if
-        there are not enough. The offer's minimum is kept by what replaces them."""
+        """Idle shadow pods of the quota without which it allows one more of the entitlement; none
+        if there are not enough. Those of the same profile may go below its `min`, which what
+        replaces them keeps."""
         draft, left, chosen = self._draft, self._left.copy(), list[ShadowView]()
         for shadow in by_idleness(draft, draft.of_quota(entitlement.key)):
             if left.limit_reached(entitlement) is None:
@@ -118,7 +121,7 @@ class _Replacements:
         return chosen if left.limit_reached(entitlement) is None else []
 
     def _has_cards(self, share: ShareView, entitlement: Entitlement) -> bool:
-        """Whether a node for the share pod has cards, or will once idle shadow pods give way."""
+        """Whether a node for the share pod has cards, or will have once idle shadow pods go."""
         resource = entitlement.pool.spec.physical_resource
         if resource not in self._cards:
             self._cards[resource] = _cards(self._draft, resource)
@@ -127,7 +130,7 @@ class _Replacements:
 
 
 def _cards(draft: Draft, resource: str) -> Bins:
-    """The cards of each node that nobody uses, as far as is known."""
+    """The cards of each node that no pod uses, as far as is known."""
     used, bins = Counter[str](), Bins()
     for key, shadow in draft.shadows.items():
         if draft.stages[key] not in (ShadowStage.LOST, ShadowStage.DRAINING) and not is_idle(

@@ -1,5 +1,8 @@
-"""A pot: all devices of one resource, since the scheduler can't tell whose shadow pods they are
-from. How many are free on which node, and which share pod would find room where."""
+"""Scheduling: how many devices of a resource are free on each node, and where each waiting share
+pod finds its own, as the scheduler will decide.
+
+The devices of one resource are one pool: the scheduler cannot tell which shadow pod they are of.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,20 @@ class Availability(Enum):
     FREE = auto()
     """They are free on a node."""
     COMING = auto()
-    """They are on their way."""
+    """They are on their way, with a shadow pod that is being created or is starting."""
     BLOCKED = auto()
-    """They would be, if the API server let the shadow pod in and the scheduler found cards."""
+    """They depend on a shadow pod that the API server refuses or the scheduler finds no cards
+    for."""
     REFUSED = auto()
-    """They are free, on nodes that the scheduler refuses it."""
+    """They are free only on nodes that the scheduler refuses the share pod."""
     NONE = auto()
+    """There are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A spot, the shadow pod it depends on where that has no node yet, and the node that the
-    scheduler refuses."""
+    """Where one share pod finds its devices. `shadow`: the shadow pod that it depends on, where
+    that has no node yet. `node`: the node that the scheduler refuses it."""
 
     availability: Availability
     shadow: Key | None = None
@@ -42,7 +47,8 @@ class Assignment:
 
 @dataclass(slots=True)
 class NodeDevices:
-    """Devices of one node: offered now, offered soon as well, and asked for by bound pods."""
+    """Devices of one resource on one node: `offered` now, `coming` soon, and requested by pods that
+    are `bound` to the node."""
 
     offered: int = 0
     coming: int = 0
@@ -50,21 +56,30 @@ class NodeDevices:
 
     @property
     def free(self) -> int:
-        """As the scheduler counts: offered minus requests, whoever holds what."""
+        """Devices that are free as the scheduler counts: offered minus requested, whoever holds
+        them."""
         return max(0, self.offered - self.bound)
 
     @property
     def soon(self) -> int:
-        """Free once those on their way are there."""
+        """Devices that will be free once those on their way are there."""
         return max(0, self.offered + self.coming - self.bound)
+
+
+DevicePool = dict[str, NodeDevices]
+"""All devices of one resource, by the name of the node."""
 
 
 @dataclass
 class Placement:
-    """Who finds room where. `pot`: what there is. `left_now`, `left_soon`: devices that nobody
-    needs, per node."""
+    """Where the waiting share pods of a resource find devices.
 
-    devices: dict[str, NodeDevices] = field(default_factory=dict)
+    `devices`: all devices of the resource. `assignments`: by the share pod's UID. `left_now`,
+    `left_soon`: devices that nobody needs, per node. `relied_on`: shadow pods without a node that
+    some share pod depends on.
+    """
+
+    devices: DevicePool = field(default_factory=dict)
     assignments: dict[str, Assignment] = field(default_factory=dict)
     left_now: Counter[str] = field(default_factory=Counter)
     left_soon: Counter[str] = field(default_factory=Counter)
@@ -72,7 +87,7 @@ class Placement:
 
 
 def is_admitted(draft: Draft, share: ShareView) -> bool:
-    """Whether the pod asks for what its namespace may ask for at all."""
+    """Whether the pod requests a resource that its namespace may request at all."""
     parsed = parse_resource(share.resource)
     if parsed is None:
         return False
@@ -84,8 +99,8 @@ def is_admitted(draft: Draft, share: ShareView) -> bool:
     return False
 
 
-def device_pool(draft: Draft, resource: str) -> dict[str, NodeDevices]:
-    """The devices of the pot on each node that the scheduler may use, by the node's name."""
+def device_pool(draft: Draft, resource: str) -> DevicePool:
+    """The devices of a resource on each node that the scheduler may use."""
     found: dict[str, NodeDevices] = {}
     for shadow in draft.of_resource(resource):
         node = draft.nodes.get(shadow.on_node or "")
@@ -102,10 +117,11 @@ def device_pool(draft: Draft, resource: str) -> dict[str, NodeDevices]:
 
 
 def schedule(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> Placement:
-    """Simulate the scheduler: free devices first, then those on their way, then those stuck.
+    """Simulate the scheduler: free devices first, then those on their way, then those of blocked
+    shadow pods.
 
-    A pod's devices must all be on one node. Whoever finds none keeps a place on a node that the
-    scheduler refuses it, should it think better of it.
+    A pod's devices must all be on one node. A pod that finds none keeps devices on a node that the
+    scheduler refuses it, in case the scheduler decides otherwise later.
     """
     devices = device_pool(draft, resource)
     placement = Placement(devices)
@@ -152,7 +168,7 @@ def _onto_refused(bins: Bins, names: list[str], share: ShareView) -> Assignment:
 def _onto_coming(
     draft: Draft,
     resource: str,
-    free: tuple[Bins, dict[str, NodeDevices]],
+    free: tuple[Bins, DevicePool],
     waiting: list[ShareView],
     placement: Placement,
 ) -> list[ShareView]:
@@ -202,8 +218,8 @@ def _onto_shadows(
 
 
 def _unplaced(draft: Draft, resource: str, *, blocked: bool) -> list[ShadowView]:
-    """Shadow pods without a node, those that something keeps from one or the others, oldest
-    first."""
+    """Shadow pods without a node, the oldest first: those that are `blocked` from getting one, or
+    the others."""
     found = [
         one
         for one in draft.of_resource(resource)
@@ -215,5 +231,5 @@ def _unplaced(draft: Draft, resource: str, *, blocked: bool) -> list[ShadowView]
 
 
 def hardest_first(share: ShareView) -> tuple[object, ...]:
-    """The order in which share pods are placed."""
+    """The order in which share pods are placed: the hardest to place first, for sorting."""
     return share.needs.order, -share.count, share.created, share.namespace, share.name

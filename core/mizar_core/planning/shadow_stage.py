@@ -1,4 +1,5 @@
-"""Where in its life a shadow pod is."""
+"""The stage of a shadow pod's life, as the API server's objects tell it, and the phase that users
+see. For the node agent's stages of a drain see docs/adr/0008."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ AGENT_SILENT_AFTER = timedelta(seconds=60)
 
 
 class ShadowStage(Enum):
-    """From the first to the last."""
+    """The stages in their usual order."""
 
     NO_POD = auto()
-    """The ShadowPod is there, its pod not yet."""
+    """The ShadowPod exists, its pod does not yet."""
     UNSCHEDULED = auto()
     """The pod waits for the scheduler."""
     STARTING = auto()
@@ -27,13 +28,13 @@ class ShadowStage(Enum):
     DRAINING = auto()
     """The node agent was asked to take the devices out of use."""
     LEAVING = auto()
-    """The pod is being deleted because we want it."""
+    """The pod is being deleted by the operator."""
     LOST = auto()
     """The pod ended, was deleted by somebody else, or lost its cards; or its node is gone."""
     FINISHED = auto()
-    """The pod is gone, and so may be the ShadowPod."""
+    """The pod is gone, and the ShadowPod may go."""
     GONE = auto()
-    """Nothing of ours keeps the ShadowPod any more."""
+    """The ShadowPod has no finalizer of Mizar's any more."""
 
 
 ON_ITS_WAY = frozenset({ShadowStage.NO_POD, ShadowStage.UNSCHEDULED, ShadowStage.STARTING})
@@ -42,7 +43,7 @@ UNPLACED = frozenset({ShadowStage.NO_POD, ShadowStage.UNSCHEDULED})
 
 
 def stage_of(shadow: ShadowView, nodes: Container[str]) -> ShadowStage:
-    """The stage; `nodes` are the names of those that exist."""
+    """The shadow pod's stage. `nodes`: the names of all nodes that exist."""
     if shadow.pod is None:
         return _without_pod(shadow)
     if shadow.pod.deleting and shadow.deleting:
@@ -74,13 +75,13 @@ def _with_pod(shadow: ShadowView) -> ShadowStage:
         return ShadowStage.UNSCHEDULED
     if pod.drain_asked is not None:
         return ShadowStage.DRAINING
-    # After a cancelled drain the devices come back when the node agent has seen it.
+    # After a cancelled drain, the devices are offered again once the node agent has noticed.
     return ShadowStage.READY if shadow.ready and not shadow.draining else ShadowStage.STARTING
 
 
 def phase_of(shadow: ShadowView, stage: ShadowStage) -> Phase:
-    """The phase that people see."""
-    # While the pod goes, its containers end: that alone is no loss.
+    """The phase that users see."""
+    # The containers of a pod that is being deleted end; that alone is no loss.
     if stage is ShadowStage.LOST or (stage is ShadowStage.LEAVING and shadow.phase == "Lost"):
         return "Lost"
     if shadow.deleting or stage in (
@@ -100,7 +101,8 @@ def is_agent_silent(shadow: ShadowView, now: datetime) -> bool:
 
 
 def agent_expected_by(shadow: ShadowView) -> datetime | None:
-    """When the node agent is silent for too long; None while nothing is expected of it."""
+    """When the node agent must have offered the devices, or counts as silent; None while nothing is
+    expected of it."""
     pod = shadow.pod
     if pod is None or pod.bound_at is None or shadow.ready or shadow.draining:
         return None
@@ -108,7 +110,7 @@ def agent_expected_by(shadow: ShadowView) -> datetime | None:
 
 
 def agent_silence(shadow: ShadowView) -> str:
-    """What to look at when the node agent does not answer."""
+    """A sentence that says what to look at when the node agent does not answer."""
     return (
         f"shadow pod {shadow.name} is on node {shadow.on_node} and its devices are not offered: "
         "does mizar-nodeagent run there, and does the pod's container?"

@@ -1,4 +1,4 @@
-"""What the planner sees: one moment of the cluster, trimmed to what sharing cards depends on.
+"""The planner's input: one moment of the cluster, reduced to what sharing cards depends on.
 
 A snapshot covers all pools of one resource prefix, since their share pods ask for the same
 resources. Nothing in it depends on the order of its parts.
@@ -29,10 +29,11 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """The pod of a shadow pod. `unschedulable`: the scheduler's message, if it found no place.
+    """The pod of a ShadowPod.
 
-    `in_use`: it is marked as in use. `needs`: what its spec asks of the node. `carve`: the
-    annotation; None if not known.
+    `drain_asked`: when the operator asked for a drain. `in_use`: whether it is marked as in use.
+    `unschedulable`: the scheduler's message, if it found no node. `needs`: its constraints on the
+    node. `carve`: the annotation; None if it is not known.
     """
 
     uid: str = ""
@@ -56,10 +57,11 @@ class PodView:
 class ShadowView:
     """A ShadowPod and its pod.
 
-    `holders` names the share pod of each held device, so a pod may occur several times.
-    `heard_at`: when the node agent last said something new about it.
-    `lost`: the node agent says that a card is another pod's now.
-    `contested`: the API server, asked live, said a moment ago that somebody uses it.
+    `holders`: the share pod of each held device, so that a pod may occur several times.
+    `heard_at`: when the node agent last reported a change. `broken`: whether the node agent reports
+    failed cards. `lost`: whether it reports that another pod has one of the cards.
+    `drained`: whether it reports that nobody can get a device any more.
+    `contested`: whether the API server, asked live, said a moment ago that somebody uses it.
     """
 
     namespace: str
@@ -97,7 +99,7 @@ class ShadowView:
 
     @property
     def quota_key(self) -> Key:
-        """The quota that pays for it."""
+        """(namespace, name) of the quota that it counts against."""
         return self.namespace, self.quota
 
     @property
@@ -107,12 +109,12 @@ class ShadowView:
 
     @property
     def on_node(self) -> str | None:
-        """The node that it is on."""
+        """The name of the node that it is on, by its pod or else its status; None without one."""
         return (self.pod.node if self.pod else None) or self.node
 
     @property
     def unschedulable(self) -> str | None:
-        """The scheduler's message while it finds no place for the pod."""
+        """The scheduler's message while it finds no node for the pod; None if it does."""
         if self.pod is None or self.pod.node is not None:
             return None
         return self.pod.unschedulable
@@ -120,14 +122,15 @@ class ShadowView:
 
 @dataclass(frozen=True, slots=True)
 class ShareView:
-    """A share pod's demand for one resource: waiting while `node` is None, else bound. `deleting`:
-    somebody ends it.
+    """A share pod's request for devices of one resource: it waits while `node` is None, else it is
+    bound.
 
-    `after_init`: how many devices it keeps, where init containers that asked for more have ended.
-    `owner`: the UID of what makes such pods, else its own.
+    `count`: devices. `owner`: the UID of its controller, else its own. `after_init`: how many
+    devices it keeps, where init containers that requested more have ended. `unschedulable`: the
+    scheduler's message, if it found no node.
 
-    Pods that have ended, that are being deleted before they got a node, or that somebody else's
-    scheduling gate holds back are not in a snapshot.
+    Pods that have ended, that are being deleted before they got a node, or that a scheduling gate
+    holds back are not in a snapshot.
     """
 
     namespace: str
@@ -151,7 +154,8 @@ class ShareView:
 
     @property
     def groups(self) -> frozenset[str]:
-        """Names of the sets of pods, itself among them, of which no two may be on one node."""
+        """Its anti-affinity groups: sets of pods, itself among them, of which no two may be on one
+        node, by name."""
         if not self.needs.anti_affinity:
             return frozenset()
         found = (one.digest for one in self.needs.anti_affinity if one.topology == HOSTNAME)
@@ -159,7 +163,7 @@ class ShareView:
 
     @property
     def owed(self) -> int:
-        """How many devices its containers have, or are about to get."""
+        """How many devices its containers have or are about to get."""
         return self.count if self.after_init is None else self.after_init
 
 
@@ -173,8 +177,8 @@ class CardsOnNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. `available`: the scheduler may place pods there (ready and not cordoned), taints
-    of people's own aside."""
+    """A node. `available`: whether the scheduler may place pods there (it is ready and not
+    cordoned), taints of administrators aside. `cards`: by physical resource."""
 
     name: str
     labels: Pairs = frozenset()
@@ -189,8 +193,8 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class PendingView:
-    """A pod that the scheduler refuses for want of whole cards: so many of each resource. `pool`:
-    of which pool, where it is a shadow pod's."""
+    """A pod that the scheduler refuses for want of whole cards. `cards`: how many it requests of
+    each physical resource. `pool`: the pool of a shadow pod's pod, empty for other pods."""
 
     namespace: str
     name: str
@@ -208,8 +212,9 @@ class PendingView:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The API server refuses shadow pods of this quota and profile: a ResourceQuota, a missing
-    RuntimeClass, a policy, a webhook. In a snapshot until it is time to try again."""
+    """A refusal of shadow pods of this quota and profile by the API server, because of a
+    ResourceQuota, a missing RuntimeClass, a policy or a webhook. It is in a snapshot until it is
+    time to try again."""
 
     quota: Key
     devices: int
@@ -218,8 +223,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Something that was done on a guess. `about`: the UID of whom it is to help; while that one
-    still waits, the same is not done again soon."""
+    """Something that is done without certainty that it helps. `about`: the UID of the pod that it
+    is to help; while that pod still waits, the same is not done again soon."""
 
     what: str
     about: str
@@ -227,14 +232,15 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a plan is made from. `announced`: (uid, reason) of events already posted.
+    """Everything a plan is made from.
 
-    `missing_classes`: RuntimeClasses that pools name and that don't exist. `refused`: what the API
-    server refused and is not to be asked again yet. `free_since`: since when 1, 2, … devices of a
-    resource have been free on a node. `tried`: what was tried in vain a moment ago, see `Try`.
-    `taken`: cards of a physical resource on a node that pods other than shadow pods have, where
-    somebody looked. `unanswered`: (quota, devices, sequence) of shadow pods whose creation nobody
-    answered, so that it may yet take effect.
+    `announced`: (uid, reason) of events that are posted already. `missing_classes`: RuntimeClasses
+    that pools name and that do not exist. `refused`: shadow pods that the API server refused and is
+    not to be asked for again yet. `free_since`: since when 1, 2, … devices of a resource have been
+    free on a node, by (resource, node). `attempted`: what was tried in vain a moment ago, see
+    `Attempt`. `pending`: pods that wait for whole cards. `taken`: cards of a (physical resource,
+    node) that other pods than shadow pods have, where that is known. `unanswered`: (quota, devices,
+    sequence) of shadow pods whose creation got no answer, so that it may yet take effect.
     """
 
     pools: tuple[GPUPool, ...] = ()

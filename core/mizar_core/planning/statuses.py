@@ -49,16 +49,17 @@ OBSTACLES = {
     UNSCHEDULABLE: EventReason.SHADOW_UNSCHEDULABLE,
     str(EventReason.SHADOW_REFUSED): EventReason.SHADOW_REFUSED,
 }
-"""The event that tells why a shadow pod has no node, by the reason of its condition Scheduled."""
+"""The event that says why a shadow pod has no node, by the reason of its condition Scheduled."""
 
 
 def write_shadows(draft: Draft) -> None:
-    """Phase and condition Scheduled of every shadow pod, where they changed."""
+    """Plan phase and condition Scheduled of every shadow pod where they change, and the events
+    about that."""
     for shadow, stage in list(draft.in_order()):
         refusal = draft.refusal(shadow)
         if stage is ShadowStage.GONE or (stage is ShadowStage.NO_POD and refusal is None):
             continue
-        # A phase says that there was a pod: see stage_of.
+        # A phase means that there was a pod: see stage_of.
         phase = None if stage is ShadowStage.NO_POD else phase_of(shadow, stage)
         scheduled = _scheduled(shadow, refusal, draft.now)
         if (phase, scheduled) != (shadow.phase, shadow.scheduled):
@@ -101,7 +102,7 @@ def write_quotas(
     counts: dict[Key, dict[int, ProfileStatus]],
     outcomes: dict[str, DemandOutcome],
 ) -> dict[Key, GPUQuotaStatus]:
-    """The status of every quota, written where it changed; returns all of them."""
+    """Plan the status of every quota where it changes; returns all of them."""
     written, waiting = {}, waiting_pods(draft, outcomes)
     for key, quota in sorted(draft.quotas.items()):
         status = _quota_status(draft, quota, counts.get(key, {}), waiting.get(key, []))
@@ -140,7 +141,7 @@ def _quota_status(
 
 
 def write_pools(draft: Draft) -> None:
-    """The status of every pool, where it changed."""
+    """Plan the status of every pool where it changes."""
     for name in sorted(draft.pools):
         status = _pool_status(draft, draft.pools[name])
         if status != draft.pools[name].status:
@@ -170,7 +171,7 @@ MODELS_MAX = 64
 
 @dataclass(slots=True)
 class DeviceCounts:
-    """A shadow pod's part in its pot's figures, in devices."""
+    """A shadow pod's devices in the counts of its quota."""
 
     free: int = 0
     coming: int = 0
@@ -180,7 +181,8 @@ class DeviceCounts:
 def quota_counts(
     draft: Draft, outcomes: dict[str, DemandOutcome]
 ) -> dict[Key, dict[int, ProfileStatus]]:
-    """Per quota and profile. Waiting pods count where the first quota that could pay is."""
+    """The counts of every quota, by profile. A waiting share pod counts for the first quota at
+    whose cost it could be served."""
     counts: defaultdict[Key, defaultdict[int, Counter[str]]] = defaultdict(
         lambda: defaultdict(Counter)
     )
@@ -192,7 +194,7 @@ def quota_counts(
                 ready=share.free, pipelining=share.coming, in_use=share.used, shadow_pods=1
             )
         for pod in outcome.waiting:
-            if entitlements := draft.entitlements.to(pod.namespace, resource):
+            if entitlements := draft.entitlements.for_pods_of(pod.namespace, resource):
                 profile = counts[entitlements[0].key][entitlements[0].profile.devices]
                 profile.update(ready=-pod.count, waiting=pod.count)
     return {
@@ -202,10 +204,10 @@ def quota_counts(
 
 
 def _device_counts(draft: Draft, resource: str) -> Iterable[tuple[ShadowView, DeviceCounts]]:
-    """Every shadow pod of a pot that exists.
+    """The counts of every shadow pod of a resource.
 
-    The scheduler counts requests per node; here they are spread over the node's shadow pods,
-    those with holders first.
+    The scheduler counts requests per node; here they are spread over the node's shadow pods, those
+    with holders first.
     """
     pending = {name: room.bound for name, room in device_pool(draft, resource).items()}
     found = draft.of_resource(resource)
@@ -234,8 +236,8 @@ def _count_order(draft: Draft, shadow: ShadowView) -> tuple[bool, int, Key]:
 
 
 def pool_counts(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCounts, ...]]:
-    """The pool's cards: all of its nodes', those that its own shadow pods hold, per model. Nodes
-    may be in several pools; each says what is its own doing."""
+    """The counts of a pool's cards, in all and per model: those of its nodes, and of these those
+    that its own shadow pods hold, since nodes may be in several pools."""
     held, resource = draft.cards_held(pool.metadata.name), pool.spec.physical_resource
     models: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for node in draft.nodes.values():
