@@ -1,4 +1,4 @@
-"""What all API models share: camelCase outside, frozen inside, times in whole seconds."""
+"""The base of all API models: camelCase in JSON, frozen in Python, times in whole seconds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def format_time(time: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """An RFC 3339 time; ValueError if it is none or names no zone."""
+    """The time in an RFC 3339 text; ValueError if it is none or names no time zone."""
     time = datetime.fromisoformat(text)
     if time.tzinfo is None:
         raise ValueError(f"'{text}' names no time zone: write it as 2025-01-31T12:00:00Z")

@@ -1,7 +1,8 @@
-"""How a shadow pod's cards are cut: written by the operator, read by the node agent.
+"""The carve: how a shadow pod's cards are divided into devices. The operator writes it, the node
+agent reads it.
 
-The carve travels as JSON in the annotation `mizar.share/carve` of the shadow pod, so that the
-agent needs to read no GPUPool and no GPUQuota.
+It is JSON in the annotation `mizar.share/carve` of the shadow pod's pod, so that the agent needs to
+read no GPUPool and no GPUQuota.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ from mizar_core.quantities import WHOLE_CARD, parse_scaling
 
 
 class Carve(Model):
-    """What the operator tells the node agent about a shadow pod. `memory`: bytes per device.
-
-    `closed`: who holds a device keeps it, and nobody else gets one.
+    """What the node agent has to know about a shadow pod. `memory`: bytes per device; None for an
+    even share. `closed`: pods that hold a device keep it, and no other pod gets one.
     """
 
     resource: Name
@@ -59,8 +59,8 @@ class Carve(Model):
         return carve
 
     def is_shaped_like(self, other: Carve) -> bool:
-        """Whether cards that were cut as `other` says can be cut like this while they are in use:
-        the same devices, of the same resource, over as many of the same cards."""
+        """Whether cards carved as `other` says can be carved like this while they are in use: into
+        as many devices of the same resource, over as many of the same cards."""
         return self._shape == other._shape
 
     @property
@@ -70,8 +70,9 @@ class Carve(Model):
     def check_tenant(self, namespace: str) -> None:
         """CarveRefused unless a shadow pod of the namespace may offer the carve's resource.
 
-        Whoever may create pods can write annotations: without this check, a forged carve would
-        offer a card under the name of another tenant's resource. In a Shared pool any will do.
+        Everybody who may create pods can write annotations: without this check, a forged carve
+        would offer a card under the name of another tenant's resource. In a Shared pool, every
+        namespace may offer the resource.
         """
         parsed = parse_resource(self.resource)
         own = parsed is not None and parsed.prefix.startswith(f"{namespace}.")
@@ -91,9 +92,8 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class CardLimit:
-    """What a container may take of one card; `core_share` in basis points, 10,000 at most.
-
-    `priority`: who may first use what others leave; 0 is the lowest.
+    """The limits of a container on one card. `core_share`: basis points, 10,000 at most.
+    `priority`: containers of a higher one may first use what others leave; 0 is the lowest.
     """
 
     uuid: str

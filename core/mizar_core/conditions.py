@@ -1,4 +1,4 @@
-"""Conditions, as in every Kubernetes API: their time moves only when their status does."""
+"""Conditions, as in every Kubernetes API: their transition time changes only with their status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Condition(Model):
 
 
 def find_condition(conditions: Iterable[Condition], type: str) -> Condition | None:
-    """The condition of that type, if there is one."""
+    """The condition of that type; None if there is none."""
     return next((one for one in conditions if one.type == type), None)
 
 

@@ -15,7 +15,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
 class Shape(Protocol):
-    """Anything that knows how many devices lie over how many cards: a profile, a shadow pod."""
+    """Anything with a number of devices over a number of cards: a profile, a carve."""
 
     @property
     def devices(self) -> int: ...
@@ -58,7 +58,8 @@ def device_ids(namespace: str, shadow: str, devices: int) -> tuple[DeviceID, ...
 
 
 def card_of(index: int, shape: Shape) -> int:
-    """On which of the shadow pod's cards (0, 1, ...) the device lies."""
+    """The number (0, 1, ...) of the shadow pod's card that a device lies on. Raises DeviceIDRefused
+    for a device that the shape does not have."""
     if not 0 <= index < shape.devices:
         raise DeviceIDRefused(f"device {index} does not exist: there are {shape.devices}")
     return index // (shape.devices // shape.cards)

@@ -1,10 +1,10 @@
-"""One tree of exceptions. Each carries a sentence that tells a person what to do next."""
+"""The tree of core's exceptions. Each has a sentence that says what to do next."""
 
 from __future__ import annotations
 
 
 class MizarError(Exception):
-    """Anything that Mizar's core refuses. `str(error)` is meant to be shown to a person."""
+    """Anything that Mizar's core refuses. `str(error)` is meant to be shown to users."""
 
 
 class NameRefused(MizarError, ValueError):

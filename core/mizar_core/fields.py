@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from mizar_core.names import (
+    FOREIGN_DOMAINS,
     LABEL_MAX,
     LABEL_VALUE,
-    OTHERS,
     PREFIX_MAX,
     QUALIFIED_NAME,
-    is_anothers,
     is_dns_subdomain,
+    is_foreign,
     is_label_value,
     is_qualified_name,
 )
@@ -59,7 +59,7 @@ def _prefix(value: str) -> None:
         raise ValueError(f"'{value}' is no DNS name such as mizar.share")
     if "kubernetes.io" in value or value.startswith("requests."):
         raise ValueError(f"'{value}' belongs to Kubernetes: use a DNS name of your own")
-    if is_anothers(value):
+    if is_foreign(value):
         raise ValueError(f"'{value}' belongs to another device plugin: use a DNS name of your own")
 
 
@@ -122,7 +122,7 @@ _PREFIX_RULES = rules(
         " which belong to Kubernetes: use a DNS name of your own",
     ),
     rule(
-        f"!{list(OTHERS)}.exists(d, self == d || self.endsWith('.' + d))",
+        f"!{list(FOREIGN_DOMAINS)}.exists(d, self == d || self.endsWith('.' + d))",
         "is in the domain of another device plugin, whose resources would be mixed up with the"
         " pool's: use a DNS name of your own, such as mizar.share",
     ),

@@ -1,6 +1,5 @@
-"""Every name that others see: resources, labels, annotations, reasons, condition types.
-
-Parsed and printed here and in `device_ids` only.
+"""Every name that users and other programs see: resources, labels, annotations, reasons, condition
+types. They are parsed and printed here and in `device_ids` only.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
 
 LABEL_SHADOW_POD: Final = "mizar.share/shadow-pod"
 LABEL_SHARE_POD: Final = "mizar.share/share-pod"
-"""Set to "true" at admission on every pod that asks for devices, so that the operator watches these
-alone and not all pods of the cluster. On a pod that asks for none it does nothing."""
+"""Set to "true" at admission on every pod that requests devices, so that the operator watches only
+these and not all pods of the cluster. On a pod that requests none it does nothing."""
 
 LABEL_IN_USE: Final = "mizar.share/in-use"
 """Set to "true" on a shadow pod while somebody holds a device of it."""
@@ -39,14 +38,16 @@ LABEL_POOL: Final = "mizar.share/pool"
 LABEL_QUOTA: Final = "mizar.share/quota"
 LABEL_PROFILE: Final = "mizar.share/profile"
 LABEL_ANTI_AFFINITY: Final = "mizar.share/apart"
-"""With `-` and a digest: shadow pods that must not share a node, for share pods that must not."""
+"""The prefix of labels, followed by `-` and a digest, for shadow pods with anti-affinity: they must
+not share a node, since their share pods must not."""
 
 ANNOTATION_CARVE: Final = "mizar.share/carve"
 ANNOTATION_DRAIN: Final = "mizar.share/drain"
 ANNOTATION_SEQUENCE: Final = "mizar.share/sequence"
 ANNOTATION_RESOURCE: Final = "mizar.share/resource"
 ANNOTATION_SAME_CARD: Final = "mizar.share/same-card"
-"""On a share pod, "true": all devices of a container are on one card, or it does not start."""
+"""Set to "true" on a share pod, all devices of a container are on one card, or it does not
+start."""
 
 FINALIZER_DRAIN: Final = "mizar.share/drain"
 
@@ -54,7 +55,7 @@ ANNOTATIONS_IN_USE: Final = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
 }
-"""What tells autoscalers to leave a pod, and so its node, alone."""
+"""Annotations by which autoscalers leave a pod, and so its node, alone."""
 
 BUDGET_NAME: Final = "mizar-shadow-pods-in-use"
 """The PodDisruptionBudget of a namespace's shadow pods."""
@@ -76,7 +77,7 @@ PREFIX_MAX: Final = 253 - len("requests.") - LABEL_MAX - len(".")
 `requests.{namespace}.{prefix}` as a DNS name of at most 253 characters."""
 
 
-OTHERS: Final = (
+FOREIGN_DOMAINS: Final = (
     "aliyun.com",
     "amazonaws.com",
     "amd.com",
@@ -101,8 +102,8 @@ OTHERS: Final = (
     "volcano.sh",
     "xilinx.com",
 )
-"""Domains under which others' device plugins, and Mizar's own for spot pods, offer resources: no
-pool may take its names from them."""
+"""Domains of the resources of other device plugins, and of Mizar's own spot pods: no pool may have
+its resource prefix in them."""
 
 
 class EventReason(StrEnum):
@@ -178,9 +179,9 @@ class ParsedResource:
     form: Form
 
 
-def is_anothers(prefix: str) -> bool:
-    """Whether a resource prefix lies in the domain of somebody else's device plugin."""
-    return any(prefix == one or prefix.endswith(f".{one}") for one in OTHERS)
+def is_foreign(prefix: str) -> bool:
+    """Whether a resource prefix lies in the domain of another device plugin."""
+    return any(prefix == one or prefix.endswith(f".{one}") for one in FOREIGN_DOMAINS)
 
 
 def is_dns_label(text: str) -> bool:
@@ -204,12 +205,12 @@ def is_label_value(text: str) -> bool:
 
 
 def resource_name(prefix: str, profile: int) -> str:
-    """`mizar.share/gpu.2`: the extended resource of a profile."""
+    """The extended resource of a profile: `mizar.share/gpu.2`."""
     return f"{prefix}/gpu.{profile}"
 
 
 def tenant_resource_name(namespace: str, prefix: str, profile: int) -> str:
-    """`team-a.mizar.share/gpu.2`: a profile's resource that is one namespace's alone.
+    """The resource of a profile for one namespace alone: `team-a.mizar.share/gpu.2`.
 
     Raises NameRefused for a namespace whose resource Kubernetes would not accept.
     """
@@ -229,7 +230,7 @@ def tenant_problem(namespace: str) -> str | None:
 
 
 def parse_resource(name: str) -> ParsedResource | None:
-    """Take the name of a profile's resource apart, in either form; None for any other name."""
+    """The parts of a profile's resource name, in either form; None for any other name."""
     match = _RESOURCE.fullmatch(name)
     if match is None:
         return None
@@ -244,7 +245,7 @@ def tenant_of(parsed_prefix: str, pool_prefix: str) -> str | None:
 
 
 def shadow_name(quota_uid: str, profile: int, sequence: int) -> str:
-    """The name of the sequence-th shadow pod of a quota, the same however often it is asked for."""
+    """The name of the sequence-th shadow pod of a quota and profile: always the same one."""
     digest = hashlib.sha256(f"{quota_uid}/{profile}/{sequence}".encode()).digest()
     return f"shadow-{profile}-{base64.b32encode(digest).decode().lower()[:5]}"
 

@@ -1,7 +1,7 @@
-"""Which devices a container should get: the answer to the kubelet's GetPreferredAllocation.
+"""The devices that a container should get: the answer to the kubelet's GetPreferredAllocation.
 
-One shadow pod rather than several, one card rather than several, and what is partly used before
-what is idle, so that idle shadow pods stay idle and can give their cards back.
+One shadow pod rather than several, one card rather than several, and shadow pods that are partly
+used before idle ones, so that idle ones stay idle and can give their cards back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _check(free: set[DeviceID], fixed: set[DeviceID], size: int) -> None:
 
 @dataclass(frozen=True)
 class _Choice:
-    """What there is to choose from, and what bears on the choice."""
+    """The devices to choose from, and what the choice depends on."""
 
     free: set[DeviceID]
     fixed: set[DeviceID]
@@ -80,7 +80,8 @@ class _Choice:
         return _shadow(device), card_of(device.index, shape) if shape and known else 0
 
     def _keys(self, key: Callable[[DeviceID], _K]) -> tuple[set[_K], set[_K]]:
-        """The groups that the container is in anyway, and those that anybody is in."""
+        """The groups with a device that the container gets in any case, and those with a device
+        that any container holds."""
         return {key(one) for one in self.fixed}, {key(one) for one in self.held}
 
 
@@ -104,11 +105,12 @@ def _share_out(
     known: tuple[set[_K], set[_K]],
     cards: Callable[[_K, int], int],
 ) -> dict[_K, int]:
-    """How many devices to take of each group, so that the container is in the fewest groups.
+    """How many devices to take of each group, so that the container gets devices of the fewest
+    groups.
 
-    Groups that it is in anyway come first. Then, as long as no group has enough, the largest;
-    then, of those that have enough: the fewest cards, one in use before an idle one, the
-    tightest fit.
+    Groups that it has a device of in any case come first. Then, as long as no group has enough,
+    the largest; then, of those that have enough: the fewest cards, one in use before an idle one,
+    the tightest fit.
     """
     started, used = known
     rest = {key: len(devices) for key, devices in groups.items()}

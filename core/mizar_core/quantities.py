@@ -1,5 +1,5 @@
-"""Kubernetes quantities (`16Gi`, `500M`, `1e9`), the decimal strings of scalings, and the unit of
-compute."""
+"""Kubernetes quantities (`16Gi`, `500M`, `1e9`), the decimal strings of scalings, the unit of
+compute, and counts in messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHOLE_CARD: Final = 10_000
 
 
 def parse_quantity(text: str | int) -> Decimal:
-    """The exact value of a quantity; QuantityRefused if it is none."""
+    """The exact value of a quantity; QuantityRefused if the text is none."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise QuantityRefused(f"'{text}' is no quantity: write a number with Mi, Gi, M or G")

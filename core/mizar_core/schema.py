@@ -1,6 +1,6 @@
-"""What the CRDs say beyond JSON Schema: CEL rules, list keys, int-or-string.
+"""The parts of CRD schemas beyond JSON Schema: CEL rules, list keys, int-or-string.
 
-The models carry these in `json_schema_extra`; `hack/gen_crds.py` writes them out.
+The models have them in `json_schema_extra`; `hack/gen_crds.py` writes them into the CRDs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Rule = JsonDict
 
 
 def rule(cel: str, message: str) -> Rule:
-    """A CEL rule with the sentence for those who break it.
+    """A CEL rule with the sentence that is shown where it is broken.
 
     The API server prints the offending value before the sentence if it is a string or number.
     """
@@ -23,7 +23,7 @@ def rule(cel: str, message: str) -> Rule:
 def rule_about(cel: str, sentence: str, *numbers: str) -> Rule:
     """A rule on an object, with numbers (CEL expressions) for each %d in its sentence.
 
-    `format` it is, since CEL cannot bound the length of `string(number)` joined with +.
+    It uses `format`, since CEL cannot bound the length of `string(number)` joined with +.
     """
     plain = sentence.replace("%d ", "").replace(" %d", "")
     return rule(cel, plain) | {"messageExpression": f"'{sentence}'.format([{', '.join(numbers)}])"}
@@ -35,17 +35,17 @@ def rules(*each: Rule, **more: Any) -> JsonDict:
 
 
 def immutable(name: str, instead: str) -> Rule:
-    """A field that never changes; `instead`: what to do instead of changing it."""
+    """The rule of a field that never changes. `instead`: what to do instead of changing it."""
     return rule("self == oldSelf", f"{name} cannot be changed: {instead}")
 
 
 def is_scaling(cel: str) -> str:
-    """CEL: whether a value reads as a scaling, so that `double` may be asked of it."""
+    """A CEL expression: whether a value reads as a scaling, so that `double` can be applied."""
     return f"string({cel}).matches('^[0-9]{{1,2}}([.][0-9]{{1,4}})?$')"
 
 
 def list_map(*keys: str) -> JsonDict:
-    """A list whose items are told apart by these keys."""
+    """The schema of a list whose items are identified by these keys."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 

@@ -1,6 +1,6 @@
-"""What only several objects together can get wrong; the webhook and the operator both ask here.
+"""Validation of quotas and pools against each other, for the webhook and the operator.
 
-What one object can get wrong alone is refused by the API server itself (see `schema`).
+What is wrong with one object alone is refused by the API server itself (see `schema`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mizar_core.names import tenant_of, tenant_problem
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with which field, in a sentence that says what to do."""
+    """A problem of one field, with a sentence that says what to do."""
 
     field: str
     message: str
@@ -24,7 +24,7 @@ class Problem:
 
 
 def check_quota_against_pool(quota: GPUQuota, pool: GPUPool) -> list[Problem]:
-    """What the quota asks that its pool cannot give; empty if all is well."""
+    """The problems of a quota with its pool; empty if there are none."""
     return [
         *_check_namespace(quota, pool),
         *_check_profiles(quota, pool),
@@ -36,7 +36,8 @@ def check_quota_against_pool(quota: GPUQuota, pool: GPUPool) -> list[Problem]:
 def check_quota_among(
     quota: GPUQuota, others: Iterable[GPUQuota], pools: Mapping[str, GPUPool]
 ) -> list[Problem]:
-    """Profiles whose resource another quota of the same namespace hands out already."""
+    """A problem for each profile whose resource another quota of the same namespace hands out
+    already."""
     rivals = [other for other in others if _same_resources(quota, other, pools)]
     return [
         Problem(
@@ -51,9 +52,9 @@ def check_quota_among(
 
 
 def check_pool_among(pool: GPUPool, others: Iterable[GPUPool]) -> list[Problem]:
-    """Pools by whose resources a pod could get this pool's devices, or the other way round.
+    """A problem for each pool whose resource names could be mixed up with this pool's.
 
-    Two PerNamespace pools may have one prefix: `check_quota_among` keeps them apart.
+    Two PerNamespace pools may have one prefix, since `check_quota_among` keeps them apart.
     """
     return [
         Problem(
