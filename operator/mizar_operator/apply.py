@@ -1,5 +1,5 @@
-"""The last of three steps: from a plan to calls of the API server. One small function per action;
-each can be repeated without harm."""
+"""Apply, the last of the three steps: from a plan to calls of the API server. Each action can be
+repeated without harm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mizar_core.base import format_time
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
-    FIELD_MANAGER_OPERATOR,
 )
 from mizar_core.planning.actions import (
     Action,
@@ -31,13 +30,10 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
     WriteShadowStatus,
 )
-from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import (
-    AlreadyExists,
     BadRequest,
-    Conflict,
     Forbidden,
     Invalid,
     KubeError,
@@ -47,11 +43,12 @@ from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_kube.logs import bound, get_logger
-from mizar_operator import action_log, manifests, views
+from mizar_operator import action_log, manifests
 from mizar_operator.caches import Caches
 from mizar_operator.delete_guard import StillInUse
 from mizar_operator.disruption_budgets import DisruptionBudgets
 from mizar_operator.eviction import Evictor
+from mizar_operator.shadow_creation import ShadowCreator
 from mizar_operator.shadow_deletion import ShadowDeleter
 from mizar_operator.snapshot_index import SnapshotIndex
 from mizar_operator.status_writer import StatusWriter
@@ -59,10 +56,11 @@ from mizar_operator.status_writer import StatusWriter
 log = get_logger(__name__)
 
 STATUSES = (WriteShadowStatus, WriteQuotaStatus, WritePoolStatus)
-"""What only tells how things are: the next plan has it again, and newer."""
+"""Actions that only report a state: the next plan has them again, with newer values."""
 
-# What the API server says of a namespace that is going; its GPUQuota will be gone in a moment.
 TERMINATING = "because it is being terminated"
+"""Part of the API server's message about a namespace that is being deleted, whose GPUQuota will be
+gone in a moment."""
 
 KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_QUOTA}
 
@@ -73,10 +71,12 @@ def _never() -> bool:
 
 @dataclass
 class Result:
-    """What came of a plan. `used`: UIDs of shadow pods that turned out to be in use. `refused`:
-    what the API server says of shadow pods that it doesn't let in, by quota and devices.
-    `unanswered`: (quota, devices, sequence) of shadow pods of which it says nothing. `postponed`:
-    whether statuses were left to the next plan."""
+    """The result of applying a plan.
+
+    `used`: UIDs of shadow pods that turned out to be in use. `refused`: the API server's message
+    about shadow pods that it refuses, by quota and devices. `unanswered`: (quota, devices,
+    sequence) of shadow pods whose creation got no answer. `announced`: (uid, reason) of posted
+    events. `postponed`: whether statuses were left to the next plan."""
 
     errors: list[Exception] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
@@ -87,8 +87,9 @@ class Result:
 
 
 class Applier:
-    """Applies plans. What the API server answers goes into the caches at once, so that the next
-    plan does not depend on how fast the watches are."""
+    """Applies plans, `at_once` calls at the same time. The API server's answers go into the caches
+    at once, so that the next plan does not depend on how fast the watches are. `clock` counts
+    seconds."""
 
     def __init__(
         self,
@@ -102,9 +103,9 @@ class Applier:
         self._client = client
         self._caches = caches
         self._events = events
-        self._shape = pod_settings
         self._budgets = DisruptionBudgets(client)
         self._evictor = Evictor(client, clock)
+        self._creator = ShadowCreator(client, caches, pod_settings)
         self._deleter = ShadowDeleter(client, caches, self._budgets)
         self._statuses = StatusWriter(client, caches)
         self._limit = asyncio.Semaphore(at_once)
@@ -112,11 +113,11 @@ class Applier:
     async def apply(
         self, snapshot: Snapshot, actions: Iterable[Action], has_news: Callable[[], bool] = _never
     ) -> Result:
-        """All actions in order, those of one type at the same time. Once `hurry` says so, statuses
-        are left to the next plan.
+        """Apply all actions in order, those of one type at the same time. While `has_news` is true,
+        statuses are left to the next plan.
 
-        A failure voids what the plan has for the same namespace after it, and nothing else: one
-        tenant's trouble must not hold up the others.
+        A failure voids the later actions of the same namespace and nothing else, so that one
+        tenant's failures do not hold up the others.
         """
         index, result, failed = SnapshotIndex(snapshot), Result(), set[str]()
         for _, group in groupby(actions, key=type):
@@ -128,7 +129,7 @@ class Applier:
                 _namespace(one) for one, good in zip(todo, outcomes, strict=True) if not good
             }
             if result.used:
-                # The pool's figures count on what could not be deleted; a new plan follows at once.
+                # The pool's status counts on what could not be deleted; a new plan follows at once.
                 failed.add("")
         return result
 
@@ -154,7 +155,7 @@ class Applier:
                 _report(index, action, error, result)
             return False
         except Exception as error:
-            # What nobody foresaw about one object must not hold up the others.
+            # An unexpected error about one object must not hold up the others.
             log.exception("an action failed", action=type(action).__name__)
             result.errors.append(error)
             return False
@@ -166,10 +167,9 @@ class Applier:
     async def _do(self, index: SnapshotIndex, action: Action) -> None:
         match action:
             case CreateShadow():
-                await self._create(index, action)
+                await self._creator.create(index, action)
             case CreatePod():
-                shadow = index.shadows[action.shadow]
-                await self._create_pod(index, shadow, action.needs)
+                await self._creator.create_pod(index, index.shadows[action.shadow], action.needs)
             case Drain():
                 await self._annotate(index, action.shadow, format_time(action.at))
             case CancelDrain():
@@ -193,32 +193,6 @@ class Applier:
             case EvictShare():
                 await self._evictor.evict(action)
 
-    async def _create(self, index: SnapshotIndex, action: CreateShadow) -> None:
-        wanted = manifests.shadow_pod(action)
-        try:
-            made = await self._client.create(wanted, field_manager=FIELD_MANAGER_OPERATOR)
-        except AlreadyExists:
-            made = await self._client.get(Ref(SHADOW_POD, action.shadow[1], action.shadow[0]))
-            _check_ours(made, wanted)
-        self._caches.shadows.observe(made)
-        shadow = index.add_created(views.shadow_view(made), action.resource)
-        await self._create_pod(index, shadow, action.needs)
-
-    async def _create_pod(self, index: SnapshotIndex, shadow: ShadowView, needs: Needs) -> None:
-        wanted = manifests.pod(
-            shadow,
-            index.pools[shadow.pool],
-            index.quotas[shadow.quota_key],
-            self._shape,
-            needs,
-        )
-        try:
-            made = await self._client.create(wanted, field_manager=FIELD_MANAGER_OPERATOR)
-        except AlreadyExists:
-            made = await self._client.get(Ref(POD, shadow.name, shadow.namespace))
-            _check_ours(made, wanted)
-        self._caches.holders.observe(made)
-
     async def _annotate(self, index: SnapshotIndex, key: Key, asked: str | None) -> None:
         await self._patch_pod(index, key, {"annotations": {ANNOTATION_DRAIN: asked}})
 
@@ -230,13 +204,14 @@ class Applier:
     async def _patch_pod(self, index: SnapshotIndex, key: Key, meta: Object) -> None:
         pod = index.shadows[key].pod
         if pod is not None and pod.uid:
-            # Never another pod that has come to have this name.
+            # The precondition keeps the patch off another pod of the same name.
             meta["uid"] = pod.uid
         ref = Ref(POD, key[1], key[0])
         self._caches.holders.observe(await self._client.patch_merge(ref, {"metadata": meta}))
 
     async def _recarve(self, known: ShadowView, carve: str) -> None:
-        """Of this very pod, as it is now: nobody else's change is undone."""
+        """Write the carve into the annotation of this very pod, at its present version, so that no
+        other change is undone."""
         ref = Ref(POD, known.name, known.namespace)
         meta = (await self._client.get(ref))["metadata"]
         if known.pod is None or meta["uid"] != known.pod.uid:
@@ -270,8 +245,8 @@ def _report(index: SnapshotIndex, action: Action, error: KubeError, result: Resu
 
 
 def _is_refusal(error: KubeError) -> bool:
-    """Whether the API server will say the same until somebody changes something: a ResourceQuota,
-    a RuntimeClass, a policy, a webhook (whose failure is an internal error)."""
+    """Whether the API server will refuse again until something is changed: a ResourceQuota, a
+    RuntimeClass, a policy or a webhook (whose failure is an internal error)."""
     return isinstance(error, BadRequest | Forbidden | Invalid) or "calling webhook" in str(error)
 
 
@@ -287,11 +262,3 @@ def _namespace(action: Action) -> str:
             return action.share[0]
         case _:
             return action.shadow[0]
-
-
-def _check_ours(found: Object, wanted: Object) -> None:
-    """An object of the name that we want is there: from an earlier try of ours, or not?"""
-    owners = [one["uid"] for one in found["metadata"].get("ownerReferences") or ()]
-    if wanted["metadata"]["ownerReferences"][0]["uid"] not in owners:
-        name = f"{found['metadata']['namespace']}/{found['metadata']['name']}"
-        raise Conflict(f"{found['kind']} {name} is in the way, and it is not of our making")

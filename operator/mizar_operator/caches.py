@@ -1,4 +1,4 @@
-"""What the operator knows of the cluster: a copy of each kind that plans are made from."""
+"""The operator's caches: a copy of each kind of object that plans are made from."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from mizar_operator.views import HolderPod, SharePod
 T = TypeVar("T")
 
 NO_POOL = ""
-"""The key of what belongs to a pool that does not exist."""
+"""The key of objects that belong to a pool that does not exist."""
 
 UNREADABLE = "?"
-"""The key of what belongs to a pool that is there, but that we cannot read: nothing is planned."""
+"""The key of objects that belong to a pool that exists but cannot be read: nothing is planned for
+them."""
 
 UNBOUND = "spec.nodeName=,status.phase=Pending"
-"""Pods that wait for the scheduler, some of them for cards that idle shadow pods hold."""
+"""Field selector of pods that wait for the scheduler, some of them for cards that idle shadow pods
+hold."""
 
 
 class Caches:
-    """One copy per kind. A key is the resource prefix of a pool: pools that share one share their
-    share pods too, so they are planned together, by one worker.
+    """One copy per kind. A key is the resource prefix of a pool: the share pods of pools with the
+    same prefix request the same resources, so these pools are planned together, by one worker.
 
-    Kopf's handlers feed the stores of Mizar's own kinds; pods and nodes, of which there are many
-    and which need no handler, are followed by informers. Of pods, the API server sends those alone
-    that hold cards or share them, by their labels (the webhook sets the latter, and a policy keeps
-    pods out that ask for a share without it), and those that wait for a node.
+    Kopf's handlers feed the stores of Mizar's own kinds; informers follow pods and nodes, of which
+    there are many and which need no handler. The API server sends only pods that hold cards or
+    share them, by their labels (the webhook sets the latter, and a policy refuses pods that request
+    a share without it), and pods that wait for a node.
     """
 
     def __init__(
@@ -69,15 +71,15 @@ class Caches:
 
     @property
     def synced(self) -> bool:
-        """Whether all copies have been filled."""
+        """Whether all copies have been listed once."""
         return all(one.synced.is_set() for one in self)
 
     def problems(self) -> list[str]:
-        """What a health probe should fail for."""
+        """The problems for which a health probe should fail."""
         return [problem for one in self if (problem := one.problem()) is not None]
 
     def unreadable(self) -> dict[str, int]:
-        """How many objects are there that we cannot read, by kind."""
+        """How many objects exist that cannot be read, by kind."""
         return {
             "GPUPool": len(self.pools.unreadable),
             "GPUQuota": len(self.quotas.unreadable),
@@ -87,7 +89,7 @@ class Caches:
         }
 
     def keys(self) -> set[str]:
-        """All keys there is work for."""
+        """All keys under which there may be something to plan."""
         return {one.spec.resource_prefix for one in self.pools.values()} | {NO_POOL}
 
     def key_of_pool(self, name: str) -> str:
@@ -108,7 +110,8 @@ class Caches:
         return {one.resource_prefix for one in found if one.physical_resource in wanted}
 
     def keys_of_prefix(self, prefix: str) -> set[str]:
-        """The keys whose share pods ask for resources of this prefix, a tenant's included."""
+        """The keys whose share pods request resources of this prefix, with or without a tenant
+        before it."""
         return {
             key
             for key in self.keys()
@@ -122,7 +125,7 @@ def follow(caches: Caches, add: Callable[[str], None]) -> None:
     def of_share(pod: SharePod) -> set[str]:
         prefixes = {prefix for prefix, _ in pod.demands}
         found = {key for prefix in prefixes for key in caches.keys_of_prefix(prefix)}
-        # Of no pool, but it may have, or get, devices of one that is gone.
+        # It belongs to no pool, but may have, or get, devices of a pool that is gone.
         return found or {NO_POOL}
 
     _listen(caches.holders, lambda pod: {caches.key_of_pool(pod.pool)}, add)

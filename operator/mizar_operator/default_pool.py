@@ -1,7 +1,7 @@
-"""The pool that quotas name unless they say otherwise, made when the operator comes to lead.
+"""The default pool, which quotas name unless they say otherwise: the leader creates it.
 
-Not by the chart: the webhook, which checks pools, does not answer yet when helm applies objects;
-and a pool is its administrators' from then on, which no upgrade sets back.
+The chart cannot: the webhook, which checks pools, does not answer yet when helm applies objects.
+And once it exists, the pool is its administrators', so that no upgrade may reset it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
+"""Seconds between tries: at first, and at most."""
 
 
 async def ensure(client: KubeClient, spec: Object) -> None:
-    """Have a pool of that name; one that is there stays as it is. Tries until it is answered."""
+    """Create the default pool with this spec unless there is one. Tries until the API server
+    answers."""
     delay = RETRY_FIRST_S
     while True:
         try:
@@ -30,7 +32,7 @@ async def ensure(client: KubeClient, spec: Object) -> None:
         except AlreadyExists:
             return
         except (Forbidden, Invalid) as refused:
-            # A pool of others may be in its way, for good.
+            # Another pool may be in its way, for good.
             log.warning("there is no default pool", pool=DEFAULT_POOL, error=refused)
             return
         except KubeError as error:
@@ -40,6 +42,6 @@ async def ensure(client: KubeClient, spec: Object) -> None:
 
 
 def default_pool(spec: Object) -> Object:
-    """The pool with this spec."""
+    """The manifest of the default pool with this spec."""
     meta = {"name": DEFAULT_POOL}
     return {"apiVersion": API_VERSION, "kind": "GPUPool", "metadata": meta, "spec": spec}

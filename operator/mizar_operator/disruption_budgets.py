@@ -1,4 +1,4 @@
-"""The budget that holds evictions off a namespace's shadow pods while they are in use."""
+"""The PodDisruptionBudgets that prevent the eviction of shadow pods in use."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ log = get_logger(__name__)
 
 
 class DisruptionBudgets:
-    """One per namespace, from the first use of a shadow pod until there is none left."""
+    """One budget per namespace, from the first use of a shadow pod until there is none left."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._known = set[str]()
 
     async def ensure(self, namespace: str) -> None:
-        """Have the namespace's budget. Where it is not allowed, shadow pods do without: their
-        marks alone hold autoscalers off. Raises KubeError when the API server does not answer."""
+        """Create the namespace's budget if there is none. Where that is forbidden, shadow pods do
+        without: their marks still keep autoscalers away. Raises KubeError when the API server does
+        not answer."""
         if namespace in self._known:
             return
         try:

@@ -1,4 +1,4 @@
-"""Ending a share pod that has lost its card, as gently as its PodDisruptionBudget lets us."""
+"""Eviction of share pods that have lost their card, as their PodDisruptionBudgets allow."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ log = get_logger(__name__)
 
 TOO_MANY_REQUESTS = 429
 BUDGET_RESPECTED_S = 30.0
-"""A budget keeps up what serves; who has lost its card serves no more, and its replacement has to
-wait for it."""
+"""Seconds that a PodDisruptionBudget may hold an eviction off: it protects pods that serve, and a
+pod without its card serves no more, while its replacement waits for it to end."""
 FORGOTTEN_S = 3600.0
+"""Seconds after which a refused eviction is forgotten."""
 
 
 class Evictor:
-    """Evicts, and deletes what a PodDisruptionBudget holds for too long. `clock`: seconds.
+    """Evicts pods, and deletes those that a PodDisruptionBudget holds for too long. `clock` counts
+    seconds.
 
-    Since when an eviction is refused is in memory only: another leader is patient anew.
+    The time of the first refusal is in memory only: another leader waits from the start.
     """
 
     def __init__(self, client: KubeClient, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,7 +34,8 @@ class Evictor:
         self._refused: dict[str, float] = {}
 
     async def evict(self, action: EvictShare) -> None:
-        """End this very pod; nothing where it is gone or another has its name. Raises KubeError."""
+        """Evict this very pod; does nothing where it is gone or another pod has its name. Raises
+        KubeError."""
         ref = Ref(POD, action.share[1], action.share[0])
         try:
             await self._evict(ref, action.uid)

@@ -1,7 +1,7 @@
-"""The first of three steps: from the caches to a snapshot.
+"""Gather, the first of the three steps: from the caches to a snapshot.
 
-A cache may be behind, and each kind has a watch of its own. Whatever looks missing (a shadow
-pod's pod, its node) is therefore asked for live before the planner may take it for lost.
+A cache may be behind, and each kind has a watch of its own. An object that looks missing (a shadow
+pod's pod, its node) is therefore read live before the planner may take it for lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ LOOKS_AT_ONCE = 16
 
 @dataclass
 class FoundLive:
-    """What the caches do not have and the API server does: pods by their ShadowPod's UID, nodes."""
+    """Objects that the caches lack and the API server has: pods by their ShadowPod's UID, nodes by
+    name."""
 
     pods: dict[str, HolderPod] = field(default_factory=dict)
     nodes: dict[str, NodeView] = field(default_factory=dict)
@@ -52,15 +53,15 @@ class Gatherer:
         self._classes = RuntimeClasses(client, clock)
 
     def state(self, key: str) -> ReconcileState:
-        """What is remembered for a key."""
+        """The state that is kept from plan to plan for a key."""
         return self._states.setdefault(key, ReconcileState())
 
     def unreadable(self) -> dict[str, int]:
-        """How many objects there are that we cannot read, by kind."""
+        """How many objects exist that cannot be read, by kind."""
         return self._caches.unreadable()
 
     def excluded(self, snapshot: Snapshot) -> Excluded:
-        """What of the snapshot depends on objects that we cannot read."""
+        """The parts of the snapshot that depend on objects that cannot be read."""
         return unreadable.excluded(self._caches, snapshot)
 
     def pools_of(self, key: str) -> str:
@@ -68,8 +69,8 @@ class Gatherer:
         return ", ".join(sorted(self._pools(key)))
 
     async def gather(self, key: str) -> Snapshot:
-        """Everything that is planned under the key, as the cluster is now. Raises KubeError when
-        something looks missing and the API server does not answer."""
+        """A snapshot of everything that is planned under the key. Raises KubeError when an object
+        looks missing and the API server does not answer."""
         found = await self._look_for(self._suspects(key), self.state(key))
         missing = await self._classes.missing(
             one.spec.runtime_class_name
@@ -77,13 +78,13 @@ class Gatherer:
             if one.spec.runtime_class_name
         )
         taken = await self._look_for_cards(key)
-        # In one go from here, so that nothing changes in between.
+        # Nothing is awaited from here on, so that nothing changes in between.
         memory, pools = self.state(key), self._pools(key)
         shadows = [self._whole(one, pools, found, memory) for one in self._shadows(key)]
         shares, pending = self._shares(key, shadows), self._caches.pending.values()
         quotas = [one for one in self._caches.quotas.values() if self._is_mine(one.spec.pool, key)]
         memory.forget_old(self._clock(), {one.uid for one in shadows} | {one.uid for one in shares})
-        # Whoever is there has come through: its number is not to be used again.
+        # A shadow pod that exists was created after all: its number is not to be used again.
         memory.unanswered -= {(one.quota_key, one.devices, one.sequence) for one in shadows}
         nodes = {one.name: one for one in self._caches.nodes.values()}
         bare = {name: NodeView(name, available=False) for _, name in self._caches.nodes.unreadable}
@@ -147,13 +148,13 @@ class Gatherer:
         )
 
     def _holder(self, shadow: ShadowView) -> HolderPod | None:
-        """The shadow pod's own pod, not one of an earlier ShadowPod of that name."""
+        """The shadow pod's own pod, not that of an earlier ShadowPod of the same name."""
         found = self._caches.holders.get(shadow.name, shadow.namespace)
         return found if found is not None and found.owner_uid == shadow.uid else None
 
     def _suspects(self, key: str) -> list[Ref]:
-        """What is missing from the caches and not known to be gone. Where somebody may have to be
-        evicted for it, what was known a moment ago is not enough: it may have come since."""
+        """The objects that are missing from the caches and not known to be gone. Where a share pod
+        may have to be evicted because of it, an answer of a moment ago is not enough."""
         gone, now = self.state(key).gone, self._clock()
         found = {
             ref
@@ -185,8 +186,8 @@ class Gatherer:
         return found
 
     async def _look_for_cards(self, key: str) -> Mapping[tuple[str, str], int]:
-        """Cards that other pods have on nodes where idle shadow pods may have to give way to a pod
-        that asks for several: how many of them depends on it."""
+        """Cards that other pods have on nodes with idle shadow pods, where a pod waits for several
+        cards: how many shadow pods it preempts depends on them."""
         if not any(cards > 1 for one in self._caches.pending.values() for _, cards in one.cards):
             return {}
         memory, now = self.state(key), self._clock()
@@ -228,7 +229,7 @@ class Gatherer:
 def _waiting(
     shares: Iterable[ShareView], pending: Iterable[PendingView], shadows: Iterable[ShadowView]
 ) -> set[str]:
-    """The UIDs of those that wait for a place."""
+    """The UIDs of the pods and shadow pods that wait for a node."""
     found = {one.uid for one in shares if one.node is None} | {one.uid for one in pending}
     return found | {one.uid for one in shadows if one.on_node is None}
 

@@ -1,11 +1,11 @@
-"""The copy of one of Mizar's own kinds: Kopf's watch feeds it, a list at the start fills it, and a
-list now and then corrects it.
+"""The copy of one of Mizar's own kinds: Kopf's watch feeds it, a list at the start fills it, and
+further lists correct it.
 
-Kopf tells what was created and changed, and what was deleted while it watched. When it had to list
-anew (410 Gone, after a broken connection), it tells what is there, never what is not any more; only
-a list of our own can say that. Kopf handles objects side by side, and answers to our own writes
-come in between, so nothing here may depend on the order: resource versions decide between two
-states of an object, and the UID of a deleted object never comes back.
+Kopf reports objects that are created or changed, and those that are deleted while it watches. When
+it had to list again (410 Gone, after a broken connection), it reports the objects that exist, but
+not those that are gone; only a list of our own can tell that. Kopf handles objects concurrently,
+and answers to our own writes come in between, so nothing here may depend on the order: resource
+versions decide between two states of an object, and the UID of a deleted object never comes back.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ RETRY_S = 2.0
 LATE_S = 60.0
 GONE_MAX = 20_000
 """How many UIDs of deleted objects are remembered. Only an answer or a list that overlaps with the
-deletion can still bring one; thousands of deletions do not fit into that time."""
+deletion can still bring such an object, and that time is too short for so many deletions."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """About `period` seconds from list to list. Clock (monotonic seconds), sleep and chance are for
-    tests."""
+    """The time between lists: about `period` seconds. Tests set `sleep`, `clock` (monotonic
+    seconds) and `random`."""
 
     period: float = 300.0
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -47,9 +47,10 @@ class Pace:
 
 
 class KopfStore(Generic[T]):
-    """What is kept of all objects of a kind. `synced` is set after the first list.
+    """The copy of all objects of a kind, as `trim` reduces them. `synced` is set after the first
+    list.
 
-    Listeners hear of each change once, as `listener(old, new)`, whoever brought it. All of it
+    Listeners are called once for each change, as `listener(old, new)`, however it came. The store
     belongs to one event loop.
     """
 
@@ -58,7 +59,7 @@ class KopfStore(Generic[T]):
     ) -> None:
         self.synced = asyncio.Event()
         self.corrections = 0
-        """Changes that a list found and no watch had told."""
+        """How many changes a list found that no watch had reported."""
         self._client = client
         self._kind = kind
         self._pace = pace or Pace()
@@ -70,30 +71,31 @@ class KopfStore(Generic[T]):
         self._listed_at = self._pace.clock()
 
     def on_change(self, listener: OnChange[T]) -> None:
-        """Call `listener(old, new)` on every change from now on; objects already known are told
-        to it at once as (None, value)."""
+        """Call `listener(old, new)` on every change from now on, and at once, as (None, value), for
+        each object that is known already."""
         for value in self._store.values():
             listener(None, value)
         self._store.listen(listener)
 
     def get(self, name: str, namespace: str = "") -> T | None:
-        """What is kept of one object, or None."""
+        """The copy of one object, or None."""
         return self._store.get((namespace, name))
 
     def values(self) -> list[T]:
-        """All that is kept, in no particular order; the list is the caller's."""
+        """All copies, in no particular order; the list is the caller's."""
         return self._store.values()
 
     @property
     def unreadable(self) -> Mapping[Key, Object]:
-        """The metadata of objects that are there, but which `trim` failed for."""
+        """The metadata of objects that exist, but for which `trim` failed."""
         return self._store.unreadable
 
     def __len__(self) -> int:
         return len(self._store)
 
     def tell(self, type: str | None, obj: Object) -> None:
-        """An event of Kopf's: ADDED, MODIFIED, DELETED, or None for an object that it listed."""
+        """Take in an event of Kopf's: ADDED, MODIFIED, DELETED, or None for an object that it
+        listed."""
         self._told = True
         if type == "DELETED":
             self._bury(obj["metadata"]["uid"])
@@ -102,12 +104,13 @@ class KopfStore(Generic[T]):
             self._put(obj)
 
     def forget(self, name: str, namespace: str, uid: str) -> None:
-        """The API server, asked live, has no such object: the watch has lost its deletion."""
+        """Forget an object that the API server, asked live, does not have: the watch has lost its
+        deletion."""
         self._bury(uid)
         self._store.drop_uid((namespace, name), uid)
 
     def observe(self, obj: Object) -> None:
-        """Take in the answer to a write of our own before the watch brings it."""
+        """Take in the API server's answer to a write before the watch brings it."""
         if self.synced.is_set():
             self._put(obj)
 
@@ -132,7 +135,7 @@ class KopfStore(Generic[T]):
                 log.warning("could not list", kind=self._kind.plural, error=error)
                 await self._pace.sleep(RETRY_S)
             else:
-                # Not all replicas and kinds at the same moment.
+                # Replicas and kinds do not all list at the same moment.
                 await self._pace.sleep(self._pace.period * (0.8 + 0.4 * self._pace.random()))
 
     async def refresh(self) -> None:
@@ -167,7 +170,8 @@ class KopfStore(Generic[T]):
         self.synced.set()
 
     def _put(self, obj: Object, even_older: bool = False) -> bool:
-        """Whether the object is new or newer than what was known, and not known to be deleted."""
+        """Put the object into the store; whether it is new or newer than the known one, and not
+        known to be deleted."""
         if obj["metadata"]["uid"] in self._gone:
             return False
         return self._store.put(obj, even_older)

@@ -34,7 +34,10 @@ _CORE = tuple(
 )
 _OPERATOR = tuple(
     f"operator/mizar_operator/{name}.py"
-    for name in ("apply", "delete_guard", "reconcile", "shadow_deletion", "status_writer")
+    for name in (
+        *("apply", "delete_guard", "reconcile"),
+        *("shadow_creation", "shadow_deletion", "status_writer"),
+    )
 )
 _WEBHOOK = tuple(
     f"operator/mizar_operator/webhook/{name}.py"

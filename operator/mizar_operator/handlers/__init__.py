@@ -1,9 +1,9 @@
 """Kopf's handlers: one module for each of Mizar's own kinds.
 
-Each has two parts. The handler (`@kopf.on.event`) is the only watch of its kind: it puts what it is
-told into the store that plans are made from. `follow` says what follows from a change of the kind,
-whoever told of it: the handler, a list, or the answer to a write of our own. What follows is
-always a plan for a pool, since cards are a matter of the whole pool: see `mizar_core.planning`.
+Each has two parts. The handler (`@kopf.on.event`) is the only watch of its kind: it puts each event
+into the store that plans are made from. `follow` decides which plans a change of the kind asks for,
+whether it came by the handler, by a list, or by the answer to a write of the operator's. Plans are
+made for a whole pool, since shadow pods compete for its cards: see `mizar_core.planning`.
 
 `on.create`, `on.delete`, timers and daemons would keep annotations and a finalizer on every object:
 see docs/adr/0014.
@@ -24,7 +24,7 @@ Add = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Memo:
-    """What Kopf hands to each handler as `memo`."""
+    """The object that Kopf passes to each handler as `memo`."""
 
     caches: Caches
     login: Callable[[], kopf.AiohttpSession]

@@ -20,8 +20,9 @@ async def gpuquota(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
 
 
 def follow(caches: Caches, add: Add) -> None:
-    """Its pool is planned: shadow pods are kept warm, created for those who wait, or drained where
-    the quota allows fewer. A quota that moved to another pool concerns both."""
+    """Ask for a plan of the quota's pool: shadow pods are kept warm, created for share pods that
+    wait, or drained where the quota allows fewer. A quota that moved to another pool concerns
+    both."""
 
     def changed(old: GPUQuota | None, new: GPUQuota | None) -> None:
         for quota in (old, new):

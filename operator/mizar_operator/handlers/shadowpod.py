@@ -1,4 +1,4 @@
-"""ShadowPod: holds cards, which the node agent carves into devices."""
+"""ShadowPod: holds cards that the node agent carves into devices."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ async def shadowpod(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
 
 
 def follow(caches: Caches, add: Add) -> None:
-    """Its pool is planned. One that somebody deleted is drained, asked for live and let go
-    (`planning.lifecycle`, `live`); one that became idle is drained at its time, for which the plan
-    itself says when it is due (`planning.reap`)."""
+    """Ask for a plan of the shadow pod's pool. One that somebody deleted is drained, checked live
+    and released (`planning.lifecycle`, `delete_guard`); one that became idle is drained after its
+    timeout, for which the plan itself says when it is due (`planning.reap`)."""
 
     def changed(old: ShadowView | None, new: ShadowView | None) -> None:
         for shadow in (old, new):

@@ -1,0 +1,58 @@
+"""Creating a ShadowPod and its pod. What exists already from an earlier try is taken over."""
+
+from __future__ import annotations
+
+from mizar_core.names import FIELD_MANAGER_OPERATOR
+from mizar_core.planning.actions import CreateShadow
+from mizar_core.planning.node_fit import Needs
+from mizar_core.planning.snapshot import ShadowView
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import AlreadyExists, Conflict
+from mizar_kube.kinds import POD, SHADOW_POD, Kind, Object, Ref
+from mizar_operator import manifests, views
+from mizar_operator.caches import Caches
+from mizar_operator.snapshot_index import SnapshotIndex
+
+
+class ShadowCreator:
+    """The answers go into the caches at once. Raises KubeError, Conflict where an object of the
+    same name is not the operator's."""
+
+    def __init__(
+        self, client: KubeClient, caches: Caches, pod_settings: manifests.PodSettings
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._pod_settings = pod_settings
+
+    async def create(self, index: SnapshotIndex, action: CreateShadow) -> None:
+        """Create the ShadowPod, then its pod."""
+        made = await self._create_or_get(manifests.shadow_pod(action), SHADOW_POD)
+        self._caches.shadows.observe(made)
+        shadow = index.add_created(views.shadow_view(made), action.resource)
+        await self.create_pod(index, shadow, action.needs)
+
+    async def create_pod(self, index: SnapshotIndex, shadow: ShadowView, needs: Needs) -> None:
+        """Create the pod of a ShadowPod."""
+        pool, quota = index.pools[shadow.pool], index.quotas[shadow.quota_key]
+        wanted = manifests.pod(shadow, pool, quota, self._pod_settings, needs)
+        self._caches.holders.observe(await self._create_or_get(wanted, POD))
+
+    async def _create_or_get(self, wanted: Object, kind: Kind) -> Object:
+        """The object as created now, or by an earlier try of the operator."""
+        try:
+            return await self._client.create(wanted, field_manager=FIELD_MANAGER_OPERATOR)
+        except AlreadyExists:
+            meta = wanted["metadata"]
+            found = await self._client.get(Ref(kind, meta["name"], meta["namespace"]))
+            _check_ours(found, wanted)
+            return found
+
+
+def _check_ours(found: Object, wanted: Object) -> None:
+    """Raise Conflict unless the object of the wanted name was created by the operator for the same
+    owner."""
+    owners = [one["uid"] for one in found["metadata"].get("ownerReferences") or ()]
+    if wanted["metadata"]["ownerReferences"][0]["uid"] not in owners:
+        name = f"{found['metadata']['namespace']}/{found['metadata']['name']}"
+        raise Conflict(f"{found['kind']} {name} is in the way, and it is not of our making")
