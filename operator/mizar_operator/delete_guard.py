@@ -1,6 +1,7 @@
-"""Invariant 3: before a shadow pod goes, the API server is asked live whether anybody uses it.
+"""The delete guard (invariant 3): before a shadow pod is deleted, the API server is asked live
+whether anybody uses it.
 
-Caches may be behind; what is read here is what counts.
+Caches may be behind; only what is read here decides.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mizar_operator.views import HolderPod, SharePod
 
 
 class StillInUse(Exception):
-    """Somebody uses the shadow pod, or may be about to. Not a failure: ask again later."""
+    """Somebody uses the shadow pod, or may be about to. It is no failure: ask again later."""
 
     def __init__(self, shadow: ShadowView, why: str) -> None:
         super().__init__(f"shadow pod {shadow.namespace}/{shadow.name} stays: {why}")
@@ -28,15 +29,15 @@ class StillInUse(Exception):
 
 @dataclass(frozen=True)
 class ConfirmedUnused:
-    """A shadow pod that certainly nobody uses: ShadowPod and pod as the API server has them, each
-    None if it is gone."""
+    """A shadow pod that nobody uses, confirmed live: ShadowPod and pod as the API server has them,
+    each None if it is gone."""
 
     shadow: Object | None
     pod: Object | None
 
 
 async def confirm_unused(client: KubeClient, caches: Caches, known: ShadowView) -> ConfirmedUnused:
-    """Both objects, if nobody uses the shadow pod now. Raises StillUsed, and KubeError."""
+    """Confirm that nobody uses the shadow pod now. Raises StillInUse, KubeError."""
     shadow, pod = await _read(client, known)
     if shadow is None and pod is None:
         return ConfirmedUnused(None, None)
@@ -53,7 +54,7 @@ async def confirm_unused(client: KubeClient, caches: Caches, known: ShadowView) 
 
 
 async def _read(client: KubeClient, known: ShadowView) -> tuple[Object | None, Object | None]:
-    """The ShadowPod and its pod; objects of another UID under their names don't count."""
+    """The ShadowPod and its pod; objects of the same name with another UID do not count."""
     shadow = await find(client, Ref(SHADOW_POD, known.name, known.namespace))
     if shadow is not None and shadow["metadata"]["uid"] != known.uid:
         shadow = None
@@ -74,7 +75,7 @@ def _view(shadow: Object | None, pod: Object | None, known: ShadowView) -> Shado
 
 
 def _is_out_of_use(view: ShadowView) -> bool:
-    """Whether its devices can't be given to anybody any more, as far as one can ask for that."""
+    """Whether its devices cannot be given to any pod any more: it is drained, or its pod ends."""
     pod = view.pod
     if pod is None or pod.ended or pod.deleting or view.lost:
         return True
@@ -82,8 +83,8 @@ def _is_out_of_use(view: ShadowView) -> bool:
 
 
 def _beside(caches: Caches, view: ShadowView) -> list[ShadowView]:
-    """The other shadow pods on the node that may offer the same resource. One that the cache
-    does not know yet can only make the answer more careful."""
+    """The other shadow pods on the node that may offer the same resource, by the cache. One that
+    the cache does not know yet can only make the answer more careful."""
     return [
         one
         for one in caches.shadows.values()

@@ -23,24 +23,24 @@ SERVED_RETRY_S = 0.5
 
 
 class KopfFailed(Exception):
-    """Kopf has ended without being told to: nobody watches Mizar's own kinds any more."""
+    """Kopf has ended without being told to, so that nothing watches Mizar's own kinds any more."""
 
 
 @kopf.on.login()
 async def login(memo: Memo, **_: Any) -> kopf.AiohttpSession:
-    """Called at the start, and again when the API server says 401."""
+    """Kopf's login: called at the start, and again when the API server answers 401."""
     return memo.login()
 
 
 @kopf.on.cleanup()
 async def cleanup(memo: Memo, **_: Any) -> None:
-    """Called when Kopf begins to end, for whatever reason."""
+    """Kopf's clean-up: called when it begins to end, for whatever reason."""
     memo.ended()
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """No writes and no events of Kopf's own, no scanning for kinds that come and go, bounds on
-    everything that waits."""
+    """Kopf's settings: no writes and no events of its own, no scanning for kinds that come and go,
+    and a bound on everything that waits."""
     chosen = kopf.OperatorSettings()
     chosen.scanning.disabled = True
     chosen.posting.enabled = False
@@ -58,8 +58,8 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 class EndlessBackoff:
-    """Seconds between tries while the API server is away, for as long as it is. Kopf iterates
-    anew for each call, and gives up where the delays end."""
+    """Seconds between tries while the API server does not answer, without end. Kopf iterates anew
+    for each call, and gives up where the delays end."""
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain((0.2, 0.5, 1, 2), itertools.repeat(5))
@@ -67,7 +67,7 @@ class EndlessBackoff:
 
 async def served(client: KubeClient, kinds: Collection[Kind]) -> None:
     """Wait until the API server serves the kinds, which takes a second or two when they are new.
-    Kopf looks once, and would never watch one that is served later."""
+    Kopf looks only once, and would never watch a kind that is served later."""
     while True:
         try:
             found = await client.request("GET", f"/apis/{GROUP}/{VERSION}")

@@ -1,4 +1,4 @@
-"""One replica leads: a Lease says which, as Kubernetes' own controllers have it.
+"""Leader election: a Lease says which replica leads, as for Kubernetes' own controllers.
 
 https://kubernetes.io/docs/concepts/architecture/leases/#leader-election. Clocks of different
 machines are never compared: a holder counts as gone when its Lease has not changed for the whole
@@ -22,13 +22,14 @@ log = get_logger(__name__)
 
 
 class LeadershipLost(Exception):
-    """Another replica may lead now: this process must do nothing more."""
+    """Another replica may lead now, so this process must write nothing more."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds: a Lease is good for `duration`; we renew it every `retry`, which also bounds each
-    call, and stop leading when that has failed for `deadline`: before anybody else can start."""
+    """Times in seconds: a Lease is valid for `duration`. The leader renews it every `retry`, which
+    is the timeout of each call too, and stops leading when that has failed for `deadline`, before
+    any other replica can start."""
 
     duration: float = 15.0
     deadline: float = 10.0
@@ -38,7 +39,8 @@ class Pace:
 class Leader:
     """Holds the Lease `name` as `identity`. `clock` counts seconds, `now` is the time of day.
 
-    The Lease goes with the Deployment `owner`, if one is named: an uninstall leaves none behind.
+    The Lease belongs to the Deployment `owner`, if one is named, so that an uninstall leaves none
+    behind.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Leader:
         self._renewed = float("-inf")
 
     async def acquire(self) -> None:
-        """Wait until we lead."""
+        """Wait until this replica leads."""
         await self._find_owner()
         waited = False
         while not await self._try():
@@ -88,8 +90,8 @@ class Leader:
         self._owners = [{**kind, "name": self._owner.name, "uid": uid}]
 
     async def keep(self) -> None:
-        """Renew for ever. Raises LeadershipLost, at the deadline even in the middle of a call that
-        is slow: the Lease is as old as when its last renewal was sent."""
+        """Renew the Lease for ever. Raises LeadershipLost at the deadline, even in the middle of a
+        slow call: the age of the Lease counts from when its last renewal was sent."""
         while (left := self._pace.deadline - (self._clock() - self._renewed)) > 0:
             try:
                 async with asyncio.timeout(left):
@@ -100,7 +102,7 @@ class Leader:
         raise LeadershipLost(f"lease {self._ref.name} could not be renewed")
 
     async def release(self) -> None:
-        """Let the next one lead at once."""
+        """Give the Lease up, so that another replica can lead at once."""
         try:
             lease = await self._client.get(self._ref)
             if lease["spec"].get("holderIdentity") == self._identity:
@@ -110,7 +112,7 @@ class Leader:
             log.info("the lease was not released", lease=self._ref.name, error=error)
 
     async def _try(self) -> bool:
-        """Take or renew the Lease; whether that succeeded."""
+        """Take or renew the Lease; whether that has succeeded."""
         sent = self._clock()
         if succeeded := await self._write():
             self._renewed = sent

@@ -1,7 +1,7 @@
-"""The process: settings, login, the parts, and the order in which they begin and end.
+"""The operator's process: its parts, and the order in which they begin and end.
 
-Everything runs in one event loop. Kopf waits, when it ends, for all tasks that were made after it
-began, and then cancels them: it begins last and ends before the parts that feed it.
+Everything runs in one event loop. When Kopf ends, it waits for all tasks that were created after
+it began, and then cancels them: so it begins last and ends before the parts that feed it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Operator:
             follow(self.caches, self.queue.add)
 
     def dead(self) -> list[str]:
-        """What a restart would cure."""
+        """The problems that a restart would solve."""
         problems = self.caches.problems()
         if not self.caches.synced and self._clock.seconds() - self._started < STARTING_FOR_S:
             problems = []
@@ -105,8 +105,7 @@ class Operator:
         return problems
 
     def _stuck(self) -> float:
-        """Seconds that a key has been waiting for us; those of another leader's time do not
-        count."""
+        """Seconds that a key has been waiting in the queue, from when this replica came to lead."""
         if self._led_since is None:
             return 0.0
         return min(self.queue.oldest(), self._clock.seconds() - self._led_since)
@@ -116,8 +115,8 @@ class Operator:
         return self.caches.problems()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set, or until a part ends: no part does unless it failed, and what
-        it raised is raised here. Ends within a second."""
+        """Run until `stop` is set, or until a part ends: no part does unless it fails, and what it
+        raised is raised here. Ends within a second."""
         leading = _task("lead", self._lead())
         feeding = [_task("copy", one.run()) for one in self.caches]
         feeding.append(_task("events", self.events.run()))
@@ -131,14 +130,14 @@ class Operator:
             if not stop.is_set():
                 _raise_first(parts)
         finally:
-            # Nothing is written from here on; then nothing is read.
+            # The parts that write end first, then those that read.
             await _cancel(leading, signals, stopping, ended)
             self._kopf_stop.set()
             await asyncio.wait({watching}, timeout=KOPF_ENDS_WITHIN_S)
             await _cancel(watching, *feeding)
 
     async def _lead(self) -> None:
-        """Wait until all copies are filled and this replica leads, then work off the queue."""
+        """Wait until all caches are filled and this replica leads, then process the queue."""
         await wait_synced(self.caches, timeout=STARTING_FOR_S)
         async with asyncio.TaskGroup() as tasks:
             if self.settings.leader_election:
@@ -154,18 +153,18 @@ class Operator:
             await self._resync()
 
     def leads_from_now_on(self) -> None:
-        """Keys are worked off from this moment."""
+        """Note that keys of the queue are processed from this moment."""
         self.metrics.leader.set(1)
         self._led_since = self._clock.seconds()
 
     async def _resync(self) -> None:
-        """Everything again now and then, should a change have been missed."""
+        """Queue all keys periodically, in case a change has been missed."""
         while True:
             self.queue.resync(sorted(self.caches.keys()), RESYNC_SPREAD_S, self._clock.random)
             await asyncio.sleep(self.settings.resync)
 
     async def watch(self) -> None:
-        """Kopf: the only watch of Mizar's own kinds. It ends when it is told to."""
+        """Run Kopf, the only watch of Mizar's own kinds, until it is told to end."""
         async with asyncio.timeout(STARTING_FOR_S):
             await served(self._client, (GPU_POOL, GPU_QUOTA, SHADOW_POD))
         await kopf.operator(
@@ -178,24 +177,24 @@ class Operator:
         )
 
     async def _kopf_ended(self) -> None:
-        """Raises when Kopf begins to end. It may never come to the end: when one of its watches
-        fails, the others wait for credentials that nobody will renew any more."""
+        """Raise KopfFailed when Kopf begins to end. It may never reach its end: when one of its
+        watches fails, the others wait for credentials that nobody renews any more."""
         await self._kopf_ending.wait()
         raise KopfFailed("Kopf has ended; its last message says why")
 
     async def _take_back_signals(self, stop: asyncio.Event) -> None:
-        """Kopf puts handlers of its own in place of ours when it begins."""
+        """Install our signal handlers again, since Kopf replaces them when it begins."""
         await self._kopf_ready.wait()
         _take_signals(stop)
 
     def _login(self) -> kopf.AiohttpSession:
-        """Kopf's connections, by the same configuration as our own."""
+        """Kopf's connections, with the same configuration as the operator's own."""
         found = self._client.configuration
         return kopf.AiohttpSession(server=str(found.host), aiohttp_session=session(found))
 
 
 async def run(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT (0), or until we must not go on (1)."""
+    """Run until SIGTERM or SIGINT (returns 0), or until the process must not go on (1)."""
     stop = asyncio.Event()
     _take_signals(stop)
     async with AsyncExitStack() as stack:
@@ -231,14 +230,14 @@ def _task(name: str, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel the tasks. One that does not end soon is left behind: see `_kopf_ended`."""
+    """Cancel the tasks. One that does not end soon is abandoned: see `_kopf_ended`."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=KOPF_ENDS_WITHIN_S)
 
 
 def _raise_first(parts: Iterable[asyncio.Task[None]]) -> None:
-    """Raise what ended a part, the innermost error where a group of tasks wraps it."""
+    """Raise the error that ended a part, the innermost one where a group of tasks wraps it."""
     for part in parts:
         error = part.exception() if part.done() and not part.cancelled() else None
         while isinstance(error, BaseExceptionGroup):
@@ -260,8 +259,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 async def _run_and_exit(settings: Settings) -> None:
-    """End the process from within the loop: its own end waits for every task, for ever if need be,
-    and tasks of Kopf's that were left behind do not end."""
+    """Run, and end the process from within the loop: the loop's own end would wait for every task,
+    and abandoned tasks of Kopf's never end."""
     code = await run(settings)
     logging.shutdown()
     os._exit(code)

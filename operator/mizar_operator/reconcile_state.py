@@ -1,4 +1,5 @@
-"""What the operator remembers from plan to plan; losing it costs a repeated event or call."""
+"""The state that the operator keeps from plan to plan, in memory only: losing it costs a repeated
+event or call."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Backoff:
-    """Until when something is believed, for how long it was, and what was said about it."""
+    """One obstacle: until when it is not tried again (seconds of the clock), after which delay, and
+    the message about it."""
 
     until: float
     delay: float
@@ -24,8 +26,8 @@ class Backoff:
 
 
 class Backoffs(Generic[K]):
-    """What was learned by trying, and is believed for a while: longer each time that it turns out
-    to be still so, so that a lasting obstacle costs few calls and a passing one little time."""
+    """Obstacles that were met by trying, each with an exponential backoff from `first` to `most`
+    seconds, so that a lasting obstacle costs few calls and a passing one little time."""
 
     def __init__(self, first: float, most: float) -> None:
         self._first = first
@@ -33,8 +35,8 @@ class Backoffs(Generic[K]):
         self._entries: dict[K, Backoff] = {}
 
     def record(self, key: K, now: float, message: str = "", *, anew: bool = False) -> None:
-        """It was so just now; believe it from now on, for a while: a short one if `anew` and
-        something else was said before."""
+        """Record that the obstacle was met at `now`. The delay doubles each time; it starts again
+        if `anew` is set and the message has changed."""
         before = self._entries.get(key)
         if anew and before is not None and before.message != message:
             before = None
@@ -47,25 +49,26 @@ class Backoffs(Generic[K]):
         return entry is not None and entry.until > now
 
     def active(self, now: float) -> Iterator[tuple[K, str]]:
-        """All that is believed now, and what was said."""
+        """The obstacles that are not to be tried again yet, each with its message."""
         return ((key, one.message) for key, one in self._entries.items() if one.until > now)
 
     def next(self, now: float) -> float | None:
-        """In how many seconds the next may be tried again; None if nothing is believed."""
+        """In how many seconds the first obstacle may be tried again; None if there is none."""
         left = [one.until - now for one in self._entries.values() if one.until > now]
         return min(left, default=None)
 
     def forget_after(self, seconds: float, now: float) -> None:
-        """Forget what nobody has found to be so for that long after it could be tried."""
+        """Forget the obstacles that were not met again for so many seconds after their delay."""
         self._entries = {k: e for k, e in self._entries.items() if e.until + seconds > now}
 
     def keep_only(self, keys: Collection[K]) -> None:
-        """Forget all others."""
+        """Forget all obstacles but these."""
         self._entries = {k: e for k, e in self._entries.items() if k in keys}
 
 
-# Long enough for a node agent to have said who got the device.
 CONTESTED_FIRST_S = 1.0
+"""Seconds until a shadow pod that turned out to be in use is tried again: long enough for its node
+agent to have reported who got the device."""
 CONTESTED_MOST_S = 10.0
 REFUSED_FIRST_S = 2.0
 REFUSED_MOST_S = 30.0
@@ -78,13 +81,17 @@ Excluded = Mapping[PartName, tuple[Part, Exception]]
 
 @dataclass
 class ReconcileState:
-    """`announced`: (uid, reason) of events. `contested`: UIDs of shadow pods that somebody used
-    when asked live. `refused`: (quota, devices) of shadow pods that the API server refused.
-    `tried`: what was done on a guess, and the UID of whom it was to help. `gone`: what was missing
-    when asked live, until when that is believed. `taken`: whole cards that other pods had on a
-    node, until when that is believed. `free_since`: since when 1, 2, … devices of a
-    resource have been free on a node. `left_out`: what cannot be planned for. `unanswered`: (quota,
-    devices, sequence) of shadow pods whose creation nobody answered."""
+    """The state that is kept for one key of the queue.
+
+    `announced`: (uid, reason) of posted events. `contested`: UIDs of shadow pods that turned out to
+    be in use when the API server was asked live. `refused`: (quota, devices) of shadow pods that
+    the API server refused. `attempted`: attempts, with the UID of the pod that each was to help.
+    `gone`: objects that were missing when asked live, and until when that counts (seconds of the
+    clock). `taken`: whole cards that other pods had on a node, and until when that counts.
+    `free_since`: since when 1, 2, … devices of a (resource, node) have been free. `unanswered`:
+    (quota, devices, sequence) of shadow pods whose creation got no answer. `excluded`: objects that
+    planning fails for.
+    """
 
     announced: set[tuple[str, str]] = field(default_factory=set)
     contested: Backoffs[str] = field(
@@ -103,49 +110,52 @@ class ReconcileState:
     statuses_late_since: float | None = None
 
     def note_status_writes(self, postponed: bool, now: float) -> None:
-        """Statuses were written, or postponed because there was news."""
+        """Note that statuses were written, or postponed because there was news."""
         if not postponed:
             self.statuses_late_since = None
         elif self.statuses_late_since is None:
             self.statuses_late_since = now
 
     def excluded_now(self, now: float) -> Excluded:
-        """What is to be left out of the plan again, without trying it."""
+        """The objects that are excluded from the plan again, without trying them."""
         return self.excluded if now < self.excluded_until else {}
 
     def exclude(self, found: Excluded, now: float) -> None:
-        """This was left out just now; what is new in it starts the time anew."""
+        """Note the objects that were excluded just now; a new one among them starts the time
+        anew."""
         if found.keys() - self.excluded.keys() or now >= self.excluded_until:
             self.excluded_until = now + EXCLUDED_FOR_S
         self.excluded = found
 
     def note_free(self, free: Mapping[tuple[str, str], int], at: datetime) -> None:
-        """So many devices of each resource are free on each node now; on all others none."""
+        """Note how many devices of each (resource, node) are free now; of all others none is."""
         before, self.free_since = self.free_since, {}
         for key, count in free.items():
             known = before.get(key, ())[:count]
             self.free_since[key] = known + (at,) * (count - len(known))
 
     def note_attempts(self, attempts: Iterable[Attempt], now: float) -> None:
-        """This is being tried; when the last time was for somebody else, it helped that one."""
+        """Note the attempts of a plan. Where the last one was for another pod, it has helped that
+        pod, so that the delay starts again."""
         for one in attempts:
             self.attempted.record(one.what, now, one.about, anew=True)
 
     def attempts(self, now: float, waiting: Collection[str]) -> frozenset[str]:
-        """What is not to be tried again yet, since those whom it was to help still wait."""
+        """The attempts that are not to be repeated yet, since the pods that they were to help still
+        wait. `waiting`: UIDs."""
         return frozenset(what for what, about in self.attempted.active(now) if about in waiting)
 
     def refusals(self, now: float) -> tuple[Refused, ...]:
-        """What the API server is not to be asked for again yet."""
+        """The shadow pods that the API server is not to be asked for again yet."""
         return tuple(Refused(*key, message) for key, message in self.refused.active(now))
 
     def next_try(self, now: float) -> float | None:
-        """In how many seconds something may be tried again."""
+        """In how many seconds something may be tried again; None if nothing waits for that."""
         times = [one.next(now) for one in (self.contested, self.refused, self.attempted)]
         return min((one for one in times if one is not None), default=None)
 
     def forget_old(self, now: float, uids: set[str]) -> None:
-        """Forget what is over, and what is about objects that are not among these any more."""
+        """Forget what has expired, and what is about objects that are not among these UIDs."""
         self.announced = {one for one in self.announced if one[0] in uids}
         self.contested.keep_only(uids)
         self.refused.forget_after(REFUSED_MOST_S, now)

@@ -1,5 +1,5 @@
-"""Taking a shadow pod away that nobody uses: the API server is asked live, and what is removed is
-the very object that it was asked about."""
+"""Deleting a shadow pod that nobody uses: the API server is asked live, and only the very objects
+that it was asked about are deleted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from mizar_operator.disruption_budgets import DisruptionBudgets
 Observe = Callable[[Object], None]
 
 GRACE_S = 1
-"""Of a shadow pod that nobody uses. Not 0: the API server would forget the pod, and with it that
-its cards are taken, before the kubelet has let go of them."""
+"""Grace period, in seconds, of a shadow pod that nobody uses. With 0, the API server would forget
+the pod, and with it that its cards are taken, before the kubelet has freed them."""
 
 
 class ShadowDeleter:
-    """Raises StillUsed where somebody uses the shadow pod or may be about to, else KubeError."""
+    """Deletes shadow pods. Its methods raise StillInUse where somebody uses the shadow pod or may
+    be about to, and KubeError."""
 
     def __init__(self, client: KubeClient, caches: Caches, budgets: DisruptionBudgets) -> None:
         self._client = client
@@ -31,7 +32,8 @@ class ShadowDeleter:
         self._budgets = budgets
 
     async def delete(self, known: ShadowView) -> None:
-        """The pod first: as long as the ShadowPod is there, somebody looks after the cards."""
+        """Delete the pod first, then the ShadowPod: as long as that exists, the operator goes on
+        until the cards are free."""
         confirmed = await confirm_unused(self._client, self._caches, known)
         if confirmed.pod is not None:
             await self._delete_one(self._caches.holders.observe, POD, confirmed.pod)
@@ -49,8 +51,8 @@ class ShadowDeleter:
             gone = await self._client.delete(
                 Ref(kind, meta["name"], meta["namespace"]),
                 uid=meta["uid"],
-                # The answer was about the pod as it was: it must not get a node in between, nor be
-                # offered again, even if this call takes effect long after we gave it up.
+                # The answer was about the pod as it was: it must not have got a node since, nor be
+                # offered again, even if this call takes effect long after its timeout.
                 resource_version=meta["resourceVersion"] if kind == POD else "",
                 grace_seconds=GRACE_S if kind == POD else None,
                 propagation="Background",
@@ -61,7 +63,7 @@ class ShadowDeleter:
             observe(gone)
 
     async def remove_finalizer(self, known: ShadowView) -> None:
-        """Take our finalizer off a ShadowPod whose pod is gone and that nobody uses."""
+        """Remove Mizar's finalizer from a ShadowPod whose pod is gone and that nobody uses."""
         confirmed = await confirm_unused(self._client, self._caches, known)
         if confirmed.pod is not None:
             raise StillInUse(known, "its pod is still there")
@@ -73,7 +75,7 @@ class ShadowDeleter:
         change = {"resourceVersion": meta["resourceVersion"], "finalizers": left}
         ref = Ref(SHADOW_POD, known.name, known.namespace)
         if self._is_last(known):
-            # Before, since nobody would ask for it again.
+            # It must be dropped before the ShadowPod goes, since nothing would ask for it after.
             await self._budgets.drop(known.namespace)
         with suppress(NotFound):
             self._caches.shadows.observe(await self._client.patch_merge(ref, {"metadata": change}))
