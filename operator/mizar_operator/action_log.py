@@ -1,4 +1,4 @@
-"""What the operator did and saw, as log lines: a plan's actions, and share pods that are placed."""
+"""The operator's log lines about applied actions, and about share pods that are scheduled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVENT_KEYS = {"Pod": "pod", "ShadowPod": "shadow", "GPUQuota": "quota"}
 
 
 def object_fields(action: Action, index: SnapshotIndex) -> dict[str, str]:
-    """The object of an action, by the keys of log lines."""
+    """The object of an action, by the keys that log lines have for it."""
     match action:
         case WriteQuotaStatus():
             return {"namespace": action.quota[0], "quota": action.quota[1]}
@@ -47,7 +47,7 @@ def object_fields(action: Action, index: SnapshotIndex) -> dict[str, str]:
 
 
 def log_done(action: Action, index: SnapshotIndex) -> None:
-    """Log that an action is done; its object is bound."""
+    """Log that an action is done; its object is bound to the log lines already."""
     match action:
         case CreateShadow():
             log.info(
@@ -85,7 +85,7 @@ def _shadow(key: Key) -> dict[str, str]:
 
 
 def log_placed(old: SharePod | None, new: SharePod | None) -> None:
-    """To be told of changed pods: logs that a share pod that waited has a node."""
+    """A listener to changes of share pods: logs that one that waited has got a node."""
     if old is not None and new is not None:
         before, after = old.demands[0][1], new.demands[0][1]
         if before.node is None and after.node is not None:

@@ -1,4 +1,4 @@
-"""The objects that the operator creates. Pure: the same answer for the same question."""
+"""The manifests of the objects that the operator creates. Pure."""
 
 from __future__ import annotations
 
@@ -29,21 +29,24 @@ from mizar_kube.kinds import Object
 from mizar_operator.node_needs import anti_affinity_labels, node_constraints
 
 NO_SIDECAR_LABEL = {"sidecar.istio.io/inject": "false"}
+"""Keeps Istio's sidecar out: nothing talks to a shadow pod, and the chart's policies allow it one
+container only."""
 NO_SIDECAR_ANNOTATION = {"linkerd.io/inject": "disabled"}
-"""Nobody talks to a shadow pod, and the chart's policies allow it one container only."""
+"""Keeps Linkerd's sidecar out, for the same reason."""
 
 MORE_THAN_THERE_ARE = 2**31 - 1
 """Healthy pods that a budget asks for, so that it allows no eviction. `maxUnavailable: 0` would
 make Kubernetes look for the scale of the pods' owners, and complain that ShadowPods have none."""
 
 NOBODY = 65535
+"""User and group of the container."""
 
 
 @dataclass(frozen=True)
 class PodSettings:
-    """What the pods of all shadow pods have in common. `priority_class`: of pools that name none;
-    empty for the cluster's default. `grace_s`: seconds that one which others delete keeps its
-    cards, so that those who use them end before."""
+    """Settings of the pods of all ShadowPods. `image`: of their container. `priority_class`: for
+    pools that name none; empty for the cluster's default. `grace_s`: seconds that a shadow pod
+    which others delete keeps its cards, so that its users end before."""
 
     image: str
     priority_class: str = ""
@@ -51,7 +54,7 @@ class PodSettings:
 
 
 def shadow_pod(action: CreateShadow) -> Object:
-    """The ShadowPod. Its finalizer holds it until its devices are out of use."""
+    """The ShadowPod. Its finalizer keeps it until its devices are out of use."""
     namespace, name = action.shadow
     return {
         "apiVersion": API_VERSION,
@@ -62,7 +65,7 @@ def shadow_pod(action: CreateShadow) -> Object:
             "labels": _labels(action.pool, action.quota, action.devices),
             "annotations": {
                 ANNOTATION_SEQUENCE: str(action.sequence),
-                # To be known when pool and pod are gone, and its users are still there.
+                # Needed when pool and pod are gone and its users still exist.
                 ANNOTATION_RESOURCE: action.resource,
             },
             "finalizers": [FINALIZER_DRAIN],
@@ -111,7 +114,7 @@ def pod(
 
 
 def in_use(*, on: bool) -> Object:
-    """What changes in the metadata of a shadow pod's pod that comes into use, or goes out of it."""
+    """The change of a pod's metadata when the shadow pod comes into use, or goes out of it."""
     marks: dict[str, dict[str, str | None]] = {
         "labels": {LABEL_IN_USE: "true"},
         "annotations": {**ANNOTATIONS_IN_USE},
@@ -150,8 +153,8 @@ def _owner(kind: str, name: str, uid: str, *, controller: bool) -> Object:
         "name": name,
         "uid": uid,
         "controller": controller,
-        # A foreground deletion of the owner must not take this one away undrained; for what the
-        # garbage collector tries all the same see the policy of shadow pods' deletion.
+        # A foreground deletion of the owner must not delete this one before it is drained; what the
+        # garbage collector tries all the same is refused by the policy of shadow pods' deletion.
         "blockOwnerDeletion": False,
     }
 
@@ -179,7 +182,7 @@ def _spec(shadow: ShadowView, pool: GPUPool, pod_settings: PodSettings, needs: N
 
 
 def _container(shadow: ShadowView, pool: GPUPool, pod_settings: PodSettings) -> Object:
-    # Requests like limits: the kubelet and the kernel take the memory of all others first.
+    # Requests equal limits, so that the kubelet and the kernel take all other pods' memory first.
     resources = {"cpu": "10m", "memory": "64Mi", pool.spec.physical_resource: str(shadow.cards)}
     container: Object = {
         "name": "main",

@@ -1,4 +1,4 @@
-"""What Prometheus may know of the operator."""
+"""The operator's Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUOTA_LABELS = ("namespace", "quota", "profile")
 
 
 class Metrics:
-    """All metrics, in a registry of their own so that tests can have several."""
+    """All metrics, in a registry of their own, so that tests can have several."""
 
     def __init__(self) -> None:
         self.registry = registry = probes.registry("operator")
@@ -86,7 +86,7 @@ class Metrics:
         self._refused: set[tuple[str, str, str]] = set()
 
     def planned(self, key: str, snapshot: Snapshot, plan: Plan) -> None:
-        """Count a plan's actions, and show what is planned for a key."""
+        """Count a plan's actions, and set the gauges of a key's pools, quotas and nodes."""
         for action in plan.actions:
             self.actions.labels(type(action).__name__).inc()
         for name, gauge in self.quota.items():
@@ -106,7 +106,7 @@ class Metrics:
             self.refused.labels(*labels).inc()
 
     def _forget_refusals(self, key: str, quotas: Mapping[Key, object]) -> None:
-        """Those of quotas that are gone."""
+        """Remove the series of quotas that are gone."""
         for namespace, name in self._quotas.get(key, set()) - set(quotas):
             for labels in [one for one in self._refused if one[:2] == (namespace, name)]:
                 self.refused.remove(*labels)
@@ -114,7 +114,7 @@ class Metrics:
         self._quotas[key] = set(quotas)
 
     def pod_changed(self, old: SharePod | None, new: SharePod | None) -> None:
-        """Measure how long a share pod took, when it is seen to have begun to run."""
+        """Observe how long a share pod took to start, when its containers have begun to run."""
         if old is None or new is None or old.running_at:
             return
         if new.running_at is not None:
@@ -154,7 +154,8 @@ Labels = tuple[str, ...]
 
 
 class Series:
-    """A gauge. Each key of the queue shows its own series; what it shows no more goes."""
+    """A gauge whose series come and go with pools, quotas and nodes. Each key of the queue has
+    series of its own."""
 
     def __init__(
         self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry
@@ -163,7 +164,7 @@ class Series:
         self._shown: dict[str, set[Labels]] = {}
 
     def show(self, key: str, values: Mapping[Labels, float]) -> None:
-        """These are all of the key's series now."""
+        """Set all series of a key; those that are not among the values are removed."""
         for labels, value in values.items():
             self._gauge.labels(*labels).set(value)
         for labels in self._shown.pop(key, set()) - set(values):

@@ -1,4 +1,4 @@
-"""What a pod asks of its node, between the API's words and the planner's."""
+"""The constraints of a pod on its node, read from a pod's spec and written into a shadow pod's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 NAME_FIELD = "metadata.name"
 
 KUBERNETES_OWN = "node.kubernetes.io/"
-"""Taints of nodes that are not well or not wanted. Every pod gets tolerations of some of them."""
+"""Prefix of the taints by which Kubernetes marks nodes as unhealthy or unschedulable. Every pod
+gets tolerations of some of them."""
 
 
 def needs_of(obj: Json) -> Needs:
-    """What the pod asks of its node."""
+    """The constraints in the pod's spec on its node."""
     spec = obj["spec"]
     return Needs(
         selector=frozenset((spec.get("nodeSelector") or {}).items()),
@@ -32,7 +33,7 @@ def needs_of(obj: Json) -> Needs:
 
 
 def node_constraints(needs: Needs) -> Object:
-    """The part of a shadow pod's spec that says what it asks of its node."""
+    """The part of a shadow pod's spec with its constraints on the node."""
     spec: dict[str, Any] = {}
     if needs.selector:
         spec["nodeSelector"] = dict(sorted(needs.selector))
@@ -51,9 +52,12 @@ def node_constraints(needs: Needs) -> Object:
 
 
 def anti_affinity_labels(needs: Needs) -> dict[str, str]:
-    """The labels by which shadow pods for share pods that must be apart keep apart. Not the share
-    pods' own: these would make them endpoints of Services; and a shadow pod that keeps apart from
-    the share pods would keep them off its own node."""
+    """The labels by which shadow pods for share pods with anti-affinity keep off each other's
+    nodes.
+
+    They are not the share pods' own labels: these would make shadow pods endpoints of Services, and
+    a shadow pod with anti-affinity to the share pods would keep them off its own node.
+    """
     return {_anti_affinity_label(one): "true" for one in sorted(needs.anti_affinity)}
 
 
@@ -67,7 +71,7 @@ def _anti_affinity_label(one: AntiAffinity) -> str:
 
 
 def _anti_affinity(spec: Json, labels: Mapping[str, str]) -> Iterable[AntiAffinity]:
-    """The required anti-affinity that a pod has to others of its own sort, in its namespace."""
+    """The required anti-affinity of a pod to others of the same sort in its namespace."""
     found = ((spec.get("affinity") or {}).get("podAntiAffinity") or {}).get(REQUIRED) or ()
     for term in found:
         selector = term.get("labelSelector")
@@ -77,7 +81,7 @@ def _anti_affinity(spec: Json, labels: Mapping[str, str]) -> Iterable[AntiAffini
 
 
 def _written(selector: Json) -> str:
-    """The digest that `_apart_term` put into a shadow pod's term; empty for all other terms."""
+    """The digest that `_anti_affinity_term` put into a shadow pod's term; empty for other terms."""
     keys = [one["key"] for one in selector.get("matchExpressions") or ()]
     own = [
         one.removeprefix(f"{LABEL_ANTI_AFFINITY}-")
@@ -130,7 +134,7 @@ def _requirement(line: Json) -> Requirement:
 
 
 def _with_names(needs: Needs) -> list[Object]:
-    """The node affinity, without the nodes that won't do."""
+    """The terms of the node affinity, with the excluded nodes."""
     names = tuple(Requirement(NAME_FIELD, "NotIn", (one,)) for one in sorted(needs.excluded_nodes))
     terms = needs.terms or ((Term(),) if names else ())
     return [_term(Term(one.labels, one.fields + names)) for one in terms]

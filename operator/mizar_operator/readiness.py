@@ -1,8 +1,8 @@
-"""Whether Mizar can be used: the API server reaches the webhook, and there is a pool to name.
+"""The operator's readiness: the API server reaches the webhook, and there is a default pool.
 
-For a moment after a webhook's pod is ready, the API server's node does not know the way to it yet,
-and pods that ask for shares are refused. The operator is not ready before that is over, so that
-`helm install --wait` returns when the first of them can come.
+For a moment after a webhook's pod is ready, the API server's node has no route to it yet, and pods
+that request shares are refused. The operator is not ready before that is over, so that
+`helm install --wait` returns when the first share pods can be created.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from mizar_operator.default_pool import default_pool
 log = get_logger(__name__)
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.2, 2.0
-# Who leads makes the pool. In an upgrade that may be a replica which ends only when we are ready.
+"""Seconds between tries: at first, and at most."""
 POOL_WITHIN_S = 30.0
+"""Seconds that readiness waits for the default pool. The leader creates it, and in an upgrade that
+may be a replica which ends only when this one is ready."""
 
 
 class Readiness:
-    """Asks by creating a pool that is not kept. What was found once is not asked again: whether a
-    webhook stays there, its own probes tell."""
+    """Asks the API server by a dry run that creates a pool. Once the answer was good it does not
+    ask again: the webhook's own probes tell whether it goes on to work."""
 
     def __init__(
         self, client: KubeClient, makes_pool: bool, clock: Callable[[], float] = time.monotonic
@@ -38,7 +40,7 @@ class Readiness:
         self._problem: str | None = "the API server was not asked for the webhook yet"
 
     def problems(self) -> list[str]:
-        """What is missing."""
+        """What is missing, as sentences; empty if nothing is."""
         return [self._problem] if self._problem else []
 
     async def wait(self) -> None:
@@ -58,7 +60,8 @@ class Readiness:
                 default_pool({}), field_manager=FIELD_MANAGER_OPERATOR, dry_run=True
             )
         except (AlreadyExists, Invalid, Forbidden):
-            # Forbidden by a policy, after the webhook; or for want of rights: nobody can know then.
+            # Forbidden by a policy, which comes after the webhook; or for want of rights, so that
+            # the webhook cannot be asked at all.
             return None
         except KubeError as error:
             return f"the API server does not reach the webhook: {error}"

@@ -1,4 +1,4 @@
-"""Gather, plan, apply: for one key at a time, until there is nothing left to do."""
+"""The reconcile loop: gather, plan and apply, for one key of the queue at a time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from mizar_operator.runtime_classes import BELIEVED_S
 
 log = get_logger(__name__)
 
-# Clocks of the API server and of nodes write whole seconds.
 DUE_SLACK_S = 0.1
+"""Seconds added to the time of the next plan, since the clocks of the API server and of nodes write
+whole seconds."""
 STATUSES_LATE_S = 2.0
+"""Seconds that statuses may be postponed for news."""
 
 
 class Reconciler:
-    """Handles keys of the queue. `now` is the time of day, `clock` counts seconds, `decide` is the
-    planner."""
+    """Reconciles the keys of the queue. `now` is the time of day, `clock` counts seconds."""
 
     def __init__(
         self,
@@ -78,14 +79,14 @@ class Reconciler:
             raise result.errors[0]
 
     def _has_news(self, key: str, memory: ReconcileState) -> bool:
-        """Whether there is news, so that statuses would be old when they are written; for a while,
-        lest they are never."""
+        """Whether there is news for the key, so that statuses would be outdated when they are
+        written; not for longer than STATUSES_LATE_S, so that they are written in the end."""
         since = memory.statuses_late_since
         late = since is not None and self._clock() - since > STATUSES_LATE_S
         return self._queue.has_news(key) and not late
 
     async def _plan(self, snapshot: Snapshot, memory: ReconcileState) -> Plan:
-        """The plan, around what cannot be planned for; which that is, is remembered for a while."""
+        """The plan without the objects that planning fails for, which are noted for a while."""
         for kind, count in self._gatherer.unreadable().items():
             self._metrics.unreadable.labels(kind).set(count)
         unreadable = self._gatherer.excluded(snapshot)
@@ -113,7 +114,7 @@ class Reconciler:
         for offer, message in sorted(result.refused.items()):
             memory.refused.record(offer, now, message)
         if result.used or result.refused:
-            # Without counting on what could not be deleted or created.
+            # The next plan does not count on what could not be deleted or created.
             self._queue.add(key)
         if (wait := memory.next_try(now)) is not None:
             self._queue.add(key, after=wait + DUE_SLACK_S)
@@ -138,7 +139,7 @@ class Reconciler:
 
 
 async def _run_in_steps(steps: Generator[None, None, IsolatedPlan]) -> IsolatedPlan:
-    """Let others work between the steps: the Lease has to be renewed."""
+    """Run the steps of a plan and let other tasks run between them: the Lease has to be renewed."""
     while True:
         try:
             next(steps)

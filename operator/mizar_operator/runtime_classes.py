@@ -1,4 +1,4 @@
-"""Which RuntimeClasses there are: asked for live, and believed for a while."""
+"""The RuntimeClasses that exist: read live, and cached for BELIEVED_S seconds."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class RuntimeClasses:
         self._found: dict[str, tuple[float, bool]] = {}
 
     async def missing(self, names: Iterable[str]) -> frozenset[str]:
-        """Those that certainly are not there. While the API server doesn't tell, none is: to say
-        so is no reason to stop planning."""
+        """The RuntimeClasses that certainly do not exist. While the API server does not answer,
+        none counts as missing: that is no reason to stop planning."""
         return frozenset([name for name in sorted(set(names)) if not await self._exists(name)])
 
     async def _exists(self, name: str) -> bool:

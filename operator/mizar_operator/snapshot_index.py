@@ -1,4 +1,4 @@
-"""The snapshot that a plan was made from, as the plan's actions refer to it."""
+"""An index of the snapshot that a plan was made from, by the names in the plan's actions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from mizar_core.planning.actions import CreatePod, CreateShadow, EmitEvent
 from mizar_core.planning.snapshot import Key, ShadowView, Snapshot, quota_key
 
 NAMED = 5
-"""Share pods that a line names at most; the others have lines of their own."""
+"""How many share pods a log line names at most; the others have lines of their own."""
 
 
 class SnapshotIndex:
-    """The snapshot that the plan was made from, by name."""
+    """The objects of a snapshot by (namespace, name), and those that the plan has created since."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.shadows = {one.key: one for one in snapshot.shadows}
@@ -26,23 +26,23 @@ class SnapshotIndex:
                 self._waiting.setdefault((share.namespace, share.resource), []).append(share.name)
 
     def waiting(self, namespace: str, resource: str) -> list[str]:
-        """Some of the share pods that wait for the resource."""
+        """The names of some share pods that wait for the resource."""
         return self._waiting.get((namespace, resource), [])[:NAMED]
 
     def add_created(self, made: ShadowView, resource: str) -> ShadowView:
-        """A shadow pod that has just been created."""
+        """Add a shadow pod that has just been created, with its resource."""
         self.shadows[made.key] = replace(made, resource=resource)
         return self.shadows[made.key]
 
     def quota_and_devices(self, action: CreateShadow | CreatePod) -> tuple[Key, int]:
-        """Which quota pays for the shadow pod, and which profile it is of, by its devices."""
+        """The quota that the shadow pod counts against, and the devices of its profile."""
         if isinstance(action, CreateShadow):
             return (action.shadow[0], action.quota), action.devices
         shadow = self.shadows[action.shadow]
         return shadow.quota_key, shadow.devices
 
     def uid_of(self, event: EmitEvent) -> str:
-        """The UID of what the event is about."""
+        """The UID of the object that the event is about; empty if that is not known."""
         if event.kind != "GPUQuota":
             return event.uid
         quota = self.quotas.get(event.about)

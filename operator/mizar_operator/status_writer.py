@@ -1,4 +1,4 @@
-"""Writing what the operator has to say of ShadowPods, quotas and pools."""
+"""Writing the statuses of ShadowPods, quotas and pools."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from mizar_operator.caches import Caches
 
 
 class StatusWriter:
-    """Nothing is written of what is gone. The answers go into the caches at once."""
+    """Writes statuses by server-side apply, and the answers into the caches. An object that is gone
+    is no error."""
 
     def __init__(self, client: KubeClient, caches: Caches) -> None:
         self._client = client
         self._caches = caches
 
     async def write_shadow(self, action: WriteShadowStatus) -> None:
-        """The phase, and whether it is scheduled. Raises KubeError."""
+        """Write the phase and the condition Scheduled of a ShadowPod. Raises KubeError."""
         condition = action.scheduled.to_dict()
         status: Object = {"conditions": [condition]}
         if action.phase is not None:
@@ -27,7 +28,7 @@ class StatusWriter:
         await self.write(SHADOW_POD, action.shadow, status)
 
     async def write(self, kind: Kind, key: Key, status: Object) -> None:
-        """The operator's fields by server-side apply; those of the node agent stay its own. Raises
+        """Write the operator's fields of a status; those of the node agent stay as they are. Raises
         KubeError."""
         namespace, name = key
         meta = {"name": name, "namespace": namespace} if namespace else {"name": name}

@@ -1,4 +1,5 @@
-"""Whether Mizar may be uninstalled: not while shadow pods hold cards, which nobody would then free.
+"""The check before an uninstall: Mizar stays while shadow pods hold cards, which nothing would free
+then.
 
 The chart runs it before helm removes anything: `python -m mizar_operator.uninstall`.
 """
@@ -27,7 +28,7 @@ log = get_logger("mizar_operator.uninstall")
 
 PAUSE_S = 1.0
 NAMED = 3
-"""So many of those who use shadow pods are named."""
+"""How many of the pods that use shadow pods are named."""
 
 
 class Settings(common.Settings):
@@ -46,8 +47,8 @@ class Settings(common.Settings):
 
 @dataclass(frozen=True)
 class Held:
-    """A shadow pod that is there. `going`: it goes as soon as nobody uses it. `users`: the pods
-    that hold a device of it, as namespace/name."""
+    """A shadow pod that exists. `going`: whether it goes as soon as nobody uses it. `users`: the
+    pods that hold a device of it, as namespace/name."""
 
     name: str
     going: bool
@@ -55,8 +56,8 @@ class Held:
 
 
 async def still_held(client: KubeClient, wait: float, clock: Callable[[], float]) -> list[Held]:
-    """The shadow pods that are left after `wait` seconds at most; at once if there is none, or
-    one that nobody has told to go. Raises KubeError if the API server never answers."""
+    """The shadow pods that are left after at most `wait` seconds; at once if there is none, or one
+    that nothing has asked to go. Raises KubeError if the API server never answers."""
     deadline = clock() + wait
     while True:
         try:
@@ -106,7 +107,7 @@ def _as_held(shadow: Object, staying: set[tuple[str, str]]) -> Held:
 
 
 async def operator_runs(client: KubeClient, settings: Settings) -> bool:
-    """Whether somebody is there to let shadow pods go; True when nobody can tell."""
+    """Whether the operator runs, which alone can delete shadow pods; True if that is not known."""
     try:
         found = await client.get(Ref(DEPLOYMENT, settings.deployment, settings.namespace))
     except NotFound:

@@ -1,5 +1,5 @@
-"""Objects that are there but that we cannot read, as a newer version of Mizar or somebody's mistake
-may leave them: who depends on one is left as it is, not taken for an orphan."""
+"""Objects that exist but cannot be read, as a newer version of Mizar or a mistake may leave them.
+What depends on one is excluded from plans, and not taken for an orphan."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mizar_operator.reconcile_state import Excluded
 
 
 class Unreadable(Exception):
-    """Says which object cannot be read."""
+    """An object cannot be read; the message says which."""
 
     def __init__(self, kind: str, key: Key) -> None:
         super().__init__(f"{kind} {'/'.join(part for part in key if part)} cannot be read")
 
 
 def shadows(caches: Caches) -> Iterator[ShadowView]:
-    """ShadowPods that cannot be read, as far as their labels tell of them: they take their place
-    in the quota."""
+    """ShadowPods that cannot be read, as far as their labels describe them: they count against
+    their quota."""
     for (namespace, name), meta in caches.shadows.unreadable.items():
         labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
         devices, sequence = labels.get(LABEL_PROFILE, ""), notes.get(ANNOTATION_SEQUENCE, "")
@@ -42,7 +42,8 @@ def shadows(caches: Caches) -> Iterator[ShadowView]:
 
 
 def excluded(caches: Caches, snapshot: Snapshot) -> Excluded:
-    """What of the snapshot is to be left out of the plan."""
+    """The parts of the snapshot to exclude from the plan, since they depend on unreadable
+    objects."""
     found: dict[PartName, Any] = {}
     for shadow in snapshot.shadows:
         if (reason := _of_shadow(caches, shadow)) is not None:

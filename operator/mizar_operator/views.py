@@ -1,4 +1,4 @@
-"""From objects of the API server to the planner's views; everything else of them is dropped."""
+"""The planner's views of the API server's objects; all other fields are dropped."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True)
 class HolderPod:
-    """The pod of a shadow pod. `owner_uid`: the ShadowPod's; `resource`: what it is carved into."""
+    """The pod of a ShadowPod. `owner_uid`: the ShadowPod's UID. `resource`: what its cards are
+    carved into."""
 
     pool: str
     owner_uid: str
@@ -56,25 +57,25 @@ class HolderPod:
 
 @dataclass(frozen=True)
 class SharePod:
-    """A pod that asks for devices: one view per resource, with the resource's prefix.
-    `running_at`: when the last of its containers began to run, once all have."""
+    """A pod that requests devices. `demands`: one view per resource, with the resource's prefix.
+    `running_at`: when the last of its containers began to run; None until all have."""
 
     demands: tuple[tuple[str, ShareView], ...]
     running_at: datetime | None = None
 
 
 def pool_view(obj: Object) -> GPUPool:
-    """A GPUPool; pydantic.ValidationError if it is none."""
+    """The GPUPool in an object. Raises pydantic.ValidationError if it is none."""
     return GPUPool.from_dict(obj)
 
 
 def quota_view(obj: Object) -> GPUQuota:
-    """A GPUQuota; pydantic.ValidationError if it is none."""
+    """The GPUQuota in an object. Raises pydantic.ValidationError if it is none."""
     return GPUQuota.from_dict(obj)
 
 
 def shadow_view(obj: Object) -> ShadowView:
-    """A ShadowPod, as yet without its pod."""
+    """The view of a ShadowPod, without its pod. Raises pydantic.ValidationError if it is none."""
     shadow = ShadowPod.from_dict(obj)
     meta, spec, status = shadow.metadata, shadow.spec, shadow.status
     ready = find_condition(status.conditions, ConditionType.READY)
@@ -102,7 +103,7 @@ def shadow_view(obj: Object) -> ShadowView:
         ready=ready is not None and ready.status == "True",
         broken=healthy is not None and healthy.status == "False",
         lost=ready is not None and ready.reason == EventReason.CARD_LOST,
-        # While the agent is at it the condition is Unknown: neither offered nor drained.
+        # During a drain the condition is Unknown: the devices are neither offered nor drained.
         draining=draining is not None and draining.status != "False",
         drained=draining is not None and (draining.status, draining.reason) == ("True", "Drained"),
         healthy=sum(one.health == "Healthy" for one in status.devices),
@@ -114,12 +115,12 @@ def shadow_view(obj: Object) -> ShadowView:
 
 
 def pod_view(obj: Object) -> HolderPod | SharePod | None:
-    """A shadow pod's pod, or a share pod that counts; None for all others."""
+    """The view of a shadow pod's pod, or of a share pod; None for all other pods."""
     return holder_view(obj) or share_view(obj)
 
 
 def holder_view(obj: Object) -> HolderPod | None:
-    """A shadow pod's pod; None for all others."""
+    """The view of a shadow pod's pod; None for all other pods."""
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     if (meta.get("labels") or {}).get(LABEL_SHADOW_POD) != "true":
         return None
@@ -141,14 +142,15 @@ def holder_view(obj: Object) -> HolderPod | None:
             in_use=(meta.get("labels") or {}).get(LABEL_IN_USE) == "true",
             unschedulable=_unschedulable(scheduled),
             needs=needs_of(obj),
-            # The same text for many: kept once, and compared by its address.
+            # Many pods have the same text: it is kept once, and compared by its address.
             carve=sys.intern(notes.get(ANNOTATION_CARVE, "")),
         ),
     )
 
 
 def share_view(obj: Object) -> SharePod | None:
-    """A pod that asks for devices and either waits for the scheduler or has a node."""
+    """The view of a pod that requests devices and waits for the scheduler or has a node; None for
+    all other pods."""
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     asked = devices_requested(spec)
     if not asked or status.get("phase") in ("Succeeded", "Failed"):
@@ -194,7 +196,8 @@ def _running_at(status: Json) -> datetime | None:
 
 
 def pending_view(obj: Object) -> PendingView | None:
-    """A pod that the scheduler refuses for want of whole cards; None for all others."""
+    """The view of a pod that the scheduler refuses for want of whole cards; None for all other
+    pods."""
     meta, spec = obj["metadata"], obj["spec"]
     scheduled = _condition(obj.get("status") or {}, "PodScheduled")
     message = _unschedulable(scheduled)
@@ -215,7 +218,7 @@ def pending_view(obj: Object) -> PendingView | None:
 
 
 def node_view(obj: Object) -> NodeView:
-    """A node, with the cards of whatever resources a pool could name."""
+    """The view of a node, with the cards of all resources that a pool could name."""
     meta, status = obj["metadata"], obj.get("status") or {}
     ready = _condition(status, "Ready").get("status") == "True"
     taints = [_taint(one) for one in obj.get("spec", {}).get("taints") or ()]
@@ -237,7 +240,8 @@ def _taint(taint: Json) -> Taint:
 
 
 def _cards(status: Json) -> dict[str, CardsOnNode]:
-    """The node's extended resources that are whole cards: not ours, and not none."""
+    """The node's extended resources that may be whole cards, by name: all but Mizar's own, and
+    those of which there are none."""
     allocatable = status.get("allocatable") or {}
     return {
         name: CardsOnNode(int(count), int(allocatable.get(name, 0)))
@@ -247,7 +251,7 @@ def _cards(status: Json) -> dict[str, CardsOnNode]:
 
 
 def _controller(meta: Json) -> str:
-    """The UID of what makes such pods; the pod's own if nothing does."""
+    """The UID of the pod's controller; the pod's own if it has none."""
     owners = meta.get("ownerReferences") or ()
     found = (str(one["uid"]) for one in owners if one.get("controller"))
     return next(found, meta.get("uid", ""))
@@ -282,5 +286,5 @@ def _time(text: str | None) -> datetime | None:
     try:
         return parse_time(text)
     except ValueError:
-        # Somebody's hand in an annotation: it was asked for, whenever.
+        # An annotation that somebody edited: it was asked for at some time.
         return EPOCH
