@@ -20,8 +20,8 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.snapshot import Key
 from mizar_kube.logs import get_logger
+from mizar_operator.pod_views import SharePod
 from mizar_operator.snapshot_index import SnapshotIndex
-from mizar_operator.views import SharePod
 
 log = get_logger(__name__)
 

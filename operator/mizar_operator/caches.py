@@ -10,9 +10,9 @@ from mizar_core.planning.snapshot import NodeView, PendingView
 from mizar_kube.client import KubeClient
 from mizar_kube.informer import Copy, Informer, Timing, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD
-from mizar_operator import views
+from mizar_operator import pod_views, views
 from mizar_operator.kopf_store import KopfStore, Pace
-from mizar_operator.views import HolderPod, SharePod
+from mizar_operator.pod_views import HolderPod, SharePod
 
 T = TypeVar("T")
 
@@ -47,14 +47,17 @@ class Caches:
         self.holders: Informer[HolderPod] = Informer(
             client,
             Watched(POD, label_selector=f"{LABEL_SHADOW_POD}=true"),
-            views.holder_view,
+            pod_views.holder_view,
             timing,
         )
         self.shares: Informer[SharePod] = Informer(
-            client, Watched(POD, label_selector=f"{LABEL_SHARE_POD}=true"), views.share_view, timing
+            client,
+            Watched(POD, label_selector=f"{LABEL_SHARE_POD}=true"),
+            pod_views.share_view,
+            timing,
         )
         self.pending: Informer[PendingView] = Informer(
-            client, Watched(POD, field_selector=UNBOUND), views.pending_view, timing
+            client, Watched(POD, field_selector=UNBOUND), pod_views.pending_view, timing
         )
         self.nodes: Informer[NodeView] = Informer(client, Watched(NODE), views.node_view, timing)
 

@@ -12,10 +12,10 @@ from mizar_core.planning.device_users import may_be_used
 from mizar_core.planning.snapshot import ShadowView, ShareView
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object, Ref
-from mizar_operator import views
+from mizar_operator import pod_views, views
 from mizar_operator.caches import Caches
 from mizar_operator.gather import find
-from mizar_operator.views import HolderPod, SharePod
+from mizar_operator.pod_views import HolderPod, SharePod
 
 
 class StillInUse(Exception):
@@ -59,13 +59,13 @@ async def _read(client: KubeClient, known: ShadowView) -> tuple[Object | None, O
     if shadow is not None and shadow["metadata"]["uid"] != known.uid:
         shadow = None
     pod = await find(client, Ref(POD, known.name, known.namespace))
-    holder = views.pod_view(pod) if pod is not None else None
+    holder = pod_views.pod_view(pod) if pod is not None else None
     own = isinstance(holder, HolderPod) and holder.owner_uid == known.uid
     return shadow, pod if own else None
 
 
 def _view(shadow: Object | None, pod: Object | None, known: ShadowView) -> ShadowView:
-    holder = views.pod_view(pod) if pod is not None else None
+    holder = pod_views.pod_view(pod) if pod is not None else None
     view = views.shadow_view(shadow) if shadow is not None else known
     return replace(
         view,
@@ -111,7 +111,7 @@ async def _bound(client: KubeClient, known: ShadowView, view: ShadowView) -> lis
 
 def _readable(known: ShadowView, view: ShadowView, pod: Object) -> HolderPod | SharePod | None:
     try:
-        return views.pod_view(pod)
+        return pod_views.pod_view(pod)
     except Exception as error:
         if view.resource not in str(pod.get("spec")):
             return None

@@ -20,11 +20,11 @@ from mizar_core.pod_requests import cards_requested
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, Object, Ref
-from mizar_operator import unreadable, views
+from mizar_operator import pod_views, unreadable, views
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
+from mizar_operator.pod_views import HolderPod
 from mizar_operator.reconcile_state import Excluded, ReconcileState
 from mizar_operator.runtime_classes import RuntimeClasses
-from mizar_operator.views import HolderPod
 
 CONFIRMED_FOR_S = 30.0
 TAKEN_FOR_S = 10.0
@@ -218,7 +218,7 @@ class Gatherer:
             found.nodes[ref.name] = views.node_view(obj)
             return True
         shadow = self._caches.shadows.get(ref.name, ref.namespace or "")
-        holder = views.holder_view(obj)
+        holder = pod_views.holder_view(obj)
         if holder is None or shadow is None or holder.owner_uid != shadow.uid:
             return False
         self._caches.holders.observe(obj)

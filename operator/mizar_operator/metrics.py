@@ -12,7 +12,7 @@ from mizar_core.planning import Plan, Snapshot
 from mizar_core.planning.pool_nodes import in_pool
 from mizar_core.planning.snapshot import Key
 from mizar_kube import probes
-from mizar_operator.views import SharePod
+from mizar_operator.pod_views import SharePod
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 START_BUCKETS = (1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)

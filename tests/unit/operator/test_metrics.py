@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.snapshot import CardsOnNode
 from mizar_operator.metrics import Metrics
-from mizar_operator.views import SharePod, pod_view
+from mizar_operator.pod_views import SharePod, pod_view
 from property.plan.snapshots import NOW, node, pool, quota, ready, shadow, waiting
 from support.planned import small
 
