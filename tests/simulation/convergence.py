@@ -25,7 +25,7 @@ PATIENCE_S = 600.0
 
 
 async def settles(schedule: Schedule) -> None:
-    """Let it come to rest, twice: with the share pods that are left, and without any. Raises
+    """Let the cluster converge twice: with the share pods that are left, and without any. Raises
     Broken."""
     schedule.tell("rest")
     schedule.faults.stop()
@@ -130,7 +130,7 @@ def _who_is_in_use_is_marked(schedule: Schedule) -> None:
 
 
 def _nobody_waits_in_vain(schedule: Schedule) -> None:
-    """Whoever still waits does so because of the quota, or because no card is free."""
+    """Share pods still wait only because of the quota, or because no card is free."""
     for pod in schedule.users.shares():
         if pod["spec"].get("nodeName"):
             continue

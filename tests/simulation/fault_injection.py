@@ -27,9 +27,9 @@ garbage collector ends it), and a namespace's budget."""
 
 @dataclass(frozen=True, slots=True)
 class CallFate:
-    """What becomes of one call: seconds until it arrives and until the answer is back; what the
-    server answers instead of doing it; whether the request or its answer gets lost, and whether
-    a request whose sender dies or gives up arrives all the same."""
+    """The fate of one call: seconds until it arrives and until the answer is back; the error that
+    the server answers instead of doing it; whether the request or its answer gets lost, and whether
+    a request arrives although its sender has died or given up."""
 
     there: float
     back: float

@@ -1,4 +1,4 @@
-"""The API server's memory with a past: every change is kept until a compaction, for watches."""
+"""The API server in memory with a history: every change is kept until a compaction, for watches."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class HistoryApi(MemoryApi):
             self.poke()
 
     def poke(self) -> None:
-        """Whoever waits for any change looks again."""
+        """Wake everybody that waits for a change."""
         self._wake("")
 
     def _wake(self, plural: str) -> None:

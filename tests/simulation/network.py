@@ -17,7 +17,7 @@ TIMEOUT_S = 15.0
 
 
 class Server(Protocol):
-    """Who hears what travels."""
+    """The API server as the network sees it."""
 
     api: HistoryApi
 
@@ -33,7 +33,7 @@ class Server(Protocol):
 
 @dataclass(frozen=True)
 class Call:
-    """What is asked of the API server; `do` does it there, at once."""
+    """A request to the API server; `do` executes it there, at once."""
 
     verb: str
     ref: Ref
@@ -121,7 +121,7 @@ class Network:
 
 
 def _at_once(job: Awaitable[Any]) -> Any:
-    """What a coroutine comes to that never waits."""
+    """The result of a coroutine that never waits."""
     step = job.__await__()
     try:
         next(step)

@@ -104,7 +104,7 @@ class Replica:
             await store.refresh()
 
     async def plans(self) -> dict[str, Plan]:
-        """What would be done now, by key."""
+        """The plan that would be made now, by key."""
         found = {}
         for key in sorted(self.operator.caches.keys()):
             snapshot = await self.operator.gatherer.gather(key)

@@ -1,4 +1,4 @@
-"""What must never happen, checked whenever something does."""
+"""Invariants that must hold at every moment, checked at each write and each step."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Rules:
         return sender == self.sender or asyncio.get_running_loop().time() - at > REMEMBERED_S
 
     def _known_specs(self, namespace: str, name: str) -> list[Object]:
-        """What the quota said lately."""
+        """The quota's recent statuses."""
         since = asyncio.get_running_loop().time() - REMEMBERED_S
         found: list[Change] = []
         for change in self._api.after(GPU_QUOTA, 0):

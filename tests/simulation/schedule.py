@@ -167,7 +167,8 @@ def play(seed: int) -> list[str]:
 
 @contextmanager
 def errors_break(broken: Callable[[str], None]) -> Iterator[None]:
-    """What is logged as an error breaks the schedule; the rest is not worth its time."""
+    """Turns logged errors into failures of the schedule; other log lines are dropped, to save
+    time."""
     before, handler = logging.root.manager.disable, _Errors(broken)
     logging.disable(logging.WARNING)
     logging.root.addHandler(handler)

@@ -46,7 +46,7 @@ class Users:
         ]
 
     def prepare(self) -> None:
-        """What is there at the start."""
+        """Create the objects that exist at the start."""
         for node in NODES:
             self._cluster.add_node(node)
         self._add_pool()
@@ -71,7 +71,7 @@ class Users:
             self._api.start_delete(pod)
 
     def relent(self) -> None:
-        """What people and machines do against the operator ends: agents run, nodes are open."""
+        """End all changes that hinder the operator: agents run, nodes are not cordoned."""
         self._cluster.catch_up()
         self._cluster.down.clear()
         self._api.forbidden.clear()

@@ -32,7 +32,7 @@ WATCHES = (GPU_POOL, GPU_QUOTA, SHADOW_POD, POD, POD, NODE)
 
 
 class Events:
-    """Keeps what is emitted."""
+    """Records the events that are emitted."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str, str]] = []
@@ -106,7 +106,7 @@ class Harness:
         return errors
 
     def snapshot(self, key: str = KEY) -> Snapshot:
-        """What the operator sees."""
+        """The snapshot that the operator gathers."""
         return asyncio.run(self.gatherer.gather(key))
 
     def _clock(self) -> float:

@@ -17,7 +17,8 @@ Id = tuple[str, str, str]
 """(plural, namespace, name)."""
 
 Write = tuple[str, Ref, Object]
-"""What a writer is about to do: verb, whom to, and the object as it is before (create: after)."""
+"""A write that is about to happen: verb, object's reference, and the object before it (for a
+create: after it)."""
 
 
 class Crash(BaseException):

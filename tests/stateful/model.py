@@ -1,6 +1,6 @@
-"""A cluster in a nutshell: scheduler, kubelets, node agents and Kubernetes' controllers, each a
-function that takes one step. They work on the objects of MemoryApi; what only the node knows (who
-really holds which card and device) is here."""
+"""A model of the cluster around the operator: scheduler, kubelets, node agents and Kubernetes'
+controllers, each a function that takes one step. They work on the objects of MemoryApi; the state
+that only a node has (which pod really holds which card and device) is here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Carved:
 
 @dataclass
 class NodeState:
-    """What a node knows by itself. `cards`: held by which pod's UID; `held`: devices by which."""
+    """The state of a node. `cards`: by number, the UID of the pod that holds it; `held`: by device,
+    the UID of the pod that holds it."""
 
     cards: dict[int, str] = field(default_factory=dict)
     held: dict[Device, str] = field(default_factory=dict)
@@ -55,7 +56,7 @@ class NodeState:
 
 
 class Model:
-    """The cluster. `violations` collects what must never happen."""
+    """The cluster. `violations` collects broken invariants."""
 
     def __init__(self, api: MemoryApi | None = None) -> None:
         self.api = api or MemoryApi()

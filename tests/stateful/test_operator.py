@@ -218,7 +218,7 @@ class Cluster(RuleBasedStateMachine):
         raise AssertionError(f"never quiet: {self._picture()}")
 
     def _picture(self) -> object:
-        """What matters, without versions and times."""
+        """The objects' contents, without versions and times."""
         return sorted(
             (
                 obj["kind"],
@@ -241,7 +241,7 @@ class Cluster(RuleBasedStateMachine):
                 self.model.agent(node)
 
     def _nobody_waits_in_vain(self) -> None:
-        """Whoever still waits does so because of the quota, or because no card is free."""
+        """Share pods still wait only because of the quota, or because no card is free."""
         have = Counter(
             (shadow["metadata"]["namespace"], shadow["spec"]["devices"])
             for shadow in self._shadows()

@@ -25,7 +25,7 @@ def cluster() -> Model:
 
 
 def operator_in(model: Model) -> Harness:
-    """Has served both."""
+    """An operator that has served both tenants."""
     operator = Harness(model)
     work(model, operator, rounds=8)
     assert len(shadows(model, "team-a")) == len(shadows(model, "team-b")) == 1
@@ -33,7 +33,7 @@ def operator_in(model: Model) -> Harness:
 
 
 def resource(tenant: str) -> str:
-    """What the tenant's share pods ask for."""
+    """The resource that the tenant's share pods request."""
     return f"{tenant}.mizar.share/gpu.2"
 
 
@@ -43,7 +43,7 @@ def shadows(model: Model, tenant: str) -> list[Object]:
 
 
 def work(model: Model, operator: Harness, rounds: int = 8, seconds: float = 2) -> None:
-    """Everybody works, `seconds` apart."""
+    """Let every part of the cluster take a step, for so many rounds, `seconds` apart."""
     for _ in range(rounds):
         model.schedule()
         for node in model.nodes:
@@ -56,7 +56,7 @@ def work(model: Model, operator: Harness, rounds: int = 8, seconds: float = 2) -
 
 
 def all_of_b_works(model: Model, operator: Harness) -> None:
-    """Who comes is served, what is idle goes."""
+    """Check that the tenant's new share pod is served, and that idle shadow pods go."""
     model.add_share("team-b", "second", resource("team-b"), 2)
     work(model, operator)
     pods = [model.api.find(POD, name, "team-b") for name in ("first", "second")]

@@ -21,7 +21,7 @@ def small(**parts: Any) -> Snapshot:
 
 
 def actions(kind: type[A], snapshot: Snapshot) -> list[A]:
-    """What is planned, of one kind of action."""
+    """The planned actions of one type."""
     return [one for one in plan(snapshot, NOW).actions if isinstance(one, kind)]
 
 

@@ -1,4 +1,4 @@
-"""What is written can be read again; what is read was written so."""
+"""Names survive a round trip: what is printed can be parsed, and what is parsed prints the same."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,5 @@
-"""What a pod asks for, against a pod that lives: what it needs at its neediest moment."""
+"""A pod's requests, against a simulation of its containers: the most that it needs at any
+moment."""
 
 from collections import Counter
 from itertools import chain
@@ -84,7 +85,7 @@ def test_limits_alone_count_like_limits_and_requests(spec: Object) -> None:
 @effort(100)
 @given(specs)
 def test_whoever_asks_for_devices_has_an_entry_for_them(spec: Object) -> None:
-    """What the webhook reviews is what operator and node agent count."""
+    """The webhook reviews the same requests that operator and node agent count."""
     assert set(devices_requested(spec)) == {
         one.key for one in device_requests(spec) if one.parsed.form == "slashed"
     }

@@ -1,5 +1,5 @@
-"""Snapshots of clusters as they commonly are, beside those in which everything is possible: by
-chance alone, hardly anything in those would be idle, in use by somebody, or in somebody's way.
+"""Snapshots of ordinary clusters, beside those in which every state is possible: in the latter, by
+chance alone, hardly any shadow pod would be idle, in use, or in another pod's way.
 
 A number decides all of a cluster: what hypothesis draws piece by piece resembles what it drew
 before, and leaves out for dozens of examples what takes several pieces together.

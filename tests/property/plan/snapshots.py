@@ -1,5 +1,5 @@
-"""Snapshots as hypothesis draws them: every state that objects can be in, likely or not; and what
-snapshots are made of."""
+"""Snapshots drawn by hypothesis, with every state that objects can be in, likely or not; and
+builders of their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of every plan, whatever the snapshot (INVARIANTS.md, 3 and 6)."""
+"""Properties of every plan, whatever the snapshot (INVARIANTS.md, 3 and 6)."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The clusters that the properties are asked of reach what a planner is for."""
+"""The generated clusters reach every decision of the planner."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OFTEN = {
         )
     ),
 }
-"""What plans are to have in them."""
+"""The decisions that must occur in the plans of the generated clusters."""
 
 
 PROPERTIES = (

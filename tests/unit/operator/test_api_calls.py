@@ -1,4 +1,4 @@
-"""What the API server is asked in so many words, and what becomes of its answers."""
+"""The operator's calls of the API server, argument by argument, and how it takes their answers."""
 
 from __future__ import annotations
 

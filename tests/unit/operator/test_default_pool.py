@@ -1,4 +1,4 @@
-"""The pool that there is without anybody's doing."""
+"""The default pool, which the operator creates itself."""
 
 import asyncio
 from typing import Any

@@ -1,5 +1,5 @@
-"""Invariant 3: whether nobody uses a shadow pod is asked live, all of it, and what is found must be
-the shadow pod's own."""
+"""Invariant 3: the guard reads live everything that may use a shadow pod, and only objects that are
+the shadow pod's own count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share pods whose shadow pod has lost its cards: evicted once, and said so."""
+"""Eviction of share pods whose shadow pod has lost its cards: once, with an event."""
 
 from __future__ import annotations
 

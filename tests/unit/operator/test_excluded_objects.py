@@ -1,4 +1,5 @@
-"""One object that cannot be planned for never stops the others; nor does it come to harm itself."""
+"""An object that planning fails for is excluded: it does not stop the others, and no harm is done
+to it."""
 
 from __future__ import annotations
 

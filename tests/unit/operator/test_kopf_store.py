@@ -1,4 +1,4 @@
-"""The copy that Kopf feeds: events and lists in any order, deletions that nobody told of."""
+"""The copy that Kopf feeds: events and lists in any order, deletions that no event reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One replica leads at a time, and another follows when it is gone."""
+"""Leader election: one replica leads at a time, and another one takes over when it is gone."""
 
 import asyncio
 from datetime import UTC, datetime

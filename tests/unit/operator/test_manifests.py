@@ -1,4 +1,4 @@
-"""The pod of a shadow pod, as the API server gets it."""
+"""The manifests of a shadow pod's pod, as the API server gets them."""
 
 from dataclasses import replace
 from pathlib import Path

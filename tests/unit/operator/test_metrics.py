@@ -1,4 +1,4 @@
-"""What Prometheus sees of the operator."""
+"""The operator's Prometheus metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods ask of their nodes, out of their specs and back."""
+"""Pods' constraints on their nodes, read from specs and written back."""
 
 from typing import Any
 

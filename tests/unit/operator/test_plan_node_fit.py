@@ -1,4 +1,5 @@
-"""Where pods really fit: node affinity, taints, replicas apart, and whom the scheduler refuses."""
+"""The nodes that pods really fit: node affinity, taints, anti-affinity, and the scheduler's
+refusals."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,5 @@
-"""Idle shadow pods give way at once, before their idle timeout, to who waits for want of cards."""
+"""Idle shadow pods are preempted, before their idle timeout, by pods that wait for want of
+cards."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,5 @@
-"""Idle shadow pods that a waiting pod of their quota cannot use are replaced by one that it can."""
+"""Idle shadow pods that a waiting pod of their quota cannot use are replaced by one that it can
+use."""
 
 from dataclasses import replace
 from typing import Any

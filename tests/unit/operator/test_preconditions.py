@@ -1,5 +1,5 @@
-"""What the operator removes or changes is the very object that it decided about, as it was then:
-whatever happens between a look and the write that follows from it."""
+"""Preconditions of writes: the operator deletes or changes only the very object that it decided
+about, in the version that it saw, whatever happens between the read and the write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator is ready when pods that ask for shares may come."""
+"""The operator is ready when share pods can be created."""
 
 import asyncio
 from typing import Any

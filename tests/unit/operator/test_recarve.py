@@ -1,4 +1,4 @@
-"""Shadow pods that are there follow pool and quota; those of another shape give way."""
+"""Existing shadow pods follow changes of pool and quota; those of another shape are drained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator remembers from plan to plan."""
+"""The state that the operator keeps from plan to plan."""
 
 from mizar_core.planning.snapshot import Attempt, Refused
 from mizar_operator.reconcile_state import Backoffs, ReconcileState

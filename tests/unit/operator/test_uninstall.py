@@ -1,4 +1,4 @@
-"""Whether Mizar may be uninstalled, and what is said when it may not."""
+"""The check before an uninstall, and its message when Mizar must stay."""
 
 import asyncio
 from collections.abc import Callable

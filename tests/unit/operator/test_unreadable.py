@@ -1,5 +1,5 @@
-"""What cannot be read is not taken for gone: who depends on it is left as it is, and the others go
-on."""
+"""Objects that cannot be read do not count as gone: what depends on them is left as it is, and the
+others are served."""
 
 from __future__ import annotations
 

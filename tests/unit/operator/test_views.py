@@ -1,4 +1,4 @@
-"""What is kept of the API server's objects."""
+"""The views that are kept of the API server's objects."""
 
 from typing import Any
 
