@@ -59,21 +59,21 @@ def log_done(action: Action, index: SnapshotIndex) -> None:
                 pods=index.waiting(action.shadow[0], action.resource),
             )
         case CreatePod():
-            log.info("the shadow pod's own pod created")
+            log.info("pod of the shadow pod created")
         case Drain():
-            log.info("drain asked for", at=action.at)
+            log.info("drain requested", at=action.at)
         case CancelDrain():
-            log.info("drain called off")
+            log.info("drain cancelled")
         case Recarve():
-            log.info("other limits told", carve=action.carve.to_json())
+            log.info("carve written", carve=action.carve.to_json())
         case SetInUse():
-            log.info("mark of use written", in_use=action.in_use)
+            log.info("in-use mark written", in_use=action.in_use)
         case DeleteShadow():
             log.info("shadow pod deleted")
         case RemoveFinalizer():
-            log.info("shadow pod let go")
+            log.info("finalizer removed")
         case WriteShadowStatus():
-            log.info("phase of the shadow pod", phase=action.phase)
+            log.info("phase written", phase=action.phase)
         case WriteQuotaStatus() | WritePoolStatus():
             log.debug("status written")
         case EmitEvent():

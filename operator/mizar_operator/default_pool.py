@@ -27,16 +27,16 @@ async def ensure(client: KubeClient, spec: Object) -> None:
     while True:
         try:
             await client.create(default_pool(spec), field_manager=FIELD_MANAGER_OPERATOR)
-            log.info("made the default pool", pool=DEFAULT_POOL)
+            log.info("default pool created", pool=DEFAULT_POOL)
             return
         except AlreadyExists:
             return
         except (Forbidden, Invalid) as refused:
             # Another pool may be in its way, for good.
-            log.warning("there is no default pool", pool=DEFAULT_POOL, error=refused)
+            log.warning("the default pool is refused", pool=DEFAULT_POOL, error=refused)
             return
         except KubeError as error:
-            log.info("the default pool must wait", pool=DEFAULT_POOL, error=error)
+            log.info("the default pool could not be created", pool=DEFAULT_POOL, error=error)
         await asyncio.sleep(delay)
         delay = min(2 * delay, RETRY_MOST_S)
 

@@ -32,7 +32,7 @@ class DisruptionBudgets:
         except AlreadyExists:
             pass
         except (Forbidden, Invalid) as refused:
-            log.warning("evictions are not held off", namespace=namespace, error=refused)
+            log.warning("the PodDisruptionBudget is refused", namespace=namespace, error=refused)
         self._known.add(namespace)
 
     async def drop(self, namespace: str) -> None:

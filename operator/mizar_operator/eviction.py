@@ -49,7 +49,7 @@ class Evictor:
             if error.status != TOO_MANY_REQUESTS:
                 raise
             if self._waited(uid) < BUDGET_RESPECTED_S:
-                log.info("the eviction must wait", error=error)
+                log.info("the eviction is refused by a budget", error=error)
                 return
             log.warning(
                 "the eviction is held off for too long, so the share pod is deleted",

@@ -96,7 +96,7 @@ class Reconciler:
             error = isolated.excluded[name][1]
             self._metrics.planning_errors.labels(name.what).inc()
             log.error(
-                "left out of the plan",
+                "excluded from the plan",
                 kind=name.what,
                 namespace=name.key[0],
                 name=name.key[1],

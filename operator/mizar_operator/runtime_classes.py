@@ -36,7 +36,7 @@ class RuntimeClasses:
         except NotFound:
             exists = False
         except KubeError as error:
-            log.warning("cannot tell whether a RuntimeClass exists", name=name, error=error)
+            log.warning("the RuntimeClass could not be read", name=name, error=error)
             return True
         else:
             exists = True

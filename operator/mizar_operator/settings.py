@@ -1,4 +1,4 @@
-"""What the operator is started with."""
+"""The operator's settings: flags and environment variables."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ class Settings(common.Settings):
 
     @property
     def pod_settings(self) -> PodSettings:
-        """What the pods of all shadow pods have in common."""
+        """The settings of the pods of all ShadowPods."""
         return PodSettings(self.pause_image, self.shadow_priority_class, self.shadow_grace)

@@ -65,11 +65,11 @@ async def still_held(client: KubeClient, wait: float, clock: Callable[[], float]
         except KubeError as error:
             if clock() >= deadline:
                 raise
-            log.info("cannot tell yet what holds cards", error=error)
+            log.info("the shadow pods could not be listed", error=error)
         else:
             if not all(one.going for one in held) or not held or clock() >= deadline:
                 return held
-            log.info("waiting for shadow pods that are on their way out", count=len(held))
+            log.info("waiting for shadow pods to be deleted", count=len(held))
         await asyncio.sleep(PAUSE_S)
 
 
@@ -113,7 +113,7 @@ async def operator_runs(client: KubeClient, settings: Settings) -> bool:
     except NotFound:
         return False
     except KubeError as error:
-        log.info("cannot tell whether the operator runs", error=error)
+        log.info("the operator's Deployment could not be read", error=error)
         return True
     return bool((found.get("status") or {}).get("readyReplicas"))
 

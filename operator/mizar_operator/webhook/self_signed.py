@@ -77,10 +77,10 @@ class SelfSigned:
             try:
                 await self.reconcile()
             except Conflict as conflict:
-                log.info("the certificate changed meanwhile", error=conflict)
+                log.info("another replica changed the certificate", error=conflict)
                 continue
             except KubeError as error:
-                log.warning("the certificate must wait", error=error)
+                log.warning("the certificate could not be renewed", error=error)
                 delay = RETRY_S
             await woken(self._changed, within=delay)
 

@@ -68,10 +68,10 @@ async def _reviewed(review: Review, request: Request) -> Answer:
     try:
         return await review(request)
     except (NotReady, KubeError) as error:
-        log.warning("cannot be reviewed", error=error)
+        log.warning("the request could not be reviewed", error=error)
         raise web.HTTPServiceUnavailable(text=str(error)) from error
     except ValidationError as error:
-        log.warning("cannot be reviewed", error=error)
+        log.warning("the request could not be reviewed", error=error)
         raise web.HTTPInternalServerError(text=str(error)) from error
 
 

@@ -1,4 +1,4 @@
-"""What the webhook is started with."""
+"""The webhook's settings: flags and environment variables."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ class Settings(common.Settings):
 
     @property
     def dns_name(self) -> str:
-        """What API servers call the webhook."""
+        """The name by which API servers reach the webhook."""
         return f"{self.service}.{self.namespace}.svc"
