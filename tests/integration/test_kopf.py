@@ -49,7 +49,7 @@ def kubeconfig(cluster: Cluster) -> Iterator[Path]:
 
 
 @dataclass
-class World:
+class Setup:
     """The API server and the operator on it, with a tenant of its own."""
 
     client: KubeClient
@@ -92,7 +92,7 @@ class World:
             await self.client.delete(ref)
 
 
-Embedded = Callable[[], AbstractAsyncContextManager[World]]
+Embedded = Callable[[], AbstractAsyncContextManager[Setup]]
 
 
 async def eventually(what: str, true: Callable[[], object]) -> None:
@@ -118,7 +118,7 @@ async def until(what: str, probe: Callable[[], Awaitable[object]]) -> None:
 @asynccontextmanager
 async def running(
     own: Path, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, period: float = NEVER_S
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Setup]:
     """An operator that leads, with a kubeconfig of its own; it must end without an error."""
     pace = kopf_store.Pace(period)
     monkeypatch.setattr("mizar_operator.main.Pace", lambda *_, **__: pace)
@@ -129,14 +129,14 @@ async def running(
     ):
         operator, stop = Operator(operators, settings), asyncio.Event()
         task = asyncio.create_task(operator.run(stop))
-        world = World(client, operator)
+        setup = Setup(client, operator)
         try:
             await eventually("the first lists", lambda: operator.caches.synced or task.done())
-            yield world
+            yield setup
         finally:
             stop.set()
             await task
-            await world.clear()
+            await setup.clear()
 
 
 @pytest.fixture
@@ -147,29 +147,29 @@ def embedded(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Embedded:
 
 
 async def test_a_pool_that_is_created_is_planned(embedded: Embedded) -> None:
-    async with embedded() as world:
-        await world.create(objects.pool(world.tenant))
+    async with embedded() as setup:
+        await setup.create(objects.pool(setup.tenant))
 
         async def told() -> bool:
-            pool = await world.find(GPU_POOL, world.tenant)
+            pool = await setup.find(GPU_POOL, setup.tenant)
             return bool(pool and pool.get("status", {}).get("conditions"))
 
         await until("the pool's conditions", told)
 
 
 async def test_a_quota_that_is_created_changed_and_deleted_is_planned(embedded: Embedded) -> None:
-    async with embedded() as world:
-        await world.tenancy(least=1)
+    async with embedded() as setup:
+        await setup.tenancy(least=1)
 
         async def count(wanted: int) -> bool:
-            return len(await world.shadows()) == wanted
+            return len(await setup.shadows()) == wanted
 
         await until("a shadow pod to be kept warm", lambda: count(1))
-        ref = Ref(GPU_QUOTA, "gpus", world.tenant)
+        ref = Ref(GPU_QUOTA, "gpus", setup.tenant)
         profile = {"devices": 2, "min": 2, "max": 2}
-        await world.client.patch_merge(ref, {"spec": {"profiles": [profile]}})
+        await setup.client.patch_merge(ref, {"spec": {"profiles": [profile]}})
         await until("a second one", lambda: count(2))
-        await world.client.delete(ref)
+        await setup.client.delete(ref)
         # Without a node nobody ever used them: they go undrained.
         await until("both to go", lambda: count(0))
 
@@ -177,33 +177,33 @@ async def test_a_quota_that_is_created_changed_and_deleted_is_planned(embedded: 
 async def test_a_deleted_shadow_pod_is_let_go_and_replaced(
     embedded: Embedded,
 ) -> None:
-    async with embedded() as world:
-        await world.tenancy(least=1)
-        await until("a shadow pod", world.shadows)
-        (shadow,) = await world.shadows()
+    async with embedded() as setup:
+        await setup.tenancy(least=1)
+        await until("a shadow pod", setup.shadows)
+        (shadow,) = await setup.shadows()
         name = shadow["metadata"]["name"]
-        await world.client.delete(Ref(SHADOW_POD, name, world.tenant))
+        await setup.client.delete(Ref(SHADOW_POD, name, setup.tenant))
 
         async def gone() -> bool:
-            return await world.find(SHADOW_POD, name) is None
+            return await setup.find(SHADOW_POD, name) is None
 
         await until("the operator to take its finalizer off", gone)
 
         async def replaced() -> bool:
-            return name not in {one["metadata"]["name"] for one in await world.shadows()} and bool(
-                await world.shadows()
+            return name not in {one["metadata"]["name"] for one in await setup.shadows()} and bool(
+                await setup.shadows()
             )
 
         await until("another one in its place", replaced)
 
 
 async def test_objects_of_ours_and_others_bear_no_trace_of_kopf(embedded: Embedded) -> None:
-    async with embedded() as world:
-        await world.tenancy(least=1)
-        await until("a shadow pod", world.shadows)
-        (shadow,) = await world.shadows()
-        pool = await world.find(GPU_POOL, world.tenant)
-        quota = await world.find(GPU_QUOTA, "gpus")
+    async with embedded() as setup:
+        await setup.tenancy(least=1)
+        await until("a shadow pod", setup.shadows)
+        (shadow,) = await setup.shadows()
+        pool = await setup.find(GPU_POOL, setup.tenant)
+        quota = await setup.find(GPU_QUOTA, "gpus")
         assert pool is not None
         assert quota is not None
         assert "kopf" not in json.dumps([shadow, pool, quota])
@@ -295,17 +295,17 @@ async def test_a_deletion_that_a_broken_watch_hid_is_found(
     proxy = Proxy(kubeconfig)
     with proxy.serving() as url:
         through = _kubeconfig(url, tmp_path)
-        async with running(through, kubeconfig, monkeypatch, period=1) as world:
-            await world.tenancy(least=1)
-            await until("a shadow pod", world.shadows)
-            (shadow,) = await world.shadows()
-            name, known = shadow["metadata"]["name"], world.operator.caches.shadows
-            await eventually("the operator to know it", lambda: known.get(name, world.tenant))
+        async with running(through, kubeconfig, monkeypatch, period=1) as setup:
+            await setup.tenancy(least=1)
+            await until("a shadow pod", setup.shadows)
+            (shadow,) = await setup.shadows()
+            name, known = shadow["metadata"]["name"], setup.operator.caches.shadows
+            await eventually("the operator to know it", lambda: known.get(name, setup.tenant))
             proxy.cut()
-            await world.let_go(name)
+            await setup.let_go(name)
             proxy.answer({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
-            await eventually("a list", lambda: known.get(name, world.tenant) is None)
-            await until("one in its place", world.shadows)
+            await eventually("a list", lambda: known.get(name, setup.tenant) is None)
+            await until("one in its place", setup.shadows)
 
 
 async def test_a_watch_that_fails_ends_the_process(kubeconfig: Path, tmp_path: Path) -> None:
