@@ -25,9 +25,9 @@ from mizar_nodeagent.checkpoint import CheckpointFile
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.allocate import Allocator
-from mizar_nodeagent.container.follow import Follower
-from mizar_nodeagent.container.housekeeping import Housekeeping
-from mizar_nodeagent.container.prestart import Gatekeeper
+from mizar_nodeagent.container.limits_update import LimitsUpdater
+from mizar_nodeagent.container.prestart import PreStart
+from mizar_nodeagent.container.slot_gc import SlotGarbageCollector
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.kubelet import checkpoint_file
@@ -37,10 +37,9 @@ from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.metrics import Figures, Latencies
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.view import GracePeriods
-from mizar_nodeagent.plugin.answers import Answers
 from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.plugin.resource import ResourcePlugin
-from mizar_nodeagent.plugin.server import remove_old_sockets
+from mizar_nodeagent.plugin.server import Handlers, remove_old_sockets
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.shadow_status import ShadowStatusWriter
 from mizar_nodeagent.shutdown_cleanup import ShutdownCleanup
@@ -140,14 +139,14 @@ async def assemble(
     allocator = Allocator(state, slots, config.card_access, time.monotonic, time.time, allocated)
     records = partial(checkpoint_file.read, config.plugin_dir)
     contexts = ContextCosts(config.state_dir / CONTEXTS, state, cards.context_bytes)
-    gatekeeper = Gatekeeper(
+    prestart = PreStart(
         state, slots, poller.poll_claims, records, agent.notify, agent.warn, contexts
     )
-    answers = Answers(allocator, gatekeeper)
+    handlers = Handlers(allocator.preferred, allocator.allocate, prestart.prepare)
     latencies = Latencies(registry)
 
     def make_plugin(resource: str) -> ResourcePlugin:
-        return ResourcePlugin(resource, config.plugin_dir, kubelet, answers, latencies)
+        return ResourcePlugin(resource, config.plugin_dir, kubelet, handlers, latencies)
 
     plugins = Plugins(make_plugin)
     node = NodeStatusWriter(client, config.node_name, agent.wake)
@@ -164,12 +163,12 @@ async def assemble(
         lambda: [_container(slot) for slot in slots.all()], new_code=audit_soon
     )
     stale_resources = StaleResources(client, config.node_name, plugins.connected)
-    housekeeping = Housekeeping(state, slots, config.plugin_dir)
+    slot_gc = SlotGarbageCollector(state, slots, config.plugin_dir)
     cleanup = ShutdownCleanup(config.state_dir, state, slots, informer, poller, config.plugin_dir)
     auditor = Auditor(state, slots, cards, time_slicer.set_unaccounted, agent.warn)
     registry.register(Figures(config.node_name, state, slots, plugins.connected, auditor))
-    follower = Follower(state, slots, agent.notify, agent.warn, contexts.of)
-    agent.attach(informer, poller, Outputs(plugins, node, statuses, events, follower.follow))
+    limits = LimitsUpdater(state, slots, agent.notify, agent.warn, contexts.of)
+    agent.attach(informer, poller, Outputs(plugins, node, statuses, events, limits.update))
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(podresources.close)
@@ -196,7 +195,7 @@ async def assemble(
                 node.run,
                 *[statuses.run] * STATUS_WRITERS,
                 events.run,
-                housekeeping.run,
+                slot_gc.run,
                 stale_resources.run,
                 time_slicer.serve,
                 auditor.run,

@@ -14,7 +14,7 @@ from mizar_core.quantities import WHOLE_CARD
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
-from mizar_nodeagent.container.collect import living
+from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.regions import layout, limits_file, usage_snapshot
@@ -186,7 +186,7 @@ class Figures(Collector):
             CounterMetricFamily(name, about, labels=(*LABELS, "direction"))
             for name, about, _ in COPY_FIGURES
         ]
-        for slot in living(self._slots.all(), self._state.view):
+        for slot in slots_in_use(self._slots.all(), self._state.view):
             # A file that is gone or damaged says nothing; its container fails closed.
             with suppress(OSError, RegionDamaged):
                 self._add(slot, families, copies)

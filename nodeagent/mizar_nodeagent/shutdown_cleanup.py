@@ -18,7 +18,7 @@ from pathlib import Path
 from mizar_kube.informer import Informer
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import ALLOCATING_FOR_S, AgentState
-from mizar_nodeagent.container.collect import recorded, useless
+from mizar_nodeagent.container.slot_gc import recorded_slots, unused_slots
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.cuda_context.costs import CONTEXTS
 from mizar_nodeagent.errors import KubeletAway
@@ -73,12 +73,12 @@ class ShutdownCleanup:
             return
         claims = await self._poller.poll_claims()
         entries = await asyncio.to_thread(checkpoint_file.read, self._plugin_dir)
-        known = recorded(entries, self._pods.values(), self._slots.root)
-        for slot in self._unused(claims, known):
+        recorded = recorded_slots(entries, self._pods.values(), self._slots.root)
+        for slot in self._unused(claims, recorded):
             log.info("slot removed", **slot.names)
             self._slots.remove(slot)
 
-    def _unused(self, claims: Claims, known: Container[str]) -> list[Slot]:
+    def _unused(self, claims: Claims, recorded: Container[str]) -> list[Slot]:
         """The slots that no container uses.
 
         The kubelet may not have recorded a young slot yet, but only while a pod that requests its
@@ -90,8 +90,8 @@ class ShutdownCleanup:
         awaited = [slot for slot in self._slots.all() if _may_be_for(slot, pending)]
         others = [slot for slot in self._slots.all() if slot not in awaited]
         return [
-            *useless(awaited, known, held, now),
-            *useless(others, known, held, now, ALLOCATING_FOR_S),
+            *unused_slots(awaited, recorded, held, now),
+            *unused_slots(others, recorded, held, now, ALLOCATING_FOR_S),
         ]
 
     def _remove_the_rest(self) -> None:

@@ -21,8 +21,8 @@ from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.cards import CardFacts
 from mizar_nodeagent.container import shim_install
-from mizar_nodeagent.container.follow import Follower
-from mizar_nodeagent.container.prestart import Gatekeeper
+from mizar_nodeagent.container.limits_update import LimitsUpdater
+from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.kubelet.claims import Claims
@@ -90,10 +90,10 @@ class NodeAgent:
         self._shadows: dict[str, tuple[str, int]] = {}  # a card, bytes of a device
         self._shares: dict[str, Pod] = {}
         contexts = ContextCosts(folder / CONTEXTS, self._state, self._cards.context_bytes)
-        self._gatekeeper = Gatekeeper(
+        self._prestart = PreStart(
             self._state, slots, self._ask, tuple, _nothing, _nothing, contexts
         )
-        self._follower = Follower(self._state, slots, _nothing, _nothing, contexts.of)
+        self._limits = LimitsUpdater(self._state, slots, _nothing, _nothing, contexts.of)
 
     async def start(self, memory: Mapping[str, int]) -> None:
         """`memory`: bytes of a device of each card."""
@@ -137,14 +137,14 @@ class NodeAgent:
         slot = self._slots.create(RESOURCE, ids, time.time())
         self._cards.containers[str(slot.folder)] = f"0::/kubepods/pod{uid}/{identity}\n"
         self._replan()
-        await self._gatekeeper.prestart(RESOURCE, ids)
+        await self._prestart.prepare(RESOURCE, ids)
         return slot.folder
 
     def permit(self, memory: Mapping[str, int]) -> None:
         """The quota says now that a device of each card has so many bytes."""
         self._shadows = {name: (uuid, memory[uuid]) for name, (uuid, _) in self._shadows.items()}
         self._replan()
-        self._follower.follow()
+        self._limits.update()
 
     def _ids(self, number: int) -> list[str]:
         return [f"team-a/{name}-{number}" for name in self._shadows]

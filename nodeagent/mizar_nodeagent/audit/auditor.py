@@ -30,10 +30,10 @@ from mizar_nodeagent.audit.compare import (
 )
 from mizar_nodeagent.audit.unaccounted import Unaccounted, UnaccountedMemory
 from mizar_nodeagent.cards import CardSource
-from mizar_nodeagent.container.collect import living
+from mizar_nodeagent.container.limits import wants_shim
+from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Notify, Slot, Slots
 from mizar_nodeagent.errors import CardsUnknown, RegionDamaged
-from mizar_nodeagent.planning.isolation import wants_shim
 from mizar_nodeagent.regions import limits_file, usage_snapshot
 
 log = get_logger(__name__)
@@ -154,7 +154,7 @@ class Auditor:
     def _containers(self) -> list[AuditedContainer]:
         view, slots = self._state.view, self._slots.all()
         pods = {pod.uid: pod for pod in (view.pods or {}).values()}
-        holding = {slot.name for slot in living(slots, view)}
+        holding = {slot.name for slot in slots_in_use(slots, view)}
         found = []
         for slot in slots:
             pod = pods.get(slot.owner.pod_uid) if slot.owner else None

@@ -1,1 +1,1 @@
-"""What a share container gets: its slot, its cards, the shim, and its limits."""
+"""What a share container gets: its slot, its cards, the shim and its limits."""

@@ -1,7 +1,7 @@
-"""Answers to GetPreferredAllocation and Allocate: quick, and refusing only what is misuse.
+"""Answers GetPreferredAllocation and Allocate: quickly, and refusing only misuse.
 
 An error in Allocate fails the pod for good; whether the container may start is decided later, in
-PreStartContainer, whose errors are tried again.
+PreStartContainer (prestart.py), whose errors are tried again.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mizar_core.preferred_allocation import preferred
 from mizar_kube.logs import bind
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.config import CardAccess
-from mizar_nodeagent.container import access
+from mizar_nodeagent.container import card_access
+from mizar_nodeagent.container.limits import wants_shim
 from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONTAINER
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import AllocationRefused
 from mizar_nodeagent.planning.carving import Carving, HeldCard
 from mizar_nodeagent.planning.devices import not_to_be_given
-from mizar_nodeagent.planning.isolation import wants_shim
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.regions.layout import CARD_MAX
 
@@ -30,7 +30,8 @@ USAGE_IN_CONTAINER = "/run/mizar/usage"
 
 
 class Allocator:
-    """`clock`: monotonic; `now`: seconds since the epoch; `allocated`: called afterwards."""
+    """`clock`: monotonic seconds; `now`: seconds since the epoch; `allocated`: called after each
+    Allocate."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Allocator:
     def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        """The devices that a container should get; nothing when there is no good answer, since an
+        """The devices that a container should get; empty when there is no good answer, since an
         error would fail the pod."""
         try:
             free, fixed = _parsed(available), _parsed(must)
@@ -77,11 +78,11 @@ class Allocator:
     def _preferred(
         self, free: Sequence[DeviceID], fixed: Sequence[DeviceID], size: int
     ) -> tuple[DeviceID, ...]:
-        shapes = {key: one.carve for key, one in self._state.carvings.items()}
+        carves = {key: one.carve for key, one in self._state.carvings.items()}
         held = self._state.view.holders().keys() | self._state.allocating
-        steady = [one for one in free if one in fixed or self._is_offered(one)]
+        offered = [one for one in free if one in fixed or self._is_offered(one)]
         # Devices that are being drained are the last resort.
-        return preferred(steady if len(steady) >= size else free, fixed, size, shapes, held)
+        return preferred(offered if len(offered) >= size else free, fixed, size, carves, held)
 
     def _is_offered(self, device: DeviceID) -> bool:
         carving = self._state.carving_of(device)
@@ -103,7 +104,7 @@ class Allocator:
     ) -> pb.ContainerAllocateResponse:
         answer = pb.ContainerAllocateResponse()
         answer.annotations[container_devices_from()] = devices_from_value(devices)
-        access.give(answer, cards, self._access)
+        card_access.add_cards(answer, cards, self._access)
         if slot.shim:
             _mount_shim(answer, slot)
         return answer
@@ -136,7 +137,7 @@ def _cards(carvings: Sequence[Carving], devices: Sequence[DeviceID]) -> list[Hel
 
 
 def _mount_shim(answer: pb.ContainerAllocateResponse, slot: Slot) -> None:
-    """Files, not folders: what is beside them on the node stays out of the container."""
+    """Mount single files, so that other files of their folder stay out of the container."""
     for inside, outside, read_only in (
         (IN_CONTAINER, slot.library, True),
         (LIMITS_IN_CONTAINER, slot.limits, True),

@@ -1,4 +1,4 @@
-"""The shim on the node: one file per version; each container gets a copy of its own."""
+"""Installs the shim on the node, one file per version; each container gets its own copy."""
 
 from __future__ import annotations
 

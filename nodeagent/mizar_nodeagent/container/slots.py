@@ -1,11 +1,11 @@
 """Slots: one folder for each Allocate, with the files that its container gets.
 
-A slot lives as long as the kubelet may start a container with it: the kubelet answers a restart
-from its cache, with the paths that Allocate returned once.
+A slot lives as long as the kubelet may start a container with it: the kubelet restarts a container
+with the paths that Allocate returned once, from its cache.
 
-Every container has its own copy of the shim too, read-only as it is: on a file that two containers
-share, root in the one can hold a lease, and whatever the other starts waits for the kernel to break
-it, again and again.
+Every container has its own copy of the shim, although it is read-only: root in one container can
+hold a lease on a file that two share, and each program that the other starts waits until the kernel
+breaks it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME_MAX = 63
 
 @dataclass(frozen=True)
 class Owner:
-    """The container that a slot belongs to, once the kubelet has told."""
+    """The container that a slot belongs to, once the kubelet has told it."""
 
     namespace: str
     pod: str
@@ -41,7 +41,7 @@ class Owner:
 
     @property
     def names(self) -> dict[str, str]:
-        """As log lines name it."""
+        """The keys by which log lines name it."""
         return {"namespace": self.namespace, "pod": self.pod, "container": self.container}
 
     def of_pod(self, other: Owner) -> bool:
@@ -56,8 +56,9 @@ Notify = Callable[[Owner, str, str], None]
 
 @dataclass(frozen=True)
 class Slot:
-    """`created`: seconds since the epoch. `ids` is empty when slot.json was lost. `shim`: its
-    container has the shim, which cannot be put into it later."""
+    """`ids`: devices; empty when slot.json was lost. `created`: seconds since the epoch. `owner`:
+    None before the first start. `shim`: whether its container has the shim, which cannot be added
+    later."""
 
     name: str
     folder: Path
@@ -69,7 +70,7 @@ class Slot:
 
     @property
     def names(self) -> dict[str, str]:
-        """As log lines name it."""
+        """The keys by which log lines name it."""
         return {"slot": self.name, **(self.owner.names if self.owner else {})}
 
     @property
@@ -98,7 +99,8 @@ class Slots:
         self._slots: dict[str, Slot] = {}
 
     def load(self, now: float) -> None:
-        """Find what an earlier run left. `now`: age of slots that don't tell theirs."""
+        """Read the slots that an earlier run left. `now`: creation time of those whose slot.json
+        was lost, in seconds since the epoch."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in sorted(self.root.iterdir()):
             if folder.is_dir():
@@ -118,8 +120,7 @@ class Slots:
     ) -> Slot:
         """A new slot, its limits empty. Raises OSError.
 
-        `name`: of a slot that the kubelet still knows (so the shim is mounted from it) and that
-        was lost from the disk.
+        `name`: of a slot that was lost from the disk, while the kubelet still mounts it.
         """
         ids = frozenset(ids)
         name = name or _new_name(ids)
@@ -129,22 +130,22 @@ class Slots:
         limits_file.create_empty(slot.limits)
         usage_file.create(slot.usage)
         self.shim.copy(slot.library, slot.preload)
-        # The kubelet waits for this: what a power cut takes is made again from its own record.
+        # The kubelet waits for this; after a power cut it is restored from the kubelet's record.
         self._keep(slot, durable=False)
         return slot
 
     def describe(self, slot: Slot, resource: str, ids: Iterable[str]) -> Slot:
-        """Tell again what a slot is for whose slot.json was lost."""
+        """Write the slot.json that was lost, or differs from the kubelet's record."""
         return self._keep(replace(slot, resource=resource, ids=frozenset(ids)))
 
     def assign(self, slot: Slot, owner: Owner) -> Slot:
-        """Remember whose slot it is."""
+        """Write the slot's owner."""
         if slot.owner == owner:
             return slot
         return self._keep(replace(slot, owner=owner), durable=False)
 
     def remove(self, slot: Slot) -> None:
-        """Nobody will ever use it again."""
+        """Remove the slot's folder: no container will use it again."""
         self._slots.pop(slot.name, None)
         shutil.rmtree(slot.folder, ignore_errors=True)
 
@@ -155,7 +156,7 @@ class Slots:
 
 
 def _new_name(ids: frozenset[str]) -> str:
-    """Readable by people: it begins with one of its devices."""
+    """Begins with the name of one of its devices, for people."""
     first = min(ids).partition("/")[2]
     token = secrets.token_hex(6)
     return f"{first[: _NAME_MAX - len(token) - 1]}-{token}"

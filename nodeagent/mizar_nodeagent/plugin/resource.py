@@ -11,7 +11,7 @@ from mizar_kube.backoff import Backoff
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.kubelet.socket_watch import Identity, KubeletSocket
 from mizar_nodeagent.planning.devices import Device
-from mizar_nodeagent.plugin.server import Answers, Server, Servicer, Timed, register
+from mizar_nodeagent.plugin.server import Handlers, Server, Servicer, Timed, register
 from mizar_nodeagent.plugin.streams import Streams
 
 log = get_logger(__name__)
@@ -33,14 +33,14 @@ class ResourcePlugin:
         resource: str,
         plugin_dir: Path,
         kubelet: KubeletSocket,
-        answers: Answers,
+        handlers: Handlers,
         timed: Timed,
     ) -> None:
         self.resource = resource
         self.streams = Streams()
         self._plugin_dir = plugin_dir
         self._kubelet = kubelet
-        self._servicer = Servicer(resource, self.streams, answers, timed)
+        self._servicer = Servicer(resource, self.streams, handlers, timed)
         self._server: Server | None = None
         self._failing = False
         self._backoff = Backoff(first=SETTLE_S, most=5.0)

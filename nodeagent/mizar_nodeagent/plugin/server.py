@@ -8,8 +8,9 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -25,37 +26,36 @@ log = get_logger(__name__)
 
 VERSION: Final = "v1beta1"
 REGISTER_TIMEOUT_S = 5.0
-# Calls that run when a server stops have this long to end.
 GRACE_S = 0.5
+"""Calls that run when a server stops have so long to end."""
 
 OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 T = TypeVar("T")
 
 
-class Answers(Protocol):
-    """What the servers of all resources ask; each method raises MizarError to refuse."""
+@dataclass(frozen=True)
+class Handlers:
+    """What answers the kubelet's calls for all resources. Each takes the resource first, and raises
+    MizarError to refuse."""
 
-    def preferred(
-        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
-    ) -> Sequence[str]: ...
-
-    def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse: ...
-
-    async def prestart(self, resource: str, ids: Sequence[str]) -> None: ...
+    preferred: Callable[[str, Sequence[str], Sequence[str], int], Sequence[str]]
+    """GetPreferredAllocation: of (available, must include, count)."""
+    allocate: Callable[[str, Sequence[str]], pb.ContainerAllocateResponse]
+    prestart: Callable[[str, Sequence[str]], Awaitable[None]]
 
 
 Timed = Callable[[str, float], None]
-"""Told the name of each answered call and the seconds that it took."""
+"""Called with the name of each answered call and the seconds that it took."""
 
 
 class Servicer(rpc.DevicePluginServicer):
-    """The kubelet's calls for one resource, passed on."""
+    """The kubelet's calls for one resource."""
 
-    def __init__(self, resource: str, streams: Streams, answers: Answers, timed: Timed) -> None:
+    def __init__(self, resource: str, streams: Streams, handlers: Handlers, timed: Timed) -> None:
         self._resource = resource
         self._streams = streams
-        self._answers = answers
+        self._handlers = handlers
         self._timed = timed
 
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
@@ -69,7 +69,7 @@ class Servicer(rpc.DevicePluginServicer):
             return pb.PreferredAllocationResponse(
                 container_responses=[
                     pb.ContainerPreferredAllocationResponse(
-                        deviceIDs=self._answers.preferred(
+                        deviceIDs=self._handlers.preferred(
                             self._resource,
                             one.available_deviceIDs,
                             one.must_include_deviceIDs,
@@ -86,7 +86,7 @@ class Servicer(rpc.DevicePluginServicer):
         async def ask() -> pb.AllocateResponse:
             return pb.AllocateResponse(
                 container_responses=[
-                    self._answers.allocate(self._resource, one.devices_ids)
+                    self._handlers.allocate(self._resource, one.devices_ids)
                     for one in request.container_requests
                 ]
             )
@@ -97,7 +97,7 @@ class Servicer(rpc.DevicePluginServicer):
 
     async def PreStartContainer(self, request: Any, context: Any) -> Any:
         async def ask() -> pb.PreStartContainerResponse:
-            await self._answers.prestart(self._resource, request.devices_ids)
+            await self._handlers.prestart(self._resource, request.devices_ids)
             return pb.PreStartContainerResponse()
 
         with bound(device=sorted(request.devices_ids)):
@@ -125,10 +125,8 @@ def _code(error: MizarError) -> grpc.StatusCode:
 
 
 class Server:
-    """A running server on a socket whose name nobody had before.
-
-    (A dying server unlinks its socket's path, which must not be its successor's.)
-    """
+    """A running server on a socket with a new name: a server that ends unlinks its socket's path,
+    which must not be its successor's."""
 
     def __init__(self, server: grpc.aio.Server, socket: Path) -> None:
         self.socket = socket
@@ -151,7 +149,7 @@ class Server:
         return identity(self.socket) == self._identity
 
     async def stop(self) -> None:
-        """Let running calls end, then go."""
+        """Stop when the running calls have ended, after GRACE_S at the latest."""
         await self._server.stop(GRACE_S)
         with suppress(OSError):
             self.socket.unlink()
@@ -164,14 +162,14 @@ def _socket_name(resource: str) -> str:
 
 
 def remove_old_sockets(plugin_dir: Path) -> None:
-    """Sockets that a killed agent left behind."""
+    """Remove the sockets that a killed agent left behind."""
     for socket in plugin_dir.glob("mizar-*.sock"):
         with suppress(OSError):
             socket.unlink()
 
 
 async def register(kubelet_socket: Path, endpoint: Path, resource: str) -> None:
-    """Tell the kubelet of a server that already answers. Raises grpc.aio.AioRpcError."""
+    """Register a server that already answers. Raises grpc.aio.AioRpcError, TimeoutError."""
     request = pb.RegisterRequest(
         version=VERSION, endpoint=endpoint.name, resource_name=resource, options=OPTIONS
     )

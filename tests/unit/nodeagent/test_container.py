@@ -8,7 +8,7 @@ import pytest
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.cards import CardInventory
 from mizar_nodeagent.config import CardAccess, MountConfig, Strategy
-from mizar_nodeagent.container import access
+from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.shim_install import Shim
 from mizar_nodeagent.container.slots import Slots
@@ -36,7 +36,7 @@ TWO = [HeldCard("GPU-a", "A100", GIB, 0), HeldCard("GPU-b", "A100", GIB, 3)]
 def given(strategy: Strategy, **how: object) -> pb.ContainerAllocateResponse:
     answer = pb.ContainerAllocateResponse()
     config = CardAccess(strategy=strategy, env={"X": "y"}, **how)  # type: ignore[arg-type]
-    access.give(answer, TWO, config, exists=lambda path: path.name != "nvidia-modeset")
+    card_access.add_cards(answer, TWO, config, exists=lambda path: path.name != "nvidia-modeset")
     assert answer.envs["X"] == "y"
     return answer
 

@@ -12,7 +12,7 @@ from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, GIB, RESOURCE, SHADOW, shadow_object
 from unit.nodeagent.test_app import QUICK, SHADOW_POD, SHARE, World, limits_of, until
 from unit.nodeagent.test_app import world as world
-from unit.nodeagent.test_limits_follow import events, given
+from unit.nodeagent.test_limits_update import events, given
 
 OTHER = KubePod("team-b", "trainer", "uid-trainer")
 

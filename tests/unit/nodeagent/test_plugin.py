@@ -14,6 +14,7 @@ from mizar_nodeagent.planning.devices import Device
 from mizar_nodeagent.plugin import resource, server
 from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.plugin.resource import ResourcePlugin
+from mizar_nodeagent.plugin.server import Handlers
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_kubelet import Admission, FakeKubelet, KubePod
@@ -25,7 +26,7 @@ TWO = Device("team-a/shadow-a-1", True, (1,))
 POD = KubePod("team-a", "share", "u1")
 
 
-class Answers:
+class FakeHandlers:
     """Allows everything but the ID that ends with `-13`."""
 
     def __init__(self) -> None:
@@ -72,15 +73,16 @@ async def let_run() -> None:
 @asynccontextmanager
 async def plugins(
     kubelet: FakeKubelet,
-    answers: Answers | None = None,
+    fake: FakeHandlers | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Plugins]:
     socket = KubeletSocket(kubelet.plugin_dir)
     watching = asyncio.create_task(socket.run())
-    given = answers or Answers()
+    given = fake or FakeHandlers()
+    handlers = Handlers(given.preferred, given.allocate, given.prestart)
     made = Plugins(
         lambda name: ResourcePlugin(
-            name, kubelet.plugin_dir, socket, given, lambda call, seconds: None
+            name, kubelet.plugin_dir, socket, handlers, lambda call, seconds: None
         ),
         clock,
     )
@@ -110,14 +112,14 @@ async def test_the_kubelet_gets_the_list_and_its_changes(kubelet: FakeKubelet) -
 
 async def test_allocation_goes_through(kubelet: FakeKubelet) -> None:
     await kubelet.start()
-    answers = Answers()
-    async with plugins(kubelet, answers) as made:
+    fake = FakeHandlers()
+    async with plugins(kubelet, fake) as made:
         made.apply({R: (ONE, TWO)})
         await until(lambda: kubelet.is_serving(R))
         held = await kubelet.allocate(POD, "main", R, 1)
         assert held.answer.envs["IDS"] == ONE.id
         await kubelet.start_container(POD, "main", R)
-        assert answers.started == [[ONE.id]]
+        assert fake.started == [[ONE.id]]
 
 
 async def test_a_refusal_reaches_the_kubelet_with_its_sentence(kubelet: FakeKubelet) -> None:

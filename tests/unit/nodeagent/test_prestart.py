@@ -8,7 +8,7 @@ import pytest
 
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import shim_install
-from mizar_nodeagent.container.prestart import Gatekeeper
+from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionDamaged, StartRefused
@@ -60,7 +60,7 @@ class Node:
         async def measure(uuid: str) -> int:
             return 0
 
-        gatekeeper = Gatekeeper(
+        prestart = PreStart(
             state,
             self.slots,
             ask,
@@ -69,7 +69,7 @@ class Node:
             lambda owner, reason, note: self.warnings.append(reason),
             ContextCosts(self.folder / "contexts", state, measure),
         )
-        await gatekeeper.prestart(claims[0].resource, sorted(claims[0].ids))
+        await prestart.prepare(claims[0].resource, sorted(claims[0].ids))
 
     def slot(self, owner: Owner | None = None, created: float = 0.0) -> Slot:
         """A slot of the first device."""

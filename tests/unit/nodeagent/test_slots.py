@@ -7,7 +7,7 @@ import pytest
 
 from mizar_nodeagent import checkpoint
 from mizar_nodeagent.container import shim_install
-from mizar_nodeagent.container.collect import GRACE_S, Recorded, recorded, useless
+from mizar_nodeagent.container.slot_gc import GRACE_S, recorded_slots, unused_slots
 from mizar_nodeagent.container.slots import Owner, Slots, is_slot_path
 from mizar_nodeagent.errors import ConfigRefused, KubeletAway
 from mizar_nodeagent.kubelet import checkpoint_file
@@ -96,10 +96,10 @@ def entry(slot: str, root: Path, uid: str = "uid-share") -> Entry:
 
 class TestForgetting:
     def left(
-        self, slots: Slots, claims: list[object], known: dict[str, Recorded] | None = None
+        self, slots: Slots, claims: list[object], known: dict[str, Entry] | None = None
     ) -> int:
         later = GRACE_S + 10
-        return len(useless(slots.all(), known or {}, claims, later))  # type: ignore[arg-type]
+        return len(unused_slots(slots.all(), known or {}, claims, later))  # type: ignore[arg-type]
 
     def test_nobody_speaks_for_it(self, slots: Slots) -> None:
         slots.create(RESOURCE, [D0], 1.0)
@@ -124,10 +124,10 @@ class TestForgetting:
     def test_not_while_the_kubelets_record_names_it_for_a_living_pod(self, slots: Slots) -> None:
         slot = slots.create(RESOURCE, [D0], 1.0)
         entries = [entry(slot.name, slots.root)]
-        living = recorded(entries, [share()], slots.root)
-        assert self.left(slots, [], living) == 0
-        assert recorded(entries, [share(ended=True)], slots.root) == {}
-        assert recorded(entries, [], slots.root) == {}
+        recorded = recorded_slots(entries, [share()], slots.root)
+        assert self.left(slots, [], recorded) == 0
+        assert recorded_slots(entries, [share(ended=True)], slots.root) == {}
+        assert recorded_slots(entries, [], slots.root) == {}
 
 
 def test_only_a_slots_own_limits_tell_its_name() -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.container import housekeeping, shim_install
-from mizar_nodeagent.container.collect import GRACE_S
-from mizar_nodeagent.container.housekeeping import FRESH_S, Housekeeping
+from mizar_nodeagent.container import shim_install, slot_gc
+from mizar_nodeagent.container.slot_gc import FRESH_S, GRACE_S, SlotGarbageCollector
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import checkpoint_file
@@ -58,10 +57,12 @@ class Node:
         body = {"Data": {"PodDeviceEntries": entries}, "Checksum": 1}
         (self.plugin_dir / checkpoint_file.FILE).write_text(json.dumps(body))
 
-    async def tidy(self, late: float = 0.0, now: float = LATER) -> list[Slot]:
+    async def collect(self, late: float = 0.0, now: float = LATER) -> list[Slot]:
         """One round, so long after the kubelet was asked; the slots that are left."""
         clock = lambda: ASKED_AT + late  # noqa: E731
-        await Housekeeping(self.state, self.slots, self.plugin_dir, clock, lambda: now).tidy()
+        await SlotGarbageCollector(
+            self.state, self.slots, self.plugin_dir, clock, lambda: now
+        ).collect()
         return self.slots.all()
 
 
@@ -80,7 +81,7 @@ def node(tmp_path: Path) -> Node:
 async def test_what_nobody_speaks_for_is_removed(node: Node) -> None:
     slot = node.slots.create(RESOURCE, [D0], 1.0)
     node.say([share()])
-    assert await node.tidy() == []
+    assert await node.collect() == []
     assert not slot.folder.exists()
 
 
@@ -89,22 +90,22 @@ async def test_what_the_kubelet_recorded_for_a_living_pod_stays(node: Node) -> N
     slot = node.slots.create(RESOURCE, [D0], 1.0)
     node.record(slot)
     node.say([share()])
-    assert await node.tidy() == [slot]
+    assert await node.collect() == [slot]
     node.say([share(ended=True)])
-    assert await node.tidy() == []
+    assert await node.collect() == []
 
 
 async def test_what_a_pod_holds_stays(node: Node) -> None:
     slot = node.slots.create(RESOURCE, [D0], 1.0)
     node.say([share()], [share_claim(D0)])
-    assert await node.tidy() == [slot]
+    assert await node.collect() == [slot]
 
 
 async def test_a_young_slot_stays(node: Node) -> None:
     slot = node.slots.create(RESOURCE, [D0], 1.0)
     node.say([])
-    assert await node.tidy(now=1.0 + GRACE_S) == [slot]
-    assert await node.tidy(now=1.1 + GRACE_S) == []
+    assert await node.collect(now=1.0 + GRACE_S) == [slot]
+    assert await node.collect(now=1.1 + GRACE_S) == []
 
 
 @pytest.mark.parametrize(("late", "left"), [(FRESH_S, 0), (FRESH_S + 0.1, 1)])
@@ -113,13 +114,13 @@ async def test_an_old_answer_of_the_kubelet_says_nothing(
 ) -> None:
     node.slots.create(RESOURCE, [D0], 1.0)
     node.say([])
-    assert len(await node.tidy(late)) == left
+    assert len(await node.collect(late)) == left
 
 
 async def test_before_the_api_server_has_told_its_pods_nothing_goes(node: Node) -> None:
     slot = node.slots.create(RESOURCE, [D0], 1.0)
     node.say(None)
-    assert await node.tidy() == [slot]
+    assert await node.collect() == [slot]
 
 
 async def test_without_the_kubelets_record_nothing_goes(node: Node) -> None:
@@ -127,7 +128,7 @@ async def test_without_the_kubelets_record_nothing_goes(node: Node) -> None:
     node.say([])
     (node.plugin_dir / checkpoint_file.FILE).unlink()
     with pytest.raises(KubeletAway):
-        await node.tidy()
+        await node.collect()
     assert node.slots.all() == [slot]
 
 
@@ -139,7 +140,7 @@ class TestLearning:
         node.slots._slots[slot.name] = slot
         node.record(slot, ids=[D0, D1])
         node.say([share()])
-        (found,) = await node.tidy()
+        (found,) = await node.collect()
         assert (found.resource, found.ids, found.owner) == (RESOURCE, {D0, D1}, None)
 
     async def test_an_owner_is_put_right(self, node: Node) -> None:
@@ -148,21 +149,21 @@ class TestLearning:
         slot = node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), wrong)
         node.record(slot)
         node.say([share(), share("another")])
-        (found,) = await node.tidy()
+        (found,) = await node.collect()
         assert found.owner == Owner("team-a", "share", "uid-share", "main")
 
     async def test_a_static_pod_is_known_by_the_kubelets_uid(self, node: Node) -> None:
         slot = node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), Owner("a", "b", "c", "d"))
         node.record(slot, uid="hash")
         node.say([share(static_uid="hash")])
-        (found,) = await node.tidy()
+        (found,) = await node.collect()
         assert found.owner == Owner("team-a", "share", "uid-share", "main")
 
     async def test_who_was_not_checked_yet_owns_nothing(self, node: Node) -> None:
         slot = node.slots.create(RESOURCE, [D0], 1.0)
         node.record(slot)
         node.say([share()])
-        assert await node.tidy() == [slot]
+        assert await node.collect() == [slot]
         assert slot.owner is None
 
 
@@ -176,7 +177,7 @@ async def test_what_a_container_wrote_behind_its_usage_is_cut_off(
     # Another's, that cannot be looked at, keeps nobody from it; nor does a silent API server.
     first.usage.unlink()
     node.say(None)
-    await node.tidy()
+    await node.collect()
     assert second.usage.stat().st_size == size
     told = [(line["event"], line["slot"]) for line in logged(caplog)]
     assert told == [
@@ -191,16 +192,16 @@ async def test_a_round_that_fails_is_not_the_last(
     done: list[str] = []
     ends: list[Exception] = [KubeletAway("away"), OSError("full"), EOFError()]
 
-    async def tidy(self: Housekeeping) -> None:
+    async def collect(self: SlotGarbageCollector) -> None:
         done.append("tidied")
         raise ends.pop(0)
 
     async def sleep(seconds: float) -> None:
-        assert seconds == housekeeping.EVERY_S
+        assert seconds == slot_gc.EVERY_S
         done.append("slept")
 
-    monkeypatch.setattr(Housekeeping, "tidy", tidy)
-    monkeypatch.setattr(housekeeping.asyncio, "sleep", sleep)
+    monkeypatch.setattr(SlotGarbageCollector, "collect", collect)
+    monkeypatch.setattr(slot_gc.asyncio, "sleep", sleep)
     with pytest.raises(EOFError):
-        await Housekeeping(node.state, node.slots, node.plugin_dir).run()
+        await SlotGarbageCollector(node.state, node.slots, node.plugin_dir).run()
     assert done == ["slept", "tidied"] * 3

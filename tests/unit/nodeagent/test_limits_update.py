@@ -12,7 +12,7 @@ from mizar_core.models import Isolation
 from mizar_core.names import ANNOTATION_CARVE
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import shim_install
-from mizar_nodeagent.container.follow import Follower
+from mizar_nodeagent.container.limits_update import LimitsUpdater
 from mizar_nodeagent.container.slots import Owner, Slots
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import limits_file
@@ -64,7 +64,7 @@ def figures(world: World) -> list[tuple[Any, Any]]:
     return [(one.get("memoryMiB"), one.get("computePercent")) for one in devices]
 
 
-async def test_memory_and_compute_follow_at_once(world: World) -> None:
+async def test_memory_and_compute_change_at_once(world: World) -> None:
     await world.serve_shadow(isolation=Isolation(compute="Hard"))
     held = await world.start_share()
     await until(lambda: figures(world) == [(8192, 50)] * 2)
@@ -84,7 +84,7 @@ async def test_memory_and_compute_follow_at_once(world: World) -> None:
     assert "compute 50 % (Hard) → compute 50 % (Soft)" in note
 
 
-async def test_scaling_and_oversubscription_follow(world: World) -> None:
+async def test_scaling_and_oversubscription_change(world: World) -> None:
     await world.serve_shadow()
     held = await world.start_share()
     how = Isolation(memory="Oversubscribe", compute="Weighted")
@@ -139,7 +139,7 @@ async def test_an_older_memory_does_not_bring_old_limits_back(world: World) -> N
     assert limits_file.read(limits_of(held)).seq == seq
 
 
-async def test_without_a_shim_nothing_can_follow_and_nothing_starts_again(world: World) -> None:
+async def test_without_a_shim_nothing_can_change_and_nothing_starts_again(world: World) -> None:
     await world.serve_shadow(isolation=Isolation(backend="None"))
     held = await world.start_share()
     assert mounted(held) == {}
@@ -189,7 +189,7 @@ async def test_another_shape_is_not_taken_on(world: World) -> None:
     await until(lambda: _seen(world).carve_json == carve)
     assert world.app is not None and world.app.agent.state.carvings[SHADOW].carve.cards == 1
     assert given(held).memory_limit == 8 * GIB and world.ready() == ("True", "Serving")
-    # What it can follow it follows as before.
+    # A change of the same shape takes effect as before.
     world.api.put_pod(shadow_object(memory=GIB))
     await until(lambda: given(held).memory_limit == GIB)
 
@@ -247,16 +247,16 @@ def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -
     both = [CardLimit(uuid, GIB, 5000, "Hard", "Hard") for uuid in (CARD, far)]
     limits_file.write(slot.limits, who, both, {})
     state, told = AgentState(), list[tuple[Any, ...]]()
-    follower = Follower(
+    updater = LimitsUpdater(
         state, slots, lambda *_: None, lambda *words: told.append(words), lambda _: 0
     )
     claims = [card_claim(), card_claim(other, far), share_claim(*ids)]
     state.replan(view(1.0, [shadow(), shadow(other), share()], claims))
-    follower.follow()
+    updater.update()
     assert not told
     state.replan(view(2.0, [shadow(), shadow(other, ended=True), share()], claims))
     for _ in range(2):
-        follower.follow()
+        updater.update()
     modes = {one.uuid.decode(): one.compute_mode for one in limits_file.read(slot.limits).cards[:2]}
     assert modes[far] == COMPUTE_STOPPED != modes[CARD]
     ((owner, reason, sentence),) = told
@@ -287,7 +287,7 @@ def test_who_gets_less_is_limited_before_who_gets_more(
         write(path, who, *others)
 
     monkeypatch.setattr(limits_file, "write", noted)
-    Follower(state, slots, lambda *told: None, lambda *told: None, lambda _: 0).follow()
+    LimitsUpdater(state, slots, lambda *told: None, lambda *told: None, lambda _: 0).update()
     assert written == ["less", "more"]
     for slot in slots.all():
         assert limits_file.read(slot.limits).cards[0].memory_limit == 8 * GIB

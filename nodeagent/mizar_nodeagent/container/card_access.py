@@ -1,4 +1,4 @@
-"""How cards get into a container, as the cluster's runtime wants it."""
+"""The ways to give a container its cards: environment, device nodes, volume mounts or CDI."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 VOLUME_MARKS = "/var/run/nvidia-container-devices"
 
 
-def give(
+def add_cards(
     answer: pb.ContainerAllocateResponse,
     cards: Sequence[HeldCard],
     access: CardAccess,
     exists: Callable[[Path], bool] = Path.exists,
 ) -> None:
-    """Add to the kubelet's answer what gives the container these cards."""
+    """Add to the answer of Allocate what gives the container these cards, by the configured
+    strategy."""
     for name, value in access.env.items():
         answer.envs[name] = value
     _STRATEGIES[access.strategy](answer, cards, access, exists)

@@ -1,4 +1,4 @@
-"""What a container may take of its cards, by the carvings of its devices, and as words."""
+"""A container's limits on its cards, computed from the carvings of its devices, and as text."""
 
 from __future__ import annotations
 
@@ -8,73 +8,85 @@ from dataclasses import dataclass, replace
 from mizar_core.carve import CardLimit, limits_for
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import CarveRefused
+from mizar_core.models import Isolation
 from mizar_core.names import EventReason
 from mizar_core.quantities import WHOLE_CARD
 from mizar_nodeagent.errors import StartRefused
 from mizar_nodeagent.planning.carving import Carving
-from mizar_nodeagent.planning.isolation import unenforced
 from mizar_nodeagent.pods import Pod
 
 LOWEST_PRIORITY = -(1 << 31)
-"""That Kubernetes lets a pod have."""
+"""The lowest priority that Kubernetes permits."""
 
-Part = tuple[Carving, Sequence[DeviceID]]
-"""Devices of one shadow pod."""
+DeviceGroup = tuple[Carving, Sequence[DeviceID]]
+"""Devices of a container that are of one shadow pod, with its carving."""
 
 
 @dataclass(frozen=True)
-class Grant:
-    """A container's limits, one per card; by its UUID the bytes of each card, and of a context on
-    it (0: not known)."""
+class ContainerLimits:
+    """`cards`: a limit for each card. By UUID: `physical`: bytes of the card; `contexts`: bytes of
+    a CUDA context on it, 0 where not known."""
 
     cards: tuple[CardLimit, ...]
     physical: Mapping[str, int]
     contexts: Mapping[str, int]
 
 
+def wants_shim(isolation: Isolation) -> bool:
+    """Whether containers get the shim; with backend None, no limits are asked for."""
+    return isolation.backend in ("Auto", "Shim")
+
+
+def unenforced(isolation: Isolation) -> str | None:
+    """What the quota asks for and the agent cannot enforce, as a sentence; None if it can."""
+    problem = isolation.contradiction
+    return None if problem is None else f"isolation: {problem}"
+
+
 def by_shadow_pod(ids: Iterable[str]) -> list[list[DeviceID]]:
-    """The devices, those of one shadow pod together, in order. Raises DeviceIDRefused."""
+    """The devices in order, grouped by shadow pod. Raises DeviceIDRefused."""
     groups: dict[tuple[str, str], list[DeviceID]] = {}
     for device in sorted(DeviceID.parse(one) for one in ids):
         groups.setdefault((device.namespace, device.shadow), []).append(device)
     return list(groups.values())
 
 
-def grant(
-    parts: Iterable[Part], priority: int, context_bytes: Callable[[str], int] = lambda _: 0
-) -> Grant:
-    """What a container with these devices may take. `context_bytes`: what a context costs on the
-    card of that UUID. Raises StartRefused where that cannot be enforced."""
+def container_limits(
+    groups: Iterable[DeviceGroup], priority: int, context_bytes: Callable[[str], int] = lambda _: 0
+) -> ContainerLimits:
+    """The limits of a container with these devices. `priority`: 0 is the lowest. `context_bytes`:
+    bytes of a context on the card of that UUID. Raises StartRefused where they cannot be
+    enforced."""
     found: list[CardLimit] = []
     physical: dict[str, int] = {}
-    for carving, devices in parts:
+    for carving, devices in groups:
         if problem := unenforced(carving.carve.isolation):
             raise StartRefused(problem, EventReason.ISOLATION_NOT_ENFORCED)
         found.extend(replace(one, priority=priority) for one in _limits(carving, devices))
         physical.update({card.uuid: card.memory_bytes for card in carving.cards})
-    return Grant(tuple(found), physical, {uuid: context_bytes(uuid) for uuid in physical})
+    return ContainerLimits(tuple(found), physical, {uuid: context_bytes(uuid) for uuid in physical})
 
 
 def priority_of(pod: Pod | None) -> int:
-    """The pod's, moved so that the lowest there can be is 0."""
+    """The pod's priority, shifted so that the lowest possible is 0."""
     return (pod.priority if pod else 0) - LOWEST_PRIORITY
 
 
-def granted(container: str, parts: Iterable[Part], found: Grant) -> str:
-    """What the container has got, for a person."""
-    shadows = sorted({devices[0].shadow for _, devices in parts})
+def describe_limits(container: str, groups: Iterable[DeviceGroup], found: ContainerLimits) -> str:
+    """The devices and limits of a container as a sentence."""
+    shadows = sorted({devices[0].shadow for _, devices in groups})
     cards = "; ".join(f"card {one.uuid}: {_all(one)}" for one in found.cards)
     return f"container {container} has devices of shadow pod {', '.join(shadows)}: {cards}"
 
 
-def changes(before: Iterable[CardLimit], after: Iterable[CardLimit]) -> str:
-    """What differs, card by card, for a person; empty where nothing does that they care for."""
+def describe_changes(before: Iterable[CardLimit], after: Iterable[CardLimit]) -> str:
+    """The differences that matter to a person, card by card; empty where there are none."""
     was = {one.uuid: one for one in before}
     found = []
     for one in after:
-        words = list(_changed(was[one.uuid], one)) if one.uuid in was else [f"new: {_all(one)}"]
-        if words:
-            found.append(f"card {one.uuid}: {', '.join(words)}")
+        texts = list(_changed(was[one.uuid], one)) if one.uuid in was else [f"new: {_all(one)}"]
+        if texts:
+            found.append(f"card {one.uuid}: {', '.join(texts)}")
     return "; ".join(found)
 
 
@@ -86,8 +98,8 @@ def _limits(carving: Carving, devices: Sequence[DeviceID]) -> tuple[CardLimit, .
 
 
 def _changed(was: CardLimit, now: CardLimit) -> Iterable[str]:
-    for words in (_memory, _compute):
-        if (before := words(was)) != (after := words(now)):
+    for text in (_memory, _compute):
+        if (before := text(was)) != (after := text(now)):
             yield f"{before} → {after}"
 
 

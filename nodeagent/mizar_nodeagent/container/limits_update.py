@@ -1,5 +1,5 @@
-"""The limits of containers that run follow what their shadow pods are told later, and end with
-their cards."""
+"""Updates the limits of running containers: when their shadow pods' carves change, and when they
+lose their cards."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.container.collect import living
-from mizar_nodeagent.container.grants import Grant, Part, by_shadow_pod, changes, grant, priority_of
-from mizar_nodeagent.container.prestart import WITHOUT_SHIM
+from mizar_nodeagent.container.limits import (
+    ContainerLimits,
+    DeviceGroup,
+    by_shadow_pod,
+    container_limits,
+    describe_changes,
+    priority_of,
+    wants_shim,
+)
+from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
+from mizar_nodeagent.container.start_checks import WITHOUT_SHIM
 from mizar_nodeagent.errors import RegionDamaged, StartRefused
 from mizar_nodeagent.planning.carving import Carving, HeldCard, Stage
-from mizar_nodeagent.planning.isolation import wants_shim
 from mizar_nodeagent.planning.loss import why_lost
 from mizar_nodeagent.planning.view import View
 from mizar_nodeagent.pods import Pod
@@ -27,7 +34,7 @@ from mizar_nodeagent.regions import limits_file
 log = get_logger(__name__)
 
 Terms = tuple[tuple[Carve, tuple[HeldCard, ...]], ...]
-"""All that a container's limits follow from, but for its priority, which never changes."""
+"""All that a container's limits are computed from, but for its priority, which never changes."""
 
 KEEPS_LIMITS = (
     "isolation.backend is None now: this container keeps its limits of memory, and a pod that is "
@@ -37,39 +44,39 @@ KEEPS_LIMITS = (
 
 @dataclass(frozen=True)
 class _Change:
-    """A slot whose limits may not be what they should be."""
+    """A slot whose limits may have to change."""
 
     slot: Slot
     pod: Pod
-    parts: tuple[Part, ...]
+    groups: tuple[DeviceGroup, ...]
 
     @property
     def terms(self) -> Terms:
-        return tuple((carving.carve, carving.cards) for carving, _ in self.parts)
+        return tuple((carving.carve, carving.cards) for carving, _ in self.groups)
 
     @property
     def wants_shim(self) -> bool:
-        return any(wants_shim(carving.carve.isolation) for carving, _ in self.parts)
+        return any(wants_shim(carving.carve.isolation) for carving, _ in self.groups)
 
 
 @dataclass(frozen=True)
 class _Loss:
-    """Cards that are not the container's any more; None: all that it had."""
+    """Cards that the container has lost; `uuids` None: all of them."""
 
     shadow: str
     uuids: frozenset[str] | None
     why: str
 
     def sentence(self, slot: Slot) -> str:
-        """For the container's owner."""
+        """For an event on the container's pod."""
         cards = f"card {', '.join(sorted(self.uuids))}" if self.uuids else "its cards"
         work = "starts no more work there" if slot.shim else "may work there until it ends"
         return f"shadow pod {self.shadow} lost {cards}: {self.why}; the container {work}"
 
 
-class Follower:
-    """Writes the limits of slots that are in use whenever they should be others. What an earlier
-    agent had not come to, or had half written, is found by comparing with the files."""
+class LimitsUpdater:
+    """Writes the limits of slots whenever they should differ. What an earlier agent left undone or
+    half written is found by comparing with the files."""
 
     def __init__(
         self,
@@ -84,26 +91,28 @@ class Follower:
         self._notify = notify
         self._warn = warn
         self._context_bytes = context_bytes
-        self._done: dict[str, Terms | _Loss] = {}
+        self._written: dict[str, Terms | _Loss] = {}
 
-    def follow(self) -> None:
-        """Once, by what the state knows now. Nothing is concluded before the API server has told
-        what the shadow pods' annotations are: memory may be older than the files."""
+    def update(self) -> None:
+        """Write what differs from the agent's state now. Nothing is written before the API server
+        has told the shadow pods' annotations: a checkpoint may be older than the files."""
         view, slots = self._state.view, self._slots.all()
         if view.pods is None:
             return
-        self._done = {slot.name: self._done[slot.name] for slot in slots if slot.name in self._done}
-        alive = _alive(slots, view)
+        self._written = {
+            slot.name: self._written[slot.name] for slot in slots if slot.name in self._written
+        }
+        running = _running(slots, view)
         for slot in slots:
-            if slot.owner is not None and (loss := self._loss(slot, view)):
+            if slot.owner is not None and (loss := self._lost_cards(slot, view)):
                 self._stop(slot, slot.owner, loss, view)
         changed = [found for slot in slots if (found := self._change(slot, view))]
-        # Who gets less comes first, so that a card is never promised beyond itself.
-        for one in sorted(changed, key=_is_growing):
-            self._write(one, one.slot.name in alive)
+        # Containers that get less come first, so that a card is never promised beyond its memory.
+        for one in sorted(changed, key=_grows):
+            self._write(one, one.slot.name in running)
 
-    def _loss(self, slot: Slot, view: View) -> _Loss | None:
-        """The cards of the container that are lost; all, where it is not known which."""
+    def _lost_cards(self, slot: Slot, view: View) -> _Loss | None:
+        """The cards that the container has lost; None if it has lost none."""
         uuids: set[str] | None = set()
         why = shadow = ""
         for devices in _groups(slot):
@@ -121,7 +130,7 @@ class Follower:
         return self._state.carving_of(device)
 
     def _stop(self, slot: Slot, owner: Owner, loss: _Loss, view: View) -> None:
-        known = self._done.get(slot.name)
+        known = self._written.get(slot.name)
         if isinstance(known, _Loss) and known.uuids == loss.uuids:
             return
         try:
@@ -129,7 +138,7 @@ class Follower:
         except (OSError, RegionDamaged) as error:
             log.warning("the slot's work cannot be stopped", slot=slot.name, error=error)
             return
-        self._done[slot.name] = loss
+        self._written[slot.name] = loss
         if is_new:
             log.warning("work stopped", problem=loss.why, **slot.names)
         if is_new and _pod_of(slot, view) is not None:
@@ -137,28 +146,28 @@ class Follower:
 
     def _change(self, slot: Slot, view: View) -> _Change | None:
         pod = _pod_of(slot, view)
-        parts = self._parts(slot)
-        if pod is None or parts is None:
+        groups = self._device_groups(slot)
+        if pod is None or groups is None:
             return None
-        change = _Change(slot, pod, parts)
-        return None if self._done.get(slot.name) == change.terms else change
+        change = _Change(slot, pod, groups)
+        return None if self._written.get(slot.name) == change.terms else change
 
-    def _parts(self, slot: Slot) -> tuple[Part, ...] | None:
-        """Its devices with their carvings; None while one is not known, or goes."""
-        parts: list[Part] = []
+    def _device_groups(self, slot: Slot) -> tuple[DeviceGroup, ...] | None:
+        """Its devices with their carvings; None while a carving is not known, or leaving."""
+        groups: list[DeviceGroup] = []
         for devices in _groups(slot):
             carving = self._carving(devices[0])
             if carving is None or carving.stage is Stage.LEAVING:
                 return None
-            parts.append((carving, devices))
-        return tuple(parts) or None
+            groups.append((carving, devices))
+        return tuple(groups) or None
 
-    def _write(self, change: _Change, alive: bool) -> None:
+    def _write(self, change: _Change, is_running: bool) -> None:
         slot, owner = change.slot, change.slot.owner
         assert owner is not None
         try:
             before = _read(slot)
-            wanted = grant(change.parts, priority_of(change.pod), self._context_bytes)
+            wanted = container_limits(change.groups, priority_of(change.pod), self._context_bytes)
             limits_file.write(
                 slot.limits,
                 _identity(slot, owner),
@@ -167,50 +176,50 @@ class Follower:
                 wanted.contexts,
             )
         except StartRefused as error:
-            # It runs on with the limits that it has.
-            self._refused(owner, error, alive)
+            # The container runs on with its present limits.
+            self._warn_refused(owner, error, is_running)
         except (OSError, RegionDamaged) as error:
             log.warning("the slot's limits cannot be changed", slot=slot.name, error=error)
             return
         else:
-            if alive:
-                self._told(change, owner, before, wanted)
-        self._done[slot.name] = change.terms
+            if is_running:
+                self._notify_change(change, owner, before, wanted)
+        self._written[slot.name] = change.terms
 
-    def _refused(self, owner: Owner, error: StartRefused, alive: bool) -> None:
-        if alive:
+    def _warn_refused(self, owner: Owner, error: StartRefused, is_running: bool) -> None:
+        if is_running:
             self._warn(owner, error.reason, f"its limits stay as they are: {error}")
 
-    def _told(
-        self, change: _Change, owner: Owner, before: Sequence[CardLimit], wanted: Grant
+    def _notify_change(
+        self, change: _Change, owner: Owner, before: Sequence[CardLimit], wanted: ContainerLimits
     ) -> None:
         if change.wants_shim and not change.slot.shim:
             self._warn(owner, EventReason.ISOLATION_NOT_ENFORCED, WITHOUT_SHIM)
             return
-        words = [changes(before, wanted.cards)] if before else []
-        # Not after a start of the agent: it was told before.
-        if change.slot.shim and not change.wants_shim and change.slot.name in self._done:
-            words.append(KEEPS_LIMITS)
-        if note := "; ".join(filter(None, words)):
+        notes = [describe_changes(before, wanted.cards)] if before else []
+        # Not after a start of the agent: the agent before has emitted it.
+        if change.slot.shim and not change.wants_shim and change.slot.name in self._written:
+            notes.append(KEEPS_LIMITS)
+        if note := "; ".join(filter(None, notes)):
             self._notify(owner, EventReason.LIMITS_CHANGED, note)
 
 
 def _groups(slot: Slot) -> list[list[DeviceID]]:
-    """Its devices by shadow pod; nothing where slot.json was lost or is damaged."""
+    """Its devices by shadow pod; empty where slot.json was lost or is damaged."""
     try:
         return by_shadow_pod(slot.ids)
     except DeviceIDRefused:
         return []
 
 
-def _alive(slots: list[Slot], view: View) -> set[str]:
-    """Slots whose containers run, or may run while the kubelet has not told yet."""
+def _running(slots: list[Slot], view: View) -> set[str]:
+    """Names of slots whose containers run; all slots while the kubelet has not answered yet."""
     known = view.claims.asked_at > float("-inf")
-    return {slot.name for slot in (living(slots, view) if known else slots)}
+    return {slot.name for slot in (slots_in_use(slots, view) if known else slots)}
 
 
 def _pod_of(slot: Slot, view: View) -> Pod | None:
-    """The pod, that has not ended, of a container that was permitted to start."""
+    """The pod of a container that has started once; None if it has ended or is not known."""
     owner = slot.owner
     pod = (view.pods or {}).get((owner.namespace, owner.pod)) if owner else None
     if owner is None or pod is None or pod.ended or owner.pod_uid not in ("", *pod.uids):
@@ -225,17 +234,17 @@ def _identity(slot: Slot, owner: Owner) -> limits_file.ContainerIdentity:
 
 
 def _read(slot: Slot) -> tuple[CardLimit, ...]:
-    """What the file says; nothing where it is damaged."""
+    """The limits in the file; empty where it is damaged. Raises OSError."""
     try:
         return limits_file.card_limits(limits_file.read(slot.limits))
     except RegionDamaged:
         return ()
 
 
-def _is_growing(change: _Change) -> bool:
+def _grows(change: _Change) -> bool:
     """Whether the container gets more memory of any card than its file says."""
     try:
-        wanted = grant(change.parts, 0).cards
+        wanted = container_limits(change.groups, 0).cards
         before = {one.uuid: one.memory_bytes for one in _read(change.slot)}
     except (OSError, StartRefused):
         return True

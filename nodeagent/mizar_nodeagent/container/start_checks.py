@@ -1,0 +1,76 @@
+"""The checks before a container starts. Each raises StartRefused with the reason for an event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mizar_core.device_ids import DeviceID
+from mizar_core.names import ANNOTATION_SAME_CARD, EventReason
+from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.container.limits import DeviceGroup, wants_shim
+from mizar_nodeagent.container.slots import Owner, Slot
+from mizar_nodeagent.errors import StartRefused
+from mizar_nodeagent.kubelet.claims import Claims
+from mizar_nodeagent.planning.carving import Carving
+from mizar_nodeagent.pods import Pod
+
+WITHOUT_SHIM = (
+    "the pod got its devices while isolation.backend was None, so its containers are without "
+    "Mizar's shim and cannot be limited: delete the pod, and another one is"
+)
+
+
+def check_same_card(state: AgentState, pod: Pod | None, ids: Iterable[str]) -> None:
+    """A container whose pod asks for one card must not have devices of several.
+
+    GetPreferredAllocation prefers devices of one card, where one has enough free. The kubelet has
+    allocated these for good: only another pod gets others.
+    """
+    if pod is None or not pod.same_card:
+        return
+    devices = [DeviceID.parse(one) for one in ids]
+    carvings = [(one, state.carving_of(one)) for one in devices]
+    cards = {carving.card(one).uuid for one, carving in carvings if carving is not None}
+    if len(cards) > 1:
+        raise StartRefused(
+            f"its {len(devices)} devices are on {len(cards)} cards of the node, no card having as "
+            f"many free, and the pod's {ANNOTATION_SAME_CARD} asks for one card: delete the pod, "
+            "and a new one may get others",
+            EventReason.SEVERAL_CARDS,
+        )
+
+
+def check_one_resource(owner: Owner, resource: str, claims: Claims) -> None:
+    """A container has one slot, so its devices must be of one resource."""
+    others = {
+        claim.resource
+        for claim in claims.all
+        if (claim.namespace, claim.pod, claim.container)
+        == (owner.namespace, owner.pod, owner.container)
+        and claim.is_share
+    } - {resource}
+    if others:
+        raise StartRefused(
+            f"container {owner.container} asks for {resource} and {', '.join(sorted(others))}: "
+            "a container can have devices of one profile only",
+            EventReason.ISOLATION_NOT_ENFORCED,
+        )
+
+
+def check_tenant(owner: Owner, carving: Carving) -> None:
+    """The carving's devices must be for pods of the container's namespace."""
+    if carving.carve.tenancy == "PerNamespace" and owner.namespace != carving.namespace:
+        raise StartRefused(
+            f"the devices of {carving.namespace}/{carving.name} are for pods of "
+            f"{carving.namespace}, not of {owner.namespace}",
+            EventReason.ISOLATION_NOT_ENFORCED,
+        )
+
+
+def check_shim(groups: Iterable[DeviceGroup], slots: Sequence[Slot]) -> None:
+    """A container that is to be limited must have the shim: the kubelet restarts it with the mounts
+    of its first start."""
+    own = [slot for slot in slots if slot.owner is not None] or slots[-1:]
+    wanted = any(wants_shim(carving.carve.isolation) for carving, _ in groups)
+    if wanted and not all(slot.shim for slot in own):
+        raise StartRefused(WITHOUT_SHIM, EventReason.ISOLATION_NOT_ENFORCED)
