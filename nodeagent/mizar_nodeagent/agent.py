@@ -1,4 +1,5 @@
-"""The agent's loop: gathers what is known into a view, plans, and gives the plan to its outputs."""
+"""The agent's loop: gathers what is known into a snapshot, plans, and gives the plan to its
+outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.plan import Plan
-from mizar_nodeagent.planning.view import GracePeriods, View
+from mizar_nodeagent.planning.snapshot import GracePeriods, NodeSnapshot
 from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_events import shadow_events
@@ -102,7 +103,7 @@ class Agent:
         while True:
             await self._wait()
             before = self.state.last
-            plan = self.state.replan(self._view())
+            plan = self.state.replan(self._snapshot())
             self._outputs.update_limits()
             await self._checkpoint.keep(plan.carvings)
             self._apply(before, plan)
@@ -111,14 +112,14 @@ class Agent:
     async def read_cards(self) -> None:
         """Keep the inventory of cards current, for ever."""
         while True:
-            before = (self.inventory.problem, self.inventory.facts())
+            before = (self.inventory.problem, self.inventory.cards())
             try:
                 self.inventory.update(await self._cards.read())
             except CardsUnknown as error:
                 if self.inventory.problem != str(error):
                     log.error("the cards are not known", error=error)
                 self.inventory.problem = str(error)
-            if (self.inventory.problem, self.inventory.facts()) != before:
+            if (self.inventory.problem, self.inventory.cards()) != before:
                 self.wake()
             await asyncio.sleep(READ_CARDS_S)
 
@@ -135,16 +136,16 @@ class Agent:
         await woken(self._wake, within=REPLAN_S)
         self._wake.clear()
 
-    def _view(self) -> View:
+    def _snapshot(self) -> NodeSnapshot:
         poller, node = self._poller, self._outputs.node
-        return View(
+        return NodeSnapshot(
             now=self._clock(),
             time=self._now(),
             pods=dict(self._pods.items()) if self._pods.synced.is_set() else None,
             seen_at=dict(self._seen_at),
             gone_at=dict(self._gone_at),
             claims=poller.claims,
-            cards=self.inventory.facts(),
+            cards=self.inventory.cards(),
             cards_problem=self.inventory.problem,
             kubelet=poller.kubelet,
             kubelet_at=poller.kubelet_at,
@@ -160,7 +161,7 @@ class Agent:
         outputs.node.set_desired(plan.counts, plan.rewrite)
         outputs.statuses.set_desired(plan.reports)
         self._poller.adapt_to(plan)
-        for event in shadow_events(before, plan, self.state.view.pods or {}):
+        for event in shadow_events(before, plan, self.state.snapshot.pods or {}):
             about = Regarding(event.kind, event.about[1], event.about[0], event.uid)
             outputs.events.emit(about, event.reason, event.message, warning=event.warning)
 

@@ -9,7 +9,7 @@ from mizar_core.device_ids import DeviceID
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.plan import Carvings, Plan, plan
-from mizar_nodeagent.planning.view import View
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key
 
 ALLOCATING_FOR_S = 5.0
@@ -18,19 +18,19 @@ or never will."""
 
 
 class AgentState:
-    """Carvings, the last view and the last plan, and the allocations that are on their way."""
+    """Carvings, the last snapshot and the last plan, and the allocations that are on their way."""
 
     def __init__(self, carvings: Carvings | None = None) -> None:
         self.carvings: dict[Key, Carving] = dict(carvings or {})
-        self.view = View(now=0.0)
+        self.snapshot = NodeSnapshot(now=0.0)
         self.last: Plan | None = None
         self._allocating: dict[DeviceID, float] = {}
 
-    def replan(self, view: View) -> Plan:
-        """Plan with this view, and keep its result."""
-        self._settle_allocations(view.claims)
-        self.view = replace(view, allocating=frozenset(self._allocating))
-        self.last = plan(self.carvings, self.view)
+    def replan(self, snapshot: NodeSnapshot) -> Plan:
+        """Plan with this snapshot, and keep its result."""
+        self._settle_allocations(snapshot.claims)
+        self.snapshot = replace(snapshot, allocating=frozenset(self._allocating))
+        self.last = plan(self.carvings, self.snapshot)
         self.carvings = self.last.carvings
         return self.last
 

@@ -36,7 +36,7 @@ from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.metrics import Figures, Latencies
 from mizar_nodeagent.node_status import NodeStatusWriter
-from mizar_nodeagent.planning.view import GracePeriods
+from mizar_nodeagent.planning.snapshot import GracePeriods
 from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.plugin.resource import ResourcePlugin
 from mizar_nodeagent.plugin.server import Handlers, remove_old_sockets

@@ -4,29 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+from mizar_core import carve
 
 PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of a program, not of the card, by NVIDIA's XID catalogue: illegal memory access etc."""
 
+_LASTING: Final = ("uuid", "model", "memory_bytes", "minor", "numa")
+
 
 @dataclass(frozen=True)
-class CardFacts:
-    """A card: `minor` numbers its device node, `problem` says why nobody should use it; `driver` is
-    the version of its driver."""
+class Card(carve.Card):
+    """A physical card. `minor`: number of its device node. `numa`: its NUMA nodes, if known.
 
-    uuid: str
-    name: str
-    memory_bytes: int
+    `driver`: version of its driver; `problem`: why nobody should use it. A carving keeps neither,
+    since both change.
+    """
+
+    model: str
     minor: int
-    problem: str = ""
+    numa: tuple[int, ...] = ()
     driver: str = ""
+    problem: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON for the checkpoint, without what changes."""
+        return {name: getattr(self, name) for name in _LASTING}
+
+    @classmethod
+    def from_dict(cls, body: Mapping[str, Any]) -> Card:
+        """From the checkpoint. Raises LookupError or TypeError when it is damaged."""
+        return cls(**{**body, "numa": tuple(body["numa"])})
 
 
 class CardSource(Protocol):
     """Where cards are read: NVML, or what a test puts in its place."""
 
-    async def read(self) -> Mapping[str, CardFacts]:
+    async def read(self) -> Mapping[str, Card]:
         """The cards that answer now, by UUID. Raises CardsUnknown."""
         ...
 
@@ -52,17 +67,17 @@ class CardInventory:
 
     def __init__(self) -> None:
         self.problem: str | None = "the cards have not been read yet"
-        self._facts: dict[str, CardFacts] = {}
+        self._cards: dict[str, Card] = {}
         self._present: frozenset[str] = frozenset()
         self._faults: dict[str, int] = {}
 
-    def update(self, present: Mapping[str, CardFacts]) -> None:
+    def update(self, present: Mapping[str, Card]) -> None:
         """Only these cards answer now."""
         self.problem = None
         # A card that was missing has been reset, which clears its fault.
         for uuid in present.keys() - self._present:
             self._faults.pop(uuid, None)
-        self._facts.update(present)
+        self._cards.update(present)
         self._present = frozenset(present)
 
     def fault(self, uuid: str, xid: int) -> None:
@@ -70,11 +85,11 @@ class CardInventory:
         if xid not in PROGRAM_XIDS:
             self._faults[uuid] = xid
 
-    def facts(self) -> dict[str, CardFacts]:
+    def cards(self) -> dict[str, Card]:
         """Every known card with its problem, if it has one."""
         return {
             uuid: replace(card, problem=self._problem_of(uuid))
-            for uuid, card in self._facts.items()
+            for uuid, card in self._cards.items()
         }
 
     def _problem_of(self, uuid: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.files import write_atomically
-from mizar_nodeagent.planning.carving import Carving, Stage
+from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.plan import Carvings
 from mizar_nodeagent.pods import Key
 
@@ -76,7 +76,9 @@ class CheckpointFile:
         """Have the carvings written soon. Returns at once, unless a drain has been completed: the
         operator acts on that, so it must be on the disk before it is reported."""
         self._wanted = to_bytes(carvings)
-        promises = frozenset(key for key, one in carvings.items() if one.stage is Stage.DRAINED)
+        promises = frozenset(
+            key for key, one in carvings.items() if one.stage is DrainStage.DRAINED
+        )
         is_new, self._promises = bool(promises - self._promises), promises
         if is_new:
             await self.write()

@@ -186,7 +186,7 @@ class Figures(Collector):
             CounterMetricFamily(name, about, labels=(*LABELS, "direction"))
             for name, about, _ in COPY_FIGURES
         ]
-        for slot in slots_in_use(self._slots.all(), self._state.view):
+        for slot in slots_in_use(self._slots.all(), self._state.snapshot):
             # A file that is gone or damaged says nothing; its container fails closed.
             with suppress(OSError, RegionDamaged):
                 self._add(slot, families, copies)

@@ -18,7 +18,7 @@ from mizar_kube.errors import KubeError
 from mizar_kube.kinds import NODE, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.waking import woken
-from mizar_nodeagent.planning.view import Counts
+from mizar_nodeagent.planning.snapshot import Counts
 
 log = get_logger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pynvml
 
 from mizar_kube.logs import get_logger
-from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.cuda_context import measure
 from mizar_nodeagent.errors import CardsUnknown
 
@@ -39,7 +39,7 @@ class Nvml:
         self._starts = 0
         self._started = asyncio.Event()
 
-    async def read(self) -> Mapping[str, CardFacts]:
+    async def read(self) -> Mapping[str, Card]:
         """The cards that answer now, by UUID. Raises CardsUnknown; the next call starts NVML
         again."""
         try:
@@ -91,7 +91,7 @@ class Nvml:
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
-    def _read(self) -> dict[str, CardFacts]:
+    def _read(self) -> dict[str, Card]:
         """NVML keeps the list of cards that it made at its start, so while a card is missing it is
         restarted: at once, and then every RESTART_EVERY reads."""
         if not self._ready:
@@ -122,7 +122,7 @@ class Nvml:
         return _next(events) if start == self._starts else None
 
 
-def _all_cards() -> list[CardFacts]:
+def _all_cards() -> list[Card]:
     found = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
@@ -132,11 +132,11 @@ def _all_cards() -> list[CardFacts]:
     return found
 
 
-def _card(handle: Any) -> CardFacts:
-    return CardFacts(
+def _card(handle: Any) -> Card:
+    return Card(
         uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-        name=_text(pynvml.nvmlDeviceGetName(handle)),
         memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        model=_text(pynvml.nvmlDeviceGetName(handle)),
         minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
         driver=_text(pynvml.nvmlSystemGetDriverVersion()),
     )

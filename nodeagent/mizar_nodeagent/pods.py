@@ -1,4 +1,4 @@
-"""The pods of this node, cut down to what the agent needs, and who of them waits for devices."""
+"""The pods of this node, reduced to what the agent needs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _STATIC_UID = "kubernetes.io/config.hash"
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod of this node that is a shadow pod or asks for devices of ours.
+    """A pod of this node that is a shadow pod or requests virtual devices.
 
     `requests`: how many devices of which resource.
-    `admitted`: the kubelet has let it in, so what it asks for has been allocated.
-    `ended`: Succeeded or Failed. `going`: somebody deleted it; it may still run, until `going_by`.
+    `admitted`: the kubelet has admitted it, so its devices have been allocated.
+    `ended`: Succeeded or Failed. `terminating`: it was deleted; it may run until `terminates_by`.
     `same_card`: each of its containers is to have devices of one card only.
     `priority`: of its PriorityClass. `container_ids`: (ID at the runtime, name) of its containers.
     """
@@ -48,8 +48,8 @@ class Pod:
     owner_uid: str = ""
     admitted: bool = False
     ended: bool = False
-    going: bool = False
-    going_by: datetime | None = None
+    terminating: bool = False
+    terminates_by: datetime | None = None
     same_card: bool = False
     static_uid: str = ""
     priority: int = 0
@@ -72,13 +72,13 @@ class Pod:
             raise CarveRefused(f"the shadow pod has no annotation {ANNOTATION_CARVE}")
         return Carve.from_json(self.carve_json)
 
-    def asks(self, resource: str) -> int:
-        """How many devices of the resource it asks for."""
+    def requested(self, resource: str) -> int:
+        """How many devices of the resource it requests."""
         return dict(self.requests).get(resource, 0)
 
 
 def trim(obj: Object) -> Pod | None:
-    """What to keep of a Pod as the API server has it; None if it is of no interest."""
+    """The pod, from its object in the API server; None if it is of no interest."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
     shadow = labels.get(LABEL_SHADOW_POD) == "true"
@@ -97,8 +97,10 @@ def trim(obj: Object) -> Pod | None:
         # The kubelet allocates before it writes the first status.
         admitted=bool(status.get("startTime")) or phase == "Running",
         ended=phase in ("Succeeded", "Failed"),
-        going=bool(meta.get("deletionTimestamp")),
-        going_by=parse_time(meta["deletionTimestamp"]) if meta.get("deletionTimestamp") else None,
+        terminating=bool(meta.get("deletionTimestamp")),
+        terminates_by=parse_time(meta["deletionTimestamp"])
+        if meta.get("deletionTimestamp")
+        else None,
         same_card=notes.get(ANNOTATION_SAME_CARD) == "true",
         static_uid=notes.get(_STATIC_UID, ""),
         priority=spec.get("priority") or 0,
@@ -120,5 +122,5 @@ def _owner_uid(meta: Any) -> str:
 
 
 def informer(client: KubeClient, node: str) -> Informer[Pod]:
-    """Follows the pods of this node alone: the API server filters."""
+    """An informer of this node's pods; the API server filters them."""
     return Informer(client, Watched(POD, field_selector=f"spec.nodeName={node}"), trim)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from mizar_core.names import ConditionType, EventReason
 from mizar_kube.kinds import POD, SHADOW_POD, Kind
-from mizar_nodeagent.planning.carving import Stage
+from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.planning.plan import Plan
-from mizar_nodeagent.planning.reports import Report, Said
+from mizar_nodeagent.planning.reports import ConditionState, Report
 from mizar_nodeagent.pods import Key, Pod
 
 
@@ -61,7 +61,7 @@ def _on_bad_cards(report: Report) -> Iterable[Key]:
             yield one.holder.namespace, one.holder.name
 
 
-def _healthy(report: Report | None) -> Said | None:
+def _healthy(report: Report | None) -> ConditionState | None:
     conditions = report.conditions if report else ()
     return next((one for one in conditions if one.type == ConditionType.HEALTHY), None)
 
@@ -69,8 +69,8 @@ def _healthy(report: Report | None) -> Said | None:
 def _lost(before: Plan, after: Plan) -> Iterable[ShadowEvent]:
     for key, carving in after.carvings.items():
         earlier = before.carvings.get(key)
-        left = carving.stage is Stage.LEAVING and (
-            earlier is not None and earlier.stage is not Stage.LEAVING
+        left = carving.stage is DrainStage.LEAVING and (
+            earlier is not None and earlier.stage is not DrainStage.LEAVING
         )
         if left and carving.idle_since is None:
             yield ShadowEvent(

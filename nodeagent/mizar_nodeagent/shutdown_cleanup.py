@@ -84,8 +84,8 @@ class ShutdownCleanup:
         The kubelet may not have recorded a young slot yet, but only while a pod that requests its
         resource is not admitted: at its admission, all of a pod is recorded.
         """
-        view = replace(self._state.view, pods=dict(self._pods.items()), claims=claims)
-        held, now = list(view.live_claims()), self._now()
+        snapshot = replace(self._state.snapshot, pods=dict(self._pods.items()), claims=claims)
+        held, now = list(snapshot.live_claims()), self._now()
         pending = [pod for pod in self._pods.values() if not (pod.ended or pod.admitted)]
         awaited = [slot for slot in self._slots.all() if _may_be_for(slot, pending)]
         others = [slot for slot in self._slots.all() if slot not in awaited]
@@ -108,4 +108,4 @@ class ShutdownCleanup:
 
 def _may_be_for(slot: Slot, pods: Iterable[Pod]) -> bool:
     """Whether one of the pods may start with the slot: any, if the slot's resource was lost."""
-    return not slot.resource or any(pod.asks(slot.resource) for pod in pods)
+    return not slot.resource or any(pod.requested(slot.resource) for pod in pods)

@@ -19,7 +19,7 @@ from mizar_core.carve import Carve
 from mizar_core.models import Isolation
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
-from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.limits_update import LimitsUpdater
 from mizar_nodeagent.container.prestart import PreStart
@@ -30,7 +30,7 @@ from mizar_nodeagent.main import THREAD_SWITCH_S
 from mizar_nodeagent.nvml import Nvml
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
-from unit.nodeagent.makers import card_claim, carve, shadow, share, share_claim, view
+from unit.nodeagent.makers import card_claim, carve, shadow, share, share_claim, snapshot
 
 DEVICES = 16
 RESOURCE = f"team-a.mizar.share/gpu.{DEVICES}"
@@ -46,7 +46,7 @@ class Residents:
     containers: dict[str, str] = field(default_factory=dict)
     """What `cgroup` says in the container whose slot is that folder."""
 
-    async def read(self) -> Mapping[str, CardFacts]:
+    async def read(self) -> Mapping[str, Card]:
         return await self.nvml.read()
 
     async def faults(self, tell: Any) -> None:
@@ -162,7 +162,7 @@ class NodeAgent:
         pods = [shadow(name, carve=self._carve(size)) for name, (_, size) in self._shadows.items()]
         now = time.monotonic()
         self._state.replan(
-            view(now, [*pods, *self._shares.values()], self._claims(), cards=self._facts)
+            snapshot(now, [*pods, *self._shares.values()], self._claims(), cards=self._facts)
         )
 
     def _carve(self, memory: int) -> Carve:

@@ -152,9 +152,9 @@ class Auditor:
         self._warn(found.owner, EventReason.ISOLATION_NOT_ENFORCED, sentence)
 
     def _containers(self) -> list[AuditedContainer]:
-        view, slots = self._state.view, self._slots.all()
-        pods = {pod.uid: pod for pod in (view.pods or {}).values()}
-        holding = {slot.name for slot in slots_in_use(slots, view)}
+        snapshot, slots = self._state.snapshot, self._slots.all()
+        pods = {pod.uid: pod for pod in (snapshot.pods or {}).values()}
+        holding = {slot.name for slot in slots_in_use(slots, snapshot)}
         found = []
         for slot in slots:
             pod = pods.get(slot.owner.pod_uid) if slot.owner else None

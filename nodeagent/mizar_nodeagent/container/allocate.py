@@ -14,14 +14,15 @@ from mizar_core.names import container_devices_from
 from mizar_core.preferred_allocation import preferred
 from mizar_kube.logs import bind
 from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.limits import wants_shim
 from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONTAINER
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import AllocationRefused
-from mizar_nodeagent.planning.carving import Carving, HeldCard
-from mizar_nodeagent.planning.devices import not_to_be_given
+from mizar_nodeagent.planning.carving import Carving
+from mizar_nodeagent.planning.device_lists import refusal
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.regions.layout import CARD_MAX
 
@@ -79,7 +80,7 @@ class Allocator:
         self, free: Sequence[DeviceID], fixed: Sequence[DeviceID], size: int
     ) -> tuple[DeviceID, ...]:
         carves = {key: one.carve for key, one in self._state.carvings.items()}
-        held = self._state.view.holders().keys() | self._state.allocating
+        held = self._state.snapshot.holders().keys() | self._state.allocating
         offered = [one for one in free if one in fixed or self._is_offered(one)]
         # Devices that are being drained are the last resort.
         return preferred(offered if len(offered) >= size else free, fixed, size, carves, held)
@@ -92,14 +93,14 @@ class Allocator:
         carving = self._state.carving_of(device)
         if carving is None or carving.resource != resource:
             raise AllocationRefused(f"{device} is no device of {resource} on this node")
-        if problem := not_to_be_given(carving, device, self._state.view):
+        if problem := refusal(carving, device, self._state.snapshot):
             raise AllocationRefused(f"{device} {problem}")
         return carving
 
     def _answer(
         self,
         devices: Sequence[DeviceID],
-        cards: Sequence[HeldCard],
+        cards: Sequence[Card],
         slot: Slot,
     ) -> pb.ContainerAllocateResponse:
         answer = pb.ContainerAllocateResponse()
@@ -120,7 +121,7 @@ def _parsed(ids: Sequence[str]) -> list[DeviceID]:
     return sorted(devices)
 
 
-def _cards(carvings: Sequence[Carving], devices: Sequence[DeviceID]) -> list[HeldCard]:
+def _cards(carvings: Sequence[Carving], devices: Sequence[DeviceID]) -> list[Card]:
     """The cards of the devices, each once."""
     if not devices:
         raise AllocationRefused("no device was named")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess
-from mizar_nodeagent.planning.carving import HeldCard
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -15,7 +15,7 @@ VOLUME_MARKS = "/var/run/nvidia-container-devices"
 
 def add_cards(
     answer: pb.ContainerAllocateResponse,
-    cards: Sequence[HeldCard],
+    cards: Sequence[Card],
     access: CardAccess,
     exists: Callable[[Path], bool] = Path.exists,
 ) -> None:
@@ -28,7 +28,7 @@ def add_cards(
 
 def _env_var(
     answer: pb.ContainerAllocateResponse,
-    cards: Sequence[HeldCard],
+    cards: Sequence[Card],
     access: CardAccess,
     exists: Callable[[Path], bool],
 ) -> None:
@@ -37,7 +37,7 @@ def _env_var(
 
 def _mounts(
     answer: pb.ContainerAllocateResponse,
-    cards: Sequence[HeldCard],
+    cards: Sequence[Card],
     access: CardAccess,
     exists: Callable[[Path], bool],
 ) -> None:
@@ -57,7 +57,7 @@ def _mounts(
 
 def _volume_mounts(
     answer: pb.ContainerAllocateResponse,
-    cards: Sequence[HeldCard],
+    cards: Sequence[Card],
     access: CardAccess,
     exists: Callable[[Path], bool],
 ) -> None:
@@ -68,7 +68,7 @@ def _volume_mounts(
 
 def _cdi(
     answer: pb.ContainerAllocateResponse,
-    cards: Sequence[HeldCard],
+    cards: Sequence[Card],
     access: CardAccess,
     exists: Callable[[Path], bool],
 ) -> None:

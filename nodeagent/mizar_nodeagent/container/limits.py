@@ -92,7 +92,7 @@ def describe_changes(before: Iterable[CardLimit], after: Iterable[CardLimit]) ->
 
 def _limits(carving: Carving, devices: Sequence[DeviceID]) -> tuple[CardLimit, ...]:
     try:
-        return limits_for(carving.carve, carving.core_cards, [one.index for one in devices])
+        return limits_for(carving.carve, carving.cards, [one.index for one in devices])
     except CarveRefused as error:
         raise StartRefused(str(error), EventReason.ISOLATION_NOT_ENFORCED) from error
 

@@ -12,6 +12,7 @@ from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.container.limits import (
     ContainerLimits,
     DeviceGroup,
@@ -25,15 +26,15 @@ from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
 from mizar_nodeagent.container.start_checks import WITHOUT_SHIM
 from mizar_nodeagent.errors import RegionDamaged, StartRefused
-from mizar_nodeagent.planning.carving import Carving, HeldCard, Stage
-from mizar_nodeagent.planning.loss import why_lost
-from mizar_nodeagent.planning.view import View
+from mizar_nodeagent.planning.card_loss import loss_reason
+from mizar_nodeagent.planning.carving import Carving, DrainStage
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import limits_file
 
 log = get_logger(__name__)
 
-Terms = tuple[tuple[Carve, tuple[HeldCard, ...]], ...]
+Terms = tuple[tuple[Carve, tuple[Card, ...]], ...]
 """All that a container's limits are computed from, but for its priority, which never changes."""
 
 KEEPS_LIMITS = (
@@ -96,28 +97,28 @@ class LimitsUpdater:
     def update(self) -> None:
         """Write what differs from the agent's state now. Nothing is written before the API server
         has told the shadow pods' annotations: a checkpoint may be older than the files."""
-        view, slots = self._state.view, self._slots.all()
-        if view.pods is None:
+        snapshot, slots = self._state.snapshot, self._slots.all()
+        if snapshot.pods is None:
             return
         self._written = {
             slot.name: self._written[slot.name] for slot in slots if slot.name in self._written
         }
-        running = _running(slots, view)
+        running = _running(slots, snapshot)
         for slot in slots:
-            if slot.owner is not None and (loss := self._lost_cards(slot, view)):
-                self._stop(slot, slot.owner, loss, view)
-        changed = [found for slot in slots if (found := self._change(slot, view))]
+            if slot.owner is not None and (loss := self._lost_cards(slot, snapshot)):
+                self._stop(slot, slot.owner, loss, snapshot)
+        changed = [found for slot in slots if (found := self._change(slot, snapshot))]
         # Containers that get less come first, so that a card is never promised beyond its memory.
         for one in sorted(changed, key=_grows):
             self._write(one, one.slot.name in running)
 
-    def _lost_cards(self, slot: Slot, view: View) -> _Loss | None:
+    def _lost_cards(self, slot: Slot, snapshot: NodeSnapshot) -> _Loss | None:
         """The cards that the container has lost; None if it has lost none."""
         uuids: set[str] | None = set()
         why = shadow = ""
         for devices in _groups(slot):
             key, carving = (devices[0].namespace, devices[0].shadow), self._carving(devices[0])
-            if not (reason := why_lost(key, carving, view)):
+            if not (reason := loss_reason(key, carving, snapshot)):
                 continue
             why, shadow = reason, key[1]
             if carving is None or uuids is None:
@@ -129,7 +130,7 @@ class LimitsUpdater:
     def _carving(self, device: DeviceID) -> Carving | None:
         return self._state.carving_of(device)
 
-    def _stop(self, slot: Slot, owner: Owner, loss: _Loss, view: View) -> None:
+    def _stop(self, slot: Slot, owner: Owner, loss: _Loss, snapshot: NodeSnapshot) -> None:
         known = self._written.get(slot.name)
         if isinstance(known, _Loss) and known.uuids == loss.uuids:
             return
@@ -141,11 +142,11 @@ class LimitsUpdater:
         self._written[slot.name] = loss
         if is_new:
             log.warning("work stopped", problem=loss.why, **slot.names)
-        if is_new and _pod_of(slot, view) is not None:
+        if is_new and _pod_of(slot, snapshot) is not None:
             self._warn(owner, EventReason.CARD_LOST, loss.sentence(slot))
 
-    def _change(self, slot: Slot, view: View) -> _Change | None:
-        pod = _pod_of(slot, view)
+    def _change(self, slot: Slot, snapshot: NodeSnapshot) -> _Change | None:
+        pod = _pod_of(slot, snapshot)
         groups = self._device_groups(slot)
         if pod is None or groups is None:
             return None
@@ -157,7 +158,7 @@ class LimitsUpdater:
         groups: list[DeviceGroup] = []
         for devices in _groups(slot):
             carving = self._carving(devices[0])
-            if carving is None or carving.stage is Stage.LEAVING:
+            if carving is None or carving.stage is DrainStage.LEAVING:
                 return None
             groups.append((carving, devices))
         return tuple(groups) or None
@@ -212,16 +213,16 @@ def _groups(slot: Slot) -> list[list[DeviceID]]:
         return []
 
 
-def _running(slots: list[Slot], view: View) -> set[str]:
+def _running(slots: list[Slot], snapshot: NodeSnapshot) -> set[str]:
     """Names of slots whose containers run; all slots while the kubelet has not answered yet."""
-    known = view.claims.asked_at > float("-inf")
-    return {slot.name for slot in (slots_in_use(slots, view) if known else slots)}
+    known = snapshot.claims.asked_at > float("-inf")
+    return {slot.name for slot in (slots_in_use(slots, snapshot) if known else slots)}
 
 
-def _pod_of(slot: Slot, view: View) -> Pod | None:
+def _pod_of(slot: Slot, snapshot: NodeSnapshot) -> Pod | None:
     """The pod of a container that has started once; None if it has ended or is not known."""
     owner = slot.owner
-    pod = (view.pods or {}).get((owner.namespace, owner.pod)) if owner else None
+    pod = (snapshot.pods or {}).get((owner.namespace, owner.pod)) if owner else None
     if owner is None or pod is None or pod.ended or owner.pod_uid not in ("", *pod.uids):
         return None
     return pod

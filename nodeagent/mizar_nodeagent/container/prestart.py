@@ -34,7 +34,7 @@ from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, StartRefused
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claims
-from mizar_nodeagent.planning.carving import Carving, Stage
+from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import limits_file, usage_file
 
@@ -111,7 +111,7 @@ class PreStart:
         return pod is not None and pod.ended
 
     def _pod(self, namespace: str, name: str) -> Pod | None:
-        return (self.state.view.pods or {}).get((namespace, name))
+        return (self.state.snapshot.pods or {}).get((namespace, name))
 
     def _recorded_owners(self, resource: str, ids: Sequence[str]) -> Iterable[Owner]:
         pods = {uid: pod for pod in self._running() for uid in pod.uids}
@@ -127,7 +127,7 @@ class PreStart:
             raise NotYet(str(error)) from error
 
     def _running(self) -> Iterable[Pod]:
-        return (pod for pod in (self.state.view.pods or {}).values() if not pod.ended)
+        return (pod for pod in (self.state.snapshot.pods or {}).values() if not pod.ended)
 
     def _groups(
         self, owner: Owner, resource: str, ids: Sequence[str], claims: Claims
@@ -145,7 +145,7 @@ class PreStart:
         carving = self.state.carving_of(device)
         if carving is None:
             raise NotYet(f"nothing is known of {device} yet")
-        if carving.stage is Stage.LEAVING:
+        if carving.stage is DrainStage.LEAVING:
             # Its card may be another pod's by now, or soon.
             raise StartRefused(
                 f"the shadow pod of {device} is gone or going, and its card with it",

@@ -15,7 +15,7 @@ from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claim
-from mizar_nodeagent.planning.view import View
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import usage_file
 
@@ -62,13 +62,13 @@ class SlotGarbageCollector:
         for slot in self._slots.all():
             _truncate_usage(slot)
         entries = await asyncio.to_thread(checkpoint_file.read, self._plugin_dir)
-        view = self._state.view
-        if view.pods is None or self._clock() - view.claims.asked_at > FRESH_S:
+        snapshot = self._state.snapshot
+        if snapshot.pods is None or self._clock() - snapshot.claims.asked_at > FRESH_S:
             return
-        pods = list(view.pods.values())
+        pods = list(snapshot.pods.values())
         recorded = recorded_slots(entries, pods, self._slots.root)
         self._restore(recorded, {uid: pod for pod in pods for uid in pod.uids})
-        for slot in unused_slots(self._slots.all(), recorded, view.live_claims(), self._now()):
+        for slot in unused_slots(self._slots.all(), recorded, snapshot.live_claims(), self._now()):
             log.info("slot removed", **slot.names)
             self._slots.remove(slot)
 
@@ -118,10 +118,10 @@ def unused_slots(
     ]
 
 
-def slots_in_use(slots: Iterable[Slot], view: View) -> list[Slot]:
+def slots_in_use(slots: Iterable[Slot], snapshot: NodeSnapshot) -> list[Slot]:
     """The newest slot of each container that holds devices now."""
     holding = {
-        (claim.namespace, claim.pod, claim.container, claim.ids) for claim in view.live_claims()
+        (claim.namespace, claim.pod, claim.container, claim.ids) for claim in snapshot.live_claims()
     }
     newest = {
         (slot.owner.namespace, slot.owner.pod, slot.owner.container, slot.ids): slot

@@ -17,7 +17,7 @@ from typing import Final
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.files import write_atomically
 
 log = get_logger(__name__)
@@ -54,8 +54,8 @@ class ContextCosts:
     def of(self, uuid: str) -> int:
         """Bytes of a context on the card; 0 where it is not known: its containers measure it
         then."""
-        facts = self._state.view.cards.get(uuid)
-        return self._known.get(_key(facts), 0) if facts else 0
+        card = self._state.snapshot.cards.get(uuid)
+        return self._known.get(_key(card), 0) if card else 0
 
     async def run(self) -> None:
         """Measure the models of held cards that are not known, for ever."""
@@ -68,29 +68,29 @@ class ContextCosts:
         """Measure the models of those cards, unless known or failed less than RETRY_S ago."""
         for uuid in uuids:
             async with self._learning:
-                facts = self._state.view.cards.get(uuid)
-                if facts and not self.of(uuid) and self._may_try(uuid):
-                    await self._learn(facts)
+                card = self._state.snapshot.cards.get(uuid)
+                if card and not self.of(uuid) and self._may_try(uuid):
+                    await self._learn(card)
 
     def _may_try(self, uuid: str) -> bool:
         return self._clock() >= self._failed_at.get(uuid, -math.inf) + RETRY_S
 
-    async def _learn(self, facts: CardFacts) -> None:
-        size = await self._measure(facts.uuid)
-        if not 0 < size < facts.memory_bytes:
-            self._failed_at[facts.uuid] = self._clock()
-            log.warning("what a context costs is not known", card=facts.uuid)
+    async def _learn(self, card: Card) -> None:
+        size = await self._measure(card.uuid)
+        if not 0 < size < card.memory_bytes:
+            self._failed_at[card.uuid] = self._clock()
+            log.warning("what a context costs is not known", card=card.uuid)
             return
-        log.debug("a context was measured", memory_mib={facts.uuid: size >> 20})
-        self._known[_key(facts)] = size
+        log.debug("a context was measured", memory_mib={card.uuid: size >> 20})
+        self._known[_key(card)] = size
         try:
             await asyncio.to_thread(write_atomically, self._path, _to_bytes(self._known))
         except OSError as error:
             log.error("what contexts cost cannot be kept", error=error)
 
 
-def _key(facts: CardFacts) -> str:
-    return f"{facts.driver}/{facts.name}"
+def _key(card: Card) -> str:
+    return f"{card.driver}/{card.model}"
 
 
 def _to_bytes(known: dict[str, int]) -> bytes:

@@ -1,5 +1,5 @@
-"""What to do, from what is seen: pure functions, no I/O and no clock.
+"""What the agent should publish, from what it sees: pure functions, no I/O and no clock.
 
-`view` is the snapshot; `plan.plan` turns it and what was remembered into device lists for the
-kubelet, figures for the node's status, and reports for ShadowPods.
+`snapshot` is the input; `plan.plan` turns it and the present carvings into device lists for the
+kubelet, counts for the node's status, and reports for ShadowPods.
 """

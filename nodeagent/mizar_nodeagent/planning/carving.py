@@ -1,4 +1,4 @@
-"""A shadow pod whose cards are known: its devices, and how far they are from being given back."""
+"""A carving: the cards of a shadow pod, cut into devices, and the stage of its drain."""
 
 from __future__ import annotations
 
@@ -9,58 +9,50 @@ from functools import cached_property
 from typing import Any
 
 from mizar_core.base import format_time, parse_time
-from mizar_core.carve import Card, Carve
+from mizar_core.carve import Carve
 from mizar_core.device_ids import DeviceID, card_of, device_ids
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.pods import Key
 
 
-class Stage(StrEnum):
-    """Serving is the ordinary one. A drain goes through Lowered and Blocked to Drained."""
+class DrainStage(StrEnum):
+    """Serving unless a drain is asked for, which goes through Lowered and Blocked to Drained."""
 
     SERVING = "Serving"
     LOWERED = "Lowered"
-    """The node's status offers the devices no more; the kubelet still may give them out."""
+    """The node's status does not offer the devices any more; the kubelet may still allocate
+    them."""
     BLOCKED = "Blocked"
-    """Unhealthy to the kubelet; not yet certain that nobody got one at the last moment."""
+    """Unhealthy to the kubelet; one may have been allocated at the last moment."""
     DRAINED = "Drained"
-    """Certain. Nobody gets a device any more until the drain is called off."""
+    """No device is held, and none is allocated until the drain is called off."""
     IN_USE = "InUse"
-    """The drain found a holder; offered as before until the drain is called off."""
+    """The drain found a held device: they are offered as before until it is asked for again."""
     LEAVING = "Leaving"
-    """The shadow pod goes or is gone; the IDs stay on the list while the kubelet may use them."""
+    """The shadow pod is terminating or gone; its devices stay listed while the kubelet may use
+    them."""
 
     @property
     def offered(self) -> bool:
-        """Whether the scheduler may count on the devices."""
-        return self in (Stage.SERVING, Stage.IN_USE)
+        """Whether the node's status offers the devices to the scheduler."""
+        return self in (DrainStage.SERVING, DrainStage.IN_USE)
 
     @property
     def healthy(self) -> bool:
-        """Whether the kubelet may give the devices out."""
-        return self in (Stage.SERVING, Stage.IN_USE, Stage.LOWERED)
-
-
-@dataclass(frozen=True)
-class HeldCard:
-    """A card that a shadow pod holds, as it was when the pod got it."""
-
-    uuid: str
-    model: str
-    memory_bytes: int
-    minor: int
-    numa: tuple[int, ...] = ()
+        """Whether the kubelet may allocate the devices."""
+        return self in (DrainStage.SERVING, DrainStage.IN_USE, DrainStage.LOWERED)
 
 
 @dataclass(frozen=True)
 class Carving:
-    """What the agent remembers of a shadow pod.
+    """What the agent keeps of a shadow pod. Times are monotonic seconds, but for `idle_since`.
 
     `since`: when the stage began. `quiet_since`: since when, without a break, the kubelet has had
-    no healthy device of it and nobody has held one (both monotonic seconds). `drain`: the value of
-    the annotation that the stage answers to. `idle_since`: None while somebody holds a device.
-    Of one that takes nobody new, `shut`: its free devices (by index) that the kubelet gives out no
-    more; `closing_since`: since when there are others (monotonic seconds). `taken_by`: the pod
-    that the kubelet gave a card of it; `taken_since`: since when it says so.
+    no healthy device of it and none was held. `drain`: the value of the annotation that the stage
+    answers to. `idle_since`: None while a device is held. For a closed carve, `withdrawn`: free
+    devices (by index) that the kubelet does not allocate any more; `closing_since`: since when
+    there are other free ones. `taken_by`: the pod that the kubelet gave a card of it;
+    `taken_since`: since when the kubelet says so.
     """
 
     namespace: str
@@ -68,14 +60,14 @@ class Carving:
     pod_uid: str
     owner_uid: str
     carve: Carve
-    cards: tuple[HeldCard, ...]
-    stage: Stage = Stage.SERVING
+    cards: tuple[Card, ...]
+    stage: DrainStage = DrainStage.SERVING
     since: float = 0.0
     drain: str = ""
     quiet_since: float | None = None
     idle_since: datetime | None = None
     closing_since: float | None = None
-    shut: frozenset[int] = frozenset()
+    withdrawn: frozenset[int] = frozenset()
     taken_by: str = ""
     taken_since: float | None = None
 
@@ -92,24 +84,19 @@ class Carving:
         """All devices, in order."""
         return device_ids(self.namespace, self.name, self.carve.devices)
 
-    @cached_property
-    def core_cards(self) -> tuple[Card, ...]:
-        """The cards as `limits_for` wants them."""
-        return tuple(Card(card.uuid, card.memory_bytes) for card in self.cards)
-
-    def card(self, device: DeviceID) -> HeldCard:
+    def card(self, device: DeviceID) -> Card:
         """The card that the device lies on."""
         return self.cards[card_of(device.index, self.carve)]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON for the checkpoint; times of the monotonic clock don't outlive the process."""
+        """As JSON for the checkpoint, without monotonic times, which end with the process."""
         return {
             "namespace": self.namespace,
             "name": self.name,
             "podUID": self.pod_uid,
             "ownerUID": self.owner_uid,
             "carve": self.carve.to_dict(),
-            "cards": [vars(card) for card in self.cards],
+            "cards": [card.to_dict() for card in self.cards],
             "stage": self.stage.value,
             "drain": self.drain,
             "idleSince": None if self.idle_since is None else format_time(self.idle_since),
@@ -118,7 +105,8 @@ class Carving:
 
     @classmethod
     def from_dict(cls, body: dict[str, Any], now: float) -> Carving:
-        """From the checkpoint. Raises ValueError, LookupError or TypeError when it is damaged."""
+        """From the checkpoint. `now`: monotonic seconds. Raises ValueError, LookupError or
+        TypeError when it is damaged."""
         idle = body["idleSince"]
         return cls(
             namespace=body["namespace"],
@@ -126,10 +114,8 @@ class Carving:
             pod_uid=body["podUID"],
             owner_uid=body["ownerUID"],
             carve=Carve.from_dict(body["carve"]),
-            cards=tuple(
-                HeldCard(**{**card, "numa": tuple(card["numa"])}) for card in body["cards"]
-            ),
-            stage=Stage(body["stage"]),
+            cards=tuple(map(Card.from_dict, body["cards"])),
+            stage=DrainStage(body["stage"]),
             since=now,
             drain=body["drain"],
             idle_since=None if idle is None else parse_time(idle),

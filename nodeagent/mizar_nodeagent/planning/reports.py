@@ -1,4 +1,4 @@
-"""What the status of a ShadowPod should say, as far as the node agent knows."""
+"""The agent's part of a ShadowPod's status: cards, devices, holders and conditions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mizar_core.models import CardStatus, DeviceStatus, Holder, ShadowPodStatus
 from mizar_core.names import ConditionType, EventReason
 from mizar_core.quantities import WHOLE_CARD
 from mizar_nodeagent.planning.adopt import Pending
-from mizar_nodeagent.planning.carving import Carving, Stage
-from mizar_nodeagent.planning.devices import Device, card_problem
-from mizar_nodeagent.planning.view import Counts, View
+from mizar_nodeagent.planning.carving import Carving, DrainStage
+from mizar_nodeagent.planning.device_lists import Device, card_problem
+from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
 
 
 @dataclass(frozen=True)
-class Said:
-    """A condition without its time."""
+class ConditionState:
+    """A condition without its time of transition."""
 
     type: ConditionType
     status: Status
@@ -36,7 +36,7 @@ class Report:
 
     key: Key
     uid: str
-    conditions: tuple[Said, ...]
+    conditions: tuple[ConditionState, ...]
     cards: tuple[CardStatus, ...] = ()
     devices: tuple[DeviceStatus, ...] = ()
     idle_since: datetime | None = None
@@ -48,11 +48,11 @@ class Report:
     def status(self, node: str, before: tuple[Condition, ...], now: datetime) -> ShadowPodStatus:
         """The status with the times of conditions that haven't changed since `before`."""
         conditions: tuple[Condition, ...] = tuple(
-            one for one in before if one.type in {said.type for said in self.conditions}
+            one for one in before if one.type in {state.type for state in self.conditions}
         )
-        for said in self.conditions:
+        for state in self.conditions:
             conditions = set_condition(
-                conditions, said.type, said.status, said.reason, said.message, now
+                conditions, state.type, state.status, state.reason, state.message, now
             )
         return ShadowPodStatus(
             node=node,
@@ -69,10 +69,12 @@ def of_pending(pod: Pod, pending: Pending) -> Report:
         key=pod.key,
         uid=pod.owner_uid,
         conditions=(
-            Said(ConditionType.READY, "False", pending.reason, pending.message),
-            Said(ConditionType.POD_IN_USING, "False", "NoDevices", "there is no device yet"),
-            Said(ConditionType.HEALTHY, "Unknown", pending.reason, pending.message),
-            Said(ConditionType.DRAINING, *_draining_pending(pod, pending)),
+            ConditionState(ConditionType.READY, "False", pending.reason, pending.message),
+            ConditionState(
+                ConditionType.POD_IN_USING, "False", "NoDevices", "there is no device yet"
+            ),
+            ConditionState(ConditionType.HEALTHY, "Unknown", pending.reason, pending.message),
+            ConditionState(ConditionType.DRAINING, *_draining_pending(pod, pending)),
         ),
     )
 
@@ -82,7 +84,7 @@ def of_carving(
     listed: Mapping[str, Device],
     wanted: Counts | None,
     holders: Mapping[DeviceID, Holder],
-    view: View,
+    snapshot: NodeSnapshot,
 ) -> Report:
     """The report on a shadow pod. `listed`: its resource's list by ID, as the kubelet gets it;
     `wanted`: what the node's status should say of the resource."""
@@ -101,10 +103,10 @@ def of_carving(
         ),
         idle_since=carving.idle_since,
         conditions=(
-            Said(ConditionType.READY, *_ready(carving, listed, wanted, view)),
-            Said(ConditionType.POD_IN_USING, *_in_using(carving, held, view)),
-            Said(ConditionType.HEALTHY, *_healthy(carving, view)),
-            Said(ConditionType.DRAINING, *_draining(carving)),
+            ConditionState(ConditionType.READY, *_ready(carving, listed, wanted, snapshot)),
+            ConditionState(ConditionType.POD_IN_USING, *_in_using(carving, held, snapshot)),
+            ConditionState(ConditionType.HEALTHY, *_healthy(carving, snapshot)),
+            ConditionState(ConditionType.DRAINING, *_draining(carving)),
         ),
     )
 
@@ -113,8 +115,8 @@ def _device(
     carving: Carving, device: DeviceID, healthy: bool, holder: Holder | None
 ) -> DeviceStatus:
     try:
-        (limit,) = limits_for(carving.carve, carving.core_cards, [device.index])
-    except CarveRefused:  # nothing would be left of it: whoever is to get it is told
+        (limit,) = limits_for(carving.carve, carving.cards, [device.index])
+    except CarveRefused:  # its share would be nothing: the start of its container is refused
         limit = None
     return DeviceStatus(
         id=str(device),
@@ -130,12 +132,12 @@ def _percent(limit: CardLimit) -> int | None:
     return None if limit.compute_mode == "None" else 100 * limit.core_share // WHOLE_CARD
 
 
-_Words = tuple[Status, str, str]
+_Condition = tuple[Status, str, str]
 
 
 def _ready(
-    carving: Carving, listed: Mapping[str, Device], wanted: Counts | None, view: View
-) -> _Words:
+    carving: Carving, listed: Mapping[str, Device], wanted: Counts | None, snapshot: NodeSnapshot
+) -> _Condition:
     if carving.taken_by:
         return (
             "False",
@@ -143,50 +145,54 @@ def _ready(
             f"the kubelet gave its card to pod {carving.taken_by}",
         )
     if not carving.stage.offered:
-        return "False", carving.stage.value, _STAGE_WORDS[carving.stage]
+        return "False", carving.stage.value, _STAGE_MESSAGES[carving.stage]
     own = [str(one) for one in carving.ids if listed[str(one)].healthy]
     if not own:
         return "False", "Unhealthy", "no device of it can be used"
-    if view.kubelet is None:
+    if snapshot.kubelet is None:
         return "Unknown", "KubeletAway", "the kubelet does not say which devices it has"
-    kubelet = view.kubelet.get(carving.resource, frozenset())
+    kubelet = snapshot.kubelet.get(carving.resource, frozenset())
     if not all(one in kubelet for one in own):
         return "False", "NotAdvertised", "the kubelet does not have the devices yet"
-    if view.node.get(carving.resource) != wanted:
+    if snapshot.node.get(carving.resource) != wanted:
         return "False", "NotAdvertised", "the node's status does not show the devices yet"
     return "True", "Serving", f"{len(own)} devices of {carving.resource} are offered"
 
 
-def _in_using(carving: Carving, held: Mapping[DeviceID, Holder], view: View) -> _Words:
+def _in_using(
+    carving: Carving, held: Mapping[DeviceID, Holder], snapshot: NodeSnapshot
+) -> _Condition:
     if held:
         pods = sorted({f"{one.namespace}/{one.name}" for one in held.values()})
         return "True", "Held", f"{len(held)} of {len(carving.ids)} devices: {', '.join(pods)}"
-    if any(one in view.allocating for one in carving.ids):
+    if any(one in snapshot.allocating for one in carving.ids):
         return "True", "Allocating", "a container is being given a device"
     return "False", "Idle", "nobody holds a device"
 
 
-def _healthy(carving: Carving, view: View) -> _Words:
+def _healthy(carving: Carving, snapshot: NodeSnapshot) -> _Condition:
     problems = [
-        f"{card.uuid}: {problem}" for card in carving.cards if (problem := card_problem(card, view))
+        f"{card.uuid}: {problem}"
+        for card in carving.cards
+        if (problem := card_problem(card, snapshot))
     ]
     if problems:
         return "False", "CardFailed", "; ".join(problems)
     return "True", "CardsWell", "all cards answer"
 
 
-def _draining(carving: Carving) -> _Words:
+def _draining(carving: Carving) -> _Condition:
     match carving.stage:
-        case Stage.DRAINED:
+        case DrainStage.DRAINED:
             return "True", "Drained", "nobody holds a device, and nobody will get one"
-        case Stage.IN_USE:
+        case DrainStage.IN_USE:
             return "False", "InUse", "somebody holds a device: it is offered again"
-        case Stage.LOWERED | Stage.BLOCKED:
-            return "Unknown", "InProgress", _STAGE_WORDS[carving.stage]
+        case DrainStage.LOWERED | DrainStage.BLOCKED:
+            return "Unknown", "InProgress", _STAGE_MESSAGES[carving.stage]
     return "False", "NotAsked", ""
 
 
-def _draining_pending(pod: Pod, pending: Pending) -> _Words:
+def _draining_pending(pod: Pod, pending: Pending) -> _Condition:
     if not pod.drain:
         return "False", "NotAsked", ""
     if pending.reason == "DevicesInUse":
@@ -194,9 +200,9 @@ def _draining_pending(pod: Pod, pending: Pending) -> _Words:
     return "True", "Drained", "it never offered a device, and will not while it is drained"
 
 
-_STAGE_WORDS = {
-    Stage.LOWERED: "the scheduler is told that its devices are not there any more",
-    Stage.BLOCKED: "the kubelet gives its devices out no more; is one held already?",
-    Stage.DRAINED: "drained: nobody gets its devices",
-    Stage.LEAVING: "the shadow pod is going or gone",
+_STAGE_MESSAGES = {
+    DrainStage.LOWERED: "the scheduler is told that its devices are not there any more",
+    DrainStage.BLOCKED: "the kubelet gives its devices out no more; is one held already?",
+    DrainStage.DRAINED: "drained: nobody gets its devices",
+    DrainStage.LEAVING: "the shadow pod is going or gone",
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mizar_kube.logs import get_logger
-from mizar_nodeagent.planning.devices import Device
+from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.plugin.resource import SETTLE_S, ResourcePlugin
 
 log = get_logger(__name__)

@@ -10,7 +10,7 @@ import grpc
 from mizar_kube.backoff import Backoff
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.kubelet.socket_watch import Identity, KubeletSocket
-from mizar_nodeagent.planning.devices import Device
+from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.plugin.server import Handlers, Server, Servicer, Timed, register
 from mizar_nodeagent.plugin.streams import Streams
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from mizar_nodeagent.planning.devices import Device
+from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 
 Send = Callable[[pb.ListAndWatchResponse], Awaitable[None]]

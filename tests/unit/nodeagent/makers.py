@@ -9,10 +9,10 @@ from typing import Any
 from mizar_core.carve import Carve
 from mizar_core.models import Isolation
 from mizar_core.names import ANNOTATION_CARVE, ANNOTATION_DRAIN, LABEL_SHADOW_POD
-from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.kubelet.claims import Claim, Claims
-from mizar_nodeagent.planning.view import View
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
 
 GIB = 1 << 30
@@ -40,12 +40,12 @@ def carve(**changes: Any) -> Carve:
     return Carve(**{**given, **changes})
 
 
-def card(number: int = 1, problem: str = "") -> CardFacts:
+def card(number: int = 1, problem: str = "") -> Card:
     uuid = f"GPU-00000000-0000-0000-0000-{number:012d}"
-    return CardFacts(uuid, "NVIDIA A100-SXM4-40GB", 16 * GIB, number - 1, problem)
+    return Card(uuid, 16 * GIB, "NVIDIA A100-SXM4-40GB", number - 1, problem=problem)
 
 
-def cards(*numbers: int) -> dict[str, CardFacts]:
+def cards(*numbers: int) -> dict[str, Card]:
     return {one.uuid: one for one in map(card, numbers or (1, 2, 3, 4))}
 
 
@@ -91,14 +91,14 @@ def share_claim(*ids: str, pod: str = "share", resource: str = RESOURCE) -> Clai
     return Claim("team-a", pod, "main", resource, frozenset(ids))
 
 
-def view(
+def snapshot(
     now: float,
     pods: Iterable[Pod] | None = (),
     claims: Iterable[Claim] = (),
     kubelet: dict[str, set[str]] | None = None,
     **changes: Any,
-) -> View:
-    """A view in which everything was asked for at `now`, long after the pods were seen."""
+) -> NodeSnapshot:
+    """A snapshot in which everything was asked for at `now`, long after the pods were seen."""
     known = None if pods is None else {pod.key: pod for pod in pods}
     healthy = {key: frozenset(ids) for key, ids in (kubelet or {}).items()}
     given: dict[str, Any] = {
@@ -110,7 +110,7 @@ def view(
         "kubelet": healthy,
         "kubelet_at": now,
     }
-    return View(**{**given, **changes})
+    return NodeSnapshot(**{**given, **changes})
 
 
 def device(index: int, key: Key = SHADOW) -> str:
@@ -122,7 +122,7 @@ def one_container(folder: Path, isolation: Isolation) -> tuple[Any, Any]:
     pod = share(uid=UID, container_ids=((CONTAINER_ID, "main"),))
     carving = SimpleNamespace(carve=carve(isolation=isolation))
     state = SimpleNamespace(
-        view=view(1.0, [pod], claims=[share_claim(device(0))]),
+        snapshot=snapshot(1.0, [pod], claims=[share_claim(device(0))]),
         carving_of=lambda device: carving,
     )
     slot = Slot("s", folder, RESOURCE, frozenset({device(0)}), 0.0, OWNER)

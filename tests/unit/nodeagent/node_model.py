@@ -12,10 +12,10 @@ from mizar_core.device_ids import DeviceID
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving
-from mizar_nodeagent.planning.devices import not_to_be_given
+from mizar_nodeagent.planning.device_lists import refusal
 from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.planning.reports import Report
-from mizar_nodeagent.planning.view import Counts, View
+from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
 from unit.nodeagent.kubelet_model import Kubelet
 from unit.nodeagent.makers import card, shadow, share
@@ -89,7 +89,7 @@ class NodeModel:
     def replan(self) -> None:
         self.now += 0.001
         before = dict(self.state.carvings)
-        plan = self.state.replan(self._view())
+        plan = self.state.replan(self._snapshot())
         self._note(before, plan)
         devices = {one.id: one.healthy for one in plan.lists.get(self.carve.resource, ())}
         told = {str(one) for one, _ in self.claims.share()} & self.kubelet.held.keys()
@@ -103,9 +103,9 @@ class NodeModel:
         for report in plan.reports:
             self._hear(report)
 
-    def _view(self) -> View:
+    def _snapshot(self) -> NodeSnapshot:
         facts = [card(one, "XID 79" if one in self.sick else "") for one in range(1, CARDS + 1)]
-        return View(
+        return NodeSnapshot(
             now=self.now,
             time=START + timedelta(seconds=self.now),
             pods=self.known,
@@ -214,7 +214,7 @@ class NodeModel:
 
     def admit(self, pod: Pod, choose: Callable[[list[str], int], list[str]]) -> None:
         """The kubelet chooses devices for it, if there are any, and asks the agent."""
-        free, count = self.kubelet.free(), pod.asks(self.carve.resource)
+        free, count = self.kubelet.free(), pod.requested(self.carve.resource)
         if len(free) < count:
             del self.pods[pod.key]
             return
@@ -225,12 +225,14 @@ class NodeModel:
         devices = [DeviceID.parse(one) for one in self.kubelet.allocating[pod]]
         carvings = [self.state.carving_of(one) for one in devices]
         for carving, one in zip(carvings, devices, strict=True):
-            if carving is None or not_to_be_given(carving, one, self.state.view):
+            if carving is None or refusal(carving, one, self.state.snapshot):
                 self.happened("refused")
                 del self.kubelet.allocating[pod], self.pods["team-a", pod]
                 return
             held = carving.card(one).uuid
-            assert not self.state.view.cards[held].problem, f"{one} is on a card that has failed"
+            assert not self.state.snapshot.cards[held].problem, (
+                f"{one} is on a card that has failed"
+            )
             self.used[str(one)] = held, one.shadow
         self.happened(f"given: {len({self.used[str(one)][0] for one in devices})} cards")
         self.happened(f"given: {len({one.shadow for one in devices})} shadow pods")

@@ -18,10 +18,10 @@ from mizar_core.models import ComputeMode, Isolation
 from mizar_kube import probes
 from mizar_nodeagent import agent
 from mizar_nodeagent.app import App, assemble
-from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.kubelet import podresources, poller
-from mizar_nodeagent.planning.view import GracePeriods
+from mizar_nodeagent.planning.snapshot import GracePeriods
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, MEMORY_MODES, STATE_READY, LimitsLive
 from support.logs import logged
@@ -55,7 +55,7 @@ class Cards:
         self.present = cards()
         self.tell: Callable[[str, int], None] = lambda uuid, xid: None
 
-    async def read(self) -> dict[str, CardFacts]:
+    async def read(self) -> dict[str, Card]:
         return dict(self.present)
 
     async def workers(self, uuids: Collection[str]) -> dict[str, dict[int, int]]:

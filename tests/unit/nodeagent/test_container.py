@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.cards import CardInventory
+from mizar_nodeagent.cards import Card, CardInventory
 from mizar_nodeagent.config import CardAccess, MountConfig, Strategy
 from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.shim_install import Shim
 from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.errors import AllocationRefused
-from mizar_nodeagent.planning.carving import HeldCard, Stage
+from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from unit.nodeagent.makers import (
     CARD,
@@ -27,10 +27,10 @@ from unit.nodeagent.makers import (
     shadow,
     share,
     share_claim,
-    view,
+    snapshot,
 )
 
-TWO = [HeldCard("GPU-a", "A100", GIB, 0), HeldCard("GPU-b", "A100", GIB, 3)]
+TWO = [Card("GPU-a", GIB, "A100", 0), Card("GPU-b", GIB, "A100", 3)]
 
 
 def given(strategy: Strategy, **how: object) -> pb.ContainerAllocateResponse:
@@ -80,7 +80,7 @@ class TestAccess:
 
 class TestCardInventory:
     def problems(self, inventory: CardInventory) -> dict[int, str]:
-        return {fact.minor: fact.problem for fact in inventory.facts().values()}
+        return {fact.minor: fact.problem for fact in inventory.cards().values()}
 
     def test_a_card_that_is_gone_is_missed_until_it_is_back(self) -> None:
         inventory = CardInventory()
@@ -118,7 +118,7 @@ def state() -> AgentState:
     second = shadow("shadow-2-bbbbb")
     pods = [shadow(), second, share()]
     claims = [card_claim(), card_claim(second.name, card(2).uuid)]
-    made.replan(view(1, pods, [*claims, share_claim(device(0, second.key))]))
+    made.replan(snapshot(1, pods, [*claims, share_claim(device(0, second.key))]))
     return made
 
 
@@ -148,7 +148,7 @@ class TestPreferred:
     ) -> None:
         second = shadow("shadow-2-bbbbb", drain="now")
         claims = [card_claim(), card_claim(second.name, card(2).uuid)]
-        state.replan(view(2, [shadow(), second], claims))
+        state.replan(snapshot(2, [shadow(), second], claims))
         assert allocator.preferred(RESOURCE, [B0, B1, A0], [], 1) == [A0]
         assert allocator.preferred(RESOURCE, [B0, B1], [], 1) == [B0]
 
@@ -164,18 +164,18 @@ class TestAllocate:
         allocator.allocate(RESOURCE, [A1])
         assert [str(one) for one in state.allocating] == [A1]
         pods = [shadow(), share()]
-        state.replan(view(1.9, pods, [card_claim()]))
+        state.replan(snapshot(1.9, pods, [card_claim()]))
         assert state.allocating
-        state.replan(view(2.1, pods, [card_claim(), share_claim(A1)]))
+        state.replan(snapshot(2.1, pods, [card_claim(), share_claim(A1)]))
         assert not state.allocating
 
     def test_what_the_kubelet_never_shows_is_forgotten(
         self, allocator: Allocator, state: AgentState
     ) -> None:
         allocator.allocate(RESOURCE, [A1])
-        state.replan(view(6.9, [shadow()], [card_claim()]))
+        state.replan(snapshot(6.9, [shadow()], [card_claim()]))
         assert state.allocating
-        state.replan(view(7.1, [shadow()], [card_claim()]))
+        state.replan(snapshot(7.1, [shadow()], [card_claim()]))
         assert not state.allocating
 
     @pytest.mark.parametrize(
@@ -196,17 +196,17 @@ class TestAllocate:
 
     def test_a_broken_card_is_refused(self, allocator: Allocator, state: AgentState) -> None:
         broken = cards() | {CARD: card(1, "the card is gone")}
-        state.replan(view(2, [shadow()], [card_claim()], cards=broken))
+        state.replan(snapshot(2, [shadow()], [card_claim()], cards=broken))
         with pytest.raises(AllocationRefused, match="cannot be used: the card is gone"):
             allocator.allocate(RESOURCE, [A0])
 
-    @pytest.mark.parametrize("stage", list(Stage))
+    @pytest.mark.parametrize("stage", list(DrainStage))
     def test_what_is_drained_or_leaves_is_given_to_nobody(
-        self, allocator: Allocator, state: AgentState, stage: Stage
+        self, allocator: Allocator, state: AgentState, stage: DrainStage
     ) -> None:
         """Others count on it. Before that, whoever comes ends the drain."""
         state.carvings[SHADOW] = replace(state.carvings[SHADOW], stage=stage)
-        if stage not in (Stage.DRAINED, Stage.LEAVING):
+        if stage not in (DrainStage.DRAINED, DrainStage.LEAVING):
             assert allocator.allocate(RESOURCE, [A0]).mounts
             return
         with pytest.raises(AllocationRefused, match="is being given back"):

@@ -15,7 +15,7 @@ from mizar_nodeagent.cuda_context import measure
 from mizar_nodeagent.cuda_context.costs import RETRY_S, ContextCosts
 from mizar_nodeagent.regions import limits_file
 from support.waiting import PATIENCE_S
-from unit.nodeagent.makers import CARD, GIB, card, card_claim, shadow, view
+from unit.nodeagent.makers import CARD, GIB, card, card_claim, shadow, snapshot
 
 MIB = 1 << 20
 OTHER = card(2).uuid
@@ -35,7 +35,7 @@ class Lab:
 
     def see(self, **changes: str) -> None:
         facts = {one.uuid: replace(one, **changes) for one in (card(1), card(2))}
-        self.state.replan(view(1, [shadow()], [card_claim()], cards=facts))
+        self.state.replan(snapshot(1, [shadow()], [card_claim()], cards=facts))
 
     def costs(self) -> ContextCosts:
         """As an agent has them that begins now."""
@@ -65,7 +65,7 @@ async def test_another_agent_knows_it_until_driver_or_model_is_another(lab: Lab)
     assert lab.costs().of(CARD) == COST
     lab.see(driver="590.0")
     assert lab.costs().of(CARD) == 0
-    lab.see(driver="580.1", name="NVIDIA H100")
+    lab.see(driver="580.1", model="NVIDIA H100")
     assert lab.costs().of(CARD) == 0
 
 

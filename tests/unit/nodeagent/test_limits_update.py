@@ -30,7 +30,7 @@ from unit.nodeagent.makers import (
     shadow_object,
     share,
     share_claim,
-    view,
+    snapshot,
 )
 from unit.nodeagent.test_app import SHARE, World, limits_of, mounted, until
 from unit.nodeagent.test_app import world as world
@@ -45,8 +45,8 @@ def given(held: Allocated) -> LimitsCard:
 
 def _seen(world: World) -> Pod:
     """The shadow pod as the agent last thought of it."""
-    assert world.app is not None and world.app.agent.state.view.pods is not None
-    return world.app.agent.state.view.pods[SHADOW]
+    assert world.app is not None and world.app.agent.state.snapshot.pods is not None
+    return world.app.agent.state.snapshot.pods[SHADOW]
 
 
 def events(world: World, reason: str) -> list[tuple[str, str]]:
@@ -134,7 +134,7 @@ async def test_an_older_memory_does_not_bring_old_limits_back(world: World) -> N
     path.write_bytes(before)
     seq = limits_file.read(limits_of(held)).seq
     await world.start_agent()
-    await until(lambda: world.app is not None and world.app.agent.state.view.pods is not None)
+    await until(lambda: world.app is not None and world.app.agent.state.snapshot.pods is not None)
     await until(lambda: world.app.agent.state.carvings[SHADOW].carve.memory == 2 * GIB)
     assert limits_file.read(limits_of(held)).seq == seq
 
@@ -251,10 +251,10 @@ def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -
         state, slots, lambda *_: None, lambda *words: told.append(words), lambda _: 0
     )
     claims = [card_claim(), card_claim(other, far), share_claim(*ids)]
-    state.replan(view(1.0, [shadow(), shadow(other), share()], claims))
+    state.replan(snapshot(1.0, [shadow(), shadow(other), share()], claims))
     updater.update()
     assert not told
-    state.replan(view(2.0, [shadow(), shadow(other, ended=True), share()], claims))
+    state.replan(snapshot(2.0, [shadow(), shadow(other, ended=True), share()], claims))
     for _ in range(2):
         updater.update()
     modes = {one.uuid.decode(): one.compute_mode for one in limits_file.read(slot.limits).cards[:2]}
@@ -278,7 +278,7 @@ def test_who_gets_less_is_limited_before_who_gets_more(
         limits_file.write(slot.limits, who, [CardLimit(CARD, memory, 10000, "Hard", "None")], {})
     state = AgentState()
     pods = [shadow(), share("more"), share("less")]
-    state.replan(view(1.0, pods, [card_claim()]))
+    state.replan(snapshot(1.0, pods, [card_claim()]))
     written: list[str] = []
     write = limits_file.write
 

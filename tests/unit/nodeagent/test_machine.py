@@ -190,7 +190,7 @@ class Walk:
         if self.draw(True, False):
             self.comes(1, STEPS[1])
         if how == "deleted":
-            node.pods[key] = replace(node.pods[key], going=True)
+            node.pods[key] = replace(node.pods[key], terminating=True)
             return
         node.remove_shadow(key)
         if how == "replaced":

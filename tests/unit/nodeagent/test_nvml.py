@@ -30,7 +30,7 @@ async def main():
     for line in sys.stdin:
         if line == "read\\n":
             cards = await nvml.read()
-            answer = {uuid: [c.name, c.memory_bytes >> 20, c.minor] for uuid, c in cards.items()}
+            answer = {uuid: [c.model, c.memory_bytes >> 20, c.minor] for uuid, c in cards.items()}
         elif line == "workers\\n":
             answer = await nvml.workers(await nvml.read())
         elif line == "waits\\n":

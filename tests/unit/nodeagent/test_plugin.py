@@ -10,7 +10,7 @@ import pytest
 from mizar_kube.backoff import Backoff
 from mizar_nodeagent.errors import AllocationRefused
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
-from mizar_nodeagent.planning.devices import Device
+from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.plugin import resource, server
 from mizar_nodeagent.plugin.manager import Plugins
 from mizar_nodeagent.plugin.resource import ResourcePlugin

@@ -13,7 +13,7 @@ from unit.nodeagent.makers import (
     share,
     share_claim,
     share_object,
-    view,
+    snapshot,
 )
 
 
@@ -30,7 +30,7 @@ def test_a_share_pod_is_read() -> None:
     body["metadata"]["annotations"] = {"kubernetes.io/config.hash": "static"}
     pod = trim(body)
     assert pod is not None and not pod.shadow
-    assert pod.asks(RESOURCE) == 2 and pod.asks("mizar.share/gpu.2") == 0
+    assert pod.requested(RESOURCE) == 2 and pod.requested("mizar.share/gpu.2") == 0
     assert pod.uids == {"uid-share", "static"}
     assert pod.admitted and not pod.ended
 
@@ -55,12 +55,12 @@ def test_a_share_pod_cannot_claim_to_be_carved() -> None:
     [({}, False), ({"admitted": False}, True), ({"admitted": False, "ended": True}, False)],
 )
 def test_who_waits(changes: dict[str, bool], waits: bool) -> None:
-    assert bool(view(1, [share(**changes)]).waits(RESOURCE)) is waits
+    assert bool(snapshot(1, [share(**changes)]).waiting_pods(RESOURCE)) is waits
 
 
 def test_who_has_devices_waits_no_more() -> None:
     pod = share(admitted=False)
-    assert not view(1, [pod], [share_claim(device(0))]).waits(RESOURCE)
+    assert not snapshot(1, [pod], [share_claim(device(0))]).waiting_pods(RESOURCE)
 
 
 def test_the_kubelets_answer_names_each_device_apart() -> None:
@@ -83,5 +83,5 @@ def test_the_kubelets_answer_names_each_device_apart() -> None:
 
 
 def test_ids_that_are_none_of_ours_are_skipped() -> None:
-    claims = view(1, claims=[share_claim("nonsense", device(1))]).claims
+    claims = snapshot(1, claims=[share_claim("nonsense", device(1))]).claims
     assert [str(one) for one, _ in claims.share()] == [device(1)]

@@ -25,7 +25,7 @@ from unit.nodeagent.makers import (
     shadow,
     share,
     share_claim,
-    view,
+    snapshot,
 )
 
 D0 = device(0)
@@ -52,7 +52,7 @@ class Node:
         """The first of the claims is that of the container that starts."""
         state = AgentState()
         cards = [card_claim(), card_claim(WIDE.name, card(2).uuid)]
-        state.replan(view(1.0, [shadow(), WIDE, pod or share()], cards))
+        state.replan(snapshot(1.0, [shadow(), WIDE, pod or share()], cards))
 
         async def ask() -> Claims:
             return Claims(claims, 2.0)

@@ -18,7 +18,7 @@ from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from support.logs import logged
-from unit.nodeagent.makers import RESOURCE, device, share, share_claim, view
+from unit.nodeagent.makers import RESOURCE, device, share, share_claim, snapshot
 
 D0, D1 = device(0), device(1)
 ASKED_AT = 100.0
@@ -40,7 +40,7 @@ class Node:
 
     def say(self, pods: Iterable[Pod] | None, claims: Iterable[Claim] = ()) -> None:
         """What API server and kubelet last told."""
-        self.state.view = view(ASKED_AT, pods, claims)
+        self.state.snapshot = snapshot(ASKED_AT, pods, claims)
 
     def record(self, *slots: Slot, uid: str = "uid-share", ids: Iterable[str] = (D0,)) -> None:
         """What the kubelet has written down: it gave the slot's files to container `main`."""

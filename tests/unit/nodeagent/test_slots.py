@@ -21,7 +21,7 @@ from unit.nodeagent.makers import (
     shadow,
     share,
     share_claim,
-    view,
+    snapshot,
 )
 
 D0, D1 = device(0), device(1)
@@ -149,7 +149,7 @@ def test_the_kubelets_record_may_be_missing_or_damaged(tmp_path: Path) -> None:
 
 class TestCheckpoint:
     def test_is_read_as_written(self, tmp_path: Path) -> None:
-        carvings = plan({}, view(1, [shadow()], [card_claim()])).carvings
+        carvings = plan({}, snapshot(1, [shadow()], [card_claim()])).carvings
         path = tmp_path / "checkpoint.json"
         path.write_bytes(checkpoint.to_bytes(carvings))
         loaded = checkpoint.load(path, 7.0)
@@ -165,7 +165,7 @@ class TestCheckpoint:
         assert path.with_suffix(".damaged").exists() and not path.exists()
 
     def test_a_changed_byte_is_noticed(self, tmp_path: Path) -> None:
-        carvings = plan({}, view(1, [shadow()], [card_claim()])).carvings
+        carvings = plan({}, snapshot(1, [shadow()], [card_claim()])).carvings
         path = tmp_path / "checkpoint.json"
         path.write_bytes(checkpoint.to_bytes(carvings).replace(b"Serving", b"Drained"))
         assert checkpoint.load(path, 0.0) == {}

@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 
 from mizar_core.names import ConditionType
 from mizar_nodeagent.node_status import NodeStatusWriter
-from mizar_nodeagent.planning.reports import Report, Said
-from mizar_nodeagent.planning.view import Counts
+from mizar_nodeagent.planning.reports import ConditionState, Report
+from mizar_nodeagent.planning.snapshot import Counts
 from mizar_nodeagent.shadow_status import ShadowStatusWriter
 from support.waiting import until
 from unit.nodeagent.fake_api import FakeApi, serving
 from unit.nodeagent.makers import RESOURCE, SHADOW
 
 T1, T2 = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
-READY = Said(ConditionType.READY, "True", "Serving", "")
-MISSING = Said(ConditionType.READY, "False", "NotAdvertised", "")
-BROKEN = Said(ConditionType.READY, "False", "Unhealthy", "")
+READY = ConditionState(ConditionType.READY, "True", "Serving", "")
+MISSING = ConditionState(ConditionType.READY, "False", "NotAdvertised", "")
+BROKEN = ConditionState(ConditionType.READY, "False", "Unhealthy", "")
 REPORT = Report(SHADOW, "owner", (READY,), idle_since=T2)
 NEXT = ("team-a", "next")
 

@@ -96,7 +96,7 @@ async def test_another_agent_leaves_them_stopped_and_does_not_tell_again(world: 
     await until(lambda: is_stopped(held) and events(world, "CardLost") != [])
     await world.stop_agent()
     await world.start_agent()
-    await until(lambda: world.app is not None and world.app.agent.state.view.pods is not None)
+    await until(lambda: world.app is not None and world.app.agent.state.snapshot.pods is not None)
     # Whatever was told before this has been written when this has.
     world.cards.tell(CARD, 79)
     await until(lambda: events(world, "DeviceUnhealthy"))
@@ -145,7 +145,7 @@ async def test_a_pod_that_has_ended_and_is_still_listed_takes_nothing(world: Wor
 
 def _asked_at(world: World) -> float:
     assert world.app is not None
-    return world.app.agent.state.view.claims.asked_at
+    return world.app.agent.state.snapshot.claims.asked_at
 
 
 async def test_the_status_says_who_has_the_card(world: World) -> None:

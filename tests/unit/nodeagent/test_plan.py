@@ -8,10 +8,10 @@ import pytest
 
 from mizar_core.models import Holder
 from mizar_nodeagent.kubelet.claims import Claim, Claims
-from mizar_nodeagent.planning.carving import Carving, Stage
+from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.plan import Plan, plan
 from mizar_nodeagent.planning.reports import Report
-from mizar_nodeagent.planning.view import Counts, View
+from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key
 from unit.nodeagent.makers import (
     CARD,
@@ -26,7 +26,7 @@ from unit.nodeagent.makers import (
     shadow,
     share,
     share_claim,
-    view,
+    snapshot,
 )
 
 D0, D1 = device(0), device(1)
@@ -50,22 +50,22 @@ def report(found: Plan) -> Report:
 
 def served(at: float = 1.0) -> Plan:
     """A shadow pod that is served and ready."""
-    seen = view(at, [shadow()], [card_claim()], BOTH, node={RESOURCE: Counts(2, 2)})
+    seen = snapshot(at, [shadow()], [card_claim()], BOTH, node={RESOURCE: Counts(2, 2)})
     return plan(plan({}, seen).carvings, seen)
 
 
 class TestAdoption:
     def test_a_shadow_pod_with_cards_is_carved(self) -> None:
-        found = plan({}, view(1, [shadow()], [card_claim()]))
+        found = plan({}, snapshot(1, [shadow()], [card_claim()]))
         assert listed(found) == {D0: True, D1: True}
         assert found.counts == {}
         assert said(found, "Ready") == ("False", "NotAdvertised")
         assert found.poll_often
 
     def test_counts_follow_what_the_kubelet_has(self) -> None:
-        found = plan({}, view(1, [shadow()], [card_claim()], {RESOURCE: {D0}}))
+        found = plan({}, snapshot(1, [shadow()], [card_claim()], {RESOURCE: {D0}}))
         assert found.counts == {RESOURCE: Counts(1, 1)}
-        found = plan({}, view(1, [shadow()], [card_claim()], BOTH))
+        found = plan({}, snapshot(1, [shadow()], [card_claim()], BOTH))
         assert found.counts == {RESOURCE: Counts(2, 2)}
         assert said(found, "Ready") == ("False", "NotAdvertised")
 
@@ -83,54 +83,54 @@ class TestAdoption:
         ]
 
     def test_without_cards_it_waits(self) -> None:
-        found = plan({}, view(1, [shadow()]))
+        found = plan({}, snapshot(1, [shadow()]))
         assert found.lists == {} and found.without_cards == {SHADOW}
         assert said(found, "Ready") == ("False", "CardsUnknown")
 
     def test_an_answer_older_than_the_pod_is_not_about_it(self) -> None:
         """A pod of the same name may have held other cards before."""
-        seen = view(5, [shadow()], [card_claim()], seen_at={"uid-shadow-2-aaaaa": 6.0})
+        seen = snapshot(5, [shadow()], [card_claim()], seen_at={"uid-shadow-2-aaaaa": 6.0})
         assert plan({}, seen).without_cards == {SHADOW}
 
     def test_cards_that_nvml_does_not_know_wait(self) -> None:
-        seen = view(1, [shadow()], [card_claim()], cards={}, cards_problem="no driver")
+        seen = snapshot(1, [shadow()], [card_claim()], cards={}, cards_problem="no driver")
         assert said(plan({}, seen), "Ready") == ("False", "CardFactsUnknown")
 
     def test_too_few_cards_wait(self) -> None:
         pod = shadow(carve=carve(devices=4, cards=2, resource="team-a.mizar.share/gpu.4"))
-        assert said(plan({}, view(1, [pod], [card_claim()])), "Ready")[0] == "False"
+        assert said(plan({}, snapshot(1, [pod], [card_claim()])), "Ready")[0] == "False"
 
     def test_a_damaged_carve_is_told(self) -> None:
         pod = replace(shadow(), carve_json="{}")
-        found = plan({}, view(1, [pod], [card_claim()]))
+        found = plan({}, snapshot(1, [pod], [card_claim()]))
         assert said(found, "Ready") == ("False", "CarveDamaged")
 
     def test_a_foreign_resource_is_not_served(self) -> None:
         pod = shadow(carve=carve(resource="team-b.mizar.share/gpu.2"))
-        found = plan({}, view(1, [pod], [card_claim()]))
+        found = plan({}, snapshot(1, [pod], [card_claim()]))
         assert found.lists == {}
         assert said(found, "Ready") == ("False", "CarveDamaged")
 
-    @pytest.mark.parametrize("change", [{"ended": True}, {"going": True}])
+    @pytest.mark.parametrize("change", [{"ended": True}, {"terminating": True}])
     def test_pods_on_their_way_out_are_not_carved(self, change: dict[str, bool]) -> None:
-        found = plan({}, view(1, [shadow(**change)], [card_claim()]))
+        found = plan({}, snapshot(1, [shadow(**change)], [card_claim()]))
         assert found.lists == {} and found.reports == ()
 
     def test_several_shadows_of_one_resource_are_one_list(self) -> None:
         other = shadow("shadow-2-bbbbb")
         claims = [card_claim(), card_claim(other.name, card(2).uuid)]
-        found = plan({}, view(1, [other, shadow()], claims))
+        found = plan({}, snapshot(1, [other, shadow()], claims))
         assert [*listed(found)] == [D0, D1, device(0, other.key), device(1, other.key)]
 
     def test_a_time_sliced_card_is_its_card(self) -> None:
-        found = plan({}, view(1, [shadow()], [card_claim(SHADOW[1], f"{CARD}::3")]))
+        found = plan({}, snapshot(1, [shadow()], [card_claim(SHADOW[1], f"{CARD}::3")]))
         assert found.carvings[SHADOW].cards[0].uuid == CARD
 
     def test_a_card_still_in_use_is_not_carved_again(self) -> None:
         other = shadow("shadow-2-bbbbb")
         carvings = served().carvings
         claims = [card_claim(other.name), share_claim(D0)]
-        found = plan(carvings, view(9, [other, share()], claims, BOTH))
+        found = plan(carvings, snapshot(9, [other, share()], claims, BOTH))
         assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
         assert listed(found) == {D0: False, D1: False}
 
@@ -138,9 +138,9 @@ class TestAdoption:
         """The old IDs stay on the list for a while, but are given to nobody."""
         other = shadow("shadow-2-bbbbb")
         claims = [card_claim(other.name)]
-        found = plan(served().carvings, view(2, [other], claims, BOTH))
+        found = plan(served().carvings, snapshot(2, [other], claims, BOTH))
         assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
-        found = plan(found.carvings, view(3, [other], claims, BOTH))
+        found = plan(found.carvings, snapshot(3, [other], claims, BOTH))
         assert listed(found) == {
             D0: False,
             D1: False,
@@ -148,14 +148,16 @@ class TestAdoption:
             device(1, other.key): True,
         }
 
-    @pytest.mark.parametrize("stage", [one for one in Stage if one is not Stage.LEAVING])
-    def test_a_card_whose_shadow_pod_has_not_left_is_not_carved_again(self, stage: Stage) -> None:
+    @pytest.mark.parametrize("stage", [one for one in DrainStage if one is not DrainStage.LEAVING])
+    def test_a_card_whose_shadow_pod_has_not_left_is_not_carved_again(
+        self, stage: DrainStage
+    ) -> None:
         """Also when it is drained: its drain may be called off. The kubelet may name the card for
         two pods while one takes the other's place."""
         carving = replace(served().carvings[SHADOW], stage=stage, drain="t1")
         first, other = shadow(drain="t1"), shadow("shadow-2-bbbbb")
         claims = [card_claim(), card_claim(other.name)]
-        found = plan({SHADOW: carving}, view(9, [first, other], claims, NONE))
+        found = plan({SHADOW: carving}, snapshot(9, [first, other], claims, NONE))
         assert other.key not in found.carvings
         assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
 
@@ -164,10 +166,10 @@ class TestAdoption:
         got its very card."""
         other = shadow("shadow-2-bbbbb")
         claims = [card_claim(other.name), share_claim(D0)]
-        found = plan({}, view(1, [other, share()], claims))
+        found = plan({}, snapshot(1, [other, share()], claims))
         assert listed(found) == {D0: False}
         assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
-        found = plan(found.carvings, view(2, [other], claims[:1]))
+        found = plan(found.carvings, snapshot(2, [other], claims[:1]))
         assert said(found, "Ready", other.key) == ("False", "NotAdvertised")
 
     def test_held_devices_of_shadow_pods_that_are_there_are_known(self) -> None:
@@ -179,14 +181,16 @@ class TestAdoption:
             card_claim(last.name, card(2).uuid),
             share_claim(D0),
         ]
-        found = plan({}, view(1, [first, shadow(), last, share()], claims))
+        found = plan({}, snapshot(1, [first, shadow(), last, share()], claims))
         assert set(found.carvings) == {first.key, SHADOW, last.key}
 
 
 class TestHolders:
     def test_a_holder_is_reported_and_ends_idleness(self) -> None:
         carvings = served().carvings
-        found = plan(carvings, view(2, [shadow(), share()], [card_claim(), share_claim(D1)], BOTH))
+        found = plan(
+            carvings, snapshot(2, [shadow(), share()], [card_claim(), share_claim(D1)], BOTH)
+        )
         status = report(found)
         assert status.idle_since is None
         assert status.devices[0].holder is None
@@ -199,29 +203,29 @@ class TestHolders:
         """Also before the kubelet has been asked again."""
         carvings = served().carvings
         claims = [card_claim(), share_claim(D1)]
-        seen = view(2, [shadow()], claims, BOTH, gone_at={("team-a", "share"): 2.5})
+        seen = snapshot(2, [shadow()], claims, BOTH, gone_at={("team-a", "share"): 2.5})
         assert said(plan(carvings, seen), "PodInUsing") == ("False", "Idle")
 
     def test_an_ended_pod_holds_nothing(self) -> None:
         claims = [card_claim(), share_claim(D1)]
-        seen = view(2, [shadow(), share(ended=True)], claims, BOTH)
+        seen = snapshot(2, [shadow(), share(ended=True)], claims, BOTH)
         assert said(plan(served().carvings, seen), "PodInUsing") == ("False", "Idle")
 
     def test_idleness_keeps_its_beginning(self) -> None:
         first = served(1)
-        later = view(50, [shadow()], [card_claim()], BOTH)
+        later = snapshot(50, [shadow()], [card_claim()], BOTH)
         later = replace(later, time=later.time.replace(hour=5))
         assert report(plan(first.carvings, later)).idle_since == report(first).idle_since
 
     def test_a_device_being_allocated_is_in_use(self) -> None:
         found = served()
         allocating = frozenset([found.carvings[SHADOW].ids[0]])
-        seen = view(2, [shadow()], [card_claim()], BOTH, allocating=allocating)
+        seen = snapshot(2, [shadow()], [card_claim()], BOTH, allocating=allocating)
         assert said(plan(found.carvings, seen), "PodInUsing") == ("True", "Allocating")
 
     def test_a_held_device_of_an_unknown_shadow_is_listed_unhealthy(self) -> None:
         """After a restart without a checkpoint the kubelet may hold what nobody remembers."""
-        found = plan({}, view(1, [share()], [share_claim(D0)]))
+        found = plan({}, snapshot(1, [share()], [share_claim(D0)]))
         assert listed(found) == {D0: False}
 
 
@@ -229,7 +233,7 @@ class TestHealth:
     def test_a_broken_card_makes_its_devices_unhealthy(self) -> None:
         carvings = served().carvings
         broken = {CARD: card(1, "the card reported XID 79")}
-        found = plan(carvings, view(2, [shadow()], [card_claim()], BOTH, cards=broken))
+        found = plan(carvings, snapshot(2, [shadow()], [card_claim()], BOTH, cards=broken))
         assert listed(found) == {D0: False, D1: False}
         assert said(found, "Healthy") == ("False", "CardFailed")
         assert said(found, "Ready") == ("False", "Unhealthy")
@@ -240,7 +244,7 @@ class TestHealth:
         pod = shadow(carve=four)
         facts = cards() | {card(2).uuid: card(2, "gone")}
         claims = [card_claim(SHADOW[1], CARD, card(2).uuid)]
-        found = plan({}, view(1, [pod], claims, cards=facts))
+        found = plan({}, snapshot(1, [pod], claims, cards=facts))
         assert listed(found, four.resource) == {
             device(0): True,
             device(1): True,
@@ -265,13 +269,13 @@ class Drain:
         drain: str = "t1",
         asked_at: float | None = None,
         **changes: object,
-    ) -> Stage:
+    ) -> DrainStage:
         """The stage after a thought at `now`; `asked_at`: when the kubelet was asked who holds
         what, if that was before."""
         claims = [card_claim(), *([share_claim(D0)] if held else [])]
         given = {"node": {RESOURCE: Counts(2, 0)}, "node_at": {RESOURCE: now}, **changes}
         pods = [shadow(drain=drain), *([share()] if held else [])]
-        seen = view(now, [*pods, *given.pop("more", [])], claims, kubelet or BOTH, **given)  # type: ignore[misc]
+        seen = snapshot(now, [*pods, *given.pop("more", [])], claims, kubelet or BOTH, **given)  # type: ignore[misc]
         if asked_at is not None:
             seen = replace(seen, claims=replace(seen.claims, asked_at=asked_at))
         self.last = plan(self.carvings, seen)
@@ -282,39 +286,39 @@ class Drain:
 class TestDrain:
     def test_goes_its_way(self) -> None:
         drain = Drain()
-        assert drain.at(1.0) is Stage.LOWERED
+        assert drain.at(1.0) is DrainStage.LOWERED
         assert listed(drain.last) == {D0: True, D1: True}
         assert drain.last.counts == {RESOURCE: Counts(2, 0)}
         assert drain.last.rewrite == {RESOURCE}
         assert said(drain.last, "Draining") == ("Unknown", "InProgress")
-        assert drain.at(1.5) is Stage.LOWERED
-        assert drain.at(2.1) is Stage.BLOCKED
+        assert drain.at(1.5) is DrainStage.LOWERED
+        assert drain.at(2.1) is DrainStage.BLOCKED
         assert listed(drain.last) == {D0: False, D1: False}
-        assert drain.at(2.2) is Stage.BLOCKED
-        assert drain.at(2.3, kubelet=NONE) is Stage.BLOCKED
-        assert drain.at(3.2, kubelet=NONE) is Stage.BLOCKED
-        assert drain.at(3.4, kubelet=NONE) is Stage.DRAINED
+        assert drain.at(2.2) is DrainStage.BLOCKED
+        assert drain.at(2.3, kubelet=NONE) is DrainStage.BLOCKED
+        assert drain.at(3.2, kubelet=NONE) is DrainStage.BLOCKED
+        assert drain.at(3.4, kubelet=NONE) is DrainStage.DRAINED
         assert said(drain.last, "Draining") == ("True", "Drained")
         assert said(drain.last, "Ready") == ("False", "Drained")
-        assert drain.at(99, kubelet=NONE) is Stage.DRAINED
+        assert drain.at(99, kubelet=NONE) is DrainStage.DRAINED
 
     def test_a_holder_calls_it_off(self) -> None:
         drain = Drain()
-        assert drain.at(1.0, held=True) is Stage.IN_USE
+        assert drain.at(1.0, held=True) is DrainStage.IN_USE
         assert listed(drain.last) == {D0: True, D1: True}
         assert drain.last.counts == {RESOURCE: Counts(2, 2)}
         assert said(drain.last, "Draining") == ("False", "InUse")
         # It stays so until the operator asks anew.
-        assert drain.at(2.0) is Stage.IN_USE
-        assert drain.at(3.0, drain="t2") is Stage.LOWERED
+        assert drain.at(2.0) is DrainStage.IN_USE
+        assert drain.at(3.0, drain="t2") is DrainStage.LOWERED
 
     @pytest.mark.parametrize("moment", [1.5, 2.1, 2.3])
     def test_somebody_who_gets_in_calls_it_off(self, moment: float) -> None:
         drain = Drain()
         drain.at(1.0)
         if moment > 2.0:
-            assert drain.at(2.05) is Stage.BLOCKED
-        assert drain.at(moment, held=True) is Stage.IN_USE
+            assert drain.at(2.05) is DrainStage.BLOCKED
+        assert drain.at(moment, held=True) is DrainStage.IN_USE
         assert listed(drain.last) == {D0: True, D1: True}
 
     def test_an_allocation_on_its_way_calls_it_off(self) -> None:
@@ -322,49 +326,49 @@ class TestDrain:
         drain.at(1.0)
         drain.at(2.1)
         ids = frozenset(drain.carvings[SHADOW].ids[:1])
-        assert drain.at(2.5, kubelet=NONE, allocating=ids) is Stage.IN_USE
+        assert drain.at(2.5, kubelet=NONE, allocating=ids) is DrainStage.IN_USE
 
     def test_waits_for_bound_pods_that_have_no_device_yet(self) -> None:
         drain = Drain()
         waiting = {"more": [share(admitted=False)]}
         drain.at(1.0)
-        assert drain.at(5.0, **waiting) is Stage.LOWERED
-        assert drain.at(9.0, **waiting) is Stage.LOWERED
-        assert drain.at(9.5) is Stage.BLOCKED
+        assert drain.at(5.0, **waiting) is DrainStage.LOWERED
+        assert drain.at(9.0, **waiting) is DrainStage.LOWERED
+        assert drain.at(9.5) is DrainStage.BLOCKED
 
     def test_waits_for_the_api_server_to_show_the_lower_count(self) -> None:
         drain = Drain()
         drain.at(1.0, node_at={})
-        assert drain.at(5.0, node_at={RESOURCE: 0.5}) is Stage.LOWERED
-        assert drain.at(6.0, node_at={RESOURCE: 5.5}) is Stage.BLOCKED
+        assert drain.at(5.0, node_at={RESOURCE: 0.5}) is DrainStage.LOWERED
+        assert drain.at(6.0, node_at={RESOURCE: 5.5}) is DrainStage.BLOCKED
 
     def test_only_answers_from_after_a_step_tell_who_came_in_it(self) -> None:
         """Blocked a second after the count was lowered, drained a second after nobody could get a
         device: by answers that are so much younger, however late it is."""
         drain = Drain()
         drain.at(1.0)
-        assert drain.at(9.0, asked_at=1.9) is Stage.LOWERED
-        assert drain.at(9.1, asked_at=2.1) is Stage.BLOCKED
+        assert drain.at(9.0, asked_at=1.9) is DrainStage.LOWERED
+        assert drain.at(9.1, asked_at=2.1) is DrainStage.BLOCKED
         drain.at(9.2, kubelet=NONE)
         for asked_at in (2.1, 9.1, 10.1):
-            assert drain.at(20.0, kubelet=NONE, asked_at=asked_at) is Stage.BLOCKED
-        assert drain.at(20.1, kubelet=NONE, asked_at=10.3) is Stage.DRAINED
+            assert drain.at(20.0, kubelet=NONE, asked_at=asked_at) is DrainStage.BLOCKED
+        assert drain.at(20.1, kubelet=NONE, asked_at=10.3) is DrainStage.DRAINED
 
     def test_an_old_answer_of_the_kubelet_proves_nothing(self) -> None:
         drain = Drain()
         drain.at(1.0)
         drain.at(2.1)
         stale = {"kubelet": NONE, "kubelet_at": 2.0}
-        assert drain.at(4.0, **stale) is Stage.BLOCKED  # type: ignore[arg-type]
+        assert drain.at(4.0, **stale) is DrainStage.BLOCKED  # type: ignore[arg-type]
         assert drain.carvings[SHADOW].quiet_since is None
 
     def test_a_kubelet_that_is_away_proves_nothing(self) -> None:
         drain = Drain()
         drain.at(1.0)
         drain.at(2.1)
-        seen = view(9, [shadow(drain="t1")], [card_claim()], kubelet_at=9.0)
+        seen = snapshot(9, [shadow(drain="t1")], [card_claim()], kubelet_at=9.0)
         seen = replace(seen, kubelet=None)
-        assert plan(drain.carvings, seen).carvings[SHADOW].stage is Stage.BLOCKED
+        assert plan(drain.carvings, seen).carvings[SHADOW].stage is DrainStage.BLOCKED
 
     @pytest.mark.parametrize("until", [1.0, 2.1, 9.0])
     def test_called_off_it_is_served_again(self, until: float) -> None:
@@ -372,14 +376,14 @@ class TestDrain:
         for moment in (1.0, 2.1, 2.3, 9.0):
             if moment <= until:
                 drain.at(moment, kubelet=BOTH if moment < 2.2 else NONE)
-        assert drain.at(10.0, drain="") is Stage.SERVING
+        assert drain.at(10.0, drain="") is DrainStage.SERVING
         assert listed(drain.last) == {D0: True, D1: True}
         assert said(drain.last, "Draining") == ("False", "NotAsked")
 
     def test_found_in_a_drain_it_is_never_offered(self) -> None:
         """An agent without carvings doesn't know what its predecessor has promised."""
-        found = plan({}, view(1, [shadow(drain="t1")], [card_claim()]))
-        assert found.carvings[SHADOW].stage is Stage.BLOCKED
+        found = plan({}, snapshot(1, [shadow(drain="t1")], [card_claim()]))
+        assert found.carvings[SHADOW].stage is DrainStage.BLOCKED
         assert listed(found) == {D0: False, D1: False}
 
     def test_the_stage_survives_a_restart(self) -> None:
@@ -390,8 +394,8 @@ class TestDrain:
         drain.at(4.0, kubelet=NONE)
         saved = drain.carvings[SHADOW].to_dict()
         loaded = Carving.from_dict(saved, now=0.0)
-        found = plan({SHADOW: loaded}, view(0.1, [shadow(drain="t1")]))
-        assert found.carvings[SHADOW].stage is Stage.DRAINED
+        found = plan({SHADOW: loaded}, snapshot(0.1, [shadow(drain="t1")]))
+        assert found.carvings[SHADOW].stage is DrainStage.DRAINED
         assert listed(found) == {D0: False, D1: False}
 
 
@@ -401,7 +405,7 @@ def test_what_is_remembered_comes_back_from_the_checkpoint() -> None:
     known = replace(
         first,
         cards=(held,),
-        stage=Stage.IN_USE,
+        stage=DrainStage.IN_USE,
         drain="2026-01-01T00:00:00Z",
         idle_since=datetime(2026, 1, 1, 12, tzinfo=UTC),
         taken_by="team-b/trainer",
@@ -415,7 +419,7 @@ def test_what_is_remembered_comes_back_from_the_checkpoint() -> None:
 
 def test_the_kubelet_hears_near_which_processors_a_device_is() -> None:
     told = replace(card_claim(), numa={CARD: (1,)})
-    found = plan({}, view(1.0, [shadow()], [told], BOTH))
+    found = plan({}, snapshot(1.0, [shadow()], [told], BOTH))
     assert {one.numa for one in found.lists[RESOURCE]} == {(1,)}
 
 
@@ -429,7 +433,7 @@ class TestTaken:
         """By whom, in the end, after these answers of the kubelet."""
         carvings = served().carvings
         for at, claim in answers:
-            carvings = plan(carvings, view(at, [shadow()], [claim], BOTH)).carvings
+            carvings = plan(carvings, snapshot(at, [shadow()], [claim], BOTH)).carvings
         return carvings[SHADOW].taken_by
 
     def test_is_taken_when_it_says_so_for_a_while(self) -> None:
@@ -449,12 +453,12 @@ class TestLeaving:
     """Invariant 4: an ID turns unhealthy before it leaves the list."""
 
     def gone(self, now: float, carvings: dict[Key, Carving], **changes: object) -> Plan:
-        return plan(carvings, view(now, **{"pods": [], "kubelet": NONE, **changes}))  # type: ignore[arg-type]
+        return plan(carvings, snapshot(now, **{"pods": [], "kubelet": NONE, **changes}))  # type: ignore[arg-type]
 
     def test_ids_stay_unhealthy_for_a_safe_while(self) -> None:
         found = self.gone(1, served(0).carvings)
         assert listed(found) == {D0: False, D1: False}
-        assert found.carvings[SHADOW].stage is Stage.LEAVING
+        assert found.carvings[SHADOW].stage is DrainStage.LEAVING
         assert found.reports == ()
         found = self.gone(2, found.carvings)
         found = self.gone(11.9, found.carvings)
@@ -477,7 +481,7 @@ class TestLeaving:
     def test_nothing_is_said_of_holders_that_nobody_was_asked_about(self) -> None:
         left = self.gone(1, served(0).carvings).carvings
         again = {SHADOW: Carving.from_dict(left[SHADOW].to_dict(), now=5.0)}
-        assert plan(again, replace(view(5.1, []), claims=Claims())).reports == ()
+        assert plan(again, replace(snapshot(5.1, []), claims=Claims())).reports == ()
 
     def test_held_ids_stay_however_long(self) -> None:
         carvings = served(0).carvings
@@ -498,11 +502,13 @@ class TestLeaving:
 
     def test_nothing_is_forgotten_while_the_api_server_is_silent(self) -> None:
         carvings = served(0).carvings
-        found = plan(carvings, view(100, None, kubelet=NONE))
+        found = plan(carvings, snapshot(100, None, kubelet=NONE))
         assert listed(found) == {D0: True, D1: True}
 
     def test_a_pod_that_is_being_deleted_offers_nothing(self) -> None:
-        found = plan(served(0).carvings, view(1, [shadow(going=True)], [card_claim()], BOTH))
+        found = plan(
+            served(0).carvings, snapshot(1, [shadow(terminating=True)], [card_claim()], BOTH)
+        )
         assert listed(found) == {D0: False, D1: False}
         assert said(found, "Ready") == ("False", "Leaving")
         assert found.counts == {RESOURCE: Counts(2, 0)}
@@ -511,25 +517,27 @@ class TestLeaving:
         new = shadow(uid="uid-new")
         carvings = served(0).carvings
         pods, claims = [new, share()], [card_claim(), share_claim(D0)]
-        found = plan(carvings, view(1, pods, claims, NONE, seen_at={"uid-new": 0.5}))
+        found = plan(carvings, snapshot(1, pods, claims, NONE, seen_at={"uid-new": 0.5}))
         assert listed(found) == {D0: False, D1: False}
         assert said(found, "Ready") == ("False", "DevicesInUse")
 
     def test_a_new_pod_of_the_same_name_takes_over_ids_that_nobody_uses(self) -> None:
         new = shadow(uid="uid-new")
         gone = self.gone(1, served(0).carvings)
-        found = plan(gone.carvings, view(2, [new], [card_claim()], NONE, seen_at={"uid-new": 1.5}))
+        found = plan(
+            gone.carvings, snapshot(2, [new], [card_claim()], NONE, seen_at={"uid-new": 1.5})
+        )
         assert listed(found) == {D0: True, D1: True}
         assert found.carvings[SHADOW].pod_uid == "uid-new"
 
     def test_the_node_shows_nothing_of_what_is_gone(self) -> None:
-        found = plan({}, view(1, [], node={RESOURCE: Counts(2, 0)}))
+        found = plan({}, snapshot(1, [], node={RESOURCE: Counts(2, 0)}))
         assert found.counts == {RESOURCE: Counts(0, 0)}
 
 
 def test_a_plan_is_the_same_in_any_order() -> None:
     first, second = shadow(), shadow("shadow-2-bbbbb")
     claims = [card_claim(), card_claim(second.name, card(2).uuid), share_claim(D0)]
-    one = view(1, [first, second, share()], claims, BOTH)
-    other: View = view(1, [share(), second, first], claims[::-1], BOTH)
+    one = snapshot(1, [first, second, share()], claims, BOTH)
+    other: NodeSnapshot = snapshot(1, [share(), second, first], claims[::-1], BOTH)
     assert plan({}, one) == plan({}, other)

@@ -4,7 +4,7 @@ from typing import Any
 
 from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.planning.plan import Plan, plan
-from mizar_nodeagent.planning.view import Counts
+from mizar_nodeagent.planning.snapshot import Counts
 from mizar_nodeagent.pods import Pod
 from unit.nodeagent.makers import (
     RESOURCE,
@@ -15,9 +15,9 @@ from unit.nodeagent.makers import (
     shadow,
     share,
     share_claim,
-    view,
+    snapshot,
 )
-from unit.nodeagent.test_planning import BOTH, D0, D1, listed, served
+from unit.nodeagent.test_plan import BOTH, D0, D1, listed, served
 
 HELD = share_claim(D0)
 CLOSED = shadow(carve=carve(closed=True))
@@ -28,7 +28,7 @@ def step(before: Plan, at: float, *more: Pod, claims: tuple[Claim, ...] = (HELD,
     """A second or so later; the API server confirms what the node's status was to say."""
     seen: dict[str, Any] = {"node": before.counts, "node_at": {RESOURCE: at}}
     pods = [CLOSED, share(), *more]
-    return plan(before.carvings, view(at, pods, [card_claim(), *claims], BOTH, **seen))
+    return plan(before.carvings, snapshot(at, pods, [card_claim(), *claims], BOTH, **seen))
 
 
 def test_the_scheduler_is_told_first_then_the_kubelet() -> None:
@@ -45,7 +45,7 @@ def test_the_scheduler_is_told_first_then_the_kubelet() -> None:
 def test_a_scheduler_that_may_not_know_yet_is_waited_for() -> None:
     """The node's status is not confirmed since."""
     first = step(served(), 2.0)
-    seen = view(9.0, [CLOSED, share()], [card_claim(), HELD], BOTH, node_at={RESOURCE: 1.0})
+    seen = snapshot(9.0, [CLOSED, share()], [card_claim(), HELD], BOTH, node_at={RESOURCE: 1.0})
     assert listed(plan(first.carvings, seen)) == {D0: True, D1: True}
 
 
@@ -69,7 +69,7 @@ def test_what_is_left_free_is_closed_in_the_same_way() -> None:
 
 def test_opened_again_it_is_offered_at_once() -> None:
     closed = step(step(served(), 2.0), 3.5)
-    seen = view(4.0, [shadow(), share()], [card_claim(), HELD], BOTH)
+    seen = snapshot(4.0, [shadow(), share()], [card_claim(), HELD], BOTH)
     found = plan(closed.carvings, seen)
     assert listed(found) == {D0: True, D1: True}
     assert found.counts == {RESOURCE: Counts(2, 2)}

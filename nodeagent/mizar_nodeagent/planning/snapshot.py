@@ -1,4 +1,4 @@
-"""The snapshot that a plan is made from."""
+"""The snapshot of the node that a plan is made from."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.models import Holder
-from mizar_nodeagent.cards import CardFacts
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.pods import Key, Pod
 
 
 @dataclass(frozen=True)
 class Counts:
-    """A resource in the node's status."""
+    """A resource's capacity and allocatable in the node's status."""
 
     capacity: int
     allocatable: int
@@ -23,14 +23,14 @@ class Counts:
 
 @dataclass(frozen=True)
 class GracePeriods:
-    """Seconds after which silence counts as an answer.
+    """How long, in seconds, something must have lasted before the agent acts on it.
 
-    `lowered`: a scheduler that had counted on a device has bound its pod by then. `blocked`:
-    longer than any Allocate that the kubelet may have begun with an older list. `leaving`: IDs
-    leave the list for good only after this, since doing so too soon crashes the kubelet.
-    `going`: so long before a deleted shadow pod's grace is over its users stop; clocks differ.
-    `taken`: so long the kubelet must say that a card is another pod's.
-    `withdraw`: a pod bound before the scheduler heard of the agent's end has arrived by then.
+    `lowered`: a scheduler that counted on a device has bound its pod by then. `blocked`: longer
+    than any Allocate that the kubelet may have begun with an older list. `leaving`: IDs stay listed
+    for so long, since removing them too soon crashes the kubelet. `taken`: the kubelet says for so
+    long that a card is another pod's. `going`: the users of a deleted shadow pod are stopped so
+    long before its own grace period ends, since clocks differ. `withdraw`: a pod bound before the
+    scheduler learned of the agent's end has arrived by then.
     """
 
     lowered: float = 1.0
@@ -42,15 +42,15 @@ class GracePeriods:
 
 
 @dataclass(frozen=True)
-class View:
-    """One moment of the node. Times are monotonic seconds, but for `time`.
+class NodeSnapshot:
+    """The node at one moment. Times are monotonic seconds, but for `time`.
 
     `pods`: None until the API server has listed them. `seen_at`: when a pod (by UID) was first
     seen; `gone_at`: when a pod was seen to be gone. `claims`: the kubelet's last answer.
     `kubelet`: the healthy devices per resource by the kubelet's last answer, None if it does not
-    answer; `kubelet_at`: when it was asked. `allocating`: devices that Allocate gave out and that
-    no claim shows yet. `node`: what was last written to the node's status; `node_at`: when the API
-    server last confirmed it.
+    answer; `kubelet_at`: when it was asked. `allocating`: devices that Allocate answered with and
+    that no claim names yet. `node`: what was last written to the node's status; `node_at`: when the
+    write that the API server confirmed last was begun.
     """
 
     now: float
@@ -59,7 +59,7 @@ class View:
     seen_at: Mapping[str, float] = field(default_factory=dict)
     gone_at: Mapping[Key, float] = field(default_factory=dict)
     claims: Claims = field(default_factory=Claims)
-    cards: Mapping[str, CardFacts] = field(default_factory=dict)
+    cards: Mapping[str, Card] = field(default_factory=dict)
     cards_problem: str | None = None
     kubelet: Mapping[str, frozenset[str]] | None = None
     kubelet_at: float = float("-inf")
@@ -69,7 +69,7 @@ class View:
     grace: GracePeriods = GracePeriods()
 
     def live_claims(self) -> Iterable[Claim]:
-        """The claims of pods that still are: no more those that ended or went after the answer."""
+        """The claims but for pods that have ended, or were deleted after the kubelet's answer."""
         for claim in self.claims.all:
             key = claim.namespace, claim.pod
             if self.gone_at.get(key, float("-inf")) >= self.claims.asked_at:
@@ -79,7 +79,7 @@ class View:
                 yield claim
 
     def holders(self) -> dict[DeviceID, Holder]:
-        """Who holds each virtual device."""
+        """The holder of each held virtual device."""
         live = Claims(tuple(self.live_claims()))
         return {device: claim.holder for device, claim in live.share()}
 
@@ -89,12 +89,12 @@ class View:
             return ()
         return self.claims.of_pod(pod.namespace, pod.name, resource)
 
-    def waits(self, resource: str) -> tuple[Pod, ...]:
-        """Pods bound to this node that ask for the resource and have got nothing yet."""
+    def waiting_pods(self, resource: str) -> tuple[Pod, ...]:
+        """Pods bound to this node that request the resource and have got nothing yet."""
         return tuple(
             pod
             for pod in (self.pods or {}).values()
-            if pod.asks(resource)
+            if pod.requested(resource)
             and not (pod.ended or pod.admitted)
             and not self.claims_of(pod, resource)
         )

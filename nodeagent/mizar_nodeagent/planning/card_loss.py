@@ -1,0 +1,66 @@
+"""Detects shadow pods that lose their cards while they are in use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from mizar_nodeagent.planning.adopt import card_uuid
+from mizar_nodeagent.planning.carving import Carving
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
+from mizar_nodeagent.pods import Key, Pod
+
+
+def note_taken_card(carving: Carving, snapshot: NodeSnapshot) -> Carving:
+    """The carving with the pod that the kubelet gave a card of it to, once the kubelet has said so
+    for the grace period."""
+    other = _taker(carving, snapshot)
+    if carving.taken_by or not other:
+        return replace(carving, taken_since=None)
+    since = snapshot.now if carving.taken_since is None else carving.taken_since
+    if min(snapshot.now, snapshot.claims.asked_at) - since < snapshot.grace.taken:
+        return replace(carving, taken_since=since)
+    return replace(carving, taken_by=other, taken_since=None)
+
+
+def loss_reason(key: Key, carving: Carving | None, snapshot: NodeSnapshot) -> str:
+    """Why the users of that shadow pod have lost its cards, as a phrase; empty if they have not, as
+    far as is known. `carving`: of the shadow pod, if known."""
+    if snapshot.pods is None:
+        return ""
+    if carving is not None and carving.taken_by:
+        return f"the kubelet gave it to pod {carving.taken_by}"
+    pod = snapshot.pods.get(key)
+    if pod is None or (carving is not None and pod.uid != carving.pod_uid):
+        return "the shadow pod was deleted or evicted"
+    if pod.ended:
+        return "the shadow pod has ended"
+    return "the shadow pod was deleted" if _is_about_to_end(pod, snapshot) else ""
+
+
+def _is_about_to_end(pod: Pod, snapshot: NodeSnapshot) -> bool:
+    """Whether the grace period of a deleted shadow pod is almost over: it keeps its cards until
+    then, so that its users can end."""
+    if pod.terminates_by is None:
+        return pod.terminating
+    return snapshot.time >= pod.terminates_by - timedelta(seconds=snapshot.grace.going)
+
+
+def _taker(carving: Carving, snapshot: NodeSnapshot) -> str:
+    """The pod that has a card which the shadow pod lost; empty if there is none.
+
+    While the shadow pod has its cards too, the other claim is a mistake: kubelets may name pods
+    that have ended.
+    """
+    claims = [
+        one for one in snapshot.live_claims() if one.resource == carving.carve.physical_resource
+    ]
+    own = {
+        card_uuid(one)
+        for claim in claims
+        if (claim.namespace, claim.pod) == carving.key
+        for one in claim.ids
+    }
+    lost = {card.uuid for card in carving.cards} - own
+    found = [f"{claim.namespace}/{claim.pod}" for claim in claims if claim.ids & lost]
+    return min(found, default="")

@@ -1,0 +1,56 @@
+"""Updates a carving when its shadow pod's annotation changes: other limits, or closed to new
+pods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mizar_core.carve import Carve
+from mizar_core.errors import CarveRefused
+from mizar_nodeagent.planning.carving import Carving
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
+from mizar_nodeagent.pods import Pod
+
+
+def update_carve(carving: Carving, pod: Pod) -> Carving:
+    """The carving with its pod's present carve. It stays as it is if that is damaged, or of another
+    shape, which cards in use cannot take on."""
+    carve = _valid_carve(pod)
+    if carve is None or carve == carving.carve or not carve.is_shaped_like(carving.carve):
+        return carving
+    return replace(carving, carve=carve)
+
+
+def _valid_carve(pod: Pod) -> Carve | None:
+    try:
+        pod.carve.check_tenant(pod.namespace)
+        return pod.carve
+    except CarveRefused:
+        return None
+
+
+def close(
+    carving: Carving,
+    free: frozenset[int],
+    lowered_at: float,
+    sure_at: float,
+    snapshot: NodeSnapshot,
+) -> Carving:
+    """One step towards a closed carve: first the node's status stops offering its free devices,
+    then, once no pod is on its way to them, they become unhealthy to the kubelet.
+
+    `free`: indices of free devices. `lowered_at`: when the node's status was last confirmed.
+    `sure_at`: the time that claims are known for. Both in monotonic seconds.
+    """
+    if not carving.carve.closed:
+        return replace(carving, closing_since=None, withdrawn=frozenset())
+    carving = replace(carving, withdrawn=carving.withdrawn & free)
+    if free <= carving.withdrawn:
+        return replace(carving, closing_since=None)
+    since = carving.closing_since
+    if since is None:
+        return replace(carving, closing_since=snapshot.now)
+    waiting = min(snapshot.now, sure_at) - since < snapshot.grace.lowered
+    if waiting or lowered_at <= since or snapshot.waiting_pods(carving.resource):
+        return carving
+    return replace(carving, closing_since=None, withdrawn=free)

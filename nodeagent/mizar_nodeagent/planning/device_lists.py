@@ -1,0 +1,104 @@
+"""The device list of each resource for the kubelet, and its counts for the node's status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mizar_core.device_ids import DeviceID
+from mizar_nodeagent.cards import Card
+from mizar_nodeagent.kubelet.claims import Claims
+from mizar_nodeagent.planning.carving import Carving, DrainStage
+from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
+
+
+@dataclass(frozen=True)
+class Device:
+    """An entry of a resource's list. `numa`: NUMA nodes."""
+
+    id: str
+    healthy: bool
+    numa: tuple[int, ...] = ()
+
+
+Lists = dict[str, tuple[Device, ...]]
+"""Devices per resource, in order of their IDs."""
+
+
+def lists(carvings: Iterable[Carving], snapshot: NodeSnapshot) -> Lists:
+    """All devices that the kubelet may allocate or that may be held."""
+    found: dict[str, dict[DeviceID, Device]] = {}
+    for resource, device in _held_devices(snapshot):
+        found.setdefault(resource, {})[device] = Device(str(device), healthy=False)
+    for carving in carvings:
+        own = found.setdefault(carving.resource, {})
+        for device in carving.ids:
+            own[device] = _device(carving, device, snapshot)
+    return {resource: tuple(own[one] for one in sorted(own)) for resource, own in found.items()}
+
+
+def card_problem(card: Card, snapshot: NodeSnapshot) -> str:
+    """Why nobody should use the card; empty if no problem is known."""
+    known = snapshot.cards.get(card.uuid)
+    return known.problem if known else ""
+
+
+def refusal(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> str | None:
+    """Why the device must not be allocated, as the rest of a sentence; None if it may be.
+
+    During a drain it may: that ends the drain. A completed drain has been reported, so that the
+    shadow pod may be deleted at any moment.
+    """
+    if carving.stage in (DrainStage.DRAINED, DrainStage.LEAVING):
+        return "is being given back: its shadow pod goes"
+    if problem := card_problem(carving.card(device), snapshot):
+        return f"cannot be used: {problem}"
+    return None
+
+
+def counts(lists: Lists, carvings: Iterable[Carving], snapshot: NodeSnapshot) -> dict[str, Counts]:
+    """The counts for the node's status: never more than the kubelet has of what it was sent.
+
+    Resources of which the kubelet has no device yet are left out. Resources without a list any
+    more are zero.
+    """
+    if snapshot.kubelet is None:
+        return {}
+    gone = {resource: Counts(0, 0) for resource in snapshot.node.keys() - lists.keys()}
+    taken = snapshot.allocating | snapshot.holders().keys()
+    lowered = {
+        str(one)
+        for carving in carvings
+        for one in carving.ids
+        if not carving.stage.offered or (carving.carve.closed and one not in taken)
+    }
+    found = {
+        resource: _counts(devices, snapshot.kubelet.get(resource, frozenset()), lowered)
+        for resource, devices in lists.items()
+    }
+    return gone | {resource: one for resource, one in found.items() if one is not None}
+
+
+def _counts(
+    devices: tuple[Device, ...], kubelet: frozenset[str], lowered: set[str]
+) -> Counts | None:
+    healthy = [one.id for one in devices if one.healthy]
+    ready = [one for one in healthy if one in kubelet]
+    if healthy and not ready:
+        return None
+    return Counts(
+        capacity=len(devices) - len(healthy) + len(ready),
+        allocatable=sum(one not in lowered for one in ready),
+    )
+
+
+def _device(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> Device:
+    card = carving.card(device)
+    allocatable = carving.stage.healthy and device.index not in carving.withdrawn
+    return Device(str(device), allocatable and not card_problem(card, snapshot), card.numa)
+
+
+def _held_devices(snapshot: NodeSnapshot) -> Iterable[tuple[str, DeviceID]]:
+    """Devices that are held, with their resource, whether or not their shadow pod is known."""
+    live = Claims(tuple(snapshot.live_claims()))
+    return ((claim.resource, device) for device, claim in live.share())
