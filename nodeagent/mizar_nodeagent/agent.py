@@ -24,7 +24,7 @@ from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.planning.snapshot import GracePeriods, NodeSnapshot
-from mizar_nodeagent.plugin.manager import Plugins
+from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_events import shadow_events
 from mizar_nodeagent.shadow_status import ShadowStatusWriter
@@ -41,7 +41,7 @@ DEFAULT_GRACE = GracePeriods()
 class Outputs:
     """What a plan is applied through. `update_limits`: writes the limits of running containers."""
 
-    plugins: Plugins
+    plugins: PluginManager
     node: NodeStatusWriter
     statuses: ShadowStatusWriter
     events: EventRecorder

@@ -34,11 +34,11 @@ from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
-from mizar_nodeagent.metrics import Figures, Latencies
+from mizar_nodeagent.metrics import AnswerLatency, NodeAgentCollector
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.snapshot import GracePeriods
-from mizar_nodeagent.plugin.manager import Plugins
-from mizar_nodeagent.plugin.resource import ResourcePlugin
+from mizar_nodeagent.plugin.manager import PluginManager
+from mizar_nodeagent.plugin.resource_plugin import ResourcePlugin
 from mizar_nodeagent.plugin.server import Handlers, remove_old_sockets
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.shadow_status import ShadowStatusWriter
@@ -68,7 +68,7 @@ class App:
     agent: Agent
     pods: Informer[Pod]
     poller: KubeletPoller
-    plugins: Plugins
+    plugins: PluginManager
     time_slicer: TimeSlicer
     registry: CollectorRegistry
     loops: tuple[Callable[[], Coroutine[None, None, None]], ...]
@@ -143,12 +143,12 @@ async def assemble(
         state, slots, poller.poll_claims, records, agent.notify, agent.warn, contexts
     )
     handlers = Handlers(allocator.preferred, allocator.allocate, prestart.prepare)
-    latencies = Latencies(registry)
+    latencies = AnswerLatency(registry)
 
     def make_plugin(resource: str) -> ResourcePlugin:
         return ResourcePlugin(resource, config.plugin_dir, kubelet, handlers, latencies)
 
-    plugins = Plugins(make_plugin)
+    plugins = PluginManager(make_plugin)
     node = NodeStatusWriter(client, config.node_name, agent.wake)
     statuses = ShadowStatusWriter(client, config.node_name)
     events = EventRecorder(client, FIELD_MANAGER_NODEAGENT, config.identity)
@@ -166,7 +166,9 @@ async def assemble(
     slot_gc = SlotGarbageCollector(state, slots, config.plugin_dir)
     cleanup = ShutdownCleanup(config.state_dir, state, slots, informer, poller, config.plugin_dir)
     auditor = Auditor(state, slots, cards, time_slicer.set_unaccounted, agent.warn)
-    registry.register(Figures(config.node_name, state, slots, plugins.connected, auditor))
+    registry.register(
+        NodeAgentCollector(config.node_name, state, slots, plugins.connected, auditor)
+    )
     limits = LimitsUpdater(state, slots, agent.notify, agent.warn, contexts.of)
     agent.attach(informer, poller, Outputs(plugins, node, statuses, events, limits.update))
 

@@ -1,4 +1,4 @@
-"""Figures for Prometheus: what containers may and do take of cards, and how quick answers are."""
+"""Prometheus metrics: what containers may and do take of cards, and how long answers take."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ LABELS = ("node", "namespace", "pod", "container", "device_uuid")
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 30.0)
 
 Family = GaugeMetricFamily | CounterMetricFamily
-CONTAINER_FIGURES: tuple[
+# Metrics of a container on a card: a family, and its value by limits, live words and usage.
+CONTAINER_METRICS: tuple[
     tuple[type[Family], str, str, Callable[[LimitsCard, LimitsLive, CardUsage], float]], ...
 ] = (
     (
@@ -86,14 +87,14 @@ CONTAINER_FIGURES: tuple[
     ),
 )
 
-# Unspecified: unified addresses, from which only the driver can tell the direction.
+# Unspecified: unified addresses, whose direction only the driver can tell.
 DIRECTIONS = {
     "host_to_device": layout.COPY_TO_DEVICE,
     "device_to_host": layout.COPY_TO_HOST,
     "device_to_device": layout.COPY_DEVICES,
     "unspecified": layout.COPY_OTHER,
 }
-COPY_FIGURES: tuple[tuple[str, str, Callable[[Copied], float]], ...] = (
+COPY_METRICS: tuple[tuple[str, str, Callable[[Copied], float]], ...] = (
     (
         "mizar_device_copies",
         "Copies that a container started on the card's copy engines, outside of graphs",
@@ -107,8 +108,8 @@ COPY_FIGURES: tuple[tuple[str, str, Callable[[Copied], float]], ...] = (
 )
 
 
-class Latencies:
-    """How long the kubelet waited for each kind of answer."""
+class AnswerLatency:
+    """The metric of how long the kubelet waited for an answer, in seconds by kind of call."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
@@ -124,8 +125,8 @@ class Latencies:
         log.info("answered", duration_ms=round(seconds * 1000, 3))
 
 
-class Figures(Collector):
-    """Read anew at each scrape, in the scrape's own thread."""
+class NodeAgentCollector(Collector):
+    """The node's devices, plugins and containers, read at each scrape in the scrape's thread."""
 
     def __init__(
         self,
@@ -181,18 +182,18 @@ class Figures(Collector):
         return family
 
     def _containers(self) -> Iterable[Metric]:
-        families = [kind(name, about, labels=LABELS) for kind, name, about, _ in CONTAINER_FIGURES]
+        families = [kind(name, about, labels=LABELS) for kind, name, about, _ in CONTAINER_METRICS]
         copies = [
             CounterMetricFamily(name, about, labels=(*LABELS, "direction"))
-            for name, about, _ in COPY_FIGURES
+            for name, about, _ in COPY_METRICS
         ]
         for slot in slots_in_use(self._slots.all(), self._state.snapshot):
-            # A file that is gone or damaged says nothing; its container fails closed.
+            # Without its files, or with damaged ones, a container has no metrics and fails closed.
             with suppress(OSError, RegionDamaged):
-                self._add(slot, families, copies)
+                self._add_container(slot, families, copies)
         return [*families, *copies]
 
-    def _add(
+    def _add_container(
         self, slot: Slot, families: Sequence[Family], copies: Sequence[CounterMetricFamily]
     ) -> None:
         assert slot.owner is not None
@@ -202,14 +203,14 @@ class Figures(Collector):
         for card, live, use in zip(cards, region.live, uses, strict=False):
             owner = slot.owner
             labels = (self._node, owner.namespace, owner.pod, owner.container, card.uuid.decode())
-            for family, (_, _, _, figure) in zip(families, CONTAINER_FIGURES, strict=True):
-                family.add_metric(labels, figure(card, live, use))
+            for family, (_, _, _, value) in zip(families, CONTAINER_METRICS, strict=True):
+                family.add_metric(labels, value(card, live, use))
             _add_copies(copies, labels, use)
 
 
 def _add_copies(
     copies: Sequence[CounterMetricFamily], labels: tuple[str, ...], use: CardUsage
 ) -> None:
-    for family, (_, _, figure) in zip(copies, COPY_FIGURES, strict=True):
+    for family, (_, _, value) in zip(copies, COPY_METRICS, strict=True):
         for direction, kind in DIRECTIONS.items():
-            family.add_metric((*labels, direction), figure(use.copied[kind]))
+            family.add_metric((*labels, direction), value(use.copied[kind]))

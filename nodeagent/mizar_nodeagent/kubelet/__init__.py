@@ -1,1 +1,1 @@
-"""What the agent asks of the kubelet and reads of its files."""
+"""What the agent asks the kubelet, and reads of its files."""

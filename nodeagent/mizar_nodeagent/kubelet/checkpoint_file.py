@@ -1,8 +1,7 @@
-"""The kubelet's own record of allocated devices: what podresources leaves out.
+"""Reads the kubelet's own record of allocated devices, for what podresources leaves out.
 
-kubelet_internal_checkpoint names init containers, pods' UIDs, and what Allocate answered, from
-which the slot follows. It is internal to the kubelet: all that is read from it is either missing
-or right, never needed in the common case.
+kubelet_internal_checkpoint has init containers, pods' UIDs, and what Allocate answered, which names
+the slot. It is internal to the kubelet, so it is needed in rare cases only.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FILE = "kubelet_internal_checkpoint"
 
 @dataclass(frozen=True)
 class Entry:
-    """A container of a pod (by UID) was given devices; `mounts`: the host paths in the answer."""
+    """The devices of a resource that a container got. `mounts`: host paths in Allocate's answer."""
 
     pod_uid: str
     container: str
@@ -36,7 +35,8 @@ class Entry:
 
 
 def read(plugin_dir: Path) -> tuple[Entry, ...]:
-    """The entries of virtual devices. Raises KubeletAway when there is no file, or an odd one."""
+    """The entries of virtual devices. Raises KubeletAway when the file is missing or not
+    understood."""
     path = plugin_dir / FILE
     try:
         body = json.loads(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Which container holds which devices, as the kubelet tells it."""
+"""Claims: which container holds which devices, by the kubelet's podresources API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Numa = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Claim:
-    """A container holds devices of a resource; `numa`: the NUMA nodes of each device, if told."""
+    """A container holds devices of a resource; `numa`: the NUMA nodes of each device, if known."""
 
     namespace: str
     pod: str
@@ -37,7 +37,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claims:
-    """All claims of the node; `asked_at`: when the question was sent (monotonic seconds)."""
+    """All claims of the node; `asked_at`: when the kubelet was asked (monotonic seconds)."""
 
     all: tuple[Claim, ...] = ()
     asked_at: float = float("-inf")
@@ -56,7 +56,7 @@ class Claims:
         return tuple(one for one in self.all if one.resource == resource and one.ids == wanted)
 
     def share(self) -> Iterable[tuple[DeviceID, Claim]]:
-        """Each held virtual device; strings that are none of ours are skipped."""
+        """Each held virtual device with its claim; other device IDs are skipped."""
         for claim in self.all:
             if claim.is_share:
                 for text in claim.ids:
@@ -67,7 +67,7 @@ class Claims:
 
 
 def from_list(answer: pb.ListPodResourcesResponse, asked_at: float) -> Claims:
-    """The claims in the kubelet's answer, which names every device apart."""
+    """The claims in the kubelet's answer, which lists every device separately."""
     return Claims(
         tuple(
             claim

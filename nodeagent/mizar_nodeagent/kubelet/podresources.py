@@ -1,4 +1,4 @@
-"""The kubelet's podresources API over its Unix socket."""
+"""Client of the kubelet's podresources API over its Unix socket."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 
 TIMEOUT_S = 2.0
-# The kubelet answers 100 calls a second to all callers together; most of them are left to others.
 CALL_EVERY_S = 0.02
+"""The kubelet answers 100 calls a second to all callers together; half of them are left to
+others."""
 BURST = 10
-# Nodes have at most some hundred pods, but each may hold thousands of devices.
+"""Calls that may follow one another at once."""
+# Each of a node's pods may hold thousands of devices.
 _OPTIONS = (
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.initial_reconnect_backoff_ms", 20),
@@ -31,7 +33,7 @@ _OPTIONS = (
 
 
 class PodResources:
-    """A client that survives the kubelet's restarts: a broken channel is replaced by a new one."""
+    """A client that outlives the kubelet's restarts: it replaces a broken channel."""
 
     def __init__(self, socket: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._socket = socket
@@ -42,15 +44,16 @@ class PodResources:
         self._closing: set[asyncio.Future[None]] = set()
 
     async def list(self, urgent: bool = False) -> Claims:
-        """Who holds what now; an urgent question doesn't wait for its turn. Raises KubeletAway."""
-        await self._turn(urgent)
+        """The claims now; an urgent call is not delayed by the rate limit. Raises KubeletAway."""
+        await self._wait_for_rate(urgent)
         asked_at = self._clock()
         answer = await self._call("List", pb.ListPodResourcesRequest())
         return from_list(answer, asked_at)
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
-        """Per resource, the devices that the kubelet takes for healthy. Raises KubeletAway."""
-        await self._turn(urgent=False)
+        """By resource, the IDs of the devices that the kubelet takes for healthy. Raises
+        KubeletAway."""
+        await self._wait_for_rate(urgent=False)
         answer = await self._call("GetAllocatableResources", pb.AllocatableResourcesRequest())
         found: dict[str, set[str]] = {}
         for entry in answer.devices:
@@ -63,7 +66,7 @@ class PodResources:
         if channel is not None:
             await channel.close(None)
 
-    async def _turn(self, urgent: bool) -> None:
+    async def _wait_for_rate(self, urgent: bool) -> None:
         delay = self._rate.reserve(self._clock())
         if delay and not urgent:
             await asyncio.sleep(delay)
@@ -78,7 +81,7 @@ class PodResources:
             ) from error
 
     def _connected(self) -> grpc.aio.Channel:
-        """A channel to the socket as it is now: a restarted kubelet makes a new one."""
+        """A channel to the present socket: a restarted kubelet makes a new one."""
         socket = self._identity()
         if self._channel is None or socket != self._seen:
             self._abandon()
@@ -87,8 +90,8 @@ class PodResources:
         return self._channel
 
     def _abandon(self) -> None:
-        """Close the old channel behind the backs of its callers: closing it at once would look to
-        them as if they had been cancelled."""
+        """Close the old channel after TIMEOUT_S: closing it at once would look to running calls as
+        if their tasks had been cancelled."""
         if (channel := self._channel) is not None:
             closing = asyncio.ensure_future(channel.close(TIMEOUT_S))
             self._closing.add(closing)
@@ -99,5 +102,5 @@ class PodResources:
             found = self._socket.stat()
         except OSError as error:
             raise KubeletAway(f"the kubelet's socket {self._socket} is not there") from error
-        # An inode's number alone may be used again at once.
+        # The number of an inode may be used again at once.
         return found.st_ino, found.st_ctime_ns

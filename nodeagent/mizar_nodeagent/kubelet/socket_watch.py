@@ -1,4 +1,4 @@
-"""Noticing that the kubelet was restarted: it deletes all plugins' sockets, then makes its own."""
+"""Notices that the kubelet was restarted: it deletes all plugins' sockets, then makes its own."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 SOCKET = "kubelet.sock"
-# A glance costs some microseconds; a pod that starts before we are back gets no device.
 EVERY_S = 0.05
+"""A check costs some microseconds; a pod that starts before the plugins are back gets no device."""
 
 Identity = tuple[int, int]
-"""Inode and time of change: an inode's number alone may be used again at once."""
+"""Inode and time of change: the number of an inode may be used again at once."""
 
 
 def identity(socket: Path) -> Identity | None:
-    """Which socket it is, or None while there is none."""
+    """The identity of the socket, or None while there is none."""
     try:
         found = socket.stat()
     except OSError:
@@ -24,7 +24,7 @@ def identity(socket: Path) -> Identity | None:
 
 
 class KubeletSocket:
-    """The kubelet's registration socket. `run` follows it until cancelled."""
+    """The kubelet's registration socket. `run` watches it until cancelled."""
 
     def __init__(
         self, plugin_dir: Path, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -35,7 +35,7 @@ class KubeletSocket:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Check it every EVERY_S, for ever."""
         while True:
             now = identity(self.path)
             if now != self._seen:
@@ -45,11 +45,11 @@ class KubeletSocket:
             await self._sleep(EVERY_S)
 
     async def changed_from(self, before: Identity | None) -> Identity:
-        """Wait until the socket is there and another than `before`; which it is then."""
+        """Wait until the socket is there and another than `before`. Returns its identity."""
         while (now := identity(self.path)) is None or now == before:
             await self._changed.wait()
         return now
 
     async def there(self) -> Identity:
-        """Wait until there is a socket; which it is."""
+        """Wait until there is a socket. Returns its identity."""
         return await self.changed_from(None)

@@ -1,4 +1,4 @@
-"""The plugins of all resources of the node: started with their first device, retired when empty."""
+"""Manages the plugins of all resources: starts one with its first device, retires an empty one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.planning.device_lists import Device
-from mizar_nodeagent.plugin.resource import SETTLE_S, ResourcePlugin
+from mizar_nodeagent.plugin.resource_plugin import SETTLE_S, ResourcePlugin
 
 log = get_logger(__name__)
 
-# The kubelet forgets a resource five minutes after its plugin went; no hurry to go.
 RETIRE_AFTER_S = 300.0
+"""Seconds without a device after which a plugin ends; the kubelet forgets its resource later."""
 
 
 @dataclass
@@ -24,8 +24,8 @@ class _Running:
     empty_since: float | None = None
 
 
-class Plugins:
-    """`apply` makes the lists of a plan what the kubelet sees. Clock (monotonic) is for tests."""
+class PluginManager:
+    """`apply` shows the lists of a plan to the kubelet. `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -38,24 +38,24 @@ class Plugins:
         self._ending: set[asyncio.Task[None]] = set()
 
     def apply(self, lists: Mapping[str, tuple[Device, ...]]) -> None:
-        """Show these lists; resources that are not among them have no devices any more."""
+        """Show these lists; resources without a list have no devices any more."""
         for resource, devices in lists.items():
-            self._of(resource).plugin.update(devices)
+            self._get_or_start(resource).plugin.update(devices)
         for resource, running in list(self._running.items()):
-            self._tend(resource, running, bool(lists.get(resource)))
+            self._retire_or_restart(resource, running, bool(lists.get(resource)))
 
     def connected(self) -> dict[str, bool]:
-        """Whether the kubelet follows each resource's list."""
+        """By resource, whether the kubelet has its stream open."""
         return {resource: one.plugin.connected for resource, one in self._running.items()}
 
     async def close(self) -> None:
-        """End all plugins, letting calls that run end."""
+        """End all plugins, after their running calls."""
         for running in self._running.values():
             self._end(running)
         self._running.clear()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    def _of(self, resource: str) -> _Running:
+    def _get_or_start(self, resource: str) -> _Running:
         if resource not in self._running:
             plugin = self._make(resource)
             self._running[resource] = _Running(plugin, self._start(resource, plugin))
@@ -66,7 +66,7 @@ class Plugins:
         before = {task for task in self._ending if task.get_name() == name}
         return asyncio.create_task(_run_after(before, plugin), name=name)
 
-    def _tend(self, resource: str, running: _Running, has_devices: bool) -> None:
+    def _retire_or_restart(self, resource: str, running: _Running, has_devices: bool) -> None:
         if running.task.done() and not running.task.cancelled():
             # A bug must cost one registration, not the resource.
             log.error("a plugin failed", resource=resource, exc_info=running.task.exception())
@@ -89,8 +89,8 @@ class Plugins:
 
 
 async def _run_after(before: set[asyncio.Task[None]], plugin: ResourcePlugin) -> None:
-    """A kubelet that notices the end of a stream disconnects whoever registered last: let the
-    resource's earlier plugin be gone, and the kubelet know it, before there is another."""
+    """Run the plugin after the resource's earlier one has ended and the kubelet knows it: when a
+    stream ends, the kubelet disconnects the plugin that registered last."""
     if before:
         await asyncio.wait(before)
         await asyncio.sleep(SETTLE_S)

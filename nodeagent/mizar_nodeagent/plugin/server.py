@@ -62,7 +62,7 @@ class Servicer(rpc.DevicePluginServicer):
         return OPTIONS
 
     async def ListAndWatch(self, request: Any, context: Any) -> None:
-        await self._streams.follow(context.write)
+        await self._streams.stream(context.write)
 
     async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:
         async def ask() -> pb.PreferredAllocationResponse:

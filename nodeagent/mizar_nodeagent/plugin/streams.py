@@ -1,4 +1,5 @@
-"""The ListAndWatch streams of one resource: what the kubelet sees, and whether it still looks."""
+"""The ListAndWatch streams of one resource: the list that the kubelet gets, and how many are
+open."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ HEALTH: Final = {True: "Healthy", False: "Unhealthy"}
 
 
 def answer(devices: tuple[Device, ...]) -> pb.ListAndWatchResponse:
-    """The message for a device list."""
+    """The message with a device list."""
     return pb.ListAndWatchResponse(
         devices=[
             pb.Device(ID=one.id, health=HEALTH[one.healthy], topology=_topology(one.numa))
@@ -29,9 +30,8 @@ def _topology(numa: tuple[int, ...]) -> pb.TopologyInfo | None:
 
 
 class Streams:
-    """All open streams show the newest list. The kubelet should have exactly one open.
-
-    Two are trouble: when the kubelet notices the end of either, it drops the other one too.
+    """All open streams send the newest list. The kubelet should have exactly one open: when it
+    notices the end of one of two, it drops the other too.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Streams:
         self._version = 0
         self._open = 0
         self._ending = 0
-        self._moved = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def open(self) -> int:
@@ -47,23 +47,24 @@ class Streams:
         return self._open
 
     def update(self, devices: tuple[Device, ...]) -> None:
-        """Show another list; nothing is sent when it is the same."""
+        """Send this list, unless it is the same as before."""
         if devices != self.devices:
             self.devices = devices
             self._version += 1
-            self._move()
+            self._signal_change()
 
     def end_all(self) -> None:
         """End every open stream."""
         self._ending += 1
-        self._move()
+        self._signal_change()
 
     async def until_open(self, count: int, timeout: float) -> bool:
-        """Wait until exactly `count` streams are open; False if they aren't in time."""
+        """Wait until exactly `count` streams are open; False if they are not within `timeout`
+        seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while self._open != count:
-                    await self._moved.wait()
+                    await self._changed.wait()
         except TimeoutError:
             return False
         return True
@@ -71,24 +72,24 @@ class Streams:
     async def until_other_than(self, count: int) -> None:
         """Wait until some other number of streams is open."""
         while self._open == count:
-            await self._moved.wait()
+            await self._changed.wait()
 
-    async def follow(self, send: Send) -> None:
-        """Be one stream: send the list as it is now and each time it changes, until ended."""
+    async def stream(self, send: Send) -> None:
+        """Run one stream: send the list now and each time it changes, until `end_all`."""
         self._open += 1
-        self._move()
+        self._signal_change()
         sent, ending = -1, self._ending
         try:
             while ending == self._ending:
                 if sent == self._version:
-                    await self._moved.wait()
+                    await self._changed.wait()
                     continue
                 sent = self._version
                 await send(answer(self.devices))
         finally:
             self._open -= 1
-            self._move()
+            self._signal_change()
 
-    def _move(self) -> None:
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()
+    def _signal_change(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

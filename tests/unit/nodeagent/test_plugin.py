@@ -11,9 +11,9 @@ from mizar_kube.backoff import Backoff
 from mizar_nodeagent.errors import AllocationRefused
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.planning.device_lists import Device
-from mizar_nodeagent.plugin import resource, server
-from mizar_nodeagent.plugin.manager import Plugins
-from mizar_nodeagent.plugin.resource import ResourcePlugin
+from mizar_nodeagent.plugin import resource_plugin, server
+from mizar_nodeagent.plugin.manager import PluginManager
+from mizar_nodeagent.plugin.resource_plugin import ResourcePlugin
 from mizar_nodeagent.plugin.server import Handlers
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from support.waiting import PATIENCE_S, until
@@ -75,12 +75,12 @@ async def plugins(
     kubelet: FakeKubelet,
     fake: FakeHandlers | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> AsyncIterator[Plugins]:
+) -> AsyncIterator[PluginManager]:
     socket = KubeletSocket(kubelet.plugin_dir)
     watching = asyncio.create_task(socket.run())
     given = fake or FakeHandlers()
     handlers = Handlers(given.preferred, given.allocate, given.prestart)
-    made = Plugins(
+    made = PluginManager(
         lambda name: ResourcePlugin(
             name, kubelet.plugin_dir, socket, handlers, lambda call, seconds: None
         ),
@@ -143,8 +143,10 @@ async def test_registers_again_when_the_kubelet_restarts(
     kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once: who waited for its back-off to end would wait for ever."""
-    monkeypatch.setattr(resource, "Backoff", lambda first, most: Backoff(FOR_EVER_S, FOR_EVER_S))
-    monkeypatch.setattr(resource, "STREAM_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(
+        resource_plugin, "Backoff", lambda first, most: Backoff(FOR_EVER_S, FOR_EVER_S)
+    )
+    monkeypatch.setattr(resource_plugin, "STREAM_TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(server, "REGISTER_TIMEOUT_S", PATIENCE_S)
     await kubelet.start()
     async with plugins(kubelet) as made:
@@ -214,7 +216,7 @@ async def test_a_resources_next_plugin_begins_when_the_last_one_is_gone() -> Non
     said: list[str] = []
     may_end = asyncio.Event()
     now = 0.0
-    made = Plugins(lambda name: Slow(said, may_end), lambda: now)  # type: ignore[arg-type,return-value]
+    made = PluginManager(lambda name: Slow(said, may_end), lambda: now)  # type: ignore[arg-type,return-value]
     made.apply({R: (ONE,)})
     await until(lambda: said == ["begin"])
     made.apply({})

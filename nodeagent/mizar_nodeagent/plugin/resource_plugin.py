@@ -1,4 +1,5 @@
-"""One resource's plugin: keeps exactly one stream to the kubelet, whatever the kubelet does."""
+"""The device plugin of one resource: keeps exactly one stream to the kubelet, also across the
+kubelet's restarts."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ from mizar_nodeagent.plugin.streams import Streams
 log = get_logger(__name__)
 
 STREAM_TIMEOUT_S = 5.0
+"""The kubelet opens its stream so soon after a registration."""
 END_TIMEOUT_S = 2.0
-# The kubelet handles the end of a stream on its own time; a registration that overtakes it is
-# undone by it.
+"""Streams end so soon when they are told to."""
 SETTLE_S = 0.05
-# A stream that lives this long was no failure.
+"""The kubelet handles the end of a stream later; until then it would undo a new registration."""
 STABLE_S = 10.0
+"""A stream that lived so long was no failure: the back-off starts again."""
 
 
 class ResourcePlugin:
@@ -51,18 +53,18 @@ class ResourcePlugin:
         return self.streams.open == 1
 
     def update(self, devices: tuple[Device, ...]) -> None:
-        """The list as it is now."""
+        """Show this list to the kubelet."""
         self.streams.update(devices)
 
     async def run(self) -> None:
-        """Serve, register, and do both again whenever the kubelet has lost us."""
+        """Serve and register, and do both again whenever the kubelet has lost the plugin."""
         try:
             while True:
-                await self._one_life()
+                await self._serve_once()
         finally:
             await self._stop()
 
-    async def _one_life(self) -> None:
+    async def _serve_once(self) -> None:
         kubelet = await self._kubelet.there()
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -74,7 +76,7 @@ class ResourcePlugin:
         await self._rest(kubelet)
 
     async def _rest(self, kubelet: Identity) -> None:
-        """Wait before the next attempt, but not when there is another kubelet."""
+        """Wait before the next attempt, but no longer than until the kubelet is restarted."""
         try:
             async with asyncio.timeout(self._backoff.next()):
                 await self._kubelet.changed_from(kubelet)
@@ -83,13 +85,13 @@ class ResourcePlugin:
         self._backoff.reset()
 
     async def _connect(self) -> bool:
-        """Whether the kubelet has opened its stream."""
+        """Register. Returns whether the kubelet has opened its stream."""
         server = await self._reachable_server()
         try:
             await register(self._kubelet.path, server.socket, self.resource)
         except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
             (log.debug if self._failing else log.warning)(
-                "the kubelet cannot be told", resource=self.resource, error=_words(error)
+                "the kubelet cannot be told", resource=self.resource, error=_text(error)
             )
             self._failing = True
             return False
@@ -135,7 +137,7 @@ class ResourcePlugin:
             await server.stop()
 
 
-def _words(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return str(error.details())
     return str(error) or type(error).__name__
