@@ -1,1 +1,2 @@
-"""Talking to the API server: client, informer, events, work queue. What the processes share."""
+"""What all programs share: client of the API server, informer, events, work queue, settings,
+logs."""

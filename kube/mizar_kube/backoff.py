@@ -1,4 +1,4 @@
-"""Waiting longer after each failure, up to a bound, and never all at the same moment."""
+"""Back-off: delays that grow with each failure, up to a bound, with jitter."""
 
 import random
 from collections.abc import Callable

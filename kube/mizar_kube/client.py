@@ -10,16 +10,16 @@ from typing import Any, Self
 
 from kubernetes_asyncio.client import Configuration
 
-from mizar_kube import login
-from mizar_kube.calls import Call, Calls, Params
+from mizar_kube import credentials
+from mizar_kube.api_calls import ApiCall, ApiCalls, Params
 from mizar_kube.errors import ConfigError, Unavailable, error_from_status
 from mizar_kube.kinds import Kind, Object, Ref, kind_of, ref_of
 
 DEFAULT_TIMEOUT_S = 15.0
 PAGE_SIZE = 500
 WATCH_TIMEOUT_S = 240
-# A watch that has begun says something in time, or ends in time; this covers a slow API server.
 WATCH_SLACK_S = 15.0
+"""A watch sends something, or ends, within its timeout and this, which covers a slow API server."""
 
 # Inside KubeClient, `list` is the method.
 Objects = list[Object]
@@ -50,17 +50,17 @@ class KubeClient:
 
     def __init__(self, configuration: Configuration, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         self.configuration = configuration
-        self._calls = Calls(configuration, timeout)
+        self._calls = ApiCalls(configuration, timeout)
 
     @classmethod
     async def connect(
         cls, kubeconfig: str | Path | None = None, timeout: float = DEFAULT_TIMEOUT_S
     ) -> Self:
-        """A client for the given kubeconfig, or what `login.configuration` finds without one.
+        """A client for the given kubeconfig, or what `credentials.configuration` finds without one.
 
         Raises ConfigError when there is no way to an API server; makes no call of it yet.
         """
-        found = await login.configuration(kubeconfig)
+        found = await credentials.configuration(kubeconfig)
         try:
             return cls(found, timeout)
         except OSError as error:
@@ -237,7 +237,7 @@ class KubeClient:
         """Changes after `resource_version`, until the server ends the watch after timeout_seconds.
 
         Raises Gone when the version is too old (list again), Unavailable when the connection
-        breaks. A line that was cut short is never handed out.
+        breaks. Never yields an incomplete line.
         """
         params = _selectors(label_selector, field_selector) | {
             "watch": "true",
@@ -245,7 +245,7 @@ class KubeClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(timeout_seconds),
         }
-        call = Call("GET", kind.path(namespace), params)
+        call = ApiCall("GET", kind.path(namespace), params)
         lines = self._calls.lines(call, quiet=timeout_seconds + WATCH_SLACK_S)
         async with aclosing(lines):
             async for line in lines:
@@ -261,14 +261,14 @@ class KubeClient:
         timeout: float | None = None,
     ) -> Object:
         """Any call that answers with one JSON object, for what has no method of its own."""
-        return await self._calls.object(Call(method, path, params or {}, body), timeout)
+        return await self._calls.object(ApiCall(method, path, params or {}, body), timeout)
 
     async def _patch(
         self, ref: Ref, how: str, body: Any, params: Params, subresource: str, timeout: float | None
     ) -> Object:
         # JSON is YAML, so an apply patch may be sent as JSON.
         content_type = f"application/{how}+{'yaml' if how == 'apply-patch' else 'json'}"
-        call = Call("PATCH", _path(ref, subresource), params, body, content_type)
+        call = ApiCall("PATCH", _path(ref, subresource), params, body, content_type)
         return await self._calls.object(call, timeout)
 
 
@@ -282,14 +282,14 @@ def _path(ref: Ref, subresource: str) -> str:
 
 
 def _named(items: list[Object], kind: Kind) -> list[Object]:
-    """List items leave out what kind they are."""
+    """Add apiVersion and kind to the items of a list, which leaves them out."""
     for item in items:
         item.setdefault("apiVersion", kind.api_version)
         item.setdefault("kind", kind.name)
     return items
 
 
-def _event(line: bytes, kind: Kind, call: Call) -> WatchEvent:
+def _event(line: bytes, kind: Kind, call: ApiCall) -> WatchEvent:
     try:
         event = json.loads(line)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Time and chance, as a program's parts are given them: a simulation brings its own."""
+"""Clock and random numbers, as parts of a program get them: a simulation brings its own."""
 
 from __future__ import annotations
 

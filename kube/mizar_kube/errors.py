@@ -1,4 +1,4 @@
-"""What can go wrong when talking to the API server: one tree of errors, made from its Status."""
+"""Errors of calls to the API server: one tree, made from its Status objects."""
 
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ class KubeError(Exception):
 
 
 class BadRequest(KubeError):
-    """400: the request makes no sense; a bug of the caller, or an older API server."""
+    """400: the API server does not understand the request: a bug, or an older API server."""
 
 
 class Unauthorized(KubeError):

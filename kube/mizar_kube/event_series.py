@@ -4,15 +4,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from mizar_kube.kinds import Kind, Object, kind_of
-from mizar_kube.rate import Rate
+from mizar_kube.token_bucket import TokenBucket
 
-# A repeat later than this starts a new event, which also shows up anew for people who watch.
 SERIES_WINDOW_S = 600.0
-# Counts reach the API server no more often than this.
+"""A repeat later than this starts a new event, which `kubectl get events --watch` shows again."""
 UPDATE_EVERY_S = 30.0
-# New events per object: this many at once, then one each REFILL_S.
+"""Between two writes of an event's count."""
 BURST = 10
+"""New events of one object at once."""
 REFILL_S = 60.0
+"""One more new event of the object is permitted each REFILL_S."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Regarding:
 
 
 @dataclass(frozen=True)
-class Happening:
-    """What happened to an object: equal happenings are one event that counts."""
+class Occurrence:
+    """What happened to an object. Equal occurrences are one event with a count."""
 
     regarding: Regarding
     reason: str
@@ -38,9 +39,9 @@ class Happening:
 
 @dataclass
 class Series:
-    """One event in the log and how often it has happened; times are seconds of the clock."""
+    """One event and how often it occurred. `seen_at`, `written_at`: monotonic seconds."""
 
-    happening: Happening
+    occurrence: Occurrence
     name: str
     first: datetime
     last: datetime
@@ -51,26 +52,28 @@ class Series:
 
     @property
     def wants_update(self) -> bool:
-        """Whether the log is behind the count."""
+        """Whether the API server has not got the count yet."""
         return self.count > self.written_count
 
 
 @dataclass
 class EventLog:
-    """What has happened lately, without I/O. `dropped` counts what nobody will read."""
+    """The recent events, without I/O. `dropped`: number of events that are never written."""
 
     dropped: int = 0
-    _series: dict[Happening, Series] = field(default_factory=dict)
-    _rates: dict[Regarding, Rate] = field(default_factory=dict)
+    _series: dict[Occurrence, Series] = field(default_factory=dict)
+    _buckets: dict[Regarding, TokenBucket] = field(default_factory=dict)
 
-    def record(self, happening: Happening, name: str, now: float, at: datetime) -> None:
-        """It happened: `now` in seconds of a monotonic clock, `at` in UTC; `name` is the event's
-        if it is a new one."""
-        known = self._series.get(happening)
+    def record(self, occurrence: Occurrence, name: str, now: float, at: datetime) -> None:
+        """Count the occurrence. `now`: monotonic seconds; `at`: UTC; `name`: of the event if it is
+        a new one."""
+        known = self._series.get(occurrence)
         if known is not None and now - known.seen_at <= SERIES_WINDOW_S:
             known.count, known.last, known.seen_at = known.count + 1, at, now
-        elif self._rates.setdefault(happening.regarding, Rate(BURST, REFILL_S, now)).take(now):
-            self._series[happening] = Series(happening, name, at, at, now)
+        elif self._buckets.setdefault(occurrence.regarding, TokenBucket(BURST, REFILL_S, now)).take(
+            now
+        ):
+            self._series[occurrence] = Series(occurrence, name, at, at, now)
         else:
             self.dropped += 1
 
@@ -84,22 +87,22 @@ class EventLog:
         ]
 
     def written(self, series: Series, count: int, now: float) -> None:
-        """The log has this count now."""
+        """The API server has this count now."""
         series.written_count, series.written_at = count, now
 
     def discard(self, series: Series) -> None:
         """Forget an event that cannot be written."""
-        self._series.pop(series.happening, None)
+        self._series.pop(series.occurrence, None)
         self.dropped += 1
 
     def tidy(self, now: float) -> None:
-        """Forget what is too old to be repeated; tells memory, never the log."""
+        """Forget events that are too old for repeats; it frees memory and writes nothing."""
         self._series = {
             key: one
             for key, one in self._series.items()
             if one.wants_update or now - one.seen_at <= SERIES_WINDOW_S
         }
-        self._rates = {key: one for key, one in self._rates.items() if not one.is_full(now)}
+        self._buckets = {key: one for key, one in self._buckets.items() if not one.is_full(now)}
 
     def __len__(self) -> int:
         return len(self._series)

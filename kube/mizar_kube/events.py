@@ -1,4 +1,4 @@
-"""Events for people to read with `kubectl describe`: told at once, written in the background."""
+"""Records Kubernetes events in memory at once, and writes them in the background."""
 
 import asyncio
 import secrets
@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError, NotFound, Unavailable
-from mizar_kube.event_series import EventLog, Happening, Regarding, Series, regarding
+from mizar_kube.event_series import EventLog, Occurrence, Regarding, Series, regarding
 from mizar_kube.kinds import EVENT, Object, Ref
 from mizar_kube.logs import get_logger
-from mizar_kube.waking import woken
+from mizar_kube.timed_wait import wait_until_set
 
 log = get_logger(__name__)
 
@@ -19,8 +19,8 @@ NOTE_MAX = 1024
 ACTION_DEFAULT = "Reconcile"
 FLUSH_EVERY_S = 5.0
 RETRY_AFTER_S = 2.0
-# Without a bound, an API server that is away for long would cost all our memory.
 MOST_WAITING = 2000
+"""Events that wait to be written; the bound keeps memory small while the API server is away."""
 
 
 class EventRecorder:
@@ -60,18 +60,18 @@ class EventRecorder:
         warning: bool = False,
         action: str = ACTION_DEFAULT,
     ) -> None:
-        """Tell that something happened to an object. `reason` is CamelCase, `note` a sentence.
+        """Record that something happened to an object. `reason` is CamelCase, `note` a sentence.
 
-        The same thing again within ten minutes raises the event's count.
+        The same again within ten minutes raises the event's count.
         """
         if len(self._log) >= MOST_WAITING:
             self._log.dropped += 1
             return
         target = about if isinstance(about, Regarding) else regarding(about)
-        happening = Happening(target, str(reason), note[:NOTE_MAX], warning, action)
+        occurrence = Occurrence(target, str(reason), note[:NOTE_MAX], warning, action)
         # Event names are at most 253 characters long.
         name = f"{target.name[:230]}.{secrets.token_hex(8)}"
-        self._log.record(happening, name, self._clock(), self._now())
+        self._log.record(occurrence, name, self._clock(), self._now())
         self._wake.set()
 
     async def run(self) -> None:
@@ -84,17 +84,18 @@ class EventRecorder:
                 log.info("events wait", error=error)
                 await asyncio.sleep(max(RETRY_AFTER_S, error.retry_after or 0.0))
                 continue
-            await woken(self._wake, within=FLUSH_EVERY_S)
+            await wait_until_set(self._wake, within=FLUSH_EVERY_S)
 
     async def flush(self) -> None:
-        """Write what is due. Raises Unavailable, with the rest unwritten, when nobody answers."""
+        """Write what is due. Raises Unavailable when the API server does not answer; the rest stays
+        to be written."""
         for series in self._log.due(self._clock()):
             try:
                 await self._write(series)
             except Unavailable:
                 raise
             except KubeError as error:
-                log.info("event dropped", reason=series.happening.reason, error=error)
+                log.info("event dropped", reason=series.occurrence.reason, error=error)
                 self._log.discard(series)
         self._log.tidy(self._clock())
 
@@ -107,25 +108,25 @@ class EventRecorder:
         self._log.written(series, count, self._clock())
 
     async def _write_count(self, series: Series) -> None:
-        ref = Ref(EVENT, series.name, event_namespace(series.happening.regarding))
+        ref = Ref(EVENT, series.name, event_namespace(series.occurrence.regarding))
         try:
             await self._client.patch_merge(ref, {"series": _series(series)})
         except NotFound:
-            # Somebody deleted it, or its time was up.
+            # It was deleted, or has expired.
             await self._client.create(self._event(series))
 
     def _event(self, series: Series) -> Object:
-        happening = series.happening
-        about = happening.regarding
+        occurrence = series.occurrence
+        about = occurrence.regarding
         event: Object = {
             "apiVersion": EVENT.api_version,
             "kind": EVENT.name,
             "metadata": {"name": series.name, "namespace": event_namespace(about)},
             "regarding": _reference(about),
-            "reason": happening.reason,
-            "note": happening.note,
-            "type": "Warning" if happening.warning else "Normal",
-            "action": happening.action,
+            "reason": occurrence.reason,
+            "note": occurrence.note,
+            "type": "Warning" if occurrence.warning else "Normal",
+            "action": occurrence.action,
             "eventTime": micro_time(series.first),
             "reportingController": self._controller,
             "reportingInstance": self._instance,

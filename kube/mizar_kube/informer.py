@@ -1,7 +1,7 @@
 """A local copy of the objects of one kind, kept up to date by list and watch.
 
-Only what `trim` keeps of each object stays in memory. The copy survives what API servers do: ends
-of watches, restarts, forgotten versions, objects deleted while nobody watched.
+Only what `trim` keeps of each object stays in memory. The copy stays correct across ends of
+watches, restarts of the API server, expired versions, and objects deleted while nothing watched.
 """
 
 import asyncio
@@ -23,10 +23,11 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-# API servers send a bookmark about once a minute, so silence of this length is no peace.
 STALE_AFTER_S = 180.0
-# A watch that ends sooner than this without a word is a failure, or it would be a busy loop.
+"""API servers send a bookmark about once a minute: after so long without one, a watch is broken."""
 SHORT_WATCH_S = 1.0
+"""A watch that ends sooner than this without an event is a failure, to be retried with a
+back-off."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Selectors(TypedDict):
 
 @dataclass(frozen=True)
 class Timing:
-    """Clock (monotonic seconds), sleep, chance and patience of an informer; tests bring theirs."""
+    """An informer's clock (monotonic seconds), sleep, random numbers and timeouts; tests bring
+    theirs."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -64,7 +66,7 @@ class Timing:
 
 
 class Copy(Protocol):
-    """A local copy of the objects of one kind, as those see it who run it and wait for it."""
+    """What is needed to run a local copy of the objects of one kind, and to wait for it."""
 
     synced: asyncio.Event
 
@@ -139,7 +141,7 @@ class Informer(Generic[T]):
         return None
 
     def observe(self, obj: Object) -> None:
-        """Take in the answer to a write of our own before the watch brings it.
+        """Take in the answer to a write of this process, before the watch brings it.
 
         Ignored when the watch is already past it: the object may have been deleted since.
         """
@@ -158,7 +160,7 @@ class Informer(Generic[T]):
                 await self._watch()
             except Gone as gone:
                 log.info("listing again", kind=self._watched.kind.name, error=gone)
-                # Pages that took too long to read: all in one the next time.
+                # If the pages took too long to read, the next list is one page.
                 self._page_size = self._timing.page_size if listed else 0
                 await self._pause(gone)
                 listed = False
@@ -175,14 +177,14 @@ class Informer(Generic[T]):
             async for page in pages:
                 version = page.resource_version
                 keys.update(self._put_page(page.items, even_older=self._is_restored(version)))
-        # An answer to a write of our own may be newer than the list, which must not take it back.
+        # What `observe` took in may be newer than the list, which must not undo it.
         self._store.keep_only(keys, as_of="" if self._is_restored(version) else version)
         self._version = version
         self._heard_at = self._timing.clock()
         self.synced.set()
 
     def _is_restored(self, version: str) -> bool:
-        """Whether versions have gone back: a restored etcd starts from an older one."""
+        """Whether versions have gone back, as after etcd was restored from a backup."""
         return is_newer(self._version, version)
 
     def _put_page(self, items: list[Object], even_older: bool) -> Iterable[Key]:

@@ -1,4 +1,4 @@
-"""The kinds of object that Mizar handles, and how one object is named."""
+"""The kinds of objects that Mizar handles, and references to single objects."""
 
 from dataclasses import dataclass
 from typing import Any

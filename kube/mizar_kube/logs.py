@@ -1,4 +1,4 @@
-"""One way of logging for all programs.
+"""Structured logs, in one form for all programs.
 
 A log call names an event in a few fixed words and says the rest in keys, which are those of `KEYS`:
 
@@ -84,7 +84,7 @@ ORDER: Final = {
     key: place for place, key in enumerate(("timestamp", "level", "logger", "event", *KEYS))
 }
 
-# Others whose own level says too much.
+# Other libraries that log too much at their own level.
 QUIET: Final = {"asyncio": logging.INFO, "grpc": logging.INFO, "kopf": logging.WARNING}
 
 
@@ -112,7 +112,7 @@ def set_up(level: str, form: str = "auto", stream: TextIO | None = None) -> None
 
 
 def _formatter(render: Sequence[Processor]) -> logging.Formatter:
-    """Makes text of records, of ours and of others'."""
+    """Formats records of Mizar and of other libraries."""
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[*SHARED, _kopfs_object],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
@@ -121,22 +121,22 @@ def _formatter(render: Sequence[Processor]) -> logging.Formatter:
 
 def _json() -> Sequence[Processor]:
     render = structlog.processors.JSONRenderer(ensure_ascii=False)
-    return structlog.processors.format_exc_info, _worded, render
+    return structlog.processors.format_exc_info, _sorted_and_plain, render
 
 
 def _console(colors: bool) -> Sequence[Processor]:
     render = structlog.dev.ConsoleRenderer(
         colors=colors, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
     )
-    return _worded, render
+    return _sorted_and_plain, render
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """The one that `set_up` makes."""
+    """The handler that `set_up` installs, so that a second call can replace it."""
 
 
-def _worded(_: Any, __: str, event: EventDict) -> EventDict:
-    """The keys in the order of `KEYS`, and words for whatever JSON has no form for."""
+def _sorted_and_plain(_: Any, __: str, event: EventDict) -> EventDict:
+    """Sort the keys in the order of `KEYS`, and make text of values that JSON cannot hold."""
     keys = sorted(event, key=lambda key: ORDER.get(key, len(ORDER)))
     return {key: _plain(key, event[key]) for key in keys}
 
@@ -152,7 +152,7 @@ def _plain(key: str, value: Any) -> Any:
 
 
 def _kopfs_object(_: Any, __: str, event: EventDict) -> EventDict:
-    """Kopf names the object that a record is about beside the message."""
+    """Add the object that Kopf attaches to a record."""
     about = getattr(event["_record"], "k8s_ref", None)
     if isinstance(about, Mapping):
         found = {key: about.get(key) for key in ("kind", "namespace", "name")}
@@ -173,7 +173,7 @@ def _thread_ended(args: threading.ExceptHookArgs) -> None:
         get_logger(__name__).critical("a thread ended by an error", exc_info=error)
 
 
-# What is added to every line, of ours and of others'.
+# Added to every line, of Mizar and of other libraries.
 SHARED: Final[tuple[Processor, ...]] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,

@@ -1,4 +1,4 @@
-"""HTTP for machines: /healthz and /readyz for the kubelet's probes, /metrics for Prometheus."""
+"""Serves /healthz and /readyz for the kubelet's probes, and /metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ from prometheus_client import (
 from mizar_kube.version import version
 
 Problems = Callable[[], Iterable[str]]
-"""What is wrong, a sentence each; nothing when all is well."""
+"""Gives what is wrong, a sentence each; empty when all is well."""
 
 
 def registry(component: str) -> CollectorRegistry:
-    """What each program tells of itself: its version, its process, Python.
-
-    A registry of its own, so that a test can have several.
-    """
+    """A new registry with the metrics of every program: its version, its process, Python."""
     found = CollectorRegistry()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         found.register(collector)
@@ -42,8 +39,9 @@ def registry(component: str) -> CollectorRegistry:
 
 
 def application(figures: CollectorRegistry, alive: Problems, ready: Problems) -> web.Application:
-    """/healthz fails with what `alive` says, which a restart would cure; /readyz with that and
-    what `ready` says. Collectors are asked in a thread: some read files."""
+    """The HTTP application. /healthz fails with the problems of `alive`, which a restart would
+    cure; /readyz with these and those of `ready`. Metrics are collected in a thread: some read
+    files."""
 
     async def healthz(_: web.Request) -> web.Response:
         return _answer(alive())

@@ -1,4 +1,4 @@
-"""What is wrong with settings, by the flag, variable or key that said it."""
+"""Describes errors in settings by the flag, variable or key that has them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SettingsRefused(Exception):
     """The settings can't be used; the message names each flag, variable or key that is wrong."""
 
 
-def told(
+def describe_errors(
     kind: type[BaseSettings], error: ValidationError | SettingsError, argv: Sequence[str]
 ) -> str:
     """One sentence on each of the errors."""
@@ -40,7 +40,7 @@ def _sentence(kind: type[BaseSettings], error: ErrorDetails, argv: Sequence[str]
 
 
 def _place(kind: type[BaseSettings], path: Path, argv: Sequence[str]) -> str:
-    """Where a value came from: the flag, else the variable, else the file's key."""
+    """The flag that a value came from, else the variable, else the file's key."""
     given = [one.partition("=")[0] for one in argv if one.startswith("--")]
     variables = [one.upper() for one in os.environ]
     for there, spell in ((given, _flag), (variables, _variable(kind))):
@@ -53,7 +53,8 @@ def _place(kind: type[BaseSettings], path: Path, argv: Sequence[str]) -> str:
 
 
 def _longest(there: Sequence[str], path: Path, spell: Callable[[Path], str]) -> str:
-    """What was given of a setting or, with what it lacks, of a section that it is in."""
+    """The longest flag or variable given for the setting, or for a section of it with the missing
+    rest."""
     for end in range(len(path), 0, -1):
         if spell(path[:end]) in there:
             return ": ".join((spell(path[:end]), ".".join(path[end:]))).removesuffix(": ")

@@ -1,4 +1,4 @@
-"""What a program is started with: flags, environment variables, or a file, each by the same name.
+"""A program's settings: flags, environment variables or a file, each by the same name.
 
 A program's settings are a subclass of `Settings` with a description for each field; `load` reads
 them. The flag `--metrics-port` wins over the variable `MIZAR_METRICS_PORT`, that over the key
@@ -26,7 +26,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from mizar_kube.setting_errors import SettingsRefused, told
+from mizar_kube.setting_errors import SettingsRefused, describe_errors
 
 LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(str.upper)]
 LogFormat = Literal["auto", "json", "console"]
@@ -36,7 +36,7 @@ SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/
 
 
 class Settings(BaseSettings):
-    """What all programs of Mizar can be told."""
+    """The settings of all programs."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -73,9 +73,9 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """From what wins to what gives way; flags, which win over all, are added by the parser."""
+        """The sources by precedence, highest first; the parser puts flags before all of them."""
         fields = settings_cls.model_fields
-        pod = {key: one for key, one in _told_to_the_pod().items() if one and key in fields}
+        pod = {key: one for key, one in _from_the_pod().items() if one and key in fields}
         return init_settings, env_settings, _File(settings_cls), InitSettingsSource(cls, pod)
 
 
@@ -105,11 +105,11 @@ def read(kind: type[T], argv: Sequence[str]) -> T:
     try:
         return kind(_cli_parse_args=list(argv))
     except (ValidationError, SettingsError) as error:
-        raise SettingsRefused(told(kind, error, argv)) from error
+        raise SettingsRefused(describe_errors(kind, error, argv)) from error
 
 
-def _told_to_the_pod() -> dict[str, str]:
-    """What a pod knows of itself, by the downward API and its service account."""
+def _from_the_pod() -> dict[str, str]:
+    """Namespace and names from the downward API and the service account."""
     file = SERVICE_ACCOUNT_NAMESPACE
     own = file.read_text().strip() if file.is_file() else ""
     return {

@@ -1,4 +1,4 @@
-"""The objects that an informer knows, and what changed between two of their states."""
+"""An informer's objects, and the changes that its listeners hear of."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -45,10 +45,10 @@ def _version(meta: Object) -> str:
 
 
 class Store(Generic[T]):
-    """Trimmed objects by key. Listeners hear of a change once, and only if what is kept differs.
+    """Trimmed objects by key. Listeners are called once for each change of what is kept.
 
-    An object deleted and made again under its name is a deletion and a creation to them. One for
-    which `trim` fails is not kept, but it is there: `unreadable` has its metadata.
+    An object that was deleted and created again under its name is a deletion and a creation to
+    them. One for which `trim` raises is not kept; `unreadable` has its metadata.
     """
 
     def __init__(self, trim: Trim[T]) -> None:
@@ -59,7 +59,7 @@ class Store(Generic[T]):
 
     def listen(self, listener: OnChange[T]) -> None:
         """Call `listener` on every change from now on. It must be quick and must not fail: its
-        exceptions are logged, and the change counts as told."""
+        exceptions are logged, and the change is not told again."""
         self._listeners.append(listener)
 
     def get(self, key: Key) -> T | None:
@@ -91,7 +91,7 @@ class Store(Generic[T]):
         try:
             entry = self._entry(obj, version)
         except Exception:
-            self._not_understood(obj)
+            self._set_unreadable(obj)
             return before is not None
         self.unreadable.pop(key, None)
         if entry is None or self._replaced(key, entry.uid):
@@ -146,8 +146,8 @@ class Store(Generic[T]):
         uid = str(obj["metadata"].get("uid", ""))
         return None if value is None else _Entry(uid, version, value)
 
-    def _not_understood(self, obj: Object) -> None:
-        """One object that nobody understands must not stop the copy of all others."""
+    def _set_unreadable(self, obj: Object) -> None:
+        """Keep only the metadata: one unreadable object must not stop the copy of all others."""
         key, meta = key_of(obj), obj["metadata"]
         if key not in self.unreadable or _version(self.unreadable[key]) != _version(meta):
             log.exception(

@@ -1,4 +1,4 @@
-"""Which Mizar this is, for logs and mizar_build_info."""
+"""Mizar's version, for logs and mizar_build_info."""
 
 import os
 from importlib import metadata

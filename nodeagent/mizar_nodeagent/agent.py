@@ -14,7 +14,7 @@ from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
 from mizar_kube.kinds import POD
 from mizar_kube.logs import get_logger
-from mizar_kube.waking import woken
+from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.cards import CardInventory, CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
@@ -133,7 +133,7 @@ class Agent:
         self.wake()
 
     async def _wait(self) -> None:
-        await woken(self._wake, within=REPLAN_S)
+        await wait_until_set(self._wake, within=REPLAN_S)
         self._wake.clear()
 
     def _snapshot(self) -> NodeSnapshot:

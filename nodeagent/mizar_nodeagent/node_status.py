@@ -17,7 +17,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.kinds import NODE, Ref
 from mizar_kube.logs import get_logger
-from mizar_kube.waking import woken
+from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.planning.snapshot import Counts
 
 log = get_logger(__name__)
@@ -113,7 +113,7 @@ class NodeStatusWriter:
                 self._wake.set()
 
     async def _wait(self) -> None:
-        await woken(self._wake, within=REWRITE_EVERY_S if self._contended() else None)
+        await wait_until_set(self._wake, within=REWRITE_EVERY_S if self._contended() else None)
         self._wake.clear()
 
     def _due(self) -> dict[str, Counts]:

@@ -15,7 +15,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound
 from mizar_kube.kinds import SHADOW_POD, Ref
 from mizar_kube.logs import get_logger
-from mizar_kube.queue import WorkQueue, work
+from mizar_kube.work_queue import WorkQueue, work
 from mizar_nodeagent.planning.reports import Report
 from mizar_nodeagent.pods import Key
 

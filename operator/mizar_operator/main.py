@@ -23,13 +23,13 @@ from mizar_kube.client import KubeClient
 from mizar_kube.clock import Clock
 from mizar_kube.errors import ConfigError
 from mizar_kube.events import EventRecorder
+from mizar_kube.http_session import session
 from mizar_kube.informer import Timing, wait_synced
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD
 from mizar_kube.logs import get_logger
-from mizar_kube.queue import WorkQueue, work
-from mizar_kube.session import session
 from mizar_kube.settings import load
 from mizar_kube.version import version
+from mizar_kube.work_queue import WorkQueue, work
 from mizar_operator import action_log, caches, default_pool
 from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from mizar_core.planning import Plan, Snapshot, plan
 from mizar_core.planning.failure_isolation import IsolatedPlan, Planner, plan_isolated
 from mizar_kube.logs import bound, get_logger
-from mizar_kube.queue import WorkQueue
+from mizar_kube.work_queue import WorkQueue
 from mizar_operator.apply import Applier, Result
 from mizar_operator.gather import Gatherer
 from mizar_operator.metrics import Metrics

@@ -20,11 +20,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from cluster import Cluster
-from mizar_kube import login
+from mizar_kube import credentials
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
+from mizar_kube.http_session import session
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NAMESPACE, SHADOW_POD, Kind, Object, Ref
-from mizar_kube.session import session
 from mizar_operator import kopf_store
 from mizar_operator.main import Operator, run
 from mizar_operator.settings import Settings
@@ -247,7 +247,7 @@ class Proxy:
     async def _start(self) -> TestServer:
         app = web.Application(client_max_size=1 << 24)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        configuration = await login.configuration(self._kubeconfig)
+        configuration = await credentials.configuration(self._kubeconfig)
         self._server, self._session = configuration.host, session(configuration)
         server = TestServer(app)
         await server.start_server(shutdown_timeout=1)

@@ -14,8 +14,8 @@ from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object
-from mizar_kube.queue import WorkQueue
 from mizar_kube.store import key_of
+from mizar_kube.work_queue import WorkQueue
 from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches
 from mizar_operator.gather import Gatherer

@@ -18,7 +18,7 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import EventReason
 from mizar_kube.logs import get_logger
-from mizar_kube.waking import woken
+from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit import processes
 from mizar_nodeagent.audit.compare import (
@@ -93,7 +93,7 @@ class Auditor:
             rest = max(SOON_S, REST * took)
             await asyncio.sleep(rest)
             if not soon:
-                await woken(self._soon, within=EVERY_S - rest)
+                await wait_until_set(self._soon, within=EVERY_S - rest)
             soon = SOON_AUDITS if self._soon.is_set() else max(soon - 1, 0)
             self._soon.clear()
             began = self._clock()

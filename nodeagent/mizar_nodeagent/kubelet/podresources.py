@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from mizar_kube.rate import Rate
+from mizar_kube.token_bucket import TokenBucket
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.claims import Claims, from_list
 from mizar_nodeagent.proto import podresources_pb2 as pb
@@ -38,7 +38,7 @@ class PodResources:
     def __init__(self, socket: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._socket = socket
         self._clock = clock
-        self._rate = Rate(BURST, CALL_EVERY_S, clock())
+        self._bucket = TokenBucket(BURST, CALL_EVERY_S, clock())
         self._channel: grpc.aio.Channel | None = None
         self._seen = (0, 0)
         self._closing: set[asyncio.Future[None]] = set()
@@ -67,7 +67,7 @@ class PodResources:
             await channel.close(None)
 
     async def _wait_for_rate(self, urgent: bool) -> None:
-        delay = self._rate.reserve(self._clock())
+        delay = self._bucket.reserve(self._clock())
         if delay and not urgent:
             await asyncio.sleep(delay)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mizar_kube.logs import get_logger
-from mizar_kube.waking import woken
+from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.kubelet.podresources import PodResources
@@ -95,7 +95,7 @@ class KubeletPoller:
         while True:
             self._wake.clear()
             await self._poll()
-            await woken(self._wake, within=self._delay())
+            await wait_until_set(self._wake, within=self._delay())
 
     async def _poll(self) -> None:
         began = self._tried_at = self._clock()

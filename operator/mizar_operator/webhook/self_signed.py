@@ -13,7 +13,7 @@ from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Kind, Object, Ref
 from mizar_kube.logs import get_logger
-from mizar_kube.waking import woken
+from mizar_kube.timed_wait import wait_until_set
 from mizar_operator.webhook.certificates import Bundle, from_secret, renewed
 from mizar_operator.webhook.serving_tls import ServingTLS
 
@@ -82,7 +82,7 @@ class SelfSigned:
             except KubeError as error:
                 log.warning("the certificate could not be renewed", error=error)
                 delay = RETRY_S
-            await woken(self._changed, within=delay)
+            await wait_until_set(self._changed, within=delay)
 
     async def reconcile(self) -> None:
         """Renew what is due, serve with the current bundle, and have it trusted. Raises

@@ -8,7 +8,7 @@ import pytest
 from kubernetes_asyncio.client import Configuration
 from yarl import URL
 
-from mizar_kube import calls
+from mizar_kube import api_calls
 from mizar_kube import client as client_module
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import (
@@ -198,7 +198,7 @@ async def test_a_quiet_watch_ends_some_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_watch_that_never_begins_ends_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(api_calls, "HEAD_TIMEOUT_S", 0.05)
 
     ended = asyncio.Event()
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mizar_kube.errors import Unavailable
-from mizar_kube.event_series import BURST, REFILL_S, EventLog, Happening, Regarding
+from mizar_kube.event_series import BURST, REFILL_S, EventLog, Occurrence, Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import NODE, POD
 from support.waiting import until
@@ -137,12 +137,12 @@ def test_what_limits_an_object_is_remembered_while_it_does() -> None:
     log = EventLog()
     for at, note in [(0.0, str(number)) for number in range(BURST + 1)] + [(1.0, "later")]:
         log.tidy(at)
-        log.record(Happening(ABOUT, "Happened", note), note, at, START)
+        log.record(Occurrence(ABOUT, "Happened", note), note, at, START)
     assert log.dropped == 2
     log.tidy(BURST * REFILL_S - 1)
-    assert ABOUT in log._rates
+    assert ABOUT in log._buckets
     log.tidy(BURST * REFILL_S)
-    assert not log._rates
+    assert not log._buckets
 
 
 async def test_refused_events_are_dropped_and_the_rest_goes_on() -> None:

@@ -4,23 +4,23 @@ import asyncio
 
 import pytest
 
-from mizar_kube.waking import woken
+from mizar_kube.timed_wait import wait_until_set
 
 
 async def test_woken_or_not() -> None:
     event = asyncio.Event()
-    assert not await woken(event, within=0.001)
-    assert not await woken(event, within=-1)
-    waiting = asyncio.create_task(woken(event, within=None))
+    assert not await wait_until_set(event, within=0.001)
+    assert not await wait_until_set(event, within=-1)
+    waiting = asyncio.create_task(wait_until_set(event, within=None))
     await asyncio.sleep(0)
     event.set()
     assert await waiting
-    assert await woken(event, within=0)
+    assert await wait_until_set(event, within=0)
 
 
 async def test_a_cancellation_that_meets_the_event_is_not_lost() -> None:
     event = asyncio.Event()
-    waiting = asyncio.create_task(woken(event, within=60))
+    waiting = asyncio.create_task(wait_until_set(event, within=60))
     await asyncio.sleep(0)
     event.set()
     waiting.cancel()

@@ -1,4 +1,4 @@
-"""Calls of the API server through kubernetes-asyncio's ApiClient: raw answers, typed errors."""
+"""Calls the API server through kubernetes-asyncio's ApiClient: raw answers, typed errors."""
 
 import asyncio
 import json
@@ -10,19 +10,19 @@ import aiohttp
 from kubernetes_asyncio.client import ApiClient, Configuration
 
 from mizar_kube.errors import KubeError, Unavailable, error_from_status
+from mizar_kube.http_session import session
 from mizar_kube.kinds import Object
-from mizar_kube.session import session
 from mizar_kube.version import version
 
 Params = dict[str, str]
 
-# A busy API server lets a call wait for its turn up to a minute, and then answers at once.
 HEAD_TIMEOUT_S = 75.0
+"""A busy API server queues a call for up to a minute before it sends the head of its answer."""
 
 
 @dataclass(frozen=True)
-class Call:
-    """One request: what is asked of which path."""
+class ApiCall:
+    """One request."""
 
     method: str
     path: str
@@ -34,19 +34,19 @@ class Call:
         return f"{self.method} {self.path}"
 
 
-class Calls:
-    """Sends calls as `configuration` says; `timeout` seconds is the default for a call."""
+class ApiCalls:
+    """Sends calls to the API server of `configuration`. `timeout`: default seconds for a call."""
 
     def __init__(self, configuration: Configuration, timeout: float) -> None:
         self._timeout = timeout
         self._api = _api_client(configuration)
 
     async def close(self) -> None:
-        """Close all connections. Who reads `lines` meanwhile isn't told: end those tasks first."""
+        """Close all connections. End the tasks that read `lines` first: they are not told."""
         await self._api.close()
 
-    async def object(self, call: Call, timeout: float | None = None) -> Object:
-        """The JSON object that the call answers with."""
+    async def object(self, call: ApiCall, timeout: float | None = None) -> Object:
+        """The JSON object that the call is answered with. Raises KubeError."""
         try:
             async with asyncio.timeout(timeout or self._timeout):
                 async with await self._send(call, aiohttp.ClientTimeout()) as response:
@@ -57,10 +57,9 @@ class Calls:
             raise KubeError(f"{call}: the answer is no JSON object", status=response.status)
         return found
 
-    async def lines(self, call: Call, quiet: float) -> AsyncGenerator[bytes, None]:
-        """The lines of an answer that goes on and on; `quiet` seconds without a byte end it.
-
-        A line that was cut short is never handed out.
+    async def lines(self, call: ApiCall, quiet: float) -> AsyncGenerator[bytes, None]:
+        """The lines of an endless answer; ends after `quiet` seconds without a byte. Never yields
+        an incomplete line. Raises KubeError.
         """
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=quiet)
         try:
@@ -68,7 +67,7 @@ class Calls:
                 response = await self._send(call, limit)
             async with response:
                 rest = b""
-                # Split by hand: there are many lines in one read when there is a lot to say.
+                # Split by hand, since one read may bring many lines.
                 async for chunk in response.content.iter_any():
                     *whole, rest = (rest + chunk).split(b"\n")
                     for line in whole:
@@ -77,8 +76,8 @@ class Calls:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _no_answer(call, error) from error
 
-    async def _send(self, call: Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        """The head of a good answer."""
+    async def _send(self, call: ApiCall, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """The head of a successful answer. Raises KubeError."""
         response: aiohttp.ClientResponse = await self._api.call_api(
             call.path,
             call.method,
@@ -104,12 +103,12 @@ def _api_client(configuration: Configuration) -> ApiClient:
     return api
 
 
-def _no_answer(call: Call, error: BaseException) -> Unavailable:
+def _no_answer(call: ApiCall, error: BaseException) -> Unavailable:
     why = "timed out" if isinstance(error, TimeoutError) else str(error) or repr(error)
     return Unavailable(f"{call}: no answer from the API server: {why}")
 
 
-async def _refusal(call: Call, response: aiohttp.ClientResponse) -> KubeError:
+async def _refusal(call: ApiCall, response: aiohttp.ClientResponse) -> KubeError:
     async with response:
         try:
             body = json.loads(await response.read())

@@ -1,7 +1,7 @@
-"""The way to an API server and the proof of who asks, as kubernetes-asyncio loads them.
+"""The address of an API server and the credentials for it, as kubernetes-asyncio loads them.
 
-Its `Configuration` is all that this gives out. Tokens in it are renewed in place, so that whoever
-holds one and asks it for the token, as ApiClient does before each call, has one that is good.
+They are handed out as its `Configuration`, in which tokens are renewed in place: whoever asks it
+for the token, as ApiClient does before each call, gets one that is valid.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# The name that kubernetes-asyncio has for the Authorization header's value in `api_key`.
 TOKEN = "BearerToken"
-# The kubelet renews tokens long before they end, and so does kubernetes-asyncio.
+"""kubernetes-asyncio's key in `api_key` of the Authorization header's value."""
 RENEW_EVERY_S = 60.0
-# Plugins may ask a person, or a cloud that is slow.
+"""The kubelet renews tokens long before they expire."""
 LOAD_TIMEOUT_S = 60.0
+"""Plugins of a kubeconfig may ask a person, or a cloud that is slow."""
 
 
 async def configuration(kubeconfig: str | Path | None = None) -> Configuration:
@@ -64,15 +64,15 @@ class Renewal:
         self._running: asyncio.Task[None] | None = None
 
     async def __call__(self, configuration: Configuration) -> None:
-        """Load the token again if it is time; who comes meanwhile waits for the same."""
+        """Load the token again if it is time. Calls that come meanwhile wait for the same load."""
         if self._running is None and (self._refused or self._clock() >= self._due):
             self._running = asyncio.create_task(self._renew(configuration))
         if self._running is not None:
-            # A slow plugin goes on for the next call when this one's time is up.
+            # When this call is cancelled, a slow plugin goes on for the next call.
             await asyncio.shield(self._running)
 
     def refuse(self) -> None:
-        """The API server does not take the token: the next call loads it again."""
+        """Have the next call load the token again: the API server refuses it."""
         self._refused = True
 
     async def _renew(self, configuration: Configuration) -> None:
@@ -87,15 +87,15 @@ class Renewal:
 
 
 class Source(Protocol):
-    """Where a Configuration comes from."""
+    """Where a Configuration is loaded from."""
 
     async def load(self, into: Configuration, refused: bool) -> None:
-        """Fill it in, or renew its token; `refused`: the API server does not take the old one.
-        Raises ConfigError."""
+        """Fill in the Configuration, or renew its token. `refused`: the API server refuses the old
+        one. Raises ConfigError."""
 
 
 class ServiceAccount:
-    """What the kubelet gives to a pod: small files in memory, of which it renews the token's."""
+    """The service account of a pod: files from the kubelet, which renews the token."""
 
     async def load(self, into: Configuration, refused: bool) -> None:
         """Read the files."""
@@ -119,8 +119,8 @@ class Kubeconfig:
         self._loader: KubeConfigLoader | None = None
 
     async def load(self, into: Configuration, refused: bool) -> None:
-        """Read it; after that, have its plugin asked again when the token that it gave has ended,
-        and look for what `kubectl` has written into it."""
+        """Read the file. Later calls ask its plugin again when the plugin's token has expired, and
+        read what `kubectl` has written into the file."""
         if not any(Path(one).expanduser().is_file() for one in self._paths.split(os.pathsep)):
             raise ConfigError(f"cannot read the kubeconfig {self._paths}: there is no such file")
         try:
@@ -134,14 +134,14 @@ class Kubeconfig:
             await loader.load_and_set(into)
             self._loader = loader
         except Exception as error:
-            # Whatever it stumbles over: YAML, missing fields, certificates, programs, HTTP.
+            # kubernetes-asyncio raises whatever YAML, certificates, programs and HTTP raise.
             why = str(error) or repr(error)
             raise ConfigError(f"cannot use the kubeconfig {self._paths}: {why}") from error
 
 
 def _forget_refresh_tokens(config: Any) -> None:
-    """kubernetes-asyncio would send them to whoever answers: it does not check who the issuer is.
-    An id-token that has ended is an error instead."""
+    """Remove them: kubernetes-asyncio would send them without a check of the issuer. An expired
+    id-token is an error instead."""
     for user in config["users"].value:
         provider = (user.value.get("user") or {}).get("auth-provider") or {}
         (provider.get("config") or {}).pop("refresh-token", None)

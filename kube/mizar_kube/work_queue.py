@@ -1,4 +1,4 @@
-"""A queue of keys to work on: each key once, one worker per key, failures tried again later."""
+"""A work queue of keys: each key once, one worker per key, retries after a back-off."""
 
 import asyncio
 import heapq
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from mizar_kube.backoff import Backoff
 from mizar_kube.errors import KubeError
 from mizar_kube.logs import get_logger
-from mizar_kube.waking import woken
+from mizar_kube.timed_wait import wait_until_set
 
 log = get_logger(__name__)
 
@@ -20,11 +20,11 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """Keys wait here until a worker takes them. `get` gives a key to one worker at a time:
+    """Keys that wait for a worker. `get` gives a key to one worker at a time.
 
-    a key added while it is being worked on comes again after `done`; a key added twice comes once.
-    `retry` brings it back after that key's own back-off, which `forget` (a success) resets.
-    Clock and chance are for tests; everything belongs to one event loop.
+    A key that is added while a worker has it comes again after `done`; a key that is added twice
+    comes once. `retry` adds it after the key's own back-off, which `forget` (a success) resets.
+    `clock`: monotonic seconds; `random`: numbers in [0, 1). All of it belongs to one event loop.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class WorkQueue(Generic[K]):
         self._wake = asyncio.Event()
 
     def add(self, key: K, after: float = 0.0) -> None:
-        """Work on the key in `after` seconds, or when it is due already, whichever is sooner."""
+        """Have the key worked on in `after` seconds, or sooner if it is due sooner already."""
         if after > 0:
             self._add_later(key, self._clock() + after)
         elif key in self._working:
@@ -79,25 +79,26 @@ class WorkQueue(Generic[K]):
             await self._wait()
 
     def done(self, key: K) -> None:
-        """The work on a key that `get` gave has ended; it may be given out again."""
+        """End the work on a key from `get`: another worker may get it now."""
         del self._working[key]
         if key in self._again:
             self._again.discard(key)
             self.add(key)
 
     def retry(self, key: K, at_least: float = 0.0) -> float:
-        """Work on the key again after its back-off, `at_least` seconds; returns the delay."""
+        """Add the key again after its back-off, or `at_least` seconds. Returns the delay in
+        seconds."""
         backoff = self._backoffs.setdefault(key, self._new_backoff())
         delay = max(backoff.next(), at_least)
         self.add(key, after=delay)
         return delay
 
     def has_news(self, key: K) -> bool:
-        """Whether the key, which is being worked on, was added again meanwhile."""
+        """Whether a key that is being worked on was added again meanwhile."""
         return key in self._again
 
     def forget(self, key: K) -> None:
-        """The work succeeded: the next failure starts from the first delay again."""
+        """Reset the key's back-off, after a success."""
         self._backoffs.pop(key, None)
 
     def failures(self, key: K) -> int:
@@ -105,7 +106,7 @@ class WorkQueue(Generic[K]):
         return self._backoffs[key].failures if key in self._backoffs else 0
 
     def oldest(self) -> float:
-        """Seconds that the longest waiting or worked-on key has been so; 0 when there is none.
+        """Seconds since the oldest key became ready or was taken by a worker; 0 when there is none.
         A health probe should fail when this grows beyond any sensible duration."""
         since = itertools.chain(self._ready.values(), self._working.values())
         return self._clock() - min(since, default=self._clock())
@@ -116,7 +117,8 @@ class WorkQueue(Generic[K]):
         return len(self._ready)
 
     def _move_due(self) -> None:
-        """Make the keys ready whose time has come; what was moved forward leaves an old entry."""
+        """Make the keys ready that are due. A key that was added again sooner leaves an old
+        entry."""
         now = self._clock()
         while self._later and self._later[0][0] <= now:
             due, _, key = heapq.heappop(self._later)
@@ -127,13 +129,13 @@ class WorkQueue(Generic[K]):
     async def _wait(self) -> None:
         self._wake.clear()
         due = self._later[0][0] - self._clock() if self._later else None
-        await woken(self._wake, within=due)
+        await wait_until_set(self._wake, within=due)
 
 
 async def work(queue: WorkQueue[K], handle: Callable[[K], Awaitable[object]]) -> None:
-    """Take keys and handle them, for ever; a key whose handling raises comes again later.
+    """Take keys and handle them, for ever; retries a key whose handling raises.
 
-    Several of these may share a queue. What goes wrong is logged, never raised.
+    Several of these may share a queue. Errors are logged, never raised.
     """
     while True:
         key = await queue.get()

@@ -6,8 +6,8 @@ from ssl import SSLContext
 import aiohttp
 import pytest
 
-from mizar_kube import login
-from mizar_kube.session import session
+from mizar_kube import credentials
+from mizar_kube.http_session import session
 from unit.kube import kubeconfigs
 from unit.kube.conftest import Authority
 from unit.kube.fake_api import FakeApi, listening
@@ -28,11 +28,14 @@ async def test_a_session_has_all_that_the_kubeconfig_says(
     api = FakeApi()
     async with listening(api, mutual_tls) as url:
         path = kubeconfigs.write(tmp_path, url, user, **cluster, tls_server_name="api")
-        async with session(await login.configuration(path)) as http, http.get(url) as response:
+        async with (
+            session(await credentials.configuration(path)) as http,
+            http.get(url) as response,
+        ):
             assert response.status == 200
         assert api.asked[0].headers["Authorization"] == "Bearer abc"
         other = kubeconfigs.write(tmp_path, url, user, **cluster, tls_server_name="other")
-        async with session(await login.configuration(other)) as http:
+        async with session(await credentials.configuration(other)) as http:
             with pytest.raises(aiohttp.ClientConnectorCertificateError, match="other"):
                 await http.get(url)
 
@@ -43,7 +46,7 @@ async def test_a_session_goes_through_the_proxy(tmp_path: Path) -> None:
         far = "http://example.invalid:6443"
         path = kubeconfigs.write(tmp_path, far, {}, proxy_url=str(address))
         async with (
-            session(await login.configuration(path)) as http,
+            session(await credentials.configuration(path)) as http,
             http.get(f"{far}/x") as response,
         ):
             assert response.status == 200

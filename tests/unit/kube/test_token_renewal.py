@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from kubernetes_asyncio.client import Configuration
 
-from mizar_kube import login
+from mizar_kube import credentials
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import ConfigError, Unauthorized, Unavailable
 from mizar_kube.kinds import NODE, POD, Ref
@@ -63,7 +63,7 @@ async def test_an_id_token_that_kubectl_has_renewed_is_found(
         user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
         return kubeconfigs.write(tmp_path, url, user)
 
-    monkeypatch.setattr(login, "RENEW_EVERY_S", 0)
+    monkeypatch.setattr(credentials, "RENEW_EVERY_S", 0)
     old, new, api = id_token(1 << 33), id_token(1 << 34), FakeApi()
     async with listening(api) as url, await KubeClient.connect(write(old)) as client:
         await client.get(REF)
@@ -104,7 +104,7 @@ async def test_who_has_no_token_asks_once(tmp_path: Path) -> None:
 async def test_a_plugin_is_asked_again_when_its_token_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: dict[str, str], asked: int
 ) -> None:
-    monkeypatch.setattr(login, "RENEW_EVERY_S", 0)
+    monkeypatch.setattr(credentials, "RENEW_EVERY_S", 0)
     plugin, api = Plugin(tmp_path, token="first", **ends), FakeApi()
     async with listening(api) as url:
         path = kubeconfigs.write(tmp_path, url, plugin.user)
@@ -124,7 +124,7 @@ async def test_a_token_is_loaded_once_a_minute() -> None:
         async def load(self, into: Configuration, refused: bool) -> None:
             loads.append(now)
 
-    renewal, configuration = login.Renewal(Source(), clock=lambda: now), Configuration()
+    renewal, configuration = credentials.Renewal(Source(), clock=lambda: now), Configuration()
     for moment in (0.0, 59.0, 61.0, 62.0, 120.0, 122.0):
         now = moment
         await renewal(configuration)
@@ -183,7 +183,7 @@ async def test_a_slow_plugin_does_not_hold_up_calls_beyond_their_time(tmp_path: 
 async def test_a_plugin_that_fails_later_leaves_the_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(login, "RENEW_EVERY_S", 0)
+    monkeypatch.setattr(credentials, "RENEW_EVERY_S", 0)
     plugin, api = Plugin(tmp_path, token="abc", expirationTimestamp=PAST), FakeApi()
     async with listening(api) as url:
         path = kubeconfigs.write(tmp_path, url, plugin.user)
@@ -198,7 +198,7 @@ async def test_a_plugin_that_fails_later_leaves_the_token(
 async def test_a_plugin_that_failed_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(login, "RENEW_EVERY_S", 0)
+    monkeypatch.setattr(credentials, "RENEW_EVERY_S", 0)
     plugin, api = Plugin(tmp_path, token="old", expirationTimestamp=PAST), takes("new")
     async with listening(api) as url:
         path = kubeconfigs.write(tmp_path, url, plugin.user)
@@ -228,8 +228,8 @@ async def test_credentials_that_never_come(monkeypatch: pytest.MonkeyPatch) -> N
         async def load(self, into: Configuration, refused: bool) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(login, "_source", lambda kubeconfig: Source())
-    monkeypatch.setattr(login, "LOAD_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(credentials, "_source", lambda kubeconfig: Source())
+    monkeypatch.setattr(credentials, "LOAD_TIMEOUT_S", 0.01)
     with pytest.raises(ConfigError, match="no credentials after"):
         await KubeClient.connect()
 

@@ -1,10 +1,11 @@
-"""Waiting until there is work, or until it is time to look anyway."""
+"""Waiting for an event for a limited time."""
 
 import asyncio
 
 
-async def woken(event: asyncio.Event, within: float | None) -> bool:
-    """Wait until the event is set, for `within` seconds at most (None: for ever); whether it was.
+async def wait_until_set(event: asyncio.Event, within: float | None) -> bool:
+    """Wait until the event is set, `within` seconds at most (None: for ever). Returns whether it
+    was.
 
     Not asyncio.wait_for, which can lose a cancellation that meets the event (until Python 3.12).
     """

@@ -1,19 +1,24 @@
-"""Connections to an API server, for whoever speaks HTTP over them: ApiClient, or Kopf."""
+"""HTTP connections to an API server, for ApiClient and for Kopf."""
 
+import socket
 import ssl
+from typing import Any
 
 import aiohttp
 from kubernetes_asyncio.client import Configuration
 
-from mizar_kube import sockets
-from mizar_kube.login import TOKEN, Renewal
+from mizar_kube.credentials import TOKEN, Renewal
 
 # As ApiClient has it: an object has at most 1.5 MiB in etcd, and little more on the wire.
 READ_BUFFER_BYTES = 1 << 21
+KEEPALIVE_IDLE_S = 15
+KEEPALIVE_INTERVAL_S = 5
+KEEPALIVE_PROBES = 3
+UNANSWERED_MS = 30_000
 
 
 def session(configuration: Configuration) -> aiohttp.ClientSession:
-    """Connections as `configuration` says, with its proxy; they notice a peer that is gone.
+    """A session for `configuration`, with its proxy; its connections notice a peer that is gone.
 
     Each request carries the token of the moment, and is sent once more with a fresh one after a
     401. Raises OSError (ssl.SSLError is one) when the certificates cannot be used.
@@ -25,7 +30,7 @@ def session(configuration: Configuration) -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(
             ssl=_tls(configuration),
             limit=configuration.connection_pool_maxsize,
-            socket_factory=sockets.alive,
+            socket_factory=_socket,
         ),
         middlewares=(_Authorizing(configuration),),
         proxy=configuration.proxy,
@@ -74,3 +79,23 @@ def _tls(configuration: Configuration) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A TCP socket for getaddrinfo's address that notices a dead peer: a node that vanished must
+    not look like a quiet watch."""
+    family, kind, protocol = address[0], address[1], address[2]
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # The rest is Linux only, where Mizar runs; a developer's laptop does without.
+    for option, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", UNANSWERED_MS),
+    ):
+        if hasattr(socket, option):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made

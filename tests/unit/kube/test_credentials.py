@@ -5,7 +5,7 @@ from ssl import SSLContext
 
 import pytest
 
-from mizar_kube import login
+from mizar_kube import credentials
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import ConfigError, Unavailable
 from mizar_kube.kinds import NODE, Ref
@@ -23,7 +23,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(login, "SERVICE_ACCOUNT", tmp_path / "account")
+    monkeypatch.setattr(credentials, "SERVICE_ACCOUNT", tmp_path / "account")
 
 
 async def authorization(kubeconfig: Path | str | None, api: FakeApi) -> str | None:
@@ -196,7 +196,7 @@ async def test_where_it_looks(
     tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def host(given: Path | None = None) -> str | None:
-        return (await login.configuration(given)).host
+        return (await credentials.configuration(given)).host
 
     home = tmp_path / ".kube"
     home.mkdir()
@@ -233,13 +233,13 @@ async def test_in_a_cluster(
     async with listening(api, tls, address) as url:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", address)
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(url.port))
-        monkeypatch.setattr(login, "RENEW_EVERY_S", 0)
+        monkeypatch.setattr(credentials, "RENEW_EVERY_S", 0)
         async with await KubeClient.connect() as client:
             await client.get(NODE_REF)
             token.write_text("renewed\n")
             await client.get(NODE_REF)
             token.write_text("once more\n")
-            header = await client.configuration.get_api_key_with_prefix(login.TOKEN)
+            header = await client.configuration.get_api_key_with_prefix(credentials.TOKEN)
     assert [one.headers["Authorization"] for one in api.asked] == [
         "Bearer secret",
         "Bearer renewed",

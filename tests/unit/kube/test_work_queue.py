@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mizar_kube.errors import Unavailable
-from mizar_kube.queue import WorkQueue, work
+from mizar_kube.work_queue import WorkQueue, work
 from support.effort import effort
 from support.waiting import PATIENCE_S
 
