@@ -53,7 +53,8 @@ class Renewal:
     """Keeps a Configuration's token fresh: loads it again once a minute and after a refusal.
 
     kubernetes-asyncio calls it before each use of the token, as its `refresh_api_key_hook`. When
-    loading fails, the token stays: it may be good for minutes yet, and the API server says if not.
+    loading fails, the token stays: it may be valid for minutes yet, and the API server refuses it
+    if not.
     """
 
     def __init__(self, source: "Source", clock: Callable[[], float] = time.monotonic) -> None:

@@ -73,6 +73,6 @@ async def serving(app: web.Application, port: int) -> AsyncIterator[None]:
 
 
 def _answer(problems: Iterable[str]) -> web.Response:
-    if told := list(dict.fromkeys(problems)):
-        return web.Response(status=503, text="\n".join(told) + "\n")
+    if found := list(dict.fromkeys(problems)):
+        return web.Response(status=503, text="\n".join(found) + "\n")
     return web.Response(text="ok\n")

@@ -39,4 +39,4 @@ class StartRefused(AgentError):
 
 
 class RegionDamaged(AgentError):
-    """A limits or usage file is not what its header says."""
+    """A limits or usage file has another size, version or checksum than expected."""

@@ -43,15 +43,15 @@ def _of_report(
 ) -> Iterable[ShadowEvent]:
     """Events about a card that fails. Pods that use the card run on, as with the kubelet and the
     NVIDIA plugin. (The operator emits that a shadow pod is ready.)"""
-    said, was = _healthy(report), _healthy(old)
-    if said is None or said.status != "False" or (was is not None and was.status == "False"):
+    now, was = _healthy(report), _healthy(old)
+    if now is None or now.status != "False" or (was is not None and was.status == "False"):
         return
     yield ShadowEvent(
-        report.key, report.uid, EventReason.DEVICE_UNHEALTHY, said.message, warning=True
+        report.key, report.uid, EventReason.DEVICE_UNHEALTHY, now.message, warning=True
     )
     for key in sorted(set(_on_bad_cards(report))):
         if pod := pods.get(key):
-            yield ShadowEvent(key, pod.uid, EventReason.DEVICE_UNHEALTHY, said.message, True, POD)
+            yield ShadowEvent(key, pod.uid, EventReason.DEVICE_UNHEALTHY, now.message, True, POD)
 
 
 def _on_bad_cards(report: Report) -> Iterable[Key]:

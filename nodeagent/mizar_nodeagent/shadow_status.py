@@ -131,7 +131,7 @@ class ShadowStatusWriter:
 
 def _own(status: ShadowPodStatus, report: Report) -> tuple[Any, ...]:
     """The conditions that the agent owns."""
-    types = {said.type for said in report.conditions}
+    types = {one.type for one in report.conditions}
     return tuple(one for one in status.conditions if one.type in types)
 
 

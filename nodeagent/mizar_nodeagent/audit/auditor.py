@@ -119,8 +119,8 @@ class Auditor:
         workers = await self._cards.workers(uuids) if uuids else {}
         after = await asyncio.to_thread(self._containers)
         pids = {pid for found in workers.values() for pid in found}
-        who = await asyncio.to_thread(processes.of_containers, pids, self._proc)
-        return compare(workers, who, before, after)
+        found = await asyncio.to_thread(processes.of_containers, pids, self._proc)
+        return compare(workers, found, before, after)
 
     def _conclude(self, result: AuditResult) -> None:
         self._memory = {

@@ -169,16 +169,12 @@ class LimitsUpdater:
         try:
             before = _read(slot)
             wanted = container_limits(change.groups, priority_of(change.pod), self._context_bytes)
-            limits_file.write(
-                slot.limits,
-                _identity(slot, owner),
-                wanted.cards,
-                wanted.physical,
-                wanted.contexts,
-            )
+            identity = _identity(slot, owner)
+            limits_file.write(slot.limits, identity, wanted.cards, wanted.physical, wanted.contexts)
         except StartRefused as error:
             # The container runs on with its present limits.
-            self._warn_refused(owner, error, is_running)
+            if is_running:
+                self._warn(owner, error.reason, f"its limits stay as they are: {error}")
         except (OSError, RegionDamaged) as error:
             log.warning("the slot's limits cannot be changed", slot=slot.name, error=error)
             return
@@ -186,10 +182,6 @@ class LimitsUpdater:
             if is_running:
                 self._notify_change(change, owner, before, wanted)
         self._written[slot.name] = change.terms
-
-    def _warn_refused(self, owner: Owner, error: StartRefused, is_running: bool) -> None:
-        if is_running:
-            self._warn(owner, error.reason, f"its limits stay as they are: {error}")
 
     def _notify_change(
         self, change: _Change, owner: Owner, before: Sequence[CardLimit], wanted: ContainerLimits

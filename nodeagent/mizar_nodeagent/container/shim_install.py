@@ -23,7 +23,7 @@ class Shim:
     preload: Path
 
     def copy(self, library: Path, preload: Path) -> None:
-        """Copies for one container, readable by whoever runs in it. Raises OSError."""
+        """Copies for one container, readable by any user in it. Raises OSError."""
         for source, target, mode in (
             (self.library, library, 0o755),
             (self.preload, preload, 0o644),

@@ -30,7 +30,7 @@ RETRY_S: Final = 300.0
 """After a failed measurement: the card is full, say, or the agent has no libcuda."""
 
 Measure = Callable[[str], Awaitable[int]]
-"""Bytes of a context on the card of that UUID; 0 where it cannot be told."""
+"""Bytes of a context on the card of that UUID; 0 where it cannot be measured."""
 
 
 class ContextCosts:

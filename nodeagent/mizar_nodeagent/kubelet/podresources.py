@@ -21,7 +21,7 @@ CALL_EVERY_S = 0.02
 """The kubelet answers 100 calls a second to all callers together; half of them are left to
 others."""
 BURST = 10
-"""Calls that may follow one another at once."""
+"""Calls without a delay between them."""
 # Each of a node's pods may hold thousands of devices.
 _OPTIONS = (
     ("grpc.max_receive_message_length", 16 << 20),

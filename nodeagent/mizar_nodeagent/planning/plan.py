@@ -22,9 +22,8 @@ class Plan:
     """`carvings` are for the next step; `lists` go to the kubelet, `counts` to the node's status.
 
     `reports`: the status of each ShadowPod. `rewrite`: resources whose counts must be written again
-    and again, because the kubelet may overwrite them. `poll_often`: something waits for the
-    kubelet's word, so it should be asked soon; `without_cards`: shadow pods whose cards the kubelet
-    has not told yet.
+    and again, because the kubelet may overwrite them. `poll_often`: the next step waits for the
+    kubelet's answer. `without_cards`: shadow pods whose cards the kubelet has not named yet.
     """
 
     carvings: dict[Key, Carving]

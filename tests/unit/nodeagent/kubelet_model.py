@@ -12,9 +12,9 @@ from unit.nodeagent.makers import card_claim, share_claim
 
 @dataclass
 class Kubelet:
-    """Of one resource. `arriving`: lists that it has been sent and not read. `allocating`: the
-    devices of pods that are being admitted, by the pod's name; `answered`: when the agent said yes.
-    `cards`: by UUID, the shadow pod that has it."""
+    """The kubelet's part of one resource. `arriving`: lists that it was sent and has not read.
+    `allocating`: the devices of pods that are being admitted, by the pod's name; `answered`: when
+    the agent said yes. `cards`: by UUID, the shadow pod that has it."""
 
     resource: str
     devices: dict[str, bool] = field(default_factory=dict)

@@ -118,7 +118,7 @@ def device(index: int, key: Key = SHADOW) -> str:
 
 
 def one_container(folder: Path, isolation: Isolation) -> tuple[Any, Any]:
-    """What an agent's state and slots say while that pod runs, with slot `s` in the folder."""
+    """An agent's state and slots while that pod runs, with slot `s` in the folder."""
     pod = share(uid=UID, container_ids=((CONTAINER_ID, "main"),))
     carving = SimpleNamespace(carve=carve(isolation=isolation))
     state = SimpleNamespace(

@@ -23,10 +23,10 @@ from unit.nodeagent.makers import card, shadow, share
 NAMES = ("shadow-aaaaa", "shadow-bbbbb", "shadow-ccccc")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WHO = ("informer", "claims", "healthy", "node", "kubelet")
-"""Those who act now and then, and may be late."""
+"""The parts that act now and then, and may be late."""
 CARDS = 4
 OLD_S = 1.0
-"""Claims of that age are told of: the agent would have gone a step further with young ones."""
+"""Claims older than this are noted: with newer ones the agent would have gone a step further."""
 
 
 class NodeModel:
@@ -70,7 +70,7 @@ class NodeModel:
     # ---- the agent ----
 
     def start_agent(self) -> None:
-        """Another one; if it is forgetful, without what the last one kept."""
+        """Start another agent; if it is forgetful, without the last one's checkpoint."""
         saved = [] if self.forgetful else [one.to_dict() for one in self.state.carvings.values()]
         self._start_agent([Carving.from_dict(one, self.now) for one in saved])
 
@@ -120,7 +120,7 @@ class NodeModel:
         )
 
     def _note(self, before: dict[Key, Carving], plan: Plan) -> None:
-        """How the carvings went from stage to stage, and what is said of shadow pods."""
+        """Note the carvings' changes of stage and the conditions of shadow pods."""
         for key in before.keys() | plan.carvings.keys():
             was, now = before.get(key), plan.carvings.get(key)
             stages = was.stage if was else "new", now.stage if now else "forgotten"
@@ -132,7 +132,7 @@ class NodeModel:
             self.happened(f"Ready: {report.conditions[0].reason}")
 
     def _hear(self, report: Report) -> None:
-        """The operator takes the agent at its word: what is drained may be deleted."""
+        """The operator trusts the agent: a drained shadow pod may be deleted."""
         pod, name = self.pods.get(report.key), report.key[1]
         drained = any(
             one.reason == "Drained" and one.status == "True" and one.type == "Draining"
@@ -143,7 +143,7 @@ class NodeModel:
             assert not users, f"{name} is said to be drained, and {users} hold devices of it"
             self.promised.add(name)
 
-    # ---- everybody, at his own pace ----
+    # ---- the parts, each at its own pace ----
 
     def act(self, who: str) -> None:
         """Once."""
@@ -163,7 +163,7 @@ class NodeModel:
                 self.kubelet.read_a_list()
 
     def all_act(self, lazy: set[str] = frozenset()) -> None:  # type: ignore[assignment]
-        """One round of everybody, but for some who lag and those who are behind."""
+        """One round of all parts, but for those that lag or are behind."""
         late = lazy | self.behind
         for who in (*WHO[:-1], "agent"):
             if who not in late:

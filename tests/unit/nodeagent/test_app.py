@@ -115,7 +115,7 @@ class World:
         await self._stack.aclose()
 
     async def replanned(self) -> None:
-        """Until the agent has asked the kubelet once more and planned."""
+        """Wait until the agent has polled the kubelet once more and planned."""
         app, since = self.app, time.monotonic()
         app.poller.poll_soon()
         await until(lambda: app.poller.age < time.monotonic() - since)
@@ -177,7 +177,7 @@ def _live(held: Allocated) -> LimitsLive:
 async def world(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[World]:
-    """Whose agent acts when something happens, and not because time has passed."""
+    """A world whose agent acts on events only, never because time has passed."""
     monkeypatch.setattr(poller, "IDLE_INTERVAL_S", FOR_EVER_S)
     monkeypatch.setattr(agent, "REPLAN_S", FOR_EVER_S)
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
@@ -297,7 +297,7 @@ async def test_a_foreign_pod_does_not_start(world: World) -> None:
     await until(lambda: "IsolationNotEnforced" in world.event_reasons())
 
 
-async def test_who_asks_for_one_card_does_not_start_on_two(world: World) -> None:
+async def test_a_pod_that_asks_for_one_card_does_not_start_on_two(world: World) -> None:
     """Two devices over two cards; the kubelet can give out no others."""
     await world.serve_shadow(cards=2)
     body = share_object(count=2)
@@ -311,7 +311,7 @@ async def test_who_asks_for_one_card_does_not_start_on_two(world: World) -> None
     await until(lambda: "SeveralCards" in world.event_reasons())
 
 
-async def test_who_asks_for_one_card_and_has_one_starts(world: World) -> None:
+async def test_a_pod_that_asks_for_one_card_and_has_one_starts(world: World) -> None:
     await world.serve_shadow()
     body = share_object(count=2)
     body["metadata"]["annotations"] = {"mizar.share/same-card": "true"}

@@ -344,7 +344,7 @@ class Node:
 
     @property
     def withheld(self) -> tuple[int, int]:
-        """What was told last: MiB, and uses of code."""
+        """What was set as unaccounted last: MiB, and uses of code."""
         unaccounted = self.told[-1]["s", CARD]
         return unaccounted.bytes // MIB, unaccounted.code_uses
 

@@ -115,7 +115,9 @@ async def test_an_agent_that_lost_its_state_stops_them_too(world: World) -> None
     await until(lambda: is_stopped(held))
 
 
-async def test_an_agent_that_lost_its_state_lets_go_on_who_has_a_shadow_pod(world: World) -> None:
+async def test_an_agent_that_lost_its_state_stops_no_container_whose_shadow_pod_lives(
+    world: World,
+) -> None:
     await world.serve_shadow()
     held = await world.start_share()
     await world.stop_agent()
@@ -148,7 +150,7 @@ def _asked_at(world: World) -> float:
     return world.app.agent.state.snapshot.claims.asked_at
 
 
-async def test_the_status_says_who_has_the_card(world: World) -> None:
+async def test_the_status_names_the_pod_that_has_the_card(world: World) -> None:
     await world.serve_shadow()
     await world.start_share()
     given_away(world)
@@ -157,7 +159,7 @@ async def test_the_status_says_who_has_the_card(world: World) -> None:
     await until(lambda: world.kubelet.healthy(RESOURCE) == set())
 
 
-async def test_who_uses_a_card_that_fails_is_told_and_runs_on(world: World) -> None:
+async def test_a_pod_on_a_card_that_fails_gets_an_event_and_runs_on(world: World) -> None:
     await world.serve_shadow(isolation=Isolation(compute="Hard"))
     held = await world.start_share()
     await until(lambda: world.holders() == ["share"])

@@ -49,7 +49,7 @@ def test_a_scheduler_that_may_not_know_yet_is_waited_for() -> None:
     assert listed(plan(first.carvings, seen)) == {D0: True, D1: True}
 
 
-def test_who_was_bound_before_still_gets_a_device() -> None:
+def test_a_pod_that_was_bound_before_still_gets_a_device() -> None:
     first = step(served(), 2.0)
     second = step(first, 4.0, WAITS)
     assert listed(second) == {D0: True, D1: True}

@@ -152,7 +152,9 @@ async def test_without_a_shim_nothing_can_change_and_nothing_starts_again(world:
     assert given(await world.start_share(NEXT)).memory_limit == 8 * GIB
 
 
-async def test_who_has_the_shim_keeps_to_it_when_the_backend_is_none(world: World) -> None:
+async def test_a_container_with_the_shim_keeps_its_limits_when_the_backend_is_none(
+    world: World,
+) -> None:
     await world.serve_shadow(isolation=Isolation(compute="Hard"))
     held = await world.start_share()
     world.api.put_pod(shadow_object(isolation=Isolation(backend="None")))
@@ -212,7 +214,7 @@ async def test_a_closed_shadow_pod_takes_nobody_new(world: World) -> None:
     await until(lambda: world.node() == ("2", "2"))
 
 
-async def test_who_gets_a_device_is_told_once(world: World) -> None:
+async def test_a_pod_that_gets_a_device_gets_one_event(world: World) -> None:
     """However often its container starts, and whoever is the agent."""
     await world.serve_shadow(isolation=Isolation(compute="Hard"))
     await world.start_share(count=2)
@@ -264,7 +266,7 @@ def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -
     assert sentence.startswith(f"shadow pod {other} lost card {far}: the shadow pod has ended")
 
 
-def test_who_gets_less_is_limited_before_who_gets_more(
+def test_containers_that_get_less_are_limited_before_those_that_get_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An earlier agent changed one of two containers only; then the pool changed again."""

@@ -40,9 +40,9 @@ MEANWHILE = (
     "is asked for again",
     "is called off",
 )
-"""What may happen while a shadow pod is being drained."""
+"""Events that may happen while a shadow pod is being drained."""
 ROUND_S = 0.6
-"""Of a drain that takes its course: some of them make up for the agent's grace."""
+"""Steps of a drain that takes its course: several of them outlast the agent's grace periods."""
 
 OFTEN = {
     "new → Serving",

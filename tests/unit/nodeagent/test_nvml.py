@@ -109,7 +109,7 @@ def test_a_fault_is_told(machine: simgpu.Machine, reader: Reader) -> None:
     assert reader.ask("fault") == [broken, 79]
 
 
-def test_who_works_on_a_card_is_told_with_its_bytes(
+def test_processes_of_a_card_are_listed_with_their_bytes(
     machine: simgpu.Machine, reader: Reader
 ) -> None:
     first, second = (card.uuid for card in machine.cards)

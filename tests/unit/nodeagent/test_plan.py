@@ -430,7 +430,7 @@ class TestTaken:
     OTHERS = card_claim("trainer", namespace="team-b")
 
     def taken(self, *answers: tuple[float, Claim]) -> str:
-        """By whom, in the end, after these answers of the kubelet."""
+        """The pod that has the card in the end, after these answers of the kubelet."""
         carvings = served().carvings
         for at, claim in answers:
             carvings = plan(carvings, snapshot(at, [shadow()], [claim], BOTH)).carvings

@@ -65,7 +65,7 @@ class Slow:
 
 
 async def let_run() -> None:
-    """Until those who can go on have come to where they wait."""
+    """Let all tasks run until each waits for something."""
     for _ in range(10):
         await asyncio.sleep(0)
 

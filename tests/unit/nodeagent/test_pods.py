@@ -1,4 +1,4 @@
-"""What is kept of a pod, and who waits for devices."""
+"""The fields of a pod that are kept, and the pods that wait for devices."""
 
 import pytest
 
@@ -54,11 +54,11 @@ def test_a_share_pod_cannot_claim_to_be_carved() -> None:
     ("changes", "waits"),
     [({}, False), ({"admitted": False}, True), ({"admitted": False, "ended": True}, False)],
 )
-def test_who_waits(changes: dict[str, bool], waits: bool) -> None:
+def test_waiting_pods(changes: dict[str, bool], waits: bool) -> None:
     assert bool(snapshot(1, [share(**changes)]).waiting_pods(RESOURCE)) is waits
 
 
-def test_who_has_devices_waits_no_more() -> None:
+def test_a_pod_with_devices_waits_no_more() -> None:
     pod = share(admitted=False)
     assert not snapshot(1, [pod], [share_claim(device(0))]).waiting_pods(RESOURCE)
 

@@ -1,4 +1,4 @@
-"""What is checked, and which slots are written, before a container starts."""
+"""PreStartContainer: its checks, and the slots that it writes."""
 
 from collections.abc import Callable
 from dataclasses import replace

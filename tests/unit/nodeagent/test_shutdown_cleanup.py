@@ -1,4 +1,4 @@
-"""What an agent that ends leaves on its node: what containers use, and nothing else."""
+"""An agent that ends leaves on its node what containers use, and nothing else."""
 
 import asyncio
 import fcntl
@@ -22,7 +22,7 @@ from unit.nodeagent.test_app import SHADOW_POD, SHARE, World, limits_of
 async def world(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[World]:
-    """Whose slots are old enough as soon as they are there."""
+    """A world in which slots are old enough for removal at once."""
     monkeypatch.setattr(shutdown_cleanup, "ALLOCATING_FOR_S", 0.0)
     monkeypatch.setattr(shutdown_cleanup, "WITHIN_S", PATIENCE_S)
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
@@ -37,7 +37,7 @@ async def world(
 
 
 def left(world: World) -> set[str]:
-    """What is in the agent's folder, but for what is in slots."""
+    """The files in the agent's state folder, without those in slots."""
     folder = world.config.state_dir
     return {str(path.relative_to(folder)) for path in folder.glob("*")} | {
         str(path.relative_to(folder)) for path in folder.glob("slots/*")

@@ -39,11 +39,11 @@ class Node:
         self.record()
 
     def say(self, pods: Iterable[Pod] | None, claims: Iterable[Claim] = ()) -> None:
-        """What API server and kubelet last told."""
+        """Set the last answers of API server and kubelet."""
         self.state.snapshot = snapshot(ASKED_AT, pods, claims)
 
     def record(self, *slots: Slot, uid: str = "uid-share", ids: Iterable[str] = (D0,)) -> None:
-        """What the kubelet has written down: it gave the slot's files to container `main`."""
+        """Write the kubelet's record: it gave the slot's files to container `main`."""
         entries = [
             {
                 "PodUID": uid,
@@ -159,7 +159,7 @@ class TestLearning:
         (found,) = await node.collect()
         assert found.owner == Owner("team-a", "share", "uid-share", "main")
 
-    async def test_who_was_not_checked_yet_owns_nothing(self, node: Node) -> None:
+    async def test_a_container_that_was_not_checked_yet_owns_nothing(self, node: Node) -> None:
         slot = node.slots.create(RESOURCE, [D0], 1.0)
         node.record(slot)
         node.say([share()])

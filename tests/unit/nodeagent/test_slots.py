@@ -38,7 +38,7 @@ def slots(tmp_path: Path) -> Slots:
 
 
 def again(slots: Slots) -> Slots:
-    """What the next agent finds."""
+    """The slots that the next agent finds."""
     found = Slots(slots.root, slots.shim)
     found.load(99.0)
     return found

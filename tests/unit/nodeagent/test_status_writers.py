@@ -1,4 +1,4 @@
-"""What is written to the API server: when, how often, and what is left alone."""
+"""The writers of statuses: what they write, when, how often, and what they leave alone."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,8 +50,8 @@ class World:
             task.cancel()
 
     async def let_write(self, statuses: ShadowStatusWriter, *reports: Report) -> None:
-        """Until all these are dealt with: it is one after another, and NEXT is written behind them,
-        twice, since what is just being written comes again behind it."""
+        """Wait until all these reports are dealt with. The writer takes one after another; NEXT is
+        written behind them, twice, since a report that is being written comes again behind it."""
         self.api.put_shadow(*NEXT, "owner")
         statuses.set_desired(reports)
         for said in (READY, BROKEN):

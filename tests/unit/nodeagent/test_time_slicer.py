@@ -63,7 +63,7 @@ class Tenant:
         self._count(layout.UsageCard.code_uses.offset, times, card)
 
     def settle(self, times: int, card: int = 0) -> None:
-        """What so many of its dead had was given back."""
+        """The memory of so many of its dead processes was given back."""
         self._count(layout.UsageCard.settled.offset, times, card)
 
     def _count(self, offset: int, times: int, card: int) -> None:
