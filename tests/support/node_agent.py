@@ -1,6 +1,6 @@
-"""The node agent's part in containers' lives, in a process of its own as on a node: it permits
-containers to start, inspects them and deals out time, by NVML. There is no kubelet and no API
-server: what these would tell is made up. See node.py, which starts it and talks to it.
+"""The parts of the node agent that concern containers, in a process of their own as on a node: the
+start of containers, the audits and the time slicer, over NVML. There is no kubelet and no API
+server; their answers are made up. node.py starts this program and talks to it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ RESOURCE = f"team-a.mizar.share/gpu.{DEVICES}"
 
 @dataclass
 class Residents:
-    """Who lives in which container, as /proc tells on a node: here, whoever has its slot as
-    MIZAR_DIR. A CardSource, which writes down whomever NVML tells of."""
+    """The processes of containers, as /proc shows them on a node. Here a process belongs to the
+    container whose slot is its MIZAR_DIR. A CardSource that writes the /proc entries of the
+    processes that NVML lists."""
 
     nvml: Nvml
     proc: Path
     containers: dict[str, str] = field(default_factory=dict)
-    """What `cgroup` says in the container whose slot is that folder."""
+    """By a slot's folder: the content of `cgroup` in its container."""
 
     async def read(self) -> Mapping[str, Card]:
         return await self.nvml.read()
@@ -79,7 +80,8 @@ def _slot_of(pid: int) -> str:
 
 
 class NodeAgent:
-    """Put together as mizar_nodeagent.app does it. Each card is held by a shadow pod of its own."""
+    """The parts, assembled as in mizar_nodeagent.app. Each card is held by a shadow pod of its
+    own."""
 
     def __init__(self, folder: Path, library: Path, how: Isolation, core_scaling: str) -> None:
         self._cards = Residents(Nvml(), folder / "proc")
@@ -121,13 +123,13 @@ class NodeAgent:
         self._loop.call_soon_threadsafe(self._auditor.audit_soon)
 
     async def run(self) -> None:
-        """For ever."""
+        """Run the parts for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._time_slicer.serve())
             group.create_task(self._auditor.run())
 
     async def container(self) -> Path:
-        """One more, with a device of each shadow pod: its slot, when it may start."""
+        """Start one more container, with a device of each shadow pod. Returns its slot's folder."""
         number = len(self._shares)
         uid = f"12345678-1234-1234-1234-{number:012d}"
         identity = f"{number:064x}"
@@ -141,7 +143,7 @@ class NodeAgent:
         return slot.folder
 
     def permit(self, memory: Mapping[str, int]) -> None:
-        """The quota says now that a device of each card has so many bytes."""
+        """Change the quota: a device of each card has so many bytes now."""
         self._shadows = {name: (uuid, memory[uuid]) for name, (uuid, _) in self._shadows.items()}
         self._replan()
         self._limits.update()
@@ -178,8 +180,8 @@ class NodeAgent:
 def _nothing(*_: object) -> None: ...
 
 
-async def _obey(agent: NodeAgent) -> None:
-    """A command in each line of the input, an answer to each."""
+async def _serve(agent: NodeAgent) -> None:
+    """Answer the commands on standard input, one in each line."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -204,7 +206,7 @@ async def _main(given: Mapping[str, Any]) -> None:
     running = asyncio.create_task(agent.run())
     print("", flush=True)
     done, _ = await asyncio.wait(
-        [running, asyncio.create_task(_obey(agent))], return_when=asyncio.FIRST_COMPLETED
+        [running, asyncio.create_task(_serve(agent))], return_when=asyncio.FIRST_COMPLETED
     )
     for one in done:
         one.result()
