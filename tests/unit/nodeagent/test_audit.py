@@ -20,13 +20,13 @@ from mizar_nodeagent.audit.unaccounted import AUDITS, Unaccounted, UnaccountedMe
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
 from mizar_nodeagent.regions.layout import UsageCard, UsageHead
-from mizar_nodeagent.regions.usage_snapshot import Holding
+from mizar_nodeagent.regions.usage_snapshot import Holding, ProcessKey
 from support.waiting import wait_for
 from unit.nodeagent.makers import CARD, CGROUP, GIB, OWNER, UID, one_container
 from unit.nodeagent.makers import CONTAINER_ID as ID
 
 MIB = 1 << 20
-STILL: frozenset[int] = frozenset()
+STILL: frozenset[ProcessKey] = frozenset()
 
 
 def put_process(proc: Path, pid: int, cgroup: str, inner: int = 7, started: int = 4242) -> None:
@@ -181,7 +181,7 @@ def test_a_process_with_a_second_driver_is_without_shim() -> None:
     result = compared({500: 130 * MIB}, [process()], [known(past=frozenset({KEY}))])
     (found,) = result.without_shim
     assert (found.process, found.bytes) == (process(), 130 * MIB)
-    assert excess_of(result) == {"s": {500: 30 * MIB}}
+    assert excess_of(result) == {"s": {KEY: 30 * MIB}}
 
 
 def test_the_same_pid_at_another_time_is_another_process() -> None:
@@ -189,7 +189,7 @@ def test_the_same_pid_at_another_time_is_another_process() -> None:
     assert len(result.without_shim) == 1
 
 
-def excess_of(result: AuditResult) -> dict[str, Mapping[int, int]]:
+def excess_of(result: AuditResult) -> dict[str, Mapping[ProcessKey, int]]:
     return {slot: found.excess for (slot, _), found in result.findings.items()}
 
 
