@@ -15,7 +15,24 @@
 #define WILD_FACTOR 4     /* between the mean and the middle ... */
 #define WILD_NS 2000000   /* ... and so long at times: more than a change of processes takes */
 
+#define RECENT 15
+
+/* What is known of an entry besides, for who writes. It lies apart: launches look at entries alone. */
+struct facts {
+    struct guess guess; /* also where each shape has its own */
+    uint32_t size;      /* of the largest launch that was measured, where each shape has its own ... */
+    uint64_t size_ns;   /* ... and what it takes */
+    uint64_t samples;
+    unsigned refused;   /* samples in a row that told nothing new */
+    unsigned epoch;     /* how often costs_doubt() was called before the newest one */
+    struct group {
+        uint64_t high, sum, count;
+    } group[2]; /* of the newest samples, and of those before */
+    uint32_t recent[RECENT];
+};
+
 struct cost costs[COSTS_MAX];
+static struct facts all_facts[COSTS_MAX];
 
 static uint32_t used, doubted;
 
@@ -33,16 +50,21 @@ static void store(int64_t *word, uint64_t value) {
 /* Handles come and go: when there were very many of them, those that are there are learned anew. */
 static void forget_all(void) {
     for (unsigned i = 0; i < COSTS_MAX; i++) {
-        costs[i].samples = 0;
+        if (!costs[i].work) continue;
+        all_facts[i].samples = 0;
         store(&costs[i].ns, 0);
         __atomic_store_n(&costs[i].work, NULL, __ATOMIC_RELEASE);
     }
     used = 0;
 }
 
-static void begin_anew(struct cost *entry) {
-    entry->samples = entry->refused = entry->size = 0;
-    entry->group[0] = entry->group[1] = (struct cost_group){0};
+static struct facts *facts_of(const struct cost *entry) {
+    return &all_facts[entry - costs];
+}
+
+static void begin_anew(struct facts *facts) {
+    facts->samples = facts->refused = facts->size = 0;
+    facts->group[0] = facts->group[1] = (struct group){0};
 }
 
 static struct cost *enter(const void *work) {
@@ -52,21 +74,21 @@ static struct cost *enter(const void *work) {
         forget_all();
         entry = costs_place(work);
     }
-    begin_anew(entry);
+    begin_anew(facts_of(entry));
     store(&entry->ns, 0);
     __atomic_store_n(&entry->work, work, __ATOMIC_RELEASE);
     return entry;
 }
 
-static void begin_group(struct cost *entry) {
-    entry->group[1] = entry->group[0];
-    entry->group[0] = (struct cost_group){0};
+static void begin_group(struct facts *facts) {
+    facts->group[1] = facts->group[0];
+    facts->group[0] = (struct group){0};
 }
 
-static void add_sample(struct cost *entry, uint64_t ns) {
-    struct cost_group *group = &entry->group[0];
-    if (entry->samples && entry->samples % GROUP == 0) begin_group(entry);
-    entry->recent[entry->samples++ % COSTS_RECENT] = (uint32_t)smaller(ns, UINT32_MAX);
+static void add_sample(struct facts *facts, uint64_t ns) {
+    struct group *group = &facts->group[0];
+    if (facts->samples && facts->samples % GROUP == 0) begin_group(facts);
+    facts->recent[facts->samples++ % RECENT] = (uint32_t)smaller(ns, UINT32_MAX);
     group->high = larger(group->high, ns);
     group->sum += ns;
     group->count++;
@@ -75,12 +97,12 @@ static void add_sample(struct cost *entry, uint64_t ns) {
 /* ---- what the samples say -------------------------------------------------------------------------- */
 
 /* The newest samples in order; returns how many. */
-static unsigned sort(const struct cost *entry, uint32_t *sorted) {
-    unsigned count = (unsigned)smaller(entry->samples, COSTS_RECENT), place;
+static unsigned sort(const struct facts *facts, uint32_t *sorted) {
+    unsigned count = (unsigned)smaller(facts->samples, RECENT), place;
     for (unsigned i = 0; i < count; i++) {
-        for (place = i; place && sorted[place - 1] > entry->recent[i]; place--)
+        for (place = i; place && sorted[place - 1] > facts->recent[i]; place--)
             sorted[place] = sorted[place - 1];
-        sorted[place] = entry->recent[i];
+        sorted[place] = facts->recent[i];
     }
     return count;
 }
@@ -111,12 +133,12 @@ static enum costs_kind kind_of(const uint32_t *sorted, unsigned count, uint64_t 
 }
 
 /* Of work whose times vary the mean of many, and the longest where that is very long. */
-static struct guess guess(const struct cost *entry) {
-    const struct cost_group *now = &entry->group[0], *before = &entry->group[1];
+static struct guess guess(const struct facts *facts) {
+    const struct group *now = &facts->group[0], *before = &facts->group[1];
     uint64_t mean = (now->sum + before->sum) / larger(now->count + before->count, 1);
     uint64_t high = larger(now->high, before->high);
-    uint32_t sorted[COSTS_RECENT];
-    unsigned count = sort(entry, sorted);
+    uint32_t sorted[RECENT];
+    unsigned count = sort(facts, sorted);
     uint64_t usual = middle(sorted, count);
     struct guess found = {.kind = kind_of(sorted, count, usual, mean, high), .fresh = count < FEW};
     found.likely = found.kind == COSTS_STEADY ? usual : larger(mean, AT_LEAST);
@@ -130,34 +152,36 @@ static struct guess guess(const struct cost *entry) {
  * A bound tells something if it is no higher than what was known: but when there were only higher
  * ones for a while, it is the work that takes longer.
  */
-static bool is_news(struct cost *entry, uint64_t ns, bool known) {
-    bool good = known || !entry->samples || ns <= entry->guess.likely + entry->guess.likely / NEAR;
-    if (good) entry->refused = 0;
-    return good || entry->refused++ >= REFUSED_MOST;
+static bool is_news(struct facts *facts, uint64_t ns, bool known) {
+    bool good = known || !facts->samples || ns <= facts->guess.likely + facts->guess.likely / NEAR;
+    if (good) facts->refused = 0;
+    return good || facts->refused++ >= REFUSED_MOST;
 }
 
-static void forget_doubtful(struct cost *entry) {
+static void forget_doubtful(struct facts *facts) {
     unsigned epoch = __atomic_load_n(&doubted, __ATOMIC_RELAXED);
-    if (entry->epoch != epoch && entry->samples < GROUP) begin_anew(entry);
-    entry->epoch = epoch;
+    if (facts->epoch != epoch && facts->samples < GROUP) begin_anew(facts);
+    facts->epoch = epoch;
 }
 
 static struct cost *learn(const void *work, uint64_t ns, bool known) {
     struct cost *entry = enter(work);
-    forget_doubtful(entry);
-    if (!is_news(entry, ns, known)) return entry;
-    add_sample(entry, ns);
-    entry->guess = guess(entry);
-    if (entry->ns != COSTS_BY_SHAPE) store(&entry->ns, entry->guess.ns);
+    struct facts *facts = facts_of(entry);
+    forget_doubtful(facts);
+    if (!is_news(facts, ns, known)) return entry;
+    add_sample(facts, ns);
+    facts->guess = guess(facts);
+    if (entry->ns != COSTS_BY_SHAPE) store(&entry->ns, facts->guess.ns);
     return entry;
 }
 
 static void learn_shaped(struct cost *function, uint64_t shape, uint64_t ns, bool known) {
     const void *work = function->work;
+    struct facts *facts = facts_of(function);
     const struct cost *entry = learn(costs_shaped(work, shape), ns, known);
-    if (function->work != work || costs_size(shape) < function->size) return;
-    function->size = costs_size(shape);
-    function->size_ns = entry->guess.likely;
+    if (function->work != work || costs_size(shape) < facts->size) return;
+    facts->size = costs_size(shape);
+    facts->size_ns = facts_of(entry)->guess.likely;
 }
 
 /*
@@ -168,9 +192,10 @@ void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known) {
     uint32_t *lock = lock_of();
     if (!work || !process_try_lock(lock)) return;
     struct cost *entry = learn(work, ns, known);
-    bool steady = entry->guess.kind == COSTS_STEADY;
-    if (shape && entry->samples >= SURE)
-        store(&entry->ns, steady ? entry->guess.ns : (uint64_t)COSTS_BY_SHAPE);
+    const struct facts *facts = facts_of(entry);
+    bool steady = facts->guess.kind == COSTS_STEADY;
+    if (shape && facts->samples >= SURE)
+        store(&entry->ns, steady ? facts->guess.ns : (uint64_t)COSTS_BY_SHAPE);
     if (entry->ns == COSTS_BY_SHAPE) learn_shaped(entry, shape, ns, known);
     process_unlock(lock);
 }
@@ -184,7 +209,7 @@ void costs_forget(const void *work) {
     process_lock(lock);
     struct cost *entry = costs_place(work);
     if (entry->work == work) {
-        begin_anew(entry);
+        begin_anew(facts_of(entry));
         store(&entry->ns, 0);
     }
     process_unlock(lock);
@@ -209,7 +234,7 @@ void costs_mark(const void *work, uint64_t shape, uint64_t ns) {
 /* NULL: it was never measured. The caller holds the lock, as for all that follows. */
 static const struct cost *measured(const void *work) {
     const struct cost *entry = costs_place(work);
-    return entry->work == work && entry->samples ? entry : NULL;
+    return entry->work == work && facts_of(entry)->samples ? entry : NULL;
 }
 
 /* Of a shape that is new: work grows with its size. */
@@ -223,10 +248,11 @@ static struct guess by_size(struct guess guess, double ns, double size, uint32_t
 static struct guess look_up(const void *work, uint64_t shape) {
     const struct cost *entry = measured(work), *shaped;
     if (!entry) return (struct guess){.kind = COSTS_UNKNOWN, .fresh = true};
-    if (entry->ns != COSTS_BY_SHAPE) return entry->guess;
-    if ((shaped = measured(costs_shaped(work, shape)))) return shaped->guess;
-    uint32_t size = entry->size;
-    return size ? by_size(entry->guess, (double)entry->size_ns, size, costs_size(shape)) : entry->guess;
+    const struct facts *facts = facts_of(entry);
+    if (entry->ns != COSTS_BY_SHAPE) return facts->guess;
+    if ((shaped = measured(costs_shaped(work, shape)))) return facts_of(shaped)->guess;
+    return facts->size ? by_size(facts->guess, (double)facts->size_ns, facts->size, costs_size(shape))
+                       : facts->guess;
 }
 
 /* Whoever finds another thread at it makes do with the time alone. */

@@ -6,7 +6,8 @@
  * as many blocks takes much the same time.
  *
  * One table for the process, read without a lock: an entry is found by linear probing and stays
- * where it is, until the table is too full and starts anew.
+ * where it is, until the table is too full and starts anew. It has room for more functions, graphs and
+ * shapes than programs use, and takes memory for those that they do.
  */
 #ifndef MIZAR_COSTS_H
 #define MIZAR_COSTS_H
@@ -16,10 +17,8 @@
 
 #include "numbers.h"
 
-#define COSTS_BITS 13
+#define COSTS_BITS 16
 #define COSTS_MAX (1u << COSTS_BITS)
-
-#define COSTS_RECENT 15
 
 #define COSTS_BY_SHAPE (-1) /* in place of ns */
 
@@ -39,18 +38,8 @@ struct guess {
 };
 
 struct cost {
-    const void *work;   /* a function, a graph, or a function in one shape; NULL: free */
-    int64_t ns;         /* what a launch is taken for; 0: not known */
-    struct guess guess; /* also where each shape has its own */
-    uint32_t size;      /* of the largest launch that was measured, where each shape has its own ... */
-    uint64_t size_ns;   /* ... and what it takes */
-    uint64_t samples;   /* what follows is for who writes */
-    unsigned refused;   /* samples in a row that told nothing new */
-    unsigned epoch;     /* how often costs_doubt() was called before the newest one */
-    struct cost_group {
-        uint64_t high, sum, count;
-    } group[2]; /* of the newest samples, and of those before */
-    uint32_t recent[COSTS_RECENT];
+    const void *work; /* a function, a graph, or a function in one shape; NULL: free */
+    int64_t ns;       /* what a launch is taken for; 0: not known */
 };
 
 extern struct cost costs[COSTS_MAX];

@@ -181,7 +181,15 @@ def test_a_guess_is_always_one(library: ctypes.CDLL, taken: list[tuple[int, int,
         assert not taken or guess.likely > 0
 
 
+def test_what_is_known_of_many_functions_stays_known(costs: Costs) -> None:
+    functions = range(FUNCTION, FUNCTION + 16 * 30_000, 16)
+    for work in functions:
+        costs.learn(20 * US, work=work)
+    assert {costs.ns(work=work) for work in functions} == {20 * US}
+
+
 def test_more_functions_than_there_is_room_for_are_learned_anew(costs: Costs) -> None:
-    for number in range(3 * 8192):
-        costs.learn(20 * US, work=FUNCTION + 16 * number)
-    assert costs.ns(work=FUNCTION + 16 * (3 * 8192 - 1)) == 20 * US
+    last = FUNCTION + 16 * 3 * 65_536
+    for work in range(FUNCTION, last + 1, 16):
+        costs.learn(20 * US, work=work)
+    assert costs.ns(work=last) == 20 * US
