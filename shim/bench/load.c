@@ -1,11 +1,12 @@
 /*
- * Keeps a card busy until it is killed: `load KIND [STREAMS [AHEAD]]`. Says `ready` on its output when it
+ * Keeps a card busy until it is killed: `load KIND [STREAMS [AHEAD [in_turns]]]`. Says `ready` on its output when it
  * has a context, and begins when it reads a line. Runs on any driver; kernels take the time that
  * they are told to take. Work is handed in by units of about a millisecond (or one kernel, where
  * that is longer), AHEAD (4) of them for each stream: as programs do that never wait without need.
  */
 #include <dlfcn.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -124,6 +125,14 @@ static unsigned chance(void) {
     if (!state) state = (uint64_t)getpid();
     state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
     return (unsigned)(state >> 33) % 100;
+}
+
+static unsigned us_2(unsigned stream) {
+    return kernel(streams[stream], 2 * US, multiprocessors);
+}
+
+static unsigned us_5(unsigned stream) {
+    return kernel(streams[stream], 5 * US, multiprocessors);
 }
 
 static unsigned us_20(unsigned stream) {
@@ -283,6 +292,7 @@ static const struct {
     const char *name;
     piece *piece;
 } kinds[] = {
+    {"us_2", us_2},           {"us_5", us_5},
     {"us_20", us_20},         {"us_200", us_200},     {"ms_5", ms_5},
     {"mixed", mixed},         {"erratic", erratic},   {"uneven", uneven},
     {"eager", eager}, {"hiding", hiding},         {"graph", graph},       {"narrow", narrow},
@@ -298,7 +308,7 @@ static piece *piece_of(const char *name) {
 
 /* ---- the load ---- */
 
-static void work(piece *next, unsigned count, unsigned ahead) {
+static void work(piece *next, unsigned count, unsigned ahead, bool in_turns) {
     static CUevent events[AHEAD_MAX * STREAMS_MAX];
     for (unsigned i = 0; i < count; i++)
         CHECK_IS(cu.create_stream(&streams[i], NON_BLOCKING), CUDA_SUCCESS);
@@ -307,7 +317,8 @@ static void work(piece *next, unsigned count, unsigned ahead) {
     for (unsigned unit = 0;; unit = (unit + 1) % (ahead * count)) {
         unsigned stream = unit % count;
         CHECK_IS(cu.wait(events[unit]), CUDA_SUCCESS);
-        for (unsigned ns = 0; ns < UNIT;) ns += next(stream);
+        for (unsigned ns = 0; ns < UNIT; stream = in_turns ? (stream + 1) % count : stream)
+            ns += next(stream);
         CHECK_IS(cu.record(events[unit], streams[stream]), CUDA_SUCCESS);
     }
 }
@@ -322,5 +333,5 @@ int main(int count, char **arguments) {
     puts("ready");
     fflush(stdout);
     if (getchar() == EOF) return 0;
-    work(next, (unsigned)number, (unsigned)ahead);
+    work(next, (unsigned)number, (unsigned)ahead, count > 4 && !strcmp(arguments[4], "in_turns"));
 }
