@@ -117,7 +117,8 @@ static bool fits_window(const struct terms *terms, const struct ask *ask, uint64
  */
 static uint64_t due(const struct terms *terms, const struct ask *ask) {
     struct window window;
-    return has_window(terms, &window) ? ask->paid : ask->paid + ahead_of(terms, ask->likely);
+    uint64_t paid = ask->paid - smaller(stretched(terms, ask->held), ask->paid);
+    return has_window(terms, &window) ? paid : paid + ahead_of(terms, ask->likely);
 }
 
 bool bucket_admits(const struct terms *terms, const struct ask *ask, uint64_t *again) {

@@ -40,6 +40,7 @@ struct ask {
     uint64_t likely; /* what it will probably be */
     uint64_t queue; /* work that this process has on the card already, in ns */
     int64_t over;   /* ns by which work reached over the ends of windows of late, in all */
+    uint64_t held;  /* ns that were spent for it already and not used: they go back if it has to wait */
     bool unsure;    /* of what is likely: it was measured too seldom to be kept from any window */
 };
 

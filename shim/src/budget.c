@@ -346,7 +346,7 @@ static uint64_t charge_shared(struct regions *regions, int card, const struct te
     return draw(&compute->uncharged_ns, passed + late, own, claimed + others.all);
 }
 
-static void count(struct regions *regions, int card, uint64_t ns) {
+void budget_count(struct regions *regions, int card, uint64_t ns) {
     struct mizar_slot_card *slot = &regions->usage->slots[regions->process->slot].cards[card];
     __atomic_fetch_add(&shared(regions, card)->charged_ns, ns, __ATOMIC_RELAXED);
     __atomic_fetch_add(&slot->gpu_time_ns, ns, __ATOMIC_RELAXED);
@@ -359,7 +359,7 @@ uint64_t budget_settle(struct regions *regions, int card, const struct terms *te
     done->passed = moments_add(&process->moments, done->from, done->to, own_part, terms, &late);
     uint64_t own = draw(&process->uncharged_ns, done->passed, done->most, UINT64_MAX);
     uint64_t charged = charge_shared(regions, card, terms, now, done, late, own);
-    count(regions, card, charged);
+    budget_count(regions, card, charged);
     if (!terms->window && done->fresh) note_alone(process, now, charged);
     if (!terms->rate) return own;
     correct(&shared(regions, card)->paid_until, terms, (int64_t)(charged - done->reserved));

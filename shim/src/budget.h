@@ -39,6 +39,9 @@ uint64_t budget_settle(struct regions *regions, int card, const struct terms *te
 /* So many reserved ns will not be used. */
 void budget_refund(struct regions *regions, int card, uint64_t ns);
 
+/* So many of them were used by work that is not measured: it counts as what it cost. */
+void budget_count(struct regions *regions, int card, uint64_t ns);
+
 /* This process has work on the card since `since`, until `until` if the guess is right. */
 void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until);
 

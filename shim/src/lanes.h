@@ -20,6 +20,8 @@ struct lane {
     uintptr_t name;  /* of the stream; 0: free */
     int64_t credit;  /* ns left, by what launches cost */
     struct meter *meter;   /* NULL: not measured */
+    uint64_t since;        /* the last grant ... */
+    uint32_t used;         /* ... ns of what was launched, as far as it is over */
     uint32_t granted;      /* ns in all */
     uint32_t begin_serial; /* of the stamp at which the grant began */
     uint32_t ended;        /* how many streams had ended at the grant */
@@ -36,6 +38,7 @@ struct lane {
 struct lanes {
     uint32_t last;   /* the one that was used last */
     uint64_t copied; /* copies.h */
+    bool watched;    /* when the thread ends, what it was granted goes back */
     struct lane all[LANES_MAX];
 };
 extern THREADS_OWN struct lanes lanes;

@@ -9,9 +9,7 @@
 #include "redirect.h"
 #include "regions.h"
 #include "resolve.h"
-#include "sys.h"
 
-#define PATIENCE 1000 /* ms */
 #define NO_SPACE (-3) /* a namespace that dlmopen refuses */
 
 static struct link_map *object_of(const void *code, Dl_info *info) {
@@ -49,16 +47,11 @@ static bool redirect_all(void) {
     return redirect_libc() && redirect_driver(LIBRARY_CUDA) && redirect_driver(LIBRARY_NVML);
 }
 
-/* One thread at a time; but a lock that a forked child finds taken by nobody holds it up only so long. */
-static void lock_patiently(uint32_t *lock) {
-    for (int i = 0; i < PATIENCE && !process_try_lock(lock); i++) sys_sleep(1000);
-}
-
 void loading_deep(void) {
     static uint32_t lock, done;
     static int told;
     if (__atomic_load_n(&done, __ATOMIC_ACQUIRE) || regions_inert()) return;
-    lock_patiently(&lock);
+    process_lock_patiently(&lock); /* a forked child may find it taken by nobody */
     if (!done && !redirect_all())
         message_once(&told, "a library opened with RTLD_DEEPBIND may use CUDA without limits");
     __atomic_store_n(&done, 1, __ATOMIC_RELEASE);

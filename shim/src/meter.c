@@ -10,6 +10,8 @@
 
 #define QUANTUM UINT64_C(1000000)        /* ns granted at once ... */
 #define QUANTUM_FREE UINT64_C(5000000)   /* ... and where nothing is limited */
+#define FORESIGHT UINT64_C(4000000)      /* ns, for which a thread is granted what it will use ... */
+#define GROWS 2                          /* ... so many times as much as before, at most */
 #define SUSPECT_PART 4
 #define UNKNOWN_COST UINT64_C(20000)     /* ns, of work that was never measured ... */
 #define UNKNOWN_WAIT UINT64_C(200000000) /* ... and how long it waits for other such work: it may be
@@ -65,6 +67,7 @@ static bool is_unused(const struct lane *lane) {
 /* Nothing is granted any more; what was not used goes back. */
 static void give_back(struct regions *regions, struct lane *lane) {
     budget_refund(regions, lane->meter->card, left_of(lane) * ONCE / lane->overlap);
+    lane->used += lane->granted - (uint32_t)left_of(lane);
     lane->begin = 0;
     lane->credit = 0;
     lane->granted = 0;
@@ -73,15 +76,21 @@ static void give_back(struct regions *regions, struct lane *lane) {
 /* What the thread was granted for the stream is measured up to `end`; the rest is given back. */
 static void close_lane(struct regions *regions, struct lane *lane, uint16_t end) {
     uint64_t used = lane->granted - left_of(lane), reserved = used * ONCE / lane->overlap;
-    struct batch batch = {.begin = lane->begin, .end = end, .cost = used, .reserved = reserved,
-                          .likely = used, .varies = meters_vary(regions, budget_now())};
+    struct batch batch = {.begin = lane->begin, .end = end, .launched_at = lane->since,
+                          .cost = used, .reserved = reserved, .likely = used, .varies = meters_vary(regions, budget_now())};
     if (used) meters_push(lane->meter, batch);
     give_back(regions, lane);
 }
 
-/* A stream that makes way for another: it may be gone, so its work is taken for what it cost. */
+/* The stream may be gone, or nothing may touch it: its work is taken for what it cost. */
+static void end_unmeasured(struct regions *regions, struct lane *lane) {
+    uint64_t used = lane->granted - left_of(lane);
+    budget_count(regions, lane->meter->card, used * ONCE / lane->overlap);
+    give_back(regions, lane);
+}
+
 static void evict(struct regions *regions, struct lane *lane) {
-    if (regions && lane->meter && is_open(lane, lane->meter)) give_back(regions, lane);
+    if (regions && lane->meter && is_open(lane, lane->meter)) end_unmeasured(regions, lane);
 }
 
 struct lane *lanes_search(uintptr_t name) {
@@ -107,11 +116,16 @@ static uint32_t streams_ended(const struct regions *regions) {
 }
 
 static void grant(const struct piece *piece, uint64_t ns, struct meter *meter, uint16_t begin) {
+    struct lane *lane = take_lane(piece->regions, piece->name);
     uint16_t overlap = piece->overlap ? piece->overlap : ONCE;
     uint32_t serial = begin ? meter->stamps.all[begin].serial : 0;
     uint32_t credit = (uint32_t)(ns * overlap / ONCE);
-    *take_lane(piece->regions, piece->name) = (struct lane){
+    bool goes_on = !ns && lane->name == piece->name;
+    uint64_t used = piece->guess.ns + (goes_on ? lane->used : 0);
+    *lane = (struct lane){
         .name = piece->name, .credit = credit, .granted = credit, .meter = meter,
+        .since = goes_on ? lane->since : piece->launched_at,
+        .used = (uint32_t)smaller(used, QUANTUM_FREE),
         .begin_serial = serial, .ended = streams_ended(piece->regions), .begin = begin,
         .overlap = overlap, .probed = !ns};
 }
@@ -141,15 +155,39 @@ static uint64_t quantum_of(const struct meter *meter, const struct terms *terms,
 }
 
 /*
+ * What the thread will probably launch into the stream within a moment, by what it has launched since it
+ * asked last. So threads that launch little, and each of many streams, keep little from the others.
+ */
+static uint64_t likely_use(const struct lane *lane, uint64_t now) {
+    if (!lane) return 0;
+    uint64_t span = larger(now - lane->since, 1);
+    return smaller(GROWS * (uint64_t)lane->used, lane->used * FORESIGHT / span);
+}
+
+/*
+ * ns of the card's time that the thread still has for other streams: they go back when it waits, so they
+ * are nothing to wait for. All that a thread has is no more than a quantum.
+ */
+static uint64_t held_by_others(const struct piece *piece) {
+    uint64_t held = 0;
+    for (const struct lane *lane = lanes.all; lane < lanes.all + LANES_MAX; lane++)
+        if (lane->name != piece->name && is_open(lane, piece->meter))
+            held += left_of(lane) * ONCE / lane->overlap;
+    return held;
+}
+
+/*
  * What comes right after work that is on the card is measured exactly; what comes to an idle card
  * isn't. So after the latter nothing is granted, once: the next launch is measured as well. And
  * so is what was measured a few times only.
  */
-static uint64_t extra_of(const struct piece *piece, const struct terms *terms, uint64_t now) {
+static uint64_t extra_of(const struct piece *piece, const struct terms *terms, uint64_t now,
+                         uint64_t held) {
     const struct lane *lane = lanes_find(piece->name);
     uint64_t quantum = quantum_of(piece->meter, terms, now);
     bool probe = !piece->meter->count && !(lane && lane->probed);
-    return probe || piece->guess.fresh || piece->guess.ns >= quantum ? 0 : quantum;
+    if (probe || piece->guess.fresh || piece->guess.ns >= quantum) return 0;
+    return smaller(likely_use(lane, now), quantum - smaller(held, quantum));
 }
 
 /* ns of the card's time. */
@@ -161,14 +199,14 @@ static uint64_t reserved_for(const struct piece *piece) {
 static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uint64_t *again) {
     struct meter *meter = piece->meter;
     struct ask ask = {.now = now, .cost = reserved_for(piece), .likely = piece->guess.likely,
-                      .queue = meters_queue(meter, now),
+                      .queue = meters_queue(meter, now), .held = held_by_others(piece),
                       .unsure = piece->guess.fresh};
     bool unknown = piece->guess.kind == COSTS_UNKNOWN && meter->doubtful;
     bool late = now - piece->asked_at >= UNKNOWN_WAIT, stuck = late && meters_stuck(meter, now);
     if (terms->longest < piece->guess.ns) terms->longest = piece->guess.ns;
     if ((unknown && !late) || (meter->count >= BATCHES_MAX - 2 && !stuck)) return false;
     if (stuck) ask.queue = 0;
-    piece->extra = extra_of(piece, terms, now);
+    piece->extra = extra_of(piece, terms, now, ask.held);
     return budget_take(piece->regions, piece->card, terms, &ask, &piece->extra, again);
 }
 
@@ -227,7 +265,7 @@ static void close_others(const struct piece *piece, uint64_t now, bool program_w
         if (lane->name == piece->name || !is_open(lane, piece->meter) ||
             !may_touch(piece->regions, lane, stream))
             continue;
-        if (stream == CU_STREAM_LEGACY && !program_waits) give_back(piece->regions, lane);
+        if (stream == CU_STREAM_LEGACY && !program_waits) end_unmeasured(piece->regions, lane);
         else end_lane(piece->regions, lane, (CUstream)stream, now);
     }
 }
@@ -367,8 +405,33 @@ static void end_failed(struct piece *piece) {
     budget_refund(piece->regions, piece->card, reserved_for(piece) + piece->extra);
 }
 
+/* ---- threads that end ---------------------------------------------------------------------------- */
+
+/*
+ * The driver may have left the thread already, so nobody asks it: work is taken for what it cost. Whoever
+ * launches even later, as the thread's other destructors may, is watched anew.
+ */
+static void end_thread(void *unused) {
+    struct regions *regions = shim_known();
+    (void)unused;
+    lanes.watched = false;
+    for (struct lane *lane = lanes.all; regions && lane < lanes.all + LANES_MAX; lane++) {
+        if (!lane->meter || !process_lock_patiently(&lane->meter->lock)) continue;
+        evict(regions, lane);
+        process_unlock(&lane->meter->lock);
+    }
+}
+
+/* By what C++ has for its threads' own variables. A libc that is too old for that keeps the grants. */
+static void watch_thread(void) {
+    if (lanes.watched) return;
+    lanes.watched = true;
+    resolve_libc()->at_thread_exit(end_thread, NULL, (void *)&end_thread);
+}
+
 CUresult meter_end(struct piece *piece, CUresult result) {
     if (piece->meter) run_measured(piece, result == CUDA_SUCCESS ? end_measured : end_failed);
+    watch_thread();
     return uses_end(&piece->use, result);
 }
 
@@ -448,7 +511,7 @@ static void stall_one(struct regions *regions, uintptr_t stream, void (*step)(st
 /* Without an event, which would make the program's streams wait for one another. */
 static void leave_unmeasured(struct piece *piece) {
     struct lane *lane = lanes_find(piece->name);
-    if (lane && is_open(lane, piece->meter)) give_back(piece->regions, lane);
+    if (lane && is_open(lane, piece->meter)) end_unmeasured(piece->regions, lane);
 }
 
 static bool waits_for_legacy(uintptr_t stream) {

@@ -138,9 +138,14 @@ static bool is_surprise(const struct batch *batch, uint64_t own, uint64_t others
     return own > 2 * batch->cost + SURPRISE + others;
 }
 
-/* At its end, the card was waiting for work: it passed the stamp as soon as it had it. */
+/*
+ * The card was waiting for work: at its end, since it passed the stamp as soon as it had it; or in
+ * between, since the program took longer to hand it in than the card then to come to its end.
+ */
 static bool is_sparse(const struct meter *meter, const struct batch *batch) {
-    return batch->sparse || batch->ended_at < meter->stamps.all[batch->end].recorded_at + AT_ONCE;
+    uint64_t handed_in = meter->stamps.all[batch->end].recorded_at;
+    uint64_t took = handed_in > batch->launched_at ? handed_in - batch->launched_at : 0;
+    return batch->sparse || batch->ended_at < handed_in + larger(took, AT_ONCE);
 }
 
 /*

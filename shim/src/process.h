@@ -138,6 +138,9 @@ static inline bool process_try_lock(uint32_t *lock) {
 }
 void process_lock(uint32_t *lock);
 
+/* The same, for about a second at most: a lock that nobody who lives holds would be waited for for ever. */
+bool process_lock_patiently(uint32_t *lock);
+
 static inline void process_unlock(uint32_t *lock) {
     __atomic_store_n(lock, 0, __ATOMIC_RELEASE);
 }

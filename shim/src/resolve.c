@@ -27,6 +27,8 @@ const struct resolve_libc *resolve_libc(void) {
     __atomic_store_n((void **)&libc.dlmopen, found_or_none("dlmopen"), __ATOMIC_RELAXED);
     __atomic_store_n((void **)&libc.dlinfo, found_or_none("dlinfo"), __ATOMIC_RELAXED);
     __atomic_store_n((void **)&libc.dladdr1, found_or_none("dladdr1"), __ATOMIC_RELAXED);
+    __atomic_store_n((void **)&libc.at_thread_exit, found_or_none("__cxa_thread_atexit_impl"),
+                     __ATOMIC_RELAXED);
     __atomic_store_n(&ready, true, __ATOMIC_RELEASE);
     return &libc;
 }

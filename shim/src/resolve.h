@@ -27,7 +27,7 @@ static inline void *resolve(int hook) {
 /* REAL(cuMemAlloc_v2)(pointer, bytes): the call without the shim. */
 #define REAL(symbol) ((__typeof__(&symbol))resolve(H_##symbol))
 
-/* libc's own dynamic-linking functions, found past the shim. */
+/* libc's own functions, found past the shim: of dynamic linking, and what not every libc has. */
 struct resolve_libc {
     void *(*dlsym)(void *handle, const char *name);
     void *(*dlvsym)(void *handle, const char *name, const char *version);
@@ -36,6 +36,7 @@ struct resolve_libc {
     void *(*dlmopen)(long space, const char *file, int mode);
     int (*dlinfo)(void *handle, int request, void *info);
     int (*dladdr1)(const void *address, void *info, void **extra, int flags);
+    int (*at_thread_exit)(void (*function)(void *), void *data, void *object);
 };
 
 const struct resolve_libc *resolve_libc(void);

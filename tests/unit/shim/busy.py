@@ -111,6 +111,10 @@ class Containers:
         for each in self.all:
             each.check()
 
+    def worked(self, container: Container) -> int:
+        """ns that its only card has worked."""
+        return self._busy(container.cards[0])[0]
+
     def _busy(self, card: int) -> tuple[int, int]:
         work, _, now = self._machine.admin.busy(card)
         return work, now

@@ -36,6 +36,7 @@ class Ask(Structure):
     _fields_ = (
         *((name, c_uint64) for name in ("now", "paid", "cost", "likely", "queue")),
         ("over", c_int64),
+        ("held", c_uint64),
         ("unsure", c_bool),
     )
 
@@ -201,6 +202,17 @@ def test_what_was_spent_can_be_given_back(
     spent = pure.bucket_spend(byref(terms), paid, now, ns)
     back = pure.bucket_correct(byref(terms), spent, -ns)
     assert abs(back - max(paid, now - SAVINGS)) <= 1
+
+
+@given(rate=rates, paid=times, now=times, cost=costs, held=costs)
+def test_what_goes_back_when_it_waits_is_not_waited_for(
+    pure: ctypes.CDLL, rate: int, paid: int, now: int, cost: int, held: int
+) -> None:
+    terms = Terms(rate, 0, 0, cost)
+    spent = paid + held * FULL // rate
+    assert admits(pure, terms, Ask(now, spent, cost, cost, 0, held=held)) == admits(
+        pure, terms, Ask(now, paid, cost, cost, 0)
+    )
 
 
 @given(word=st.integers(0, 2**64 - 1), rate=st.integers(1, FULL), now=times, cost=costs)
