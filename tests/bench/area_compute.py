@@ -66,11 +66,19 @@ KINDS = {
     "uneven": Kind("uneven", 0.28),
     "erratic": Kind("erratic", 5, erratic=True),
 }
+MANY_STREAMS = {"20 us, 8 streams": Kind("us_20 8", 0.02)}
+"""Beside a container of one stream."""
 HIDERS = ("interrupted", "hiding")
 """Loads whose work could be taken for something else, or for less than it is."""
 HIDERS_SHARE = 20
 BELOW = ("eager", "copying", "calling_back", "prefetching")
 """Loads that leave more than half of a card idle, whatever they may have of it."""
+KEPT_SHARES = (5, 10, 25, 50)
+KEPT_US = (2, 5, 20)
+KEPT_STREAMS = (2, 4, 8)
+KEPT_AT_ONCE = 2  # these need a processor
+WANTED = {"short_lived": 100.0, "workers": 30.0}
+"""Percent of the card that programs of many threads would use."""
 PROCESSES = (1, 3)
 SETTLING_MS = 300
 STEPS = ((1.5, 20.0), (3.0, 80.0))  # after a start with 50 %
@@ -131,7 +139,8 @@ def measure() -> Report:
     """Run every case."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     report = Report("compute")
-    for part in (_check, _alone, _changes, _pairs, _many, _soft, _wakes, _below, _hidden):
+    parts = (_check, _alone, _changes, _pairs, _many, _soft, _wakes, _below, _hidden)
+    for part in (*parts, _kept, _functions):
         _disturbed.clear()
         try:
             figures, details = part()
@@ -179,7 +188,7 @@ def _run_together(cases: list[Case], seconds: float) -> list[Result]:
 
 
 def _busy(count: int, kind: str) -> tuple[str, ...]:
-    return (KINDS[kind].load,) * count
+    return ((KINDS | MANY_STREAMS)[kind].load,) * count
 
 
 def _percent(work: Work, start: int = SETTLING_MS) -> float:
@@ -337,9 +346,10 @@ def _pair_cases() -> list[tuple[str, Case]]:
     """Each with the first one's kind of work."""
     alike: list[Pair] = [(kind, kind, count, "Hard") for kind in KINDS for count in PROCESSES]
     unlike: list[Pair] = [("20 us", "5 ms", 1, "Hard"), ("5 ms", "20 us", 1, "Hard")]
+    streams: list[Pair] = [("20 us", "20 us, 8 streams", 1, "Hard")]
     weighted: list[Pair] = [("20 us", "20 us", 1, "Weighted"), ("5 ms", "mixed", 1, "Weighted")]
     cases = []
-    for first, second, count, mode in alike + unlike + weighted:
+    for first, second, count, mode in alike + unlike + streams + weighted:
         kinds = first if first == second else f"{first} and {second}"
         for share in (30, 50):
             tenants = (
@@ -450,6 +460,51 @@ def _hidden() -> tuple[list[Figure], Details]:
     columns = ("alone, Hard", "asked", "mean %", "lost %")
     figures = [_worst("hidden_excess_points", excess, "points", "<= 1 points")]
     return figures, Details("Work that hides", columns, rows)
+
+
+def _kept(seconds: float = SECONDS) -> tuple[list[Figure], Details]:
+    """What programs of many streams or threads have of the share that they want: one thread that
+    launches into its streams in turn, threads that end soon, sixteen workers that launch little."""
+    loads = {
+        f"us_{us} {streams} {max(1, 4 // streams)} in_turns": "streams"
+        for us in KEPT_US
+        for streams in KEPT_STREAMS
+    } | {"short_lived": "threads", "workers": "workers"}
+    cases = [Case(load, (Tenant((load,), share),)) for load in loads for share in KEPT_SHARES]
+    rows, kept, above = [], dict[str, list[float]](), []
+    for one in _run(cases, seconds, at_once=min(CARDS, KEPT_AT_ONCE)):
+        name, share = one.case.name, one.case.tenants[0].share
+        wanted = min(share, WANTED.get(name, 100.0))
+        got = _percent(one.works[0])
+        kept.setdefault(loads[name], []).append(got / wanted)
+        above.append(max(windows.shares(one.works[0], windows.SECOND, SETTLING_MS)) - share)
+        shown = (f"{each:.2f}" for each in (got, got / wanted, above[-1], one.lost))
+        rows.append((name, f"{share} %", *shown))
+    columns = (
+        "many streams or threads",
+        "share",
+        "mean %",
+        "of what it wants",
+        "above, 1 s",
+        "lost %",
+    )
+    figures = [_worst(f"{of}_kept_ratio", each, "", ">= 0.9", min) for of, each in kept.items()]
+    figures.append(_worst("kept_above_points", above, "points", "<= 1 points"))
+    return figures, Details("Shares of many streams and threads", columns, rows)
+
+
+def _functions() -> tuple[list[Figure], Details]:
+    """Launches of 5,000 functions in turn, beside the same program without the shim; when each has
+    been measured."""
+    cases = [
+        Case("5,000 functions", (Tenant(("functions",), 100, mode),)) for mode in (None, "Hard")
+    ]
+    done = [_run([case], 3.0, at_once=1)[0] for case in cases]
+    bare, shim = (_percent(one.works[0], len(one.works[0]) - windows.SECOND) for one in done)
+    rows = [("5,000 functions", f"{bare:.2f}", f"{shim:.2f}", f"{done[1].lost:.2f}")]
+    figures = [_worst("launch_5000_functions_ratio", [shim / bare], "", ">= 0.8", min)]
+    columns = ("launched in turn", "bare %", "with the shim %", "lost %")
+    return figures, Details("Many functions", columns, rows)
 
 
 def _told(value: float | None, digits: int = 2) -> str:

@@ -31,14 +31,16 @@ SM_COUNTS = (108, 188, 132, 8)  # of the cards, in turn
 BUS = 500  # bytes per us: copies keep the card waiting, and not the machine copying
 LOOK_S = 0.05
 PR_SET_PDEATHSIG = 1
+PROGRAMS = {name: ("programs", name) for name in ("short_lived", "workers", "functions")}
+"""Loads of shim/bench/programs.c; all others are of load.c."""
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """A container: its share of the card in percent, and what its processes do (the arguments of
-    shim/bench/load.c, one for each). Without a mode it runs without the shim. `changes`: at so
-    many seconds it is given another share. `wakes`: at so many it begins to work. `processor`: the
-    only one that it runs on."""
+    """A container: its share of the card in percent, and what its processes do (PROGRAMS, or
+    the arguments of shim/bench/load.c, one for each). Without a mode it runs without the shim.
+    `changes`: at so many seconds it is given another share. `wakes`: at so many it begins to work.
+    `processor`: the only one that it runs on."""
 
     loads: tuple[str, ...]
     share: float = 100.0
@@ -92,7 +94,9 @@ class _Room:
             env["LD_PRELOAD"] = str(BUILD / "testing" / "libmizar.so")
             env["MIZAR_DIR"] = str(self.container.limits.parent)
         for load in self.tenant.loads:
-            command = [str(BUILD / "bench" / "load"), *load.split()]
+            name, *arguments = load.split()
+            command = [*PROGRAMS.get(name, ("load", name)), *arguments]
+            command[0] = str(BUILD / "bench" / command[0])
             pipe = subprocess.PIPE
             process = subprocess.Popen(
                 command, env=env, stdin=pipe, stdout=pipe, start_new_session=True
