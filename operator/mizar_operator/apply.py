@@ -183,11 +183,13 @@ class Applier:
             case RemoveFinalizer():
                 await self._deleter.remove_finalizer(index.shadows[action.shadow])
             case WriteShadowStatus():
-                await self._statuses.write_shadow(action)
+                await self._statuses.write_shadow(action, index.shadows[action.shadow].uid)
             case WriteQuotaStatus():
-                await self._statuses.write(GPU_QUOTA, action.quota, action.status.to_dict())
+                uid = index.quota_uid(action.quota)
+                await self._statuses.write(GPU_QUOTA, action.quota, uid, action.status.to_dict())
             case WritePoolStatus():
-                await self._statuses.write(GPU_POOL, ("", action.pool), action.status.to_dict())
+                uid, key = index.pool_uid(action.pool), ("", action.pool)
+                await self._statuses.write(GPU_POOL, key, uid, action.status.to_dict())
             case EmitEvent():
                 self._post_event(index, action)
             case EvictShare():

@@ -43,7 +43,14 @@ class SnapshotIndex:
 
     def uid_of(self, event: EmitEvent) -> str:
         """The UID of the object that the event is about; empty if that is not known."""
-        if event.kind != "GPUQuota":
-            return event.uid
-        quota = self.quotas.get(event.about)
+        return self.quota_uid(event.about) if event.kind == "GPUQuota" else event.uid
+
+    def quota_uid(self, key: Key) -> str:
+        """The quota's UID; empty if that is not known."""
+        quota = self.quotas.get(key)
         return (quota.metadata.uid or "") if quota else ""
+
+    def pool_uid(self, name: str) -> str:
+        """The pool's UID; empty if that is not known."""
+        pool = self.pools.get(name)
+        return (pool.metadata.uid or "") if pool else ""

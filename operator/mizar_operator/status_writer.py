@@ -6,43 +6,43 @@ from mizar_core.names import FIELD_MANAGER_OPERATOR
 from mizar_core.planning.actions import WriteShadowStatus
 from mizar_core.planning.snapshot import Key
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import NotFound
+from mizar_kube.errors import Conflict, NotFound
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind, Object
 from mizar_operator.caches import Caches
 
 
 class StatusWriter:
-    """Writes statuses by server-side apply, and the answers into the caches. An object that is gone
-    is no error."""
+    """Writes statuses by server-side apply, and the answers into the caches. Only the object of the
+    given UID is written to; that it is gone, or that another has its name now, is no error."""
 
     def __init__(self, client: KubeClient, caches: Caches) -> None:
         self._client = client
         self._caches = caches
 
-    async def write_shadow(self, action: WriteShadowStatus) -> None:
+    async def write_shadow(self, action: WriteShadowStatus, uid: str) -> None:
         """Write the phase and the condition Scheduled of a ShadowPod. Raises KubeError."""
         condition = action.scheduled.to_dict()
         status: Object = {"conditions": [condition]}
         if action.phase is not None:
             status["phase"] = action.phase
-        await self.write(SHADOW_POD, action.shadow, status)
+        await self.write(SHADOW_POD, action.shadow, uid, status)
 
-    async def write(self, kind: Kind, key: Key, status: Object) -> None:
+    async def write(self, kind: Kind, key: Key, uid: str, status: Object) -> None:
         """Write the operator's fields of a status; those of the node agent stay as they are. Raises
         KubeError."""
         namespace, name = key
-        meta = {"name": name, "namespace": namespace} if namespace else {"name": name}
+        meta = {"name": name, "namespace": namespace, "uid": uid}
         body = {
             "apiVersion": kind.api_version,
             "kind": kind.name,
-            "metadata": meta,
+            "metadata": {field: value for field, value in meta.items() if value},
             "status": status,
         }
         try:
             written = await self._client.apply(
                 body, field_manager=FIELD_MANAGER_OPERATOR, subresource="status"
             )
-        except NotFound:
+        except (NotFound, Conflict):
             return
         self._observe(kind, written)
 

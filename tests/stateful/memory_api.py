@@ -139,9 +139,11 @@ class MemoryApi:
         return copied(self.touch(self._keep(copied(obj))))
 
     async def apply(self, obj: Object, **_: Any) -> Object:
-        """As KubeClient.apply of the operator's status."""
+        """As KubeClient.apply of the operator's status; metadata.uid is a precondition."""
         ref = ref_of(obj)
         known, status = self._existing(ref), copied(obj["status"])
+        if obj["metadata"].get("uid") not in (None, known["metadata"]["uid"]):
+            raise Conflict(f"{ref}: uid")
         self.before_write(("apply", ref, known))
         if kind_of(obj) == SHADOW_POD:
             types = {one["type"] for one in status["conditions"]}

@@ -16,12 +16,17 @@ from mizar_core.names import (
     LABEL_IN_USE,
     shadow_name,
 )
+from mizar_core.planning import plan
+from mizar_core.planning.actions import WritePoolStatus, WriteQuotaStatus, WriteShadowStatus
 from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict
-from mizar_kube.kinds import GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
+from mizar_kube.events import EventRecorder
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
+from mizar_operator.apply import Applier
 from mizar_operator.delete_guard import StillInUse
 from mizar_operator.disruption_budgets import DisruptionBudgets
+from mizar_operator.manifests import PodSettings
 from mizar_operator.shadow_deletion import ShadowDeleter
 from stateful.harness import KEY, KINDS, Harness
 from stateful.memory_api import Write
@@ -274,3 +279,32 @@ def test_another_pod_of_the_name_is_not_taken_for_a_shadow_pods(model: Model, ca
         operator.caches.holders._store.keep_only([])
     (seen,) = operator.snapshot(KEY).shadows
     assert seen.pod is None
+
+
+STATUS_WRITES = {
+    SHADOW_POD: WriteShadowStatus,
+    GPU_QUOTA: WriteQuotaStatus,
+    GPU_POOL: WritePoolStatus,
+}
+
+
+@pytest.mark.parametrize("kind", STATUS_WRITES)
+def test_a_status_is_not_written_to_another_object_that_took_the_name(
+    kind: Kind, cluster: Cluster
+) -> None:
+    """Nor is that an error: the next plan knows the other one."""
+    operator, obj = cluster.operator, next(iter(cluster.model.api.all(kind)))
+    obj["status"] = {}
+    operator.sync([kind])
+    snapshot = operator.snapshot()
+    writes = [
+        one
+        for one in plan(snapshot, cluster.model.time).actions
+        if isinstance(one, STATUS_WRITES[kind])
+    ]
+    _replace(cluster, obj)
+    client, events = cast(KubeClient, cluster.model.api), cast(EventRecorder, operator.events)
+    applier = Applier(client, operator.caches, events, PodSettings("pause"))
+    result = asyncio.run(applier.apply(snapshot, writes))
+    assert writes and not result.errors
+    assert obj["status"] == {}
