@@ -10,7 +10,8 @@
 
 #define LAUNCHES 20
 #define TAKES 1000      /* ns each */
-#define GRANTED 5000    /* ns, at least: launches of late were as many */
+#define ROUNDS 32       /* of launches: so that more is granted than those after them use */
+#define GRANTED 10000   /* ns, at least */
 
 static inline void launch(CUstream on) {
     for (int i = 0; i < LAUNCHES; i++) {
@@ -23,6 +24,7 @@ static inline void launch(CUstream on) {
 /* Whether the call, after launches to a stream, lowers what the container has reserved. */
 static inline bool gives_back(CUresult (*call)(void), CUstream on) {
     const uint64_t *paid_until = &api_usage()->cards[0].compute.paid_until;
+    for (int i = 0; i < ROUNDS; i++) launch(on);
     CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS);
     CHECK_IS(api.cuStreamSynchronize(on), CUDA_SUCCESS);
     CHECK_IS(api.cuMemcpyHtoDAsync_v2(0x1000, "", 1 << 20, on), CUDA_SUCCESS); /* see copies.h */
