@@ -250,7 +250,8 @@ def test_a_pool_is_in_no_namespace(cluster: Cluster, monkeypatch: pytest.MonkeyP
         WriteQuotaStatus(("team-a", "quota"), GPUQuotaStatus()),
         WritePoolStatus("pool", GPUPoolStatus()),
     )
-    assert written == [{"name": "quota", "namespace": "team-a"}, {"name": "pool"}]
+    quota, pool = ({name: meta[name] for name in meta if name != "uid"} for meta in written)
+    assert (quota, pool) == ({"name": "quota", "namespace": "team-a"}, {"name": "pool"})
 
 
 def test_what_was_written_is_known_before_the_watches_tell(cluster: Cluster) -> None:
