@@ -5,6 +5,7 @@
 
 #include "costs.h"
 #include "numbers.h"
+#include "proc.h"
 #include "slots.h"
 #include "sys.h"
 #include "turns.h"
@@ -41,10 +42,21 @@ static const struct mizar_limits_live *live_of(struct regions *regions, int card
     return &regions->limits->live[card];
 }
 
+/* Windows are told by the node's clock; in a time namespace the same clock may be shifted. */
+static int64_t clock_shift(void) {
+    static int64_t known = INT64_MIN;
+    int64_t shift = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (__builtin_expect(shift != INT64_MIN, 1)) return shift;
+    shift = proc_clock_shift();
+    __atomic_store_n(&known, shift, __ATOMIC_RELAXED);
+    return shift;
+}
+
 uint64_t budget_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+    uint64_t ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+    return ns - (uint64_t)clock_shift();
 }
 
 /*

@@ -5,7 +5,7 @@
 #include "bucket.h"
 #include "regions.h"
 
-/* CLOCK_MONOTONIC in ns. */
+/* The node's CLOCK_MONOTONIC in ns, whatever the process's time namespace. */
 uint64_t budget_now(void);
 
 /* Whether the node agent has done a round lately. */

@@ -55,6 +55,17 @@ uint64_t proc_pid_namespace(void) {
     return number ? strtoul(number + 1, NULL, 10) : 0;
 }
 
+/* time_namespaces(7): lines of a clock, seconds and nanoseconds. */
+int64_t proc_clock_shift(void) {
+    static const char clock[] = "monotonic";
+    char text[256], *end;
+    if (!read_text("/proc/self/timens_offsets", text, sizeof text)) return 0;
+    const char *line = strstr(text, clock);
+    if (!line) return 0;
+    int64_t seconds = strtol(line + strlen(clock), &end, 10);
+    return seconds * 1000000000 + strtol(end, NULL, 10);
+}
+
 bool proc_exiting(unsigned pid, uint64_t start_time) {
     struct proc_stat stat;
     if (!proc_stat(pid, &stat) || stat.start_time != start_time) return false;

@@ -18,6 +18,10 @@ bool proc_stat(unsigned pid, struct proc_stat *stat);
 /* Identifies this process's PID namespace; 0 when /proc does not tell. */
 uint64_t proc_pid_namespace(void);
 
+/* By how many ns CLOCK_MONOTONIC is ahead in this process's time namespace of what it is on the node;
+ * 0 where it is not shifted, or where /proc does not tell. */
+int64_t proc_clock_shift(void);
+
 /* The process with that start time is on its way out, but the kernel has not closed its files. */
 bool proc_exiting(unsigned pid, uint64_t start_time);
 

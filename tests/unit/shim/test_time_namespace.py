@@ -1,0 +1,37 @@
+"""Windows are told by the node's clock, which a container's time namespace may shift."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from .slot import BUILD
+
+NOW = """
+import ctypes, sys
+budget_now = ctypes.CDLL(sys.argv[1]).budget_now
+budget_now.restype = ctypes.c_uint64
+print(budget_now())
+"""
+AHEAD_S = 1000
+NEAR_S = 100
+"""What starting a program may take."""
+
+
+@pytest.mark.parametrize(
+    "ahead", [AHEAD_S, -time.monotonic() // 2, None], ids=["ahead", "behind", "not shifted"]
+)
+def test_time_is_the_nodes(ahead: float | None, layout: dict[str, Any]) -> None:
+    unshare = ["unshare", "--fork", "--time", f"--monotonic={ahead:.0f}"] if ahead else []
+    if unshare and os.geteuid() != 0:
+        unshare.append("--map-root-user")
+    library = str(BUILD / "tests" / "libpure.so")
+    command = [*unshare, sys.executable, "-c", NOW, library]
+    began = time.monotonic()
+    now = int(subprocess.check_output(command)) / 1e9
+    assert began <= now <= began + NEAR_S
