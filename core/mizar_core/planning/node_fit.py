@@ -10,10 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from mizar_core.planning.snapshot import NodeView
+from typing import NamedTuple, Protocol
 
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -123,19 +120,30 @@ class Needs:
 NO_NEEDS = Needs()
 
 
-def fits(needs: Needs, node: NodeView) -> bool:
+class Node(Protocol):
+    """What counts of a node."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def labels(self) -> Pairs: ...
+    @property
+    def taints(self) -> Iterable[Taint]: ...
+
+
+def fits(needs: Needs, node: Node) -> bool:
     """Whether the node's labels, name and taints admit a pod with these needs."""
     return fits_without_taints(needs, node) and all(needs.tolerates(one) for one in node.taints)
 
 
-def fits_without_taints(needs: Needs, node: NodeView) -> bool:
+def fits_without_taints(needs: Needs, node: Node) -> bool:
     """Whether the node's labels and name admit a pod with these needs, taints aside."""
     if not needs.selector <= node.labels or node.name in needs.excluded_nodes:
         return False
     return not needs.terms or _one_is_met(needs.terms, node)
 
 
-def _one_is_met(terms: Iterable[Term], node: NodeView) -> bool:
+def _one_is_met(terms: Iterable[Term], node: Node) -> bool:
     labels, name = dict(node.labels), {"metadata.name": node.name}
     return any(
         (term.labels or term.fields)
