@@ -29,7 +29,7 @@ from cluster.waiting import wait_until
 
 CAP_SYS_RESOURCE = 24
 KUBELET_HEALTH_PORT = 10248
-TESTS = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def visible(layout: Layout, binaries: Path) -> list[Path]:
     """The host's folders that programs on a node use at their own path."""
     programs = {program.resolve().parent for program in binaries.iterdir()}
     python = [Path(sys.prefix), Path(sys.base_prefix)]
-    return [layout.dir, binaries, *programs, *python, TESTS.parent]
+    return [layout.dir, binaries, *programs, *python, REPOSITORY]
 
 
 def machine() -> Machine:

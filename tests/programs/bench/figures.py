@@ -14,7 +14,7 @@ from rich.table import Table
 
 TABLE_WIDTH = 150
 DISTURBED_MOST = 10
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[4]
 
 OPERATOR = "localhost/mizar/operator:dev"
 NODEAGENT = "localhost/mizar/nodeagent:dev"

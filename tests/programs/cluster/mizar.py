@@ -16,7 +16,7 @@ from cluster.rollout import diagnosis, pending, workloads
 
 RELEASE, NAMESPACE = "mizar", "mizar-system"
 IMAGES = (OPERATOR, NODEAGENT, CUDA_SAMPLE, PAUSE)
-CHART = Path(__file__).parents[2] / "charts" / "mizar"
+CHART = Path(__file__).parents[3] / "charts" / "mizar"
 LOCAL_VALUES = CHART / "values-local.yaml"
 LIMIT = 180.0  # seconds
 INTERVAL = 0.2

@@ -8,7 +8,7 @@ from support.kube import Kube, Object, condition, is_ready
 from support.objects import SHARE_PODS, whole_card_pod
 from support.waiting import wait_for
 
-QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "01-quickstart"
+QUICKSTART = Path(__file__).resolve().parents[3] / "examples" / "01-quickstart"
 TENANT = "team-a"
 OVER_THE_LIMIT_MIB = 12_000
 IDLE_SECONDS = 5

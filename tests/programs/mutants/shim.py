@@ -21,10 +21,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LISTED = Path(__file__).with_name("shim.toml")
 TREE = ROOT / "build" / "mutants-shim"
-PACKAGES = ("core", "kube", "operator", "nodeagent", "tests")
+PACKAGES = ("core", "kube", "operator", "nodeagent", "tests", "tests/programs")
 LIBRARIES = ("testing/libmizar.so", "tests/account", "tests/libpure.so")
 """What is made of the sources that faults are in; under build/shim."""
 TIMEOUT_S = 600

@@ -32,7 +32,7 @@ from mizar_operator.gather import Gatherer
 from support.kube import Kube
 from support.waiting import wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SCALE = float(os.environ.get("MIZAR_BENCH_SCALE", "1"))
 BURST = 1_000
 QUIET_S = 60.0
