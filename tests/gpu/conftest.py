@@ -50,7 +50,7 @@ def answers(text: str) -> list[list[str]]:
 
 @pytest.fixture
 def ask() -> Ask:
-    """Runs shim/tests/questions.c; its answers, a list of words for each line."""
+    """Runs questions.c; its answers, a list of words for each line."""
 
     def run(*arguments: str, **env: str) -> list[list[str]]:
         done = subprocess.run(

@@ -1,7 +1,7 @@
 """How exactly containers get their share of a card's time, on simulated cards.
 
 What counts is the card's own account of whom it worked for in each millisecond. Each container is
-a slot with limits, processes that keep the card busy (shim/bench/load.c) under the shim, and the
+a slot with limits, processes that keep the card busy (workloads/load.c) under the shim, and the
 node agent's time slicer beside them. Every case is run; the worst of them is the figure, and the
 table shows each. Several cases run at the same time, on a card each.
 

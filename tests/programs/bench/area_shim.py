@@ -1,6 +1,6 @@
 """What the shim adds to a call, on a driver that does nothing, in the same run with and without it.
 
-Every work (shim/bench/overhead.c) is run in pairs, bare and with the shim right after one another,
+Every work (workloads/overhead.c) is run in pairs, bare and with the shim right after one another,
 in processes of their own. A figure is the median of the pairs' differences: what else the machine
 does falls on both of a pair, and where a process' memory happens to lie averages out.
 MIZAR_BENCH_RUNS sets the number of pairs.

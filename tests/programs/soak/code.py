@@ -44,7 +44,7 @@ class LazyContainer:
         return self.machine.over(0)[0]
 
     def start(self, seed: int, uses: int = FOR_EVER, *how: str) -> None:
-        """shim/tests/lazy.c"""
+        """unit/shim/programs/lazy.c"""
         command = [str(BUILD / "tests" / "lazy"), str(seed), str(uses), *how]
         process = subprocess.Popen(
             command, env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -28,7 +28,7 @@ NEAR, LOOK_S = 5.0, 0.25
 """Points by which a share may be off in a window of so many seconds: a machine that is busy with
 other things leaves the card idle at times."""
 KINDS = ("us_20", "us_200", "ms_5", "mixed", "graph", "narrow")
-# What shim/tests/soak.c calls them.
+# What unit/shim/programs/soak.c calls them.
 WAYS = {
     "plain": 0,
     "pitch": 1,
@@ -66,7 +66,7 @@ class Hang(RuntimeError):
 
 
 THREADS_MAX, BOARD_BYTES = 8, 4096
-"""As shim/tests/soak.c has them, or more."""
+"""As unit/shim/programs/soak.c has them, or more."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Container:
         return self
 
     def _start_neighbour(self) -> subprocess.Popen[bytes]:
-        """shim/tests/tenant.c"""
+        """soak/tenant.c"""
         command = [str(BUILD / "tests" / "tenant"), "churn", str(CHURN_MIB), "1"]
         env = self._node.container(SIMGPU_UNWATCHED="1")
         started = subprocess.Popen(command, env=env, stdout=subprocess.PIPE)
@@ -267,7 +267,7 @@ class Container:
             worker.counts.unlink()
 
     def _start(self, *arguments: str, threads: int = 0) -> Worker:
-        """shim/tests/soak.c with these arguments."""
+        """unit/shim/programs/soak.c with these arguments."""
         counts = self._folder / f"counts-{next(self._serial)}"
         counts.write_bytes(bytes(8 * THREADS_MAX))
         command = [str(BUILD / "tests" / "soak"), *arguments]

@@ -92,7 +92,7 @@ class Crowd:
 
     @staticmethod
     def _start(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
-        """shim/tests/tenant.c"""
+        """soak/tenant.c"""
         pipe = subprocess.PIPE
         return subprocess.Popen([TENANT, *arguments], env=env, stdin=pipe, stdout=pipe, text=True)
 

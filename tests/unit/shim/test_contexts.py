@@ -31,7 +31,7 @@ class Container:
 
     @contextmanager
     def contexts(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """shim/tests/contexts.c, when it is ready."""
+        """programs/contexts.c, when it is ready."""
         env = {
             "PATH": os.environ["PATH"],
             "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),

@@ -74,4 +74,4 @@ def test_every_hook_has_a_snippet(tmp_path: Path, layout: dict[str, Any]) -> Non
         run(*command, env=env)
     counted = calls()
     unused = sorted(hook for hook in hooks() if not counted[ASSEMBLY.get(hook, hook)])
-    assert not unused, "write a snippet for each of these: see shim/tests/snippets.c"
+    assert not unused, "write a snippet for each of these: see programs/snippets.c"

@@ -41,7 +41,7 @@ def make_driver(
         script = ["-Wl,-Bsymbolic-functions", f"-Wl,--version-script={folder / 'map'}"]
         includes = [f"-I{SHIM / 'src'}", f"-I{SHIM / 'include'}", f"-DFAKE_VERSION={version}"]
         target = ["-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so.1")]
-        source = str(SHIM / "tests" / "fakecuda.c")
+        source = str(Path(__file__).with_name("programs") / "fakecuda.c")
         subprocess.run(["cc", *FLAGS, *includes, *script, source, *target], check=True)
         return folder
 

@@ -15,7 +15,7 @@ import pytest
 from support.waiting import PATIENCE_S
 
 from .conftest import run, shim_env
-from .slot import BUILD, ROOT, Slot
+from .slot import BUILD, Slot
 
 LIBRARY = BUILD / "libmizar.so"
 
@@ -26,7 +26,7 @@ def output(*command: str | Path, env: dict[str, str] | None = None) -> str:
 
 def test_exported_symbols(layout: dict[str, Any]) -> None:
     lines = output("nm", "-D", "--defined-only", LIBRARY).splitlines()
-    golden = (ROOT / "shim" / "tests" / "exported.txt").read_text().split()
+    golden = Path(__file__).with_name("exported.txt").read_text().split()
     assert sorted(line.split()[-1] for line in lines) == golden
 
 

@@ -154,7 +154,7 @@ def test_who_does_nothing_is_not_busy(mode: int, machine: Machine) -> None:
 
 @contextmanager
 def load(env: dict[str, str]) -> Iterator[int]:
-    """A program that keeps card 0 as busy as it may: shim/bench/load.c. Its PID."""
+    """A program that keeps card 0 as busy as it may: bench/workloads/load.c. Its PID."""
     with subprocess.Popen(
         [BUILD / "bench" / "load", "us_20"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

@@ -11,9 +11,9 @@ import pytest
 from support.waiting import PATIENCE_S
 
 from .conftest import run
-from .slot import BUILD, ROOT, Slot
+from .slot import BUILD, Slot
 
-SOURCES = ROOT / "shim" / "tests" / "past"
+SOURCES = Path(__file__).with_name("programs") / "past"
 OUT_OF_MEMORY = "2\n"
 
 

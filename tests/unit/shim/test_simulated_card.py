@@ -44,7 +44,7 @@ class Container:
 
     @contextmanager
     def soak(self, seed: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """shim/tests/soak.c: random work, checked by itself."""
+        """programs/soak.c: random work, checked by itself."""
         command = [str(BUILD / "tests" / "soak"), str(seed), *arguments]
         with subprocess.Popen(command, env=self.env, stderr=subprocess.PIPE) as process:
             try:

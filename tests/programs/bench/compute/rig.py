@@ -32,13 +32,13 @@ BUS = 500  # bytes per us: copies keep the card waiting, and not the machine cop
 LOOK_S = 0.05
 PR_SET_PDEATHSIG = 1
 PROGRAMS = {name: ("programs", name) for name in ("short_lived", "workers", "functions")}
-"""Loads of shim/bench/programs.c; all others are of load.c."""
+"""Loads of bench/workloads/programs.c; all others are of load.c."""
 
 
 @dataclass(frozen=True)
 class Tenant:
     """A container: its share of the card in percent, and what its processes do (PROGRAMS, or
-    the arguments of shim/bench/load.c, one for each). Without a mode it runs without the shim.
+    the arguments of bench/workloads/load.c, one for each). Without a mode it runs without the shim.
     `changes`: at so many seconds it is given another share. `wakes`: at so many it begins to work.
     `processor`: the only one that it runs on."""
 

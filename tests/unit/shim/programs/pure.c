@@ -3,11 +3,11 @@
 
 #include <stdlib.h>
 
-#include "../src/budget.h"
-#include "../src/costs.h"
-#include "../src/numbers.h"
-#include "../src/regions.h"
-#include "../src/slots.h"
+#include "budget.h"
+#include "costs.h"
+#include "numbers.h"
+#include "regions.h"
+#include "slots.h"
 
 struct regions *regions_current;
 
