@@ -13,8 +13,10 @@ FAST := fast-waiting fast-programs fast-sanitizers fast-shim fast-others fast-pr
 
 .PHONY: help demo test beside-e2e check lint types fast $(FAST) harsh integration e2e gen bench soak mutants mutants-shim up down programs images shim shim-tests clean setup root-setup
 
-help: ## list the targets
+help: ## list the targets, then the folders and what may be touched there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@sed -n '/^## Folders/,/^## Tests/ s/^| `\([^`]*\)` | \(.*\) | \(.*\) |$$/  \1: \2\n      \3/p' ARCHITECTURE.md | sed 's/`//g; s/\[[^]]*\](\([^)]*\))/\1/'
 
 setup:
 	@hack/setup.sh tools

@@ -1,0 +1,72 @@
+"""ARCHITECTURE.md names the folders that there are, as do README.md and the lists it points to."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+MADE_HERE = {"build", "__pycache__"}
+ROW = re.compile(r"^\| `([\w/]+)` \| (.+) \| (.+) \|$", re.MULTILINE)
+LINK = re.compile(r"\]\(([\w-]+)(?:/[\w./-]*)?\)")
+
+
+def section(page: str, title: str) -> str:
+    """What stands below a heading of the page."""
+    return (ROOT / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+LISTED = {path: holds for path, holds, _ in ROW.findall(section("ARCHITECTURE.md", "Folders"))}
+
+
+def folders(path: str | Path) -> set[str]:
+    """Those with a file of the repository's in them."""
+    found = (one for one in (ROOT / path).iterdir() if one.is_dir())
+    return {one.name for one in found if not one.name.startswith(".") and _has_files(one)}
+
+
+def _has_files(folder: Path) -> bool:
+    if folder.name in MADE_HERE:
+        return False
+    return any(_has_files(one) if one.is_dir() else True for one in folder.iterdir())
+
+
+def linked(page: str | Path) -> set[str]:
+    """The first folder of each relative link."""
+    path = ROOT / page
+    return set(LINK.findall(path.read_text())) if path.is_file() else set()
+
+
+def test_each_folder_has_a_row() -> None:
+    assert {path.partition("/")[0] for path in LISTED} == folders(".")
+
+
+@pytest.mark.parametrize("path", LISTED)
+def test_a_row_names_the_folders_in_its_own(path: str) -> None:
+    """Or their README.md does."""
+    named = set(re.findall(r"`([\w-]+)/`", LISTED[path]))
+    assert named <= folders(path), "there is no such folder"
+    assert folders(path) <= named | linked(f"{path}/README.md"), "name it in ARCHITECTURE.md"
+
+
+@pytest.mark.parametrize("path", [path for path in LISTED if "/" in path])
+def test_no_folder_lies_between_two_rows(path: str) -> None:
+    above, _, name = path.rpartition("/")
+    assert above in LISTED or folders(above) == {name}
+
+
+@pytest.mark.parametrize("path", ["tests", "tests/programs"])
+def test_the_lists_of_tests_and_programs_name_each_folder(path: str) -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\((\w+)\) \|", (ROOT / path / "README.md").read_text(), re.M)
+    assert all(name == folder for name, folder in rows)
+    assert {folder for _, folder in rows} == folders(path)
+
+
+def test_the_readme_names_each_folder() -> None:
+    assert folders(".") <= linked("README.md")
+
+
+def test_make_prints_each_row() -> None:
+    done = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True)
+    assert set(re.findall(r"^  ([\w/]+): ", done.stdout, re.MULTILINE)) == set(LISTED)
