@@ -27,6 +27,8 @@ TREE = ROOT / "build" / "mutants-shim"
 PACKAGES = ("core", "kube", "operator", "nodeagent", "tests", "tests/programs")
 LIBRARIES = ("testing/libmizar.so", "tests/account", "tests/libpure.so")
 """What is made of the sources that faults are in; under build/shim."""
+MADE_THERE = {"build", "__pycache__", ".hypothesis"}
+"""Folders of the copy that no file is copied into."""
 TIMEOUT_S = 600
 KILLED, SURVIVED = 1, 0  # pytest's exit codes
 
@@ -92,7 +94,7 @@ def try_out(fault: Fault) -> Result:
 
 
 def copy_tree() -> None:
-    """The tracked and new files as they are here; what was built there is kept."""
+    """The tracked and new files as they are here, and no others; what was built there is kept."""
     command = (
         "git",
         "-C",
@@ -104,12 +106,21 @@ def copy_tree() -> None:
         "--exclude-standard",
     )
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listed.split("\0")):
+    here = {name for name in listed.split("\0") if (ROOT / name).is_file()}
+    for name in _copied() - here:
+        (TREE / name).unlink()  # else a package that has moved would be imported from there
+    for name in here:
         source, target = ROOT / name, TREE / name
-        if not source.is_file() or _is_same(source, target):
+        if _is_same(source, target):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)  # newer than what was built with a fault
+
+
+def _copied() -> set[str]:
+    """The files that earlier runs have copied."""
+    paths = (path.relative_to(TREE) for path in TREE.rglob("*") if path.is_file())
+    return {str(path) for path in paths if not MADE_THERE & set(path.parts)}
 
 
 def _is_same(source: Path, target: Path) -> bool:
