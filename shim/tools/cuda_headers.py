@@ -201,16 +201,16 @@ def _declared(path: Path) -> dict[str, list[str]]:
 
 def check_parameters(folder: Path, published: dict[Entry, str], known: list[Function]) -> list[str]:
     """Functions whose declaration in cuda_api.h does not pass what CUDA's own passes."""
-    ours = _declared(SHIM / "src" / "cuda_api.h")
+    ours = _declared(SHIM / "src" / "base" / "cuda_api.h")
     theirs = {
         function.symbol: _types(published[function.entry])
         for function in known
         if function.entry in published and function.symbol in ours
     }
     width = _sizes((t for types in theirs.values() for t in types), "cuda.h", folder)
-    own = _sizes((t for name in theirs for t in ours[name]), "cuda_api.h", SHIM / "src")
+    own = _sizes((t for name in theirs for t in ours[name]), "base/cuda_api.h", SHIM / "src")
     return [
-        f"{name} takes other parameters in shim/src/cuda_api.h than in cuda.h"
+        f"{name} takes other parameters in shim/src/base/cuda_api.h than in cuda.h"
         for name, types in theirs.items()
         if [width[t] for t in types] != [own[t] for t in ours[name]]
     ]

@@ -1,7 +1,7 @@
 """The hook table: driver.txt and nvml.txt say what the shim does about each function; this writes
-src/hooks.def from them and compares them with what NVIDIA publishes.
+src/lookup/hooks.def from them and compares them with what NVIDIA publishes.
 
-    hook_table.py            writes src/hooks.def
+    hook_table.py            writes src/lookup/hooks.def
     hook_table.py --check    fails when it differs from its sources
     hook_table.py --headers  fails when the newest pinned CUDA has a function without a class, or
                              one whose wrapper takes other parameters
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SHIM = Path(__file__).resolve().parents[1]
-TABLE = SHIM / "src" / "hooks.def"
+TABLE = SHIM / "src" / "lookup" / "hooks.def"
 UNCLASSIFIED = (
     "{name} ({entry}) of CUDA {release} has no class: put it below the class of shim/driver.txt"
     " that says what the shim must do about it, then run `make -C shim table`"
 )
-STALE = "shim/src/hooks.def differs from its sources: run `make -C shim table`"
+STALE = "shim/src/lookup/hooks.def differs from its sources: run `make -C shim table`"
 
 
 @dataclass(frozen=True, order=True)
@@ -98,7 +98,7 @@ def read_nvml(path: Path = SHIM / "nvml.txt") -> dict[str, bool]:
 
 def called_by_shim(sources: Path = SHIM / "src") -> set[str]:
     """What the shim's code calls itself: REAL(x), RELAXED(x, ...), KNOWN(x), or H_x by name."""
-    code = "".join(path.read_text() for path in sorted(sources.glob("*.[ch]")))
+    code = "".join(path.read_text() for path in sorted(sources.rglob("*.[ch]")))
     return set(re.findall(r"\b(?:REAL\(|RELAXED\(|KNOWN\(|H_)((?:cu|nvml)[A-Z]\w*)", code))
 
 

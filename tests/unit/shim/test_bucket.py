@@ -1,4 +1,4 @@
-"""The arithmetic of GPU time: shim/src/bucket.c and moments.c, called as they are."""
+"""The arithmetic of GPU time: shim/src/time/bucket.c and moments.c, called as they are."""
 
 from __future__ import annotations
 

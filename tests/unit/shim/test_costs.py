@@ -1,4 +1,4 @@
-"""What launches are taken for, by what they took: shim/src/costs.c, called as it is."""
+"""What launches are taken for, by what they took: shim/src/time/costs.c, called as it is."""
 
 from __future__ import annotations
 

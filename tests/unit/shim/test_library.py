@@ -79,7 +79,7 @@ sys.exit(3)
 
 def test_programs_without_cuda_are_left_alone(env: dict[str, str], slot: Slot) -> None:
     """The limits are a pipe that nobody writes: whoever opens it hangs. Only the directory is kept
-    open, out of the program's way (shim/src/regions.c)."""
+    open, out of the program's way (shim/src/region/regions.c)."""
     slot.limits.unlink()
     os.mkfifo(slot.limits)
     command = [sys.executable, "-I", "-W", "ignore", "-c", PROBE]

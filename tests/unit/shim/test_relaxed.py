@@ -1,7 +1,8 @@
 """Every call of the driver that the shim adds is one that captures of streams do not forbid.
 
 While any thread captures in global mode, a call that might wait or allocate is refused and spoils
-the capture, unless the calling thread has said that it knows: RELAXED in shim/src/relax.h does.
+the capture, unless the calling thread has said that it knows: RELAXED in
+shim/src/lookup/relax.h does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from .slot import ROOT
 
 SOURCES = ROOT / "shim" / "src"
+LOOKUP = SOURCES / "lookup"
 # What only looks at handles, devices and the thread itself; asked often, and never forbidden.
 HARMLESS = {
     "cuCtxGetCurrent",
@@ -70,7 +72,7 @@ def calls_in(path: Path) -> Iterator[Call]:
 
 
 def test_no_call_that_the_shim_adds_is_bare() -> None:
-    paths = sorted({*SOURCES.glob("*.[ch]")} - {SOURCES / "relax.h", SOURCES / "resolve.h"})
+    paths = sorted({*SOURCES.rglob("*.[ch]")} - {LOOKUP / "relax.h", LOOKUP / "resolve.h"})
     found = [call for path in paths for call in calls_in(path)]
     bare = [call for call in found if call.may_be_forbidden() and not call.is_the_programs()]
     assert not bare, "\n".join(f"{c.file}: {c.symbol} in {c.head}" for c in bare)

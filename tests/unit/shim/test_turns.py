@@ -1,4 +1,4 @@
-"""Processes of a container on one card: shim/src/budget.c and turns.c, called as they are."""
+"""Processes of a container on one card: shim/src/time/budget.c and turns.c, called as they are."""
 
 from __future__ import annotations
 

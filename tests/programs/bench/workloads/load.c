@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cuda_api.h"
 #include "check.h"
-#include "cuda_api.h"
 
 #define US 1000u
 #define MS 1000000u

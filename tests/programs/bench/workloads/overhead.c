@@ -27,9 +27,9 @@
 #include <unistd.h>
 
 #include "api.h"
+#include "base/numbers.h"
+#include "base/wide.h"
 #include "check.h"
-#include "numbers.h"
-#include "wide.h"
 
 #define ROUNDS 400
 

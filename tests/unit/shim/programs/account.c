@@ -6,10 +6,10 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "allocs.h"
 #include "check.h"
-#include "gate.h"
-#include "pages.h"
+#include "memory/allocs.h"
+#include "memory/pages.h"
+#include "region/gate.h"
 
 #define SLOTS 5
 #define THREADS 4

@@ -7,7 +7,7 @@
 
 #include <dlfcn.h>
 
-#include "cuda_api.h"
+#include "base/cuda_api.h"
 #include "fakecuda.h"
 #include "mizar_regions.h"
 
@@ -21,7 +21,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 
 struct api {
 #define HOOK(library, symbol, base, version, stream) __typeof__(&symbol) symbol;
-#include "hooks.def"
+#include "lookup/hooks.def"
 };
 extern struct api api;
 

@@ -5,8 +5,8 @@
 #include <dlfcn.h>
 #include <stdbool.h>
 
+#include "base/cuda_api.h"
 #include "check.h"
-#include "cuda_api.h"
 
 /* Of functions that are not hooked, so not declared with the rest, those that several tests call. */
 CUresult cuCtxSetCurrent(CUcontext context);

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cuda_api.h"
 #include "check.h"
-#include "cuda_api.h"
 
 #define NEWEST 14000
 
@@ -19,7 +19,7 @@ static const struct entry {
     int version, stream;
 } entries[] = {
 #define HOOK(library, symbol, base, version, stream) {#library, #symbol, base, version, stream},
-#include "hooks.def"
+#include "lookup/hooks.def"
 };
 
 static void *driver;

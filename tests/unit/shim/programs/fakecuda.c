@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cuda_api.h"
+#include "base/cuda_api.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -355,7 +355,7 @@ LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), stream)
         CALLED(symbol);                                                             \
         return fake.fail;                                                           \
     }
-#include "copies.def"
+#include "base/copies.def"
 
 /* ---- stalls: nothing waits ---- */
 
@@ -364,7 +364,7 @@ LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), stream)
         CALLED(symbol);                                         \
         return fake.fail;                                       \
     }
-#include "stalls.def"
+#include "base/stalls.def"
 
 EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
     CALLED(cuCtxWaitEvent);
@@ -1274,7 +1274,7 @@ static const struct entry {
 #define ENTRY_NVML(symbol, base, version, stream)
 #define HOOK(library, symbol, base, version, stream) ENTRY_##library(symbol, base, version, stream)
 #define ALIAS(library, symbol, base, version, stream) ENTRY_##library(symbol, base, version, stream)
-#include "hooks.def"
+#include "lookup/hooks.def"
     {"cuDeviceGetCount", 2000, 0, (void *)&cuDeviceGetCount},
 #if FAKE_VERSION >= 14000
     {"cuMemAlloc", 14000, 0, (void *)&cuMemAlloc_v3},
@@ -1291,7 +1291,7 @@ static void *exported(const char *name) {
 #define SYMBOL_LIBC(symbol)
 #define SYMBOL_NVML(symbol)
 #define HOOK(library, symbol, base, version, stream) SYMBOL_##library(symbol)
-#include "hooks.def"
+#include "lookup/hooks.def"
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(all[i].symbol, name)) return all[i].function;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cuda_api.h"
+#include "base/cuda_api.h"
 #include "fakecuda.h"
 
 #define MIB ((unsigned long long)1 << 20)

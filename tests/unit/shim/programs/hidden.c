@@ -6,8 +6,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/cuda_api.h"
 #include "check.h"
-#include "cuda_api.h"
 
 #define MIB ((size_t)1 << 20)
 

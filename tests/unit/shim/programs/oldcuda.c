@@ -1,7 +1,7 @@
 /* The driver of tests/olddriver.c: CUDA 9 and one card. */
 #include <string.h>
 
-#include "cuda_api.h"
+#include "base/cuda_api.h"
 
 EXPORT CUresult cuInit(unsigned flags) {
     return (CUresult)flags;

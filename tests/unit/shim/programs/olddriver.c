@@ -1,7 +1,7 @@
 /* An old driver: it has memory, contexts and launches, but neither pools, events nor lookups. */
 #include <dlfcn.h>
 
-#include "cuda_api.h"
+#include "base/cuda_api.h"
 #include "check.h"
 
 int main(void) {

@@ -3,11 +3,11 @@
 
 #include <stdlib.h>
 
-#include "budget.h"
-#include "costs.h"
-#include "numbers.h"
-#include "regions.h"
-#include "slots.h"
+#include "base/numbers.h"
+#include "region/regions.h"
+#include "region/slots.h"
+#include "time/budget.h"
+#include "time/costs.h"
 
 struct regions *regions_current;
 

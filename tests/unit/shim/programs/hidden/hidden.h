@@ -1,5 +1,5 @@
 /* What the libraries of tests/hidden.c have in common. */
-#include "cuda_api.h"
+#include "base/cuda_api.h"
 
 CUresult cuCtxSetCurrent(CUcontext context);
 

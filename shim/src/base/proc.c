@@ -1,0 +1,93 @@
+#include "base/proc.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/sys.h"
+
+#define PF_EXITING 0x4
+#define MARK SIGIO
+
+static bool read_text(const char *path, char *text, size_t bytes) {
+    int fd = sys_open(path, O_RDONLY);
+    if (fd < 0) return false;
+    long length = sys_read(fd, text, bytes - 1);
+    sys_close(fd);
+    text[length > 0 ? length : 0] = 0;
+    return length > 0;
+}
+
+/* `text` stands at field 3; returns where field `number` begins. */
+static const char *field(const char *text, int number) {
+    for (int i = 3; text && i < number; i++) {
+        text = strchr(text, ' ');
+        if (text) text++;
+    }
+    return text ? text : "0";
+}
+
+bool proc_stat(unsigned pid, struct proc_stat *stat) {
+    char path[64], text[1024];
+    if (pid)
+        snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    else
+        snprintf(path, sizeof path, "/proc/self/stat");
+    if (!read_text(path, text, sizeof text)) return false;
+    const char *name_end = strrchr(text, ')'); /* the name itself may hold anything */
+    if (!name_end || strlen(name_end) < 3) return false;
+    const char *rest = name_end + 2;
+    stat->state = *rest;
+    stat->flags = strtoul(field(rest, 9), NULL, 10);
+    stat->threads = strtoul(field(rest, 20), NULL, 10);
+    stat->start_time = strtoul(field(rest, 22), NULL, 10);
+    return true;
+}
+
+uint64_t proc_pid_namespace(void) {
+    char text[64];
+    long length = SYS(SYS_readlinkat, AT_FDCWD, "/proc/self/ns/pid", text, sizeof text - 1);
+    if (length <= 0) return 0;
+    text[length] = 0;
+    const char *number = strchr(text, '[');
+    return number ? strtoul(number + 1, NULL, 10) : 0;
+}
+
+/* time_namespaces(7): lines of a clock, seconds and nanoseconds. */
+int64_t proc_clock_shift(void) {
+    static const char clock[] = "monotonic";
+    char text[256], *end;
+    if (!read_text("/proc/self/timens_offsets", text, sizeof text)) return 0;
+    const char *line = strstr(text, clock);
+    if (!line) return 0;
+    int64_t seconds = strtol(line + strlen(clock), &end, 10);
+    return seconds * 1000000000 + strtol(end, NULL, 10);
+}
+
+bool proc_exiting(unsigned pid, uint64_t start_time) {
+    struct proc_stat stat;
+    if (!proc_stat(pid, &stat) || stat.start_time != start_time) return false;
+    /* A zombie whose other threads still run has not let go of its files either. */
+    if (stat.state == 'Z' || stat.state == 'X') return stat.threads > 1;
+    return stat.flags & PF_EXITING;
+}
+
+/* By number: glibc's own fstat is not in every libc that programs bring. */
+static bool identify(int fd, struct proc_file *file) {
+    struct stat stat;
+    if (SYS(SYS_fstat, fd, &stat)) return false;
+    *file = (struct proc_file){fd, stat.st_dev, stat.st_ino};
+    return true;
+}
+
+bool proc_file(int fd, struct proc_file *file) {
+    return identify(fd, file) && SYS(SYS_fcntl, fd, F_SETSIG, MARK) == 0;
+}
+
+bool proc_file_is(const struct proc_file *file) {
+    struct proc_file now;
+    return identify(file->fd, &now) && now.device == file->device && now.inode == file->inode &&
+           SYS(SYS_fcntl, file->fd, F_GETSIG) == MARK;
+}

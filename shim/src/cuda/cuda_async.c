@@ -1,0 +1,234 @@
+/*
+ * Stream-ordered memory: from the stream's device's pool, or from one that is named. Most entries
+ * have a twin for the per-thread default stream.
+ */
+#include <time.h>
+
+#include "base/sys.h"
+#include "lookup/cards.h"
+#include "lookup/relax.h"
+#include "memory/account.h"
+#include "memory/charge.h"
+#include "memory/late.h"
+#include "memory/pools.h"
+#include "memory/stand_in.h"
+#include "time/budget.h"
+#include "time/lanes.h"
+
+static CUresult undo(uint64_t pointer) {
+    return RELAXED(cuMemFree_v2, pointer);
+}
+
+/* `twin`: for an entry point whose default stream is the thread's own. */
+static bool capturing(CUstream stream, bool twin) {
+    int status = 0;
+    CUstream meant = (CUstream)lanes_stream(stream, twin);
+    return REAL(cuStreamIsCapturing)(meant, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+static CUmemoryPool present_pool(CUdevice device) {
+    CUmemoryPool pool;
+    return RELAXED(cuDeviceGetMemPool, &pool, device) == CUDA_SUCCESS ? pool : NULL;
+}
+
+/* Of the pools that programs make, all that live are known; what is not may just have been destroyed. */
+static unsigned enter_present_pool(struct regions *regions, CUdevice device, int card) {
+    CUmemoryPool pool = present_pool(device);
+    unsigned number = 0;
+    while (pool && !(number = pools_enter_known(regions, pool))) {
+        CUmemoryPool before = pool;
+        pool = present_pool(device);
+        if (pool == before) return pools_enter(regions, pool, card, device);
+    }
+    return pool ? number : pools_enter_nameless(regions, device, card);
+}
+
+/*
+ * Enters the pool that is meant: `pool`, or the stream's device's present one. 0: its device is not
+ * ours, or there are too many pools.
+ */
+static CUresult enter_pool(struct regions *regions, CUmemoryPool pool, CUstream stream, int *card,
+                          unsigned *number) {
+    CUdevice device;
+    if (pool && pools_is_gone(regions, pool)) return CUDA_ERROR_INVALID_VALUE;
+    if (pool && pools_card(regions, pool, card)) {
+        *number = pools_enter(regions, pool, *card, -1);
+        return CUDA_SUCCESS;
+    }
+    CUresult result = cards_stream_device(stream, &device);
+    if (result != CUDA_SUCCESS) return result;
+    *card = cards_of_device(regions, device);
+    if (*card == CARD_NONE)
+        *number = 0;
+    else
+        *number = pool ? pools_enter(regions, pool, *card, device)
+                       : enter_present_pool(regions, device, *card);
+    return CUDA_SUCCESS;
+}
+
+struct pooled {
+    struct regions *regions;
+    CUstream stream;
+    size_t bytes; /* asked for */
+    struct alloc alloc;
+    uint64_t reserved; /* 0: not counted; else the thread is in its pool */
+};
+
+#define PATIENCE UINT64_C(1000000000) /* ns */
+
+/*
+ * Whether nothing is left to do in the stream: then pools can give back what was freed there. It may
+ * have to wait for this very thread, so not for ever.
+ */
+static bool comes_to_rest(CUstream stream) {
+    uint64_t until = budget_now() + PATIENCE;
+    while (budget_now() < until) {
+        CUresult result = RELAXED(cuStreamQuery, stream);
+        if (result != CUDA_ERROR_NOT_READY) return result == CUDA_SUCCESS;
+        sys_sleep(50);
+    }
+    return false;
+}
+
+static bool is_host_pool(struct regions *regions, CUmemoryPool pool) {
+    int card;
+    return pool && pools_card(regions, pool, &card) && card == CARD_NONE;
+}
+
+static bool allowed(struct pooled *pooled) {
+    const struct alloc *alloc = &pooled->alloc;
+    pooled->reserved = pools_allocate(pooled->regions, alloc->owner, alloc->bytes);
+    return pooled->reserved;
+}
+
+static CUresult reserve(struct pooled *pooled, CUmemoryPool pool, CUstream stream) {
+    struct alloc *alloc = &pooled->alloc;
+    *alloc = (struct alloc){.bytes = account_size(pooled->bytes), .kind = ALLOC_POOLED};
+    CUresult result = enter_pool(pooled->regions, pool, stream, &alloc->card, &alloc->owner);
+    if (result != CUDA_SUCCESS) return result;
+    if (!alloc->owner) return CUDA_ERROR_OUT_OF_MEMORY;
+    bool done = allowed(pooled) || (pools_keeps(pooled->regions, alloc->owner) &&
+                                    comes_to_rest(pooled->stream) && allowed(pooled));
+    if (!done) pools_leave(pooled->regions, alloc->owner);
+    return done ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/*
+ * Memory of a pool outside of the device costs nothing here; an allocation that is only recorded
+ * into a graph is counted when the graph is instantiated.
+ */
+static CUresult begin(struct pooled *pooled, size_t bytes, CUmemoryPool pool, CUstream stream,
+                      bool twin) {
+    *pooled = (struct pooled){.stream = (CUstream)lanes_stream(stream, twin), .bytes = bytes};
+    CUresult result = shim_enter(&pooled->regions);
+    if (result != CUDA_SUCCESS || !pooled->regions) return result;
+    if (capturing(stream, twin) || is_host_pool(pooled->regions, pool)) return CUDA_SUCCESS;
+    return reserve(pooled, pool, stream);
+}
+
+static bool settle(struct pooled *pooled, CUdeviceptr pointer) {
+    struct process *process = pooled->regions->process;
+    struct alloc unused, *alloc = &pooled->alloc;
+    if (!allocs_put(process, pointer, *alloc)) return false;
+    if (pools_allocated(pooled->regions, alloc->owner, alloc->bytes, pooled->reserved)) return true;
+    allocs_take(process, pointer, &unused);
+    return false;
+}
+
+/* As if the program had asked for managed memory itself, in the stream's context. */
+static CUresult stand_in(const struct pooled *pooled, CUdeviceptr *pointer) {
+    struct charge charge;
+    CUresult result = charge_memory(&charge, pooled->bytes);
+    if (result != CUDA_SUCCESS) return result;
+    result = CUDA_ERROR_OUT_OF_MEMORY; /* of the card, perhaps another one than the pool's */
+    if (stand_in_wanted(&charge, result)) result = stand_in_allocate(&charge, pointer, pooled->bytes);
+    return charge_settle(&charge, result, *pointer, undo);
+}
+
+static CUresult stand_in_there(const struct pooled *pooled, CUdeviceptr *pointer) {
+    CUcontext context, popped;
+    if (REAL(cuStreamGetCtx)(pooled->stream, &context) != CUDA_SUCCESS ||
+        REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = stand_in(pooled, pointer);
+    REAL(cuCtxPopCurrent_v2)(&popped);
+    return result;
+}
+
+static bool may_have_stand_in(const struct pooled *pooled, CUresult result) {
+    const struct alloc *alloc = &pooled->alloc;
+    return result == CUDA_ERROR_OUT_OF_MEMORY && stand_in_allowed(pooled->regions, alloc->card) &&
+           !pools_is_apart(pooled->regions, alloc->owner);
+}
+
+static CUresult conclude(struct pooled *pooled, CUresult result, CUdeviceptr *pointer) {
+    struct alloc *alloc = &pooled->alloc;
+    bool made = result == CUDA_SUCCESS;
+    if (made && settle(pooled, *pointer)) return result;
+    if (made) undo(*pointer);
+    pools_cancel(pooled->regions, alloc->owner, pooled->reserved, made);
+    if (made) return CUDA_ERROR_OUT_OF_MEMORY;
+    return may_have_stand_in(pooled, result) ? stand_in_there(pooled, pointer) : result;
+}
+
+static CUresult end(struct pooled *pooled, CUresult result, CUdeviceptr *pointer) {
+    if (!pooled->reserved) return result;
+    result = conclude(pooled, result, pointer);
+    pools_leave(pooled->regions, pooled->alloc.owner);
+    return result;
+}
+
+#define ALLOC_ASYNC(symbol, twin)                                                         \
+    EXPORT CUresult symbol(CUdeviceptr *pointer, size_t bytes, CUstream stream) {         \
+        struct pooled pooled;                                                             \
+        CUresult result = begin(&pooled, bytes, NULL, stream, twin);                      \
+        if (result != CUDA_SUCCESS) return result;                                        \
+        return end(&pooled, REAL(symbol)(pointer, bytes, stream), pointer);               \
+    }
+
+#define ALLOC_FROM_POOL(symbol, twin)                                                     \
+    EXPORT CUresult symbol(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,         \
+                           CUstream stream) {                                             \
+        struct pooled pooled;                                                             \
+        CUresult result = begin(&pooled, bytes, pool, stream, twin);                      \
+        if (result != CUDA_SUCCESS) return result;                                        \
+        return end(&pooled, REAL(symbol)(pointer, bytes, pool, stream), pointer);         \
+    }
+
+/* The program must not notice where a driver frees no managed memory in the order of streams. */
+static bool frees_no_stand_in(const struct alloc *alloc, CUresult result) {
+    return alloc->stand_in &&
+           (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED);
+}
+
+/* What a pool got back is still the pool's; other memory goes when the stream has come so far. */
+static CUresult finish_free(struct charge *charge, CUresult result, CUdeviceptr pointer,
+                            CUstream stream) {
+    bool late = charge->reserved && charge->alloc.kind != ALLOC_POOLED;
+    if (late && result == CUDA_SUCCESS)
+        late_free(charge->regions, stream, pointer, &charge->alloc, false);
+    else if (late && frees_no_stand_in(&charge->alloc, result) &&
+             late_free(charge->regions, stream, pointer, &charge->alloc, true))
+        result = CUDA_SUCCESS;
+    else
+        charge_finish(charge, result, pointer);
+    return result;
+}
+
+/* A free that is only recorded into a graph frees nothing now. */
+#define FREE_ASYNC(symbol, twin)                                                          \
+    EXPORT CUresult symbol(CUdeviceptr pointer, CUstream stream) {                        \
+        struct charge charge;                                                             \
+        if (capturing(stream, twin)) return REAL(symbol)(pointer, stream);                \
+        charge_lift(&charge, pointer);                                                    \
+        CUresult result = REAL(symbol)(pointer, stream);                                  \
+        return finish_free(&charge, result, pointer, (CUstream)lanes_stream(stream, twin)); \
+    }
+
+ALLOC_ASYNC(cuMemAllocAsync, false)
+ALLOC_ASYNC(cuMemAllocAsync_ptsz, true)
+ALLOC_FROM_POOL(cuMemAllocFromPoolAsync, false)
+ALLOC_FROM_POOL(cuMemAllocFromPoolAsync_ptsz, true)
+FREE_ASYNC(cuMemFreeAsync, false)
+FREE_ASYNC(cuMemFreeAsync_ptsz, true)

@@ -1,0 +1,126 @@
+/*
+ * Memory that comes from elsewhere: other APIs, other processes. It is charged to whoever imports
+ * it, since it stays as long as he keeps it, or something that he mapped from it.
+ */
+#include "lookup/relax.h"
+#include "memory/account.h"
+#include "memory/charge.h"
+#include "memory/imports.h"
+
+static CUresult undo_external(uint64_t key) {
+    return RELAXED(cuDestroyExternalMemory, 
+        (CUexternalMemory)(uintptr_t)(key ^ alloc_key(ALLOC_EXTERNAL, NULL)));
+}
+
+static CUresult close_handle(uint64_t pointer) {
+    return RELAXED(cuIpcCloseMemHandle, pointer);
+}
+
+static CUresult free_pointer(uint64_t pointer) {
+    return RELAXED(cuMemFree_v2, pointer);
+}
+
+static CUresult destroy_array(uint64_t key) {
+    return RELAXED(cuMipmappedArrayDestroy, 
+        (CUmipmappedArray)(uintptr_t)(key ^ alloc_key(ALLOC_MIPMAP, NULL)));
+}
+
+/* From here on the charge is that of the import's handle. */
+static CUresult begin_import(struct charge *charge, uint64_t bytes) {
+    CUresult result = charge_current(charge, bytes);
+    if (result != CUDA_SUCCESS || !charge->reserved) return result;
+    uint64_t number = imports_add(charge->regions, charge->alloc.card, charge->alloc.bytes);
+    if (!number) {
+        charge_cancel(charge);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    charge->alloc.kind = ALLOC_EXTERNAL;
+    charge->alloc.import = number;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory,
+                                       const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *descriptor) {
+    struct charge charge;
+    CUresult result = begin_import(&charge, descriptor ? descriptor->bytes : 0);
+    if (result == CUDA_SUCCESS) result = REAL(cuImportExternalMemory)(memory, descriptor);
+    return charge_settle(&charge, result, memory ? alloc_key(ALLOC_EXTERNAL, *memory) : 0,
+                         undo_external);
+}
+
+EXPORT CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
+    struct charge charge;
+    uint64_t key = alloc_key(ALLOC_EXTERNAL, memory);
+    charge_lift(&charge, memory ? key : 0);
+    return charge_finish(&charge, REAL(cuDestroyExternalMemory)(memory), key);
+}
+
+/*
+ * What is mapped costs nothing, but from here on keeps the import. Of a handle that is just being
+ * destroyed, by another thread, nothing is mapped: nobody would know of it.
+ */
+static CUresult begin_mapping(struct charge *charge, CUexternalMemory memory) {
+    CUresult result = charge_here(charge);
+    if (result != CUDA_SUCCESS || !charge->regions) return result;
+    charge->alloc.kind = ALLOC_EXTERNAL;
+    charge->alloc.import = imports_join(charge->regions, memory);
+    charge->reserved = charge->alloc.import != 0;
+    return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
+                                                const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape) {
+    struct charge charge;
+    CUresult result = begin_mapping(&charge, memory);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuExternalMemoryGetMappedBuffer)(pointer, memory, shape);
+    return charge_settle(&charge, result, pointer ? *pointer : 0, free_pointer);
+}
+
+EXPORT CUresult cuExternalMemoryGetMappedMipmappedArray(
+    CUmipmappedArray *array, CUexternalMemory memory,
+    const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *shape) {
+    struct charge charge;
+    CUresult result = begin_mapping(&charge, memory);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuExternalMemoryGetMappedMipmappedArray)(array, memory, shape);
+    return charge_settle(&charge, result, array ? alloc_key(ALLOC_MIPMAP, *array) : 0,
+                         destroy_array);
+}
+
+/* Only the opened pointer tells the size; what is too much is closed again. */
+static CUresult charge_opened(CUdeviceptr pointer, charge_undo *undo) {
+    struct charge charge;
+    CUdeviceptr base;
+    size_t bytes = 0;
+    RELAXED(cuMemGetAddressRange_v2, &base, &bytes, pointer);
+    CUresult result = charge_current(&charge, bytes);
+    charge.alloc.kind = ALLOC_IMPORTED;
+    if (charge.reserved) account_absent(charge.regions, charge.alloc.card, (int64_t)charge.alloc.bytes);
+    if (result == CUDA_SUCCESS) return charge_settle(&charge, result, pointer, undo);
+    charge_free(&charge, bytes, pointer, undo);
+    return result;
+}
+
+EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags) {
+    CUresult result = REAL(cuIpcOpenMemHandle)(pointer, handle, flags);
+    return result == CUDA_SUCCESS ? charge_opened(*pointer, close_handle) : result;
+}
+
+EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle,
+                                      unsigned flags) {
+    CUresult result = REAL(cuIpcOpenMemHandle_v2)(pointer, handle, flags);
+    return result == CUDA_SUCCESS ? charge_opened(*pointer, close_handle) : result;
+}
+
+EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
+    struct charge charge;
+    charge_lift(&charge, pointer);
+    return charge_finish(&charge, REAL(cuIpcCloseMemHandle)(pointer), pointer);
+}
+
+EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool,
+                                       CUmemPoolPtrExportData *data) {
+    CUresult result = REAL(cuMemPoolImportPointer)(pointer, pool, data);
+    return result == CUDA_SUCCESS ? charge_opened(*pointer, free_pointer) : result;
+}

@@ -1,0 +1,116 @@
+/*
+ * Every way to start work on a card, and the end of streams. What the thread was granted already pays for nearly all of
+ * it; then the driver's function is jumped to with the arguments where they are.
+ */
+#include "lookup/resolve.h"
+#include "time/meter.h"
+
+#define LEGACY false
+#define PER_THREAD true
+
+/* Not inline, so that the fast way needs no stack of its own. */
+#define SLOWLY(symbol, parameters, work, shape, name, arguments)                    \
+    static __attribute__((noinline)) CUresult slow_##symbol parameters {       \
+        struct piece piece;                                                    \
+        CUresult result = meter_begin(&piece, work, shape, name);              \
+        if (result != CUDA_SUCCESS) return result;                             \
+        return meter_end(&piece, REAL(symbol) arguments);                      \
+    }
+
+#define LAUNCH(symbol, parameters, work, shape, name, arguments)               \
+    SLOWLY(symbol, parameters, work, shape, name, arguments)                   \
+    EXPORT CUresult symbol parameters {                                        \
+        __typeof__(&symbol) real = KNOWN(symbol);                              \
+        if (__builtin_expect(real && lanes_pay(work, shape, name), 1))         \
+            return real arguments;                                             \
+        return slow_##symbol arguments;                                        \
+    }
+
+#define SHAPE costs_shape(grid_x, grid_y, grid_z, block_x, block_y, block_z)
+#define NO_SHAPE 0
+
+#define ALL (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
+#define ALL_EXTRA                                                                                 \
+    (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, \
+     extra)
+
+LAUNCH(cuLaunchKernel, (LAUNCH_SHAPE, void **extra), function, SHAPE, lanes_stream(stream, LEGACY),
+       ALL_EXTRA)
+LAUNCH(cuLaunchKernel_ptsz, (LAUNCH_SHAPE, void **extra), function, SHAPE,
+       lanes_stream(stream, PER_THREAD), ALL_EXTRA)
+LAUNCH(cuLaunchCooperativeKernel, (LAUNCH_SHAPE), function, SHAPE, lanes_stream(stream, LEGACY),
+       ALL)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, (LAUNCH_SHAPE), function, SHAPE,
+       lanes_stream(stream, PER_THREAD), ALL)
+
+/* The driver finds out what is wrong with a missing configuration. */
+static uintptr_t stream_in(const CUlaunchConfig *config, bool twin) {
+    return lanes_stream(config ? config->stream : NULL, twin);
+}
+
+static inline uint64_t shape_in(const CUlaunchConfig *config) {
+    return config ? costs_shape(config->grid_x, config->grid_y, config->grid_z, config->block_x,
+                                config->block_y, config->block_z)
+                  : NO_SHAPE;
+}
+
+#define EX_PARAMETERS \
+    (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
+
+LAUNCH(cuLaunchKernelEx, EX_PARAMETERS, function, shape_in(config), stream_in(config, LEGACY),
+       (config, function, parameters, extra))
+LAUNCH(cuLaunchKernelEx_ptsz, EX_PARAMETERS, function, shape_in(config),
+       stream_in(config, PER_THREAD), (config, function, parameters, extra))
+
+/* Their blocks' shape is the function's own. */
+LAUNCH(cuLaunch, (CUfunction function), function, NO_SHAPE, lanes_stream(NULL, LEGACY), (function))
+LAUNCH(cuLaunchGrid, (CUfunction function, int width, int height), function,
+       costs_shape((unsigned)width, (unsigned)height, 0, 0, 0, 0), lanes_stream(NULL, LEGACY),
+       (function, width, height))
+LAUNCH(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream), function,
+       costs_shape((unsigned)width, (unsigned)height, 0, 0, 0, 0), lanes_stream(stream, LEGACY),
+       (function, width, height, stream))
+
+LAUNCH(cuGraphLaunch, (CUgraphExec exec, CUstream stream), exec, NO_SHAPE,
+       lanes_stream(stream, LEGACY), (exec, stream))
+LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), exec, NO_SHAPE,
+       lanes_stream(stream, PER_THREAD), (exec, stream))
+
+#define DEVICES_AT_ONCE 64
+
+/* A piece on each of several cards, all begun before any is launched. */
+static CUresult begin_all(struct piece *pieces, const CUDA_LAUNCH_PARAMS *list, unsigned count,
+                          unsigned *begun) {
+    for (*begun = 0; *begun < count; ++*begun) {
+        const CUDA_LAUNCH_PARAMS *each = &list[*begun];
+        uint64_t shape = costs_shape(each->grid_x, each->grid_y, each->grid_z, each->block_x,
+                                     each->block_y, each->block_z);
+        CUresult result = meter_begin(&pieces[*begun], each->function, shape,
+                                      lanes_stream(each->stream, LEGACY));
+        if (result != CUDA_SUCCESS) return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count,
+                                                     unsigned flags) {
+    struct piece pieces[DEVICES_AT_ONCE];
+    unsigned begun = 0;
+    if (!list || count > DEVICES_AT_ONCE)
+        return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    CUresult result = begin_all(pieces, list, count, &begun);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    while (begun) meter_end(&pieces[--begun], result);
+    return result;
+}
+
+EXPORT CUresult cuStreamDestroy(CUstream stream) {
+    meter_before_end(stream);
+    return REAL(cuStreamDestroy)(stream);
+}
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
+    meter_before_end(stream);
+    return REAL(cuStreamDestroy_v2)(stream);
+}

@@ -1,0 +1,103 @@
+/* Plain device memory: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and their free. */
+#include "lookup/relax.h"
+#include "memory/charge.h"
+#include "memory/stand_in.h"
+
+#define PITCH_UNIT UINT64_C(512) /* what the pitch of present cards is a multiple of */
+
+static CUresult undo(uint64_t pointer) {
+    return RELAXED(cuMemFree_v2, pointer);
+}
+
+static CUresult allocate(struct charge *charge, CUdeviceptr *pointer, size_t bytes) {
+    CUresult result = REAL(cuMemAlloc_v2)(pointer, bytes);
+    return stand_in_wanted(charge, result) ? stand_in_allocate(charge, pointer, bytes) : result;
+}
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+    struct charge charge;
+    CUresult result = charge_memory(&charge, bytes);
+    if (result == CUDA_SUCCESS) result = allocate(&charge, pointer, bytes);
+    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+}
+
+static CUresult allocate_v1(struct charge *charge, CUdeviceptr_v1 *pointer, unsigned bytes) {
+    CUresult result = REAL(cuMemAlloc)(pointer, bytes);
+    return stand_in_wanted(charge, result) ? stand_in_allocate_v1(charge, pointer, bytes) : result;
+}
+
+EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
+    struct charge charge;
+    CUresult result = charge_memory(&charge, bytes);
+    if (result == CUDA_SUCCESS) result = allocate_v1(&charge, pointer, bytes);
+    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+}
+
+/* Rows of at least the pitch that every card gives; saturates instead of wrapping. */
+static uint64_t pitched(uint64_t width, uint64_t height) {
+    uint64_t row = width > MIZAR_BYTES_MAX ? MIZAR_BYTES_MAX
+                                           : (width + PITCH_UNIT - 1) / PITCH_UNIT * PITCH_UNIT;
+    return height && row > MIZAR_BYTES_MAX / height ? MIZAR_BYTES_MAX + 1 : row * height;
+}
+
+static CUresult allocate_pitch(struct charge *charge, CUdeviceptr *pointer, size_t *pitch,
+                               size_t width, size_t height, unsigned element) {
+    CUresult result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
+    if (!stand_in_wanted(charge, result)) return result;
+    *pitch = pitched(width, 1);
+    return stand_in_allocate(charge, pointer, pitched(width, height));
+}
+
+/* The true size is known now. */
+static CUresult correct(struct charge *charge, uint64_t bytes, CUdeviceptr pointer) {
+    CUresult result = charge_correct(charge, bytes);
+    if (result != CUDA_SUCCESS) charge_free(charge, bytes, pointer, undo);
+    return result;
+}
+
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                                   unsigned element) {
+    struct charge charge;
+    CUresult result = charge_memory(&charge, pitched(width, height));
+    if (result == CUDA_SUCCESS)
+        result = allocate_pitch(&charge, pointer, pitch, width, height, element);
+    if (result == CUDA_SUCCESS) result = correct(&charge, (uint64_t)*pitch * height, *pointer);
+    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+}
+
+static CUresult allocate_pitch_v1(struct charge *charge, CUdeviceptr_v1 *pointer, unsigned *pitch,
+                                  unsigned width, unsigned height, unsigned element) {
+    CUresult result = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
+    if (!stand_in_wanted(charge, result)) return result;
+    *pitch = (unsigned)pitched(width, 1);
+    return stand_in_allocate_v1(charge, pointer, pitched(width, height));
+}
+
+EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width,
+                                unsigned height, unsigned element) {
+    struct charge charge;
+    CUresult result = charge_memory(&charge, pitched(width, height));
+    if (result == CUDA_SUCCESS)
+        result = allocate_pitch_v1(&charge, pointer, pitch, width, height, element);
+    if (result == CUDA_SUCCESS) result = correct(&charge, (uint64_t)*pitch * height, *pointer);
+    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+}
+
+EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
+    struct charge charge;
+    CUresult result = charge_memory(&charge, bytes);
+    if (result == CUDA_SUCCESS) result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
+    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    struct charge charge;
+    charge_lift(&charge, pointer);
+    return charge_finish(&charge, REAL(cuMemFree_v2)(pointer), pointer);
+}
+
+EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer) {
+    struct charge charge;
+    charge_lift(&charge, pointer);
+    return charge_finish(&charge, REAL(cuMemFree)(pointer), pointer);
+}

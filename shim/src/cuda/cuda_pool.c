@@ -1,0 +1,85 @@
+/* Pools as objects, and the waits after which drivers give their unused memory back. */
+#include "lookup/cards.h"
+#include "lookup/resolve.h"
+#include "memory/charge.h"
+#include "memory/late.h"
+#include "memory/pools.h"
+#include "time/meter.h"
+
+/* Managed memory may come to the card at any time, wherever the pool says that it lives. */
+static CUdevice device_of(const CUmemPoolProps *props) {
+    CUdevice device = 0;
+    if (props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) return props->location.id;
+    if (props->type != CU_MEM_ALLOCATION_TYPE_MANAGED) return -1;
+    REAL(cuCtxGetDevice)(&device);
+    return device;
+}
+
+static void learn(struct regions *regions, CUmemoryPool pool, const CUmemPoolProps *props,
+                  int card, CUdevice device) {
+    unsigned number = pools_number(regions, pool, card, device);
+    if (props->handle_types || props->max_bytes) pools_set_apart(regions, number);
+}
+
+EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
+    struct regions *regions;
+    int card = CARD_NONE;
+    CUresult result = shim_enter(&regions);
+    CUdevice device = props ? device_of(props) : -1;
+    if (result == CUDA_SUCCESS && regions && device >= 0) {
+        card = cards_of_device(regions, device);
+        if (card == CARD_NONE) return cards_refusal(device);
+    }
+    if (result == CUDA_SUCCESS) result = REAL(cuMemPoolCreate)(pool, props);
+    if (result == CUDA_SUCCESS && regions) learn(regions, *pool, props, card, device);
+    return result;
+}
+
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    CUresult result;
+    struct regions *regions = shim_known();
+    return regions && pools_destroy(regions, pool, &result) ? result : REAL(cuMemPoolDestroy)(pool);
+}
+
+static CUresult after_wait(CUresult result) {
+    struct regions *regions = shim_known();
+    meter_after_wait();
+    if (result != CUDA_SUCCESS || !regions) return result;
+    if (pools_are_dirty(regions)) pools_settle(regions);
+    late_settle(regions);
+    return result;
+}
+
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    return after_wait(REAL(cuMemPoolTrimTo)(pool, keep));
+}
+
+/* Of graphs that live it takes their memory as well, until they are launched again. */
+EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    return after_wait(REAL(cuDeviceGraphMemTrim)(device));
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream stream) {
+    meter_before_wait(lanes_stream(stream, false));
+    return after_wait(REAL(cuStreamSynchronize)(stream));
+}
+
+EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    meter_before_wait(lanes_stream(stream, true));
+    return after_wait(REAL(cuStreamSynchronize_ptsz)(stream));
+}
+
+EXPORT CUresult cuCtxSynchronize(void) {
+    meter_before_wait_for_all();
+    return after_wait(REAL(cuCtxSynchronize)());
+}
+
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
+    meter_before_wait_in(context);
+    return after_wait(REAL(cuCtxSynchronize_v2)(context));
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent event) {
+    meter_before_wait_for_all();
+    return after_wait(REAL(cuEventSynchronize)(event));
+}

@@ -1,0 +1,38 @@
+/*
+ * What may hold a stream up, and is no work of the card: who launches behind it is not charged for
+ * the time in which the stream stands still.
+ */
+#include "lookup/relax.h"
+#include "lookup/resolve.h"
+#include "memory/charge.h"
+#include "time/captures.h"
+#include "time/meter.h"
+
+/* While anything is captured, the event may be a part of it, and cannot be asked. */
+static bool has_happened(CUevent event) {
+    const struct regions *regions = shim_known();
+    if (!regions || __atomic_load_n(&regions->process->captures, __ATOMIC_RELAXED)) return false;
+    return RELAXED(cuEventQuery, event) == CUDA_SUCCESS;
+}
+
+#define STALL_EACH(symbol, stream, over, parameters, arguments)           \
+    EXPORT CUresult symbol parameters {                                   \
+        if (lanes_granted() && !(over)) meter_before_stall(stream);       \
+        return REAL(symbol) arguments;                                    \
+    }
+#include "base/stalls.def"
+
+/* ---- all streams of a context ---- */
+
+EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
+    if (lanes_granted() && !has_happened(event)) meter_before_wait_in(context);
+    return REAL(cuCtxWaitEvent)(context, event);
+}
+
+EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
+    CUcontext view;
+    if (lanes_granted() && !has_happened(event) &&
+        RELAXED(cuCtxFromGreenCtx, &view, green) == CUDA_SUCCESS)
+        meter_before_wait_in(view);
+    return REAL(cuGreenCtxWaitEvent)(green, event);
+}

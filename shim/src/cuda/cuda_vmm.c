@@ -1,0 +1,185 @@
+/* Virtual memory management: PyTorch's expandable segments, NCCL. */
+#include "lookup/cards.h"
+#include "lookup/relax.h"
+#include "memory/account.h"
+#include "memory/vmm.h"
+
+static CUresult create(struct charge *charge, CUmemGenericAllocationHandle *handle, size_t bytes,
+                       const CUmemAllocationProp *prop, unsigned long long flags) {
+    CUresult result = REAL(cuMemCreate)(handle, bytes, prop, flags);
+    bool made = result == CUDA_SUCCESS;
+    if (made && (!charge->reserved || vmm_add(charge, *handle))) return result;
+    if (!made || RELAXED(cuMemRelease, *handle) == CUDA_SUCCESS) charge_cancel(charge);
+    return made ? CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+/* Host memory is not ours to count. */
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
+                            const CUmemAllocationProp *prop, unsigned long long flags) {
+    struct charge charge = {0};
+    bool device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    CUresult result = device ? charge_device(&charge, bytes, prop->location.id)
+                             : shim_enter(&charge.regions);
+    return result == CUDA_SUCCESS ? create(&charge, handle, bytes, prop, flags) : result;
+}
+
+EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    struct regions *regions = shim_known();
+    if (!regions) return REAL(cuMemRelease)(handle);
+    struct vmm_handle *memory = vmm_begin(regions, handle);
+    CUresult result = REAL(cuMemRelease)(handle);
+    vmm_end_release(regions, memory, result == CUDA_SUCCESS);
+    return result;
+}
+
+EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
+                         CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    struct regions *regions = shim_known();
+    if (!regions) return REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
+    struct vmm_mapping *mapping = vmm_begin_map(regions, handle, bytes);
+    if (!mapping) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
+    vmm_end_map(regions, pointer, mapping, result == CUDA_SUCCESS);
+    return result;
+}
+
+EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
+    struct regions *regions = shim_known();
+    if (!regions) return REAL(cuMemUnmap)(pointer, bytes);
+    struct vmm_mapping *lifted = vmm_lift_mappings(regions, pointer, bytes);
+    CUresult result = REAL(cuMemUnmap)(pointer, bytes);
+    vmm_finish_mappings(regions, pointer, lifted, result == CUDA_SUCCESS);
+    return result;
+}
+
+/*
+ * Which memory it is only the answer tells: so with the lock, lest others drop what they know of it
+ * meanwhile, and it would be charged to nobody. The driver waits for nothing here but its own locks.
+ */
+EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+    struct regions *regions = shim_known();
+    if (!regions) return REAL(cuMemRetainAllocationHandle)(handle, address);
+    vmm_lock(regions);
+    CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
+    if (result == CUDA_SUCCESS) vmm_retain(regions, *handle);
+    vmm_unlock(regions);
+    return result;
+}
+
+/* The descriptor holds the memory, also when the handle is released. */
+EXPORT CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAllocationHandle handle,
+                                             int type, unsigned long long flags) {
+    struct regions *regions = shim_known();
+    if (!regions || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return REAL(cuMemExportToShareableHandle)(os_handle, handle, type, flags);
+    struct vmm_handle *memory = vmm_begin(regions, handle);
+    CUresult result = REAL(cuMemExportToShareableHandle)(os_handle, handle, type, flags);
+    vmm_end_export(regions, memory, result == CUDA_SUCCESS ? *(int *)os_handle : -1);
+    return result;
+}
+
+/* Where the memory of the imported handle is: on a card of ours, or elsewhere. */
+static int card_of_handle(struct regions *regions, CUmemGenericAllocationHandle handle) {
+    CUmemAllocationProp prop = {0};
+    if (RELAXED(cuMemGetAllocationPropertiesFromHandle, &prop, handle) != CUDA_SUCCESS ||
+        prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CARD_NONE;
+    return cards_of_device(regions, prop.location.id);
+}
+
+/*
+ * Whose memory it was is not to be known, so whoever imports is charged as well: what is shared
+ * within a container counts twice, but never too little.
+ */
+EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
+                                               void *os_handle, int type) {
+    struct charge charge = {0};
+    CUresult result = shim_enter(&charge.regions);
+    if (result != CUDA_SUCCESS) return result;
+    result = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
+    if (result != CUDA_SUCCESS || !charge.regions) return result;
+    charge.alloc.card = card_of_handle(charge.regions, *handle);
+    charge.alloc.kind = ALLOC_IMPORTED;
+    if (vmm_add(&charge, *handle)) return CUDA_SUCCESS;
+    RELAXED(cuMemRelease, *handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* ---- other objects that hold memory -------------------------------------------------------------- */
+
+/* A multicast object has no memory of its own, but is a handle: its end is noticed like others'. */
+EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
+                                  const CUmulticastObjectProp *prop) {
+    struct charge charge = {.alloc.card = CARD_NONE};
+    CUresult result = shim_enter(&charge.regions);
+    if (result == CUDA_SUCCESS) result = REAL(cuMulticastCreate)(handle, prop);
+    if (result != CUDA_SUCCESS || !charge.regions || vmm_add(&charge, *handle)) return result;
+    RELAXED(cuMemRelease, *handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static bool keep(uint64_t keeper, CUmemGenericAllocationHandle handle) {
+    struct regions *regions = shim_known();
+    if (!regions) return true;
+    vmm_lock(regions);
+    bool kept = vmm_keep(regions, keeper, handle);
+    vmm_unlock(regions);
+    return kept;
+}
+
+/* The same for the memory that is mapped there: by a reference that counts like the program's. */
+static bool keep_at(uint64_t keeper, CUdeviceptr pointer) {
+    CUmemGenericAllocationHandle handle;
+    void *address = (void *)(uintptr_t)pointer;
+    if (cuMemRetainAllocationHandle(&handle, address) != CUDA_SUCCESS) return true;
+    bool kept = keep(keeper, handle);
+    cuMemRelease(handle);
+    return kept;
+}
+
+EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t at,
+                                   CUmemGenericAllocationHandle memory, size_t offset, size_t bytes,
+                                   unsigned long long flags) {
+    if (!keep(handle, memory)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMulticastBindMem)(handle, at, memory, offset, bytes, flags);
+}
+
+EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device,
+                                      size_t at, CUmemGenericAllocationHandle memory,
+                                      size_t offset, size_t bytes, unsigned long long flags) {
+    if (!keep(handle, memory)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMulticastBindMem_v2)(handle, device, at, memory, offset, bytes, flags);
+}
+
+EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t at,
+                                    CUdeviceptr pointer, size_t bytes, unsigned long long flags) {
+    if (!keep_at(handle, pointer)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMulticastBindAddr)(handle, at, pointer, bytes, flags);
+}
+
+EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device,
+                                       size_t at, CUdeviceptr pointer, size_t bytes,
+                                       unsigned long long flags) {
+    if (!keep_at(handle, pointer)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMulticastBindAddr_v2)(handle, device, at, pointer, bytes, flags);
+}
+
+static bool keep_for_arrays(const CUarrayMapInfo *list, unsigned count) {
+    for (unsigned i = 0; list && i < count; i++) {
+        bool array = list[i].resource_type == CU_RESOURCE_TYPE_ARRAY;
+        uint64_t keeper = alloc_key(array ? ALLOC_ARRAY : ALLOC_MIPMAP, list[i].resource);
+        if (list[i].operation == CU_MEM_OPERATION_TYPE_MAP && !keep(keeper, list[i].handle))
+            return false;
+    }
+    return true;
+}
+
+EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned count, CUstream stream) {
+    if (!keep_for_arrays(list, count)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMemMapArrayAsync)(list, count, stream);
+}
+
+EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned count, CUstream stream) {
+    if (!keep_for_arrays(list, count)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuMemMapArrayAsync_ptsz)(list, count, stream);
+}

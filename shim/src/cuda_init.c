@@ -1,9 +1,0 @@
-/* cuInit: the place where a process learns that its limits cannot be kept. */
-#include "charge.h"
-#include "resolve.h"
-
-EXPORT CUresult cuInit(unsigned flags) {
-    struct regions *regions;
-    CUresult result = shim_enter(&regions);
-    return result == CUDA_SUCCESS ? REAL(cuInit)(flags) : result;
-}

@@ -1,0 +1,86 @@
+/*
+ * cuGetProcAddress: the real one is asked first, so that version, stream flag and status are the
+ * driver's own answer; then exactly that entry's wrapper takes its place.
+ */
+#include <stdbool.h>
+
+#include "lookup/resolve.h"
+#include "region/regions.h"
+
+/* The entry that the driver's rules give: the newest one that the asked CUDA version knows. */
+static int by_rule(int first, int version, uint64_t flags) {
+    bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    int best = HOOK_NONE;
+    for (int id = first; id != HOOK_NONE; id = hooks_next_of_base(id)) {
+        bool twin = hooks[id].stream == STREAM_PER_THREAD;
+        if (hooks[id].version > version || (twin && !per_thread)) continue;
+        if (best == HOOK_NONE || hooks[id].version > hooks[best].version ||
+            (hooks[id].version == hooks[best].version && twin))
+            best = id;
+    }
+    return best;
+}
+
+/* Whatever it was asked for by: some drivers know the exported names as well ("cuMemAlloc_v2"). */
+static int by_address(void *found) {
+    static bool all_asked;
+    bool known = __atomic_load_n(&all_asked, __ATOMIC_ACQUIRE);
+    for (int id = 0; id < HOOK_COUNT; id++) {
+        if (hooks[id].library != LIBRARY_CUDA || !hooks[id].wrapper) continue;
+        if ((known ? __atomic_load_n(&resolve_known[id], __ATOMIC_ACQUIRE) : resolve_find(id)) == found)
+            return id;
+    }
+    __atomic_store_n(&all_asked, true, __ATOMIC_RELEASE); /* what is missing is asked for once */
+    return HOOK_NONE;
+}
+
+/* Whether this driver hands out the functions it exports, as every driver so far does. */
+static bool hands_out_exports(void) {
+    void *function = NULL;
+    if (!resolve_find(H_cuGetProcAddress)) return true;
+    REAL(cuGetProcAddress)("cuInit", &function, 2000, 0);
+    return function == resolve_find(H_cuInit);
+}
+
+/* A CUDA newer than the hook table may have an entry of that name that the table does not know. */
+static bool entry_is_known(const char *name, void *found, int version, uint64_t flags) {
+    void *function = NULL;
+    if (version <= HOOKS_NEWEST_CUDA) return true;
+    REAL(cuGetProcAddress)(name, &function, HOOKS_NEWEST_CUDA, flags);
+    return function == found;
+}
+
+/*
+ * The address is proof. Without it the rule decides, but only where addresses prove nothing or the
+ * entry is not exported: what is unknown goes through.
+ */
+static int entry_of(const char *name, void *found, int version, uint64_t flags) {
+    int first = hooks_by_base(name);
+    int ruled = first == HOOK_NONE ? HOOK_NONE : by_rule(first, version, flags);
+    if (ruled != HOOK_NONE && resolve_find(ruled) == found) return ruled;
+    int proven = by_address(found);
+    if (proven != HOOK_NONE || ruled == HOOK_NONE) return proven;
+    if (resolve_find(ruled) && hands_out_exports()) return HOOK_NONE;
+    return entry_is_known(name, found, version, flags) ? ruled : HOOK_NONE;
+}
+
+static void replace(const char *name, void **function, int version, uint64_t flags) {
+    if (!name || !function || !*function || regions_inert()) return;
+    int entry = entry_of(name, *function, version, flags);
+    if (entry == HOOK_NONE || *function == hooks[entry].wrapper) return;
+    resolve_learn(entry, *function);
+    *function = hooks[entry].wrapper;
+}
+
+EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
+    CUresult result = REAL(cuGetProcAddress)(name, function, version, flags);
+    if (result == CUDA_SUCCESS) replace(name, function, version, flags);
+    return result;
+}
+
+EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
+                                    int *status) {
+    CUresult result = REAL(cuGetProcAddress_v2)(name, function, version, flags, status);
+    if (result == CUDA_SUCCESS) replace(name, function, version, flags);
+    return result;
+}

@@ -1,0 +1,94 @@
+/*
+ * The loader finds a table of symbols through its DT_SYMTAB entry, and reads that entry at every
+ * lookup. It is led to a copy in which the hooked functions have the wrappers' addresses: one
+ * store of one word, so that a lookup in another thread sees the old table or the new one.
+ */
+#include "lookup/redirect.h"
+
+#include <string.h>
+
+#include "base/sys.h"
+
+struct table {
+    ElfW(Dyn) *entry; /* DT_SYMTAB */
+    const ElfW(Sym) *symbols;
+    const char *strings;
+    const uint32_t *gnu_hash, *hash;
+    uintptr_t base;
+};
+
+/* ld.so has put the base into these pointers already, except where the section is read-only. */
+static const void *at(const struct link_map *object, uintptr_t pointer) {
+    return (const void *)(pointer < object->l_addr ? pointer + object->l_addr : pointer);
+}
+
+static bool read_table(const struct link_map *object, struct table *table) {
+    *table = (struct table){.base = object->l_addr};
+    for (ElfW(Dyn) *entry = object->l_ld; entry && entry->d_tag != DT_NULL; entry++) {
+        const void *target = at(object, entry->d_un.d_ptr);
+        if (entry->d_tag == DT_SYMTAB) table->entry = entry, table->symbols = target;
+        if (entry->d_tag == DT_STRTAB) table->strings = target;
+        if (entry->d_tag == DT_GNU_HASH) table->gnu_hash = target;
+        if (entry->d_tag == DT_HASH) table->hash = target;
+    }
+    return table->symbols && table->strings && (table->gnu_hash || table->hash);
+}
+
+/* The GNU hash section does not say how many symbols there are: the longest chain's end tells. */
+static size_t count_gnu(const uint32_t *hash) {
+    uint32_t buckets = hash[0], first = hash[1], last = 0;
+    const uint32_t *bucket = hash + 4 + hash[2] * (sizeof(uintptr_t) / sizeof(uint32_t));
+    for (uint32_t i = 0; i < buckets; i++)
+        if (bucket[i] > last) last = bucket[i];
+    if (last < first) return first;
+    while (!(bucket[buckets + last - first] & 1)) last++;
+    return (size_t)last + 1;
+}
+
+static size_t count(const struct table *table) {
+    return table->hash ? table->hash[1] : count_gnu(table->gnu_hash);
+}
+
+static void name_wrappers(const struct table *table, ElfW(Sym) *symbols, size_t number,
+                          enum hook_library library) {
+    for (size_t i = 0; i < number; i++) {
+        int hook = symbols[i].st_shndx == SHN_UNDEF
+                       ? HOOK_NONE
+                       : hooks_by_symbol(table->strings + symbols[i].st_name);
+        if (hook == HOOK_NONE || hooks[hook].library != library) continue;
+        symbols[i].st_value = (uintptr_t)hooks[hook].wrapper - table->base;
+    }
+}
+
+static int find_relro(struct dl_phdr_info *info, size_t size, void *address) {
+    (void)size;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        uintptr_t start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+        if (info->dlpi_phdr[i].p_type == PT_GNU_RELRO &&
+            (uintptr_t)address - start < info->dlpi_phdr[i].p_memsz)
+            return 1;
+    }
+    return 0;
+}
+
+/* The loader makes most objects' section read-only in the end: so it stays to everybody else. */
+static bool store(ElfW(Dyn) *entry, uintptr_t value) {
+    uintptr_t page = (uintptr_t)entry & -(uintptr_t)sysconf(_SC_PAGESIZE);
+    size_t bytes = (uintptr_t)(entry + 1) - page;
+    if (SYS(SYS_mprotect, page, bytes, PROT_READ | PROT_WRITE) != 0) return false;
+    __atomic_store_n(&entry->d_un.d_ptr, value, __ATOMIC_RELEASE);
+    if (dl_iterate_phdr(find_relro, entry)) SYS(SYS_mprotect, page, bytes, PROT_READ);
+    return true;
+}
+
+bool redirect(struct link_map *object, enum hook_library library) {
+    struct table table;
+    if (!object || !read_table(object, &table)) return false;
+    size_t number = count(&table), bytes = number * sizeof *table.symbols;
+    ElfW(Sym) *copy = sys_map(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    if (!copy) return false;
+    memcpy(copy, table.symbols, bytes);
+    name_wrappers(&table, copy, number, library);
+    bool relocated = table.entry->d_un.d_ptr >= table.base;
+    return store(table.entry, (uintptr_t)copy - (relocated ? 0 : table.base));
+}

@@ -1,0 +1,139 @@
+#include "memory/account.h"
+
+#include "memory/estimates.h"
+#include "memory/imports.h"
+#include "memory/shares.h"
+#include "region/gate.h"
+#include "region/slots.h"
+
+#define UNIT (UINT64_C(512))
+
+static uint64_t round_up(uint64_t bytes, uint64_t unit) {
+    return (bytes + unit - 1) & ~(unit - 1);
+}
+
+uint64_t account_size(uint64_t bytes) {
+    if (bytes > MIZAR_BYTES_MAX) return MIZAR_BYTES_MAX + 1; /* what no gate grants */
+    return round_up(bytes, bytes > SMALL_BYTES ? PAGE_BYTES : UNIT);
+}
+
+static uint64_t *own_bytes(struct regions *regions, int card) {
+    return &regions->process->cards[card].bytes;
+}
+
+/*
+ * The gate decides. The process's own count is a second bound, for a shared region that somebody
+ * scribbled on: then at least no process passes the limit alone.
+ */
+static bool take(struct regions *regions, int card, uint64_t bytes, uint64_t limit) {
+    uint64_t own = __atomic_add_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    if (own <= limit && gate_take(regions->usage, (unsigned)card, regions->process->slot, bytes, limit))
+        return true;
+    __atomic_sub_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    return false;
+}
+
+static void note_refusal(struct regions *regions, int card) {
+    struct mizar_usage_card *shared = &regions->usage->cards[card];
+    uint64_t total = account_used(regions, card);
+    __atomic_fetch_add(&shared->refused, 1, __ATOMIC_RELAXED);
+    if (total > __atomic_load_n(&shared->peak_bytes, __ATOMIC_RELAXED))
+        __atomic_store_n(&shared->peak_bytes, total, __ATOMIC_RELAXED);
+}
+
+static __attribute__((noinline)) bool reserve_after_settling(struct regions *regions, int card,
+                                                             uint64_t bytes) {
+    slots_settle(regions);
+    if (take(regions, card, bytes, regions_memory_limit(regions, card))) return true;
+    note_refusal(regions, card);
+    return false;
+}
+
+/* Whether code was used since; then what was taken may be beyond the limit that there is now. */
+static bool is_overtaken(struct regions *regions, int card, uint64_t uses) {
+    if (__builtin_expect(regions_code_uses(regions, card) == uses, 1)) return false;
+    return account_used(regions, card) > regions_memory_limit(regions, card);
+}
+
+bool account_reserve(struct regions *regions, int card, uint64_t bytes) {
+    if (card == CARD_NONE) return false;
+    uint64_t uses = regions_code_uses(regions, card);
+    if (!take(regions, card, bytes, regions_memory_limit(regions, card)))
+        return reserve_after_settling(regions, card, bytes);
+    if (!is_overtaken(regions, card, uses)) return true;
+    account_release(regions, card, bytes);
+    return reserve_after_settling(regions, card, bytes);
+}
+
+void account_force(struct regions *regions, int card, uint64_t bytes) {
+    if (card == CARD_NONE) return;
+    __atomic_add_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    gate_take(regions->usage, (unsigned)card, regions->process->slot, bytes, GATE_NO_LIMIT);
+}
+
+static void leave_pages(struct regions *regions, const struct alloc *alloc, uint64_t page,
+                        uint64_t end) {
+    for (; page < end; page++)
+        if (pages_leave(regions->process, page) && !shares_inherit(regions, alloc->card))
+            account_release(regions, alloc->card, PAGE_BYTES);
+}
+
+static uint64_t page_after(uint64_t pointer, uint64_t bytes) {
+    return (pointer + (bytes ? bytes - 1 : 0)) / PAGE_BYTES + 1;
+}
+
+/* Charges the page unless it is; `spare` is a page that is reserved already. */
+static bool enter_page(struct regions *regions, int card, uint64_t page, bool *spare) {
+    if (pages_join(regions->process, page)) return true;
+    if (!*spare && !account_reserve(regions, card, PAGE_BYTES)) return false;
+    *spare = false;
+    pages_enter(regions->process, page);
+    return true;
+}
+
+bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
+    uint64_t first = pointer / PAGE_BYTES, end = page_after(pointer, alloc->bytes), page = first;
+    bool spare = true;
+    while (page < end && enter_page(regions, alloc->card, page, &spare)) page++;
+    if (spare) account_release(regions, alloc->card, PAGE_BYTES);
+    if (page < end) leave_pages(regions, alloc, first, page);
+    return page == end;
+}
+
+static void leave_whole(struct regions *regions, const struct alloc *alloc) {
+    if (account_is_estimate(alloc))
+        estimates_release(regions, alloc->card, alloc->bytes);
+    else
+        account_release(regions, alloc->card, alloc->bytes);
+    if (alloc->kind == ALLOC_IMPORTED)
+        account_absent(regions, alloc->card, -(int64_t)alloc->bytes);
+}
+
+void account_leave(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
+    if (alloc->kind == ALLOC_SMALL)
+        leave_pages(regions, alloc, pointer / PAGE_BYTES, page_after(pointer, alloc->bytes));
+    else if (alloc->kind == ALLOC_EXTERNAL)
+        imports_leave(regions, alloc->import);
+    else if (account_is_share(alloc))
+        shares_give(regions, alloc->card);
+    else if (account_is_array(alloc) && shares_inherit(regions, alloc->card)) /* if it was small */
+        account_release(regions, alloc->card, alloc->bytes - PAGE_BYTES);
+    else
+        leave_whole(regions, alloc);
+}
+
+void account_absent(struct regions *regions, int card, int64_t more) {
+    if (card == CARD_NONE || !more) return;
+    struct mizar_usage_slot *slot = &regions->usage->slots[regions->process->slot];
+    __atomic_fetch_add(&slot->cards[card].absent_bytes, (uint64_t)more, __ATOMIC_SEQ_CST);
+}
+
+void account_release(struct regions *regions, int card, uint64_t bytes) {
+    if (card == CARD_NONE || !bytes) return;
+    __atomic_sub_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    gate_give(regions->usage, (unsigned)card, regions->process->slot, bytes);
+}
+
+uint64_t account_used(struct regions *regions, int card) {
+    return gate_view(regions->usage, (unsigned)card).total;
+}

@@ -1,0 +1,388 @@
+#include "memory/contexts.h"
+
+#include <string.h>
+
+#include "base/numbers.h"
+#include "base/words.h"
+#include "lookup/cards.h"
+#include "lookup/relax.h"
+#include "memory/account.h"
+#include "memory/allocs.h"
+#include "memory/charge.h"
+#include "memory/estimates.h"
+#include "memory/late.h"
+#include "memory/pools.h"
+#include "memory/probe.h"
+#include "memory/uses.h"
+#include "time/costs.h"
+#include "time/meter.h"
+
+#define OF_A_VIEW (-1) /* in place of a device */
+
+/* ---- the table ---------------------------------------------------------------------------------- */
+
+static unsigned used(struct process *process) {
+    return __atomic_load_n(&process->contexts_used, __ATOMIC_ACQUIRE);
+}
+
+static uint64_t handle_in(struct process *process, unsigned place) {
+    return __atomic_load_n(&process->contexts[place].handle, __ATOMIC_ACQUIRE);
+}
+
+/* The number of the context, or 0. */
+static unsigned find(struct process *process, CUcontext context) {
+    for (unsigned place = 0; place < used(process); place++)
+        if (handle_in(process, place) == (uint64_t)(uintptr_t)context) return place + 1;
+    return 0;
+}
+
+CUcontext contexts_numbered(struct regions *regions, unsigned number) {
+    return number ? (CUcontext)(uintptr_t)handle_in(regions->process, number - 1) : NULL;
+}
+
+static unsigned free_place(struct process *process) {
+    unsigned place = 0;
+    while (place < used(process) && handle_in(process, place)) place++;
+    return place;
+}
+
+/* Who needs no lock for it reads the place meanwhile: the handle comes last. */
+static void fill(struct process_context *place, const struct process_context *entry) {
+    place->bytes = entry->bytes;
+    memset(place->limits, 0, sizeof place->limits);
+    place->stack_needed = 0;
+    place->card = entry->card;
+    __atomic_store_n(&place->device, entry->device, __ATOMIC_RELAXED);
+    __atomic_store_n(&place->primary, entry->primary, __ATOMIC_RELAXED);
+    __atomic_store_n(&place->handle, entry->handle, __ATOMIC_RELEASE);
+}
+
+/* The caller holds the lock. 0 when the table is full: then nothing will be given back with it. */
+static unsigned add(struct process *process, struct process_context entry) {
+    unsigned place = free_place(process);
+    if (place == CONTEXTS_MAX) return 0;
+    fill(&process->contexts[place], &entry);
+    if (place == used(process))
+        __atomic_store_n(&process->contexts_used, place + 1, __ATOMIC_RELEASE);
+    return place + 1;
+}
+
+static CUdevice device_in(struct process *process, unsigned place) {
+    return __atomic_load_n(&process->contexts[place].device, __ATOMIC_RELAXED);
+}
+
+static bool is_primary(struct process *process, unsigned place) {
+    return handle_in(process, place) &&
+           __atomic_load_n(&process->contexts[place].primary, __ATOMIC_RELAXED);
+}
+
+/* The number of the device's primary context, or 0. */
+static unsigned find_primary(struct process *process, CUdevice device) {
+    for (unsigned place = 0; place < used(process); place++)
+        if (is_primary(process, place) && device_in(process, place) == device) return place + 1;
+    return 0;
+}
+
+/* ---- what a context costs ------------------------------------------------------------------------ */
+
+#define SAMPLES 3
+
+/*
+ * The middle of what processes of this container measured: neighbours that take or free memory at
+ * the same moment make a measurement wrong, up or down.
+ */
+static bool learned_cost(struct regions *regions, int card, uint64_t *bytes) {
+    uint64_t sample[SAMPLES];
+    for (int i = 0; i < SAMPLES; i++)
+        sample[i] =
+            __atomic_load_n(&regions->usage->cards[card].learned_contexts[i], __ATOMIC_RELAXED);
+    uint64_t low = smaller(sample[0], sample[1]), high = larger(sample[0], sample[1]);
+    uint64_t middle = larger(low, smaller(high, sample[2]));
+    if (!middle) middle = larger(high, sample[2]); /* only one so far */
+    *bytes = middle ? smaller(middle - 1, MIZAR_BYTES_MAX) : 0;
+    return middle != 0;
+}
+
+/* False: nobody knows. */
+static bool known_cost(struct regions *regions, int card, uint64_t *bytes) {
+    uint64_t told = __atomic_load_n(&regions->process->cards[card].context_bytes, __ATOMIC_RELAXED);
+    *bytes = smaller(told, MIZAR_BYTES_MAX);
+    return told || learned_cost(regions, card, bytes);
+}
+
+/* The place for one more measurement, or NULL when there are enough, or the limits tell. */
+static uint64_t *sample_wanted(struct regions *regions, int card) {
+    uint64_t *sample = regions->usage->cards[card].learned_contexts;
+    if (__atomic_load_n(&regions->process->cards[card].context_bytes, __ATOMIC_RELAXED)) return NULL;
+    for (int i = 0; i < SAMPLES; i++)
+        if (!__atomic_load_n(&sample[i], __ATOMIC_RELAXED)) return &sample[i];
+    return NULL;
+}
+
+/* What the card has in use beyond what this container knows of. */
+static bool measure(struct regions *regions, int card, int64_t *bytes) {
+    uint64_t used;
+    if (!probe_used(regions, card, &used)) return false;
+    *bytes = (int64_t)used - (int64_t)account_used(regions, card);
+    return true;
+}
+
+/* ---- made on purpose ----------------------------------------------------------------------------- */
+
+static bool is_counted(const struct context_charge *charge) {
+    return charge->primary && find_primary(charge->regions->process, charge->device);
+}
+
+/* Whoever has to wait for room holds nobody up. */
+static bool lock_with_room(struct context_charge *charge) {
+    struct regions *regions = charge->regions;
+    uint32_t *lock = &regions->process->context_lock;
+    process_lock(lock);
+    charge->counted = is_counted(charge);
+    if (charge->counted) return true;
+    known_cost(regions, charge->card, &charge->bytes);
+    if (account_reserve(regions, charge->card, charge->bytes)) return true;
+    process_unlock(lock);
+    if (!charge_reserve(regions, charge->card, charge->bytes)) return false;
+    process_lock(lock);
+    charge->counted = is_counted(charge);
+    if (charge->counted) account_release(regions, charge->card, charge->bytes);
+    return true;
+}
+
+CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool primary) {
+    struct regions *regions = charge->regions;
+    charge->device = device;
+    charge->card = cards_of_device(regions, device);
+    if (charge->card == CARD_NONE) return cards_refusal(device);
+    charge->primary = primary;
+    if (!lock_with_room(charge)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (charge->counted) return CUDA_SUCCESS;
+    uses_change_begun(regions, charge->card, 1);
+    charge->measuring = sample_wanted(regions, charge->card) &&
+                        measure(regions, charge->card, &charge->before);
+    return CUDA_SUCCESS;
+}
+
+/* What was measured takes the place of what was reserved. False: it is more than is allowed. */
+static bool correct(struct context_charge *charge) {
+    struct regions *regions = charge->regions;
+    uint64_t *sample = sample_wanted(regions, charge->card), bytes;
+    int64_t after;
+    if (!charge->measuring || !sample || !measure(regions, charge->card, &after)) return true;
+    after -= charge->before;
+    __atomic_store_n(sample, after > 0 ? (uint64_t)after + 1 : 1, __ATOMIC_RELAXED);
+    known_cost(regions, charge->card, &bytes);
+    uint64_t reserved = charge->bytes, more = bytes > reserved ? bytes - reserved : 0;
+    bool allowed = !more || account_reserve(regions, charge->card, more);
+    charge->bytes = bytes;
+    if (bytes < reserved) account_release(regions, charge->card, reserved - bytes);
+    if (!allowed) account_force(regions, charge->card, more);
+    return allowed;
+}
+
+static CUresult undo(const struct context_charge *charge, CUcontext context) {
+    return charge->primary ? RELAXED(cuDevicePrimaryCtxRelease_v2, charge->device)
+                           : RELAXED(cuCtxDestroy_v2, context);
+}
+
+static void record(struct context_charge *charge, CUcontext context) {
+    struct regions *regions = charge->regions;
+    add(regions->process, (struct process_context){.handle = (uint64_t)(uintptr_t)context,
+                                                   .bytes = charge->bytes,
+                                                   .card = charge->card,
+                                                   .device = charge->device,
+                                                   .primary = charge->primary});
+    costs_forget_all();
+    estimates_add(regions, charge->card, charge->bytes);
+    uses_count(regions, charge->card);
+}
+
+/* One that is not ended again is there, though it may not be: it counts. */
+static CUresult settle(struct context_charge *charge, CUresult result, CUcontext context) {
+    bool made = result == CUDA_SUCCESS, allowed = made && correct(charge);
+    if (allowed || (made && undo(charge, context) != CUDA_SUCCESS))
+        record(charge, context);
+    else
+        account_release(charge->regions, charge->card, charge->bytes);
+    return made && !allowed ? CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context) {
+    if (!charge->counted) {
+        result = settle(charge, result, context);
+        uses_change_begun(charge->regions, charge->card, -1);
+    }
+    process_unlock(&charge->regions->process->context_lock);
+    return result;
+}
+
+/* ---- noticed ------------------------------------------------------------------------------------- */
+
+/* Made behind our back: it is counted, whatever the limit says. */
+static unsigned notice(struct regions *regions, CUcontext context, CUdevice device) {
+    struct process *process = regions->process;
+    struct process_context entry = {.handle = (uint64_t)(uintptr_t)context, .device = device};
+    process_lock(&process->context_lock);
+    unsigned number = find(process, context);
+    if (!number) {
+        entry.card = cards_of_device(regions, device);
+        if (entry.card != CARD_NONE) {
+            known_cost(regions, entry.card, &entry.bytes);
+            account_force(regions, entry.card, entry.bytes);
+            estimates_add(regions, entry.card, entry.bytes);
+            uses_count(regions, entry.card);
+        }
+        entry.primary = !find_primary(process, device);
+        number = add(process, entry);
+    }
+    process_unlock(&process->context_lock);
+    return number;
+}
+
+/* Memory that is taken in a view outlives it. */
+static unsigned owner_for(struct process *process, unsigned number, CUdevice device) {
+    if (__builtin_expect(device_in(process, number - 1) != OF_A_VIEW, 1)) return number;
+    unsigned primary = find_primary(process, device);
+    return primary ? primary : number;
+}
+
+unsigned contexts_current(struct regions *regions, CUdevice device) {
+    CUcontext context = NULL;
+    if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context) return 0;
+    unsigned number = find(regions->process, context);
+    if (__builtin_expect(number != 0, 1)) return owner_for(regions->process, number, device);
+    return notice(regions, context, device);
+}
+
+void contexts_add_view(struct regions *regions, CUcontext context) {
+    struct process *process = regions->process;
+    if (find(process, context)) return;
+    process_lock(&process->context_lock);
+    if (!find(process, context))
+        add(process, (struct process_context){.handle = (uint64_t)(uintptr_t)context,
+                                              .card = CARD_NONE,
+                                              .device = OF_A_VIEW});
+    process_unlock(&process->context_lock);
+}
+
+/* ---- gone ---------------------------------------------------------------------------------------- */
+
+struct sweep {
+    struct regions *regions;
+    unsigned number;
+};
+
+static bool dies_with(const struct alloc *alloc, void *context) {
+    const struct sweep *sweep = context;
+    return alloc->owner == sweep->number && alloc->kind != ALLOC_POOLED;
+}
+
+static void give_back(uint64_t key, const struct alloc *alloc, void *context) {
+    account_leave(((struct sweep *)context)->regions, key, alloc);
+}
+
+static uint64_t limits_bytes(const struct process_context *entry) {
+    return entry->limits[0] + entry->limits[1] + entry->limits[2];
+}
+
+static void rest(struct regions *regions, CUcontext context, bool rests) {
+    meter_rest(regions, context, rests);
+    late_rest(regions, context, rests);
+}
+
+void contexts_lock(struct regions *regions, CUcontext context) {
+    process_lock(&regions->process->context_lock);
+    rest(regions, context, true);
+}
+
+void contexts_unlock(struct regions *regions, CUcontext context) {
+    rest(regions, context, false);
+    process_unlock(&regions->process->context_lock);
+}
+
+CUcontext contexts_primary(struct regions *regions, CUdevice device) {
+    return contexts_numbered(regions, find_primary(regions->process, device));
+}
+
+void contexts_gone(struct regions *regions, CUcontext context) {
+    struct process *process = regions->process;
+    struct sweep sweep = {regions, find(process, context)};
+    uses_forget_all();
+    costs_forget_all();
+    meter_forget(regions, context);
+    late_context_gone(regions, context);
+    if (!sweep.number) return;
+    struct process_context *entry = &process->contexts[sweep.number - 1];
+    allocs_sweep(process, dies_with, give_back, &sweep);
+    estimates_release(regions, entry->card, entry->bytes + limits_bytes(entry));
+    pools_context_gone(regions, entry->device, entry->primary);
+    __atomic_store_n(&entry->handle, 0, __ATOMIC_RELEASE);
+}
+
+static void check_primary(struct regions *regions, unsigned number) {
+    unsigned flags;
+    int active = 1;
+    CUdevice device = device_in(regions->process, number - 1);
+    CUresult result = RELAXED(cuDevicePrimaryCtxGetState, device, &flags, &active);
+    if (result != CUDA_SUCCESS || active) return;
+    contexts_gone(regions, (CUcontext)(uintptr_t)handle_in(regions->process, number - 1));
+}
+
+void contexts_check_primary(struct regions *regions, CUdevice device) {
+    unsigned number = find_primary(regions->process, device);
+    if (number) check_primary(regions, number);
+}
+
+void contexts_check_primaries(struct regions *regions) {
+    for (CUdevice device = 0; device < DEVICES_MAX; device++)
+        contexts_check_primary(regions, device);
+}
+
+/* ---- cuCtxSetLimit ------------------------------------------------------------------------------- */
+
+/* The calling thread's context; NULL when there is no room for it in the table. */
+static struct process_context *current_entry(struct regions *regions, CUdevice device) {
+    unsigned number = contexts_current(regions, device);
+    return number ? &regions->process->contexts[number - 1] : NULL;
+}
+
+uint64_t contexts_limit(struct regions *regions, CUdevice device, int limit) {
+    const struct process_context *entry = current_entry(regions, device);
+    return entry ? load(&entry->limits[limit]) : 0;
+}
+
+/* First reserved, then said: nobody relies on what may be refused. Others may raise it meanwhile. */
+static bool raise_limit(struct regions *regions, struct process_context *entry, int limit, uint64_t bytes,
+                        bool (*reserve)(struct regions *, int, uint64_t)) {
+    uint64_t *word = &entry->limits[limit], before = load(word), seen = before;
+    if (before >= bytes) return true;
+    bool reserved = reserve(regions, entry->card, bytes - before);
+    if (reserved && swap(word, &seen, bytes)) {
+        estimates_add(regions, entry->card, bytes - before);
+        return true;
+    }
+    if (reserved) account_release(regions, entry->card, bytes - before);
+    return load(word) != before && raise_limit(regions, entry, limit, bytes, reserve);
+}
+
+/* Of another thread's context nothing is changed meanwhile: a context has one current limit. */
+bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes) {
+    struct process_context *entry = current_entry(regions, device);
+    if (!entry) return true;
+    if (limit == CU_LIMIT_STACK_SIZE) bytes = larger(bytes, load(&entry->stack_needed));
+    uint64_t before = load(&entry->limits[limit]), seen = before;
+    if (bytes > before) return raise_limit(regions, entry, limit, bytes, charge_reserve);
+    if (swap(&entry->limits[limit], &seen, bytes)) estimates_release(regions, entry->card, before - bytes);
+    return true; /* or others have raised it meanwhile */
+}
+
+bool contexts_need_stacks(struct regions *regions, CUdevice device, uint64_t bytes) {
+    struct process_context *entry = current_entry(regions, device);
+    if (!entry) return true;
+    uint64_t before = load(&entry->stack_needed), raised = bytes;
+    while (before < bytes && !swap(&entry->stack_needed, &before, bytes)) continue;
+    if (raise_limit(regions, entry, CU_LIMIT_STACK_SIZE, bytes, charge_reserve_at_once)) return true;
+    swap(&entry->stack_needed, &raised, before);
+    return false;
+}

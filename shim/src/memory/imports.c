@@ -1,0 +1,60 @@
+#include "memory/imports.h"
+
+#include <stdlib.h>
+
+#include "base/map.h"
+#include "memory/account.h"
+
+struct import {
+    uint64_t bytes;
+    int card;
+    unsigned holders; /* its handle, and what is mapped from it */
+};
+
+/* Numbers are never used again, unlike handles. */
+static uint64_t put(struct process *process, struct import *import) {
+    process_lock(&process->import_lock);
+    uint64_t number = ++process->imports_made;
+    bool done = map_put(&process->imports, number, import);
+    process_unlock(&process->import_lock);
+    return done ? number : 0;
+}
+
+uint64_t imports_add(struct regions *regions, int card, uint64_t bytes) {
+    struct import *import = malloc(sizeof *import);
+    if (!import) return 0;
+    *import = (struct import){bytes, card, 1};
+    uint64_t number = put(regions->process, import);
+    if (number) account_absent(regions, card, (int64_t)bytes); /* it may count for another process */
+    else free(import);
+    return number;
+}
+
+uint64_t imports_join(struct regions *regions, CUexternalMemory memory) {
+    struct process *process = regions->process;
+    struct alloc handle;
+    if (!allocs_find(process, alloc_key(ALLOC_EXTERNAL, memory), &handle)) return 0;
+    process_lock(&process->import_lock);
+    struct import *import = map_get(&process->imports, handle.import);
+    if (import) import->holders++;
+    process_unlock(&process->import_lock);
+    return import ? handle.import : 0;
+}
+
+/* NULL: others hold it still. */
+static struct import *take_last(struct process *process, uint64_t number) {
+    process_lock(&process->import_lock);
+    struct import *import = map_get(&process->imports, number);
+    bool last = !--import->holders;
+    if (last) map_remove(&process->imports, number);
+    process_unlock(&process->import_lock);
+    return last ? import : NULL;
+}
+
+void imports_leave(struct regions *regions, uint64_t number) {
+    struct import *import = take_last(regions->process, number);
+    if (!import) return;
+    account_release(regions, import->card, import->bytes);
+    account_absent(regions, import->card, -(int64_t)import->bytes);
+    free(import);
+}

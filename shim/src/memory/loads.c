@@ -1,0 +1,215 @@
+#include "memory/loads.h"
+
+#include <string.h>
+
+#include "base/sys.h"
+#include "lookup/cards.h"
+#include "lookup/relax.h"
+#include "memory/account.h"
+#include "memory/pages.h"
+#include "region/gate.h"
+#include "region/slots.h"
+
+#define UNKNOWN (32 * PAGE_BYTES)
+
+/* ---- how large an image is ----------------------------------------------------------------------- */
+
+struct fat_wrapper {
+    uint32_t magic, version;
+    const void *data;
+};
+
+struct fat_header {
+    uint32_t magic;
+    uint16_t version, header_bytes;
+    uint64_t bytes;
+};
+
+struct elf_header {
+    unsigned char magic[40];
+    uint64_t sections_at;
+    unsigned char other[10];
+    uint16_t section_bytes, sections;
+};
+
+#define FAT_WRAPPER UINT32_C(0x466243b1)
+#define FAT_HEADER UINT32_C(0xba55ed50)
+
+static uint64_t elf_bytes(const void *image) {
+    struct elf_header header;
+    memcpy(&header, image, sizeof header);
+    return header.sections_at + (uint64_t)header.section_bytes * header.sections;
+}
+
+static uint64_t fat_bytes(const void *image) {
+    struct fat_header header;
+    memcpy(&header, image, sizeof header);
+    return header.header_bytes + header.bytes;
+}
+
+uint64_t loads_image_bytes(const void *image) {
+    struct fat_wrapper wrapper;
+    uint32_t magic = 0;
+    if (!image) return 0;
+    memccpy(&magic, image, 0, sizeof magic); /* a text may be shorter */
+    if (magic == FAT_HEADER) return fat_bytes(image);
+    if (!strncmp(image, "\177ELF", 4)) return elf_bytes(image);
+    if (magic != FAT_WRAPPER) return strlen(image);
+    memcpy(&wrapper, image, sizeof wrapper);
+    return fat_bytes(wrapper.data);
+}
+
+uint64_t loads_file_bytes(const char *path) {
+    int fd = path ? sys_open(path, O_RDONLY) : -1;
+    long bytes = fd < 0 ? 0 : sys_size(fd);
+    if (fd >= 0) sys_close(fd);
+    return bytes > 0 ? (uint64_t)bytes : 0;
+}
+
+/* ---- what it takes ------------------------------------------------------------------------------- */
+
+/* Code lies in pages of the driver's own; variables and tables come to it. */
+static uint64_t most_for(uint64_t image_bytes) {
+    return image_bytes && image_bytes < MIZAR_BYTES_MAX / 4 ? 2 * image_bytes + 2 * PAGE_BYTES
+                                                            : UNKNOWN;
+}
+
+/* The largest so far on the card: what the next one is likely to take at most. */
+static uint64_t expected(int card, const struct regions *regions, uint64_t most) {
+    uint64_t seen = __atomic_load_n(&regions->process->cards[card].largest_load, __ATOMIC_RELAXED);
+    uint64_t bytes = seen > PAGE_BYTES ? seen : PAGE_BYTES;
+    return bytes < most ? bytes : most;
+}
+
+/* What the card has in use beyond what this container knows of. */
+static bool measure(const struct charge *charge, int64_t *bytes) {
+    size_t free_now, total;
+    if (RELAXED(cuMemGetInfo_v2, &free_now, &total) != CUDA_SUCCESS) return false;
+    *bytes = (int64_t)(total - free_now) -
+             (int64_t)account_used(charge->regions, charge->alloc.card);
+    return true;
+}
+
+/* Changes whenever the container's account does. */
+static uint32_t moves(const struct charge *charge) {
+    return gate_view(charge->regions->usage, (unsigned)charge->alloc.card).seq;
+}
+
+/* One thread at a time measures; another one's load is charged what is expected. */
+static bool begin_measuring(struct load *load) {
+    uint32_t *lock = &load->charge.regions->process->load_lock;
+    if (!process_try_lock(lock)) return false;
+    load->moves = moves(&load->charge);
+    if (measure(&load->charge, &load->before)) return true;
+    process_unlock(lock);
+    return false;
+}
+
+static bool has_card(int *card) {
+    struct regions *regions;
+    CUresult result = shim_enter(&regions);
+    return result == CUDA_SUCCESS && regions && cards_current(regions, card) == CUDA_SUCCESS &&
+           *card != CARD_NONE;
+}
+
+static CUresult begin_late(struct load *load, enum alloc_kind kind) {
+    CUresult result = charge_here(&load->charge);
+    load->charge.alloc.kind = kind;
+    if (result != CUDA_SUCCESS) return result;
+    result = uses_begin_many(&load->use, load->charge.regions, MIZAR_CODE_PER_PAGE);
+    load->late = result == CUDA_SUCCESS;
+    load->measuring = load->late && begin_measuring(load);
+    return result;
+}
+
+CUresult loads_begin(struct load *load, enum alloc_kind kind, uint64_t image_bytes) {
+    int card;
+    *load = (struct load){.most = most_for(image_bytes)};
+    CUresult result = shim_enter(&load->charge.regions);
+    if (result != CUDA_SUCCESS || !has_card(&card)) return result;
+    if (uses_are_looked_after(load->charge.regions, card)) return begin_late(load, kind);
+    result = charge_current(&load->charge, expected(card, load->charge.regions, load->most));
+    load->charge.alloc.kind = kind;
+    if (result != CUDA_SUCCESS) return result;
+    uses_change_begun(load->charge.regions, card, 1);
+    load->measuring = begin_measuring(load);
+    return result;
+}
+
+static uint64_t clamp(int64_t bytes, uint64_t most) {
+    return bytes < 0 ? 0 : (uint64_t)bytes < most ? (uint64_t)bytes : most;
+}
+
+static void learn(const struct charge *charge, uint64_t bytes) {
+    uint64_t *most = &charge->regions->process->cards[charge->alloc.card].largest_load;
+    if (bytes > __atomic_load_n(most, __ATOMIC_RELAXED))
+        __atomic_store_n(most, bytes, __ATOMIC_RELAXED);
+}
+
+/*
+ * What the container's other threads and processes free or are about to take at that moment hides
+ * what was loaded. Their account tells, at the latest when those who died are settled; then what was
+ * reserved is the least.
+ */
+static uint64_t taken(struct load *load, int64_t after) {
+    struct charge *charge = &load->charge;
+    uint64_t bytes = clamp(after - load->before, load->most), reserved = charge->alloc.bytes;
+    if (bytes >= reserved) return bytes;
+    return slots_settle(charge->regions) && moves(charge) == load->moves ? bytes : reserved;
+}
+
+/* What was measured takes the place of what was reserved. What cannot be undone is there, so it counts. */
+static CUresult correct(struct load *load, uint64_t key, charge_undo *undo) {
+    struct charge *charge = &load->charge;
+    int64_t after;
+    if (!load->measuring || !measure(charge, &after)) return CUDA_SUCCESS;
+    uint64_t bytes = taken(load, after);
+    learn(charge, bytes);
+    if (charge_correct(charge, bytes) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    if (undo && undo(key) == CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
+    account_force(charge->regions, charge->alloc.card, account_size(bytes) - charge->alloc.bytes);
+    charge->alloc.bytes = account_size(bytes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult keep(uint64_t key) {
+    (void)key;
+    return CUDA_SUCCESS;
+}
+
+static CUresult settle(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
+    struct charge *charge = &load->charge;
+    uint64_t key = alloc_key(charge->alloc.kind, handle);
+    if (result == CUDA_SUCCESS) result = correct(load, key, undo);
+    if (load->measuring) process_unlock(&charge->regions->process->load_lock);
+    if (!charge->alloc.bytes) return result; /* it was there already, or comes when it is used */
+    return charge_settle(charge, result, key, undo ? undo : keep);
+}
+
+/* Beyond the page that room was kept for; 0 where it was not measured. */
+static uint64_t more_came(struct load *load) {
+    int64_t after;
+    if (!load->measuring || !measure(&load->charge, &after)) return 0;
+    uint64_t came = clamp(after - load->before, load->most);
+    return came > PAGE_BYTES ? came - PAGE_BYTES : 0;
+}
+
+/* What cannot be undone is there, and counted. */
+static CUresult end_late(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
+    const struct charge *charge = &load->charge;
+    uint64_t more = result == CUDA_SUCCESS ? more_came(load) : 0;
+    if (load->measuring) process_unlock(&charge->regions->process->load_lock);
+    result = uses_end(&load->use, result);
+    if (uses_admit(charge->regions, charge->alloc.card, more) || !undo) return result;
+    bool undone = undo(alloc_key(charge->alloc.kind, handle)) == CUDA_SUCCESS;
+    return undone ? CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+CUresult loads_end(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
+    struct charge *charge = &load->charge;
+    if (load->late) return end_late(load, result, handle, undo);
+    if (!charge->reserved) return result;
+    result = settle(load, result, handle, undo);
+    uses_change_begun(charge->regions, charge->alloc.card, -1);
+    return result;
+}

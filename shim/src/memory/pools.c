@@ -1,0 +1,540 @@
+#include "memory/pools.h"
+
+#include "base/numbers.h"
+#include "lookup/relax.h"
+#include "memory/account.h"
+#include "memory/allocs.h"
+#include "memory/pages.h"
+#include "memory/uses.h"
+
+/* Plus the device: no handle has these bits. */
+#define GRAPH_POOL (UINT64_C(1) << 63)
+#define NAMELESS_POOL (UINT64_C(1) << 62)
+
+#define GRAIN_MOST (UINT64_C(64) << 20) /* bytes; no driver is known to grow pools by more */
+
+#define ENDED UINT32_MAX /* in place of users: there are none, and none may come */
+
+/* ---- the table ----------------------------------------------------------------------------------- */
+
+static unsigned used(struct process *process) {
+    return __atomic_load_n(&process->pools_used, __ATOMIC_ACQUIRE);
+}
+
+static struct process_pool *pool_of(struct regions *regions, unsigned number) {
+    return &regions->process->pools[number - 1];
+}
+
+static uint64_t load(const uint64_t *word) {
+    return __atomic_load_n(word, __ATOMIC_SEQ_CST);
+}
+
+static int card_of(const struct process_pool *pool) {
+    return __atomic_load_n(&pool->card, __ATOMIC_RELAXED);
+}
+
+static CUdevice device_of(const struct process_pool *pool) {
+    return __atomic_load_n(&pool->device, __ATOMIC_RELAXED);
+}
+
+static unsigned find(struct process *process, uint64_t handle) {
+    for (unsigned place = 0; place < used(process); place++)
+        if (load(&process->pools[place].handle) == handle) return place + 1;
+    return 0;
+}
+
+static void reset(struct process_pool *pool, int card, int device) {
+    __atomic_store_n(&pool->card, card, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->device, device, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->destroyed, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->apart, 0, __ATOMIC_RELAXED);
+}
+
+/* The caller holds the lock. What ended has nothing charged, living or under way any more. */
+static unsigned add(struct process *process, uint64_t handle, int card, int device) {
+    unsigned place = 0;
+    while (place < used(process) && load(&process->pools[place].handle)) place++;
+    if (place == POOLS_MAX) return 0;
+    reset(&process->pools[place], card, device);
+    __atomic_store_n(&process->pools[place].handle, handle, __ATOMIC_RELEASE);
+    __atomic_store_n(&process->pools[place].users, 0, __ATOMIC_RELEASE);
+    if (place == used(process)) __atomic_store_n(&process->pools_used, place + 1, __ATOMIC_RELEASE);
+    return place + 1;
+}
+
+static unsigned find_or_add(struct regions *regions, uint64_t handle, int card, int device) {
+    struct process *process = regions->process;
+    unsigned number = find(process, handle);
+    if (__builtin_expect(number != 0, 1)) return number;
+    process_lock(&process->pool_lock);
+    number = find(process, handle);
+    if (!number) number = add(process, handle, card, device);
+    process_unlock(&process->pool_lock);
+    return number;
+}
+
+unsigned pools_number(struct regions *regions, CUmemoryPool pool, int card, CUdevice device) {
+    return find_or_add(regions, (uint64_t)(uintptr_t)pool, card, device);
+}
+
+unsigned pools_graph_number(struct regions *regions, CUdevice device, int card) {
+    return find_or_add(regions, GRAPH_POOL + (uint64_t)device, card, device);
+}
+
+bool pools_card(struct regions *regions, CUmemoryPool pool, int *card) {
+    unsigned number = find(regions->process, (uint64_t)(uintptr_t)pool);
+    if (number) *card = card_of(pool_of(regions, number));
+    return number != 0;
+}
+
+void pools_set_apart(struct regions *regions, unsigned number) {
+    if (number) __atomic_store_n(&pool_of(regions, number)->apart, 1, __ATOMIC_RELAXED);
+}
+
+bool pools_is_apart(struct regions *regions, unsigned number) {
+    return __atomic_load_n(&pool_of(regions, number)->apart, __ATOMIC_RELAXED);
+}
+
+static bool is_destroyed(const struct process_pool *pool) {
+    return __atomic_load_n(&pool->destroyed, __ATOMIC_ACQUIRE);
+}
+
+bool pools_is_gone(struct regions *regions, CUmemoryPool pool) {
+    unsigned number = find(regions->process, (uint64_t)(uintptr_t)pool);
+    return number && is_destroyed(pool_of(regions, number));
+}
+
+/* ---- whose handle is good ------------------------------------------------------------------------ */
+
+/*
+ * Any thread looks after the pools of all, and the program may destroy one meanwhile: then the last
+ * who is in it ends it (end_if_empty). False: that has happened.
+ */
+static bool enter(struct process_pool *pool) {
+    uint32_t users = __atomic_load_n(&pool->users, __ATOMIC_RELAXED);
+    do
+        if (users == ENDED) return false;
+    while (!__atomic_compare_exchange_n(&pool->users, &users, users + 1, false, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED));
+    return true;
+}
+
+static void leave(struct process_pool *pool) {
+    __atomic_sub_fetch(&pool->users, 1, __ATOMIC_RELEASE);
+}
+
+/* Its place may have become another pool's since it was found. */
+static bool enter_as(struct process_pool *pool, uint64_t handle) {
+    if (!enter(pool)) return false;
+    if (load(&pool->handle) == handle) return true;
+    leave(pool);
+    return false;
+}
+
+static unsigned find_and_enter(struct regions *regions, uint64_t handle) {
+    unsigned number;
+    do number = find(regions->process, handle);
+    while (number && !enter_as(pool_of(regions, number), handle));
+    return number;
+}
+
+static unsigned add_and_enter(struct regions *regions, uint64_t handle, int card, int device) {
+    unsigned number;
+    do number = find_or_add(regions, handle, card, device);
+    while (number && !enter_as(pool_of(regions, number), handle));
+    return number;
+}
+
+unsigned pools_enter(struct regions *regions, CUmemoryPool pool, int card, CUdevice device) {
+    return add_and_enter(regions, (uint64_t)(uintptr_t)pool, card, device);
+}
+
+unsigned pools_enter_known(struct regions *regions, CUmemoryPool pool) {
+    return find_and_enter(regions, (uint64_t)(uintptr_t)pool);
+}
+
+unsigned pools_enter_nameless(struct regions *regions, CUdevice device, int card) {
+    return add_and_enter(regions, NAMELESS_POOL + (uint64_t)device, card, device);
+}
+
+void pools_leave(struct regions *regions, unsigned number) {
+    leave(pool_of(regions, number));
+}
+
+/* ---- the charge ---------------------------------------------------------------------------------- */
+
+/* With a version in its low bits, so that what was concluded from an old charge changes no new one. */
+#define VERSION_BITS 21
+
+static uint64_t charged_bytes(const struct process_pool *pool) {
+    return load(&pool->charged) >> VERSION_BITS;
+}
+
+static bool swap_charged(struct process_pool *pool, uint64_t seen, uint64_t bytes) {
+    uint64_t version = (seen + 1) & ((UINT64_C(1) << VERSION_BITS) - 1);
+    return __atomic_compare_exchange_n(&pool->charged, &seen, bytes << VERSION_BITS | version, false,
+                                       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static void add_charged(struct process_pool *pool, uint64_t bytes) {
+    uint64_t seen;
+    do seen = load(&pool->charged);
+    while (!swap_charged(pool, seen, (seen >> VERSION_BITS) + bytes));
+}
+
+/* ---- what the driver says ------------------------------------------------------------------------ */
+
+static CUresult ask_for(const struct process_pool *pool, int of_graphs, int of_pools,
+                        uint64_t *bytes) {
+    uint64_t handle = load(&pool->handle);
+    if (handle & GRAPH_POOL)
+        return RELAXED(cuDeviceGetGraphMemAttribute, device_of(pool), of_graphs, bytes);
+    if (handle & NAMELESS_POOL) return CUDA_ERROR_INVALID_VALUE;
+    return RELAXED(cuMemPoolGetAttribute, (CUmemoryPool)(uintptr_t)handle, of_pools, bytes);
+}
+
+static CUresult ask(const struct process_pool *pool, uint64_t *reserved) {
+    return ask_for(pool, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                   CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved);
+}
+
+/* What the driver does not hold any more, no graph has left. */
+static uint64_t still_left(struct process_pool *pool, uint64_t seen, uint64_t reserved) {
+    if (seen <= reserved) return seen;
+    __atomic_compare_exchange_n(&pool->left, &seen, reserved, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+    return reserved;
+}
+
+/*
+ * Bytes that the driver holds for the pool; at least what lives in it. Of a graph that lives, what
+ * the driver holds may be nothing yet, and all of it what others left.
+ */
+static uint64_t reserved_by(struct process_pool *pool) {
+    uint64_t live = load(&pool->live), left = load(&pool->left), reserved = 0;
+    if (ask(pool, &reserved) != CUDA_SUCCESS) return live + left;
+    return larger(live + still_left(pool, left, reserved), reserved);
+}
+
+/* The driver gives back what the pool holds unused beyond `keep` bytes, as far as it can. */
+static void trim(const struct process_pool *pool, uint64_t keep) {
+    uint64_t handle = load(&pool->handle);
+    if (handle & GRAPH_POOL)
+        RELAXED(cuDeviceGraphMemTrim, device_of(pool));
+    else if (!(handle & NAMELESS_POOL))
+        RELAXED(cuMemPoolTrimTo, (CUmemoryPool)(uintptr_t)handle, keep);
+}
+
+/* Raises the charge to `bytes`; with `force` also beyond the limit. */
+static bool raise_to(struct regions *regions, struct process_pool *pool, uint64_t bytes,
+                     bool force) {
+    uint64_t charged = charged_bytes(pool);
+    if (charged >= bytes) return true;
+    uint64_t more = bytes - charged;
+    if (force)
+        account_force(regions, card_of(pool), more);
+    else if (!account_reserve(regions, card_of(pool), more))
+        return false;
+    add_charged(pool, more);
+    return true;
+}
+
+static bool is_of_graphs(const struct process_pool *pool) {
+    return load(&pool->handle) & GRAPH_POOL;
+}
+
+/* Graphs are charged when they are instantiated, and have their memory when they are launched. */
+static void tell_absent(struct regions *regions, struct process_pool *pool) {
+    uint64_t reserved = 0;
+    if (!is_of_graphs(pool)) return;
+    process_lock(&regions->process->pool_lock);
+    ask(pool, &reserved);
+    uint64_t charged = charged_bytes(pool), bytes = charged - smaller(charged, reserved);
+    bool came = bytes < pool->absent;
+    account_absent(regions, card_of(pool), (int64_t)(bytes - pool->absent));
+    pool->absent = bytes;
+    process_unlock(&regions->process->pool_lock);
+    if (came) uses_count(regions, card_of(pool)); /* so that the agent takes it for code no longer */
+}
+
+/* Lowers the charge to what the driver holds and may yet take for allocations under way. */
+static void lower(struct regions *regions, struct process_pool *pool) {
+    uint64_t seen = load(&pool->charged), pending = load(&pool->pending);
+    uint64_t bytes = reserved_by(pool) + pending, charged = seen >> VERSION_BITS;
+    if (bytes < charged && swap_charged(pool, seen, bytes))
+        account_release(regions, card_of(pool), charged - bytes);
+    tell_absent(regions, pool);
+}
+
+/* ---- allocations --------------------------------------------------------------------------------- */
+
+static uint64_t *grain(struct regions *regions, const struct process_pool *pool) {
+    return &regions->process->cards[card_of(pool)].pool_grain;
+}
+
+static bool take(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
+    if (!account_reserve(regions, card_of(pool), bytes)) return false;
+    __atomic_add_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
+    add_charged(pool, bytes);
+    return true;
+}
+
+static bool take_absent(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
+    process_lock(&regions->process->pool_lock);
+    account_absent(regions, card_of(pool), (int64_t)bytes);
+    bool taken = take(regions, pool, bytes);
+    if (taken) pool->absent += bytes;
+    else account_absent(regions, card_of(pool), -(int64_t)bytes);
+    process_unlock(&regions->process->pool_lock);
+    return taken;
+}
+
+/*
+ * A pool that has to grow does so by whole pages; perhaps by more, as pools of this card did before.
+ * All of that is under way until the driver has said what it took.
+ */
+static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t bytes,
+                    uint64_t *wanted) {
+    uint64_t taken = load(&pool->live) + load(&pool->pending) + pages_whole(bytes);
+    uint64_t beyond = taken > charged_bytes(pool) ? load(grain(regions, pool)) : 0;
+    *wanted = pages_whole(bytes) + beyond;
+    return is_of_graphs(pool) ? take_absent(regions, pool, *wanted) : take(regions, pool, *wanted);
+}
+
+static void learn_grain(struct regions *regions, const struct process_pool *pool,
+                        uint64_t reserved) {
+    uint64_t charged = charged_bytes(pool), *known = grain(regions, pool);
+    uint64_t beyond = reserved > charged ? reserved - charged : 0;
+    if (beyond > GRAIN_MOST) beyond = GRAIN_MOST;
+    if (beyond > load(known)) __atomic_store_n(known, beyond, __ATOMIC_RELAXED);
+}
+
+/* Asked back from pools is what is missing at most; all that they keep, where that is not enough. */
+uint64_t pools_allocate(struct regions *regions, unsigned number, uint64_t bytes) {
+    struct process_pool *pool = pool_of(regions, number);
+    uint64_t wanted;
+    if (reserve(regions, pool, bytes, &wanted)) return wanted;
+    if (pools_shrink(regions, card_of(pool), wanted) && reserve(regions, pool, bytes, &wanted))
+        return wanted;
+    if (pools_shrink(regions, card_of(pool), POOLS_ALL) && reserve(regions, pool, bytes, &wanted))
+        return wanted;
+    if (uses_await_look(regions, card_of(pool), wanted) && reserve(regions, pool, bytes, &wanted))
+        return wanted;
+    return 0;
+}
+
+static void mark_dirty(struct regions *regions, struct process_pool *pool) {
+    __atomic_store_n(&pool->dirty, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&regions->process->pools_dirty, 1, __ATOMIC_RELAXED);
+}
+
+/* From here on it lives; a moment of both is no harm. */
+static void begin_to_live(struct process_pool *pool, uint64_t bytes, uint64_t reserved) {
+    __atomic_add_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&pool->pending, reserved, __ATOMIC_SEQ_CST);
+}
+
+bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, uint64_t reserved) {
+    struct process_pool *pool = pool_of(regions, number);
+    uint64_t held = reserved_by(pool);
+    learn_grain(regions, pool, held);
+    if (!raise_to(regions, pool, held, false)) return false;
+    begin_to_live(pool, bytes, reserved);
+    lower(regions, pool);
+    if (is_of_graphs(pool)) mark_dirty(regions, pool); /* launches take it later */
+    return true;
+}
+
+void pools_cancel(struct regions *regions, unsigned number, uint64_t reserved, bool grown) {
+    struct process_pool *pool = pool_of(regions, number);
+    if (grown) trim(pool, 0);
+    __atomic_sub_fetch(&pool->pending, reserved, __ATOMIC_SEQ_CST);
+    raise_to(regions, pool, reserved_by(pool), true); /* what could not be trimmed is there */
+    lower(regions, pool);
+}
+
+/* Never below 0, also where a program resets a device that it still allocates on. */
+static void end_to_live(struct process_pool *pool, uint64_t bytes) {
+    uint64_t live = load(&pool->live);
+    while (!__atomic_compare_exchange_n(&pool->live, &live, live > bytes ? live - bytes : 0, false,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        continue;
+}
+
+void pools_freed(struct regions *regions, unsigned number, uint64_t bytes) {
+    struct process_pool *pool = pool_of(regions, number);
+    end_to_live(pool, bytes);
+    mark_dirty(regions, pool);
+}
+
+/* First what is left, so that nobody misses it in between. */
+void pools_graph_gone(struct regions *regions, unsigned number, uint64_t bytes) {
+    struct process_pool *pool = pool_of(regions, number);
+    __atomic_add_fetch(&pool->left, bytes, __ATOMIC_SEQ_CST);
+    end_to_live(pool, bytes);
+    mark_dirty(regions, pool);
+}
+
+/* ---- the end of a pool --------------------------------------------------------------------------- */
+
+static bool is_unused(const struct process_pool *pool) {
+    return !load(&pool->live) && !charged_bytes(pool);
+}
+
+/* Whether the caller was alone in it, and so nobody is in it nor will be. */
+static bool close_if_alone(struct process_pool *pool) {
+    uint32_t alone = 1;
+    if (!__atomic_compare_exchange_n(&pool->users, &alone, ENDED, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED))
+        return false;
+    if (is_unused(pool)) return true;
+    __atomic_store_n(&pool->users, 1, __ATOMIC_RELEASE); /* who was there before has taken of it */
+    return false;
+}
+
+/* The caller is in it, and no more if it ends. Its number is free before its handle may be another's. */
+static bool end_if_empty(struct process_pool *pool) {
+    uint64_t handle = load(&pool->handle), reserved = 0;
+    if (!is_destroyed(pool) || !is_unused(pool)) return false;
+    if (ask(pool, &reserved) == CUDA_SUCCESS && reserved) return false;
+    if (!close_if_alone(pool)) return false;
+    __atomic_store_n(&pool->handle, 0, __ATOMIC_RELEASE);
+    RELAXED(cuMemPoolDestroy, (CUmemoryPool)(uintptr_t)handle);
+    return true;
+}
+
+static bool is_default(const struct process_pool *pool, CUmemoryPool *usual) {
+    return RELAXED(cuDeviceGetDefaultMemPool, usual, device_of(pool)) == CUDA_SUCCESS &&
+           load(&pool->handle) == (uint64_t)(uintptr_t)*usual;
+}
+
+/* As if it were destroyed: it keeps nothing, and its device goes back to the usual pool. */
+static void retire(const struct process_pool *pool, CUmemoryPool handle, CUmemoryPool usual) {
+    uint64_t nothing = 0;
+    CUmemoryPool present;
+    RELAXED(cuMemPoolSetAttribute, handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
+    if (RELAXED(cuDeviceGetMemPool, &present, device_of(pool)) == CUDA_SUCCESS && present == handle)
+        RELAXED(cuDeviceSetMemPool, device_of(pool), usual);
+}
+
+/* The caller is in it. False: it is a device's own, which is no matter of ours. */
+static bool destroy(struct regions *regions, struct process_pool *pool, CUmemoryPool handle,
+                    CUresult *result) {
+    CUmemoryPool usual = NULL;
+    if (is_default(pool, &usual)) return false;
+    bool before = __atomic_exchange_n(&pool->destroyed, 1, __ATOMIC_ACQ_REL);
+    *result = before ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    if (before) return true;
+    retire(pool, handle, usual);
+    trim(pool, 0);
+    mark_dirty(regions, pool);
+    return true;
+}
+
+bool pools_destroy(struct regions *regions, CUmemoryPool handle, CUresult *result) {
+    unsigned number = pools_enter_known(regions, handle);
+    bool done = number && destroy(regions, pool_of(regions, number), handle, result);
+    if (number) pools_leave(regions, number);
+    if (done) pools_settle(regions);
+    return done;
+}
+
+/* ---- giving back --------------------------------------------------------------------------------- */
+
+/* Graphs take memory when they are launched, perhaps more than their nodes told of. */
+static bool may_change(const struct process_pool *pool) {
+    return charged_bytes(pool) > load(&pool->live) || is_destroyed(pool) ||
+           (is_of_graphs(pool) && load(&pool->live));
+}
+
+static void settle(struct regions *regions, struct process_pool *pool) {
+    if (!enter(pool)) return;
+    if (is_destroyed(pool)) trim(pool, 0);
+    raise_to(regions, pool, reserved_by(pool), true);
+    lower(regions, pool);
+    if (end_if_empty(pool)) return;
+    /* More may come back, or be taken, until the next wait; and others may be in it until then. */
+    if (may_change(pool)) mark_dirty(regions, pool);
+    leave(pool);
+}
+
+void pools_settle(struct regions *regions) {
+    __atomic_store_n(&regions->process->pools_dirty, 0, __ATOMIC_RELAXED);
+    for (unsigned place = 0; place < used(regions->process); place++) {
+        struct process_pool *pool = &regions->process->pools[place];
+        if (load(&pool->handle) && __atomic_exchange_n(&pool->dirty, 0, __ATOMIC_RELAXED))
+            settle(regions, pool);
+    }
+}
+
+bool pools_keeps(struct regions *regions, unsigned number) {
+    const struct process_pool *pool = pool_of(regions, number);
+    uint64_t handle = load(&pool->handle), threshold = 0;
+    return charged_bytes(pool) > load(&pool->live) && !(handle & (GRAPH_POOL | NAMELESS_POOL)) &&
+           RELAXED(cuMemPoolGetAttribute, (CUmemoryPool)(uintptr_t)handle,
+                                       CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                                       &threshold) == CUDA_SUCCESS &&
+           threshold;
+}
+
+bool pools_shrink(struct regions *regions, int card, uint64_t bytes) {
+    bool shrunk = false;
+    for (unsigned place = 0; place < used(regions->process); place++) {
+        struct process_pool *pool = &regions->process->pools[place];
+        uint64_t before = charged_bytes(pool);
+        if (!load(&pool->handle) || card_of(pool) != card || before <= load(&pool->live)) continue;
+        if (!enter(pool)) continue;
+        trim(pool, bytes < before ? before - bytes : 0);
+        lower(regions, pool);
+        leave(pool);
+        shrunk = charged_bytes(pool) < before || shrunk;
+    }
+    return shrunk;
+}
+
+/* ---- the end of a context ---------------------------------------------------------------------- */
+
+struct sweep {
+    struct regions *regions;
+    unsigned number;
+};
+
+static void forget(uint64_t key, const struct alloc *alloc, void *context) {
+    const struct sweep *sweep = context;
+    (void)key;
+    pools_freed(sweep->regions, sweep->number, alloc->bytes);
+}
+
+/* The driver says that nothing lives in it. */
+static bool is_empty(const struct process_pool *pool) {
+    uint64_t bytes = 0;
+    CUresult result = ask_for(pool, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
+                              CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes);
+    return result == CUDA_SUCCESS && !bytes;
+}
+
+/* Asked for each, since others may allocate from the pool by now. */
+static bool is_of_pool(const struct alloc *alloc, void *context) {
+    const struct sweep *sweep = context;
+    return alloc->kind == ALLOC_POOLED && alloc->owner == sweep->number &&
+           is_empty(pool_of(sweep->regions, sweep->number));
+}
+
+/* A graph has nothing there before it is launched: only with the primary context it is surely gone. */
+static bool may_be_gone(const struct process_pool *pool, CUdevice device, bool primary) {
+    uint64_t handle = load(&pool->handle);
+    return handle && (primary || !(handle & GRAPH_POOL)) && load(&pool->live) &&
+           device_of(pool) == device && is_empty(pool);
+}
+
+void pools_context_gone(struct regions *regions, CUdevice device, bool primary) {
+    for (unsigned place = 0; place < used(regions->process); place++) {
+        struct process_pool *pool = &regions->process->pools[place];
+        struct sweep sweep = {regions, place + 1};
+        if (!enter(pool)) continue;
+        if (may_be_gone(pool, device, primary))
+            allocs_sweep(regions->process, is_of_pool, forget, &sweep);
+        leave(pool);
+    }
+    pools_settle(regions);
+}

@@ -1,0 +1,245 @@
+#include "memory/uses.h"
+
+#include "base/numbers.h"
+#include "base/seen.h"
+#include "base/sys.h"
+#include "lookup/cards.h"
+#include "lookup/resolve.h"
+#include "memory/account.h"
+#include "memory/charge.h"
+#include "memory/stacks.h"
+#include "region/slots.h"
+#include "time/budget.h"
+
+#define MANY (MIZAR_BYTES_MAX / PAGE_BYTES) /* uses: who says that there are so many has scribbled */
+
+enum { PATIENCE = 8000, STEP = 5 }; /* milliseconds to wait for the agent: in all, between looks */
+
+/* ---- what was used -------------------------------------------------------------------------------- */
+
+/* A library's kernel is another function in each context. */
+static uint64_t key_of(const void *work) {
+    CUcontext context = NULL;
+    REAL(cuCtxGetCurrent)(&context);
+    return scattered((uintptr_t)context, 64) ^ (uintptr_t)work;
+}
+
+static uint64_t key_named(const void *owner, const char *name) {
+    uint64_t key = (uintptr_t)owner;
+    for (; name && *name; name++) key = scattered(key ^ (unsigned char)*name, 64);
+    return key_of((const void *)(uintptr_t)key) | 1; /* handles are even */
+}
+
+static bool is_known(struct regions *regions, uint64_t key) {
+    return seen_has(&regions->process->uses, key);
+}
+
+void uses_forget_all(void) {
+    struct regions *regions = shim_known();
+    if (regions) seen_forget_all(&regions->process->uses);
+}
+
+void uses_forget(const void *owner) {
+    struct regions *regions = shim_known();
+    if (!regions || !owner) return;
+    seen_forget(&regions->process->uses, owner);
+    seen_forget(&regions->process->kinds, owner);
+}
+
+/* ---- whether code comes when it is used ------------------------------------------------------------- */
+
+/* Drivers before CUDA 11.7 do not know the question: with them all code comes at once. */
+static bool comes_late(void) {
+    enum { EAGER = 1, LAZY };
+    static int known;
+    int mode = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (mode) return mode == LAZY;
+    CUresult result = REAL(cuModuleGetLoadingMode)(&mode);
+    if (result == CUDA_ERROR_NOT_FOUND) mode = EAGER;
+    else if (result != CUDA_SUCCESS) return false; /* not yet: before cuInit, say */
+    __atomic_store_n(&known, mode, __ATOMIC_RELAXED);
+    return mode == LAZY;
+}
+
+bool uses_are_looked_after(struct regions *regions, int card) {
+    return comes_late() && budget_agent_lives(regions, card, budget_now());
+}
+
+/* ---- room for it ------------------------------------------------------------------------------------ */
+
+/* The agent cannot know whether NVML tells of it. */
+void uses_change_begun(struct regions *regions, int card, int by) {
+    struct mizar_usage_slot *slot = &regions->usage->slots[regions->process->slot];
+    __atomic_fetch_add(&slot->code_begun[card], (uint32_t)by, __ATOMIC_RELEASE);
+}
+
+/* Returns how many there are so far. */
+static uint64_t count(struct regions *regions, int card, unsigned times) {
+    uint64_t *uses = &regions->usage->cards[card].code_uses;
+    return __atomic_add_fetch(uses, times, __ATOMIC_SEQ_CST);
+}
+
+void uses_count(struct regions *regions, int card) {
+    if (card != CARD_NONE && comes_late()) count(regions, card, 1);
+}
+
+void uses_release(struct regions *regions, int card, uint64_t bytes, uint64_t doubtful) {
+    unsigned room = (unsigned)(pages_whole(doubtful) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
+    if (!room || !comes_late()) return account_release(regions, card, bytes);
+    uses_change_begun(regions, card, (int)room);
+    count(regions, card, room);
+    account_release(regions, card, bytes);
+    uses_change_begun(regions, card, -(int)room);
+}
+
+/* Whether what is there, what may have come since NVML was asked, and so many more fit the limit. */
+static bool fits(struct regions *regions, int card, unsigned more) {
+    uint64_t room = regions_code_bytes(regions, regions_code_unseen(regions, card) + more);
+    uint64_t told = regions_memory_told(regions, card); /* written before what was seen, so read after */
+    return account_used(regions, card) + told + room <= regions_memory_total(regions, card);
+}
+
+/* Others may be faster; then it stays counted, until the next look. */
+static bool claim(struct regions *regions, int card, unsigned uses) {
+    if (!fits(regions, card, uses)) return false;
+    uses_change_begun(regions, card, (int)uses);
+    count(regions, card, uses);
+    if (fits(regions, card, 0)) return true;
+    uses_change_begun(regions, card, -(int)uses);
+    return false;
+}
+
+static bool claim_after_settling(struct regions *regions, int card, unsigned uses) {
+    slots_settle(regions);
+    return claim(regions, card, uses) ||
+           (charge_give_unused_back(regions, card) && claim(regions, card, uses));
+}
+
+static bool is_seen(struct regions *regions, int card, uint64_t number) {
+    uint64_t seen = __atomic_load_n(&regions->limits->live[card].code_seen, __ATOMIC_ACQUIRE);
+    return seen >= number;
+}
+
+/* Has waited a moment more for it, unless that is no use, or was too long. */
+static bool waits_on(struct regions *regions, int card, int *waited) {
+    if (*waited >= PATIENCE || !budget_agent_lives(regions, card, budget_now())) return false;
+    sys_sleep(STEP * 1000);
+    *waited += STEP;
+    return true;
+}
+
+/* It may find that there is less than room is kept for, or that something has gone. */
+static bool claim_after_a_look(struct regions *regions, int card, unsigned uses) {
+    uint64_t asked = count(regions, card, 1);
+    int waited = 0;
+    bool seen = false;
+    while (!seen && waits_on(regions, card, &waited)) {
+        seen = is_seen(regions, card, asked);
+        if (claim(regions, card, uses)) return true;
+    }
+    return false;
+}
+
+static CUresult begin(struct use *use, struct regions *regions, unsigned uses) {
+    int card;
+    if (cards_current(regions, &card) != CUDA_SUCCESS || card == CARD_NONE) return CUDA_SUCCESS;
+    use->regions = regions;
+    use->card = card;
+    if (!comes_late()) return CUDA_SUCCESS;
+    if (!claim(regions, card, uses) && !claim_after_settling(regions, card, uses) &&
+        !claim_after_a_look(regions, card, uses)) {
+        use->regions = NULL;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    use->count = uses;
+    return CUDA_SUCCESS;
+}
+
+static CUresult begin_one(struct use *use, struct regions *regions, uint64_t key, const void *owner) {
+    *use = (struct use){.key = key, .owner = owner};
+    return is_known(regions, key) ? CUDA_SUCCESS : begin(use, regions, 1);
+}
+
+/* With room for its code, whether that comes late or not, and then for its stacks. */
+static CUresult begin_launch(struct use *use, struct regions *regions, const void *work) {
+    CUresult result = begin_one(use, regions, key_of(work), stacks_owner(regions, work));
+    if (result != CUDA_SUCCESS || !use->regions) return result;
+    use->stacks = stacks_wanted(regions, work);
+    bool fit = stacks_reserve(regions, use->stacks);
+    return fit ? CUDA_SUCCESS : uses_end(use, CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static CUresult begin_launch_or_wait(struct use *use, struct regions *regions, const void *work) {
+    CUresult result = begin_launch(use, regions, work);
+    if (result == CUDA_SUCCESS || !use->stacks) return result;
+    return uses_await_look(regions, use->card, PAGE_BYTES) ? begin_launch(use, regions, work) : result;
+}
+
+CUresult uses_begin(struct use *use, struct regions *regions, const void *work, uintptr_t stream) {
+    *use = (struct use){0};
+    if (!regions || uses_is_known(regions, work)) return CUDA_SUCCESS;
+    bool entered = stream > CU_STREAM_PER_THREAD && cards_enter(cards_context((CUstream)stream));
+    CUresult result = begin_launch_or_wait(use, regions, work);
+    if (entered) cards_leave();
+    return result;
+}
+
+CUresult uses_begin_named(struct use *use, struct regions *regions, const void *owner,
+                          const char *name) {
+    *use = (struct use){0};
+    return regions ? begin_one(use, regions, key_named(owner, name), owner) : CUDA_SUCCESS;
+}
+
+CUresult uses_end(const struct use *use, CUresult result) {
+    if (!use->regions) return result;
+    if (use->count) uses_change_begun(use->regions, use->card, -(int)use->count);
+    if (result == CUDA_SUCCESS && use->key)
+        seen_add(&use->regions->process->uses, use->key, use->owner);
+    return result;
+}
+
+/* ---- many at once ----------------------------------------------------------------------------------- */
+
+bool uses_is_known(struct regions *regions, const void *work) {
+    return is_known(regions, key_of(work));
+}
+
+CUresult uses_begin_many(struct use *use, struct regions *regions, unsigned many) {
+    *use = (struct use){0};
+    return regions && many ? begin(use, regions, many) : CUDA_SUCCESS;
+}
+
+void uses_remember(struct regions *regions, const void *work) {
+    seen_add(&regions->process->uses, key_of(work), stacks_owner(regions, work));
+}
+
+bool uses_admit(struct regions *regions, int card, uint64_t bytes) {
+    unsigned uses = (unsigned)(pages_whole(bytes) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
+    if (!uses) return true;
+    uint64_t counted = count(regions, card, uses);
+    int waited = 0;
+    bool fit = fits(regions, card, 0);
+    if (!fit) slots_settle(regions), charge_give_unused_back(regions, card);
+    while (!(fit = fit || fits(regions, card, 0)) && !is_seen(regions, card, counted) &&
+           waits_on(regions, card, &waited))
+        continue;
+    return fit || fits(regions, card, 0);
+}
+
+/* ---- allocations ------------------------------------------------------------------------------------ */
+
+/* Whether so many bytes might be had if NVML had been asked. */
+static bool look_may_help(struct regions *regions, int card, uint64_t bytes) {
+    uint64_t unseen = regions_code_unseen(regions, card);
+    if (regions_code_bytes(regions, unseen) <= PAGE_BYTES || unseen >= MANY) return false;
+    uint64_t least = account_used(regions, card) + regions_memory_told(regions, card) + PAGE_BYTES;
+    return least + bytes <= regions_memory_total(regions, card);
+}
+
+bool uses_await_look(struct regions *regions, int card, uint64_t bytes) {
+    if (card == CARD_NONE || !look_may_help(regions, card, bytes)) return false;
+    uint64_t counted = regions_code_uses(regions, card);
+    int waited = 0;
+    while (!is_seen(regions, card, counted) && waits_on(regions, card, &waited)) continue;
+    return true;
+}

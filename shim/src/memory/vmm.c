@@ -1,0 +1,314 @@
+#include "memory/vmm.h"
+
+#include <stdlib.h>
+
+#include "base/map.h"
+#include "base/proc.h"
+#include "memory/account.h"
+
+struct vmm_handle {
+    CUmemGenericAllocationHandle handle;
+    uint64_t bytes;
+    int card;
+    bool imported; /* from another process, for which it counts as well */
+    unsigned references, mappings, keepers;
+    unsigned calls; /* of the driver's, for it, that are under way */
+    struct vmm_export *exports;
+    struct vmm_keeper *kept; /* by it, when its number has become another's */
+    struct vmm_handle *next; /* among those that only exports hold */
+};
+
+/* A descriptor that was made for the handle, as long as it is that. */
+struct vmm_export {
+    struct proc_file file;
+    struct vmm_export *next;
+};
+
+struct vmm_mapping {
+    uint64_t bytes;
+    struct vmm_handle *memory; /* NULL: nobody knows what is mapped there */
+    struct vmm_mapping *next; /* behind it, among those that are just being unmapped */
+};
+
+/* What it holds, each once: the memory's address is key and value. */
+struct vmm_keeper {
+    struct map kept;
+};
+
+static struct vmm_handle *find(struct regions *regions, CUmemGenericAllocationHandle handle) {
+    return map_get(&regions->process->vmm_handles, handle);
+}
+
+void vmm_lock(struct regions *regions) {
+    process_lock(&regions->process->vmm_lock);
+}
+
+void vmm_unlock(struct regions *regions) {
+    process_unlock(&regions->process->vmm_lock);
+}
+
+/*
+ * A driver may give a new object the number of one that is only mapped any more, or that is just being
+ * released: then the old one is reached through its mappings alone, or by who releases it.
+ */
+static bool put(struct regions *regions, struct vmm_handle *memory) {
+    struct process *process = regions->process;
+    struct vmm_handle *old = find(regions, memory->handle);
+    if (!map_put(&process->vmm_handles, memory->handle, memory)) return false;
+    if (old) old->kept = map_remove(&process->vmm_keepers, memory->handle);
+    return true;
+}
+
+bool vmm_add(struct charge *charge, CUmemGenericAllocationHandle handle) {
+    struct vmm_handle *memory = malloc(sizeof *memory);
+    if (!memory) return false;
+    *memory = (struct vmm_handle){.handle = handle,
+                                  .bytes = charge->alloc.bytes,
+                                  .card = charge->alloc.card,
+                                  .imported = charge->alloc.kind == ALLOC_IMPORTED,
+                                  .references = 1};
+    vmm_lock(charge->regions);
+    bool added = put(charge->regions, memory);
+    vmm_unlock(charge->regions);
+    if (!added) free(memory);
+    return added;
+}
+
+void vmm_retain(struct regions *regions, CUmemGenericAllocationHandle handle) {
+    struct vmm_handle *memory = find(regions, handle);
+    if (memory) memory->references++;
+}
+
+/* ---- gone ---------------------------------------------------------------------------------------- */
+
+/* Forgets the descriptors that were closed; true when one is left. */
+static bool is_exported(struct vmm_handle *memory) {
+    struct vmm_export **link = &memory->exports;
+    while (*link) {
+        struct vmm_export *export = *link;
+        if (proc_file_is(&export->file)) return true;
+        *link = export->next;
+        free(export);
+    }
+    return false;
+}
+
+static void note_absent(struct regions *regions, const struct vmm_handle *memory, int64_t more) {
+    if (memory->imported) account_absent(regions, memory->card, more);
+}
+
+static void give_back(struct regions *regions, struct vmm_handle *memory) {
+    account_release(regions, memory->card, memory->bytes);
+    note_absent(regions, memory, -(int64_t)memory->bytes);
+    free(memory);
+}
+
+static void release_keeper(struct regions *regions, struct vmm_keeper *keeper);
+
+static void drop_unused(struct regions *regions, struct vmm_handle *memory) {
+    struct process *process = regions->process;
+    struct vmm_keeper *kept = memory->kept;
+    if (memory->references || memory->mappings || memory->keepers || memory->calls) return;
+    if (find(regions, memory->handle) == memory) {
+        map_remove(&process->vmm_handles, memory->handle);
+        kept = map_remove(&process->vmm_keepers, memory->handle);
+    }
+    release_keeper(regions, kept);
+    if (is_exported(memory)) {
+        memory->next = process->vmm_exported;
+        process->vmm_exported = memory;
+    } else {
+        give_back(regions, memory);
+    }
+}
+
+bool vmm_settle(struct regions *regions) {
+    bool any = false;
+    vmm_lock(regions);
+    struct vmm_handle **link = &regions->process->vmm_exported;
+    while (*link) {
+        struct vmm_handle *memory = *link;
+        if (is_exported(memory)) {
+            link = &memory->next;
+            continue;
+        }
+        *link = memory->next;
+        give_back(regions, memory);
+        any = true;
+    }
+    vmm_unlock(regions);
+    return any;
+}
+
+/* ---- around calls of the driver's ---------------------------------------------------------------- */
+
+struct vmm_handle *vmm_begin(struct regions *regions, CUmemGenericAllocationHandle handle) {
+    vmm_lock(regions);
+    struct vmm_handle *memory = find(regions, handle);
+    if (memory) memory->calls++;
+    vmm_unlock(regions);
+    return memory;
+}
+
+/* The caller holds the lock. */
+static void end_call(struct regions *regions, struct vmm_handle *memory) {
+    memory->calls--;
+    drop_unused(regions, memory);
+}
+
+void vmm_end_release(struct regions *regions, struct vmm_handle *memory, bool done) {
+    if (!memory) return;
+    vmm_lock(regions);
+    if (done && memory->references) memory->references--;
+    end_call(regions, memory);
+    vmm_unlock(regions);
+}
+
+/* ---- mapped -------------------------------------------------------------------------------------- */
+
+/* An imported handle shows its size when it is mapped. */
+static bool make_larger(struct regions *regions, struct vmm_handle *memory, uint64_t bytes) {
+    if (!memory || memory->card == CARD_NONE || bytes <= memory->bytes) return true;
+    if (!account_reserve(regions, memory->card, bytes - memory->bytes)) return false;
+    note_absent(regions, memory, (int64_t)(bytes - memory->bytes));
+    memory->bytes = bytes;
+    return true;
+}
+
+struct vmm_mapping *vmm_begin_map(struct regions *regions, CUmemGenericAllocationHandle handle,
+                                  uint64_t bytes) {
+    struct vmm_mapping *mapping = malloc(sizeof *mapping);
+    if (!mapping) return NULL;
+    vmm_lock(regions);
+    struct vmm_handle *memory = find(regions, handle);
+    bool allowed = make_larger(regions, memory, bytes);
+    if (allowed && memory) memory->calls++;
+    vmm_unlock(regions);
+    *mapping = (struct vmm_mapping){bytes, memory, NULL};
+    if (allowed) return mapping;
+    free(mapping);
+    return NULL;
+}
+
+/* What finds no room in the table stays charged. */
+static void put_mapping(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *mapping) {
+    mapping->next = NULL;
+    if (!map_put(&regions->process->vmm_mappings, pointer, mapping)) free(mapping);
+}
+
+void vmm_end_map(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *mapping,
+                 bool done) {
+    struct vmm_handle *memory = mapping->memory;
+    if (!memory || !done) free(mapping);
+    if (!memory) return;
+    vmm_lock(regions);
+    memory->mappings += done;
+    if (done) put_mapping(regions, pointer, mapping);
+    end_call(regions, memory);
+    vmm_unlock(regions);
+}
+
+struct vmm_mapping *vmm_lift_mappings(struct regions *regions, CUdeviceptr pointer,
+                                      uint64_t bytes) {
+    struct vmm_mapping *first = NULL, **link = &first;
+    vmm_lock(regions);
+    for (CUdeviceptr end = pointer + bytes; pointer < end; link = &(*link)->next) {
+        *link = map_remove(&regions->process->vmm_mappings, pointer);
+        if (!*link) break;
+        pointer += (*link)->bytes;
+    }
+    vmm_unlock(regions);
+    return first;
+}
+
+static void end_mapping(struct regions *regions, struct vmm_mapping *mapping) {
+    mapping->memory->mappings--;
+    drop_unused(regions, mapping->memory);
+    free(mapping);
+}
+
+void vmm_finish_mappings(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *first,
+                         bool gone) {
+    if (!first) return;
+    vmm_lock(regions);
+    for (struct vmm_mapping *next; first; first = next) {
+        CUdeviceptr end = pointer + first->bytes;
+        next = first->next;
+        if (gone) end_mapping(regions, first);
+        else put_mapping(regions, pointer, first);
+        pointer = end;
+    }
+    vmm_unlock(regions);
+}
+
+/* ---- kept by other objects ----------------------------------------------------------------------- */
+
+static struct vmm_keeper *find_or_add_keeper(struct process *process, uint64_t key) {
+    struct vmm_keeper *keeper = map_get(&process->vmm_keepers, key);
+    if (keeper) return keeper;
+    keeper = calloc(1, sizeof *keeper);
+    if (!keeper || map_put(&process->vmm_keepers, key, keeper)) return keeper;
+    free(keeper);
+    return NULL;
+}
+
+bool vmm_keep(struct regions *regions, uint64_t key, CUmemGenericAllocationHandle handle) {
+    struct vmm_handle *memory = find(regions, handle);
+    if (!memory) return true;
+    struct vmm_keeper *keeper = find_or_add_keeper(regions->process, key);
+    uint64_t place = (uint64_t)(uintptr_t)memory;
+    if (!keeper) return false;
+    if (map_get(&keeper->kept, place)) return true;
+    if (!map_put(&keeper->kept, place, memory)) return false;
+    memory->keepers++;
+    return true;
+}
+
+static void let_go(void *memory, void *regions) {
+    ((struct vmm_handle *)memory)->keepers--;
+    drop_unused(regions, memory);
+}
+
+static void release_keeper(struct regions *regions, struct vmm_keeper *keeper) {
+    if (!keeper) return;
+    map_drain(&keeper->kept, let_go, regions);
+    free(keeper);
+}
+
+struct vmm_keeper *vmm_lift(struct regions *regions, uint64_t key) {
+    if (!regions) return NULL;
+    vmm_lock(regions);
+    struct vmm_keeper *keeper = map_remove(&regions->process->vmm_keepers, key);
+    vmm_unlock(regions);
+    return keeper;
+}
+
+void vmm_finish(struct regions *regions, uint64_t key, struct vmm_keeper *keeper, bool gone) {
+    if (!keeper) return;
+    vmm_lock(regions);
+    if (gone)
+        release_keeper(regions, keeper);
+    else
+        map_put(&regions->process->vmm_keepers, key, keeper);
+    vmm_unlock(regions);
+}
+
+/* ---- exported ------------------------------------------------------------------------------------ */
+
+static void add_export(struct vmm_handle *memory, int fd) {
+    struct vmm_export *export = malloc(sizeof *export);
+    if (!export) return;
+    *export = (struct vmm_export){.next = memory->exports};
+    if (proc_file(fd, &export->file))
+        memory->exports = export;
+    else
+        free(export);
+}
+
+void vmm_end_export(struct regions *regions, struct vmm_handle *memory, int fd) {
+    if (!memory) return;
+    vmm_lock(regions);
+    if (fd >= 0) add_export(memory, fd);
+    end_call(regions, memory);
+    vmm_unlock(regions);
+}

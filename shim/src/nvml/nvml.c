@@ -1,0 +1,60 @@
+/* NVML's memory figures. nvidia-smi and monitors need no process slot for them. */
+#include "nvml/nvml.h"
+
+#include "lookup/resolve.h"
+#include "memory/answers.h"
+#include "region/slots.h"
+
+nvmlReturn_t nvml_enter(struct regions **regions) {
+    *regions = regions_get();
+    if (!*regions) return NVML_ERROR_NO_PERMISSION;
+    if ((*regions)->mode == REGIONS_INERT) *regions = NULL;
+    return NVML_SUCCESS;
+}
+
+int nvml_card(struct regions *regions, nvmlDevice_t device) {
+    char uuid[96];
+    if (REAL(nvmlDeviceGetUUID)(device, uuid, sizeof uuid) != NVML_SUCCESS) return CARD_NONE;
+    return regions_card(regions, uuid);
+}
+
+const struct mizar_usage_slot *nvml_own(struct regions *regions, unsigned pid) {
+    for (unsigned slot = 0; pid && slot < slots_used(regions->usage); slot++) {
+        struct mizar_usage_slot *entry = &regions->usage->slots[slot];
+        if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) == MIZAR_STATE_READY &&
+            entry->pid == pid)
+            return entry;
+    }
+    return NULL;
+}
+
+bool nvml_metered(struct regions *regions, int card) {
+    return card != CARD_NONE && regions_fresh(regions) &&
+           __atomic_load_n(&regions->process->cards[card].compute_mode, __ATOMIC_RELAXED) !=
+               MIZAR_COMPUTE_NONE;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    struct regions *regions;
+    nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
+    if (result != NVML_SUCCESS || (result = nvml_enter(&regions)) != NVML_SUCCESS || !regions)
+        return result;
+    struct answer answer =
+        answer_memory(regions, nvml_card(regions, device), memory->total, memory->free);
+    *memory = (nvmlMemory_t){.total = answer.total, .free = answer.free, .used = answer.used};
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    struct regions *regions;
+    nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
+    if (result != NVML_SUCCESS || (result = nvml_enter(&regions)) != NVML_SUCCESS || !regions)
+        return result;
+    struct answer answer =
+        answer_memory(regions, nvml_card(regions, device), memory->total, memory->free);
+    memory->total = answer.total;
+    memory->reserved = 0; /* the driver's own part is not taken from the limit */
+    memory->free = answer.free;
+    memory->used = answer.used;
+    return NVML_SUCCESS;
+}

@@ -1,0 +1,262 @@
+#include "region/regions.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "base/message.h"
+#include "base/sys.h"
+#include "region/limits.h"
+
+#define DIRECTORY "/run/mizar"
+#define PATIENCE 100 /* milliseconds that a process waits, all in all, for a writer to finish */
+
+struct regions *regions_current;
+
+static struct regions inert = {.mode = REGIONS_INERT};
+static int told;
+
+static const char *directory(void) {
+#ifdef MIZAR_TESTING
+    const char *other = getenv("MIZAR_DIR");
+    if (other) return other;
+#endif
+    return DIRECTORY;
+}
+
+/* ---- the directory ------------------------------------------------------------------------------ */
+
+/*
+ * Looked for when the library is loaded, and kept open: nothing that the program does later, chroot say,
+ * makes Mizar seem not to be here. Away from the numbers that scripts use, and below 64, up to which
+ * no process's table has to grow.
+ */
+#define PLACE_FROM 50
+
+static int place = -1;
+static dev_t place_device;
+static ino_t place_inode;
+static uint32_t looked;
+
+static bool identify(int fd, struct stat *stat) {
+    return SYS(SYS_fstat, fd, stat) == 0;
+}
+
+static void keep(int fd) {
+    struct stat stat;
+    long moved = SYS(SYS_fcntl, fd, F_DUPFD_CLOEXEC, PLACE_FROM);
+    sys_close(fd);
+    if (moved < 0 || !identify((int)moved, &stat)) return;
+    place_device = stat.st_dev;
+    place_inode = stat.st_ino;
+    place = (int)moved;
+}
+
+/* The program may close any descriptor, and use its number for something else. */
+static bool is_kept(void) {
+    struct stat stat;
+    return place >= 0 && identify(place, &stat) && stat.st_dev == place_device &&
+           stat.st_ino == place_inode;
+}
+
+static struct regions *publish(struct regions *made);
+
+static void look_for_mizar(void) {
+    if (__atomic_exchange_n(&looked, 1, __ATOMIC_ACQ_REL)) return;
+    int fd = sys_open(directory(), O_PATH | O_DIRECTORY);
+    if (fd >= 0) keep(fd);
+    if (fd == -ENOENT) publish(&inert);
+}
+
+__attribute__((constructor)) static void look_at_load(void) {
+    look_for_mizar();
+}
+
+static int open_file(const char *name, int flags) {
+    char path[4096];
+    if (is_kept()) return (int)SYS(SYS_openat, place, name, flags | O_CLOEXEC, 0);
+    snprintf(path, sizeof path, "%s/%s", directory(), name);
+    return sys_open(path, flags);
+}
+
+int regions_open_usage(void) {
+    return open_file("usage", O_RDWR);
+}
+
+/* Maps the whole file, or says what is wrong with it. */
+static const char *map_file(const char *name, int flags, size_t bytes, void **mapped) {
+    int protection = flags == O_RDWR ? PROT_READ | PROT_WRITE : PROT_READ;
+    int fd = open_file(name, flags);
+    if (fd < 0) return "cannot be opened";
+    long size = sys_size(fd);
+    *mapped = size == (long)bytes ? sys_map(bytes, protection, MAP_SHARED, fd) : NULL;
+    sys_close(fd);
+    if (size == 0) return "is empty: the node agent has not written it yet";
+    if (size != (long)bytes) return "has the wrong size";
+    return *mapped ? NULL : "cannot be mapped";
+}
+
+static const char *check_usage(const struct mizar_usage *usage) {
+    if (memcmp(usage->magic, MIZAR_USAGE_MAGIC, sizeof usage->magic)) return "is not a usage file";
+    if (usage->version != MIZAR_REGIONS_VERSION) return "has another version than this shim";
+    if (usage->size != MIZAR_USAGE_SIZE || usage->card_max != MIZAR_CARD_MAX ||
+        usage->slot_max != MIZAR_SLOT_MAX)
+        return "has another shape than this shim's";
+    return NULL;
+}
+
+/* A device keeps its card, also while the limits cannot be read; one that had none may have one now. */
+static void ask_again_for_unknown(struct process *process) {
+    for (unsigned i = 0; i < DEVICES_MAX; i++) {
+        int8_t none = -1;
+        __atomic_compare_exchange_n(&process->device_card[i], &none, 0, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED);
+    }
+}
+
+static void store_uuid(struct process_card *card, const char *uuid) {
+    uint64_t words[MIZAR_UUID_SIZE / 8];
+    memcpy(words, uuid, sizeof words);
+    for (unsigned i = 0; i < MIZAR_UUID_SIZE / 8; i++)
+        __atomic_store_n(&card->uuid[i], words[i], __ATOMIC_RELAXED);
+}
+
+/* A card keeps its UUID; while one is added, who reads finds another one or none. */
+static void load_uuid(const struct process_card *card, char *uuid) {
+    uint64_t words[MIZAR_UUID_SIZE / 8];
+    for (unsigned i = 0; i < MIZAR_UUID_SIZE / 8; i++)
+        words[i] = __atomic_load_n(&card->uuid[i], __ATOMIC_RELAXED);
+    memcpy(uuid, words, sizeof words);
+}
+
+static void store_limits(struct process *process, const struct limits_copy *copy) {
+    for (unsigned i = 0; i < MIZAR_CARD_MAX; i++) {
+        uint64_t limit = i < copy->card_count ? copy->cards[i].memory_limit : 0;
+        if (limit > MIZAR_BYTES_MAX) limit = MIZAR_BYTES_MAX;
+        store_uuid(&process->cards[i], copy->cards[i].uuid);
+        __atomic_store_n(&process->cards[i].limit, limit, __ATOMIC_RELAXED);
+        __atomic_store_n(&process->cards[i].context_bytes, copy->cards[i].context_bytes,
+                         __ATOMIC_RELAXED);
+        __atomic_store_n(&process->cards[i].oversubscribe,
+                         copy->cards[i].memory_mode == MIZAR_MEMORY_OVERSUBSCRIBE,
+                         __ATOMIC_RELAXED);
+        __atomic_store_n(&process->cards[i].core_share, copy->cards[i].core_share, __ATOMIC_RELAXED);
+        __atomic_store_n(&process->cards[i].compute_mode, copy->cards[i].compute_mode,
+                         __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(&process->card_count, copy->card_count, __ATOMIC_RELEASE);
+    ask_again_for_unknown(process);
+    __atomic_store_n(&process->limits_seq, copy->seq, __ATOMIC_RELEASE);
+    __atomic_store_n(&process->limits_known, 1, __ATOMIC_RELEASE);
+}
+
+static const char *read_limits(const struct mizar_limits *limits, struct process *process) {
+    struct limits_copy copy;
+    const char *wrong = limits_read(limits, &copy);
+    if (!wrong) store_limits(process, &copy);
+    return wrong;
+}
+
+static const char *read_limits_patiently(const struct mizar_limits *limits,
+                                         struct process *process) {
+    static int patience = PATIENCE;
+    const char *wrong = read_limits(limits, process);
+    while (wrong == limits_busy && __atomic_sub_fetch(&patience, 1, __ATOMIC_RELAXED) > 0) {
+        sys_sleep(1000);
+        wrong = read_limits(limits, process);
+    }
+    return wrong;
+}
+
+bool regions_refresh(struct regions *regions) {
+    struct process *process = regions->process;
+    const char *wrong = NULL;
+    if (__atomic_load_n(&process->limits_known, __ATOMIC_ACQUIRE)) {
+        /* Whoever finds another thread at it, or a writer, goes on with what is known. */
+        if (!process_try_lock(&process->refresh_lock)) return true;
+        read_limits(regions->limits, process);
+    } else {
+        process_lock(&process->refresh_lock);
+        if (!process->limits_known) wrong = read_limits_patiently(regions->limits, process);
+    }
+    process_unlock(&process->refresh_lock);
+    if (wrong) message_once(&told, "CUDA is refused: %s/limits %s", directory(), wrong);
+    return !wrong;
+}
+
+static unsigned card_count(const struct regions *regions) {
+    return __atomic_load_n(&regions->process->card_count, __ATOMIC_ACQUIRE);
+}
+
+int regions_card(struct regions *regions, const char *uuid) {
+    char own[MIZAR_UUID_SIZE];
+    if (!regions_fresh(regions)) return CARD_NONE;
+    for (unsigned i = 0; i < card_count(regions); i++) {
+        load_uuid(&regions->process->cards[i], own);
+        if (!strcasecmp(own, uuid)) return (int)i;
+    }
+    return CARD_NONE;
+}
+
+bool regions_uuid(struct regions *regions, int card, char *uuid) {
+    if (!regions_fresh(regions) || (unsigned)card >= card_count(regions)) return false;
+    load_uuid(&regions->process->cards[card], uuid);
+    return true;
+}
+
+static void drop(struct regions *made) {
+    if (made->limits) sys_unmap((void *)made->limits, MIZAR_LIMITS_SIZE);
+    if (made->usage) sys_unmap(made->usage, MIZAR_USAGE_SIZE);
+    if (made->process) process_drop(made->process);
+    free(made);
+}
+
+/* Fills `made`; on failure names the file and what is wrong with it. */
+static const char *fill(struct regions *made, const char **file) {
+    void *mapped = NULL;
+    *file = "limits";
+    const char *wrong = map_file("limits", O_RDONLY, MIZAR_LIMITS_SIZE, &mapped);
+    if (wrong) return wrong;
+    made->limits = mapped;
+    *file = "usage";
+    wrong = map_file("usage", O_RDWR, MIZAR_USAGE_SIZE, &mapped);
+    if (wrong) return wrong;
+    made->usage = mapped;
+    wrong = check_usage(made->usage);
+    if (wrong) return wrong;
+    *file = "limits";
+    made->process = process_new();
+    return made->process ? read_limits_patiently(made->limits, made->process)
+                         : "cannot be kept: no memory, or a kernel older than 4.14";
+}
+
+/* Another thread may have been faster; then its regions are the ones. */
+static struct regions *publish(struct regions *made) {
+    struct regions *first = NULL;
+    if (__atomic_compare_exchange_n(&regions_current, &first, made, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE))
+        return made;
+    if (made != &inert) drop(made);
+    return first;
+}
+
+bool regions_inert(void) {
+    look_for_mizar(); /* others' constructors may come before ours */
+    return __atomic_load_n(&regions_current, __ATOMIC_ACQUIRE) == &inert;
+}
+
+struct regions *regions_open(void) {
+    const char *file;
+    if (regions_inert()) return &inert;
+    struct regions *made = calloc(1, sizeof *made);
+    const char *wrong = made ? fill(made, &file) : "no memory";
+    if (!wrong) {
+        made->mode = REGIONS_ACTIVE;
+        return publish(made);
+    }
+    message_once(&told, "CUDA is refused: %s/%s %s", directory(), made ? file : "", wrong);
+    if (made) drop(made);
+    return NULL;
+}

@@ -1,0 +1,113 @@
+/* The two mapped files, the limits as last read, and whether the shim has anything to do here. */
+#ifndef MIZAR_REGIONS_PRIVATE_H
+#define MIZAR_REGIONS_PRIVATE_H
+
+#include <stdbool.h>
+
+#include "base/numbers.h"
+#include "region/process.h"
+#include "mizar_regions.h"
+
+#define CARD_NONE (-1)
+
+enum regions_mode {
+    REGIONS_INERT = 1, /* no Mizar here: the shim stands aside */
+    REGIONS_ACTIVE,    /* limits and usage are mapped and sound */
+};
+
+struct regions {
+    enum regions_mode mode;
+    const struct mizar_limits *limits;
+    struct mizar_usage *usage;
+    struct process *process;
+};
+
+extern struct regions *regions_current; /* NULL until the files were opened once */
+
+struct regions *regions_open(void);
+
+/*
+ * NULL when Mizar is here but something is wrong: no CUDA then (every call tries again: the cause
+ * may go away). Otherwise inert or active.
+ */
+static inline struct regions *regions_get(void) {
+    struct regions *regions = __atomic_load_n(&regions_current, __ATOMIC_ACQUIRE);
+    return __builtin_expect(regions != NULL, 1) ? regions : regions_open();
+}
+
+/* Whether there is no Mizar here, without a look into any file. */
+bool regions_inert(void);
+
+/* Opens `usage` afresh, for a lock of one's own. -errno on failure. */
+int regions_open_usage(void);
+
+/* Reads the limits again if they changed. False when there was never a good reading. */
+bool regions_refresh(struct regions *regions);
+
+static inline bool regions_fresh(struct regions *regions) {
+    struct process *process = regions->process;
+    uint32_t seq = __atomic_load_n(&regions->limits->seq, __ATOMIC_ACQUIRE);
+    bool known = __atomic_load_n(&process->limits_known, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(known && seq == __atomic_load_n(&process->limits_seq, __ATOMIC_RELAXED), 1))
+        return true;
+    return regions_refresh(regions);
+}
+
+/* The card with that UUID, or CARD_NONE. */
+int regions_card(struct regions *regions, const char *uuid);
+
+/* The card's UUID, into MIZAR_UUID_SIZE bytes. */
+bool regions_uuid(struct regions *regions, int card, char *uuid);
+
+/* The card's limit as the quota has it. */
+static inline uint64_t regions_memory_total(struct regions *regions, int card) {
+    if (card == CARD_NONE || !regions_fresh(regions)) return 0;
+    return __atomic_load_n(&regions->process->cards[card].limit, __ATOMIC_RELAXED);
+}
+
+/* Bytes of it that the container holds according to NVML, but not to its account. */
+static inline uint64_t regions_memory_told(struct regions *regions, int card) {
+    uint64_t told =
+        __atomic_load_n(&regions->limits->live[card].unaccounted_bytes, __ATOMIC_RELAXED);
+    return smaller(told, MIZAR_BYTES_MAX);
+}
+
+static inline uint64_t regions_code_uses(struct regions *regions, int card) {
+    return __atomic_load_n(&regions->usage->cards[card].code_uses, __ATOMIC_ACQUIRE);
+}
+
+/* Uses of code that NVML may not have told of yet: uses.h. */
+static inline uint64_t regions_code_unseen(struct regions *regions, int card) {
+    uint64_t seen = __atomic_load_n(&regions->limits->live[card].code_seen, __ATOMIC_ACQUIRE);
+    uint64_t uses = regions_code_uses(regions, card);
+    return uses > seen ? smaller(uses - seen, MIZAR_BYTES_MAX / MIZAR_CODE_PAGE) : 0;
+}
+
+/* Bytes of the card that so many may have taken: pages, which processes do not share. */
+static inline uint64_t regions_code_bytes(struct regions *regions, uint64_t uses) {
+    uint64_t processes = __atomic_load_n(&regions->usage->slot_high, __ATOMIC_RELAXED);
+    uint64_t more = smaller(uses, smaller(processes, MIZAR_SLOT_MAX));
+    uint64_t pages = (uses + MIZAR_CODE_PER_PAGE - 1) / MIZAR_CODE_PER_PAGE;
+    return (pages + (more ? more - 1 : 0)) * MIZAR_CODE_PAGE;
+}
+
+/* Room that only code may take: a page at least, once some came, so that the next use finds one. */
+static inline uint64_t regions_code_room(struct regions *regions, int card) {
+    if (!regions_code_uses(regions, card)) return 0;
+    return regions_code_bytes(regions, larger(regions_code_unseen(regions, card), 1));
+}
+
+/* Bytes of it that are not in the container's account, but not to be had either. */
+static inline uint64_t regions_memory_outside(struct regions *regions, int card) {
+    uint64_t room = regions_code_room(regions, card); /* first: uses.c */
+    return room + regions_memory_told(regions, card);
+}
+
+/* Bytes that may be in this container's account of the card now. */
+static inline uint64_t regions_memory_limit(struct regions *regions, int card) {
+    uint64_t total = regions_memory_total(regions, card);
+    uint64_t outside = total ? regions_memory_outside(regions, card) : 0;
+    return total > outside ? total - outside : 0;
+}
+
+#endif
