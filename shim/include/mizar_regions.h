@@ -35,15 +35,15 @@
  * and whoever takes the lock of a slot with `pid` != 0 settles what its last owner left.
  * pid and start_time are as the container sees them; they tell people who it is.
  *
- * Bytes per card: `gate` is one 128-bit word, changed by compare-and-swap only:
+ * Bytes per card: `ledger` is one 128-bit word, changed by compare-and-swap only:
  *     lo = seq (32 bits, lowest) | slot (10 bits) | high 22 bits of slot_bytes
  *     hi = low 21 bits of slot_bytes (lowest) | total (43 bits)
  * It says: `total` bytes are taken in the container on this card, and by the last change process
  * slot `slot` holds `slot_bytes` of them. slots[slot].held[card] is brought up to date (bytes and
  * seq) before another slot's change replaces that statement. Hence at every instant, also when
  * every process is killed between two instructions:
- *     bytes of slot i = (gate.slot == i) ? gate.slot_bytes : slots[i].held[card].bytes
- *     gate.total      = sum over all slots i of bytes of slot i
+ *     bytes of slot i = (ledger.slot == i) ? ledger.slot_bytes : slots[i].held[card].bytes
+ *     ledger.total    = sum over all slots i of bytes of slot i
  * A reader that wants both halves of one instant reads lo, hi, lo until lo is the same twice.
  * A dead slot's bytes stay in `total` until another process of the container settles them (it does
  * so before refusing memory): the node agent should sum over living slots, of 0 .. slot_high - 1.
@@ -82,7 +82,7 @@
 
 #define MIZAR_SHARE_FULL 10000u /* basis points: the whole card */
 
-/* Bytes that one card can be limited to: what the gate's 43 bits hold (8 TiB less one byte). */
+/* Bytes that one card can be limited to: what the ledger's 43 bits hold (8 TiB less one byte). */
 #define MIZAR_BYTES_MAX ((UINT64_C(1) << 43) - 1)
 
 /*
@@ -158,14 +158,14 @@ struct mizar_limits {
 
 /* ---- usage ----------------------------------------------------------------------------------- */
 
-struct mizar_gate {
+struct mizar_ledger {
     uint64_t lo;
     uint64_t hi;
 };
 
 struct mizar_held {
     uint64_t bytes;
-    uint64_t seq; /* of the gate when this was true; the low 32 bits count */
+    uint64_t seq; /* of the ledger when this was true; the low 32 bits count */
 };
 
 /*
@@ -191,7 +191,7 @@ struct mizar_compute {
 };
 
 struct mizar_usage_card {
-    struct mizar_gate gate; /* a cache line pair of its own */
+    struct mizar_ledger ledger; /* a cache line pair of its own */
     uint8_t reserved0[112];
     uint64_t peak_bytes; /* highest total seen at a refusal or an attach; advisory */
     uint64_t refused;    /* requests refused for want of memory; advisory */
@@ -310,8 +310,8 @@ struct mizar_usage {
     FIELD(mizar_limits, slot_name, 512, 64)                    \
     FIELD(mizar_limits, cards, 1024, 2048)                     \
     FIELD(mizar_limits, live, 4096, 2048)                      \
-    FIELD(mizar_gate, lo, 0, 8)                                \
-    FIELD(mizar_gate, hi, 8, 8)                                \
+    FIELD(mizar_ledger, lo, 0, 8)                              \
+    FIELD(mizar_ledger, hi, 8, 8)                              \
     FIELD(mizar_compute, paid_until, 0, 8)                     \
     FIELD(mizar_compute, busy_until, 8, 8)                     \
     FIELD(mizar_compute, charged_ns, 16, 8)                    \
@@ -328,7 +328,7 @@ struct mizar_usage {
     FIELD(mizar_compute, over, 104, 8)                         \
     FIELD(mizar_held, bytes, 0, 8)                             \
     FIELD(mizar_held, seq, 8, 8)                               \
-    FIELD(mizar_usage_card, gate, 0, 16)                       \
+    FIELD(mizar_usage_card, ledger, 0, 16)                     \
     FIELD(mizar_usage_card, peak_bytes, 128, 8)                \
     FIELD(mizar_usage_card, refused, 136, 8)                   \
     FIELD(mizar_usage_card, settled, 144, 8)                   \
@@ -372,7 +372,7 @@ struct mizar_usage {
     STRUCT(mizar_limits_card, 128)         \
     STRUCT(mizar_limits_live, 128)         \
     STRUCT(mizar_limits, MIZAR_LIMITS_SIZE) \
-    STRUCT(mizar_gate, 16)                 \
+    STRUCT(mizar_ledger, 16)               \
     STRUCT(mizar_held, 16)                 \
     STRUCT(mizar_compute, 256)             \
     STRUCT(mizar_usage_card, 512)          \

@@ -2,7 +2,8 @@
 
 Memory that the account leaves out is taken off the container's limit; processes without the shim
 are reported in an event on their pod. Code that the driver loads at its first use is such memory:
-the shim counts the uses, and keeps room until an audit has found what they took (shim/src/memory/uses.h).
+the shim counts the uses, and keeps room until an audit has found what they took
+(shim/src/memory/lazy_code.h).
 """
 
 from __future__ import annotations

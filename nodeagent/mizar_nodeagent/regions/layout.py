@@ -106,7 +106,7 @@ class Limits(ctypes.LittleEndianStructure):
     )
 
 
-class Gate(ctypes.LittleEndianStructure):
+class Ledger(ctypes.LittleEndianStructure):
     _fields_ = (("lo", c_uint64), ("hi", c_uint64))
 
 
@@ -136,7 +136,7 @@ class Compute(ctypes.LittleEndianStructure):
 
 class UsageCard(ctypes.LittleEndianStructure):
     _fields_ = (
-        ("gate", Gate),
+        ("ledger", Ledger),
         ("reserved0", c_uint8 * 112),
         ("peak_bytes", c_uint64),
         ("refused", c_uint64),

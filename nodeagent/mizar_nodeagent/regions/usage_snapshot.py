@@ -105,7 +105,7 @@ def empty(cards: int) -> UsageSnapshot:
 
 
 @dataclass(frozen=True)
-class Gate:
+class Ledger:
     """A card's 128-bit word, unpacked; see shim/include/mizar_regions.h."""
 
     slot: int
@@ -155,10 +155,10 @@ def is_alive(descriptor: int, slot: int) -> bool:
     return bool(kind != fcntl.F_UNLCK)
 
 
-def unpack_gate(lo: int, hi: int) -> Gate:
-    """A gate's two 64-bit words as fields."""
+def unpack_ledger(lo: int, hi: int) -> Ledger:
+    """A ledger's two 64-bit words as fields."""
     high = lo >> (_SEQ_BITS + _SLOT_BITS)
-    return Gate(
+    return Ledger(
         slot=(lo >> _SEQ_BITS) & ((1 << _SLOT_BITS) - 1),
         slot_bytes=(high << _LOW_BITS) | (hi & ((1 << _LOW_BITS) - 1)),
         total=hi >> _LOW_BITS,
@@ -167,7 +167,7 @@ def unpack_gate(lo: int, hi: int) -> Gate:
 
 
 def _read_consistently(descriptor: int, path: Path) -> tuple[UsageHead, Slots]:
-    """Head and used slots with no change of a gate in between; after _ATTEMPTS, the last read."""
+    """Head and used slots with no change of a ledger in between; after _ATTEMPTS, the last read."""
     for _ in range(_ATTEMPTS):
         head = _head(descriptor, path)
         used = min(head.slot_high, layout.SLOT_MAX)
@@ -188,12 +188,12 @@ def _head(descriptor: int, path: Path) -> UsageHead:
 
 def _holdings(head: UsageHead, slots: Slots, index: int) -> dict[ProcessKey, Holding]:
     card: UsageCard = head.cards[index]
-    gate = unpack_gate(card.gate.lo, card.gate.hi)
+    ledger = unpack_ledger(card.ledger.lo, card.ledger.hi)
     found: dict[ProcessKey, Holding] = {}
     for number, slot in enumerate(slots):
         if not slot.pid:
             continue
-        size, stamp = _held(gate, slots, number, index)
+        size, stamp = _held(ledger, slots, number, index)
         absent = min(slot.cards[index].absent_bytes, layout.BYTES_MAX)
         busy = slot.code_begun[index] > 0
         one = Holding(min(size, layout.BYTES_MAX), (stamp,), busy, absent)
@@ -202,19 +202,19 @@ def _holdings(head: UsageHead, slots: Slots, index: int) -> dict[ProcessKey, Hol
     return found
 
 
-def _held(gate: Gate, slots: Slots, slot: int, index: int) -> tuple[int, int]:
+def _held(ledger: Ledger, slots: Slots, slot: int, index: int) -> tuple[int, int]:
     """Bytes that the slot holds of the card, and the sequence number of their last change."""
-    # The gate has the bytes of the slot that changed last; all other slots keep their own.
-    if slot == gate.slot:
-        return gate.slot_bytes, gate.seq
+    # The ledger has the bytes of the slot that changed last; all other slots keep their own.
+    if slot == ledger.slot:
+        return ledger.slot_bytes, ledger.seq
     held = slots[slot].held[index]
     return held.bytes, held.seq & _SEQ
 
 
 def _use(head: UsageHead, slots: Slots, index: int, living: list[int]) -> CardUsage:
     card: UsageCard = head.cards[index]
-    gate = unpack_gate(card.gate.lo, card.gate.hi)
-    held = sum(_held(gate, slots, slot, index)[0] for slot in living)
+    ledger = unpack_ledger(card.ledger.lo, card.ledger.hi)
+    held = sum(_held(ledger, slots, slot, index)[0] for slot in living)
     compute = card.compute
     return CardUsage(
         min(held, layout.BYTES_MAX),

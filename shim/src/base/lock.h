@@ -6,15 +6,15 @@
 #include <stdint.h>
 
 /* A lock that may be waited for; held for microseconds, never over a call that may not return. */
-static inline bool process_try_lock(uint32_t *lock) {
+static inline bool lock_try(uint32_t *lock) {
     return !__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE);
 }
-void process_lock(uint32_t *lock);
+void lock_take(uint32_t *lock);
 
 /* The same, for about a second at most: a lock that nobody who lives holds would be waited for for ever. */
-bool process_lock_patiently(uint32_t *lock);
+bool lock_patiently(uint32_t *lock);
 
-static inline void process_unlock(uint32_t *lock) {
+static inline void lock_release(uint32_t *lock) {
     __atomic_store_n(lock, 0, __ATOMIC_RELEASE);
 }
 

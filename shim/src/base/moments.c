@@ -39,9 +39,9 @@ static uint64_t go_on(struct moments *moments, uint64_t from, uint64_t to,
 
 uint64_t moments_add(struct moments *moments, uint64_t from, uint64_t to, moments_measure *measure,
                      const void *terms, uint64_t *late) {
-    process_lock(&moments->lock);
+    lock_take(&moments->lock);
     *late = fill_all(moments, from, to, measure, terms);
     uint64_t part = *late + go_on(moments, from, to, measure, terms);
-    process_unlock(&moments->lock);
+    lock_release(&moments->lock);
     return part;
 }

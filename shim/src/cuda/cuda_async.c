@@ -9,11 +9,11 @@
 #include "lookup/relax.h"
 #include "memory/account.h"
 #include "memory/charge.h"
-#include "memory/late.h"
+#include "memory/deferred_free.h"
 #include "memory/pools.h"
 #include "memory/stand_in.h"
 #include "time/budget.h"
-#include "time/lanes.h"
+#include "time/stream_credit.h"
 
 static CUresult undo(uint64_t pointer) {
     return RELAXED(cuMemFree_v2, pointer);
@@ -22,7 +22,7 @@ static CUresult undo(uint64_t pointer) {
 /* `twin`: for an entry point whose default stream is the thread's own. */
 static bool capturing(CUstream stream, bool twin) {
     int status = 0;
-    CUstream meant = (CUstream)lanes_stream(stream, twin);
+    CUstream meant = (CUstream)stream_credit_name(stream, twin);
     return REAL(cuStreamIsCapturing)(meant, &status) == CUDA_SUCCESS &&
            status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
@@ -120,7 +120,7 @@ static CUresult reserve(struct pooled *pooled, CUmemoryPool pool, CUstream strea
  */
 static CUresult begin(struct pooled *pooled, size_t bytes, CUmemoryPool pool, CUstream stream,
                       bool twin) {
-    *pooled = (struct pooled){.stream = (CUstream)lanes_stream(stream, twin), .bytes = bytes};
+    *pooled = (struct pooled){.stream = (CUstream)stream_credit_name(stream, twin), .bytes = bytes};
     CUresult result = shim_enter(&pooled->regions);
     if (result != CUDA_SUCCESS || !pooled->regions) return result;
     if (capturing(stream, twin) || is_host_pool(pooled->regions, pool)) return CUDA_SUCCESS;
@@ -205,11 +205,11 @@ static bool frees_no_stand_in(const struct alloc *alloc, CUresult result) {
 /* What a pool got back is still the pool's; other memory goes when the stream has come so far. */
 static CUresult finish_free(struct charge *charge, CUresult result, CUdeviceptr pointer,
                             CUstream stream) {
-    bool late = charge->reserved && charge->alloc.kind != ALLOC_POOLED;
-    if (late && result == CUDA_SUCCESS)
-        late_free(charge->regions, stream, pointer, &charge->alloc, false);
-    else if (late && frees_no_stand_in(&charge->alloc, result) &&
-             late_free(charge->regions, stream, pointer, &charge->alloc, true))
+    bool deferred = charge->reserved && charge->alloc.kind != ALLOC_POOLED;
+    if (deferred && result == CUDA_SUCCESS)
+        deferred_free_add(charge->regions, stream, pointer, &charge->alloc, false);
+    else if (deferred && frees_no_stand_in(&charge->alloc, result) &&
+             deferred_free_add(charge->regions, stream, pointer, &charge->alloc, true))
         result = CUDA_SUCCESS;
     else
         charge_finish(charge, result, pointer);
@@ -223,7 +223,7 @@ static CUresult finish_free(struct charge *charge, CUresult result, CUdeviceptr 
         if (capturing(stream, twin)) return REAL(symbol)(pointer, stream);                \
         charge_lift(&charge, pointer);                                                    \
         CUresult result = REAL(symbol)(pointer, stream);                                  \
-        return finish_free(&charge, result, pointer, (CUstream)lanes_stream(stream, twin)); \
+        return finish_free(&charge, result, pointer, (CUstream)stream_credit_name(stream, twin)); \
     }
 
 ALLOC_ASYNC(cuMemAllocAsync, false)

@@ -2,7 +2,7 @@
 #include "lookup/resolve.h"
 #include "memory/charge.h"
 #include "time/captures.h"
-#include "time/lanes.h"
+#include "time/stream_credit.h"
 
 bool captures_ask(uintptr_t stream) {
     int status = 0;
@@ -34,7 +34,7 @@ static CUresult ended(CUresult result, uintptr_t stream, bool was_captured) {
 
 #define END(symbol, twin, parameters, arguments)                            \
     EXPORT CUresult symbol parameters {                                     \
-        uintptr_t name = lanes_stream(stream, twin);                        \
+        uintptr_t name = stream_credit_name(stream, twin);                        \
         bool is_captured = captures_ask(name);                              \
         return ended(REAL(symbol) arguments, name, is_captured);            \
     }

@@ -21,7 +21,7 @@
     SLOWLY(symbol, parameters, work, shape, name, arguments)                   \
     EXPORT CUresult symbol parameters {                                        \
         __typeof__(&symbol) real = KNOWN(symbol);                              \
-        if (__builtin_expect(real && lanes_pay(work, shape, name), 1))         \
+        if (__builtin_expect(real && stream_credit_pay(work, shape, name), 1))         \
             return real arguments;                                             \
         return slow_##symbol arguments;                                        \
     }
@@ -34,18 +34,18 @@
     (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, \
      extra)
 
-LAUNCH(cuLaunchKernel, (LAUNCH_SHAPE, void **extra), function, SHAPE, lanes_stream(stream, LEGACY),
+LAUNCH(cuLaunchKernel, (LAUNCH_SHAPE, void **extra), function, SHAPE, stream_credit_name(stream, LEGACY),
        ALL_EXTRA)
 LAUNCH(cuLaunchKernel_ptsz, (LAUNCH_SHAPE, void **extra), function, SHAPE,
-       lanes_stream(stream, PER_THREAD), ALL_EXTRA)
-LAUNCH(cuLaunchCooperativeKernel, (LAUNCH_SHAPE), function, SHAPE, lanes_stream(stream, LEGACY),
+       stream_credit_name(stream, PER_THREAD), ALL_EXTRA)
+LAUNCH(cuLaunchCooperativeKernel, (LAUNCH_SHAPE), function, SHAPE, stream_credit_name(stream, LEGACY),
        ALL)
 LAUNCH(cuLaunchCooperativeKernel_ptsz, (LAUNCH_SHAPE), function, SHAPE,
-       lanes_stream(stream, PER_THREAD), ALL)
+       stream_credit_name(stream, PER_THREAD), ALL)
 
 /* The driver finds out what is wrong with a missing configuration. */
 static uintptr_t stream_in(const CUlaunchConfig *config, bool twin) {
-    return lanes_stream(config ? config->stream : NULL, twin);
+    return stream_credit_name(config ? config->stream : NULL, twin);
 }
 
 static inline uint64_t shape_in(const CUlaunchConfig *config) {
@@ -63,18 +63,18 @@ LAUNCH(cuLaunchKernelEx_ptsz, EX_PARAMETERS, function, shape_in(config),
        stream_in(config, PER_THREAD), (config, function, parameters, extra))
 
 /* Their blocks' shape is the function's own. */
-LAUNCH(cuLaunch, (CUfunction function), function, NO_SHAPE, lanes_stream(NULL, LEGACY), (function))
+LAUNCH(cuLaunch, (CUfunction function), function, NO_SHAPE, stream_credit_name(NULL, LEGACY), (function))
 LAUNCH(cuLaunchGrid, (CUfunction function, int width, int height), function,
-       costs_shape((unsigned)width, (unsigned)height, 0, 0, 0, 0), lanes_stream(NULL, LEGACY),
+       costs_shape((unsigned)width, (unsigned)height, 0, 0, 0, 0), stream_credit_name(NULL, LEGACY),
        (function, width, height))
 LAUNCH(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream), function,
-       costs_shape((unsigned)width, (unsigned)height, 0, 0, 0, 0), lanes_stream(stream, LEGACY),
+       costs_shape((unsigned)width, (unsigned)height, 0, 0, 0, 0), stream_credit_name(stream, LEGACY),
        (function, width, height, stream))
 
 LAUNCH(cuGraphLaunch, (CUgraphExec exec, CUstream stream), exec, NO_SHAPE,
-       lanes_stream(stream, LEGACY), (exec, stream))
+       stream_credit_name(stream, LEGACY), (exec, stream))
 LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), exec, NO_SHAPE,
-       lanes_stream(stream, PER_THREAD), (exec, stream))
+       stream_credit_name(stream, PER_THREAD), (exec, stream))
 
 #define DEVICES_AT_ONCE 64
 
@@ -86,7 +86,7 @@ static CUresult begin_all(struct piece *pieces, const CUDA_LAUNCH_PARAMS *list, 
         uint64_t shape = costs_shape(each->grid_x, each->grid_y, each->grid_z, each->block_x,
                                      each->block_y, each->block_z);
         CUresult result = meter_begin(&pieces[*begun], each->function, shape,
-                                      lanes_stream(each->stream, LEGACY));
+                                      stream_credit_name(each->stream, LEGACY));
         if (result != CUDA_SUCCESS) return result;
     }
     return CUDA_SUCCESS;

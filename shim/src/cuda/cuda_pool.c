@@ -2,7 +2,7 @@
 #include "lookup/cards.h"
 #include "lookup/resolve.h"
 #include "memory/charge.h"
-#include "memory/late.h"
+#include "memory/deferred_free.h"
 #include "memory/pools.h"
 #include "time/meter.h"
 
@@ -46,7 +46,7 @@ static CUresult after_wait(CUresult result) {
     meter_after_wait();
     if (result != CUDA_SUCCESS || !regions) return result;
     if (pools_are_dirty(regions)) pools_settle(regions);
-    late_settle(regions);
+    deferred_free_settle(regions);
     return result;
 }
 
@@ -60,12 +60,12 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
 }
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
-    meter_before_wait(lanes_stream(stream, false));
+    meter_before_wait(stream_credit_name(stream, false));
     return after_wait(REAL(cuStreamSynchronize)(stream));
 }
 
 EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-    meter_before_wait(lanes_stream(stream, true));
+    meter_before_wait(stream_credit_name(stream, true));
     return after_wait(REAL(cuStreamSynchronize_ptsz)(stream));
 }
 

@@ -17,7 +17,7 @@ static bool has_happened(CUevent event) {
 
 #define STALL_EACH(symbol, stream, over, parameters, arguments)           \
     EXPORT CUresult symbol parameters {                                   \
-        if (lanes_granted() && !(over)) meter_before_stall(stream);       \
+        if (stream_credit_granted() && !(over)) meter_before_stall(stream);       \
         return REAL(symbol) arguments;                                    \
     }
 #include "base/stalls.def"
@@ -25,13 +25,13 @@ static bool has_happened(CUevent event) {
 /* ---- all streams of a context ---- */
 
 EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
-    if (lanes_granted() && !has_happened(event)) meter_before_wait_in(context);
+    if (stream_credit_granted() && !has_happened(event)) meter_before_wait_in(context);
     return REAL(cuCtxWaitEvent)(context, event);
 }
 
 EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
     CUcontext view;
-    if (lanes_granted() && !has_happened(event) &&
+    if (stream_credit_granted() && !has_happened(event) &&
         RELAXED(cuCtxFromGreenCtx, &view, green) == CUDA_SUCCESS)
         meter_before_wait_in(view);
     return REAL(cuGreenCtxWaitEvent)(green, event);

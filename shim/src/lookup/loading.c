@@ -51,11 +51,11 @@ void loading_deep(void) {
     static uint32_t lock, done;
     static int told;
     if (__atomic_load_n(&done, __ATOMIC_ACQUIRE) || regions_inert()) return;
-    process_lock_patiently(&lock); /* a forked child may find it taken by nobody */
+    lock_patiently(&lock); /* a forked child may find it taken by nobody */
     if (!done && !redirect_all())
         message_once(&told, "a library opened with RTLD_DEEPBIND may use CUDA without limits");
     __atomic_store_n(&done, 1, __ATOMIC_RELEASE);
-    process_unlock(&lock);
+    lock_release(&lock);
 }
 
 /* The shim in that namespace prepares for RTLD_DEEPBIND when it is asked for it. */

@@ -3,7 +3,7 @@
 #include "memory/estimates.h"
 #include "memory/imports.h"
 #include "memory/shares.h"
-#include "region/gate.h"
+#include "region/ledger.h"
 #include "region/slots.h"
 
 #define UNIT (UINT64_C(512))
@@ -13,7 +13,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit) {
 }
 
 uint64_t account_size(uint64_t bytes) {
-    if (bytes > MIZAR_BYTES_MAX) return MIZAR_BYTES_MAX + 1; /* what no gate grants */
+    if (bytes > MIZAR_BYTES_MAX) return MIZAR_BYTES_MAX + 1; /* what no ledger grants */
     return round_up(bytes, bytes > SMALL_BYTES ? PAGE_BYTES : UNIT);
 }
 
@@ -22,12 +22,12 @@ static uint64_t *own_bytes(struct regions *regions, int card) {
 }
 
 /*
- * The gate decides. The process's own count is a second bound, for a shared region that somebody
+ * The ledger decides. The process's own count is a second bound, for a shared region that somebody
  * scribbled on: then at least no process passes the limit alone.
  */
 static bool take(struct regions *regions, int card, uint64_t bytes, uint64_t limit) {
     uint64_t own = __atomic_add_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
-    if (own <= limit && gate_take(regions->usage, (unsigned)card, regions->process->slot, bytes, limit))
+    if (own <= limit && ledger_take(regions->usage, (unsigned)card, regions->process->slot, bytes, limit))
         return true;
     __atomic_sub_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
     return false;
@@ -68,7 +68,7 @@ bool account_reserve(struct regions *regions, int card, uint64_t bytes) {
 void account_force(struct regions *regions, int card, uint64_t bytes) {
     if (card == CARD_NONE) return;
     __atomic_add_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
-    gate_take(regions->usage, (unsigned)card, regions->process->slot, bytes, GATE_NO_LIMIT);
+    ledger_take(regions->usage, (unsigned)card, regions->process->slot, bytes, LEDGER_NO_LIMIT);
 }
 
 static void leave_pages(struct regions *regions, const struct alloc *alloc, uint64_t page,
@@ -131,9 +131,9 @@ void account_absent(struct regions *regions, int card, int64_t more) {
 void account_release(struct regions *regions, int card, uint64_t bytes) {
     if (card == CARD_NONE || !bytes) return;
     __atomic_sub_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
-    gate_give(regions->usage, (unsigned)card, regions->process->slot, bytes);
+    ledger_give(regions->usage, (unsigned)card, regions->process->slot, bytes);
 }
 
 uint64_t account_used(struct regions *regions, int card) {
-    return gate_view(regions->usage, (unsigned)card).total;
+    return ledger_view(regions->usage, (unsigned)card).total;
 }

@@ -5,10 +5,10 @@
 #include "memory/account.h"
 #include "memory/contexts.h"
 #include "memory/estimates.h"
-#include "memory/late.h"
+#include "memory/deferred_free.h"
 #include "memory/pools.h"
 #include "memory/shares.h"
-#include "memory/uses.h"
+#include "memory/lazy_code.h"
 #include "memory/vmm.h"
 #include "region/slots.h"
 
@@ -35,7 +35,7 @@ static CUresult begin(struct charge *charge) {
 bool charge_give_unused_back(struct regions *regions, int card) {
     bool shrunk = pools_shrink(regions, card, POOLS_ALL), unshared = vmm_settle(regions);
     if (pools_are_dirty(regions)) pools_settle(regions);
-    return late_settle(regions) || shrunk || unshared;
+    return deferred_free_settle(regions) || shrunk || unshared;
 }
 
 bool charge_reserve_at_once(struct regions *regions, int card, uint64_t bytes) {
@@ -45,7 +45,7 @@ bool charge_reserve_at_once(struct regions *regions, int card, uint64_t bytes) {
 
 bool charge_reserve(struct regions *regions, int card, uint64_t bytes) {
     if (charge_reserve_at_once(regions, card, bytes)) return true;
-    return uses_await_look(regions, card, bytes) && account_reserve(regions, card, bytes);
+    return lazy_code_await_look(regions, card, bytes) && account_reserve(regions, card, bytes);
 }
 
 static bool take_share(struct charge *charge) {
@@ -54,7 +54,7 @@ static bool take_share(struct charge *charge) {
     uint64_t bytes = charge->alloc.bytes;
     if (shares_take(regions, card, bytes)) return true;
     if (charge_give_unused_back(regions, card) && shares_take(regions, card, bytes)) return true;
-    return uses_await_look(regions, card, PAGE_BYTES) && shares_take(regions, card, bytes);
+    return lazy_code_await_look(regions, card, PAGE_BYTES) && shares_take(regions, card, bytes);
 }
 
 static CUresult reserve(struct charge *charge, int card, uint64_t bytes) {

@@ -62,7 +62,7 @@ bool charge_give_unused_back(struct regions *regions, int card);
 
 /*
  * Reserves bytes of a card for what has no charge of its own; waits until the agent has looked if that may
- * help. Nobody waits who has a use begun (uses.h): no look would count.
+ * help. Nobody waits who has a use begun (lazy_code.h): no look would count.
  */
 bool charge_reserve(struct regions *regions, int card, uint64_t bytes);
 bool charge_reserve_at_once(struct regions *regions, int card, uint64_t bytes);

@@ -3,17 +3,17 @@
 #include <string.h>
 
 #include "base/numbers.h"
-#include "base/words.h"
+#include "base/atomics.h"
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 #include "memory/account.h"
 #include "memory/allocs.h"
 #include "memory/charge.h"
 #include "memory/estimates.h"
-#include "memory/late.h"
+#include "memory/deferred_free.h"
 #include "memory/pools.h"
 #include "memory/probe.h"
-#include "memory/uses.h"
+#include "memory/lazy_code.h"
 #include "time/costs.h"
 #include "time/meter.h"
 
@@ -22,11 +22,11 @@
 /* ---- the table ---------------------------------------------------------------------------------- */
 
 static unsigned used(struct process *process) {
-    return __atomic_load_n(&process->contexts_used, __ATOMIC_ACQUIRE);
+    return load_acquire(&process->contexts_used);
 }
 
 static uint64_t handle_in(struct process *process, unsigned place) {
-    return __atomic_load_n(&process->contexts[place].handle, __ATOMIC_ACQUIRE);
+    return load_acquire(&process->contexts[place].handle);
 }
 
 /* The number of the context, or 0. */
@@ -68,12 +68,12 @@ static unsigned add(struct process *process, struct process_context entry) {
 }
 
 static CUdevice device_in(struct process *process, unsigned place) {
-    return __atomic_load_n(&process->contexts[place].device, __ATOMIC_RELAXED);
+    return load_relaxed(&process->contexts[place].device);
 }
 
 static bool is_primary(struct process *process, unsigned place) {
     return handle_in(process, place) &&
-           __atomic_load_n(&process->contexts[place].primary, __ATOMIC_RELAXED);
+           load_relaxed(&process->contexts[place].primary);
 }
 
 /* The number of the device's primary context, or 0. */
@@ -95,7 +95,7 @@ static bool learned_cost(struct regions *regions, int card, uint64_t *bytes) {
     uint64_t sample[SAMPLES];
     for (int i = 0; i < SAMPLES; i++)
         sample[i] =
-            __atomic_load_n(&regions->usage->cards[card].learned_contexts[i], __ATOMIC_RELAXED);
+            load_relaxed(&regions->usage->cards[card].learned_contexts[i]);
     uint64_t low = smaller(sample[0], sample[1]), high = larger(sample[0], sample[1]);
     uint64_t middle = larger(low, smaller(high, sample[2]));
     if (!middle) middle = larger(high, sample[2]); /* only one so far */
@@ -105,7 +105,7 @@ static bool learned_cost(struct regions *regions, int card, uint64_t *bytes) {
 
 /* False: nobody knows. */
 static bool known_cost(struct regions *regions, int card, uint64_t *bytes) {
-    uint64_t told = __atomic_load_n(&regions->process->cards[card].context_bytes, __ATOMIC_RELAXED);
+    uint64_t told = load_relaxed(&regions->process->cards[card].context_bytes);
     *bytes = smaller(told, MIZAR_BYTES_MAX);
     return told || learned_cost(regions, card, bytes);
 }
@@ -113,9 +113,9 @@ static bool known_cost(struct regions *regions, int card, uint64_t *bytes) {
 /* The place for one more measurement, or NULL when there are enough, or the limits tell. */
 static uint64_t *sample_wanted(struct regions *regions, int card) {
     uint64_t *sample = regions->usage->cards[card].learned_contexts;
-    if (__atomic_load_n(&regions->process->cards[card].context_bytes, __ATOMIC_RELAXED)) return NULL;
+    if (load_relaxed(&regions->process->cards[card].context_bytes)) return NULL;
     for (int i = 0; i < SAMPLES; i++)
-        if (!__atomic_load_n(&sample[i], __ATOMIC_RELAXED)) return &sample[i];
+        if (!load_relaxed(&sample[i])) return &sample[i];
     return NULL;
 }
 
@@ -137,14 +137,14 @@ static bool is_counted(const struct context_charge *charge) {
 static bool lock_with_room(struct context_charge *charge) {
     struct regions *regions = charge->regions;
     uint32_t *lock = &regions->process->context_lock;
-    process_lock(lock);
+    lock_take(lock);
     charge->counted = is_counted(charge);
     if (charge->counted) return true;
     known_cost(regions, charge->card, &charge->bytes);
     if (account_reserve(regions, charge->card, charge->bytes)) return true;
-    process_unlock(lock);
+    lock_release(lock);
     if (!charge_reserve(regions, charge->card, charge->bytes)) return false;
-    process_lock(lock);
+    lock_take(lock);
     charge->counted = is_counted(charge);
     if (charge->counted) account_release(regions, charge->card, charge->bytes);
     return true;
@@ -158,7 +158,7 @@ CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool pri
     charge->primary = primary;
     if (!lock_with_room(charge)) return CUDA_ERROR_OUT_OF_MEMORY;
     if (charge->counted) return CUDA_SUCCESS;
-    uses_change_begun(regions, charge->card, 1);
+    lazy_code_change_begun(regions, charge->card, 1);
     charge->measuring = sample_wanted(regions, charge->card) &&
                         measure(regions, charge->card, &charge->before);
     return CUDA_SUCCESS;
@@ -195,7 +195,7 @@ static void record(struct context_charge *charge, CUcontext context) {
                                                    .primary = charge->primary});
     costs_forget_all();
     estimates_add(regions, charge->card, charge->bytes);
-    uses_count(regions, charge->card);
+    lazy_code_count(regions, charge->card);
 }
 
 /* One that is not ended again is there, though it may not be: it counts. */
@@ -211,9 +211,9 @@ static CUresult settle(struct context_charge *charge, CUresult result, CUcontext
 CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context) {
     if (!charge->counted) {
         result = settle(charge, result, context);
-        uses_change_begun(charge->regions, charge->card, -1);
+        lazy_code_change_begun(charge->regions, charge->card, -1);
     }
-    process_unlock(&charge->regions->process->context_lock);
+    lock_release(&charge->regions->process->context_lock);
     return result;
 }
 
@@ -223,7 +223,7 @@ CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext 
 static unsigned notice(struct regions *regions, CUcontext context, CUdevice device) {
     struct process *process = regions->process;
     struct process_context entry = {.handle = (uint64_t)(uintptr_t)context, .device = device};
-    process_lock(&process->context_lock);
+    lock_take(&process->context_lock);
     unsigned number = find(process, context);
     if (!number) {
         entry.card = cards_of_device(regions, device);
@@ -231,12 +231,12 @@ static unsigned notice(struct regions *regions, CUcontext context, CUdevice devi
             known_cost(regions, entry.card, &entry.bytes);
             account_force(regions, entry.card, entry.bytes);
             estimates_add(regions, entry.card, entry.bytes);
-            uses_count(regions, entry.card);
+            lazy_code_count(regions, entry.card);
         }
         entry.primary = !find_primary(process, device);
         number = add(process, entry);
     }
-    process_unlock(&process->context_lock);
+    lock_release(&process->context_lock);
     return number;
 }
 
@@ -258,12 +258,12 @@ unsigned contexts_current(struct regions *regions, CUdevice device) {
 void contexts_add_view(struct regions *regions, CUcontext context) {
     struct process *process = regions->process;
     if (find(process, context)) return;
-    process_lock(&process->context_lock);
+    lock_take(&process->context_lock);
     if (!find(process, context))
         add(process, (struct process_context){.handle = (uint64_t)(uintptr_t)context,
                                               .card = CARD_NONE,
                                               .device = OF_A_VIEW});
-    process_unlock(&process->context_lock);
+    lock_release(&process->context_lock);
 }
 
 /* ---- gone ---------------------------------------------------------------------------------------- */
@@ -288,17 +288,17 @@ static uint64_t limits_bytes(const struct process_context *entry) {
 
 static void rest(struct regions *regions, CUcontext context, bool rests) {
     meter_rest(regions, context, rests);
-    late_rest(regions, context, rests);
+    deferred_free_rest(regions, context, rests);
 }
 
 void contexts_lock(struct regions *regions, CUcontext context) {
-    process_lock(&regions->process->context_lock);
+    lock_take(&regions->process->context_lock);
     rest(regions, context, true);
 }
 
 void contexts_unlock(struct regions *regions, CUcontext context) {
     rest(regions, context, false);
-    process_unlock(&regions->process->context_lock);
+    lock_release(&regions->process->context_lock);
 }
 
 CUcontext contexts_primary(struct regions *regions, CUdevice device) {
@@ -308,10 +308,10 @@ CUcontext contexts_primary(struct regions *regions, CUdevice device) {
 void contexts_gone(struct regions *regions, CUcontext context) {
     struct process *process = regions->process;
     struct sweep sweep = {regions, find(process, context)};
-    uses_forget_all();
+    lazy_code_forget_all();
     costs_forget_all();
     meter_forget(regions, context);
-    late_context_gone(regions, context);
+    deferred_free_context_gone(regions, context);
     if (!sweep.number) return;
     struct process_context *entry = &process->contexts[sweep.number - 1];
     allocs_sweep(process, dies_with, give_back, &sweep);
@@ -349,40 +349,40 @@ static struct process_context *current_entry(struct regions *regions, CUdevice d
 
 uint64_t contexts_limit(struct regions *regions, CUdevice device, int limit) {
     const struct process_context *entry = current_entry(regions, device);
-    return entry ? load(&entry->limits[limit]) : 0;
+    return entry ? load_relaxed(&entry->limits[limit]) : 0;
 }
 
 /* First reserved, then said: nobody relies on what may be refused. Others may raise it meanwhile. */
 static bool raise_limit(struct regions *regions, struct process_context *entry, int limit, uint64_t bytes,
                         bool (*reserve)(struct regions *, int, uint64_t)) {
-    uint64_t *word = &entry->limits[limit], before = load(word), seen = before;
+    uint64_t *word = &entry->limits[limit], before = load_relaxed(word), seen = before;
     if (before >= bytes) return true;
     bool reserved = reserve(regions, entry->card, bytes - before);
-    if (reserved && swap(word, &seen, bytes)) {
+    if (reserved && swap_relaxed(word, &seen, bytes)) {
         estimates_add(regions, entry->card, bytes - before);
         return true;
     }
     if (reserved) account_release(regions, entry->card, bytes - before);
-    return load(word) != before && raise_limit(regions, entry, limit, bytes, reserve);
+    return load_relaxed(word) != before && raise_limit(regions, entry, limit, bytes, reserve);
 }
 
 /* Of another thread's context nothing is changed meanwhile: a context has one current limit. */
 bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes) {
     struct process_context *entry = current_entry(regions, device);
     if (!entry) return true;
-    if (limit == CU_LIMIT_STACK_SIZE) bytes = larger(bytes, load(&entry->stack_needed));
-    uint64_t before = load(&entry->limits[limit]), seen = before;
+    if (limit == CU_LIMIT_STACK_SIZE) bytes = larger(bytes, load_relaxed(&entry->stack_needed));
+    uint64_t before = load_relaxed(&entry->limits[limit]), seen = before;
     if (bytes > before) return raise_limit(regions, entry, limit, bytes, charge_reserve);
-    if (swap(&entry->limits[limit], &seen, bytes)) estimates_release(regions, entry->card, before - bytes);
+    if (swap_relaxed(&entry->limits[limit], &seen, bytes)) estimates_release(regions, entry->card, before - bytes);
     return true; /* or others have raised it meanwhile */
 }
 
 bool contexts_need_stacks(struct regions *regions, CUdevice device, uint64_t bytes) {
     struct process_context *entry = current_entry(regions, device);
     if (!entry) return true;
-    uint64_t before = load(&entry->stack_needed), raised = bytes;
-    while (before < bytes && !swap(&entry->stack_needed, &before, bytes)) continue;
+    uint64_t before = load_relaxed(&entry->stack_needed), raised = bytes;
+    while (before < bytes && !swap_relaxed(&entry->stack_needed, &before, bytes)) continue;
     if (raise_limit(regions, entry, CU_LIMIT_STACK_SIZE, bytes, charge_reserve_at_once)) return true;
-    swap(&entry->stack_needed, &raised, before);
+    swap_relaxed(&entry->stack_needed, &raised, before);
     return false;
 }

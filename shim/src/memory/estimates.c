@@ -2,7 +2,7 @@
 
 #include "base/numbers.h"
 #include "memory/account.h"
-#include "memory/uses.h"
+#include "memory/lazy_code.h"
 
 /* Changes when the agent has told something new, and is not 0. */
 static uint64_t news(struct regions *regions, int card) {
@@ -14,27 +14,27 @@ static uint64_t news(struct regions *regions, int card) {
 void estimates_add(struct regions *regions, int card, uint64_t bytes) {
     if (card == CARD_NONE) return;
     struct process_card *own = &regions->process->cards[card];
-    process_lock(&regions->process->estimates_lock);
+    lock_take(&regions->process->estimates_lock);
     if (!own->estimates_news) own->estimates_news = news(regions, card);
     own->estimated += bytes;
-    process_unlock(&regions->process->estimates_lock);
+    lock_release(&regions->process->estimates_lock);
 }
 
 /* So many of them may have hidden something: what is there now, once for each time that there are news. */
 static uint64_t doubtful(struct regions *regions, int card, uint64_t bytes) {
     struct process_card *own = &regions->process->cards[card];
-    process_lock(&regions->process->estimates_lock);
+    lock_take(&regions->process->estimates_lock);
     uint64_t now = news(regions, card);
     if (own->estimates_news != now) own->estimates_doubted = own->estimated;
     own->estimates_news = now;
     uint64_t doubted = smaller(bytes, own->estimates_doubted);
     own->estimates_doubted -= doubted;
     own->estimated -= smaller(bytes, own->estimated);
-    process_unlock(&regions->process->estimates_lock);
+    lock_release(&regions->process->estimates_lock);
     return doubted;
 }
 
 void estimates_release(struct regions *regions, int card, uint64_t bytes) {
     if (card == CARD_NONE || !bytes) return;
-    uses_release(regions, card, bytes, doubtful(regions, card, bytes));
+    lazy_code_release(regions, card, bytes, doubtful(regions, card, bytes));
 }

@@ -13,10 +13,10 @@ struct import {
 
 /* Numbers are never used again, unlike handles. */
 static uint64_t put(struct process *process, struct import *import) {
-    process_lock(&process->import_lock);
+    lock_take(&process->import_lock);
     uint64_t number = ++process->imports_made;
     bool done = map_put(&process->imports, number, import);
-    process_unlock(&process->import_lock);
+    lock_release(&process->import_lock);
     return done ? number : 0;
 }
 
@@ -34,20 +34,20 @@ uint64_t imports_join(struct regions *regions, CUexternalMemory memory) {
     struct process *process = regions->process;
     struct alloc handle;
     if (!allocs_find(process, alloc_key(ALLOC_EXTERNAL, memory), &handle)) return 0;
-    process_lock(&process->import_lock);
+    lock_take(&process->import_lock);
     struct import *import = map_get(&process->imports, handle.import);
     if (import) import->holders++;
-    process_unlock(&process->import_lock);
+    lock_release(&process->import_lock);
     return import ? handle.import : 0;
 }
 
 /* NULL: others hold it still. */
 static struct import *take_last(struct process *process, uint64_t number) {
-    process_lock(&process->import_lock);
+    lock_take(&process->import_lock);
     struct import *import = map_get(&process->imports, number);
     bool last = !--import->holders;
     if (last) map_remove(&process->imports, number);
-    process_unlock(&process->import_lock);
+    lock_release(&process->import_lock);
     return last ? import : NULL;
 }
 

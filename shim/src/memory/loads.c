@@ -7,7 +7,7 @@
 #include "lookup/relax.h"
 #include "memory/account.h"
 #include "memory/pages.h"
-#include "region/gate.h"
+#include "region/ledger.h"
 #include "region/slots.h"
 
 #define UNKNOWN (32 * PAGE_BYTES)
@@ -92,16 +92,16 @@ static bool measure(const struct charge *charge, int64_t *bytes) {
 
 /* Changes whenever the container's account does. */
 static uint32_t moves(const struct charge *charge) {
-    return gate_view(charge->regions->usage, (unsigned)charge->alloc.card).seq;
+    return ledger_view(charge->regions->usage, (unsigned)charge->alloc.card).seq;
 }
 
 /* One thread at a time measures; another one's load is charged what is expected. */
 static bool begin_measuring(struct load *load) {
     uint32_t *lock = &load->charge.regions->process->load_lock;
-    if (!process_try_lock(lock)) return false;
+    if (!lock_try(lock)) return false;
     load->moves = moves(&load->charge);
     if (measure(&load->charge, &load->before)) return true;
-    process_unlock(lock);
+    lock_release(lock);
     return false;
 }
 
@@ -116,7 +116,7 @@ static CUresult begin_late(struct load *load, enum alloc_kind kind) {
     CUresult result = charge_here(&load->charge);
     load->charge.alloc.kind = kind;
     if (result != CUDA_SUCCESS) return result;
-    result = uses_begin_many(&load->use, load->charge.regions, MIZAR_CODE_PER_PAGE);
+    result = lazy_code_begin_many(&load->use, load->charge.regions, MIZAR_CODE_PER_PAGE);
     load->late = result == CUDA_SUCCESS;
     load->measuring = load->late && begin_measuring(load);
     return result;
@@ -127,11 +127,11 @@ CUresult loads_begin(struct load *load, enum alloc_kind kind, uint64_t image_byt
     *load = (struct load){.most = most_for(image_bytes)};
     CUresult result = shim_enter(&load->charge.regions);
     if (result != CUDA_SUCCESS || !has_card(&card)) return result;
-    if (uses_are_looked_after(load->charge.regions, card)) return begin_late(load, kind);
+    if (lazy_code_is_watched(load->charge.regions, card)) return begin_late(load, kind);
     result = charge_current(&load->charge, expected(card, load->charge.regions, load->most));
     load->charge.alloc.kind = kind;
     if (result != CUDA_SUCCESS) return result;
-    uses_change_begun(load->charge.regions, card, 1);
+    lazy_code_change_begun(load->charge.regions, card, 1);
     load->measuring = begin_measuring(load);
     return result;
 }
@@ -181,7 +181,7 @@ static CUresult settle(struct load *load, CUresult result, const void *handle, c
     struct charge *charge = &load->charge;
     uint64_t key = alloc_key(charge->alloc.kind, handle);
     if (result == CUDA_SUCCESS) result = correct(load, key, undo);
-    if (load->measuring) process_unlock(&charge->regions->process->load_lock);
+    if (load->measuring) lock_release(&charge->regions->process->load_lock);
     if (!charge->alloc.bytes) return result; /* it was there already, or comes when it is used */
     return charge_settle(charge, result, key, undo ? undo : keep);
 }
@@ -198,9 +198,9 @@ static uint64_t more_came(struct load *load) {
 static CUresult end_late(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
     const struct charge *charge = &load->charge;
     uint64_t more = result == CUDA_SUCCESS ? more_came(load) : 0;
-    if (load->measuring) process_unlock(&charge->regions->process->load_lock);
-    result = uses_end(&load->use, result);
-    if (uses_admit(charge->regions, charge->alloc.card, more) || !undo) return result;
+    if (load->measuring) lock_release(&charge->regions->process->load_lock);
+    result = lazy_code_end(&load->use, result);
+    if (lazy_code_admit(charge->regions, charge->alloc.card, more) || !undo) return result;
     bool undone = undo(alloc_key(charge->alloc.kind, handle)) == CUDA_SUCCESS;
     return undone ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
@@ -210,6 +210,6 @@ CUresult loads_end(struct load *load, CUresult result, const void *handle, charg
     if (load->late) return end_late(load, result, handle, undo);
     if (!charge->reserved) return result;
     result = settle(load, result, handle, undo);
-    uses_change_begun(charge->regions, charge->alloc.card, -1);
+    lazy_code_change_begun(charge->regions, charge->alloc.card, -1);
     return result;
 }

@@ -5,14 +5,14 @@
  * of the container.
  *
  * Where code comes when it is first used, little comes with the load. While there is a node agent, nothing is
- * charged for it: room is kept as for a page of functions (uses.h), or for as much as was measured, until the
+ * charged for it: room is kept as for a page of functions (lazy_code.h), or for as much as was measured, until the
  * agent has asked NVML.
  */
 #ifndef MIZAR_LOADS_H
 #define MIZAR_LOADS_H
 
 #include "memory/charge.h"
-#include "memory/uses.h"
+#include "memory/lazy_code.h"
 
 struct load {
     struct charge charge;
@@ -21,7 +21,7 @@ struct load {
     uint32_t moves; /* of the container's account until then */
     bool measuring;
     bool late; /* code comes when it is used */
-    struct use use;
+    struct lazy_code_use use;
 };
 
 /* Bytes of an image in memory (cubin, fat binary or PTX), and of a file; 0: not to be known. */

@@ -1,11 +1,12 @@
 #include "memory/pools.h"
 
+#include "base/atomics.h"
 #include "base/numbers.h"
 #include "lookup/relax.h"
 #include "memory/account.h"
 #include "memory/allocs.h"
 #include "memory/pages.h"
-#include "memory/uses.h"
+#include "memory/lazy_code.h"
 
 /* Plus the device: no handle has these bits. */
 #define GRAPH_POOL (UINT64_C(1) << 63)
@@ -18,28 +19,24 @@
 /* ---- the table ----------------------------------------------------------------------------------- */
 
 static unsigned used(struct process *process) {
-    return __atomic_load_n(&process->pools_used, __ATOMIC_ACQUIRE);
+    return load_acquire(&process->pools_used);
 }
 
 static struct process_pool *pool_of(struct regions *regions, unsigned number) {
     return &regions->process->pools[number - 1];
 }
 
-static uint64_t load(const uint64_t *word) {
-    return __atomic_load_n(word, __ATOMIC_SEQ_CST);
-}
-
 static int card_of(const struct process_pool *pool) {
-    return __atomic_load_n(&pool->card, __ATOMIC_RELAXED);
+    return load_relaxed(&pool->card);
 }
 
 static CUdevice device_of(const struct process_pool *pool) {
-    return __atomic_load_n(&pool->device, __ATOMIC_RELAXED);
+    return load_relaxed(&pool->device);
 }
 
 static unsigned find(struct process *process, uint64_t handle) {
     for (unsigned place = 0; place < used(process); place++)
-        if (load(&process->pools[place].handle) == handle) return place + 1;
+        if (load_seq_cst(&process->pools[place].handle) == handle) return place + 1;
     return 0;
 }
 
@@ -53,7 +50,7 @@ static void reset(struct process_pool *pool, int card, int device) {
 /* The caller holds the lock. What ended has nothing charged, living or under way any more. */
 static unsigned add(struct process *process, uint64_t handle, int card, int device) {
     unsigned place = 0;
-    while (place < used(process) && load(&process->pools[place].handle)) place++;
+    while (place < used(process) && load_seq_cst(&process->pools[place].handle)) place++;
     if (place == POOLS_MAX) return 0;
     reset(&process->pools[place], card, device);
     __atomic_store_n(&process->pools[place].handle, handle, __ATOMIC_RELEASE);
@@ -66,10 +63,10 @@ static unsigned find_or_add(struct regions *regions, uint64_t handle, int card, 
     struct process *process = regions->process;
     unsigned number = find(process, handle);
     if (__builtin_expect(number != 0, 1)) return number;
-    process_lock(&process->pool_lock);
+    lock_take(&process->pool_lock);
     number = find(process, handle);
     if (!number) number = add(process, handle, card, device);
-    process_unlock(&process->pool_lock);
+    lock_release(&process->pool_lock);
     return number;
 }
 
@@ -92,11 +89,11 @@ void pools_set_apart(struct regions *regions, unsigned number) {
 }
 
 bool pools_is_apart(struct regions *regions, unsigned number) {
-    return __atomic_load_n(&pool_of(regions, number)->apart, __ATOMIC_RELAXED);
+    return load_relaxed(&pool_of(regions, number)->apart);
 }
 
 static bool is_destroyed(const struct process_pool *pool) {
-    return __atomic_load_n(&pool->destroyed, __ATOMIC_ACQUIRE);
+    return load_acquire(&pool->destroyed);
 }
 
 bool pools_is_gone(struct regions *regions, CUmemoryPool pool) {
@@ -111,7 +108,7 @@ bool pools_is_gone(struct regions *regions, CUmemoryPool pool) {
  * who is in it ends it (end_if_empty). False: that has happened.
  */
 static bool enter(struct process_pool *pool) {
-    uint32_t users = __atomic_load_n(&pool->users, __ATOMIC_RELAXED);
+    uint32_t users = load_relaxed(&pool->users);
     do
         if (users == ENDED) return false;
     while (!__atomic_compare_exchange_n(&pool->users, &users, users + 1, false, __ATOMIC_ACQUIRE,
@@ -126,7 +123,7 @@ static void leave(struct process_pool *pool) {
 /* Its place may have become another pool's since it was found. */
 static bool enter_as(struct process_pool *pool, uint64_t handle) {
     if (!enter(pool)) return false;
-    if (load(&pool->handle) == handle) return true;
+    if (load_seq_cst(&pool->handle) == handle) return true;
     leave(pool);
     return false;
 }
@@ -167,7 +164,7 @@ void pools_leave(struct regions *regions, unsigned number) {
 #define VERSION_BITS 21
 
 static uint64_t charged_bytes(const struct process_pool *pool) {
-    return load(&pool->charged) >> VERSION_BITS;
+    return load_seq_cst(&pool->charged) >> VERSION_BITS;
 }
 
 static bool swap_charged(struct process_pool *pool, uint64_t seen, uint64_t bytes) {
@@ -178,7 +175,7 @@ static bool swap_charged(struct process_pool *pool, uint64_t seen, uint64_t byte
 
 static void add_charged(struct process_pool *pool, uint64_t bytes) {
     uint64_t seen;
-    do seen = load(&pool->charged);
+    do seen = load_seq_cst(&pool->charged);
     while (!swap_charged(pool, seen, (seen >> VERSION_BITS) + bytes));
 }
 
@@ -186,7 +183,7 @@ static void add_charged(struct process_pool *pool, uint64_t bytes) {
 
 static CUresult ask_for(const struct process_pool *pool, int of_graphs, int of_pools,
                         uint64_t *bytes) {
-    uint64_t handle = load(&pool->handle);
+    uint64_t handle = load_seq_cst(&pool->handle);
     if (handle & GRAPH_POOL)
         return RELAXED(cuDeviceGetGraphMemAttribute, device_of(pool), of_graphs, bytes);
     if (handle & NAMELESS_POOL) return CUDA_ERROR_INVALID_VALUE;
@@ -211,14 +208,14 @@ static uint64_t still_left(struct process_pool *pool, uint64_t seen, uint64_t re
  * the driver holds may be nothing yet, and all of it what others left.
  */
 static uint64_t reserved_by(struct process_pool *pool) {
-    uint64_t live = load(&pool->live), left = load(&pool->left), reserved = 0;
+    uint64_t live = load_seq_cst(&pool->live), left = load_seq_cst(&pool->left), reserved = 0;
     if (ask(pool, &reserved) != CUDA_SUCCESS) return live + left;
     return larger(live + still_left(pool, left, reserved), reserved);
 }
 
 /* The driver gives back what the pool holds unused beyond `keep` bytes, as far as it can. */
 static void trim(const struct process_pool *pool, uint64_t keep) {
-    uint64_t handle = load(&pool->handle);
+    uint64_t handle = load_seq_cst(&pool->handle);
     if (handle & GRAPH_POOL)
         RELAXED(cuDeviceGraphMemTrim, device_of(pool));
     else if (!(handle & NAMELESS_POOL))
@@ -240,26 +237,26 @@ static bool raise_to(struct regions *regions, struct process_pool *pool, uint64_
 }
 
 static bool is_of_graphs(const struct process_pool *pool) {
-    return load(&pool->handle) & GRAPH_POOL;
+    return load_seq_cst(&pool->handle) & GRAPH_POOL;
 }
 
 /* Graphs are charged when they are instantiated, and have their memory when they are launched. */
 static void tell_absent(struct regions *regions, struct process_pool *pool) {
     uint64_t reserved = 0;
     if (!is_of_graphs(pool)) return;
-    process_lock(&regions->process->pool_lock);
+    lock_take(&regions->process->pool_lock);
     ask(pool, &reserved);
     uint64_t charged = charged_bytes(pool), bytes = charged - smaller(charged, reserved);
     bool came = bytes < pool->absent;
     account_absent(regions, card_of(pool), (int64_t)(bytes - pool->absent));
     pool->absent = bytes;
-    process_unlock(&regions->process->pool_lock);
-    if (came) uses_count(regions, card_of(pool)); /* so that the agent takes it for code no longer */
+    lock_release(&regions->process->pool_lock);
+    if (came) lazy_code_count(regions, card_of(pool)); /* so that the agent takes it for code no longer */
 }
 
 /* Lowers the charge to what the driver holds and may yet take for allocations under way. */
 static void lower(struct regions *regions, struct process_pool *pool) {
-    uint64_t seen = load(&pool->charged), pending = load(&pool->pending);
+    uint64_t seen = load_seq_cst(&pool->charged), pending = load_seq_cst(&pool->pending);
     uint64_t bytes = reserved_by(pool) + pending, charged = seen >> VERSION_BITS;
     if (bytes < charged && swap_charged(pool, seen, bytes))
         account_release(regions, card_of(pool), charged - bytes);
@@ -280,12 +277,12 @@ static bool take(struct regions *regions, struct process_pool *pool, uint64_t by
 }
 
 static bool take_absent(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
-    process_lock(&regions->process->pool_lock);
+    lock_take(&regions->process->pool_lock);
     account_absent(regions, card_of(pool), (int64_t)bytes);
     bool taken = take(regions, pool, bytes);
     if (taken) pool->absent += bytes;
     else account_absent(regions, card_of(pool), -(int64_t)bytes);
-    process_unlock(&regions->process->pool_lock);
+    lock_release(&regions->process->pool_lock);
     return taken;
 }
 
@@ -295,8 +292,8 @@ static bool take_absent(struct regions *regions, struct process_pool *pool, uint
  */
 static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t bytes,
                     uint64_t *wanted) {
-    uint64_t taken = load(&pool->live) + load(&pool->pending) + pages_whole(bytes);
-    uint64_t beyond = taken > charged_bytes(pool) ? load(grain(regions, pool)) : 0;
+    uint64_t taken = load_seq_cst(&pool->live) + load_seq_cst(&pool->pending) + pages_whole(bytes);
+    uint64_t beyond = taken > charged_bytes(pool) ? load_seq_cst(grain(regions, pool)) : 0;
     *wanted = pages_whole(bytes) + beyond;
     return is_of_graphs(pool) ? take_absent(regions, pool, *wanted) : take(regions, pool, *wanted);
 }
@@ -306,7 +303,7 @@ static void learn_grain(struct regions *regions, const struct process_pool *pool
     uint64_t charged = charged_bytes(pool), *known = grain(regions, pool);
     uint64_t beyond = reserved > charged ? reserved - charged : 0;
     if (beyond > GRAIN_MOST) beyond = GRAIN_MOST;
-    if (beyond > load(known)) __atomic_store_n(known, beyond, __ATOMIC_RELAXED);
+    if (beyond > load_seq_cst(known)) __atomic_store_n(known, beyond, __ATOMIC_RELAXED);
 }
 
 /* Asked back from pools is what is missing at most; all that they keep, where that is not enough. */
@@ -318,7 +315,7 @@ uint64_t pools_allocate(struct regions *regions, unsigned number, uint64_t bytes
         return wanted;
     if (pools_shrink(regions, card_of(pool), POOLS_ALL) && reserve(regions, pool, bytes, &wanted))
         return wanted;
-    if (uses_await_look(regions, card_of(pool), wanted) && reserve(regions, pool, bytes, &wanted))
+    if (lazy_code_await_look(regions, card_of(pool), wanted) && reserve(regions, pool, bytes, &wanted))
         return wanted;
     return 0;
 }
@@ -355,7 +352,7 @@ void pools_cancel(struct regions *regions, unsigned number, uint64_t reserved, b
 
 /* Never below 0, also where a program resets a device that it still allocates on. */
 static void end_to_live(struct process_pool *pool, uint64_t bytes) {
-    uint64_t live = load(&pool->live);
+    uint64_t live = load_seq_cst(&pool->live);
     while (!__atomic_compare_exchange_n(&pool->live, &live, live > bytes ? live - bytes : 0, false,
                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         continue;
@@ -378,7 +375,7 @@ void pools_graph_gone(struct regions *regions, unsigned number, uint64_t bytes) 
 /* ---- the end of a pool --------------------------------------------------------------------------- */
 
 static bool is_unused(const struct process_pool *pool) {
-    return !load(&pool->live) && !charged_bytes(pool);
+    return !load_seq_cst(&pool->live) && !charged_bytes(pool);
 }
 
 /* Whether the caller was alone in it, and so nobody is in it nor will be. */
@@ -394,7 +391,7 @@ static bool close_if_alone(struct process_pool *pool) {
 
 /* The caller is in it, and no more if it ends. Its number is free before its handle may be another's. */
 static bool end_if_empty(struct process_pool *pool) {
-    uint64_t handle = load(&pool->handle), reserved = 0;
+    uint64_t handle = load_seq_cst(&pool->handle), reserved = 0;
     if (!is_destroyed(pool) || !is_unused(pool)) return false;
     if (ask(pool, &reserved) == CUDA_SUCCESS && reserved) return false;
     if (!close_if_alone(pool)) return false;
@@ -405,7 +402,7 @@ static bool end_if_empty(struct process_pool *pool) {
 
 static bool is_default(const struct process_pool *pool, CUmemoryPool *usual) {
     return RELAXED(cuDeviceGetDefaultMemPool, usual, device_of(pool)) == CUDA_SUCCESS &&
-           load(&pool->handle) == (uint64_t)(uintptr_t)*usual;
+           load_seq_cst(&pool->handle) == (uint64_t)(uintptr_t)*usual;
 }
 
 /* As if it were destroyed: it keeps nothing, and its device goes back to the usual pool. */
@@ -443,8 +440,8 @@ bool pools_destroy(struct regions *regions, CUmemoryPool handle, CUresult *resul
 
 /* Graphs take memory when they are launched, perhaps more than their nodes told of. */
 static bool may_change(const struct process_pool *pool) {
-    return charged_bytes(pool) > load(&pool->live) || is_destroyed(pool) ||
-           (is_of_graphs(pool) && load(&pool->live));
+    return charged_bytes(pool) > load_seq_cst(&pool->live) || is_destroyed(pool) ||
+           (is_of_graphs(pool) && load_seq_cst(&pool->live));
 }
 
 static void settle(struct regions *regions, struct process_pool *pool) {
@@ -462,15 +459,15 @@ void pools_settle(struct regions *regions) {
     __atomic_store_n(&regions->process->pools_dirty, 0, __ATOMIC_RELAXED);
     for (unsigned place = 0; place < used(regions->process); place++) {
         struct process_pool *pool = &regions->process->pools[place];
-        if (load(&pool->handle) && __atomic_exchange_n(&pool->dirty, 0, __ATOMIC_RELAXED))
+        if (load_seq_cst(&pool->handle) && __atomic_exchange_n(&pool->dirty, 0, __ATOMIC_RELAXED))
             settle(regions, pool);
     }
 }
 
 bool pools_keeps(struct regions *regions, unsigned number) {
     const struct process_pool *pool = pool_of(regions, number);
-    uint64_t handle = load(&pool->handle), threshold = 0;
-    return charged_bytes(pool) > load(&pool->live) && !(handle & (GRAPH_POOL | NAMELESS_POOL)) &&
+    uint64_t handle = load_seq_cst(&pool->handle), threshold = 0;
+    return charged_bytes(pool) > load_seq_cst(&pool->live) && !(handle & (GRAPH_POOL | NAMELESS_POOL)) &&
            RELAXED(cuMemPoolGetAttribute, (CUmemoryPool)(uintptr_t)handle,
                                        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
                                        &threshold) == CUDA_SUCCESS &&
@@ -482,7 +479,7 @@ bool pools_shrink(struct regions *regions, int card, uint64_t bytes) {
     for (unsigned place = 0; place < used(regions->process); place++) {
         struct process_pool *pool = &regions->process->pools[place];
         uint64_t before = charged_bytes(pool);
-        if (!load(&pool->handle) || card_of(pool) != card || before <= load(&pool->live)) continue;
+        if (!load_seq_cst(&pool->handle) || card_of(pool) != card || before <= load_seq_cst(&pool->live)) continue;
         if (!enter(pool)) continue;
         trim(pool, bytes < before ? before - bytes : 0);
         lower(regions, pool);
@@ -522,8 +519,8 @@ static bool is_of_pool(const struct alloc *alloc, void *context) {
 
 /* A graph has nothing there before it is launched: only with the primary context it is surely gone. */
 static bool may_be_gone(const struct process_pool *pool, CUdevice device, bool primary) {
-    uint64_t handle = load(&pool->handle);
-    return handle && (primary || !(handle & GRAPH_POOL)) && load(&pool->live) &&
+    uint64_t handle = load_seq_cst(&pool->handle);
+    return handle && (primary || !(handle & GRAPH_POOL)) && load_seq_cst(&pool->live) &&
            device_of(pool) == device && is_empty(pool);
 }
 

@@ -13,7 +13,7 @@ static uint64_t due(const struct process_shares *shares) {
 }
 
 static struct process_shares *lock(struct regions *regions, int card) {
-    process_lock(&regions->process->share_lock);
+    lock_take(&regions->process->share_lock);
     return &regions->process->shares[card];
 }
 
@@ -21,7 +21,7 @@ static struct process_shares *lock(struct regions *regions, int card) {
 static int64_t unlock(struct regions *regions, int card, struct process_shares *shares) {
     uint64_t before = shares->charged, now = due(shares);
     shares->charged = now;
-    process_unlock(&regions->process->share_lock);
+    lock_release(&regions->process->share_lock);
     if (now > before) estimates_add(regions, card, (now - before) * PAGE_BYTES);
     return (int64_t)(before - now);
 }

@@ -1,6 +1,6 @@
 #include "memory/stacks.h"
 
-#include "base/seen.h"
+#include "base/handle_set.h"
 #include "lookup/relax.h"
 #include "memory/contexts.h"
 #include "memory/pages.h"
@@ -14,25 +14,25 @@ static uint64_t key_of(const void *handle, enum stacks_kind kind) {
 }
 
 static bool is(struct regions *regions, const void *handle, enum stacks_kind kind) {
-    return seen_has(&regions->process->kinds, key_of(handle, kind));
+    return handle_set_has(&regions->process->kinds, key_of(handle, kind));
 }
 
 void stacks_note(struct regions *regions, const void *handle, enum stacks_kind kind,
                  const void *owner) {
     enum stacks_kind other = kind == STACKS_KERNEL ? STACKS_FUNCTION : STACKS_KERNEL;
-    seen_remove(&regions->process->kinds, key_of(handle, other));
+    handle_set_remove(&regions->process->kinds, key_of(handle, other));
     if (!is(regions, handle, kind)) costs_forget(handle);
-    seen_add(&regions->process->kinds, key_of(handle, kind), owner);
+    handle_set_add(&regions->process->kinds, key_of(handle, kind), owner);
 }
 
 void stacks_forget(struct regions *regions, const void *handle) {
-    seen_remove(&regions->process->kinds, key_of(handle, STACKS_FUNCTION));
-    seen_remove(&regions->process->kinds, key_of(handle, STACKS_KERNEL));
+    handle_set_remove(&regions->process->kinds, key_of(handle, STACKS_FUNCTION));
+    handle_set_remove(&regions->process->kinds, key_of(handle, STACKS_KERNEL));
 }
 
 const void *stacks_owner(struct regions *regions, const void *handle) {
-    const void *owner = seen_owner(&regions->process->kinds, key_of(handle, STACKS_FUNCTION));
-    return owner ? owner : seen_owner(&regions->process->kinds, key_of(handle, STACKS_KERNEL));
+    const void *owner = handle_set_owner(&regions->process->kinds, key_of(handle, STACKS_FUNCTION));
+    return owner ? owner : handle_set_owner(&regions->process->kinds, key_of(handle, STACKS_KERNEL));
 }
 
 static CUresult ask(struct regions *regions, const void *work, int *bytes) {

@@ -40,11 +40,11 @@ static struct vmm_handle *find(struct regions *regions, CUmemGenericAllocationHa
 }
 
 void vmm_lock(struct regions *regions) {
-    process_lock(&regions->process->vmm_lock);
+    lock_take(&regions->process->vmm_lock);
 }
 
 void vmm_unlock(struct regions *regions) {
-    process_unlock(&regions->process->vmm_lock);
+    lock_release(&regions->process->vmm_lock);
 }
 
 /*

@@ -4,10 +4,10 @@
  */
 #include <time.h>
 
-#include "base/words.h"
+#include "base/atomics.h"
 #include "lookup/resolve.h"
 #include "nvml/nvml.h"
-#include "region/gate.h"
+#include "region/ledger.h"
 #include "region/slots.h"
 
 struct life {
@@ -23,15 +23,15 @@ static uint64_t now_us(void) {
 
 static struct life life_of(const struct mizar_usage_slot *own, int card) {
     uint64_t now = now_us(), start = own->attached_ns / 1000, age = now > start ? now - start : 1;
-    uint64_t percent = load(&own->cards[card].gpu_time_ns) / 10 / age;
+    uint64_t percent = load_relaxed(&own->cards[card].gpu_time_ns) / 10 / age;
     return (struct life){percent < 100 ? (unsigned)percent : 100, start};
 }
 
 static bool uses_card(struct regions *regions, int card, unsigned slot) {
     const struct mizar_usage_slot *entry = &regions->usage->slots[slot];
     return __atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) == MIZAR_STATE_READY &&
-           (load(&entry->cards[card].gpu_time_ns) ||
-            gate_slot_bytes(regions->usage, (unsigned)card, slot));
+           (load_relaxed(&entry->cards[card].gpu_time_ns) ||
+            ledger_slot_bytes(regions->usage, (unsigned)card, slot));
 }
 
 /* ---- who ---- */

@@ -4,7 +4,7 @@
  */
 #include "lookup/resolve.h"
 #include "nvml/nvml.h"
-#include "region/gate.h"
+#include "region/ledger.h"
 #include "region/slots.h"
 
 /* Calls `found` for every process of the container that holds memory on the card. */
@@ -15,7 +15,7 @@ static unsigned each_process(struct regions *regions, int card,
     unsigned count = 0, slots = slots_used(regions->usage);
     for (unsigned slot = 0; card != CARD_NONE && slot < slots; slot++) {
         struct mizar_usage_slot *entry = &regions->usage->slots[slot];
-        uint64_t bytes = gate_slot_bytes(regions->usage, (unsigned)card, slot);
+        uint64_t bytes = ledger_slot_bytes(regions->usage, (unsigned)card, slot);
         if (!bytes || __atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != MIZAR_STATE_READY)
             continue;
         if (count < room) found(infos, count, entry->pid, bytes);

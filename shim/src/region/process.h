@@ -20,9 +20,9 @@
 
 struct segment;    /* allocs.c */
 struct vmm_handle; /* vmm.c */
-struct late;       /* late.c */
+struct deferred_free;       /* deferred_free.c */
 struct looks;      /* activity.c */
-struct seen;       /* seen.c */
+struct handle_set;       /* handle_set.c */
 
 #define PAGE_SEGMENTS_MAX 5
 #define CONTEXTS_MAX 256
@@ -101,7 +101,7 @@ struct process {
     uint32_t context_lock, contexts_used;
     uint32_t pool_lock, pools_used;
     uint32_t pools_dirty; /* some pool is */
-    uint32_t vmm_lock, late_lock, load_lock, share_lock;
+    uint32_t vmm_lock, deferred_lock, load_lock, share_lock;
     uint32_t costs_lock, looks_lock;
     struct process_card cards[MIZAR_CARD_MAX];
     int8_t device_card[DEVICES_MAX]; /* by CUDA ordinal: card + 1, -1 for none, 0 not asked yet */
@@ -111,12 +111,12 @@ struct process {
     struct process_pool pools[POOLS_MAX];
     struct process_shares shares[MIZAR_CARD_MAX];
     struct map vmm_handles, vmm_mappings, vmm_keepers;
-    struct late *late; /* frees that wait for a stream */
-    uint32_t late_rounds; /* so often somebody freed what was ready */
+    struct deferred_free *deferred; /* frees that wait for a stream */
+    uint32_t deferred_rounds; /* so often somebody freed what was ready */
     struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */
     struct looks *looks[MIZAR_CARD_MAX];
-    struct seen *uses;  /* of code, for the first time */
-    struct seen *kinds; /* of handles: stacks.c */
+    struct handle_set *uses;  /* of code, for the first time */
+    struct handle_set *kinds; /* of handles: stacks.c */
     struct meter *meters; /* the newest first */
     uint32_t meters_lock;
     uint64_t varied_at;     /* when work of varying costs was last launched */

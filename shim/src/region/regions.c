@@ -175,13 +175,13 @@ bool regions_refresh(struct regions *regions) {
     const char *wrong = NULL;
     if (__atomic_load_n(&process->limits_known, __ATOMIC_ACQUIRE)) {
         /* Whoever finds another thread at it, or a writer, goes on with what is known. */
-        if (!process_try_lock(&process->refresh_lock)) return true;
+        if (!lock_try(&process->refresh_lock)) return true;
         read_limits(regions->limits, process);
     } else {
-        process_lock(&process->refresh_lock);
+        lock_take(&process->refresh_lock);
         if (!process->limits_known) wrong = read_limits_patiently(regions->limits, process);
     }
-    process_unlock(&process->refresh_lock);
+    lock_release(&process->refresh_lock);
     if (wrong) message_once(&told, "CUDA is refused: %s/limits %s", directory(), wrong);
     return !wrong;
 }

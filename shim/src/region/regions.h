@@ -76,7 +76,7 @@ static inline uint64_t regions_code_uses(struct regions *regions, int card) {
     return __atomic_load_n(&regions->usage->cards[card].code_uses, __ATOMIC_ACQUIRE);
 }
 
-/* Uses of code that NVML may not have told of yet: uses.h. */
+/* Uses of code that NVML may not have told of yet: lazy_code.h. */
 static inline uint64_t regions_code_unseen(struct regions *regions, int card) {
     uint64_t seen = __atomic_load_n(&regions->limits->live[card].code_seen, __ATOMIC_ACQUIRE);
     uint64_t uses = regions_code_uses(regions, card);
@@ -99,7 +99,7 @@ static inline uint64_t regions_code_room(struct regions *regions, int card) {
 
 /* Bytes of it that are not in the container's account, but not to be had either. */
 static inline uint64_t regions_memory_outside(struct regions *regions, int card) {
-    uint64_t room = regions_code_room(regions, card); /* first: uses.c */
+    uint64_t room = regions_code_room(regions, card); /* first: lazy_code.c */
     return room + regions_memory_told(regions, card);
 }
 

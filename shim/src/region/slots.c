@@ -4,10 +4,11 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "base/atomics.h"
 #include "base/message.h"
 #include "base/proc.h"
 #include "base/sys.h"
-#include "region/gate.h"
+#include "region/ledger.h"
 
 #define SETTLE_EVERY_MS 100
 #define SETTLE_AT_ATTACH 8
@@ -44,10 +45,6 @@ static bool keep_lock(int fd) {
 
 /* ---- settling the dead ------------------------------------------------------------------------- */
 
-static uint32_t load(const uint32_t *word) {
-    return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
-
 /* True while the slot's last owner has let its lock go, but perhaps not yet its GPU memory. */
 static bool still_exiting(struct mizar_usage_slot *slot) {
     uint64_t here = proc_pid_namespace();
@@ -58,9 +55,9 @@ static bool still_exiting(struct mizar_usage_slot *slot) {
 /* The caller holds the slot's lock, so nobody else changes what the slot holds. */
 static void give_back(struct mizar_usage *usage, unsigned slot) {
     for (unsigned card = 0; card < MIZAR_CARD_MAX; card++) {
-        uint64_t bytes = gate_slot_bytes(usage, card, slot);
+        uint64_t bytes = ledger_slot_bytes(usage, card, slot);
         if (!bytes) continue;
-        gate_give(usage, card, slot, bytes);
+        ledger_give(usage, card, slot, bytes);
         __atomic_fetch_add(&usage->cards[card].settled, 1, __ATOMIC_RELAXED);
     }
 }
@@ -78,7 +75,7 @@ static bool settle(struct mizar_usage *usage, unsigned slot) {
 }
 
 unsigned slots_used(struct mizar_usage *usage) {
-    unsigned high = load(&usage->slot_high);
+    unsigned high = load_relaxed(&usage->slot_high);
     return high < MIZAR_SLOT_MAX ? high : MIZAR_SLOT_MAX;
 }
 
@@ -88,7 +85,7 @@ static bool settle_some(struct mizar_usage *usage, int fd, unsigned first, unsig
     bool all = true;
     for (unsigned i = 0; i < used && i < count; i++) {
         unsigned slot = (first + i) % used;
-        if (load(&usage->slots[slot].state) == MIZAR_STATE_EMPTY) continue;
+        if (load_relaxed(&usage->slots[slot].state) == MIZAR_STATE_EMPTY) continue;
         if (!try_lock(fd, slot)) continue; /* alive: it may well be ourselves */
         all = settle(usage, slot) && all;
         unlock(fd, slot);
@@ -108,7 +105,7 @@ void slots_settle_sometimes(struct regions *regions) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     uint32_t ms = (uint32_t)(now.tv_sec * 1000 + now.tv_nsec / 1000000);
-    uint32_t last = load(&regions->process->settled_at);
+    uint32_t last = load_relaxed(&regions->process->settled_at);
     if (last && ms - last < SETTLE_EVERY_MS) return;
     if (!__atomic_compare_exchange_n(&regions->process->settled_at, &last, ms ? ms : 1, false,
                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -123,15 +120,15 @@ static uint32_t goes_past;
 /* Told by whoever comes second: who attaches, or who finds the second driver. */
 static void tell_if_past(struct regions *regions) {
     const struct process *process = regions->process;
-    if (!__atomic_load_n(&goes_past, __ATOMIC_SEQ_CST) ||
-        !__atomic_load_n(&process->attached, __ATOMIC_SEQ_CST))
+    if (!load_seq_cst(&goes_past) ||
+        !load_seq_cst(&process->attached))
         return;
     __atomic_store_n(&regions->usage->slots[process->slot].shim_version, MIZAR_SHIM_PAST,
                      __ATOMIC_RELAXED);
 }
 
 void slots_tell_past(void) {
-    struct regions *regions = __atomic_load_n(&regions_current, __ATOMIC_ACQUIRE);
+    struct regions *regions = load_acquire(&regions_current);
     __atomic_store_n(&goes_past, 1, __ATOMIC_SEQ_CST);
     if (regions && regions->mode == REGIONS_ACTIVE) tell_if_past(regions);
 }
@@ -139,7 +136,7 @@ void slots_tell_past(void) {
 /* ---- claiming ---------------------------------------------------------------------------------- */
 
 static void raise_high(struct mizar_usage *usage, unsigned slot) {
-    uint32_t high = load(&usage->slot_high);
+    uint32_t high = load_relaxed(&usage->slot_high);
     while (high <= slot &&
            !__atomic_compare_exchange_n(&usage->slot_high, &high, slot + 1, false,
                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -180,7 +177,7 @@ static bool claim(struct mizar_usage *usage, int fd, unsigned slot) {
 /* First the slots that look free, which costs no system call for the others; then every one. */
 static int claim_any(struct mizar_usage *usage, int fd) {
     for (unsigned slot = 0; slot < MIZAR_SLOT_MAX; slot++)
-        if (load(&usage->slots[slot].state) == MIZAR_STATE_EMPTY && claim(usage, fd, slot))
+        if (load_relaxed(&usage->slots[slot].state) == MIZAR_STATE_EMPTY && claim(usage, fd, slot))
             return (int)slot;
     for (unsigned slot = 0; slot < MIZAR_SLOT_MAX; slot++)
         if (claim(usage, fd, slot)) return (int)slot;
@@ -194,7 +191,7 @@ static void shake_hands(struct mizar_usage *usage) {
 
 /* -1: no slot. The descriptor is closed in any case; a kept mapping holds the lock. */
 static int claim_with(struct mizar_usage *usage, int fd) {
-    settle_some(usage, fd, load(&usage->attached) * SETTLE_AT_ATTACH, SETTLE_AT_ATTACH);
+    settle_some(usage, fd, load_relaxed(&usage->attached) * SETTLE_AT_ATTACH, SETTLE_AT_ATTACH);
     int slot = claim_any(usage, fd);
     if (slot >= 0 && !keep_lock(fd)) slot = -1;
     if (slot < 0) __atomic_fetch_add(&usage->no_slot, 1, __ATOMIC_RELAXED);
@@ -220,9 +217,9 @@ static bool attach(struct regions *regions) {
 
 bool slots_attach(struct regions *regions) {
     struct process *process = regions->process;
-    if (__builtin_expect(__atomic_load_n(&process->attached, __ATOMIC_ACQUIRE), 1)) return true;
-    process_lock(&process->attach_lock);
+    if (__builtin_expect(load_acquire(&process->attached), 1)) return true;
+    lock_take(&process->attach_lock);
     bool attached = process->attached || attach(regions);
-    process_unlock(&process->attach_lock);
+    lock_release(&process->attach_lock);
     return attached;
 }

@@ -3,7 +3,7 @@
 #include <time.h>
 
 #include "base/sys.h"
-#include "base/words.h"
+#include "base/atomics.h"
 #include "region/slots.h"
 #include "time/budget.h"
 
@@ -40,10 +40,10 @@ static bool is_ready(const struct mizar_usage_slot *entry) {
 static struct account read_account(struct regions *regions, int card, unsigned slot, uint64_t now) {
     const struct mizar_usage_slot *entry = &regions->usage->slots[slot];
     const struct mizar_slot_card *work = &entry->cards[card];
-    uint64_t charged_to = load(&regions->usage->cards[card].compute.busy_until);
+    uint64_t charged_to = load_relaxed(&regions->usage->cards[card].compute.busy_until);
     if (!is_ready(entry)) return (struct account){0};
     return (struct account){entry->generation,
-                            load(&work->gpu_time_ns) + budget_open_part(work, charged_to, now)};
+                            load_relaxed(&work->gpu_time_ns) + budget_open_part(work, charged_to, now)};
 }
 
 static uint64_t busy_between(struct account before, struct account now) {
@@ -111,11 +111,11 @@ unsigned activity_list(struct regions *regions, int card, uint64_t since, activi
     unsigned count = 0;
     slots_settle_sometimes(regions);
     for (int i = 0; i < TRIES; i++) {
-        process_lock(&process->looks_lock);
+        lock_take(&process->looks_lock);
         uint64_t wait = refresh(regions, card);
         if (wait) look_at_others(regions, card);
         else count = tell(process->looks[card], since, found, list, room);
-        process_unlock(&process->looks_lock);
+        lock_release(&process->looks_lock);
         if (!wait) break;
         const struct timespec span = {0, (long)wait};
         SYS(SYS_nanosleep, &span, NULL);

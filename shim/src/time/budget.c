@@ -6,7 +6,7 @@
 #include "base/numbers.h"
 #include "base/proc.h"
 #include "base/sys.h"
-#include "base/words.h"
+#include "base/atomics.h"
 #include "region/slots.h"
 #include "time/costs.h"
 #include "time/turns.h"
@@ -29,10 +29,6 @@
 #define UNCHARGED_MOST (200 * MS)
 #define NOTICED_AFTER (150 * MS)
 #define FUTURE_MOST (10 * MS) /* clocks of the card and of the machine are not the same */
-
-static uint32_t load32(const uint32_t *word) {
-    return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
 
 static struct mizar_compute *shared(struct regions *regions, int card) {
     return &regions->usage->cards[card].compute;
@@ -68,8 +64,8 @@ static uint64_t *own_paid(struct regions *regions, int card) {
 }
 
 static void correct(uint64_t *word, const struct terms *terms, int64_t more) {
-    uint64_t seen = load(word);
-    while (more && !swap(word, &seen, bucket_correct(terms, seen, more))) continue;
+    uint64_t seen = load_relaxed(word);
+    while (more && !swap_relaxed(word, &seen, bucket_correct(terms, seen, more))) continue;
 }
 
 /* ---- terms ------------------------------------------------------------------------------------ */
@@ -77,12 +73,12 @@ static void correct(uint64_t *word, const struct terms *terms, int64_t more) {
 /* One that has not come to a new container yet has as long as one that fell silent. */
 bool budget_agent_lives(struct regions *regions, int card, uint64_t now) {
     struct process_card *own = &regions->process->cards[card];
-    uint32_t beat = load32(&live_of(regions, card)->beat);
-    if (beat != load32(&own->beat) || !load(&own->beat_at)) {
+    uint32_t beat = load_relaxed(&live_of(regions, card)->beat);
+    if (beat != load_relaxed(&own->beat) || !load_relaxed(&own->beat_at)) {
         __atomic_store_n(&own->beat, beat, __ATOMIC_RELAXED);
-        store(&own->beat_at, now);
+        store_relaxed(&own->beat_at, now);
     }
-    return now - load(&own->beat_at) < STALE;
+    return now - load_relaxed(&own->beat_at) < STALE;
 }
 
 static uint64_t weighted(uint64_t share, uint64_t all) {
@@ -91,21 +87,21 @@ static uint64_t weighted(uint64_t share, uint64_t all) {
 
 static uint64_t rate_of(const struct mizar_limits_live *live, uint32_t mode, uint64_t share,
                         bool fresh) {
-    if (mode == MIZAR_COMPUTE_SOFT && fresh) share += load32(&live->spare_share);
-    if (mode == MIZAR_COMPUTE_WEIGHTED && fresh && load32(&live->active_weight))
-        share = weighted(share, load32(&live->active_weight));
+    if (mode == MIZAR_COMPUTE_SOFT && fresh) share += load_relaxed(&live->spare_share);
+    if (mode == MIZAR_COMPUTE_WEIGHTED && fresh && load_relaxed(&live->active_weight))
+        share = weighted(share, load_relaxed(&live->active_weight));
     return smaller(larger(share, RATE_LEAST), MIZAR_SHARE_FULL);
 }
 
 /* Was it so lately that neighbours can have been there, before the node agent gave each a window? */
 static bool is_recent(const struct process_card *own, uint64_t now) {
-    return now - load(&own->alone_at) < NOTICED_AFTER;
+    return now - load_relaxed(&own->alone_at) < NOTICED_AFTER;
 }
 
 static void note_alone(struct process_card *own, uint64_t now, uint64_t ns) {
-    if (is_recent(own, now)) ns += load(&own->alone_ns);
-    else store(&own->alone_at, now);
-    store(&own->alone_ns, ns);
+    if (is_recent(own, now)) ns += load_relaxed(&own->alone_ns);
+    else store_relaxed(&own->alone_at, now);
+    store_relaxed(&own->alone_ns, ns);
 }
 
 static void refund(struct regions *regions, int card, const struct terms *terms, uint64_t ns) {
@@ -122,15 +118,15 @@ static void begin_windows(struct regions *regions, int card, const struct terms 
     struct process_card *own = &regions->process->cards[card];
     uint64_t charged = __atomic_exchange_n(&own->alone_ns, 0, __ATOMIC_RELAXED);
     costs_doubt();
-    store(&own->window_at, now);
+    store_relaxed(&own->window_at, now);
     if (is_recent(own, now) && terms->rate)
         refund(regions, card, terms, charged - bucket_window_part(terms, charged));
 }
 
 static void notice_window(struct regions *regions, int card, const struct terms *terms, uint64_t now) {
     struct process_card *own = &regions->process->cards[card];
-    uint64_t before = load(&own->window);
-    if (terms->window == before || !swap(&own->window, &before, terms->window)) return;
+    uint64_t before = load_relaxed(&own->window);
+    if (terms->window == before || !swap_relaxed(&own->window, &before, terms->window)) return;
     if (!before) begin_windows(regions, card, terms, now);
 }
 
@@ -138,15 +134,15 @@ bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms 
     const struct mizar_limits_live *live = live_of(regions, card);
     struct process_card *own = &regions->process->cards[card];
     regions_fresh(regions);
-    uint32_t mode = load32(&own->compute_mode);
+    uint32_t mode = load_relaxed(&own->compute_mode);
     if (mode == MIZAR_COMPUTE_NONE) return false;
     bool fresh = budget_agent_lives(regions, card, now);
-    bool paused = mode == MIZAR_COMPUTE_STOPPED || (fresh && load32(&live->paused));
-    terms->rate = paused ? 0 : rate_of(live, mode, load32(&own->core_share), fresh);
-    terms->window = load(&live->window);
+    bool paused = mode == MIZAR_COMPUTE_STOPPED || (fresh && load_relaxed(&live->paused));
+    terms->rate = paused ? 0 : rate_of(live, mode, load_relaxed(&own->core_share), fresh);
+    terms->window = load_relaxed(&live->window);
     notice_window(regions, card, terms, now);
-    terms->since = load(&own->window_at);
-    terms->longest = smaller(load(&shared(regions, card)->longest_ns), LONGEST_MOST);
+    terms->since = load_relaxed(&own->window_at);
+    terms->longest = smaller(load_relaxed(&shared(regions, card)->longest_ns), LONGEST_MOST);
     return true;
 }
 
@@ -154,12 +150,12 @@ bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms 
 
 void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until) {
     struct mizar_slot_card *own = &regions->usage->slots[regions->process->slot].cards[card];
-    store(&own->open_until, until);
-    store(&own->open_since, since);
+    store_relaxed(&own->open_until, until);
+    store_relaxed(&own->open_since, since);
 }
 
 uint64_t budget_open_part(const struct mizar_slot_card *work, uint64_t from, uint64_t to) {
-    uint64_t since = load(&work->open_since), until = smaller(load(&work->open_until), to);
+    uint64_t since = load_relaxed(&work->open_since), until = smaller(load_relaxed(&work->open_until), to);
     uint64_t begin = larger(since, from);
     return since && until > begin ? until - begin : 0;
 }
@@ -178,14 +174,14 @@ uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint
 
 /* A word of the future that is nonsense is brought back, so that nobody waits for it for ever. */
 static uint64_t sane(uint64_t *word, uint64_t now, uint64_t most) {
-    uint64_t seen = load(word);
-    while (seen > now + most && !swap(word, &seen, now + most)) continue;
+    uint64_t seen = load_relaxed(word);
+    while (seen > now + most && !swap_relaxed(word, &seen, now + most)) continue;
     return smaller(seen, now + most);
 }
 
 static void spend(uint64_t *word, const struct terms *terms, uint64_t now, uint64_t ns) {
-    uint64_t seen = load(word);
-    while (!swap(word, &seen, bucket_spend(terms, seen, now, ns))) continue;
+    uint64_t seen = load_relaxed(word);
+    while (!swap_relaxed(word, &seen, bucket_spend(terms, seen, now, ns))) continue;
 }
 
 /* What other processes of the container have on the card: ns until it is done, if they guess right. */
@@ -216,7 +212,7 @@ static struct ends own_ends(struct regions *regions, int card) {
 }
 
 static int64_t over_until_now(struct ends ends) {
-    return bounded(__atomic_load_n(ends.over, __ATOMIC_RELAXED), LONGEST_MOST);
+    return bounded(load_relaxed(ends.over), LONGEST_MOST);
 }
 
 /* With siblings, the process's own work ends no later than the container's. */
@@ -230,7 +226,7 @@ static int64_t over_at_least(struct regions *regions, int card) {
 static void add_last_window(struct ends ends, const struct terms *terms, uint64_t last,
                             uint64_t next) {
     int64_t over = over_until_now(ends);
-    over += bounded((int64_t)(load(ends.work) - last), LONGEST_MOST);
+    over += bounded((int64_t)(load_relaxed(ends.work) - last), LONGEST_MOST);
     over = next - last < FORGOTTEN ? bounded(over, terms->longest / 2) : 0;
     __atomic_store_n(ends.over, over, __ATOMIC_RELAXED);
 }
@@ -240,14 +236,14 @@ static void add_last_window(struct ends ends, const struct terms *terms, uint64_
  * both: who was short in one window may reach further over the end of the next.
  */
 static void note_end(struct ends ends, const struct terms *terms, uint64_t now, uint64_t work_end) {
-    uint64_t end = bucket_window_end(terms, now), last = load(ends.window);
+    uint64_t end = bucket_window_end(terms, now), last = load_relaxed(ends.window);
     if (!end) return;
     bool later = end > last || last > end + FORGOTTEN; /* or nonsense that somebody scribbled */
-    if (later && swap(ends.window, &last, end)) {
+    if (later && swap_relaxed(ends.window, &last, end)) {
         add_last_window(ends, terms, last, end);
-        store(ends.work, work_end);
+        store_relaxed(ends.work, work_end);
     }
-    if (work_end > load(ends.work)) store(ends.work, work_end);
+    if (work_end > load_relaxed(ends.work)) store_relaxed(ends.work, work_end);
 }
 
 bool budget_take(struct regions *regions, int card, const struct terms *terms, struct ask *ask,
@@ -267,7 +263,7 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
     ask->queue += others;
     ask->over = over_at_least(regions, card);
     do {
-        ask->paid = larger(seen, load(own_paid(regions, card)));
+        ask->paid = larger(seen, load_relaxed(own_paid(regions, card)));
         if (!bucket_admits(terms, ask, again)) {
             turns_want(regions, card, *again);
             return false;
@@ -275,7 +271,7 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
         if (!terms_free(terms) && !turns_take(regions, card, ask, again)) return false;
         *extra = bucket_extra(terms, ask, *extra);
         next = bucket_spend(terms, seen, ask->now, ask->cost + *extra);
-    } while (!swap(word, &seen, next));
+    } while (!swap_relaxed(word, &seen, next));
     spend(own_paid(regions, card), terms, ask->now, ask->cost + *extra);
     uint64_t work_end = ask->now + ask->queue + ask->likely + *extra;
     note_end(shared_ends(regions, card), terms, ask->now, work_end);
@@ -298,7 +294,7 @@ void budget_refund(struct regions *regions, int card, uint64_t ns) {
 static uint64_t pass(uint64_t *mark, uint64_t now, uint64_t from, uint64_t to, uint64_t *before) {
     uint64_t seen = sane(mark, now, FUTURE_MOST);
     do *before = seen;
-    while (to > seen && !swap(mark, &seen, to));
+    while (to > seen && !swap_relaxed(mark, &seen, to));
     return smaller(larger(from, *before), to);
 }
 
@@ -308,9 +304,9 @@ static uint64_t pass(uint64_t *mark, uint64_t now, uint64_t from, uint64_t to, u
  * moments: `claimed` at most.
  */
 static uint64_t draw(uint64_t *uncharged, uint64_t passed, uint64_t wanted, uint64_t claimed) {
-    uint64_t seen = load(uncharged), there;
+    uint64_t seen = load_relaxed(uncharged), there;
     do there = smaller(seen, UNCHARGED_MOST) + passed;
-    while (!swap(uncharged, &seen, smaller(there - smaller(wanted, there), claimed)));
+    while (!swap_relaxed(uncharged, &seen, smaller(there - smaller(wanted, there), claimed)));
     return smaller(wanted, there);
 }
 
@@ -321,7 +317,7 @@ static uint64_t own_part(const void *terms, uint64_t from, uint64_t to) {
 /* The container's own part of [from, to] in which another of its processes may have had work. */
 static uint64_t claim_of(const struct mizar_slot_card *work, const struct terms *terms,
                          uint64_t from, uint64_t to) {
-    uint64_t since = load(&work->open_since), until = load(&work->open_until) + GUESS_SHORT;
+    uint64_t since = load_relaxed(&work->open_since), until = load_relaxed(&work->open_until) + GUESS_SHORT;
     return since ? bucket_own_part(terms, larger(since, from), smaller(until, to)) : 0;
 }
 
@@ -382,14 +378,14 @@ uint64_t budget_settle(struct regions *regions, int card, const struct terms *te
 /* ---- waiting ------------------------------------------------------------------------------------ */
 
 uint32_t budget_wake(struct regions *regions, int card) {
-    return __atomic_load_n(&live_of(regions, card)->wake, __ATOMIC_ACQUIRE);
+    return load_acquire(&live_of(regions, card)->wake);
 }
 
 void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now, uint64_t until) {
     uint64_t ns = until > now ? smaller(until - now, WAIT_MOST) : 0;
     ns = larger(ns, WAIT_LEAST);
     const struct timespec span = {0, (long)ns};
-    store(&shared(regions, card)->wanted_at, now + ns); /* who waits wants */
+    store_relaxed(&shared(regions, card)->wanted_at, now + ns); /* who waits wants */
     SYS(SYS_futex, &live_of(regions, card)->wake, FUTEX_WAIT, wake, &span, NULL, 0);
     __atomic_fetch_add(&shared(regions, card)->waited_ns, budget_now() - now, __ATOMIC_RELAXED);
 }
@@ -397,9 +393,9 @@ void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now,
 /* A long piece is forgotten when none as long comes for a while. */
 void budget_want(struct regions *regions, int card, uint64_t now, uint64_t longest) {
     struct mizar_compute *compute = shared(regions, card);
-    uint64_t known = load(&compute->longest_ns);
-    store(&compute->wanted_at, now);
-    if (longest < known - known / 8 && now - load(&compute->longest_at) < LONGEST_FADES) return;
-    store(&compute->longest_ns, longest);
-    store(&compute->longest_at, now);
+    uint64_t known = load_relaxed(&compute->longest_ns);
+    store_relaxed(&compute->wanted_at, now);
+    if (longest < known - known / 8 && now - load_relaxed(&compute->longest_at) < LONGEST_FADES) return;
+    store_relaxed(&compute->longest_ns, longest);
+    store_relaxed(&compute->longest_at, now);
 }

@@ -5,7 +5,7 @@
 #include "base/cuda_api.h"
 #include "region/regions.h"
 
-/* Whether the stream of that name (lanes.h) is captured now; it costs a call of the driver. */
+/* Whether the stream of that name (stream_credit.h) is captured now; it costs a call of the driver. */
 bool captures_ask(uintptr_t stream);
 
 /* The same, but nobody is asked while nothing is captured in this process. */

@@ -6,7 +6,7 @@
 #define MIZAR_COPIES_H
 
 #include "base/cuda_api.h"
-#include "time/lanes.h"
+#include "time/stream_credit.h"
 #include "mizar_regions.h"
 
 #define COPIES_LONG 262144 /* bytes over the bus: 10 us or so */
@@ -19,13 +19,13 @@
  */
 static inline bool copies_take_long(enum mizar_copy kind, uint64_t bytes) {
     bool within = kind == MIZAR_COPY_DEVICES || kind == MIZAR_MEMSET;
-    lanes.copied += COPIES_LEAST + (within ? bytes / COPIES_FASTER : bytes);
-    if (__builtin_expect(lanes.copied < COPIES_LONG, 1)) return false;
-    lanes.copied = 0;
+    stream_credits.copied += COPIES_LEAST + (within ? bytes / COPIES_FASTER : bytes);
+    if (__builtin_expect(stream_credits.copied < COPIES_LONG, 1)) return false;
+    stream_credits.copied = 0;
     return true;
 }
 
-/* The driver took `count` copies of `bytes` together for the stream of that name (lanes.h). */
+/* The driver took `count` copies of `bytes` together for the stream of that name (stream_credit.h). */
 void copies_count(uintptr_t stream, enum mizar_copy kind, uint64_t count, uint64_t bytes);
 
 /* Between memory of these types, CU_MEMORYTYPE_*. */

@@ -190,14 +190,14 @@ static void learn_shaped(struct cost *function, uint64_t shape, uint64_t ns, boo
  */
 void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known) {
     uint32_t *lock = lock_of();
-    if (!work || !process_try_lock(lock)) return;
+    if (!work || !lock_try(lock)) return;
     struct cost *entry = learn(work, ns, known);
     const struct facts *facts = facts_of(entry);
     bool steady = facts->guess.kind == COSTS_STEADY;
     if (shape && facts->samples >= SURE)
         store(&entry->ns, steady ? facts->guess.ns : (uint64_t)COSTS_BY_SHAPE);
     if (entry->ns == COSTS_BY_SHAPE) learn_shaped(entry, shape, ns, known);
-    process_unlock(lock);
+    lock_release(lock);
 }
 
 void costs_doubt(void) {
@@ -206,29 +206,29 @@ void costs_doubt(void) {
 
 void costs_forget(const void *work) {
     uint32_t *lock = lock_of();
-    process_lock(lock);
+    lock_take(lock);
     struct cost *entry = costs_place(work);
     if (entry->work == work) {
         begin_anew(facts_of(entry));
         store(&entry->ns, 0);
     }
-    process_unlock(lock);
+    lock_release(lock);
 }
 
 void costs_forget_all(void) {
     uint32_t *lock = lock_of();
-    process_lock(lock);
+    lock_take(lock);
     if (used) forget_all();
-    process_unlock(lock);
+    lock_release(lock);
 }
 
 void costs_mark(const void *work, uint64_t shape, uint64_t ns) {
     uint32_t *lock = lock_of();
-    if (!work || !process_try_lock(lock)) return;
+    if (!work || !lock_try(lock)) return;
     struct cost *entry = enter(work);
     if (entry->ns == COSTS_BY_SHAPE) entry = enter(costs_shaped(work, shape));
     if (!entry->ns) store(&entry->ns, ns);
-    process_unlock(lock);
+    lock_release(lock);
 }
 
 /* NULL: it was never measured. The caller holds the lock, as for all that follows. */
@@ -258,9 +258,9 @@ static struct guess look_up(const void *work, uint64_t shape) {
 /* Whoever finds another thread at it makes do with the time alone. */
 struct guess costs_of(const void *work, uint64_t shape) {
     uint32_t *lock = lock_of();
-    if (process_try_lock(lock)) {
+    if (lock_try(lock)) {
         struct guess found = look_up(work, shape);
-        process_unlock(lock);
+        lock_release(lock);
         return found;
     }
     uint64_t ns = (uint64_t)costs_ns(work, shape);

@@ -23,13 +23,13 @@
 #define UNLIMITED_COST 1000              /* what a launch pays where nothing is limited ... */
 #define UNLIMITED_CREDIT 100000          /* ... so that a new limit is noticed */
 
-THREADS_OWN struct lanes lanes;
+THREADS_OWN struct stream_credits stream_credits;
 
 /* Who is just looking at it goes on first. */
 static void rest(struct meter *meter, bool rests) {
-    process_lock(&meter->lock);
+    lock_take(&meter->lock);
     meter->rests = rests;
-    process_unlock(&meter->lock);
+    lock_release(&meter->lock);
 }
 
 void meter_rest(struct regions *regions, CUcontext context, bool rests) {
@@ -42,71 +42,72 @@ void meter_rest(struct regions *regions, CUcontext context, bool rests) {
 void meter_forget(struct regions *regions, CUcontext context) {
     struct meter *meter = meters_known(regions, context);
     if (!meter) return;
-    process_lock(&meter->lock);
+    lock_take(&meter->lock);
     meters_clear(regions, meter);
-    process_unlock(&meter->lock);
+    lock_release(&meter->lock);
 }
 
 /* ---- what threads were granted ------------------------------------------------------------------- */
 
-/* Is the lane's grant measured by this meter, and still to be ended? */
-static bool is_open(const struct lane *lane, const struct meter *meter) {
-    return lane->meter == meter && lane->begin &&
-           meter->stamps.all[lane->begin].serial == lane->begin_serial;
+/* Is the credit's grant measured by this meter, and still to be ended? */
+static bool is_open(const struct stream_credit *credit, const struct meter *meter) {
+    return credit->meter == meter && credit->begin &&
+           meter->events.all[credit->begin].serial == credit->begin_serial;
 }
 
 /* What a launch costs may have changed between its payment and its undoing. */
-static uint64_t left_of(const struct lane *lane) {
-    return lane->credit > 0 ? smaller((uint64_t)lane->credit, lane->granted) : 0;
+static uint64_t left_of(const struct stream_credit *credit) {
+    return credit->left > 0 ? smaller((uint64_t)credit->left, credit->granted) : 0;
 }
 
-static bool is_unused(const struct lane *lane) {
-    return left_of(lane) == lane->granted;
+static bool is_unused(const struct stream_credit *credit) {
+    return left_of(credit) == credit->granted;
 }
 
 /* Nothing is granted any more; what was not used goes back. */
-static void give_back(struct regions *regions, struct lane *lane) {
-    budget_refund(regions, lane->meter->card, left_of(lane) * ONCE / lane->overlap);
-    lane->used += lane->granted - (uint32_t)left_of(lane);
-    lane->begin = 0;
-    lane->credit = 0;
-    lane->granted = 0;
+static void give_back(struct regions *regions, struct stream_credit *credit) {
+    budget_refund(regions, credit->meter->card, left_of(credit) * ONCE / credit->overlap);
+    credit->used += credit->granted - (uint32_t)left_of(credit);
+    credit->begin = 0;
+    credit->left = 0;
+    credit->granted = 0;
 }
 
 /* What the thread was granted for the stream is measured up to `end`; the rest is given back. */
-static void close_lane(struct regions *regions, struct lane *lane, uint16_t end) {
-    uint64_t used = lane->granted - left_of(lane), reserved = used * ONCE / lane->overlap;
-    struct batch batch = {.begin = lane->begin, .end = end, .launched_at = lane->since,
+static void close_credit(struct regions *regions, struct stream_credit *credit, uint16_t end) {
+    uint64_t used = credit->granted - left_of(credit), reserved = used * ONCE / credit->overlap;
+    struct batch batch = {.begin = credit->begin, .end = end, .launched_at = credit->since,
                           .cost = used, .reserved = reserved, .likely = used, .varies = meters_vary(regions, budget_now())};
-    if (used) meters_push(lane->meter, batch);
-    give_back(regions, lane);
+    if (used) meters_push(credit->meter, batch);
+    give_back(regions, credit);
 }
 
 /* The stream may be gone, or nothing may touch it: its work is taken for what it cost. */
-static void end_unmeasured(struct regions *regions, struct lane *lane) {
-    uint64_t used = lane->granted - left_of(lane);
-    budget_count(regions, lane->meter->card, used * ONCE / lane->overlap);
-    give_back(regions, lane);
+static void end_unmeasured(struct regions *regions, struct stream_credit *credit) {
+    uint64_t used = credit->granted - left_of(credit);
+    budget_count(regions, credit->meter->card, used * ONCE / credit->overlap);
+    give_back(regions, credit);
 }
 
-static void evict(struct regions *regions, struct lane *lane) {
-    if (regions && lane->meter && is_open(lane, lane->meter)) end_unmeasured(regions, lane);
+static void evict(struct regions *regions, struct stream_credit *credit) {
+    if (regions && credit->meter && is_open(credit, credit->meter)) end_unmeasured(regions, credit);
 }
 
-struct lane *lanes_search(uintptr_t name) {
-    for (uint32_t i = 0; i < LANES_MAX; i++)
-        if (lanes.all[i].name == name) {
-            lanes.last = i;
-            return &lanes.all[i];
+struct stream_credit *stream_credit_search(uintptr_t name) {
+    for (uint32_t i = 0; i < STREAM_CREDITS_MAX; i++)
+        if (stream_credits.all[i].name == name) {
+            stream_credits.last = i;
+            return &stream_credits.all[i];
         }
     return NULL;
 }
 
-/* The stream's own lane, or a free one, or the one whose owner has least to lose. */
-static struct lane *take_lane(struct regions *regions, uintptr_t name) {
-    struct lane *own = lanes_find(name), *best = own ? own : &lanes.all[0];
-    for (uint32_t i = 0; !own && i < LANES_MAX; i++)
-        if (!lanes.all[i].name || lanes.all[i].credit < best->credit) best = &lanes.all[i];
+/* The stream's own credit, or a free one, or the one whose owner has least to lose. */
+static struct stream_credit *take_credit(struct regions *regions, uintptr_t name) {
+    struct stream_credit *own = stream_credit_find(name), *best = own ? own : &stream_credits.all[0];
+    for (uint32_t i = 0; !own && i < STREAM_CREDITS_MAX; i++)
+        if (!stream_credits.all[i].name || stream_credits.all[i].left < best->left)
+            best = &stream_credits.all[i];
     if (!own) evict(regions, best);
     return best;
 }
@@ -116,15 +117,15 @@ static uint32_t streams_ended(const struct regions *regions) {
 }
 
 static void grant(const struct piece *piece, uint64_t ns, struct meter *meter, uint16_t begin) {
-    struct lane *lane = take_lane(piece->regions, piece->name);
+    struct stream_credit *credit = take_credit(piece->regions, piece->name);
     uint16_t overlap = piece->overlap ? piece->overlap : ONCE;
-    uint32_t serial = begin ? meter->stamps.all[begin].serial : 0;
-    uint32_t credit = (uint32_t)(ns * overlap / ONCE);
-    bool goes_on = !ns && lane->name == piece->name;
-    uint64_t used = piece->guess.ns + (goes_on ? lane->used : 0);
-    *lane = (struct lane){
-        .name = piece->name, .credit = credit, .granted = credit, .meter = meter,
-        .since = goes_on ? lane->since : piece->launched_at,
+    uint32_t serial = begin ? meter->events.all[begin].serial : 0;
+    uint32_t granted = (uint32_t)(ns * overlap / ONCE);
+    bool goes_on = !ns && credit->name == piece->name;
+    uint64_t used = piece->guess.ns + (goes_on ? credit->used : 0);
+    *credit = (struct stream_credit){
+        .name = piece->name, .left = granted, .granted = granted, .meter = meter,
+        .since = goes_on ? credit->since : piece->launched_at,
         .used = (uint32_t)smaller(used, QUANTUM_FREE),
         .begin_serial = serial, .ended = streams_ended(piece->regions), .begin = begin,
         .overlap = overlap, .probed = !ns};
@@ -158,10 +159,10 @@ static uint64_t quantum_of(const struct meter *meter, const struct terms *terms,
  * What the thread will probably launch into the stream within a moment, by what it has launched since it
  * asked last. So threads that launch little, and each of many streams, keep little from the others.
  */
-static uint64_t likely_use(const struct lane *lane, uint64_t now) {
-    if (!lane) return 0;
-    uint64_t span = larger(now - lane->since, 1);
-    return smaller(GROWS * (uint64_t)lane->used, lane->used * FORESIGHT / span);
+static uint64_t likely_use(const struct stream_credit *credit, uint64_t now) {
+    if (!credit) return 0;
+    uint64_t span = larger(now - credit->since, 1);
+    return smaller(GROWS * (uint64_t)credit->used, credit->used * FORESIGHT / span);
 }
 
 /*
@@ -170,9 +171,10 @@ static uint64_t likely_use(const struct lane *lane, uint64_t now) {
  */
 static uint64_t held_by_others(const struct piece *piece) {
     uint64_t held = 0;
-    for (const struct lane *lane = lanes.all; lane < lanes.all + LANES_MAX; lane++)
-        if (lane->name != piece->name && is_open(lane, piece->meter))
-            held += left_of(lane) * ONCE / lane->overlap;
+    for (const struct stream_credit *credit = stream_credits.all;
+         credit < stream_credits.all + STREAM_CREDITS_MAX; credit++)
+        if (credit->name != piece->name && is_open(credit, piece->meter))
+            held += left_of(credit) * ONCE / credit->overlap;
     return held;
 }
 
@@ -183,11 +185,11 @@ static uint64_t held_by_others(const struct piece *piece) {
  */
 static uint64_t extra_of(const struct piece *piece, const struct terms *terms, uint64_t now,
                          uint64_t held) {
-    const struct lane *lane = lanes_find(piece->name);
+    const struct stream_credit *credit = stream_credit_find(piece->name);
     uint64_t quantum = quantum_of(piece->meter, terms, now);
-    bool probe = !piece->meter->count && !(lane && lane->probed);
+    bool probe = !piece->meter->count && !(credit && credit->probed);
     if (probe || piece->guess.fresh || piece->guess.ns >= quantum) return 0;
-    return smaller(likely_use(lane, now), quantum - smaller(held, quantum));
+    return smaller(likely_use(credit, now), quantum - smaller(held, quantum));
 }
 
 /* ns of the card's time. */
@@ -226,7 +228,7 @@ static uint64_t when_to_look(const struct meter *meter, uint64_t now, uint64_t a
     return soon && look < again ? look : again;
 }
 
-/* The stream that has the name; one of the default streams of `current`: see lane_name(). */
+/* The stream that has the name; one of the default streams of `current`: see name_of(). */
 static uintptr_t stream_named(uintptr_t name, CUcontext current) {
     uintptr_t stream = name - (uintptr_t)current;
     return stream <= CU_STREAM_PER_THREAD ? stream : name;
@@ -236,19 +238,19 @@ static uintptr_t stream_named(uintptr_t name, CUcontext current) {
  * Default streams always are there; those of contexts that are not current have no handles. One that
  * has not ended stays until the caller lets the meter go: see meter_before_end().
  */
-static bool may_touch(const struct regions *regions, const struct lane *lane, uintptr_t stream) {
+static bool may_touch(const struct regions *regions, const struct stream_credit *credit, uintptr_t stream) {
     bool handle = stream <= CU_STREAM_PER_THREAD || stream % sizeof(void *) == 0;
-    return handle && lane->ended == streams_ended(regions) && !is_captured(stream);
+    return handle && credit->ended == streams_ended(regions) && !is_captured(stream);
 }
 
 /* Ends what the thread was granted for the stream, at this point of it. */
-static void end_lane(struct regions *regions, struct lane *lane, CUstream stream, uint64_t now) {
-    if (is_unused(lane)) {
-        give_back(regions, lane);
+static void end_credit(struct regions *regions, struct stream_credit *credit, CUstream stream, uint64_t now) {
+    if (is_unused(credit)) {
+        give_back(regions, credit);
         return;
     }
-    uint16_t end = stamps_record(&lane->meter->stamps, stream, now);
-    if (end) close_lane(regions, lane, end);
+    uint16_t end = gpu_events_record(&credit->meter->events, stream, now);
+    if (end) close_credit(regions, credit, end);
 }
 
 /*
@@ -260,13 +262,14 @@ static void end_lane(struct regions *regions, struct lane *lane, CUstream stream
 static void close_others(const struct piece *piece, uint64_t now, bool program_waits) {
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
-    for (struct lane *lane = lanes.all; lane < lanes.all + LANES_MAX; lane++) {
-        uintptr_t stream = stream_named(lane->name, current);
-        if (lane->name == piece->name || !is_open(lane, piece->meter) ||
-            !may_touch(piece->regions, lane, stream))
+    for (struct stream_credit *credit = stream_credits.all;
+         credit < stream_credits.all + STREAM_CREDITS_MAX; credit++) {
+        uintptr_t stream = stream_named(credit->name, current);
+        if (credit->name == piece->name || !is_open(credit, piece->meter) ||
+            !may_touch(piece->regions, credit, stream))
             continue;
-        if (stream == CU_STREAM_LEGACY && !program_waits) end_unmeasured(piece->regions, lane);
-        else end_lane(piece->regions, lane, (CUstream)stream, now);
+        if (stream == CU_STREAM_LEGACY && !program_waits) end_unmeasured(piece->regions, credit);
+        else end_credit(piece->regions, credit, (CUstream)stream, now);
     }
 }
 
@@ -293,43 +296,43 @@ static bool await_turn(struct piece *piece, bool *waited) {
         if (admitted(piece, &terms, now, &again)) return true;
         if (!*waited) close_others(piece, now, false);
         again = when_to_look(piece->meter, now, again, &patience);
-        process_unlock(&piece->meter->lock);
+        lock_release(&piece->meter->lock);
         budget_wait(piece->regions, piece->card, wake, now, again);
         slots_settle_sometimes(piece->regions); /* who died never says that his work is done */
-        process_lock(&piece->meter->lock);
+        lock_take(&piece->meter->lock);
     }
 }
 
 /* The launch that did not get through was subtracted already. */
-static void undo_payment(struct lane *lane, const struct piece *piece) {
-    if (lane->credit < 0) lane->credit += costs_ns(piece->work, piece->shape);
+static void undo_payment(struct stream_credit *credit, const struct piece *piece) {
+    if (credit->left < 0) credit->left += costs_ns(piece->work, piece->shape);
 }
 
-/* Ends what the thread had; returns the stamp of the end, which is also the next beginning. */
+/* Ends what the thread had; returns the event of the end, which is also the next beginning. */
 static uint16_t end_grant(struct piece *piece) {
-    struct lane *lane = lanes_find(piece->name);
+    struct stream_credit *credit = stream_credit_find(piece->name);
     struct meter *meter = piece->meter;
     uint64_t now = budget_now();
-    if (!lane || !is_open(lane, meter)) return 0;
-    undo_payment(lane, piece);
-    uint16_t end = stamps_record(&meter->stamps, (CUstream)piece->stream, now);
-    if (end) close_lane(piece->regions, lane, end);
-    return stamps_keep(&meter->stamps, end);
+    if (!credit || !is_open(credit, meter)) return 0;
+    undo_payment(credit, piece);
+    uint16_t end = gpu_events_record(&meter->events, (CUstream)piece->stream, now);
+    if (end) close_credit(piece->regions, credit, end);
+    return gpu_events_keep(&meter->events, end);
 }
 
 /* The caller holds the meter's lock. */
 static void begin_measured(struct piece *piece) {
-    struct stamps *stamps = &piece->meter->stamps;
+    struct gpu_events *events = &piece->meter->events;
     bool waited;
     uint16_t begin = end_grant(piece);
     bool limited = await_turn(piece, &waited);
     if (!begin || waited) {
-        stamps_drop(stamps, begin);
-        begin = stamps_keep(stamps, stamps_record(stamps, (CUstream)piece->stream, budget_now()));
+        gpu_events_drop(events, begin);
+        begin = gpu_events_keep(events, gpu_events_record(events, (CUstream)piece->stream, budget_now()));
     }
     piece->begin = begin;
     if (limited) return;
-    stamps_drop(stamps, begin);
+    gpu_events_drop(events, begin);
     piece->meter = NULL;
 }
 
@@ -340,16 +343,16 @@ static bool is_limited(struct piece *piece) {
 
 static void run_measured(struct piece *piece, void (*step)(struct piece *piece)) {
     struct meter *meter = piece->meter;
-    process_lock(&meter->lock);
+    lock_take(&meter->lock);
     step(piece);
-    process_unlock(&meter->lock);
+    lock_release(&meter->lock);
 }
 
 /*
  * The default streams are others for each context. With one card that is all the same for who
  * pays; with several, the name tells the contexts apart, which no launch finds by itself.
  */
-static uintptr_t lane_name(const struct piece *piece) {
+static uintptr_t name_of(const struct piece *piece) {
     bool several = piece->regions && piece->regions->process->card_count > 1;
     CUcontext context = NULL;
     if (!several || piece->stream > CU_STREAM_PER_THREAD) return piece->stream;
@@ -360,13 +363,13 @@ static uintptr_t lane_name(const struct piece *piece) {
 CUresult meter_begin(struct piece *piece, const void *work, uint64_t shape, uintptr_t stream) {
     *piece = (struct piece){.work = work, .shape = shape, .stream = stream};
     CUresult result = shim_enter(&piece->regions);
-    if (result == CUDA_SUCCESS) result = uses_begin(&piece->use, piece->regions, work, stream);
+    if (result == CUDA_SUCCESS) result = lazy_code_begin(&piece->use, piece->regions, work, stream);
     if (result != CUDA_SUCCESS) return result;
-    piece->name = lane_name(piece);
-    if (piece->name != stream && lanes_pay(work, shape, piece->name)) return CUDA_SUCCESS;
+    piece->name = name_of(piece);
+    if (piece->name != stream && stream_credit_pay(work, shape, piece->name)) return CUDA_SUCCESS;
     if (piece->regions && is_captured(stream)) return CUDA_SUCCESS;
     if (piece->regions) result = meters_of(piece->regions, stream, &piece->meter);
-    if (result != CUDA_SUCCESS) return uses_end(&piece->use, result);
+    if (result != CUDA_SUCCESS) return lazy_code_end(&piece->use, result);
     if (piece->meter) piece->card = piece->meter->card;
     if (piece->meter && is_limited(piece)) {
         run_measured(piece, begin_measured);
@@ -386,8 +389,8 @@ static bool is_doubtful(const struct guess *guess) {
 static void end_measured(struct piece *piece) {
     struct meter *meter = piece->meter;
     uint64_t now = budget_now();
-    uint16_t end = stamps_record(&meter->stamps, (CUstream)piece->stream, now);
-    bool over = end && stamps_look(&meter->stamps, end, now) != STAMP_AHEAD;
+    uint16_t end = gpu_events_record(&meter->events, (CUstream)piece->stream, now);
+    bool over = end && gpu_events_look(&meter->events, end, now) != GPU_EVENT_AHEAD;
     meters_push(meter, (struct batch){.begin = piece->begin, .end = end, .sparse = over,
                                .launched_at = piece->launched_at,
                                .doubtful = is_doubtful(&piece->guess),
@@ -396,12 +399,12 @@ static void end_measured(struct piece *piece) {
                                .cost = piece->guess.ns, .reserved = reserved_for(piece),
                                .likely = piece->guess.likely});
     meters_tell(piece->regions, meter, now);
-    stamps_drop(&meter->stamps, piece->begin);
+    gpu_events_drop(&meter->events, piece->begin);
     grant(piece, piece->extra, meter, end);
 }
 
 static void end_failed(struct piece *piece) {
-    stamps_drop(&piece->meter->stamps, piece->begin);
+    gpu_events_drop(&piece->meter->events, piece->begin);
     budget_refund(piece->regions, piece->card, reserved_for(piece) + piece->extra);
 }
 
@@ -414,48 +417,49 @@ static void end_failed(struct piece *piece) {
 static void end_thread(void *unused) {
     struct regions *regions = shim_known();
     (void)unused;
-    lanes.watched = false;
-    for (struct lane *lane = lanes.all; regions && lane < lanes.all + LANES_MAX; lane++) {
-        if (!lane->meter || !process_lock_patiently(&lane->meter->lock)) continue;
-        evict(regions, lane);
-        process_unlock(&lane->meter->lock);
+    stream_credits.watched = false;
+    for (struct stream_credit *credit = stream_credits.all;
+         regions && credit < stream_credits.all + STREAM_CREDITS_MAX; credit++) {
+        if (!credit->meter || !lock_patiently(&credit->meter->lock)) continue;
+        evict(regions, credit);
+        lock_release(&credit->meter->lock);
     }
 }
 
 /* By what C++ has for its threads' own variables. A libc that is too old for that keeps the grants. */
 static void watch_thread(void) {
-    if (lanes.watched) return;
-    lanes.watched = true;
+    if (stream_credits.watched) return;
+    stream_credits.watched = true;
     resolve_libc()->at_thread_exit(end_thread, NULL, (void *)&end_thread);
 }
 
 CUresult meter_end(struct piece *piece, CUresult result) {
     if (piece->meter) run_measured(piece, result == CUDA_SUCCESS ? end_measured : end_failed);
     watch_thread();
-    return uses_end(&piece->use, result);
+    return lazy_code_end(&piece->use, result);
 }
 
 /* ---- waits --------------------------------------------------------------------------------------- */
 
 static void end_waiting(struct piece *piece) {
-    struct lane *lane = lanes_find(piece->name);
-    if (!lane || !is_open(lane, piece->meter)) return;
-    end_lane(piece->regions, lane, (CUstream)piece->stream, budget_now());
+    struct stream_credit *credit = stream_credit_find(piece->name);
+    if (!credit || !is_open(credit, piece->meter)) return;
+    end_credit(piece->regions, credit, (CUstream)piece->stream, budget_now());
 }
 
 /* Does the step for the stream's grant, if the thread has one and the stream may be touched. */
-static void with_grant(struct piece *piece, const struct lane *lane, void (*step)(struct piece *)) {
-    if (!lane || !lane->begin || is_captured(piece->stream)) return;
+static void with_grant(struct piece *piece, const struct stream_credit *credit, void (*step)(struct piece *)) {
+    if (!credit || !credit->begin || is_captured(piece->stream)) return;
     meters_of(piece->regions, piece->stream, &piece->meter);
-    if (!piece->meter || piece->meter != lane->meter) return;
+    if (!piece->meter || piece->meter != credit->meter) return;
     piece->card = piece->meter->card;
     run_measured(piece, step);
 }
 
 /* Who was just touching it, because it had not ended yet, is done with it when he lets the meter go. */
 static void await_touch(struct meter *meter) {
-    process_lock(&meter->lock);
-    process_unlock(&meter->lock);
+    lock_take(&meter->lock);
+    lock_release(&meter->lock);
 }
 
 void meter_before_end(CUstream stream) {
@@ -470,10 +474,10 @@ void meter_before_end(CUstream stream) {
 void meter_before_wait(uintptr_t stream) {
     struct piece piece = {.regions = shim_known(), .stream = stream};
     if (!piece.regions) return;
-    piece.name = lane_name(&piece);
-    struct lane *lane = lanes_find(piece.name);
-    if (lane && !lane->meter) lane->credit = 0; /* has a limit come? */
-    with_grant(&piece, lane, end_waiting);
+    piece.name = name_of(&piece);
+    struct stream_credit *credit = stream_credit_find(piece.name);
+    if (credit && !credit->meter) credit->left = 0; /* has a limit come? */
+    with_grant(&piece, credit, end_waiting);
 }
 
 static void end_all(struct piece *piece) {
@@ -483,13 +487,13 @@ static void end_all(struct piece *piece) {
 /* The thread waits for it knows what: nothing stays granted for any stream of its context. */
 void meter_before_wait_for_all(void) {
     struct piece piece = {.regions = shim_known()};
-    if (!piece.regions || !lanes_granted()) return;
+    if (!piece.regions || !stream_credit_granted()) return;
     meters_of(piece.regions, CU_STREAM_LEGACY, &piece.meter);
     if (piece.meter) run_measured(&piece, end_all);
 }
 
 void meter_before_wait_in(CUcontext context) {
-    if (!lanes_granted()) return;
+    if (!stream_credit_granted()) return;
     bool entered = cards_enter(context);
     if (entered || !context) meter_before_wait_for_all();
     if (entered) cards_leave();
@@ -504,14 +508,14 @@ static void end_before_stall(struct piece *piece) {
 
 static void stall_one(struct regions *regions, uintptr_t stream, void (*step)(struct piece *)) {
     struct piece piece = {.regions = regions, .stream = stream};
-    piece.name = lane_name(&piece);
-    with_grant(&piece, lanes_find(piece.name), step);
+    piece.name = name_of(&piece);
+    with_grant(&piece, stream_credit_find(piece.name), step);
 }
 
 /* Without an event, which would make the program's streams wait for one another. */
 static void leave_unmeasured(struct piece *piece) {
-    struct lane *lane = lanes_find(piece->name);
-    if (lane && is_open(lane, piece->meter)) end_unmeasured(piece->regions, lane);
+    struct stream_credit *credit = stream_credit_find(piece->name);
+    if (credit && is_open(credit, piece->meter)) end_unmeasured(piece->regions, credit);
 }
 
 static bool waits_for_legacy(uintptr_t stream) {
@@ -529,19 +533,19 @@ static void stall_legacy(struct regions *regions, uintptr_t stream) {
 
 /* What one stream does, the legacy stream waits for, and the other way round. */
 void meter_before_stall(uintptr_t stream) {
-    struct regions *regions = lanes_granted() ? shim_known() : NULL;
+    struct regions *regions = stream_credit_granted() ? shim_known() : NULL;
     if (!regions) return;
     stall_one(regions, stream, end_before_stall);
-    if (!lanes_granted()) return;
+    if (!stream_credit_granted()) return;
     if (stream == CU_STREAM_LEGACY) meter_before_wait_for_all();
     else if (waits_for_legacy(stream)) stall_legacy(regions, stream);
 }
 
 /* Whoever finds another thread at it leaves it to that one. */
 static void reap_meter(struct regions *regions, struct meter *meter) {
-    if (!__atomic_load_n(&meter->count, __ATOMIC_RELAXED) || !process_try_lock(&meter->lock)) return;
+    if (!__atomic_load_n(&meter->count, __ATOMIC_RELAXED) || !lock_try(&meter->lock)) return;
     if (!meter->rests) meters_reap(regions, meter, budget_now());
-    process_unlock(&meter->lock);
+    lock_release(&meter->lock);
 }
 
 void meter_after_wait(void) {

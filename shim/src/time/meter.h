@@ -1,21 +1,21 @@
 /*
  * Metering of GPU time. One launch's way:
  *
- *     if (lanes_pay(function, shape, stream)) return the driver's launch;    // nearly always
+ *     if (stream_credit_pay(function, shape, stream)) return the driver's launch;    // nearly always
  *     struct piece piece;
  *     CUresult result = meter_begin(&piece, function, shape, stream);      // waits for its turn
  *     if (result == CUDA_SUCCESS) result = the driver's launch;
  *     return meter_end(&piece, result);                               // measures, grants more
  *
- * A batch of work lies between two stamps; once the card has passed them, the container is charged
+ * A batch of work lies between two events; once the card has passed them, the container is charged
  * for the time between, as far as nobody of the container was charged for it already.
  */
 #ifndef MIZAR_METER_H
 #define MIZAR_METER_H
 
-#include "memory/uses.h"
+#include "memory/lazy_code.h"
 #include "region/regions.h"
-#include "time/lanes.h"
+#include "time/stream_credit.h"
 
 struct piece {
     struct regions *regions;
@@ -23,14 +23,14 @@ struct piece {
     const void *work;
     uint64_t shape;
     uintptr_t stream;
-    uintptr_t name; /* of the lane */
+    uintptr_t name; /* of the credit */
     int card;
     struct guess guess;
     uint64_t extra; /* reserved beyond it, for launches that follow */
     uint16_t overlap;
     uint64_t asked_at, launched_at;
-    uint16_t begin; /* stamp */
-    struct use use;
+    uint16_t begin; /* event */
+    struct lazy_code_use use;
 };
 
 /* `shape`: of a kernel's launch (costs_shape), else 0. */

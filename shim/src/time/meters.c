@@ -51,10 +51,10 @@ static struct meter *take_free(struct regions *regions, CUcontext context, int c
 }
 
 static struct meter *add(struct regions *regions, CUcontext context, int card) {
-    process_lock(&regions->process->meters_lock);
+    lock_take(&regions->process->meters_lock);
     struct meter *meter = find(regions, context);
     if (!meter) meter = take_free(regions, context, card);
-    process_unlock(&regions->process->meters_lock);
+    lock_release(&regions->process->meters_lock);
     return meter;
 }
 
@@ -99,7 +99,7 @@ static bool is_open(const struct meter *meter, int card, uint64_t now) {
 static void tell_others(struct regions *regions, struct meter *meter, uint64_t since,
                         uint64_t until, uint64_t now) {
     uint64_t first = UINT64_MAX, last = now;
-    process_lock(&regions->process->meters_lock);
+    lock_take(&regions->process->meters_lock);
     meter->open_since = since;
     meter->open_until = until;
     for (const struct meter *each = meters_first(regions); each; each = each->next)
@@ -108,17 +108,17 @@ static void tell_others(struct regions *regions, struct meter *meter, uint64_t s
             last = larger(last, each->open_until);
         }
     budget_open(regions, meter->card, first == UINT64_MAX ? 0 : first, last);
-    process_unlock(&regions->process->meters_lock);
+    lock_release(&regions->process->meters_lock);
 }
 
 void meters_clear(struct regions *regions, struct meter *meter) {
-    uint32_t serial = meter->stamps.serial;
+    uint32_t serial = meter->events.serial;
     tell_others(regions, meter, 0, 0, budget_now());
     set_count(meter, 0);
     meter->doubtful = 0;
     meter->queue = 0;
-    memset(&meter->stamps, 0, sizeof meter->stamps);
-    meter->stamps.serial = serial; /* lanes remember serials */
+    memset(&meter->events, 0, sizeof meter->events);
+    meter->events.serial = serial; /* credits remember serials */
     meter->rests = false;
     __atomic_store_n(&meter->context, NULL, __ATOMIC_RELEASE);
 }
@@ -139,11 +139,11 @@ static bool is_surprise(const struct batch *batch, uint64_t own, uint64_t others
 }
 
 /*
- * The card was waiting for work: at its end, since it passed the stamp as soon as it had it; or in
+ * The card was waiting for work: at its end, since it passed the event as soon as it had it; or in
  * between, since the program took longer to hand it in than the card then to come to its end.
  */
 static bool is_sparse(const struct meter *meter, const struct batch *batch) {
-    uint64_t handed_in = meter->stamps.all[batch->end].recorded_at;
+    uint64_t handed_in = meter->events.all[batch->end].recorded_at;
     uint64_t took = handed_in > batch->launched_at ? handed_in - batch->launched_at : 0;
     return batch->sparse || batch->ended_at < handed_in + larger(took, AT_ONCE);
 }
@@ -187,7 +187,7 @@ static void learn_overlap(struct meter *meter, uint64_t worked, uint64_t took) {
 
 static void charge(struct regions *regions, struct meter *meter, const struct batch *batch,
                    uint64_t since, uint64_t now) {
-    uint64_t began = stamps_at(&meter->stamps, batch->begin);
+    uint64_t began = gpu_events_at(&meter->events, batch->begin);
     struct done done = {.from = larger(began, batch->launched_at), .reserved = batch->reserved,
                         .fresh = batch->fresh};
     done.to = larger(batch->ended_at, done.from);
@@ -214,20 +214,20 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
 /* Where the card cannot tell, what was reserved stays charged. */
 static void settle(struct regions *regions, struct meter *meter, const struct batch *batch,
                    uint64_t since, uint64_t now) {
-    if (stamps_at(&meter->stamps, batch->begin) && stamps_at(&meter->stamps, batch->end))
+    if (gpu_events_at(&meter->events, batch->begin) && gpu_events_at(&meter->events, batch->end))
         charge(regions, meter, batch, since, now);
     meter->moved_at = larger(meter->moved_at, batch->ended_at);
-    stamps_drop(&meter->stamps, batch->begin);
-    stamps_drop(&meter->stamps, batch->end);
+    gpu_events_drop(&meter->events, batch->begin);
+    gpu_events_drop(&meter->events, batch->end);
     meter->queue -= smaller(batch->likely, meter->queue);
     meter->doubtful -= batch->doubtful;
 }
 
 static void look(struct meter *meter, struct batch *batch, uint64_t now) {
-    enum stamp_state state = stamps_look(&meter->stamps, batch->begin, now);
-    if (state == STAMP_PASSED) state = stamps_look(&meter->stamps, batch->end, now);
-    if (state == STAMP_PASSED) batch->ended_at = stamps_at(&meter->stamps, batch->end);
-    if (state == STAMP_BROKEN) batch->ended_at = now;
+    enum gpu_event_state state = gpu_events_look(&meter->events, batch->begin, now);
+    if (state == GPU_EVENT_PASSED) state = gpu_events_look(&meter->events, batch->end, now);
+    if (state == GPU_EVENT_PASSED) batch->ended_at = gpu_events_at(&meter->events, batch->end);
+    if (state == GPU_EVENT_BROKEN) batch->ended_at = now;
 }
 
 /* Of those that have ended the first, or NULL. */
@@ -242,7 +242,7 @@ static struct batch *first_ended(struct meter *meter) {
 static uint64_t begun(const struct meter *meter) {
     uint64_t sum = 0;
     for (unsigned i = 0; i < meter->count; i++)
-        if (stamps_at(&meter->stamps, meter->batches[i].begin)) sum += meter->batches[i].likely;
+        if (gpu_events_at(&meter->events, meter->batches[i].begin)) sum += meter->batches[i].likely;
     return sum;
 }
 
@@ -257,7 +257,7 @@ uint64_t meters_queue(const struct meter *meter, uint64_t now) {
 static uint64_t open_since(const struct meter *meter, uint64_t now) {
     if (!meter->count) return now;
     const struct batch *oldest = &meter->batches[0];
-    const struct stamp *begin = &meter->stamps.all[oldest->begin];
+    const struct gpu_event *begin = &meter->events.all[oldest->begin];
     return larger(begin->at ? begin->at : begin->recorded_at, oldest->launched_at);
 }
 
@@ -294,8 +294,8 @@ void meters_tell(struct regions *regions, struct meter *meter, uint64_t now) {
 
 void meters_push(struct meter *meter, struct batch batch) {
     if (!batch.begin || !batch.end || meter->count == BATCHES_MAX) return;
-    stamps_keep(&meter->stamps, batch.begin);
-    stamps_keep(&meter->stamps, batch.end);
+    gpu_events_keep(&meter->events, batch.begin);
+    gpu_events_keep(&meter->events, batch.end);
     meter->batches[meter->count] = batch;
     set_count(meter, meter->count + 1);
     meter->queue += batch.likely;

@@ -1,19 +1,19 @@
 /*
- * What measures the work of one context: batches between two stamps that the card has not passed,
+ * What measures the work of one context: batches between two events that the card has not passed,
  * or that were not looked at since. The caller holds the meter's lock, unless it is said.
  */
 #ifndef MIZAR_METERS_H
 #define MIZAR_METERS_H
 
 #include "region/regions.h"
-#include "time/stamps.h"
+#include "time/gpu_events.h"
 
 #define BATCHES_MAX 64
 #define ONCE 16u /* of overlap: one piece of work at a time */
 
-/* Work between two stamps. */
+/* Work between two events. */
 struct batch {
-    uint16_t begin, end;  /* stamps */
+    uint16_t begin, end;  /* events */
     bool sparse;          /* at its end, the card had been waiting for work */
     bool doubtful;        /* its cost may turn out to be quite another */
     bool varies;          /* its cost is not always the same */
@@ -44,7 +44,7 @@ struct meter {
     uint64_t moved_at;     /* when the card last got something done, or had nothing to do */
     uint64_t open_since, open_until; /* what the others of the container were told: meters.c */
     struct batch batches[BATCHES_MAX];
-    struct stamps stamps;
+    struct gpu_events events;
 };
 
 /*
@@ -59,7 +59,7 @@ struct meter *meters_known(struct regions *regions, CUcontext context);
 /* All meters of the process: this one, its next, ... or NULL. */
 struct meter *meters_first(struct regions *regions);
 
-/* Its stamps are void, and what they measured stays charged as it was reserved. */
+/* Its events are void, and what they measured stays charged as it was reserved. */
 void meters_clear(struct regions *regions, struct meter *meter);
 
 /* Adds a batch, unless it cannot be measured: then it stays charged as it was reserved. */

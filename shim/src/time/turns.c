@@ -1,7 +1,7 @@
 #include "time/turns.h"
 
 #include "base/numbers.h"
-#include "base/words.h"
+#include "base/atomics.h"
 #include "region/slots.h"
 
 #define US UINT64_C(1000)
@@ -38,26 +38,26 @@ static bool is_idle(struct regions *regions, int card, const struct turn *turn,
     const struct mizar_usage_slot *slot = &regions->usage->slots[turn->holder - 1];
     const struct mizar_slot_card *work = &slot->cards[card];
     if (ask->now < turn->until - TURN + LOOK) return false;
-    bool done = !load(&work->open_since) || load(&work->open_until) + YIELD <= ask->now;
+    bool done = !load_relaxed(&work->open_since) || load_relaxed(&work->open_until) + YIELD <= ask->now;
     return done && ask->paid + YIELD <= ask->now;
 }
 
 /* Who wants it says about when it will come: believed for a while, should it not. */
 static bool may_renew(const struct mizar_compute *compute, const struct turn *turn, uint64_t now) {
-    uint64_t wanted = smaller(load(&compute->turn_wanted), turn->until + 3 * TURN);
+    uint64_t wanted = smaller(load_relaxed(&compute->turn_wanted), turn->until + 3 * TURN);
     return wanted + LOOK < now || now >= larger(turn->until, wanted) + YIELD;
 }
 
 void turns_want(struct regions *regions, int card, uint64_t at) {
     struct mizar_compute *compute = &regions->usage->cards[card].compute;
-    uint32_t holder = decode(load(&compute->turn), at).holder;
+    uint32_t holder = decode(load_relaxed(&compute->turn), at).holder;
     if (holder != regions->process->slot + 1)
         __atomic_store_n(&compute->turn_wanted, at, __ATOMIC_RELAXED);
 }
 
 bool turns_take(struct regions *regions, int card, const struct ask *ask, uint64_t *again) {
     struct mizar_compute *compute = &regions->usage->cards[card].compute;
-    uint64_t word = load(&compute->turn), now = ask->now;
+    uint64_t word = load_relaxed(&compute->turn), now = ask->now;
     uint32_t self = regions->process->slot + 1;
     struct turn turn = decode(word, now);
     if (slots_used(regions->usage) < 2) return true;

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "base/sys.h"
-#include "base/words.h"
+#include "base/atomics.h"
 #include "time/budget.h"
 
 #define BITS 28
@@ -35,9 +35,9 @@ static struct look unpack(uint64_t word) {
 /* What was charged, and what a process has on the card that was not charged for yet. */
 static uint64_t busy_time(struct regions *regions, int card, uint64_t now) {
     const struct mizar_compute *compute = &regions->usage->cards[card].compute;
-    uint64_t charged_to = load(&compute->busy_until);
+    uint64_t charged_to = load_relaxed(&compute->busy_until);
     uint64_t open = budget_open_time(regions, card, charged_to, now, MIZAR_SLOT_MAX);
-    return load(&compute->charged_ns) + open;
+    return load_relaxed(&compute->charged_ns) + open;
 }
 
 static struct look look_now(struct regions *regions, int card) {
@@ -53,7 +53,7 @@ static unsigned percent(struct look from, struct look to) {
 
 /* True: `found` is the answer. False: come again after *wait ms. */
 static bool answer(struct regions *regions, int card, unsigned *found, unsigned *wait) {
-    uint64_t *word = &regions->usage->cards[card].compute.load, seen = load(word);
+    uint64_t *word = &regions->usage->cards[card].compute.load, seen = load_relaxed(word);
     struct look last = unpack(seen), now = look_now(regions, card);
     uint64_t age = (now.time - last.time) & MASK;
     bool young = seen && age < SPAN_LEAST;

@@ -79,7 +79,7 @@ OTHER = (8, 5000)
 def known(
     slot: str = "s", held: int = 100 * MIB, stamp: int = 1, **changes: Any
 ) -> AuditedContainer:
-    """A container with one process, which holds so much since the gate's move `stamp`."""
+    """A container with one process, which holds so much since the ledger's move `stamp`."""
     given: dict[str, Any] = {
         "slot": slot,
         "owner": OWNER,

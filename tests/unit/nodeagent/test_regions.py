@@ -27,7 +27,7 @@ MIRRORS: dict[str, type[ctypes.LittleEndianStructure]] = {
     "mizar_limits_card": layout.LimitsCard,
     "mizar_limits_live": layout.LimitsLive,
     "mizar_limits": layout.Limits,
-    "mizar_gate": layout.Gate,
+    "mizar_ledger": layout.Ledger,
     "mizar_held": layout.Held,
     "mizar_compute": layout.Compute,
     "mizar_usage_card": layout.UsageCard,
@@ -136,8 +136,8 @@ def test_limits_of_another_size_are_left_alone(tmp_path: Path) -> None:
         limits_file.write(tmp_path / "limits", WHO, [LIMIT], {})
 
 
-def gate(seq: int, slot: int, slot_bytes: int, total: int) -> tuple[int, int]:
-    """The two words of a gate, as the header lays them out."""
+def ledger(seq: int, slot: int, slot_bytes: int, total: int) -> tuple[int, int]:
+    """The two words of a ledger, as the header lays them out."""
     lo = seq | slot << 32 | (slot_bytes >> 21) << 42
     return lo, slot_bytes & 0x1FFFFF | total << 21
 
@@ -168,8 +168,8 @@ def test_use_counts_living_processes_and_the_gates_statement(tmp_path: Path) -> 
     usage_file.create(path)
     assert path.stat().st_mode & 0o777 == 0o666
     assert usage_snapshot.card_usage(path, 1) == (usage_snapshot.CardUsage(0, 0),)
-    # Slot 2's own record is behind the gate; slot 5 is dead.
-    put_usage(path, 0, gate(7, 2, 5 * GIB + 3, 9 * GIB), {1: GIB, 2: 1, 5: 3 * GIB})
+    # Slot 2's own record is behind the ledger; slot 5 is dead.
+    put_usage(path, 0, ledger(7, 2, 5 * GIB + 3, 9 * GIB), {1: GIB, 2: 1, 5: 3 * GIB})
     living = [lock(path, 1), lock(path, 2)]
     assert usage_snapshot.card_usage(path, 1)[0].bytes == GIB + 5 * GIB + 3
     os.close(living.pop())
@@ -193,7 +193,7 @@ def put_member(
 def test_what_processes_hold_tells_whether_they_moved(tmp_path: Path) -> None:
     path = tmp_path / "usage"
     usage_file.create(path)
-    put_usage(path, 0, gate(7, 2, 5 * GIB, 9 * GIB), {1: GIB, 2: 1, 5: 3 * GIB})
+    put_usage(path, 0, ledger(7, 2, 5 * GIB, 9 * GIB), {1: GIB, 2: 1, 5: 3 * GIB})
     # The fifth is dead, and another one's second.
     for slot, begun, absent in ((1, 0, 0), (2, 1, 0), (5, 0, 3 * GIB)):
         put_member(path, slot, 100 + slot % 4, 1, begun, absent)
@@ -202,7 +202,7 @@ def test_what_processes_hold_tells_whether_they_moved(tmp_path: Path) -> None:
         (101, 1): usage_snapshot.Holding(GIB + 3 * GIB, (0, 0), False, 3 * GIB),
         (102, 1): usage_snapshot.Holding(5 * GIB, (7,), True),
     }
-    put_usage(path, 0, gate(8, 1, GIB, 9 * GIB), {6: 0})
+    put_usage(path, 0, ledger(8, 1, GIB, 9 * GIB), {6: 0})
     (later,) = usage_snapshot.take(path, 1).holdings
     assert later[101, 1] != first[101, 1]  # it took nothing in the end, but has moved
 
@@ -256,7 +256,7 @@ def test_copies_of_the_dead_are_counted_as_those_of_the_living(tmp_path: Path) -
 
 def test_a_gate_is_taken_apart_as_the_header_says() -> None:
     big = (1 << 43) - 5
-    assert usage_snapshot.unpack_gate(*gate(1, 1023, big, big - 1)) == usage_snapshot.Gate(
+    assert usage_snapshot.unpack_ledger(*ledger(1, 1023, big, big - 1)) == usage_snapshot.Ledger(
         1023, big, big - 1, 1
     )
 
@@ -315,7 +315,7 @@ def test_what_is_behind_the_region_is_cut_off(tmp_path: Path) -> None:
 def test_healing_keeps_the_accounts(tmp_path: Path) -> None:
     path = tmp_path / "usage"
     usage_file.create(path)
-    put_usage(path, 0, gate(1, 1, GIB, GIB), {1: GIB})
+    put_usage(path, 0, ledger(1, 1, GIB, GIB), {1: GIB})
     with path.open("r+b") as file:
         file.write(b"NONSENSE")
     usage_file.repair_header(path)

@@ -125,7 +125,7 @@ class Slot:
             file.write(value.to_bytes(size, "little"))
 
     def used(self, card: int) -> int:
-        """Bytes that the gate says are taken on the card."""
+        """Bytes that the ledger says are taken on the card."""
         at = self.offset("mizar_usage.cards") + card * self.layout["sizes"]["mizar_usage_card"]
         return int.from_bytes(self.usage.read_bytes()[at + 8 : at + 16], "little") >> 21
 

@@ -1,5 +1,5 @@
 /*
- * The gate and the allocation table against models, alone and under threads; built plain and with
+ * The ledger and the allocation table against models, alone and under threads; built plain and with
  * the sanitizers. `account SEED`
  */
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include "check.h"
 #include "memory/allocs.h"
 #include "memory/pages.h"
-#include "region/gate.h"
+#include "region/ledger.h"
 
 #define SLOTS 5
 #define THREADS 4
@@ -24,7 +24,7 @@ static uint64_t random_next(uint64_t *state) {
     return *state;
 }
 
-/* ---- the gate ---- */
+/* ---- the ledger ---- */
 
 struct model {
     uint64_t held[SLOTS];
@@ -32,9 +32,9 @@ struct model {
 };
 
 static void compare(const struct model *model, unsigned card) {
-    CHECK_IS(gate_view(usage, card).total, model->total);
+    CHECK_IS(ledger_view(usage, card).total, model->total);
     for (unsigned slot = 0; slot < SLOTS; slot++)
-        CHECK_IS(gate_slot_bytes(usage, card, slot * 200), model->held[slot]);
+        CHECK_IS(ledger_slot_bytes(usage, card, slot * 200), model->held[slot]);
 }
 
 static void step(struct model *model, unsigned card, uint64_t *state) {
@@ -42,11 +42,11 @@ static void step(struct model *model, unsigned card, uint64_t *state) {
     uint64_t bytes = random_next(state) % (LIMIT / 4);
     if (random_next(state) % 2) {
         bool allowed = model->total + bytes <= LIMIT;
-        CHECK_IS(gate_take(usage, card, slot * 200, bytes, LIMIT), allowed);
+        CHECK_IS(ledger_take(usage, card, slot * 200, bytes, LIMIT), allowed);
         if (allowed) model->held[slot] += bytes, model->total += bytes;
     } else {
         if (bytes > model->held[slot]) bytes = model->held[slot]; /* never more than it holds */
-        gate_give(usage, card, slot * 200, bytes);
+        ledger_give(usage, card, slot * 200, bytes);
         model->held[slot] -= bytes, model->total -= bytes;
     }
 }
@@ -61,27 +61,27 @@ static void gate_like_model(uint64_t seed) {
 }
 
 static void gate_at_its_ends(void) {
-    CHECK(gate_take(usage, 3, 1023, MIZAR_BYTES_MAX, GATE_NO_LIMIT));
-    CHECK(!gate_take(usage, 3, 0, 1, GATE_NO_LIMIT));
-    CHECK(!gate_take(usage, 3, 1023, UINT64_MAX, GATE_NO_LIMIT));
-    CHECK_IS(gate_view(usage, 3).total, MIZAR_BYTES_MAX);
-    CHECK_IS(gate_slot_bytes(usage, 3, 1023), MIZAR_BYTES_MAX);
-    gate_give(usage, 3, 1023, MIZAR_BYTES_MAX - 1);
-    CHECK_IS(gate_view(usage, 3).total, 1);
-    gate_give(usage, 3, 1023, 100);
-    CHECK_IS(gate_view(usage, 3).total, 0);
+    CHECK(ledger_take(usage, 3, 1023, MIZAR_BYTES_MAX, LEDGER_NO_LIMIT));
+    CHECK(!ledger_take(usage, 3, 0, 1, LEDGER_NO_LIMIT));
+    CHECK(!ledger_take(usage, 3, 1023, UINT64_MAX, LEDGER_NO_LIMIT));
+    CHECK_IS(ledger_view(usage, 3).total, MIZAR_BYTES_MAX);
+    CHECK_IS(ledger_slot_bytes(usage, 3, 1023), MIZAR_BYTES_MAX);
+    ledger_give(usage, 3, 1023, MIZAR_BYTES_MAX - 1);
+    CHECK_IS(ledger_view(usage, 3).total, 1);
+    ledger_give(usage, 3, 1023, 100);
+    CHECK_IS(ledger_view(usage, 3).total, 0);
 }
 
 /* The sequence number runs over; a slot that was never recorded must not be mistaken for one. */
 static void gate_wraps(void) {
-    usage->cards[4].gate.lo = UINT32_MAX - 3;
-    usage->cards[4].gate.hi = 0;
+    usage->cards[4].ledger.lo = UINT32_MAX - 3;
+    usage->cards[4].ledger.hi = 0;
     usage->slots[0].held[4].seq = UINT32_MAX - 3;
     for (unsigned i = 0; i < 8; i++) {
-        CHECK(gate_take(usage, 4, i, 10 + i, LIMIT));
-        CHECK(gate_take(usage, 4, i, 1, LIMIT));
+        CHECK(ledger_take(usage, 4, i, 10 + i, LIMIT));
+        CHECK(ledger_take(usage, 4, i, 1, LIMIT));
     }
-    for (unsigned i = 0; i < 8; i++) CHECK_IS(gate_slot_bytes(usage, 4, i), 11 + i);
+    for (unsigned i = 0; i < 8; i++) CHECK_IS(ledger_slot_bytes(usage, 4, i), 11 + i);
 }
 
 static void *gate_thread(void *seed) {
@@ -90,14 +90,14 @@ static void *gate_thread(void *seed) {
     for (int i = 0; i < 20000; i++) {
         uint64_t bytes = random_next(&state) % (LIMIT / 3);
         if (held) {
-            gate_give(usage, 5, slot, held);
+            ledger_give(usage, 5, slot, held);
             held = 0;
-        } else if (gate_take(usage, 5, slot, bytes, LIMIT)) {
+        } else if (ledger_take(usage, 5, slot, bytes, LIMIT)) {
             held = bytes;
         }
-        if (gate_view(usage, 5).total > LIMIT) abort();
+        if (ledger_view(usage, 5).total > LIMIT) abort();
     }
-    gate_give(usage, 5, slot, held);
+    ledger_give(usage, 5, slot, held);
     return NULL;
 }
 
@@ -201,7 +201,7 @@ int main(int count, char **arguments) {
     gate_at_its_ends();
     gate_wraps();
     run_threads(gate_thread);
-    CHECK_IS(gate_view(usage, 5).total, 0);
+    CHECK_IS(ledger_view(usage, 5).total, 0);
     run_threads(table_thread);
     for (uint64_t key = 1; key <= 5000; key++)
         CHECK(allocs_put(table, key << 20, (struct alloc){.bytes = 1}));

@@ -124,5 +124,5 @@ struct mizar_usage *api_usage(void) {
 }
 
 uint64_t api_used(unsigned card) {
-    return api_usage()->cards[card].gate.hi >> 21;
+    return api_usage()->cards[card].ledger.hi >> 21;
 }

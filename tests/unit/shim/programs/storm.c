@@ -155,7 +155,7 @@ static void storm_of_processes(void) {
 
 /*
  * Kills at any instruction. What the killed held is still in shared->granted, so the bound that can
- * be checked meanwhile is the shim's own: the gate never says more than the limit.
+ * be checked meanwhile is the shim's own: the ledger never says more than the limit.
  */
 static void storm_of_kills(int rounds) {
     enum { AT_ONCE = 3 };

@@ -1,7 +1,7 @@
-#include "memory/uses.h"
+#include "memory/lazy_code.h"
 
 #include "base/numbers.h"
-#include "base/seen.h"
+#include "base/handle_set.h"
 #include "base/sys.h"
 #include "lookup/cards.h"
 #include "lookup/resolve.h"
@@ -31,19 +31,19 @@ static uint64_t key_named(const void *owner, const char *name) {
 }
 
 static bool is_known(struct regions *regions, uint64_t key) {
-    return seen_has(&regions->process->uses, key);
+    return handle_set_has(&regions->process->uses, key);
 }
 
-void uses_forget_all(void) {
+void lazy_code_forget_all(void) {
     struct regions *regions = shim_known();
-    if (regions) seen_forget_all(&regions->process->uses);
+    if (regions) handle_set_forget_all(&regions->process->uses);
 }
 
-void uses_forget(const void *owner) {
+void lazy_code_forget(const void *owner) {
     struct regions *regions = shim_known();
     if (!regions || !owner) return;
-    seen_forget(&regions->process->uses, owner);
-    seen_forget(&regions->process->kinds, owner);
+    handle_set_forget(&regions->process->uses, owner);
+    handle_set_forget(&regions->process->kinds, owner);
 }
 
 /* ---- whether code comes when it is used ------------------------------------------------------------- */
@@ -61,14 +61,14 @@ static bool comes_late(void) {
     return mode == LAZY;
 }
 
-bool uses_are_looked_after(struct regions *regions, int card) {
+bool lazy_code_is_watched(struct regions *regions, int card) {
     return comes_late() && budget_agent_lives(regions, card, budget_now());
 }
 
 /* ---- room for it ------------------------------------------------------------------------------------ */
 
 /* The agent cannot know whether NVML tells of it. */
-void uses_change_begun(struct regions *regions, int card, int by) {
+void lazy_code_change_begun(struct regions *regions, int card, int by) {
     struct mizar_usage_slot *slot = &regions->usage->slots[regions->process->slot];
     __atomic_fetch_add(&slot->code_begun[card], (uint32_t)by, __ATOMIC_RELEASE);
 }
@@ -79,17 +79,17 @@ static uint64_t count(struct regions *regions, int card, unsigned times) {
     return __atomic_add_fetch(uses, times, __ATOMIC_SEQ_CST);
 }
 
-void uses_count(struct regions *regions, int card) {
+void lazy_code_count(struct regions *regions, int card) {
     if (card != CARD_NONE && comes_late()) count(regions, card, 1);
 }
 
-void uses_release(struct regions *regions, int card, uint64_t bytes, uint64_t doubtful) {
+void lazy_code_release(struct regions *regions, int card, uint64_t bytes, uint64_t doubtful) {
     unsigned room = (unsigned)(pages_whole(doubtful) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
     if (!room || !comes_late()) return account_release(regions, card, bytes);
-    uses_change_begun(regions, card, (int)room);
+    lazy_code_change_begun(regions, card, (int)room);
     count(regions, card, room);
     account_release(regions, card, bytes);
-    uses_change_begun(regions, card, -(int)room);
+    lazy_code_change_begun(regions, card, -(int)room);
 }
 
 /* Whether what is there, what may have come since NVML was asked, and so many more fit the limit. */
@@ -102,10 +102,10 @@ static bool fits(struct regions *regions, int card, unsigned more) {
 /* Others may be faster; then it stays counted, until the next look. */
 static bool claim(struct regions *regions, int card, unsigned uses) {
     if (!fits(regions, card, uses)) return false;
-    uses_change_begun(regions, card, (int)uses);
+    lazy_code_change_begun(regions, card, (int)uses);
     count(regions, card, uses);
     if (fits(regions, card, 0)) return true;
-    uses_change_begun(regions, card, -(int)uses);
+    lazy_code_change_begun(regions, card, -(int)uses);
     return false;
 }
 
@@ -140,7 +140,7 @@ static bool claim_after_a_look(struct regions *regions, int card, unsigned uses)
     return false;
 }
 
-static CUresult begin(struct use *use, struct regions *regions, unsigned uses) {
+static CUresult begin(struct lazy_code_use *use, struct regions *regions, unsigned uses) {
     int card;
     if (cards_current(regions, &card) != CUDA_SUCCESS || card == CARD_NONE) return CUDA_SUCCESS;
     use->regions = regions;
@@ -155,65 +155,65 @@ static CUresult begin(struct use *use, struct regions *regions, unsigned uses) {
     return CUDA_SUCCESS;
 }
 
-static CUresult begin_one(struct use *use, struct regions *regions, uint64_t key, const void *owner) {
-    *use = (struct use){.key = key, .owner = owner};
+static CUresult begin_one(struct lazy_code_use *use, struct regions *regions, uint64_t key, const void *owner) {
+    *use = (struct lazy_code_use){.key = key, .owner = owner};
     return is_known(regions, key) ? CUDA_SUCCESS : begin(use, regions, 1);
 }
 
 /* With room for its code, whether that comes late or not, and then for its stacks. */
-static CUresult begin_launch(struct use *use, struct regions *regions, const void *work) {
+static CUresult begin_launch(struct lazy_code_use *use, struct regions *regions, const void *work) {
     CUresult result = begin_one(use, regions, key_of(work), stacks_owner(regions, work));
     if (result != CUDA_SUCCESS || !use->regions) return result;
     use->stacks = stacks_wanted(regions, work);
     bool fit = stacks_reserve(regions, use->stacks);
-    return fit ? CUDA_SUCCESS : uses_end(use, CUDA_ERROR_OUT_OF_MEMORY);
+    return fit ? CUDA_SUCCESS : lazy_code_end(use, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-static CUresult begin_launch_or_wait(struct use *use, struct regions *regions, const void *work) {
+static CUresult begin_launch_or_wait(struct lazy_code_use *use, struct regions *regions, const void *work) {
     CUresult result = begin_launch(use, regions, work);
     if (result == CUDA_SUCCESS || !use->stacks) return result;
-    return uses_await_look(regions, use->card, PAGE_BYTES) ? begin_launch(use, regions, work) : result;
+    return lazy_code_await_look(regions, use->card, PAGE_BYTES) ? begin_launch(use, regions, work) : result;
 }
 
-CUresult uses_begin(struct use *use, struct regions *regions, const void *work, uintptr_t stream) {
-    *use = (struct use){0};
-    if (!regions || uses_is_known(regions, work)) return CUDA_SUCCESS;
+CUresult lazy_code_begin(struct lazy_code_use *use, struct regions *regions, const void *work, uintptr_t stream) {
+    *use = (struct lazy_code_use){0};
+    if (!regions || lazy_code_is_known(regions, work)) return CUDA_SUCCESS;
     bool entered = stream > CU_STREAM_PER_THREAD && cards_enter(cards_context((CUstream)stream));
     CUresult result = begin_launch_or_wait(use, regions, work);
     if (entered) cards_leave();
     return result;
 }
 
-CUresult uses_begin_named(struct use *use, struct regions *regions, const void *owner,
+CUresult lazy_code_begin_named(struct lazy_code_use *use, struct regions *regions, const void *owner,
                           const char *name) {
-    *use = (struct use){0};
+    *use = (struct lazy_code_use){0};
     return regions ? begin_one(use, regions, key_named(owner, name), owner) : CUDA_SUCCESS;
 }
 
-CUresult uses_end(const struct use *use, CUresult result) {
+CUresult lazy_code_end(const struct lazy_code_use *use, CUresult result) {
     if (!use->regions) return result;
-    if (use->count) uses_change_begun(use->regions, use->card, -(int)use->count);
+    if (use->count) lazy_code_change_begun(use->regions, use->card, -(int)use->count);
     if (result == CUDA_SUCCESS && use->key)
-        seen_add(&use->regions->process->uses, use->key, use->owner);
+        handle_set_add(&use->regions->process->uses, use->key, use->owner);
     return result;
 }
 
 /* ---- many at once ----------------------------------------------------------------------------------- */
 
-bool uses_is_known(struct regions *regions, const void *work) {
+bool lazy_code_is_known(struct regions *regions, const void *work) {
     return is_known(regions, key_of(work));
 }
 
-CUresult uses_begin_many(struct use *use, struct regions *regions, unsigned many) {
-    *use = (struct use){0};
+CUresult lazy_code_begin_many(struct lazy_code_use *use, struct regions *regions, unsigned many) {
+    *use = (struct lazy_code_use){0};
     return regions && many ? begin(use, regions, many) : CUDA_SUCCESS;
 }
 
-void uses_remember(struct regions *regions, const void *work) {
-    seen_add(&regions->process->uses, key_of(work), stacks_owner(regions, work));
+void lazy_code_remember(struct regions *regions, const void *work) {
+    handle_set_add(&regions->process->uses, key_of(work), stacks_owner(regions, work));
 }
 
-bool uses_admit(struct regions *regions, int card, uint64_t bytes) {
+bool lazy_code_admit(struct regions *regions, int card, uint64_t bytes) {
     unsigned uses = (unsigned)(pages_whole(bytes) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
     if (!uses) return true;
     uint64_t counted = count(regions, card, uses);
@@ -236,7 +236,7 @@ static bool look_may_help(struct regions *regions, int card, uint64_t bytes) {
     return least + bytes <= regions_memory_total(regions, card);
 }
 
-bool uses_await_look(struct regions *regions, int card, uint64_t bytes) {
+bool lazy_code_await_look(struct regions *regions, int card, uint64_t bytes) {
     if (card == CARD_NONE || !look_may_help(regions, card, bytes)) return false;
     uint64_t counted = regions_code_uses(regions, card);
     int waited = 0;

@@ -2,8 +2,8 @@
  * Plain memory that was freed in the order of a stream. It is there until the stream has come so
  * far, so it stays charged until then.
  */
-#ifndef MIZAR_LATE_H
-#define MIZAR_LATE_H
+#ifndef MIZAR_DEFERRED_FREE_H
+#define MIZAR_DEFERRED_FREE_H
 
 #include "base/cuda_api.h"
 #include "memory/allocs.h"
@@ -14,23 +14,23 @@
  * (`ours`): then it is freed when the stream has come so far, as soon as somebody looks. False: nobody
  * could tell when that is; what is ours to free was left as it is, all else stays charged.
  */
-bool late_free(struct regions *regions, CUstream stream, CUdeviceptr pointer,
+bool deferred_free_add(struct regions *regions, CUstream stream, CUdeviceptr pointer,
                const struct alloc *alloc, bool ours);
 
-static inline bool late_any(struct regions *regions) {
-    return __atomic_load_n(&regions->process->late, __ATOMIC_RELAXED) != NULL;
+static inline bool deferred_free_any(struct regions *regions) {
+    return __atomic_load_n(&regions->process->deferred, __ATOMIC_RELAXED) != NULL;
 }
 
 /* Gives back what streams have passed. True: there was some. */
-bool late_settle(struct regions *regions);
+bool deferred_free_settle(struct regions *regions);
 
 /*
  * While the context (NULL: any) may be ending, what was freed there, or in one of its streams, is left
  * alone: who is just freeing some of it goes on first.
  */
-void late_rest(struct regions *regions, CUcontext context, bool rests);
+void deferred_free_rest(struct regions *regions, CUcontext context, bool rests);
 
 /* The context is gone, with its streams and its memory. */
-void late_context_gone(struct regions *regions, CUcontext context);
+void deferred_free_context_gone(struct regions *regions, CUcontext context);
 
 #endif

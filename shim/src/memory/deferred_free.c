@@ -1,0 +1,187 @@
+#include "memory/deferred_free.h"
+
+#include <stdlib.h>
+
+#include "base/sys.h"
+#include "lookup/cards.h"
+#include "lookup/relax.h"
+#include "memory/account.h"
+#include "memory/contexts.h"
+
+struct deferred_free {
+    CUevent event;   /* behind the free; NULL: none could be made, or it is passed, or gone */
+    CUcontext there; /* the context of the event */
+    CUcontext home;  /* that of the memory, where it is freed */
+    CUdeviceptr pointer;
+    struct alloc alloc;
+    bool ours;       /* to free: the driver has not been told */
+    bool busy;       /* being freed */
+    bool rests;      /* one of its contexts may be ending */
+    bool gone;       /* its home ended although it was being freed: the program was at it meanwhile */
+    uint32_t tried;  /* in which round it was last */
+    struct deferred_free *next;
+};
+
+static CUevent record_here(CUstream stream) {
+    CUevent event;
+    if (RELAXED(cuEventCreate, &event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return NULL;
+    if (RELAXED(cuEventRecord, event, stream) == CUDA_SUCCESS) return event;
+    RELAXED(cuEventDestroy_v2, event);
+    return NULL;
+}
+
+static CUevent record(CUcontext there, CUstream stream) {
+    if (!cards_enter(there)) return NULL;
+    CUevent event = record_here(stream);
+    cards_leave();
+    return event;
+}
+
+static void add(struct process *process, struct deferred_free *deferred) {
+    lock_take(&process->deferred_lock);
+    deferred->next = process->deferred;
+    __atomic_store_n(&process->deferred, deferred, __ATOMIC_RELAXED);
+    lock_release(&process->deferred_lock);
+}
+
+bool deferred_free_add(struct regions *regions, CUstream stream, CUdeviceptr pointer,
+               const struct alloc *alloc, bool ours) {
+    struct deferred_free *deferred = malloc(sizeof *deferred);
+    if (!deferred) return false;
+    CUcontext there = cards_context(stream);
+    *deferred = (struct deferred_free){.event = record(there, stream), .there = there,
+                          .home = contexts_numbered(regions, alloc->owner),
+                          .pointer = pointer, .alloc = *alloc, .ours = ours};
+    bool known = deferred->event;
+    if (known || !ours) add(regions->process, deferred);
+    else free(deferred);
+    return known;
+}
+
+/* ---- in the list, whose lock the caller holds ---------------------------------------------------- */
+
+/* Takes it out of the list. */
+static void end(struct regions *regions, struct deferred_free **link) {
+    struct deferred_free *deferred = *link;
+    __atomic_store_n(link, deferred->next, __ATOMIC_RELAXED);
+    account_leave(regions, deferred->pointer, &deferred->alloc);
+    free(deferred);
+}
+
+static struct deferred_free **find(struct process *process, const struct deferred_free *deferred) {
+    struct deferred_free **link = &process->deferred;
+    while (*link != deferred) link = &(*link)->next;
+    return link;
+}
+
+/* Nothing is left to wait for: what could not be freed then, say. */
+static bool is_ready(const struct deferred_free *deferred) {
+    return deferred->ours && !deferred->event;
+}
+
+static bool has_passed(struct deferred_free *deferred) {
+    if (!deferred->event || RELAXED(cuEventQuery, deferred->event) != CUDA_SUCCESS) return false;
+    RELAXED(cuEventDestroy_v2, deferred->event);
+    deferred->event = NULL;
+    return true;
+}
+
+/* Ends what streams have passed, unless it is ours to free. */
+static bool sweep_passed(struct regions *regions) {
+    bool any = false;
+    for (struct deferred_free **link = &regions->process->deferred; *link;) {
+        bool ended = !(*link)->rests && has_passed(*link) && !(*link)->ours;
+        if (ended) end(regions, link);
+        else link = &(*link)->next;
+        any = any || ended;
+    }
+    return any;
+}
+
+/* One that is to be freed and was not tried in this round, or NULL. */
+static struct deferred_free *take_one(struct process *process, uint32_t round) {
+    struct deferred_free *deferred = process->deferred;
+    while (deferred && !(is_ready(deferred) && !deferred->busy && !deferred->rests && deferred->tried != round))
+        deferred = deferred->next;
+    if (deferred) deferred->busy = true, deferred->tried = round;
+    return deferred;
+}
+
+/* What could not be freed stays charged, for another try. */
+static bool finish(struct regions *regions, struct deferred_free *deferred, bool freed) {
+    deferred->busy = false;
+    if (freed || deferred->gone) end(regions, find(regions->process, deferred));
+    return freed;
+}
+
+/* The thread may have no context, or that of another card. Where the home is not known, any may do. */
+static bool free_there(const struct deferred_free *deferred) {
+    if (deferred->home && !cards_enter(deferred->home)) return false;
+    CUresult result = RELAXED(cuMemFree_v2, deferred->pointer);
+    if (deferred->home) cards_leave();
+    return result == CUDA_SUCCESS;
+}
+
+/* The driver may let this wait for work: so without the lock. */
+static bool free_ready(struct regions *regions) {
+    struct process *process = regions->process;
+    uint32_t round = ++process->deferred_rounds;
+    bool any = false;
+    for (struct deferred_free *deferred; (deferred = take_one(process, round));) {
+        lock_release(&process->deferred_lock);
+        bool freed = free_there(deferred);
+        lock_take(&process->deferred_lock);
+        any = finish(regions, deferred, freed) || any;
+    }
+    return any;
+}
+
+bool deferred_free_settle(struct regions *regions) {
+    if (!deferred_free_any(regions)) return false;
+    lock_take(&regions->process->deferred_lock);
+    bool passed = sweep_passed(regions), freed = free_ready(regions);
+    lock_release(&regions->process->deferred_lock);
+    return passed || freed;
+}
+
+/* ---- contexts that end --------------------------------------------------------------------------- */
+
+/* Whether some of it is just being freed. */
+static bool set_rests(struct process *process, CUcontext context, bool rests) {
+    bool any_busy = false;
+    lock_take(&process->deferred_lock);
+    for (struct deferred_free *deferred = process->deferred; deferred; deferred = deferred->next) {
+        if (context && deferred->home != context && deferred->there != context) continue;
+        deferred->rests = rests;
+        any_busy = any_busy || deferred->busy;
+    }
+    lock_release(&process->deferred_lock);
+    return any_busy;
+}
+
+void deferred_free_rest(struct regions *regions, CUcontext context, bool rests) {
+    if (!deferred_free_any(regions)) return;
+    while (set_rests(regions->process, context, rests) && rests) sys_sleep(50);
+}
+
+/* What the stream had still to come to, nobody will tell. */
+static void forget_stream(struct deferred_free *deferred) {
+    deferred->event = NULL;
+    deferred->there = NULL;
+    deferred->rests = false;
+}
+
+/* Its memory is gone with it. */
+void deferred_free_context_gone(struct regions *regions, CUcontext context) {
+    if (!deferred_free_any(regions)) return;
+    lock_take(&regions->process->deferred_lock);
+    for (struct deferred_free **link = &regions->process->deferred; *link;) {
+        struct deferred_free *deferred = *link;
+        if (deferred->there == context) forget_stream(deferred);
+        bool is_its = deferred->home == context;
+        if (is_its && deferred->busy) deferred->gone = true;
+        if (is_its && !deferred->busy) end(regions, link);
+        else link = &deferred->next;
+    }
+    lock_release(&regions->process->deferred_lock);
+}
