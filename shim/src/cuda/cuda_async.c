@@ -4,15 +4,17 @@
  */
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/sys.h"
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 #include "memory/account.h"
+#include "memory/allocs.h"
 #include "memory/charge.h"
 #include "memory/deferred_free.h"
 #include "memory/pools.h"
 #include "memory/stand_in.h"
-#include "time/budget.h"
+#include "region/enter.h"
 #include "time/stream_credit.h"
 
 static CUresult undo(uint64_t pointer) {
@@ -82,8 +84,8 @@ struct pooled {
  * have to wait for this very thread, so not for ever.
  */
 static bool comes_to_rest(CUstream stream) {
-    uint64_t until = budget_now() + PATIENCE;
-    while (budget_now() < until) {
+    uint64_t until = clock_now() + PATIENCE;
+    while (clock_now() < until) {
         CUresult result = RELAXED(cuStreamQuery, stream);
         if (result != CUDA_ERROR_NOT_READY) return result == CUDA_SUCCESS;
         sys_sleep(50);

@@ -1,13 +1,8 @@
 /* Captures as they begin and end: so many are under way in this process. */
 #include "lookup/resolve.h"
-#include "memory/charge.h"
+#include "region/enter.h"
 #include "time/captures.h"
 #include "time/stream_credit.h"
-
-bool captures_ask(uintptr_t stream) {
-    int status = 0;
-    return REAL(cuStreamIsCapturing)((CUstream)stream, &status) == CUDA_SUCCESS && status;
-}
 
 /* One that ends with its stream stays counted: the driver is asked in vain then, no more. */
 static void add(uint32_t number) {

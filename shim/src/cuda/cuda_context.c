@@ -4,6 +4,7 @@
 #include "memory/charge.h"
 #include "memory/contexts.h"
 #include "memory/stacks.h"
+#include "region/enter.h"
 
 /* CUDA_SUCCESS with charge->regions NULL: inert, or nothing to count. */
 static CUresult begin(struct context_charge *charge, CUdevice device) {

@@ -1,21 +1,21 @@
 /* Functions and variables that a program asks for, with which drivers may load their code. */
 #include "lookup/resolve.h"
-#include "memory/charge.h"
+#include "memory/first_use.h"
 #include "memory/stacks.h"
-#include "memory/lazy_code.h"
+#include "region/enter.h"
 
-static CUresult begin(struct lazy_code_use *use, const void *owner, const char *name) {
+static CUresult begin(struct first_use *use, const void *owner, const char *name) {
     struct regions *regions;
     CUresult result = shim_enter(&regions);
-    return result == CUDA_SUCCESS ? lazy_code_begin_named(use, regions, owner, name) : result;
+    return result == CUDA_SUCCESS ? first_use_begin_named(use, regions, owner, name) : result;
 }
 
 #define USE(symbol, parameters, owner, name, arguments)      \
     EXPORT CUresult symbol parameters {                      \
-        struct lazy_code_use use;                                      \
+        struct first_use use;                                      \
         CUresult result = begin(&use, owner, name);          \
         if (result != CUDA_SUCCESS) return result;           \
-        return lazy_code_end(&use, REAL(symbol) arguments);       \
+        return first_use_end(&use, REAL(symbol) arguments);       \
     }
 
 USE(cuModuleGetGlobal, (CUdeviceptr_v1 *pointer, unsigned *bytes, CUmodule module, const char *name),
@@ -35,18 +35,18 @@ static CUresult note(CUresult result, const void *handle, enum stacks_kind kind,
 }
 
 EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    struct lazy_code_use use;
+    struct first_use use;
     CUresult result = begin(&use, module, name);
     if (result != CUDA_SUCCESS) return result;
-    result = lazy_code_end(&use, REAL(cuModuleGetFunction)(function, module, name));
+    result = first_use_end(&use, REAL(cuModuleGetFunction)(function, module, name));
     return note(result, function ? *function : NULL, STACKS_FUNCTION, module);
 }
 
 EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
-    struct lazy_code_use use;
+    struct first_use use;
     CUresult result = begin(&use, kernel, "");
     if (result != CUDA_SUCCESS) return result;
-    result = lazy_code_end(&use, REAL(cuKernelGetFunction)(function, kernel));
+    result = first_use_end(&use, REAL(cuKernelGetFunction)(function, kernel));
     struct regions *regions = shim_known();
     const void *library = regions ? stacks_owner(regions, kernel) : NULL;
     return note(result, function ? *function : NULL, STACKS_FUNCTION, library ? library : kernel);

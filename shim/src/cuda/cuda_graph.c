@@ -7,10 +7,13 @@
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 #include "memory/account.h"
-#include "memory/charge.h"
+#include "memory/allocs.h"
+#include "memory/first_use.h"
+#include "memory/lazy_code.h"
+#include "memory/pages.h"
 #include "memory/pools.h"
 #include "memory/stacks.h"
-#include "memory/lazy_code.h"
+#include "region/enter.h"
 
 #define GRAPH_DEVICES 8 /* handles are aligned: their low bits tell a graph's devices apart */
 #define DEPTH_MAX 16
@@ -22,7 +25,7 @@ struct need {
     const void **kernels; /* that were not used before */
     unsigned count, room;
     uint64_t stacks; /* bytes of each, that the hungriest of them needs */
-    struct lazy_code_use use;
+    struct first_use use;
 };
 
 static uint64_t key_of(CUgraphExec exec, CUdevice device) {
@@ -66,7 +69,7 @@ static void add_kernel(struct need *need, CUgraphNode node) {
         RELAXED(cuGraphKernelNodeGetParams, node, &params) != CUDA_SUCCESS)
         return;
     const void *work = params.function ? (const void *)params.function : params.kernel;
-    if (is_listed(need, work) || lazy_code_is_known(need->regions, work) || !make_place(need)) return;
+    if (is_listed(need, work) || first_use_is_known(need->regions, work) || !make_place(need)) return;
     need->kernels[need->count++] = work;
 }
 
@@ -127,12 +130,12 @@ static CUresult reserve_all(struct regions *regions, const struct need *need) {
 
 /* Room for their code, and then for what stacks the hungriest of them needs. */
 static CUresult begin_kernels(struct need *need) {
-    CUresult result = lazy_code_begin_many(&need->use, need->regions, need->count);
+    CUresult result = first_use_begin_many(&need->use, need->regions, need->count);
     if (result != CUDA_SUCCESS) return result;
     for (unsigned i = 0; i < need->count; i++)
         need->stacks = larger(need->stacks, stacks_wanted(need->regions, need->kernels[i]));
     if (stacks_reserve(need->regions, need->stacks)) return CUDA_SUCCESS;
-    return lazy_code_end(&need->use, CUDA_ERROR_OUT_OF_MEMORY);
+    return first_use_end(&need->use, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 static CUresult begin_kernels_or_cancel(struct need *need) {
@@ -157,9 +160,9 @@ static CUresult begin(struct regions **regions, struct need *need, CUgraph graph
 }
 
 static void end_kernels(struct need *need, CUresult result) {
-    lazy_code_end(&need->use, result);
+    first_use_end(&need->use, result);
     for (unsigned i = 0; result == CUDA_SUCCESS && i < need->count; i++)
-        lazy_code_remember(need->regions, need->kernels[i]);
+        first_use_remember(need->regions, need->kernels[i]);
     free(need->kernels);
 }
 

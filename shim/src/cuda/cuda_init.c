@@ -1,6 +1,6 @@
 /* cuInit: the place where a process learns that its limits cannot be kept. */
 #include "lookup/resolve.h"
-#include "memory/charge.h"
+#include "region/enter.h"
 
 EXPORT CUresult cuInit(unsigned flags) {
     struct regions *regions;

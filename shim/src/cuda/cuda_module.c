@@ -1,8 +1,8 @@
 /* Modules and libraries: code that is loaded into a context. */
 #include "lookup/relax.h"
 #include "memory/charge.h"
+#include "memory/first_use.h"
 #include "memory/loads.h"
-#include "memory/lazy_code.h"
 
 static CUresult unload_module(uint64_t key) {
     return RELAXED(cuModuleUnload, (CUmodule)(uintptr_t)(key ^ alloc_key(ALLOC_MODULE, NULL)));
@@ -53,7 +53,7 @@ EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
 EXPORT CUresult cuModuleUnload(CUmodule module) {
     struct charge charge;
     uint64_t key = alloc_key(ALLOC_MODULE, module);
-    lazy_code_forget(module);
+    first_use_forget(module);
     charge_lift(&charge, module ? key : 0);
     return charge_finish(&charge, REAL(cuModuleUnload)(module), key);
 }
@@ -92,7 +92,7 @@ EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     struct charge charges[CONTEXTS];
     uint64_t key = alloc_key(ALLOC_LIBRARY, library);
     int count = 0;
-    lazy_code_forget(library);
+    first_use_forget(library);
     do charge_lift(&charges[count], library ? key : 0);
     while (charges[count].reserved && ++count < CONTEXTS);
     CUresult result = REAL(cuLibraryUnload)(library);

@@ -1,9 +1,9 @@
 /* Pools as objects, and the waits after which drivers give their unused memory back. */
 #include "lookup/cards.h"
 #include "lookup/resolve.h"
-#include "memory/charge.h"
 #include "memory/deferred_free.h"
 #include "memory/pools.h"
+#include "region/enter.h"
 #include "time/meter.h"
 
 /* Managed memory may come to the card at any time, wherever the pool says that it lives. */

@@ -2,8 +2,8 @@
 #include "lookup/cards.h"
 #include "lookup/resolve.h"
 #include "memory/answers.h"
-#include "memory/charge.h"
 #include "memory/pools.h"
+#include "region/enter.h"
 
 /* Of what was freed to a pool, a driver may have given back some meanwhile, or do so now. */
 static void settle_pools(void) {

@@ -4,7 +4,7 @@
  */
 #include "lookup/relax.h"
 #include "lookup/resolve.h"
-#include "memory/charge.h"
+#include "region/enter.h"
 #include "time/captures.h"
 #include "time/meter.h"
 

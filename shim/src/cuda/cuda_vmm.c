@@ -1,8 +1,8 @@
 /* Virtual memory management: PyTorch's expandable segments, NCCL. */
 #include "lookup/cards.h"
 #include "lookup/relax.h"
-#include "memory/account.h"
 #include "memory/vmm.h"
+#include "region/enter.h"
 
 static CUresult create(struct charge *charge, CUmemGenericAllocationHandle *handle, size_t bytes,
                        const CUmemAllocationProp *prop, unsigned long long flags) {

@@ -5,7 +5,6 @@
 #include <stdbool.h>
 
 #include "base/cuda_api.h"
-#include "lookup/resolve.h"
 #include "region/regions.h"
 
 /* A card number, or CARD_NONE for a device that the limits do not name. */

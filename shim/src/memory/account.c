@@ -1,8 +1,6 @@
 #include "memory/account.h"
 
-#include "memory/estimates.h"
-#include "memory/imports.h"
-#include "memory/shares.h"
+#include "memory/pages.h"
 #include "region/ledger.h"
 #include "region/slots.h"
 
@@ -69,57 +67,6 @@ void account_force(struct regions *regions, int card, uint64_t bytes) {
     if (card == CARD_NONE) return;
     __atomic_add_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
     ledger_take(regions->usage, (unsigned)card, regions->process->slot, bytes, LEDGER_NO_LIMIT);
-}
-
-static void leave_pages(struct regions *regions, const struct alloc *alloc, uint64_t page,
-                        uint64_t end) {
-    for (; page < end; page++)
-        if (pages_leave(regions->process, page) && !shares_inherit(regions, alloc->card))
-            account_release(regions, alloc->card, PAGE_BYTES);
-}
-
-static uint64_t page_after(uint64_t pointer, uint64_t bytes) {
-    return (pointer + (bytes ? bytes - 1 : 0)) / PAGE_BYTES + 1;
-}
-
-/* Charges the page unless it is; `spare` is a page that is reserved already. */
-static bool enter_page(struct regions *regions, int card, uint64_t page, bool *spare) {
-    if (pages_join(regions->process, page)) return true;
-    if (!*spare && !account_reserve(regions, card, PAGE_BYTES)) return false;
-    *spare = false;
-    pages_enter(regions->process, page);
-    return true;
-}
-
-bool account_enter_pages(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
-    uint64_t first = pointer / PAGE_BYTES, end = page_after(pointer, alloc->bytes), page = first;
-    bool spare = true;
-    while (page < end && enter_page(regions, alloc->card, page, &spare)) page++;
-    if (spare) account_release(regions, alloc->card, PAGE_BYTES);
-    if (page < end) leave_pages(regions, alloc, first, page);
-    return page == end;
-}
-
-static void leave_whole(struct regions *regions, const struct alloc *alloc) {
-    if (account_is_estimate(alloc))
-        estimates_release(regions, alloc->card, alloc->bytes);
-    else
-        account_release(regions, alloc->card, alloc->bytes);
-    if (alloc->kind == ALLOC_IMPORTED)
-        account_absent(regions, alloc->card, -(int64_t)alloc->bytes);
-}
-
-void account_leave(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {
-    if (alloc->kind == ALLOC_SMALL)
-        leave_pages(regions, alloc, pointer / PAGE_BYTES, page_after(pointer, alloc->bytes));
-    else if (alloc->kind == ALLOC_EXTERNAL)
-        imports_leave(regions, alloc->import);
-    else if (account_is_share(alloc))
-        shares_give(regions, alloc->card);
-    else if (account_is_array(alloc) && shares_inherit(regions, alloc->card)) /* if it was small */
-        account_release(regions, alloc->card, alloc->bytes - PAGE_BYTES);
-    else
-        leave_whole(regions, alloc);
 }
 
 void account_absent(struct regions *regions, int card, int64_t more) {

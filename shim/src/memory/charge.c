@@ -2,50 +2,22 @@
 
 #include "base/numbers.h"
 #include "lookup/cards.h"
+#include "lookup/resolve.h"
 #include "memory/account.h"
 #include "memory/contexts.h"
 #include "memory/estimates.h"
-#include "memory/deferred_free.h"
-#include "memory/pools.h"
-#include "memory/shares.h"
+#include "memory/kinds.h"
 #include "memory/lazy_code.h"
-#include "memory/vmm.h"
-#include "region/slots.h"
-
-CUresult shim_enter(struct regions **regions) {
-    *regions = regions_get();
-    if (!*regions) return CUDA_ERROR_SYSTEM_NOT_READY;
-    if ((*regions)->mode == REGIONS_INERT) {
-        *regions = NULL;
-        return CUDA_SUCCESS;
-    }
-    return slots_attach(*regions) ? CUDA_SUCCESS : CUDA_ERROR_SYSTEM_NOT_READY;
-}
-
-struct regions *shim_known(void) {
-    struct regions *regions = regions_get();
-    return regions && regions->mode == REGIONS_ACTIVE ? regions : NULL;
-}
+#include "memory/pages.h"
+#include "memory/pools.h"
+#include "memory/reclaim.h"
+#include "memory/reserve.h"
+#include "memory/shares.h"
+#include "region/enter.h"
 
 static CUresult begin(struct charge *charge) {
     *charge = (struct charge){0};
     return shim_enter(&charge->regions);
-}
-
-bool charge_give_unused_back(struct regions *regions, int card) {
-    bool shrunk = pools_shrink(regions, card, POOLS_ALL), unshared = vmm_settle(regions);
-    if (pools_are_dirty(regions)) pools_settle(regions);
-    return deferred_free_settle(regions) || shrunk || unshared;
-}
-
-bool charge_reserve_at_once(struct regions *regions, int card, uint64_t bytes) {
-    if (account_reserve(regions, card, bytes)) return true;
-    return charge_give_unused_back(regions, card) && account_reserve(regions, card, bytes);
-}
-
-bool charge_reserve(struct regions *regions, int card, uint64_t bytes) {
-    if (charge_reserve_at_once(regions, card, bytes)) return true;
-    return lazy_code_await_look(regions, card, bytes) && account_reserve(regions, card, bytes);
 }
 
 static bool take_share(struct charge *charge) {
@@ -53,14 +25,14 @@ static bool take_share(struct charge *charge) {
     int card = charge->alloc.card;
     uint64_t bytes = charge->alloc.bytes;
     if (shares_take(regions, card, bytes)) return true;
-    if (charge_give_unused_back(regions, card) && shares_take(regions, card, bytes)) return true;
+    if (reclaim_unused(regions, card) && shares_take(regions, card, bytes)) return true;
     return lazy_code_await_look(regions, card, PAGE_BYTES) && shares_take(regions, card, bytes);
 }
 
 static CUresult reserve(struct charge *charge, int card, uint64_t bytes) {
     charge->alloc.bytes = account_size(bytes);
     charge->alloc.card = card;
-    charge->reserved = charge_reserve(charge->regions, card, charge->alloc.bytes);
+    charge->reserved = reserve_patiently(charge->regions, card, charge->alloc.bytes);
     return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -97,7 +69,7 @@ CUresult charge_array(struct charge *charge, uint64_t bytes, enum alloc_kind kin
     charge->alloc.kind = kind;
     if (result != CUDA_SUCCESS || !charge->regions) return result;
     charge->alloc.bytes = bytes;
-    if (!account_is_share(&charge->alloc))
+    if (!kinds_is_share(&charge->alloc))
         return reserve(charge, charge->alloc.card, bytes ? larger(bytes, PAGE_BYTES) : 0);
     charge->reserved = take_share(charge);
     return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -120,7 +92,7 @@ CUresult charge_correct(struct charge *charge, uint64_t bytes) {
     uint64_t before = reserved_bytes(charge), now = account_size(bytes);
     if (!charge->regions || (charge->alloc.kind == ALLOC_SMALL && bytes <= SMALL_BYTES))
         return CUDA_SUCCESS;
-    if (now > before && !charge_reserve_at_once(charge->regions, charge->alloc.card, now - before))
+    if (now > before && !reserve_at_once(charge->regions, charge->alloc.card, now - before))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (now < before) account_release(charge->regions, charge->alloc.card, before - now);
     if (charge->alloc.kind == ALLOC_SMALL) charge->alloc.kind = ALLOC_POINTER;
@@ -132,10 +104,10 @@ CUresult charge_correct(struct charge *charge, uint64_t bytes) {
 void charge_cancel(struct charge *charge) {
     if (charge->reserved && charge->alloc.kind == ALLOC_SMALL)
         account_release(charge->regions, charge->alloc.card, PAGE_BYTES);
-    else if (charge->reserved && account_is_estimate(&charge->alloc)) /* not noted as one yet */
+    else if (charge->reserved && kinds_is_estimate(&charge->alloc)) /* not noted as one yet */
         account_release(charge->regions, charge->alloc.card, charge->alloc.bytes);
     else if (charge->reserved)
-        account_leave(charge->regions, 0, &charge->alloc);
+        kinds_release(charge->regions, 0, &charge->alloc);
     charge->reserved = false;
 }
 
@@ -149,15 +121,15 @@ static CUresult remember(struct charge *charge, uint64_t key, charge_undo *undo)
     struct regions *regions = charge->regions;
     bool small = charge->alloc.kind == ALLOC_SMALL;
     charge->reserved = false;
-    if (account_is_estimate(&charge->alloc))
+    if (kinds_is_estimate(&charge->alloc))
         estimates_add(regions, charge->alloc.card, charge->alloc.bytes);
     allocs_prefetch(regions->process, key);
-    if (small && !account_enter_pages(regions, key, &charge->alloc))
+    if (small && !kinds_enter_pages(regions, key, &charge->alloc))
         charge_free(charge, charge->alloc.bytes, key, undo);
     else if (allocs_put(regions->process, key, charge->alloc))
         return CUDA_SUCCESS;
     else if (undo(key) == CUDA_SUCCESS)
-        account_leave(regions, key, &charge->alloc);
+        kinds_release(regions, key, &charge->alloc);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -181,6 +153,6 @@ CUresult charge_finish(struct charge *charge, CUresult result, uint64_t key) {
     else if (charge->alloc.kind == ALLOC_POOLED)
         pools_freed(charge->regions, charge->alloc.owner, charge->alloc.bytes);
     else
-        account_leave(charge->regions, key, &charge->alloc);
+        kinds_release(charge->regions, key, &charge->alloc);
     return result;
 }

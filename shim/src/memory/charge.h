@@ -23,15 +23,6 @@ struct charge {
 typedef CUresult charge_undo(uint64_t key);
 
 /*
- * Every wrapper that takes memory or answers for it begins with this. *regions is NULL where there
- * is no Mizar. An error when there is, but limits cannot be kept.
- */
-CUresult shim_enter(struct regions **regions);
-
-/* The same for wrappers that only give back: NULL when there is nothing to be known. */
-struct regions *shim_known(void);
-
-/*
  * Reserves bytes on the current context's card; OUT_OF_MEMORY when the limit does not allow it.
  * charge_array is for arrays and mipmapped arrays, the small ones of which share pages unseen.
  * charge_memory is for what may share a page with other small allocations: a page is reserved, and
@@ -56,16 +47,6 @@ CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, cha
 
 /* Frees what may not be there, so many bytes. What the driver does not free is charged all the same. */
 void charge_free(struct charge *charge, uint64_t bytes, uint64_t key, charge_undo *undo);
-
-/* Makes drivers give back what nobody can use any more; whether anything was. */
-bool charge_give_unused_back(struct regions *regions, int card);
-
-/*
- * Reserves bytes of a card for what has no charge of its own; waits until the agent has looked if that may
- * help. Nobody waits who has a use begun (lazy_code.h): no look would count.
- */
-bool charge_reserve(struct regions *regions, int card, uint64_t bytes);
-bool charge_reserve_at_once(struct regions *regions, int card, uint64_t bytes);
 
 /* Gives the reservation back. */
 void charge_cancel(struct charge *charge);

@@ -2,22 +2,24 @@
 
 #include <string.h>
 
-#include "base/numbers.h"
 #include "base/atomics.h"
+#include "base/numbers.h"
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 #include "memory/account.h"
 #include "memory/allocs.h"
-#include "memory/charge.h"
 #include "memory/estimates.h"
-#include "memory/deferred_free.h"
-#include "memory/pools.h"
-#include "memory/probe.h"
+#include "memory/kinds.h"
 #include "memory/lazy_code.h"
-#include "time/costs.h"
-#include "time/meter.h"
+#include "memory/probe.h"
+#include "memory/reserve.h"
 
 #define OF_A_VIEW (-1) /* in place of a device */
+
+/* Tells all of them who listen to that. */
+#define EACH_LISTENER(what, ...)                                       \
+    for (unsigned i_ = 0; i_ < context_listener_count; i_++)           \
+        if (context_listeners[i_].what) context_listeners[i_].what(__VA_ARGS__)
 
 /* ---- the table ---------------------------------------------------------------------------------- */
 
@@ -143,7 +145,7 @@ static bool lock_with_room(struct context_charge *charge) {
     known_cost(regions, charge->card, &charge->bytes);
     if (account_reserve(regions, charge->card, charge->bytes)) return true;
     lock_release(lock);
-    if (!charge_reserve(regions, charge->card, charge->bytes)) return false;
+    if (!reserve_patiently(regions, charge->card, charge->bytes)) return false;
     lock_take(lock);
     charge->counted = is_counted(charge);
     if (charge->counted) account_release(regions, charge->card, charge->bytes);
@@ -193,7 +195,7 @@ static void record(struct context_charge *charge, CUcontext context) {
                                                    .card = charge->card,
                                                    .device = charge->device,
                                                    .primary = charge->primary});
-    costs_forget_all();
+    EACH_LISTENER(made);
     estimates_add(regions, charge->card, charge->bytes);
     lazy_code_count(regions, charge->card);
 }
@@ -279,7 +281,7 @@ static bool dies_with(const struct alloc *alloc, void *context) {
 }
 
 static void give_back(uint64_t key, const struct alloc *alloc, void *context) {
-    account_leave(((struct sweep *)context)->regions, key, alloc);
+    kinds_release(((struct sweep *)context)->regions, key, alloc);
 }
 
 static uint64_t limits_bytes(const struct process_context *entry) {
@@ -287,8 +289,7 @@ static uint64_t limits_bytes(const struct process_context *entry) {
 }
 
 static void rest(struct regions *regions, CUcontext context, bool rests) {
-    meter_rest(regions, context, rests);
-    deferred_free_rest(regions, context, rests);
+    EACH_LISTENER(rest, regions, context, rests);
 }
 
 void contexts_lock(struct regions *regions, CUcontext context) {
@@ -308,15 +309,12 @@ CUcontext contexts_primary(struct regions *regions, CUdevice device) {
 void contexts_gone(struct regions *regions, CUcontext context) {
     struct process *process = regions->process;
     struct sweep sweep = {regions, find(process, context)};
-    lazy_code_forget_all();
-    costs_forget_all();
-    meter_forget(regions, context);
-    deferred_free_context_gone(regions, context);
+    EACH_LISTENER(gone, regions, context);
     if (!sweep.number) return;
     struct process_context *entry = &process->contexts[sweep.number - 1];
     allocs_sweep(process, dies_with, give_back, &sweep);
     estimates_release(regions, entry->card, entry->bytes + limits_bytes(entry));
-    pools_context_gone(regions, entry->device, entry->primary);
+    EACH_LISTENER(returned, regions, entry->device, entry->primary);
     __atomic_store_n(&entry->handle, 0, __ATOMIC_RELEASE);
 }
 
@@ -372,7 +370,7 @@ bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uin
     if (!entry) return true;
     if (limit == CU_LIMIT_STACK_SIZE) bytes = larger(bytes, load_relaxed(&entry->stack_needed));
     uint64_t before = load_relaxed(&entry->limits[limit]), seen = before;
-    if (bytes > before) return raise_limit(regions, entry, limit, bytes, charge_reserve);
+    if (bytes > before) return raise_limit(regions, entry, limit, bytes, reserve_patiently);
     if (swap_relaxed(&entry->limits[limit], &seen, bytes)) estimates_release(regions, entry->card, before - bytes);
     return true; /* or others have raised it meanwhile */
 }
@@ -382,7 +380,7 @@ bool contexts_need_stacks(struct regions *regions, CUdevice device, uint64_t byt
     if (!entry) return true;
     uint64_t before = load_relaxed(&entry->stack_needed), raised = bytes;
     while (before < bytes && !swap_relaxed(&entry->stack_needed, &before, bytes)) continue;
-    if (raise_limit(regions, entry, CU_LIMIT_STACK_SIZE, bytes, charge_reserve_at_once)) return true;
+    if (raise_limit(regions, entry, CU_LIMIT_STACK_SIZE, bytes, reserve_at_once)) return true;
     swap_relaxed(&entry->stack_needed, &raised, before);
     return false;
 }

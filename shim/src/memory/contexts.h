@@ -17,6 +17,21 @@ unsigned contexts_current(struct regions *regions, CUdevice device);
 /* The context of that number; NULL when there is none. */
 CUcontext contexts_numbered(struct regions *regions, unsigned number);
 
+/*
+ * Who keeps something of each context. `made`: one is there, what is known of others may not hold in it.
+ * `rest`: it (NULL: any) may be ending, or (false) has not; `gone`: it has, with all that was allocated in it;
+ * `returned`: what it cost was given back. The caller holds the lock.
+ */
+struct context_listener {
+    void (*made)(void);
+    void (*rest)(struct regions *regions, CUcontext context, bool rests);
+    void (*gone)(struct regions *regions, CUcontext context);
+    void (*returned)(struct regions *regions, CUdevice device, bool primary);
+};
+
+extern const struct context_listener context_listeners[]; /* in their order: cuda/registered.c */
+extern const unsigned context_listener_count;
+
 /* A context that is about to be made, and was made. */
 struct context_charge {
     struct regions *regions; /* NULL: inert */

@@ -1,7 +1,6 @@
 #include "memory/estimates.h"
 
 #include "base/numbers.h"
-#include "memory/account.h"
 #include "memory/lazy_code.h"
 
 /* Changes when the agent has told something new, and is not 0. */

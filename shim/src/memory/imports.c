@@ -4,6 +4,7 @@
 
 #include "base/map.h"
 #include "memory/account.h"
+#include "memory/allocs.h"
 
 struct import {
     uint64_t bytes;

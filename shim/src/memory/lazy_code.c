@@ -1,55 +1,23 @@
 #include "memory/lazy_code.h"
 
+#include "base/clock.h"
 #include "base/numbers.h"
-#include "base/handle_set.h"
 #include "base/sys.h"
-#include "lookup/cards.h"
 #include "lookup/resolve.h"
 #include "memory/account.h"
-#include "memory/charge.h"
-#include "memory/stacks.h"
+#include "memory/pages.h"
+#include "memory/reclaim.h"
+#include "region/agent.h"
 #include "region/slots.h"
-#include "time/budget.h"
 
 #define MANY (MIZAR_BYTES_MAX / PAGE_BYTES) /* uses: who says that there are so many has scribbled */
 
 enum { PATIENCE = 8000, STEP = 5 }; /* milliseconds to wait for the agent: in all, between looks */
 
-/* ---- what was used -------------------------------------------------------------------------------- */
-
-/* A library's kernel is another function in each context. */
-static uint64_t key_of(const void *work) {
-    CUcontext context = NULL;
-    REAL(cuCtxGetCurrent)(&context);
-    return scattered((uintptr_t)context, 64) ^ (uintptr_t)work;
-}
-
-static uint64_t key_named(const void *owner, const char *name) {
-    uint64_t key = (uintptr_t)owner;
-    for (; name && *name; name++) key = scattered(key ^ (unsigned char)*name, 64);
-    return key_of((const void *)(uintptr_t)key) | 1; /* handles are even */
-}
-
-static bool is_known(struct regions *regions, uint64_t key) {
-    return handle_set_has(&regions->process->uses, key);
-}
-
-void lazy_code_forget_all(void) {
-    struct regions *regions = shim_known();
-    if (regions) handle_set_forget_all(&regions->process->uses);
-}
-
-void lazy_code_forget(const void *owner) {
-    struct regions *regions = shim_known();
-    if (!regions || !owner) return;
-    handle_set_forget(&regions->process->uses, owner);
-    handle_set_forget(&regions->process->kinds, owner);
-}
-
 /* ---- whether code comes when it is used ------------------------------------------------------------- */
 
 /* Drivers before CUDA 11.7 do not know the question: with them all code comes at once. */
-static bool comes_late(void) {
+bool lazy_code_comes_late(void) {
     enum { EAGER = 1, LAZY };
     static int known;
     int mode = __atomic_load_n(&known, __ATOMIC_RELAXED);
@@ -62,7 +30,7 @@ static bool comes_late(void) {
 }
 
 bool lazy_code_is_watched(struct regions *regions, int card) {
-    return comes_late() && budget_agent_lives(regions, card, budget_now());
+    return lazy_code_comes_late() && agent_lives(regions, card, clock_now());
 }
 
 /* ---- room for it ------------------------------------------------------------------------------------ */
@@ -80,12 +48,12 @@ static uint64_t count(struct regions *regions, int card, unsigned times) {
 }
 
 void lazy_code_count(struct regions *regions, int card) {
-    if (card != CARD_NONE && comes_late()) count(regions, card, 1);
+    if (card != CARD_NONE && lazy_code_comes_late()) count(regions, card, 1);
 }
 
 void lazy_code_release(struct regions *regions, int card, uint64_t bytes, uint64_t doubtful) {
     unsigned room = (unsigned)(pages_whole(doubtful) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
-    if (!room || !comes_late()) return account_release(regions, card, bytes);
+    if (!room || !lazy_code_comes_late()) return account_release(regions, card, bytes);
     lazy_code_change_begun(regions, card, (int)room);
     count(regions, card, room);
     account_release(regions, card, bytes);
@@ -112,7 +80,7 @@ static bool claim(struct regions *regions, int card, unsigned uses) {
 static bool claim_after_settling(struct regions *regions, int card, unsigned uses) {
     slots_settle(regions);
     return claim(regions, card, uses) ||
-           (charge_give_unused_back(regions, card) && claim(regions, card, uses));
+           (reclaim_unused(regions, card) && claim(regions, card, uses));
 }
 
 static bool is_seen(struct regions *regions, int card, uint64_t number) {
@@ -122,7 +90,7 @@ static bool is_seen(struct regions *regions, int card, uint64_t number) {
 
 /* Has waited a moment more for it, unless that is no use, or was too long. */
 static bool waits_on(struct regions *regions, int card, int *waited) {
-    if (*waited >= PATIENCE || !budget_agent_lives(regions, card, budget_now())) return false;
+    if (*waited >= PATIENCE || !agent_lives(regions, card, clock_now())) return false;
     sys_sleep(STEP * 1000);
     *waited += STEP;
     return true;
@@ -140,77 +108,9 @@ static bool claim_after_a_look(struct regions *regions, int card, unsigned uses)
     return false;
 }
 
-static CUresult begin(struct lazy_code_use *use, struct regions *regions, unsigned uses) {
-    int card;
-    if (cards_current(regions, &card) != CUDA_SUCCESS || card == CARD_NONE) return CUDA_SUCCESS;
-    use->regions = regions;
-    use->card = card;
-    if (!comes_late()) return CUDA_SUCCESS;
-    if (!claim(regions, card, uses) && !claim_after_settling(regions, card, uses) &&
-        !claim_after_a_look(regions, card, uses)) {
-        use->regions = NULL;
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    use->count = uses;
-    return CUDA_SUCCESS;
-}
-
-static CUresult begin_one(struct lazy_code_use *use, struct regions *regions, uint64_t key, const void *owner) {
-    *use = (struct lazy_code_use){.key = key, .owner = owner};
-    return is_known(regions, key) ? CUDA_SUCCESS : begin(use, regions, 1);
-}
-
-/* With room for its code, whether that comes late or not, and then for its stacks. */
-static CUresult begin_launch(struct lazy_code_use *use, struct regions *regions, const void *work) {
-    CUresult result = begin_one(use, regions, key_of(work), stacks_owner(regions, work));
-    if (result != CUDA_SUCCESS || !use->regions) return result;
-    use->stacks = stacks_wanted(regions, work);
-    bool fit = stacks_reserve(regions, use->stacks);
-    return fit ? CUDA_SUCCESS : lazy_code_end(use, CUDA_ERROR_OUT_OF_MEMORY);
-}
-
-static CUresult begin_launch_or_wait(struct lazy_code_use *use, struct regions *regions, const void *work) {
-    CUresult result = begin_launch(use, regions, work);
-    if (result == CUDA_SUCCESS || !use->stacks) return result;
-    return lazy_code_await_look(regions, use->card, PAGE_BYTES) ? begin_launch(use, regions, work) : result;
-}
-
-CUresult lazy_code_begin(struct lazy_code_use *use, struct regions *regions, const void *work, uintptr_t stream) {
-    *use = (struct lazy_code_use){0};
-    if (!regions || lazy_code_is_known(regions, work)) return CUDA_SUCCESS;
-    bool entered = stream > CU_STREAM_PER_THREAD && cards_enter(cards_context((CUstream)stream));
-    CUresult result = begin_launch_or_wait(use, regions, work);
-    if (entered) cards_leave();
-    return result;
-}
-
-CUresult lazy_code_begin_named(struct lazy_code_use *use, struct regions *regions, const void *owner,
-                          const char *name) {
-    *use = (struct lazy_code_use){0};
-    return regions ? begin_one(use, regions, key_named(owner, name), owner) : CUDA_SUCCESS;
-}
-
-CUresult lazy_code_end(const struct lazy_code_use *use, CUresult result) {
-    if (!use->regions) return result;
-    if (use->count) lazy_code_change_begun(use->regions, use->card, -(int)use->count);
-    if (result == CUDA_SUCCESS && use->key)
-        handle_set_add(&use->regions->process->uses, use->key, use->owner);
-    return result;
-}
-
-/* ---- many at once ----------------------------------------------------------------------------------- */
-
-bool lazy_code_is_known(struct regions *regions, const void *work) {
-    return is_known(regions, key_of(work));
-}
-
-CUresult lazy_code_begin_many(struct lazy_code_use *use, struct regions *regions, unsigned many) {
-    *use = (struct lazy_code_use){0};
-    return regions && many ? begin(use, regions, many) : CUDA_SUCCESS;
-}
-
-void lazy_code_remember(struct regions *regions, const void *work) {
-    handle_set_add(&regions->process->uses, key_of(work), stacks_owner(regions, work));
+bool lazy_code_claim(struct regions *regions, int card, unsigned uses) {
+    return claim(regions, card, uses) || claim_after_settling(regions, card, uses) ||
+           claim_after_a_look(regions, card, uses);
 }
 
 bool lazy_code_admit(struct regions *regions, int card, uint64_t bytes) {
@@ -219,7 +119,7 @@ bool lazy_code_admit(struct regions *regions, int card, uint64_t bytes) {
     uint64_t counted = count(regions, card, uses);
     int waited = 0;
     bool fit = fits(regions, card, 0);
-    if (!fit) slots_settle(regions), charge_give_unused_back(regions, card);
+    if (!fit) slots_settle(regions), reclaim_unused(regions, card);
     while (!(fit = fit || fits(regions, card, 0)) && !is_seen(regions, card, counted) &&
            waits_on(regions, card, &waited))
         continue;

@@ -6,7 +6,10 @@
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 #include "memory/account.h"
+#include "memory/first_use.h"
+#include "memory/lazy_code.h"
 #include "memory/pages.h"
+#include "region/enter.h"
 #include "region/ledger.h"
 #include "region/slots.h"
 
@@ -116,7 +119,7 @@ static CUresult begin_late(struct load *load, enum alloc_kind kind) {
     CUresult result = charge_here(&load->charge);
     load->charge.alloc.kind = kind;
     if (result != CUDA_SUCCESS) return result;
-    result = lazy_code_begin_many(&load->use, load->charge.regions, MIZAR_CODE_PER_PAGE);
+    result = first_use_begin_many(&load->use, load->charge.regions, MIZAR_CODE_PER_PAGE);
     load->late = result == CUDA_SUCCESS;
     load->measuring = load->late && begin_measuring(load);
     return result;
@@ -199,7 +202,7 @@ static CUresult end_late(struct load *load, CUresult result, const void *handle,
     const struct charge *charge = &load->charge;
     uint64_t more = result == CUDA_SUCCESS ? more_came(load) : 0;
     if (load->measuring) lock_release(&charge->regions->process->load_lock);
-    result = lazy_code_end(&load->use, result);
+    result = first_use_end(&load->use, result);
     if (lazy_code_admit(charge->regions, charge->alloc.card, more) || !undo) return result;
     bool undone = undo(alloc_key(charge->alloc.kind, handle)) == CUDA_SUCCESS;
     return undone ? CUDA_ERROR_OUT_OF_MEMORY : result;

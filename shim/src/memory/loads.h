@@ -12,7 +12,7 @@
 #define MIZAR_LOADS_H
 
 #include "memory/charge.h"
-#include "memory/lazy_code.h"
+#include "memory/first_use.h"
 
 struct load {
     struct charge charge;
@@ -21,7 +21,7 @@ struct load {
     uint32_t moves; /* of the container's account until then */
     bool measuring;
     bool late; /* code comes when it is used */
-    struct lazy_code_use use;
+    struct first_use use;
 };
 
 /* Bytes of an image in memory (cubin, fat binary or PTX), and of a file; 0: not to be known. */

@@ -5,8 +5,8 @@
 #include "lookup/relax.h"
 #include "memory/account.h"
 #include "memory/allocs.h"
-#include "memory/pages.h"
 #include "memory/lazy_code.h"
+#include "memory/pages.h"
 
 /* Plus the device: no handle has these bits. */
 #define GRAPH_POOL (UINT64_C(1) << 63)

@@ -3,6 +3,7 @@
 #include "base/numbers.h"
 #include "memory/account.h"
 #include "memory/estimates.h"
+#include "memory/pages.h"
 
 /*
  * Nothing small opens a page while there is room for it in another one, so each page but the last

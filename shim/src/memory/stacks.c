@@ -4,7 +4,6 @@
 #include "lookup/relax.h"
 #include "memory/contexts.h"
 #include "memory/pages.h"
-#include "time/costs.h"
 
 #define USUAL 1024 /* bytes: the limit of a new context */
 
@@ -21,7 +20,7 @@ void stacks_note(struct regions *regions, const void *handle, enum stacks_kind k
                  const void *owner) {
     enum stacks_kind other = kind == STACKS_KERNEL ? STACKS_FUNCTION : STACKS_KERNEL;
     handle_set_remove(&regions->process->kinds, key_of(handle, other));
-    if (!is(regions, handle, kind)) costs_forget(handle);
+    if (!is(regions, handle, kind)) stacks_new_handle(handle);
     handle_set_add(&regions->process->kinds, key_of(handle, kind), owner);
 }
 

@@ -19,6 +19,9 @@ enum stacks_kind { STACKS_FUNCTION, STACKS_KERNEL };
 void stacks_note(struct regions *regions, const void *handle, enum stacks_kind kind,
                  const void *owner);
 
+/* Told of each handle that is new, before it is noted as known: cuda/registered.c. */
+extern void (*const stacks_new_handle)(const void *handle);
+
 /* The handle is of something else now. */
 void stacks_forget(struct regions *regions, const void *handle);
 

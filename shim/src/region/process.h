@@ -88,6 +88,21 @@ struct process_card {
 
 struct meter; /* meters.c */
 
+/*
+ * The order of locks: whoever holds one takes only others of a later line, and two of one line are never held
+ * together. A * says that the driver may be called meanwhile. Under none of them does anybody wait for room
+ * (lazy_code_await_look), nor for a turn: the meter's lock is let go for that.
+ *
+ *     load_lock *          who measures what code takes; nobody waits for it
+ *     context_lock *       contexts, while one is made or may be ending
+ *     a meter's lock *     work that is under way in one context
+ *     deferred_lock *      frees that wait for a stream; let go for the free itself
+ *     vmm_lock             memory by handle
+ *     pool_lock *          a pool's number; what a graph's pool is charged for nothing
+ *     meters_lock          what other processes are told of all meters; new meters
+ *     share_lock, import_lock, estimates_lock, costs_lock, looks_lock, attach_lock, a card's moments
+ *     refresh_lock         the limits, while they are read again
+ */
 struct process {
     uint32_t attached; /* set last: slot is ours */
     uint32_t slot;

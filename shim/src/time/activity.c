@@ -2,8 +2,9 @@
 
 #include <time.h>
 
-#include "base/sys.h"
 #include "base/atomics.h"
+#include "base/clock.h"
+#include "base/sys.h"
 #include "region/slots.h"
 #include "time/budget.h"
 
@@ -80,7 +81,7 @@ static struct looks *looks_of(struct process *process, int card) {
 /* ns after which to come again; 0: what was found is of late. The caller holds the lock. */
 static uint64_t refresh(struct regions *regions, int card) {
     struct looks *looks = looks_of(regions->process, card);
-    uint64_t now = budget_now(), age = looks ? now - looks->at : 0;
+    uint64_t now = clock_now(), age = looks ? now - looks->at : 0;
     if (!looks) return 0;
     if (looks->at && age < SPAN_LEAST) return looks->compared ? 0 : SPAN_LEAST - age;
     look(regions, card, looks, now);

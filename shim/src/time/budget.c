@@ -3,16 +3,16 @@
 #include <linux/futex.h>
 #include <time.h>
 
-#include "base/numbers.h"
-#include "base/proc.h"
-#include "base/sys.h"
 #include "base/atomics.h"
+#include "base/clock.h"
+#include "base/numbers.h"
+#include "base/sys.h"
+#include "region/agent.h"
 #include "region/slots.h"
 #include "time/costs.h"
 #include "time/turns.h"
 
 #define MS UINT64_C(1000000)
-#define STALE (1000 * MS)        /* a node agent that is silent for so long is gone */
 #define WAIT_MOST (100 * MS)     /* then everything is looked at again */
 #define WAIT_LEAST (20 * 1000)
 #define RATE_LEAST 100           /* basis points of a borrower whose lender cannot be asked */
@@ -38,23 +38,6 @@ static const struct mizar_limits_live *live_of(struct regions *regions, int card
     return &regions->limits->live[card];
 }
 
-/* Windows are told by the node's clock; in a time namespace the same clock may be shifted. */
-static int64_t clock_shift(void) {
-    static int64_t known = INT64_MIN;
-    int64_t shift = __atomic_load_n(&known, __ATOMIC_RELAXED);
-    if (__builtin_expect(shift != INT64_MIN, 1)) return shift;
-    shift = proc_clock_shift();
-    __atomic_store_n(&known, shift, __ATOMIC_RELAXED);
-    return shift;
-}
-
-uint64_t budget_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-    return ns - (uint64_t)clock_shift();
-}
-
 /*
  * Each process keeps an account of its own as well, of what it spent itself: so that shared words
  * that somebody scribbled on let no process have more than the container's share.
@@ -69,17 +52,6 @@ static void correct(uint64_t *word, const struct terms *terms, int64_t more) {
 }
 
 /* ---- terms ------------------------------------------------------------------------------------ */
-
-/* One that has not come to a new container yet has as long as one that fell silent. */
-bool budget_agent_lives(struct regions *regions, int card, uint64_t now) {
-    struct process_card *own = &regions->process->cards[card];
-    uint32_t beat = load_relaxed(&live_of(regions, card)->beat);
-    if (beat != load_relaxed(&own->beat) || !load_relaxed(&own->beat_at)) {
-        __atomic_store_n(&own->beat, beat, __ATOMIC_RELAXED);
-        store_relaxed(&own->beat_at, now);
-    }
-    return now - load_relaxed(&own->beat_at) < STALE;
-}
 
 static uint64_t weighted(uint64_t share, uint64_t all) {
     return all > share ? share * MIZAR_SHARE_FULL / all : MIZAR_SHARE_FULL;
@@ -136,7 +108,7 @@ bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms 
     regions_fresh(regions);
     uint32_t mode = load_relaxed(&own->compute_mode);
     if (mode == MIZAR_COMPUTE_NONE) return false;
-    bool fresh = budget_agent_lives(regions, card, now);
+    bool fresh = agent_lives(regions, card, now);
     bool paused = mode == MIZAR_COMPUTE_STOPPED || (fresh && load_relaxed(&live->paused));
     terms->rate = paused ? 0 : rate_of(live, mode, load_relaxed(&own->core_share), fresh);
     terms->window = load_relaxed(&live->window);
@@ -281,7 +253,7 @@ bool budget_take(struct regions *regions, int card, const struct terms *terms, s
 
 void budget_refund(struct regions *regions, int card, uint64_t ns) {
     struct terms terms;
-    if (!ns || !budget_terms(regions, card, budget_now(), &terms) || !terms.rate) return;
+    if (!ns || !budget_terms(regions, card, clock_now(), &terms) || !terms.rate) return;
     refund(regions, card, &terms, ns);
 }
 
@@ -387,7 +359,7 @@ void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now,
     const struct timespec span = {0, (long)ns};
     store_relaxed(&shared(regions, card)->wanted_at, now + ns); /* who waits wants */
     SYS(SYS_futex, &live_of(regions, card)->wake, FUTEX_WAIT, wake, &span, NULL, 0);
-    __atomic_fetch_add(&shared(regions, card)->waited_ns, budget_now() - now, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&shared(regions, card)->waited_ns, clock_now() - now, __ATOMIC_RELAXED);
 }
 
 /* A long piece is forgotten when none as long comes for a while. */

@@ -5,12 +5,6 @@
 #include "region/regions.h"
 #include "time/bucket.h"
 
-/* The node's CLOCK_MONOTONIC in ns, whatever the process's time namespace. */
-uint64_t budget_now(void);
-
-/* Whether the node agent has done a round lately. */
-bool budget_agent_lives(struct regions *regions, int card, uint64_t now);
-
 /* False: the card's time is not limited for this container. */
 bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms *terms);
 

@@ -3,7 +3,7 @@
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 #include "memory/arrays.h"
-#include "memory/charge.h"
+#include "region/enter.h"
 #include "time/captures.h"
 
 /* With one card there is nothing to be asked. */

@@ -1,9 +1,11 @@
 #include "time/meter.h"
 
+#include "base/clock.h"
 #include "base/numbers.h"
 #include "lookup/cards.h"
 #include "lookup/resolve.h"
-#include "memory/charge.h"
+#include "memory/first_use.h"
+#include "region/enter.h"
 #include "region/slots.h"
 #include "time/budget.h"
 #include "time/meters.h"
@@ -22,8 +24,6 @@
 #define LOOK_LAST UINT64_C(1000000)      /* ... and at longest */
 #define UNLIMITED_COST 1000              /* what a launch pays where nothing is limited ... */
 #define UNLIMITED_CREDIT 100000          /* ... so that a new limit is noticed */
-
-THREADS_OWN struct stream_credits stream_credits;
 
 /* Who is just looking at it goes on first. */
 static void rest(struct meter *meter, bool rests) {
@@ -77,7 +77,7 @@ static void give_back(struct regions *regions, struct stream_credit *credit) {
 static void close_credit(struct regions *regions, struct stream_credit *credit, uint16_t end) {
     uint64_t used = credit->granted - left_of(credit), reserved = used * ONCE / credit->overlap;
     struct batch batch = {.begin = credit->begin, .end = end, .launched_at = credit->since,
-                          .cost = used, .reserved = reserved, .likely = used, .varies = meters_vary(regions, budget_now())};
+                          .cost = used, .reserved = reserved, .likely = used, .varies = meters_vary(regions, clock_now())};
     if (used) meters_push(credit->meter, batch);
     give_back(regions, credit);
 }
@@ -91,15 +91,6 @@ static void end_unmeasured(struct regions *regions, struct stream_credit *credit
 
 static void evict(struct regions *regions, struct stream_credit *credit) {
     if (regions && credit->meter && is_open(credit, credit->meter)) end_unmeasured(regions, credit);
-}
-
-struct stream_credit *stream_credit_search(uintptr_t name) {
-    for (uint32_t i = 0; i < STREAM_CREDITS_MAX; i++)
-        if (stream_credits.all[i].name == name) {
-            stream_credits.last = i;
-            return &stream_credits.all[i];
-        }
-    return NULL;
 }
 
 /* The stream's own credit, or a free one, or the one whose owner has least to lose. */
@@ -216,7 +207,7 @@ static void look_up_cost(struct piece *piece) {
     piece->guess = costs_of(piece->work, piece->shape);
     piece->overlap = meters_overlap(piece->meter);
     if (piece->guess.kind == COSTS_UNKNOWN) piece->guess.ns = piece->guess.likely = UNKNOWN_COST;
-    if (piece->guess.kind != COSTS_STEADY) meters_note_varying(piece->regions, budget_now());
+    if (piece->guess.kind != COSTS_STEADY) meters_note_varying(piece->regions, clock_now());
 }
 
 /* Work that may be over sooner than was said is looked at soon, and then less and less often. */
@@ -285,10 +276,10 @@ static uint64_t surely(const struct guess *guess) {
 static bool await_turn(struct piece *piece, bool *waited) {
     struct terms terms;
     uint64_t patience = LOOK_FIRST;
-    piece->asked_at = budget_now();
+    piece->asked_at = clock_now();
     for (*waited = false;; *waited = true) {
         uint32_t wake = budget_wake(piece->regions, piece->card);
-        uint64_t now = budget_now(), again = UINT64_MAX;
+        uint64_t now = clock_now(), again = UINT64_MAX;
         if (!budget_terms(piece->regions, piece->card, now, &terms)) return false;
         meters_reap(piece->regions, piece->meter, now);
         look_up_cost(piece);
@@ -312,7 +303,7 @@ static void undo_payment(struct stream_credit *credit, const struct piece *piece
 static uint16_t end_grant(struct piece *piece) {
     struct stream_credit *credit = stream_credit_find(piece->name);
     struct meter *meter = piece->meter;
-    uint64_t now = budget_now();
+    uint64_t now = clock_now();
     if (!credit || !is_open(credit, meter)) return 0;
     undo_payment(credit, piece);
     uint16_t end = gpu_events_record(&meter->events, (CUstream)piece->stream, now);
@@ -328,7 +319,7 @@ static void begin_measured(struct piece *piece) {
     bool limited = await_turn(piece, &waited);
     if (!begin || waited) {
         gpu_events_drop(events, begin);
-        begin = gpu_events_keep(events, gpu_events_record(events, (CUstream)piece->stream, budget_now()));
+        begin = gpu_events_keep(events, gpu_events_record(events, (CUstream)piece->stream, clock_now()));
     }
     piece->begin = begin;
     if (limited) return;
@@ -338,7 +329,7 @@ static void begin_measured(struct piece *piece) {
 
 static bool is_limited(struct piece *piece) {
     struct terms terms;
-    return budget_terms(piece->regions, piece->card, budget_now(), &terms);
+    return budget_terms(piece->regions, piece->card, clock_now(), &terms);
 }
 
 static void run_measured(struct piece *piece, void (*step)(struct piece *piece)) {
@@ -363,17 +354,17 @@ static uintptr_t name_of(const struct piece *piece) {
 CUresult meter_begin(struct piece *piece, const void *work, uint64_t shape, uintptr_t stream) {
     *piece = (struct piece){.work = work, .shape = shape, .stream = stream};
     CUresult result = shim_enter(&piece->regions);
-    if (result == CUDA_SUCCESS) result = lazy_code_begin(&piece->use, piece->regions, work, stream);
+    if (result == CUDA_SUCCESS) result = first_use_begin(&piece->use, piece->regions, work, stream);
     if (result != CUDA_SUCCESS) return result;
     piece->name = name_of(piece);
     if (piece->name != stream && stream_credit_pay(work, shape, piece->name)) return CUDA_SUCCESS;
     if (piece->regions && is_captured(stream)) return CUDA_SUCCESS;
     if (piece->regions) result = meters_of(piece->regions, stream, &piece->meter);
-    if (result != CUDA_SUCCESS) return lazy_code_end(&piece->use, result);
+    if (result != CUDA_SUCCESS) return first_use_end(&piece->use, result);
     if (piece->meter) piece->card = piece->meter->card;
     if (piece->meter && is_limited(piece)) {
         run_measured(piece, begin_measured);
-        piece->launched_at = budget_now();
+        piece->launched_at = clock_now();
     } else {
         piece->meter = NULL;
         grant_unlimited(piece);
@@ -388,7 +379,7 @@ static bool is_doubtful(const struct guess *guess) {
 
 static void end_measured(struct piece *piece) {
     struct meter *meter = piece->meter;
-    uint64_t now = budget_now();
+    uint64_t now = clock_now();
     uint16_t end = gpu_events_record(&meter->events, (CUstream)piece->stream, now);
     bool over = end && gpu_events_look(&meter->events, end, now) != GPU_EVENT_AHEAD;
     meters_push(meter, (struct batch){.begin = piece->begin, .end = end, .sparse = over,
@@ -436,7 +427,7 @@ static void watch_thread(void) {
 CUresult meter_end(struct piece *piece, CUresult result) {
     if (piece->meter) run_measured(piece, result == CUDA_SUCCESS ? end_measured : end_failed);
     watch_thread();
-    return lazy_code_end(&piece->use, result);
+    return first_use_end(&piece->use, result);
 }
 
 /* ---- waits --------------------------------------------------------------------------------------- */
@@ -444,7 +435,7 @@ CUresult meter_end(struct piece *piece, CUresult result) {
 static void end_waiting(struct piece *piece) {
     struct stream_credit *credit = stream_credit_find(piece->name);
     if (!credit || !is_open(credit, piece->meter)) return;
-    end_credit(piece->regions, credit, (CUstream)piece->stream, budget_now());
+    end_credit(piece->regions, credit, (CUstream)piece->stream, clock_now());
 }
 
 /* Does the step for the stream's grant, if the thread has one and the stream may be touched. */
@@ -481,7 +472,7 @@ void meter_before_wait(uintptr_t stream) {
 }
 
 static void end_all(struct piece *piece) {
-    close_others(piece, budget_now(), true);
+    close_others(piece, clock_now(), true);
 }
 
 /* The thread waits for it knows what: nothing stays granted for any stream of its context. */
@@ -503,7 +494,7 @@ void meter_before_wait_in(CUcontext context) {
 
 /* Who waits for long behind a stall may be what it waits for: then he is not kept by more batches. */
 static void end_before_stall(struct piece *piece) {
-    if (!meters_stuck(piece->meter, budget_now())) end_waiting(piece);
+    if (!meters_stuck(piece->meter, clock_now())) end_waiting(piece);
 }
 
 static void stall_one(struct regions *regions, uintptr_t stream, void (*step)(struct piece *)) {
@@ -544,7 +535,7 @@ void meter_before_stall(uintptr_t stream) {
 /* Whoever finds another thread at it leaves it to that one. */
 static void reap_meter(struct regions *regions, struct meter *meter) {
     if (!__atomic_load_n(&meter->count, __ATOMIC_RELAXED) || !lock_try(&meter->lock)) return;
-    if (!meter->rests) meters_reap(regions, meter, budget_now());
+    if (!meter->rests) meters_reap(regions, meter, clock_now());
     lock_release(&meter->lock);
 }
 

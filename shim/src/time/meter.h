@@ -13,7 +13,7 @@
 #ifndef MIZAR_METER_H
 #define MIZAR_METER_H
 
-#include "memory/lazy_code.h"
+#include "memory/first_use.h"
 #include "region/regions.h"
 #include "time/stream_credit.h"
 
@@ -30,7 +30,7 @@ struct piece {
     uint16_t overlap;
     uint64_t asked_at, launched_at;
     uint16_t begin; /* event */
-    struct lazy_code_use use;
+    struct first_use use;
 };
 
 /* `shape`: of a kernel's launch (costs_shape), else 0. */

@@ -2,9 +2,11 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/numbers.h"
 #include "base/sys.h"
 #include "lookup/cards.h"
+#include "lookup/resolve.h"
 #include "time/budget.h"
 #include "time/costs.h"
 
@@ -113,7 +115,7 @@ static void tell_others(struct regions *regions, struct meter *meter, uint64_t s
 
 void meters_clear(struct regions *regions, struct meter *meter) {
     uint32_t serial = meter->events.serial;
-    tell_others(regions, meter, 0, 0, budget_now());
+    tell_others(regions, meter, 0, 0, clock_now());
     set_count(meter, 0);
     meter->doubtful = 0;
     meter->queue = 0;

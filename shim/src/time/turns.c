@@ -1,7 +1,7 @@
 #include "time/turns.h"
 
-#include "base/numbers.h"
 #include "base/atomics.h"
+#include "base/numbers.h"
 #include "region/slots.h"
 
 #define US UINT64_C(1000)

@@ -7,8 +7,9 @@
 
 #include <time.h>
 
-#include "base/sys.h"
 #include "base/atomics.h"
+#include "base/clock.h"
+#include "base/sys.h"
 #include "time/budget.h"
 
 #define BITS 28
@@ -41,7 +42,7 @@ static uint64_t busy_time(struct regions *regions, int card, uint64_t now) {
 }
 
 static struct look look_now(struct regions *regions, int card) {
-    uint64_t now = budget_now();
+    uint64_t now = clock_now();
     return (struct look){0, now / MS, busy_time(regions, card, now) / UNIT};
 }
 

@@ -14,9 +14,9 @@ from .slot import BUILD
 
 NOW = """
 import ctypes, sys
-budget_now = ctypes.CDLL(sys.argv[1]).budget_now
-budget_now.restype = ctypes.c_uint64
-print(budget_now())
+clock_now = ctypes.CDLL(sys.argv[1]).clock_now
+clock_now.restype = ctypes.c_uint64
+print(clock_now())
 """
 AHEAD_S = 1000
 NEAR_S = 100

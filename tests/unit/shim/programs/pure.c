@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/numbers.h"
 #include "region/regions.h"
 #include "region/slots.h"
@@ -66,7 +67,7 @@ uint64_t pure_rate(uint32_t mode, uint32_t share, uint32_t spare, uint32_t activ
         .spare_share = spare, .active_weight = active, .paused = paused, .beat = 1};
     regions.process->cards[0].compute_mode = mode;
     regions.process->cards[0].core_share = share;
-    uint64_t rate = budget_terms(&regions, 0, budget_now(), &terms) ? terms.rate : UINT64_MAX;
+    uint64_t rate = budget_terms(&regions, 0, clock_now(), &terms) ? terms.rate : UINT64_MAX;
     free(limits);
     free(usage);
     return rate;

@@ -1,0 +1,15 @@
+#include "memory/reserve.h"
+
+#include "memory/account.h"
+#include "memory/lazy_code.h"
+#include "memory/reclaim.h"
+
+bool reserve_at_once(struct regions *regions, int card, uint64_t bytes) {
+    if (account_reserve(regions, card, bytes)) return true;
+    return reclaim_unused(regions, card) && account_reserve(regions, card, bytes);
+}
+
+bool reserve_patiently(struct regions *regions, int card, uint64_t bytes) {
+    if (reserve_at_once(regions, card, bytes)) return true;
+    return lazy_code_await_look(regions, card, bytes) && account_reserve(regions, card, bytes);
+}
