@@ -193,7 +193,7 @@ def _sizes(types: Iterable[str], include: str, folder: Path) -> dict[str, int]:
 
 def _declared(path: Path) -> dict[str, list[str]]:
     """The driver's functions of cuda_api.h, its macros expanded."""
-    command = [os.environ.get("CC", "cc"), "-E", "-P", str(path)]
+    command = [os.environ.get("CC", "cc"), "-E", "-P", f"-I{SHIM / 'src'}", str(path)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.findall(r"^ *CUresult (cu\w+) ?\(([^;]*?)\);", text, re.MULTILINE | re.DOTALL)
     return {name: _types(parameters) for name, parameters in found}

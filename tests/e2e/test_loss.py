@@ -49,18 +49,25 @@ def test_a_shadow_pod_deleted_by_force_in_use(
     print(f"the card was quiet {took:.1f} s after the shadow pod was gone")
     assert took < QUIET_WITHIN_S
 
+    # First of all, since it goes with the pods.
+    why = wait_for("the reason of an eviction", lambda: _disruption(kube, tenant, names))
+    assert (why["status"], why["reason"]) == ("True", "EvictionByEvictionAPI")
     for pod in names:
         assert card in wait_event(kube, tenant, pod, "CardLost")
         assert name in wait_event(kube, tenant, pod, "ShareEvicted")
-    gone = [kube.get("pod", pod, tenant) for pod in names]
-    for one in filter(None, gone):
-        why = condition(one, "DisruptionTarget")
-        assert (why["status"], why["reason"]) == ("True", "EvictionByEvictionAPI")
-    assert any(gone)
     after = wait_for("two others", lambda: _running(kube, tenant, 2, but=names))
     held = wait_held(kube, tenant, *after)
     assert not any(name in device for device in held)
     wait_for("the quota to be satisfied", lambda: _satisfied(kube, tenant))
+
+
+def _disruption(kube: Kube, tenant: str, pods: list[str]) -> Object | None:
+    """The condition DisruptionTarget of one of the pods that has it."""
+    for pod in filter(None, (kube.get("pod", one, tenant) for one in pods)):
+        for one in pod["status"].get("conditions", []):
+            if one["type"] == "DisruptionTarget":
+                return dict(one)
+    return None
 
 
 def _running(kube: Kube, tenant: str, count: int, but: list[str] | None = None) -> list[str] | None:
