@@ -4,7 +4,7 @@
 #include "capture.h"
 #include "event.h"
 #include "stream.h"
-#include "unkind.h"
+#include "harsh.h"
 
 enum { MAGIC = 0x45565421, DISABLE_TIMING = 2, KNOWN_FLAGS = 7 };
 
@@ -50,7 +50,7 @@ static CUresult record(CUevent event, CUstream stream) {
     struct mark *mark = mark_new();
     struct work work = {.kind = WORK_RECORD, .mark = mark_keep(mark)};
     const struct sim_card *card = &driver.sim.state->cards[stream->context->card];
-    unkind_spend(&driver.sim, card->event_ns, card->event_spread_ns);
+    harsh_spend(&driver.sim, card->event_ns, card->event_spread_ns);
     CUresult result = stream_add(stream, work);
     pthread_mutex_lock(&engine_lock);
     mark_drop(result ? mark : event->mark);
@@ -122,8 +122,8 @@ API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
     TRY(check_timed(end));
     if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
     const struct sim_card *card = &driver.sim.state->cards[end->context->card];
-    uint64_t from = unkind_event_time(card, start->mark->at);
-    uint64_t to = unkind_event_time(card, end->mark->at);
+    uint64_t from = harsh_event_time(card, start->mark->at);
+    uint64_t to = harsh_event_time(card, end->mark->at);
     *milliseconds = (float)((double)(int64_t)(to - from) / 1e6);
     return CUDA_SUCCESS;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "unkind.h"
+#include "harsh.h"
 
 pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -165,7 +165,7 @@ struct mark *lane_full(struct lane *lane) {
 }
 
 uint64_t lane_place(struct lane *lane, uint64_t after, unsigned sms, uint64_t ns) {
-    ns = unkind_duration(&driver.sim.state->cards[lane->card], sim_now(&driver.sim), ns);
+    ns = harsh_duration(&driver.sim.state->cards[lane->card], sim_now(&driver.sim), ns);
     uint64_t start = lane->sm_free[sms - 1];
     if (start < after) start = after;
     if (lane_reached(lane, start)) { /* the card is ahead of that: now is the earliest */

@@ -6,7 +6,7 @@
 #include "capture.h"
 #include "engine.h"
 #include "stream.h"
-#include "unkind.h"
+#include "harsh.h"
 
 enum { BLOCKS_OF_SM = 32, THREADS_OF_BLOCK = 1024, WARP = 32 };
 
@@ -82,8 +82,8 @@ CUresult launch_prepare(const CUDA_KERNEL_NODE_PARAMS *launch, CUcontext context
 static void spend_launch(CUfunction function, unsigned number) {
     const struct sim_card *card = &driver.sim.state->cards[number];
     bool first = !atomic_exchange(&function->launched, true);
-    unkind_spend(&driver.sim, card->launch_ns, card->launch_spread_ns);
-    if (first) unkind_spend(&driver.sim, card->first_launch_ns, 0);
+    harsh_spend(&driver.sim, card->launch_ns, card->launch_spread_ns);
+    if (first) harsh_spend(&driver.sim, card->first_launch_ns, 0);
 }
 
 static bool queue_is_full(CUstream stream, struct mark **mark) {

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "nvml.h"
-#include "unkind.h"
+#include "harsh.h"
 
 struct nvmlDevice_st {
     unsigned card;
@@ -65,7 +65,7 @@ nvmlReturn_t nvml_card(nvmlDevice_t device, struct sim_card **card) {
     TRY(nvml_card_number(device, &number));
     if (sim_card_lost(&machine, number)) return NVML_ERROR_GPU_IS_LOST;
     *card = &machine.state->cards[number];
-    unkind_spend(&machine, (*card)->nvml_ns, (*card)->nvml_spread_ns);
+    harsh_spend(&machine, (*card)->nvml_ns, (*card)->nvml_spread_ns);
     return NVML_SUCCESS;
 }
 

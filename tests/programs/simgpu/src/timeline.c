@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "unkind.h"
+#include "harsh.h"
 
 enum { NOBODY = -1, FORESEEN = 256 };
 
@@ -87,7 +87,7 @@ static void work_for(struct replay *replay, uint64_t length) {
 
 static uint64_t switch_ns(const struct replay *replay) {
     const struct sim_card *card = replay->card;
-    return card->switch_ns + unkind_draw(replay->line->switches, card->switch_spread_ns);
+    return card->switch_ns + harsh_draw(replay->line->switches, card->switch_spread_ns);
 }
 
 static void start(struct replay *replay, int slot) {
@@ -96,7 +96,7 @@ static void start(struct replay *replay, int slot) {
     if (slot != line->running) end_run(replay);
     line->running = slot;
     line->slice_left =
-        replay->card->slice_ns + unkind_draw(line->now, replay->card->slice_spread_ns);
+        replay->card->slice_ns + harsh_draw(line->now, replay->card->slice_spread_ns);
     line->switch_left = changed && line->last != NOBODY ? switch_ns(replay) : 0;
     line->change = line->switch_left;
     line->switches += changed;

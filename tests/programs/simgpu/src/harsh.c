@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "unkind.h"
+#include "harsh.h"
 
 #include <time.h>
 
@@ -14,7 +14,7 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
-uint64_t unkind_draw(uint64_t seed, uint64_t most) {
+uint64_t harsh_draw(uint64_t seed, uint64_t most) {
     return most ? mix(seed) % (most + 1) : 0;
 }
 
@@ -24,9 +24,9 @@ static uint64_t real_now(void) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-void unkind_spend(const struct sim *sim, uint64_t least, uint64_t spread) {
+void harsh_spend(const struct sim *sim, uint64_t least, uint64_t spread) {
     if (!(least | spread) || sim->state->clock_mode != SIM_CLOCK_REAL) return;
-    uint64_t begin = real_now(), ns = least + unkind_draw(begin, spread);
+    uint64_t begin = real_now(), ns = least + harsh_draw(begin, spread);
     if (ns > busy_at_most) {
         struct timespec pause = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
         nanosleep(&pause, NULL);
@@ -41,13 +41,13 @@ static bool copies_run(const struct sim_card *card, uint64_t now) {
     return false;
 }
 
-uint64_t unkind_duration(const struct sim_card *card, uint64_t now, uint64_t ns) {
-    uint64_t percent = unkind_draw(now / clock_period, card->clock_swing_percent);
+uint64_t harsh_duration(const struct sim_card *card, uint64_t now, uint64_t ns) {
+    uint64_t percent = harsh_draw(now / clock_period, card->clock_swing_percent);
     if (card->copying_percent && copies_run(card, now)) percent += card->copying_percent;
     return ns + ns * percent / 100;
 }
 
-uint64_t unkind_event_time(const struct sim_card *card, uint64_t time) {
+uint64_t harsh_event_time(const struct sim_card *card, uint64_t time) {
     uint64_t shown = time + time / 1000000 * card->event_drift_ppm;
     return card->event_grain_ns ? shown - shown % card->event_grain_ns : shown;
 }
