@@ -32,7 +32,7 @@ demo: root-setup ## a real local Kubernetes with simulated cards, Mizar on it, t
 test: export MIZAR_EFFORT ?= 3
 test: export MIZAR_NO_SKIPS ?= 1
 test: programs ## every test there is, none skipped, trying three times as hard as `make check` (root)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line beside-e2e e2e
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=none beside-e2e e2e
 
 # A cluster waits more than it works.
 beside-e2e:
