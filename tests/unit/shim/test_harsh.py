@@ -9,65 +9,42 @@ from typing import Any
 
 import pytest
 
-import simgpu
 from support.waiting import PATIENCE_S, wait_for
 from unit.simgpu.harness import compile_snippets
 
 from .shell import SUCCESS, Shell
-from .slot import BUILD, MIB, Card, Slot
+from .test_simulated_card import CONTEXT, LIMIT, Container
 
-LIMIT = 1024 * MIB
-CONTEXT = 100 * MIB
 SHARES = [0, 20]
 """Percent of the card: 0 for one whose time is not metered."""
 
 
-class Container:
-    """A slot that allows LIMIT bytes and a share of a harsh card."""
-
-    def __init__(self, folder: Path, layout: dict[str, Any], share: int) -> None:
-        self.machine = simgpu.create(
-            folder / "machine", cards=1, profile="harsh", context_bytes=CONTEXT
-        )
-        self.slot = Slot(folder / "slot", layout)
-        uuid = self.machine.cards[0].uuid
-        mode = int(bool(share))
-        self.slot.set_limits(
-            Card(uuid, LIMIT, compute_mode=mode, core_share=share * 100, context_bytes=CONTEXT)
-        )
-        self.env = {
-            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
-            "MIZAR_DIR": str(self.slot.path),
-            "CUDA_MODULE_LOADING": "EAGER",  # nobody here asks NVML for what is loaded later
-            **simgpu.environment(self.machine.directory),
-        }
-
-    def run(self, snippet: str) -> None:
-        """One of the simulated driver's own tests. Raises AssertionError, TimeoutExpired."""
-        command = [str(compile_snippets()), snippet]
-        done = subprocess.run(
-            command, env=self.env, capture_output=True, text=True, timeout=PATIENCE_S
-        )
-        assert done.returncode == 0, done.stderr
+def run(container: Container, snippet: str) -> None:
+    """One of the simulated driver's own tests. Raises AssertionError, TimeoutExpired."""
+    command = [str(compile_snippets()), snippet]
+    done = subprocess.run(
+        command, env=container.env, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(params=SHARES)
 def container(
     request: pytest.FixtureRequest, tmp_path: Path, layout: dict[str, Any]
 ) -> Iterator[Container]:
-    made = Container(tmp_path, layout, request.param)
+    made = Container(tmp_path, layout, "harsh", request.param)
     yield made
     made.machine.close()
 
 
 def test_a_full_queue_of_one_thread_holds_up_no_other(container: Container) -> None:
     """Which has to work before the queue can get shorter."""
-    container.run("crowded")
+    run(container, "crowded")
 
 
 def test_an_error_that_stays_costs_its_context_only(container: Container) -> None:
     """What the context held is free again, and can be had."""
-    container.run("an_error_of_a_kernel_stays_until_its_context_ends")
+    run(container, "an_error_of_a_kernel_stays_until_its_context_ends")
     with Shell(container.env) as shell:
         wait_for("the whole limit", lambda: _can_have(shell, LIMIT - CONTEXT))
 

@@ -29,12 +29,26 @@ WAYS = {"plain": 0, "pitch": 1, "managed": 2, "handles": 13, "mapped": 12, "cont
 
 
 class Container:
-    """A machine with one card, and a slot that allows LIMIT bytes of it."""
+    """A machine with one card, and a slot that allows LIMIT bytes of it, and a share of its time in
+    percent; 0 where its time is not metered."""
 
-    def __init__(self, folder: Path, layout: dict[str, Any]) -> None:
-        self.machine = simgpu.create(folder / "machine", cards=1, context_bytes=CONTEXT)
+    def __init__(
+        self, folder: Path, layout: dict[str, Any], profile: str | None = None, share: int = 0
+    ) -> None:
+        self.machine = simgpu.create(
+            folder / "machine", cards=1, profile=profile, context_bytes=CONTEXT
+        )
+        uuid, mode = self.machine.cards[0].uuid, int(bool(share))
         self.slot = Slot(folder / "slot", layout)
-        self.slot.set_limits(Card(self.machine.cards[0].uuid, LIMIT, context_bytes=CONTEXT))
+        self.slot.set_limits(
+            Card(
+                uuid,
+                LIMIT,
+                compute_mode=mode,
+                core_share=(share or 100) * 100,
+                context_bytes=CONTEXT,
+            )
+        )
         self.env = {
             "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
             "MIZAR_DIR": str(self.slot.path),

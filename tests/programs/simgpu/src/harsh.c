@@ -3,6 +3,8 @@
 
 #include <time.h>
 
+#include "clock.h"
+
 static const uint64_t clock_period = 50000000; /* clocks stay as they are for so many ns */
 static const uint64_t busy_at_most = 50000;    /* longer than that, drivers sleep */
 
@@ -18,20 +20,14 @@ uint64_t harsh_draw(uint64_t seed, uint64_t most) {
     return most ? mix(seed) % (most + 1) : 0;
 }
 
-static uint64_t real_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 void harsh_spend(const struct sim *sim, uint64_t least, uint64_t spread) {
     if (!(least | spread) || sim->state->clock_mode != SIM_CLOCK_REAL) return;
-    uint64_t begin = real_now(), ns = least + harsh_draw(begin, spread);
+    uint64_t begin = sim_now(sim), ns = least + harsh_draw(begin, spread);
     if (ns > busy_at_most) {
         struct timespec pause = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
         nanosleep(&pause, NULL);
     } else {
-        while (real_now() - begin < ns);
+        while (sim_now(sim) - begin < ns);
     }
 }
 

@@ -147,16 +147,16 @@ static void note_end(const struct lane *lane, uint64_t end) {
     ++*placed;
 }
 
-/* How many kernels may wait on a card; what is not limited is what is kept of them. */
+/* How many kernels may wait on a card: no more than are kept. 0: no limit. */
 static uint64_t queue_room(const struct lane *lane) {
     uint64_t room = driver.sim.state->cards[lane->card].queue_kernels;
-    return room && room < SIM_ENDS ? room : SIM_ENDS - 1;
+    return room < SIM_ENDS ? room : SIM_ENDS - 1;
 }
 
 struct mark *lane_full(struct lane *lane) {
     struct sim_process *process = &driver.sim.state->processes[driver.sim.slot];
     uint64_t placed = process->placed[lane->card], room = queue_room(lane);
-    if (!driver.sim.state->cards[lane->card].queue_kernels || placed < room) return NULL;
+    if (!room || placed < room) return NULL;
     uint64_t end = process->ends[lane->card][(placed - room) % SIM_ENDS];
     if (lane_reached(lane, end)) return NULL;
     struct mark *mark = mark_new();
