@@ -70,6 +70,7 @@ KINDS = (
         (
             Column("Cards", ".status.cards.usage", "string", "Cards held by shadow pods / all"),
             Column("Healthy", ".status.cards.healthy"),
+            Column("Lent", ".status.cards.lent", about="Cards lent to spot pods"),
             Column("Idle-Timeout", ".spec.idleTimeoutSeconds", about="Seconds"),
             Column("Tenancy", ".spec.tenancy", "string", wide=True),
             Column("Prefix", ".spec.resourcePrefix", "string", wide=True),

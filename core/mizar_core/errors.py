@@ -25,3 +25,7 @@ class CarveRefused(MizarError, ValueError):
 
 class PlacementRefused(MizarError, ValueError):
     """The request for a preferred allocation contradicts itself."""
+
+
+class SpotRulesRefused(MizarError):
+    """The text is no set of rules for spot cards."""

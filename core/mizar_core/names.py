@@ -26,10 +26,20 @@ DEFAULT_POOL: Final = "default"
 
 PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
 
+SPOT_RESOURCE: Final = "mizar.spot/gpu"
+"""Whole cards that are lent while their owners sleep: what spot pods ask for."""
+
+SPOT_SUFFIX: Final = "-spot"
+"""After a card's UUID in the ID of its spot device."""
+
 LABEL_SHADOW_POD: Final = "mizar.share/shadow-pod"
 LABEL_SHARE_POD: Final = "mizar.share/share-pod"
 """Set to "true" at admission on every pod that requests devices, so that the operator watches only
 these and not all pods of the cluster. On a pod that requests none it does nothing."""
+
+LABEL_SPOT_POD: Final = "mizar.share/spot-pod"
+"""Set to "true" at admission on every pod that requests a spot card, so that operator and node
+agents watch only these."""
 
 LABEL_IN_USE: Final = "mizar.share/in-use"
 """Set to "true" on a shadow pod while somebody holds a device of it."""
@@ -48,6 +58,24 @@ ANNOTATION_RESOURCE: Final = "mizar.share/resource"
 ANNOTATION_SAME_CARD: Final = "mizar.share/same-card"
 """Set to "true" on a share pod, all devices of a container are on one card, or it does not
 start."""
+
+ANNOTATION_LOW_POWER: Final = "mizar.share/low-power"
+"""Set to "true" on a pod that holds a card, its owner agrees that the card is lent while the pod is
+idle, where the pool lends cards."""
+
+ANNOTATION_MAY_BE_LOST: Final = "mizar.share/may-be-lost"
+"""Set to "true" on a spot pod without a controller, nobody minds that nothing replaces it."""
+
+ANNOTATION_SPOT_NOTICE: Final = "mizar.share/spot-notice"
+"""On a spot pod: seconds of notice, by SIGUSR1, that it wants before it loses its card. It gets as
+many as the pool permits."""
+
+ANNOTATION_SPOT_GRACE: Final = "mizar.share/spot-grace"
+"""On a spot pod: seconds between SIGTERM and SIGKILL when it loses its card, as many as the pool
+permits; 0 by default. It computes nothing meanwhile."""
+
+SPOT_GATE: Final = "mizar.share/spot"
+"""The scheduling gate of a spot pod until it is its namespace's turn to have a card."""
 
 FINALIZER_DRAIN: Final = "mizar.share/drain"
 
@@ -133,6 +161,29 @@ class EventReason(StrEnum):
     SHARE_EVICTED = "ShareEvicted"
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
     PLANNING_FAILED = "PlanningFailed"
+    SPOT_WAITING = "SpotWaiting"
+    SPOT_GRANTED = "SpotGranted"
+    SPOT_EVICTED = "SpotEvicted"
+    OWNER_ASLEEP = "OwnerAsleep"
+    OWNER_WOKE = "OwnerWoke"
+
+
+class SpotEvictionReason(StrEnum):
+    """Why a spot pod loses its card: the label `reason` of `mizar_spot_evictions_total`, and the
+    reason of the pod's condition DisruptionTarget."""
+
+    OWNER_BACK = "OwnerBack"
+    """An owner of the card that declared itself low-power works again."""
+    OWNER_ALIVE = "OwnerAlive"
+    """A pod that never agreed to lend holds the card now."""
+    OWNER_GONE = "OwnerGone"
+    """Nobody holds the card any more: it is the scheduler's to give."""
+    DEVICE_LOST = "DeviceLost"
+    """The card has failed or dropped out."""
+    QUOTA_RECLAIM = "QuotaReclaim"
+    """The namespace has more spot cards than its quota permits now."""
+    DRAIN = "Drain"
+    """The pool lends no cards any more."""
 
 
 class ConditionType(StrEnum):
@@ -145,6 +196,10 @@ class ConditionType(StrEnum):
     DRAINING = "Draining"
     SATISFIED = "Satisfied"
     EXHAUSTED = "Exhausted"
+
+
+POD_CONDITION_ACTIVE: Final = "mizar.share/active"
+"""The condition of a low-power owner's pod: False while its card may be lent or is lent."""
 
 
 Form = Literal["slashed", "dotted"]
@@ -248,6 +303,23 @@ def shadow_name(quota_uid: str, profile: int, sequence: int) -> str:
     """The name of the sequence-th shadow pod of a quota and profile: always the same one."""
     digest = hashlib.sha256(f"{quota_uid}/{profile}/{sequence}".encode()).digest()
     return f"shadow-{profile}-{base64.b32encode(digest).decode().lower()[:5]}"
+
+
+def spot_device_id(uuid: str) -> str:
+    """The ID of a card's spot device: `GPU-…-spot`."""
+    return f"{uuid}{SPOT_SUFFIX}"
+
+
+def card_of_spot_device(device: str) -> str | None:
+    """The card's UUID in the ID of a spot device; None for any other ID."""
+    uuid = device.removesuffix(SPOT_SUFFIX)
+    return uuid if uuid and uuid != device else None
+
+
+def container_devices_ids(container: str = MAIN_CONTAINER) -> str:
+    """The key of the annotation that names the cards of a spot container, by physical resource:
+    `{"nvidia.com/gpu":["GPU-…"]}`."""
+    return f"mizar.k8s.io/container-devices-ids.{container}"
 
 
 def container_devices_from(container: str = MAIN_CONTAINER) -> str:

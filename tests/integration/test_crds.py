@@ -115,7 +115,7 @@ REFUSED = {
     ),
     "a backend that is not built": (_pool({"isolation": {"backend": "MPS"}}), MPS),
     "a quota's backend that is not built": (_quota({"isolation": {"backend": "MPS"}}), MPS),
-    "low power": (_pool({"lowPower": {}}), "lowPower is not built yet: leave it out"),
+    "little reserve": (_pool({"spot": {"reserve": "1Mi"}}), "too little memory"),
     "more memory than there is": (_pool({"memoryScaling": "1.5"}), ABOVE_HARD),
     "more memory than there is, without quotes": (_pool({"memoryScaling": 2}), ABOVE_HARD),
     "compute too small to count": (

@@ -15,6 +15,8 @@ from mizar_core.models.gpuquota import (
     GPUQuotaStatus,
     ProfileQuota,
     ProfileStatus,
+    SpotQuota,
+    SpotStatus,
     idle_timeout_of,
     isolation_of,
 )
@@ -32,9 +34,9 @@ from mizar_core.models.pool import (
     GPUPool,
     GPUPoolSpec,
     GPUPoolStatus,
-    LowPower,
     ModelCounts,
     Profile,
+    Spot,
     Tenancy,
 )
 from mizar_core.models.shadowpod import (
@@ -68,7 +70,6 @@ __all__ = [
     "Isolation",
     "IsolationOverride",
     "Kind",
-    "LowPower",
     "MemoryMode",
     "ModelCounts",
     "ObjectMeta",
@@ -80,6 +81,9 @@ __all__ = [
     "ShadowPod",
     "ShadowPodSpec",
     "ShadowPodStatus",
+    "Spot",
+    "SpotQuota",
+    "SpotStatus",
     "Tenancy",
     "Toleration",
     "idle_timeout_of",

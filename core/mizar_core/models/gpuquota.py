@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from mizar_core.base import Model
+from mizar_core.base import Model, Time
 from mizar_core.conditions import Condition
 from mizar_core.fields import Count, Devices, LabelName, Seconds
 from mizar_core.models.isolation import Isolation, IsolationOverride
@@ -47,6 +47,13 @@ class ProfileQuota(Model):
         return self
 
 
+class SpotQuota(Model):
+    """What the namespace may borrow."""
+
+    max: Count
+    """Cards that the namespace's spot pods may have at the same time."""
+
+
 class GPUQuotaSpec(Model):
     """What the namespace may take of the pool."""
 
@@ -61,6 +68,9 @@ class GPUQuotaSpec(Model):
 
     max_cards: Count | None = None
     """Cards that all shadow pods together may hold; no ceiling by default."""
+
+    spot: SpotQuota | None = None
+    """Cards of sleeping owners that the namespace may borrow; none by default."""
 
     isolation: IsolationOverride | None = None
     """What differs from the pool's isolation."""
@@ -93,6 +103,23 @@ class ProfileStatus(Model):
     """Shadow pods of the profile."""
 
 
+class SpotStatus(Model):
+    """What the namespace borrows."""
+
+    in_use: Count = 0
+    """Cards that its spot pods have or were promised."""
+
+    waiting: Count = 0
+    """Cards that its spot pods wait for."""
+
+    recent_card_seconds: Annotated[int, Field(strict=True, ge=0, le=10**12)] = 0
+    """What it had of late, at `counted_at`: a second of a borrowed card counts for half after an
+    hour. Namespaces that had less go first."""
+
+    counted_at: Time | None = None
+    """When `recent_card_seconds` was counted."""
+
+
 class GPUQuotaStatus(Model):
     """What the namespace has, over all profiles, in devices."""
 
@@ -113,6 +140,9 @@ class GPUQuotaStatus(Model):
 
     cards: Count = 0
     """Cards that the shadow pods hold or wait for."""
+
+    spot: SpotStatus | None = None
+    """What the namespace borrows; none while its quota permits nothing and nothing is borrowed."""
 
     next_sequence: Annotated[int, Field(strict=True, ge=0)] = 0
     """The number that names the next shadow pod."""

@@ -12,6 +12,7 @@ from mizar_core.fields import (
     Cards,
     Count,
     Devices,
+    LabelName,
     Memory,
     Name,
     NodeSelector,
@@ -76,7 +77,6 @@ _POOL_RULES = (
         "resourcePrefix is that of physicalResource, whose device plugin offers under it already:"
         " use a DNS name of your own, such as mizar.share",
     ),
-    rule("!has(self.lowPower)", "lowPower is not built yet: leave it out"),
 )
 
 
@@ -109,14 +109,33 @@ class Profile(Model):
 BUILT_IN_PROFILES = tuple(Profile(devices=n, cards=n // 2) for n in (2, 4, 8, 16))
 
 
-class LowPower(Model):
-    """When a card whose owner declared itself low-power counts as idle and may be lent."""
+class Spot(Model):
+    """Whether and how the pool's cards are lent to spot pods while their owners sleep."""
+
+    enabled: Annotated[bool, Field(strict=True)] = False
+    """Lend cards whose owners all agreed to it and are all idle."""
 
     idle_after_seconds: Seconds = 60
-    """Seconds that the owner must have been idle."""
+    """Seconds that all owners of a card must have been idle before it is lent."""
 
     max_utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] = 5
-    """The owner is idle while the card is used no more than this."""
+    """An owner without the shim is idle while it keeps the card busy no more than this."""
+
+    reserve: Memory = "1Gi"
+    """Memory of the card that no borrower gets, so that an owner that wakes can start at once."""
+
+    grace_seconds: Annotated[int, Field(strict=True, ge=0, le=30)] = 0
+    """Most seconds between SIGTERM and SIGKILL that a borrower may ask for; it computes nothing
+    meanwhile, but its memory stays taken."""
+
+    notice_seconds: Annotated[int, Field(strict=True, ge=0, le=30)] = 0
+    """Most seconds of notice that a borrower may ask for: it computes on meanwhile, beside the
+    owner that woke up."""
+
+    namespaces: Annotated[
+        tuple[LabelName, ...], Field(max_length=256, json_schema_extra=LIST_SET)
+    ] = ()
+    """Namespaces all of whose pods agree to lend, without the annotation mizar.share/low-power."""
 
 
 class GPUPoolSpec(Model):
@@ -172,8 +191,8 @@ class GPUPoolSpec(Model):
     physical_resource: ResourceName = PHYSICAL_RESOURCE
     """The resource by which the stock device plugin hands out whole cards."""
 
-    low_power: LowPower | None = None
-    """Not built yet. Lend whole cards whose owners declared themselves low-power."""
+    spot: Spot = Spot()
+    """Lending whole cards whose owners declared themselves low-power and are idle."""
 
     @model_validator(mode="after")
     def _others_prefix(self) -> GPUPoolSpec:
@@ -200,6 +219,9 @@ class CardCounts(Model):
 
     lost: Count = 0
     """Lost by shadow pods whose share pods have not ended yet."""
+
+    lent: Count = 0
+    """Lent to spot pods."""
 
     @computed_field(json_schema_extra={"maxLength": 32})  # type: ignore[prop-decorator]
     @property
