@@ -15,7 +15,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from mizar_core.base import Model
+from mizar_core.model_base import Model
 
 Schema = dict[str, Any]
 

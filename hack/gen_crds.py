@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from mizar_core.base import Model
+from mizar_core.model_base import Model
 from mizar_core.models import GPUPool, GPUQuota, ShadowPod
 from mizar_core.names import GROUP, PLURALS, VERSION
 

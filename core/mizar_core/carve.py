@@ -16,10 +16,10 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from mizar_core.base import Model
 from mizar_core.device_ids import card_of
 from mizar_core.errors import CarveRefused
-from mizar_core.fields import Cards, Devices, Name, Scaling
+from mizar_core.field_types import Cards, Devices, Name, Scaling
+from mizar_core.model_base import Model
 from mizar_core.models import ComputeMode, Isolation, MemoryMode, Tenancy
 from mizar_core.names import ANNOTATION_CARVE, PHYSICAL_RESOURCE, parse_resource
 from mizar_core.quantities import WHOLE_CARD, parse_scaling

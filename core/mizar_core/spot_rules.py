@@ -11,9 +11,9 @@ from typing import Annotated, Final
 
 from pydantic import Field, ValidationError
 
-from mizar_core.base import Model
 from mizar_core.errors import SpotRulesRefused
-from mizar_core.fields import Name, NodeSelector
+from mizar_core.field_types import Name, NodeSelector
+from mizar_core.model_base import Model
 from mizar_core.models import GPUPool, Spot
 from mizar_core.names import PHYSICAL_RESOURCE
 

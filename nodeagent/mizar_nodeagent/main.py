@@ -14,7 +14,7 @@ from mizar_kube.errors import ConfigError
 from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
 from mizar_kube.version import version
-from mizar_nodeagent.app import assemble
+from mizar_nodeagent.assembly import assemble
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.errors import ConfigRefused
 from mizar_nodeagent.nvml import Nvml

@@ -8,9 +8,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from mizar_core.base import parse_time
 from mizar_core.carve import Carve
 from mizar_core.errors import CarveRefused
+from mizar_core.model_base import parse_time
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,

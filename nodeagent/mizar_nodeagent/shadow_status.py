@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from mizar_core.conditions import find_condition
+from mizar_core.condition import find_condition
 from mizar_core.models import ShadowPodStatus
 from mizar_core.names import API_VERSION, FIELD_MANAGER_NODEAGENT, ConditionType
 from mizar_kube.client import KubeClient

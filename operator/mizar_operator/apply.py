@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from mizar_core.base import format_time
+from mizar_core.model_base import format_time
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
@@ -47,7 +47,7 @@ from mizar_operator import action_log, manifests
 from mizar_operator.caches import Caches
 from mizar_operator.delete_guard import StillInUse
 from mizar_operator.disruption_budgets import DisruptionBudgets
-from mizar_operator.eviction import Evictor
+from mizar_operator.evictor import Evictor
 from mizar_operator.shadow_creation import ShadowCreator
 from mizar_operator.shadow_deletion import ShadowDeleter
 from mizar_operator.snapshot_index import SnapshotIndex

@@ -10,7 +10,7 @@ from mizar_core.planning.snapshot import NodeView, PendingView
 from mizar_kube.client import KubeClient
 from mizar_kube.informer import Copy, Informer, Timing, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD
-from mizar_operator import pod_views, views
+from mizar_operator import object_views, pod_views
 from mizar_operator.kopf_store import KopfStore, Pace
 from mizar_operator.pod_views import HolderPod, SharePod
 
@@ -41,9 +41,9 @@ class Caches:
     def __init__(
         self, client: KubeClient, pace: Pace | None = None, timing: Timing | None = None
     ) -> None:
-        self.pools = KopfStore(client, GPU_POOL, views.pool_view, pace)
-        self.quotas = KopfStore(client, GPU_QUOTA, views.quota_view, pace)
-        self.shadows = KopfStore(client, SHADOW_POD, views.shadow_view, pace)
+        self.pools = KopfStore(client, GPU_POOL, object_views.pool_view, pace)
+        self.quotas = KopfStore(client, GPU_QUOTA, object_views.quota_view, pace)
+        self.shadows = KopfStore(client, SHADOW_POD, object_views.shadow_view, pace)
         self.holders: Informer[HolderPod] = Informer(
             client,
             Watched(POD, label_selector=f"{LABEL_SHADOW_POD}=true"),
@@ -59,7 +59,9 @@ class Caches:
         self.pending: Informer[PendingView] = Informer(
             client, Watched(POD, field_selector=UNBOUND), pod_views.pending_view, timing
         )
-        self.nodes: Informer[NodeView] = Informer(client, Watched(NODE), views.node_view, timing)
+        self.nodes: Informer[NodeView] = Informer(
+            client, Watched(NODE), object_views.node_view, timing
+        )
 
     def __iter__(self) -> Iterator[Copy]:
         yield from (

@@ -12,7 +12,7 @@ from mizar_core.planning.device_users import may_be_used
 from mizar_core.planning.snapshot import ShadowView, ShareView
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object, Ref
-from mizar_operator import pod_views, views
+from mizar_operator import object_views, pod_views
 from mizar_operator.caches import Caches
 from mizar_operator.gather import find
 from mizar_operator.pod_views import HolderPod, SharePod
@@ -66,7 +66,7 @@ async def _read(client: KubeClient, known: ShadowView) -> tuple[Object | None, O
 
 def _view(shadow: Object | None, pod: Object | None, known: ShadowView) -> ShadowView:
     holder = pod_views.pod_view(pod) if pod is not None else None
-    view = views.shadow_view(shadow) if shadow is not None else known
+    view = object_views.shadow_view(shadow) if shadow is not None else known
     return replace(
         view,
         resource=known.resource,
@@ -94,7 +94,7 @@ def _beside(caches: Caches, view: ShadowView) -> list[ShadowView]:
 
 async def _reread(client: KubeClient, shadow: ShadowView) -> ShadowView:
     found = await find(client, Ref(SHADOW_POD, shadow.name, shadow.namespace))
-    return views.shadow_view(found) if found is not None else replace(shadow, holders=())
+    return object_views.shadow_view(found) if found is not None else replace(shadow, holders=())
 
 
 async def _bound(client: KubeClient, known: ShadowView, view: ShadowView) -> list[ShareView]:

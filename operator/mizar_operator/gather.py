@@ -20,7 +20,7 @@ from mizar_core.pod_requests import cards_requested
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, Object, Ref
-from mizar_operator import pod_views, unreadable, views
+from mizar_operator import object_views, pod_views, unreadable
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
 from mizar_operator.pod_views import HolderPod
 from mizar_operator.reconcile_state import Excluded, ReconcileState
@@ -215,7 +215,7 @@ class Gatherer:
         """Keep what was found; False if it is somebody else's pod of that name."""
         if ref.kind == NODE:
             self._caches.nodes.observe(obj)
-            found.nodes[ref.name] = views.node_view(obj)
+            found.nodes[ref.name] = object_views.node_view(obj)
             return True
         shadow = self._caches.shadows.get(ref.name, ref.namespace or "")
         holder = pod_views.holder_view(obj)

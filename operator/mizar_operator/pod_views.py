@@ -6,9 +6,9 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from mizar_core.base import parse_time
 from mizar_core.carve import Carve
 from mizar_core.errors import CarveRefused
+from mizar_core.model_base import parse_time
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
@@ -22,7 +22,7 @@ from mizar_core.planning.snapshot import PendingView, PodView, ShareView
 from mizar_core.pod_requests import cards_requested, devices_after_init, devices_requested
 from mizar_kube.kinds import Object
 from mizar_operator.node_needs import needs_of
-from mizar_operator.views import Json, condition_of
+from mizar_operator.object_views import Json, condition_of
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 

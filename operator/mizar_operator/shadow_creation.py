@@ -9,7 +9,7 @@ from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Conflict
 from mizar_kube.kinds import POD, SHADOW_POD, Kind, Object, Ref
-from mizar_operator import manifests, views
+from mizar_operator import manifests, object_views
 from mizar_operator.caches import Caches
 from mizar_operator.snapshot_index import SnapshotIndex
 
@@ -29,7 +29,7 @@ class ShadowCreator:
         """Create the ShadowPod, then its pod."""
         made = await self._create_or_get(manifests.shadow_pod(action), SHADOW_POD)
         self._caches.shadows.observe(made)
-        shadow = index.add_created(views.shadow_view(made), action.resource)
+        shadow = index.add_created(object_views.shadow_view(made), action.resource)
         await self.create_pod(index, shadow, action.needs)
 
     async def create_pod(self, index: SnapshotIndex, shadow: ShadowView, needs: Needs) -> None:

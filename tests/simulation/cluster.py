@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 
-from mizar_core.base import format_time
+from mizar_core.model_base import format_time
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object
 from simulation.history import HistoryApi
 from stateful.model import Carved, Model, NodeState

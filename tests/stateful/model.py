@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from mizar_core.base import format_time
+from mizar_core.model_base import format_time
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,

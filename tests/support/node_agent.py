@@ -80,7 +80,7 @@ def _slot_of(pid: int) -> str:
 
 
 class NodeAgent:
-    """The parts, assembled as in mizar_nodeagent.app. Each card is held by a shadow pod of its
+    """The parts, assembled as in mizar_nodeagent.assembly. Each card is held by a shadow pod of its
     own."""
 
     def __init__(self, folder: Path, library: Path, how: Isolation, core_scaling: str) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any, TypeVar
 
-from mizar_core.conditions import Condition, find_condition
+from mizar_core.condition import Condition, find_condition
 from mizar_core.models import GPUQuotaStatus
 from mizar_core.planning import Snapshot, plan
 from property.plan.snapshots import NOW, node, pool, quota

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mizar_core.conditions import Condition
+from mizar_core.condition import Condition
 from mizar_core.models.gpuquota import (
     GPUQuota,
     GPUQuotaSpec,

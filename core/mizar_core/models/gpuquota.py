@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from mizar_core.base import Model, Time
-from mizar_core.conditions import Condition
-from mizar_core.fields import Count, Devices, LabelName, Seconds
+from mizar_core.condition import Condition
+from mizar_core.field_types import Count, Devices, LabelName, Seconds
+from mizar_core.model_base import Model, Time
 from mizar_core.models.isolation import Isolation, IsolationOverride
 from mizar_core.models.meta import ObjectMeta
 from mizar_core.models.pool import GPUPoolSpec

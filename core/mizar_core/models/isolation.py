@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
-from mizar_core.base import Model
+from mizar_core.model_base import Model
 from mizar_core.quantities import parse_scaling
 from mizar_core.schema import rule, rules
 

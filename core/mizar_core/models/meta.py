@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from mizar_core.base import Model, Time
+from mizar_core.model_base import Model, Time
 
 
 class OwnerReference(Model):

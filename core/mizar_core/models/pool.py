@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, computed_field, model_validator
 
-from mizar_core.base import Model
-from mizar_core.conditions import Condition
-from mizar_core.fields import (
+from mizar_core.condition import Condition
+from mizar_core.field_types import (
     Cards,
     Count,
     Devices,
@@ -22,6 +21,7 @@ from mizar_core.fields import (
     Scaling,
     Seconds,
 )
+from mizar_core.model_base import Model
 from mizar_core.models.isolation import ABOVE_HARD, Isolation
 from mizar_core.models.meta import ObjectMeta
 from mizar_core.models.toleration import Toleration

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, computed_field, model_validator
 
-from mizar_core.base import Model, Time
-from mizar_core.conditions import Condition
-from mizar_core.fields import CARDS_MAX, DEVICES_MAX, Cards, Devices, LabelName, Name, Text
+from mizar_core.condition import Condition
+from mizar_core.field_types import CARDS_MAX, DEVICES_MAX, Cards, Devices, LabelName, Name, Text
+from mizar_core.model_base import Model, Time
 from mizar_core.models.meta import ObjectMeta
 from mizar_core.models.pool import DIVIDES
 from mizar_core.names import API_VERSION, ApiVersion

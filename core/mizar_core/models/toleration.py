@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from mizar_core.base import Model
-from mizar_core.fields import Text
+from mizar_core.field_types import Text
+from mizar_core.model_base import Model
 from mizar_core.names import LABEL_VALUE, QUALIFIED_NAME, is_label_value, is_qualified_name
 from mizar_core.schema import rule, rules
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from mizar_core.carve import Carve
-from mizar_core.conditions import Condition
+from mizar_core.condition import Condition
 from mizar_core.models import GPUPoolStatus, GPUQuotaStatus, Phase
 from mizar_core.names import EventReason
 from mizar_core.planning.node_fit import Needs

@@ -10,7 +10,7 @@ from mizar_core.planning.actions import Action, CreateShadow, DeleteShadow, Drai
 from mizar_core.planning.creation import Denial, refusal_message
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.evict import loss_reason
+from mizar_core.planning.evict_share_pods import loss_reason
 from mizar_core.planning.scheduling import Assignment, Availability, is_admitted
 from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, is_agent_silent, stage_of
 from mizar_core.planning.snapshot import ShadowView, ShareView, Snapshot

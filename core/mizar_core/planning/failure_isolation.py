@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from mizar_core.conditions import set_condition
+from mizar_core.condition import set_condition
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import ConditionType, EventReason
 from mizar_core.planning.actions import (

@@ -19,7 +19,7 @@ from mizar_core.planning.demand import DemandOutcome, keep_warm, meet_demand
 from mizar_core.planning.device_users import mark_in_use
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import SCHEDULING, post_decisions, waiting_events
-from mizar_core.planning.evict import RETRY_AFTER, evict
+from mizar_core.planning.evict_share_pods import RETRY_AFTER, evict
 from mizar_core.planning.lifecycle import advance, finish_drains
 from mizar_core.planning.preemption import preempt_idle
 from mizar_core.planning.reap import SpareDevices, idle_until, reap, retire_surplus

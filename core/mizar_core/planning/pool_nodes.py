@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
-from mizar_core.fields import MEMORY_MIN
+from mizar_core.field_types import MEMORY_MIN
 from mizar_core.models import GPUPool, Profile
 from mizar_core.names import NODE_LABEL_CARD_MEMORY, NODE_LABEL_CARD_MODEL
 from mizar_core.planning.snapshot import NodeView

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from mizar_core.conditions import Condition
+from mizar_core.condition import Condition
 from mizar_core.models import GPUPool, GPUQuota, Phase
 from mizar_core.planning.node_fit import HOSTNAME, NO_NEEDS, Needs, Pairs, Taint
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from mizar_core.conditions import Condition, set_condition
+from mizar_core.condition import Condition, set_condition
 from mizar_core.models import (
     CardCounts,
     GPUPool,
@@ -26,19 +26,19 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
     WriteShadowStatus,
 )
-from mizar_core.planning.conditions import (
+from mizar_core.planning.creation import refusal_message
+from mizar_core.planning.demand import DemandOutcome
+from mizar_core.planning.draft import Draft
+from mizar_core.planning.events import lost_event, shadow_event
+from mizar_core.planning.evict_share_pods import lost_in_use
+from mizar_core.planning.pool_nodes import in_pool
+from mizar_core.planning.quota_conditions import (
     WaitingPod,
     exhausted,
     pool_ready,
     satisfied,
     waiting_pods,
 )
-from mizar_core.planning.creation import refusal_message
-from mizar_core.planning.demand import DemandOutcome
-from mizar_core.planning.draft import Draft
-from mizar_core.planning.events import lost_event, shadow_event
-from mizar_core.planning.evict import lost_in_use
-from mizar_core.planning.pool_nodes import in_pool
 from mizar_core.planning.scheduling import device_pool
 from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage, phase_of
 from mizar_core.planning.snapshot import Key, ShadowView, quota_key

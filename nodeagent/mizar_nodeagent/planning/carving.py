@@ -8,9 +8,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from mizar_core.base import format_time, parse_time
 from mizar_core.carve import Carve
 from mizar_core.device_ids import DeviceID, card_of, device_ids
+from mizar_core.model_base import format_time, parse_time
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.pods import Key
 

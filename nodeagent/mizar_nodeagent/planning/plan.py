@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mizar_nodeagent.planning import reports
-from mizar_nodeagent.planning.adopt import Pending, adopt
+from mizar_nodeagent.planning.adopt_shadow_pod import Pending, adopt
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import Lists, counts, lists
 from mizar_nodeagent.planning.drain_stages import facts_of, step

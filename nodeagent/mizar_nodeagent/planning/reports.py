@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mizar_core.carve import CardLimit, limits_for
-from mizar_core.conditions import Condition, Status, set_condition
+from mizar_core.condition import Condition, Status, set_condition
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import CarveRefused
 from mizar_core.models import CardStatus, DeviceStatus, Holder, ShadowPodStatus
 from mizar_core.names import ConditionType, EventReason
 from mizar_core.quantities import WHOLE_CARD
-from mizar_nodeagent.planning.adopt import Pending
+from mizar_nodeagent.planning.adopt_shadow_pod import Pending
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import Device, card_problem
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot

@@ -16,10 +16,10 @@ from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
 from mizar_kube.version import version
 from mizar_operator.webhook.cache import Cache
-from mizar_operator.webhook.certificate_files import CertificateFiles
 from mizar_operator.webhook.metrics import Metrics
+from mizar_operator.webhook.mounted_certificate import CertificateFiles
 from mizar_operator.webhook.reviewer import Reviewer
-from mizar_operator.webhook.self_signed import SelfSigned
+from mizar_operator.webhook.self_signed_certificate import SelfSigned
 from mizar_operator.webhook.server import review_app
 from mizar_operator.webhook.serving_tls import ServingTLS
 from mizar_operator.webhook.settings import Settings

@@ -96,8 +96,8 @@ class Report:
     @property
     def title(self) -> str:
         """The area, and on what cards, unless they are kind: simgpu's SIMGPU_PROFILE."""
-        profile = os.environ.get("SIMGPU_PROFILE", "kind")
-        return self.area if profile == "kind" else f"{self.area}-{profile}"
+        profile = os.environ.get("SIMGPU_PROFILE", "ideal")
+        return self.area if profile == "ideal" else f"{self.area}-{profile}"
 
     @property
     def load(self) -> str:

@@ -67,7 +67,7 @@ HARSH = {
     "nvml_missing": 7,
 }
 PROFILES: dict[str, dict[str, int]] = {
-    "kind": dict.fromkeys(HARSH.keys() - CARD_DEFAULTS, 0),
+    "ideal": dict.fromkeys(HARSH.keys() - CARD_DEFAULTS, 0),
     "harsh": HARSH,
 }
 
@@ -140,7 +140,7 @@ def create(
 ) -> "Machine":
     """Lay out a machine under `directory`: state, dev/nvidia*, driver/lib64/lib*.so.1.
 
-    `profile` is "kind" or "harsh" (see HARSH), else what SIMGPU_PROFILE says, else "kind".
+    `profile` is "ideal" or "harsh" (see HARSH), else what SIMGPU_PROFILE says, else "ideal".
     `figures` override CARD_DEFAULTS and the profile's. Simulated time follows the real clock, or is
     moved by tick() alone ("manual"), or by whoever waits for the cards ("stepped").
 
@@ -168,7 +168,7 @@ def create(
 
 def _defaults(profile: str | None, figures: Collection[str]) -> dict[str, int]:
     """All figures of a card of that profile. KeyError: no such profile, or no such figure."""
-    profile = profile or os.environ.get("SIMGPU_PROFILE") or "kind"
+    profile = profile or os.environ.get("SIMGPU_PROFILE") or "ideal"
     if profile not in PROFILES:
         raise KeyError(f"unknown profile {profile!r} of a card; there are {sorted(PROFILES)}")
     known = CARD_DEFAULTS | PROFILES[profile]

@@ -10,8 +10,8 @@ from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, GIB, RESOURCE, SHADOW, shadow_object
-from unit.nodeagent.test_app import QUICK, SHADOW_POD, SHARE, World, limits_of, until
-from unit.nodeagent.test_app import world as world
+from unit.nodeagent.test_assembly import QUICK, SHADOW_POD, SHARE, World, limits_of, until
+from unit.nodeagent.test_assembly import world as world
 from unit.nodeagent.test_limits_update import events, given
 
 OTHER = KubePod("team-b", "trainer", "uid-trainer")

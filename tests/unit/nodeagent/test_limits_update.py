@@ -32,8 +32,8 @@ from unit.nodeagent.makers import (
     share_claim,
     snapshot,
 )
-from unit.nodeagent.test_app import SHARE, World, limits_of, mounted, until
-from unit.nodeagent.test_app import world as world
+from unit.nodeagent.test_assembly import SHARE, World, limits_of, mounted, until
+from unit.nodeagent.test_assembly import world as world
 
 NEXT = KubePod("team-a", "next", "uid-next")
 

@@ -15,7 +15,7 @@ from mizar_nodeagent.single_instance import InstanceLock
 from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_kubelet import KubePod
 from unit.nodeagent.makers import CARD, RESOURCE, SHADOW, share_object
-from unit.nodeagent.test_app import SHADOW_POD, SHARE, World, limits_of
+from unit.nodeagent.test_assembly import SHADOW_POD, SHARE, World, limits_of
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mizar_core.base import Model, format_time, parse_time
+from mizar_core.model_base import Model, format_time, parse_time
 from mizar_core.planning import plan
 from mizar_core.planning.actions import Action
 from mizar_core.planning.node_fit import Needs

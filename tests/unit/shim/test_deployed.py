@@ -23,8 +23,8 @@ USABLE = 98
 once, says `make soak`; here the agent may not have a processor to look at the card in time."""
 
 STILL_S = 1.0
-"""Between two tries. The agent needs some audits of a process that stands still, and on a harsh card
-each takes a quarter of a second."""
+"""Between two tries. The agent needs some audits of a process that stands still, and each takes
+a quarter of a second on a harsh card."""
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from mizar_kube import probes
 from mizar_kube.settings import read
 from mizar_operator.webhook import cache
 from mizar_operator.webhook.cache import Cache
-from mizar_operator.webhook.certificate_files import CertificateFiles
-from mizar_operator.webhook.certificates import Bundle, fresh
+from mizar_operator.webhook.certificate_authority import Bundle, fresh
 from mizar_operator.webhook.metrics import Metrics
+from mizar_operator.webhook.mounted_certificate import CertificateFiles
 from mizar_operator.webhook.reviewer import Reviewer
 from mizar_operator.webhook.server import review_app
 from mizar_operator.webhook.serving_tls import ServingTLS

@@ -1,4 +1,4 @@
-/* What makes a card harsh: every figure of it is 0 on a kind card.
+/* What makes a card harsh: every figure of it is 0 on an ideal card.
  * See HARSH in machine.py. */
 #ifndef SIM_HARSH_H
 #define SIM_HARSH_H

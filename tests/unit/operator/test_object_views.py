@@ -6,8 +6,8 @@ import pytest
 
 from mizar_core.planning.node_fit import Taint
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
+from mizar_operator.object_views import node_view, shadow_view
 from mizar_operator.pod_views import HolderPod, SharePod, pending_view, pod_view
-from mizar_operator.views import node_view, shadow_view
 
 GPU = "team-a.mizar.share/gpu.2"
 

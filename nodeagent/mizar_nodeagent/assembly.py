@@ -17,7 +17,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
 from mizar_nodeagent import checkpoint, pods
-from mizar_nodeagent.agent import DEFAULT_GRACE, Agent, Outputs
+from mizar_nodeagent.agent_loop import DEFAULT_GRACE, Agent, Outputs
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.cards import CardSource

@@ -20,7 +20,7 @@ from mizar_core.planning.actions import (
 from mizar_core.planning.snapshot import PodView, ShadowView
 from mizar_kube.errors import Conflict, KubeError, NotFound, Unavailable
 from mizar_kube.kinds import Ref
-from mizar_operator.eviction import BUDGET_RESPECTED_S, Evictor
+from mizar_operator.evictor import BUDGET_RESPECTED_S, Evictor
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
 
 HELD: dict[str, Any] = {"holders": (("team-a", "p"), ("team-a", "p")), "in_use": True}

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from mizar_core.conditions import MESSAGE_MAX, Condition, find_condition, set_condition
+from mizar_core.condition import MESSAGE_MAX, Condition, find_condition, set_condition
 from mizar_core.names import ConditionType
 
 NOON = datetime(2025, 1, 31, 12, tzinfo=UTC)

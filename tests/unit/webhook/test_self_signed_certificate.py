@@ -10,8 +10,8 @@ import pytest
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict
 from mizar_kube.kinds import SECRET, Ref
-from mizar_operator.webhook.certificates import CA_LIFE, SERVING_LIFE, from_secret
-from mizar_operator.webhook.self_signed import SelfSigned, trust_patch
+from mizar_operator.webhook.certificate_authority import CA_LIFE, SERVING_LIFE, from_secret
+from mizar_operator.webhook.self_signed_certificate import SelfSigned, trust_patch
 from mizar_operator.webhook.serving_tls import ServingTLS
 from unit.kube.fake_api import FakeApi, serving
 from unit.webhook.objects_api import Object, Objects

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mizar_core.conditions import find_condition
+from mizar_core.condition import find_condition
 from mizar_core.models import GPUPool, GPUQuota, ShadowPod
 from mizar_core.names import (
     ANNOTATION_RESOURCE,

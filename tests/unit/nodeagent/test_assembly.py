@@ -16,8 +16,8 @@ from aiohttp.test_utils import TestServer
 
 from mizar_core.models import ComputeMode, Isolation
 from mizar_kube import probes
-from mizar_nodeagent import agent
-from mizar_nodeagent.app import App, assemble
+from mizar_nodeagent import agent_loop
+from mizar_nodeagent.assembly import App, assemble
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.kubelet import podresources, poller
@@ -179,7 +179,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """A world whose agent acts on events only, never because time has passed."""
     monkeypatch.setattr(poller, "IDLE_INTERVAL_S", FOR_EVER_S)
-    monkeypatch.setattr(agent, "REPLAN_S", FOR_EVER_S)
+    monkeypatch.setattr(agent_loop, "REPLAN_S", FOR_EVER_S)
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
     made = World(tmp_path_factory.mktemp("w"))
     await made.kubelet.start()

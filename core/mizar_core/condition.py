@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from mizar_core.base import Model, Time
+from mizar_core.model_base import Model, Time
 
 Status = Literal["True", "False", "Unknown"]
 

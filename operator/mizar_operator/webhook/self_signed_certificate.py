@@ -14,7 +14,7 @@ from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Kind, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
-from mizar_operator.webhook.certificates import Bundle, from_secret, renewed
+from mizar_operator.webhook.certificate_authority import Bundle, from_secret, renewed
 from mizar_operator.webhook.serving_tls import ServingTLS
 
 log = get_logger(__name__)
