@@ -332,15 +332,7 @@ typedef struct {
     unsigned long long time; /* us since the epoch */
     unsigned sm, memory, encoder, decoder;
 } nvmlProcessUtilizationSample_t;
-typedef struct {
-    unsigned long long time;
-    unsigned pid, sm, memory, encoder, decoder, jpeg, flow;
-} nvmlProcessUtilizationInfo_v1_t;
-typedef struct {
-    unsigned version, count;
-    unsigned long long since;
-    nvmlProcessUtilizationInfo_v1_t *infos;
-} nvmlProcessesUtilizationInfo_t;
+typedef struct nvmlProcessesUtilizationInfo_st nvmlProcessesUtilizationInfo_t;
 
 enum { NVML_GPU_UTILIZATION_SAMPLES = 1, NVML_MEMORY_UTILIZATION_SAMPLES = 2 };
 typedef struct {
@@ -351,17 +343,8 @@ typedef struct {
     } value;
 } nvmlSample_t;
 
-typedef struct {
-    unsigned gpu, memory;
-    unsigned long long most_bytes, time, start_time;
-    unsigned running, reserved[5];
-} nvmlAccountingStats_t;
-typedef struct {
-    unsigned pid, running, gpu, memory;
-    unsigned long long most_bytes;
-    unsigned samples;
-    unsigned long long gpu_sum, memory_sum, time, start_time;
-} nvmlAccountingStats_v2_t;
+typedef struct nvmlAccountingStats_st nvmlAccountingStats_t;
+typedef struct nvmlAccountingStats_v2_st nvmlAccountingStats_v2_t;
 
 enum {
     NVML_SUCCESS = 0,

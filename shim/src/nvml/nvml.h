@@ -17,13 +17,4 @@ const struct mizar_usage_slot *nvml_own(struct regions *regions, unsigned pid);
 /* Whether the container's processes are charged for the card's time, so that it knows what they do. */
 bool nvml_metered(struct regions *regions, int card);
 
-/*
- * What the driver says to a question that has no room for an answer: SUCCESS where it would answer at
- * all. For errors that are not about processes it knows, or does not know here.
- */
-static inline nvmlReturn_t nvml_would_answer(nvmlReturn_t real) {
-    bool would = real == NVML_ERROR_INSUFFICIENT_SIZE || real == NVML_ERROR_NOT_FOUND;
-    return would ? NVML_SUCCESS : real;
-}
-
 #endif

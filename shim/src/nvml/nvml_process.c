@@ -101,3 +101,29 @@ EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
         return none(result, &all->count);
     return list(result, device, &all->count, all->infos, regions, put_detail);
 }
+
+/*
+ * ---- what each of them did ----
+ * NVML answers the same where a card is divided by MIG. The driver would tell of everybody's processes; and
+ * monitors that are refused this show the card's utilization, which is the container's.
+ */
+#define NOT_SUPPORTED(symbol, parameters, arguments)                    \
+    EXPORT nvmlReturn_t symbol parameters {                             \
+        struct regions *regions;                                        \
+        nvmlReturn_t result = nvml_enter(&regions);                     \
+        if (result != NVML_SUCCESS) return result;                      \
+        return regions ? NVML_ERROR_NOT_SUPPORTED : REAL(symbol) arguments; \
+    }
+
+NOT_SUPPORTED(nvmlDeviceGetProcessUtilization,
+              (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned *count,
+               unsigned long long since),
+              (device, samples, count, since))
+NOT_SUPPORTED(nvmlDeviceGetProcessesUtilizationInfo,
+              (nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *list), (device, list))
+NOT_SUPPORTED(nvmlDeviceGetAccountingPids, (nvmlDevice_t device, unsigned *count, unsigned *pids),
+              (device, count, pids))
+NOT_SUPPORTED(nvmlDeviceGetAccountingStats,
+              (nvmlDevice_t device, unsigned pid, nvmlAccountingStats_t *stats), (device, pid, stats))
+NOT_SUPPORTED(nvmlDeviceGetAccountingStats_v2,
+              (nvmlDevice_t device, nvmlAccountingStats_v2_t *stats), (device, stats))

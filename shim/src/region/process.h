@@ -21,7 +21,6 @@
 struct segment;    /* allocs.c */
 struct vmm_handle; /* vmm.c */
 struct deferred_free;       /* deferred_free.c */
-struct looks;      /* activity.c */
 struct handle_set;       /* handle_set.c */
 
 #define PAGE_SEGMENTS_MAX 5
@@ -100,7 +99,7 @@ struct meter; /* meters.c */
  *     vmm_lock             memory by handle
  *     pool_lock *          a pool's number; what a graph's pool is charged for nothing
  *     meters_lock          what other processes are told of all meters; new meters
- *     share_lock, import_lock, estimates_lock, costs_lock, looks_lock, attach_lock, a card's moments
+ *     share_lock, import_lock, estimates_lock, costs_lock, attach_lock, a card's moments
  *     refresh_lock         the limits, while they are read again
  */
 struct process {
@@ -117,7 +116,7 @@ struct process {
     uint32_t pool_lock, pools_used;
     uint32_t pools_dirty; /* some pool is */
     uint32_t vmm_lock, deferred_lock, load_lock, share_lock;
-    uint32_t costs_lock, looks_lock;
+    uint32_t costs_lock;
     struct process_card cards[MIZAR_CARD_MAX];
     int8_t device_card[DEVICES_MAX]; /* by CUDA ordinal: card + 1, -1 for none, 0 not asked yet */
     struct segment *segments[SEGMENTS_MAX];
@@ -129,7 +128,6 @@ struct process {
     struct deferred_free *deferred; /* frees that wait for a stream */
     uint32_t deferred_rounds; /* so often somebody freed what was ready */
     struct vmm_handle *vmm_exported; /* nothing but descriptors holds these */
-    struct looks *looks[MIZAR_CARD_MAX];
     struct handle_set *uses;  /* of code, for the first time */
     struct handle_set *kinds; /* of handles: stacks.c */
     struct meter *meters; /* the newest first */

@@ -126,7 +126,8 @@ void budget_open(struct regions *regions, int card, uint64_t since, uint64_t unt
     store_relaxed(&own->open_since, since);
 }
 
-uint64_t budget_open_part(const struct mizar_slot_card *work, uint64_t from, uint64_t to) {
+/* The time within [from, to] in which that process says that it has work on the card. */
+static uint64_t open_part(const struct mizar_slot_card *work, uint64_t from, uint64_t to) {
     uint64_t since = load_relaxed(&work->open_since), until = smaller(load_relaxed(&work->open_until), to);
     uint64_t begin = larger(since, from);
     return since && until > begin ? until - begin : 0;
@@ -137,7 +138,7 @@ uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint
     uint64_t most = 0;
     for (unsigned slot = 0; slot < slots_used(regions->usage); slot++) {
         const struct mizar_slot_card *work = &regions->usage->slots[slot].cards[card];
-        if (slot != but) most = larger(most, budget_open_part(work, from, to));
+        if (slot != but) most = larger(most, open_part(work, from, to));
     }
     return most;
 }

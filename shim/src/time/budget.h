@@ -39,9 +39,6 @@ void budget_count(struct regions *regions, int card, uint64_t ns);
 /* This process has work on the card since `since`, until `until` if the guess is right. */
 void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until);
 
-/* The time within [from, to] in which that process says that it has work on the card. */
-uint64_t budget_open_part(const struct mizar_slot_card *work, uint64_t from, uint64_t to);
-
 /*
  * The longest time within [from, to] in which a process of the container says that it has work on
  * the card; `but` is a slot to leave out, MIZAR_SLOT_MAX for none.

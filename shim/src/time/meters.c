@@ -9,6 +9,7 @@
 #include "lookup/resolve.h"
 #include "time/budget.h"
 #include "time/costs.h"
+#include "time/utilization.h"
 
 #define VARIED_FOR UINT64_C(1000000000)  /* ns, for which a varying function is reckoned with */
 #define STUCK_AFTER UINT64_C(200000000)  /* ns */
@@ -205,6 +206,7 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     bool sparse = is_sparse(meter, batch), gaps = sparse || (!batch->work && leaves_gaps(meter));
     done.most = at_most(batch, ns, (surprise || (batch->varies && !contested)) && !gaps);
     uint64_t took = budget_settle(regions, meter->card, &terms, now, &done);
+    utilization_note(regions, meter->card, now);
     if (batch->work)
         costs_learn(batch->work, batch->shape, done.passed,
                     (whose == BUCKET_OWN || surprise) && !batch->sparse);

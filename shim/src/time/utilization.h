@@ -5,9 +5,12 @@
 #include "region/regions.h"
 
 /*
- * Per cent of the card's time of late, over 1/6 s or more, from what the container was charged. Only
- * where the card's time is metered. May wait for those 1/6 s when nobody asked for seconds.
+ * Per cent of the card's time, over 1/6 s or more until now or just before, from what the container was
+ * charged. Only where the card's time is metered. Never waits: until 1/6 s after the container's first work, 0.
  */
 unsigned utilization_charged(struct regions *regions, int card);
+
+/* GPU time was just charged: the figure is brought up to date, unless it is of late. */
+void utilization_note(struct regions *regions, int card, uint64_t now);
 
 #endif
