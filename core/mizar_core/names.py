@@ -158,6 +158,7 @@ class EventReason(StrEnum):
     DEVICE_GRANTED = "DeviceGranted"
     LIMITS_CHANGED = "LimitsChanged"
     CARD_LOST = "CardLost"
+    CARD_RENUMBERED = "CardRenumbered"
     SHARE_EVICTED = "ShareEvicted"
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
     PLANNING_FAILED = "PlanningFailed"

@@ -136,11 +136,13 @@ async def assemble(
         asyncio.get_running_loop().call_later(RECORDED_AFTER_S, poller.poll_soon)
         agent.wake()
 
-    allocator = Allocator(state, slots, config.card_access, time.monotonic, time.time, allocated)
+    allocator = Allocator(
+        state, slots, config.card_access, cards.minors, time.monotonic, time.time, allocated
+    )
     records = partial(checkpoint_file.read, config.plugin_dir)
     contexts = ContextCosts(config.state_dir / CONTEXTS, state, cards.context_bytes)
     prestart = PreStart(
-        state, slots, poller.poll_claims, records, agent.notify, agent.warn, contexts
+        state, slots, poller.poll_claims, records, agent.notify, agent.warn, contexts, cards.minors
     )
     handlers = Handlers(allocator.preferred, allocator.allocate, prestart.prepare)
     latencies = AnswerLatency(registry)

@@ -11,19 +11,19 @@ from mizar_core import carve
 PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of a program, not of the card, by NVIDIA's XID catalogue: illegal memory access etc."""
 
-_LASTING: Final = ("uuid", "model", "memory_bytes", "minor", "numa")
+_LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
 
 
 @dataclass(frozen=True)
 class Card(carve.Card):
-    """A physical card. `minor`: number of its device node. `numa`: its NUMA nodes, if known.
+    """A physical card, known by its UUID. `numa`: its NUMA nodes, if known.
 
     `driver`: version of its driver; `problem`: why nobody should use it. A carving keeps neither,
-    since both change.
+    since both change. Its numbers (NVML's index, the minor number of its device node) are not here:
+    the driver gives them to other cards when one drops out. See `CardSource.minors`.
     """
 
     model: str
-    minor: int
     numa: tuple[int, ...] = ()
     driver: str = ""
     problem: str = ""
@@ -35,7 +35,7 @@ class Card(carve.Card):
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Card:
         """From the checkpoint. Raises LookupError or TypeError when it is damaged."""
-        return cls(**{**body, "numa": tuple(body["numa"])})
+        return cls(**{name: body[name] for name in _LASTING} | {"numa": tuple(body["numa"])})
 
 
 class CardSource(Protocol):
@@ -43,6 +43,11 @@ class CardSource(Protocol):
 
     async def read(self) -> Mapping[str, Card]:
         """The cards that answer now, by UUID. Raises CardsUnknown."""
+        ...
+
+    async def minors(self, uuids: Collection[str]) -> Mapping[str, int]:
+        """Minor numbers of these cards' device nodes as they are now, by UUID; a card that does not
+        answer is left out. Raises CardsUnknown."""
         ...
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:

@@ -21,6 +21,8 @@ T = TypeVar("T")
 EVENTS_EVERY_S = 0.5
 RETRY_S = 5.0
 """After a failed attempt to get faults."""
+MINORS_WITHIN_S = 5.0
+"""The kubelet waits in Allocate while NVML is asked."""
 RESTART_EVERY = 3
 """Reads between two restarts of NVML while a card is missing."""
 
@@ -56,6 +58,17 @@ class Nvml:
             return {}
         found = await self._run(lambda: {uuid: _workers(uuid) for uuid in uuids})
         return {uuid: workers for uuid, workers in found.items() if workers is not None}
+
+    async def minors(self, uuids: Collection[str]) -> Mapping[str, int]:
+        """Minor numbers of these cards now, for those that answer. Raises CardsUnknown."""
+        if not self._ready:
+            raise CardsUnknown("NVML does not answer; is the driver installed on this node?")
+        try:
+            async with asyncio.timeout(MINORS_WITHIN_S):
+                found = await self._run(lambda: {uuid: _minor(uuid) for uuid in uuids})
+        except TimeoutError as error:
+            raise CardsUnknown(f"NVML has not answered for {MINORS_WITHIN_S:g} s") from error
+        return {uuid: minor for uuid, minor in found.items() if minor is not None}
 
     async def context_bytes(self, uuid: str) -> int:
         """Bytes of a context on the card, which is made there for a moment; 0: not measurable."""
@@ -137,9 +150,17 @@ def _card(handle: Any) -> Card:
         uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
         memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
         model=_text(pynvml.nvmlDeviceGetName(handle)),
-        minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
         driver=_text(pynvml.nvmlSystemGetDriverVersion()),
     )
+
+
+def _minor(uuid: str) -> int | None:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return int(pynvml.nvmlDeviceGetMinorNumber(handle))
+    except pynvml.NVMLError as error:
+        log.warning("a card does not tell its device node", card=uuid, error=error)
+        return None
 
 
 def _workers(uuid: str) -> dict[int, int] | None:

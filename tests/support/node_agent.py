@@ -56,6 +56,9 @@ class Residents:
     async def context_bytes(self, uuid: str) -> int:
         return await self.nvml.context_bytes(uuid)
 
+    async def minors(self, uuids: Collection[str]) -> Mapping[str, int]:
+        return await self.nvml.minors(uuids)
+
     async def workers(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
         found = await self.nvml.workers(uuids)
         for pid in {pid for workers in found.values() for pid in workers}:
@@ -93,7 +96,7 @@ class NodeAgent:
         self._shares: dict[str, Pod] = {}
         contexts = ContextCosts(folder / CONTEXTS, self._state, self._cards.context_bytes)
         self._prestart = PreStart(
-            self._state, slots, self._ask, tuple, _nothing, _nothing, contexts
+            self._state, slots, self._ask, tuple, _nothing, _nothing, contexts, self._cards.minors
         )
         self._limits = LimitsUpdater(self._state, slots, _nothing, _nothing, contexts.of)
 

@@ -6,7 +6,7 @@ PreStartContainer (prestart.py), whose errors are tried again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mizar_core.device_ids import DeviceID, devices_from_value
 from mizar_core.errors import DeviceIDRefused, MizarError
@@ -14,13 +14,13 @@ from mizar_core.names import container_devices_from
 from mizar_core.preferred_allocation import preferred
 from mizar_kube.logs import bind
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container import card_access
+from mizar_nodeagent.container.device_nodes import Minors, minors_of
 from mizar_nodeagent.container.limits import wants_shim
 from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONTAINER
 from mizar_nodeagent.container.slots import Slot, Slots
-from mizar_nodeagent.errors import AllocationRefused
+from mizar_nodeagent.errors import AllocationRefused, CardsUnknown
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.device_lists import refusal
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
@@ -31,21 +31,23 @@ USAGE_IN_CONTAINER = "/run/mizar/usage"
 
 
 class Allocator:
-    """`clock`: monotonic seconds; `now`: seconds since the epoch; `allocated`: called after each
-    Allocate."""
+    """`minors`: asks for numbers of device nodes. `clock`: monotonic seconds; `now`: seconds since
+    the epoch; `allocated`: called after each Allocate."""
 
     def __init__(
         self,
         state: AgentState,
         slots: Slots,
-        cards: CardAccess,
+        access: CardAccess,
+        minors: Minors,
         clock: Callable[[], float],
         now: Callable[[], float],
         allocated: Callable[[], None],
     ) -> None:
         self._state = state
         self._slots = slots
-        self._access = cards
+        self._access = access
+        self._minors = minors
         self._clock = clock
         self._now = now
         self._allocated = allocated
@@ -61,20 +63,40 @@ class Allocator:
         except MizarError:
             return []
 
-    def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
+    async def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
         """A new slot and the answer that mounts it. Raises AllocationRefused."""
         devices = _parsed(ids)
-        carvings = [self._carving(resource, device) for device in devices]
-        cards = _cards(carvings, devices)
+        uuids = _cards(self._carvings(resource, devices), devices)
+        minors: dict[str, int] = {}
+        if card_access.names_device_nodes(self._access):
+            minors = await self._device_nodes(uuids)
+        # Looked up again: meanwhile a drain may have been completed.
+        carvings = self._carvings(resource, devices)
+        slot = self._new_slot(resource, ids, carvings, minors)
+        self._state.begin_allocation(devices, self._clock())
+        self._allocated()
+        return self._answer(devices, uuids, slot)
+
+    async def _device_nodes(self, uuids: Sequence[str]) -> dict[str, int]:
         try:
-            shim = any(wants_shim(one.carve.isolation) for one in carvings)
-            slot = self._slots.create(resource, ids, self._now(), shim=shim)
+            return await minors_of(self._minors, uuids)
+        except CardsUnknown as error:
+            raise AllocationRefused(str(error)) from error
+
+    def _new_slot(
+        self,
+        resource: str,
+        ids: Sequence[str],
+        carvings: Sequence[Carving],
+        minors: Mapping[str, int],
+    ) -> Slot:
+        shim = any(wants_shim(one.carve.isolation) for one in carvings)
+        try:
+            slot = self._slots.create(resource, ids, self._now(), shim=shim, minors=minors)
         except OSError as error:
             raise AllocationRefused(f"no slot can be made on this node: {error}") from error
         bind(slot=slot.name)
-        self._state.begin_allocation(devices, self._clock())
-        self._allocated()
-        return self._answer(devices, cards, slot)
+        return slot
 
     def _preferred(
         self, free: Sequence[DeviceID], fixed: Sequence[DeviceID], size: int
@@ -89,6 +111,9 @@ class Allocator:
         carving = self._state.carving_of(device)
         return carving is not None and carving.stage.offered and not carving.carve.closed
 
+    def _carvings(self, resource: str, devices: Sequence[DeviceID]) -> list[Carving]:
+        return [self._carving(resource, device) for device in devices]
+
     def _carving(self, resource: str, device: DeviceID) -> Carving:
         carving = self._state.carving_of(device)
         if carving is None or carving.resource != resource:
@@ -98,14 +123,11 @@ class Allocator:
         return carving
 
     def _answer(
-        self,
-        devices: Sequence[DeviceID],
-        cards: Sequence[Card],
-        slot: Slot,
+        self, devices: Sequence[DeviceID], uuids: Sequence[str], slot: Slot
     ) -> pb.ContainerAllocateResponse:
         answer = pb.ContainerAllocateResponse()
         answer.annotations[container_devices_from()] = devices_from_value(devices)
-        card_access.add_cards(answer, cards, self._access)
+        card_access.add_cards(answer, uuids, slot.minors, self._access)
         if slot.shim:
             _mount_shim(answer, slot)
         return answer
@@ -121,20 +143,18 @@ def _parsed(ids: Sequence[str]) -> list[DeviceID]:
     return sorted(devices)
 
 
-def _cards(carvings: Sequence[Carving], devices: Sequence[DeviceID]) -> list[Card]:
-    """The cards of the devices, each once."""
+def _cards(carvings: Sequence[Carving], devices: Sequence[DeviceID]) -> list[str]:
+    """The UUIDs of the devices' cards, each once."""
     if not devices:
         raise AllocationRefused("no device was named")
-    found = {
-        card.uuid: card
-        for carving, device in zip(carvings, devices, strict=True)
-        for card in [carving.card(device)]
-    }
+    found = dict.fromkeys(
+        carving.card(device).uuid for carving, device in zip(carvings, devices, strict=True)
+    )
     if len(found) > CARD_MAX:
         raise AllocationRefused(
             f"the devices lie on {len(found)} cards: a container can use {CARD_MAX}"
         )
-    return list(found.values())
+    return list(found)
 
 
 def _mount_shim(answer: pb.ContainerAllocateResponse, slot: Slot) -> None:

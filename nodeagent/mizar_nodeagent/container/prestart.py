@@ -14,6 +14,7 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.names import EventReason
 from mizar_kube.logs import bind, get_logger
 from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.container.device_nodes import Minors, check_device_nodes
 from mizar_nodeagent.container.limits import (
     ContainerLimits,
     DeviceGroup,
@@ -48,7 +49,7 @@ Records = Callable[[], tuple[Entry, ...]]
 class PreStart:
     """`poll`: asks the kubelet who holds what now. `records`: the kubelet's own record, which has
     the init containers that `poll` leaves out. `notify` and `warn`: emit events on the pod.
-    `contexts`: what CUDA contexts cost on each card."""
+    `contexts`: what CUDA contexts cost on each card. `minors`: asks for numbers of device nodes."""
 
     state: AgentState
     slots: Slots
@@ -57,6 +58,7 @@ class PreStart:
     notify: Notify
     warn: Notify
     contexts: ContextCosts
+    minors: Minors
 
     async def prepare(self, resource: str, ids: Sequence[str]) -> None:
         """Write the limits of the container that holds the devices. Raises NotYet, StartRefused."""
@@ -72,6 +74,9 @@ class PreStart:
             limits = await self._limits(owner, groups)
             slots = self._slots_of(owner, resource, ids)
             check_shim(groups, slots)
+            for slot in slots:
+                if slot.owner is None or slot.owner.container == owner.container:
+                    await check_device_nodes(self.minors, slot.minors)
         except StartRefused as error:
             self.warn(owner, error.reason, str(error))
             raise

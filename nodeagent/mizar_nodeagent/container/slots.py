@@ -14,8 +14,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ Notify = Callable[[Owner, str, str], None]
 class Slot:
     """`ids`: devices; empty when slot.json was lost. `created`: seconds since the epoch. `owner`:
     None before the first start. `shim`: whether its container has the shim, which cannot be added
-    later."""
+    later. `minors`: of the device nodes that its container was given, by the card's UUID."""
 
     name: str
     folder: Path
@@ -67,6 +67,7 @@ class Slot:
     created: float
     owner: Owner | None = None
     shim: bool = True
+    minors: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def names(self) -> dict[str, str]:
@@ -116,17 +117,24 @@ class Slots:
         return [one for one in self.all() if one.resource == resource and one.ids == wanted]
 
     def create(
-        self, resource: str, ids: Iterable[str], now: float, name: str = "", shim: bool = True
+        self,
+        resource: str,
+        ids: Iterable[str],
+        now: float,
+        name: str = "",
+        shim: bool = True,
+        minors: Mapping[str, int] | None = None,
     ) -> Slot:
         """A new slot, its limits empty. Raises OSError.
 
-        `name`: of a slot that was lost from the disk, while the kubelet still mounts it.
+        `name`: of a slot that was lost from the disk, while the kubelet still mounts it. `minors`:
+        of the device nodes in the answer of Allocate.
         """
         ids = frozenset(ids)
         name = name or _new_name(ids)
         folder = self.root / name
         folder.mkdir(mode=0o755)
-        slot = Slot(name, folder, resource, ids, now, shim=shim)
+        slot = Slot(name, folder, resource, ids, now, shim=shim, minors=dict(minors or {}))
         limits_file.create_empty(slot.limits)
         usage_file.create(slot.usage)
         self.shim.copy(slot.library, slot.preload)
@@ -169,6 +177,7 @@ def _to_json(slot: Slot) -> bytes:
         "ids": sorted(slot.ids),
         "created": slot.created,
         "shim": slot.shim,
+        "minors": dict(slot.minors),
         "owner": None if slot.owner is None else vars(slot.owner),
     }
     return json.dumps(body, indent=1).encode()
@@ -192,6 +201,7 @@ def _parsed(folder: Path, body: dict[str, Any]) -> Slot:
         created=float(body["created"]),
         owner=None if owner is None else Owner(**owner),
         shim=bool(body.get("shim", True)),
+        minors={str(uuid): int(minor) for uuid, minor in dict(body.get("minors", {})).items()},
     )
 
 

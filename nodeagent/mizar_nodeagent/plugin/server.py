@@ -41,7 +41,7 @@ class Handlers:
 
     preferred: Callable[[str, Sequence[str], Sequence[str], int], Sequence[str]]
     """GetPreferredAllocation: of (available, must include, count)."""
-    allocate: Callable[[str, Sequence[str]], pb.ContainerAllocateResponse]
+    allocate: Callable[[str, Sequence[str]], Awaitable[pb.ContainerAllocateResponse]]
     prestart: Callable[[str, Sequence[str]], Awaitable[None]]
 
 
@@ -86,7 +86,7 @@ class Servicer(rpc.DevicePluginServicer):
         async def ask() -> pb.AllocateResponse:
             return pb.AllocateResponse(
                 container_responses=[
-                    self._handlers.allocate(self._resource, one.devices_ids)
+                    await self._handlers.allocate(self._resource, one.devices_ids)
                     for one in request.container_requests
                 ]
             )

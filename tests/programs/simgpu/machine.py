@@ -261,6 +261,15 @@ class Machine:
         self.admin.set_number(index, "last_xid", 0)
         self.admin.set_number(index, "lost", 0)
 
+    def renumber(self, *uuids: str) -> None:
+        """The driver gives these cards, and then the others, minor numbers from 0 on: as where a
+        card dropped out, and came back behind the others. Their places on the bus stay."""
+        cards = self.cards
+        order = [self.card(uuid) for uuid in uuids]
+        order += [card for card in cards if card.uuid not in uuids]
+        for minor, card in enumerate(order):
+            self.admin.set_number(card.index, "minor", minor)
+
     def tick(self, ns: int) -> None:
         """Move a clock that is not real."""
         self.admin.tick(ns)

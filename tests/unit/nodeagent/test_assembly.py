@@ -19,7 +19,7 @@ from mizar_kube import probes
 from mizar_nodeagent import agent_loop
 from mizar_nodeagent.assembly import App, assemble
 from mizar_nodeagent.cards import Card
-from mizar_nodeagent.config import Config
+from mizar_nodeagent.config import CardAccess, Config
 from mizar_nodeagent.kubelet import podresources, poller
 from mizar_nodeagent.planning.snapshot import GracePeriods
 from mizar_nodeagent.regions import limits_file
@@ -53,10 +53,14 @@ class Cards:
 
     def __init__(self) -> None:
         self.present = cards()
+        self.numbers = {uuid: number for number, uuid in enumerate(self.present)}
         self.tell: Callable[[str, int], None] = lambda uuid, xid: None
 
     async def read(self) -> dict[str, Card]:
         return dict(self.present)
+
+    async def minors(self, uuids: Collection[str]) -> dict[str, int]:
+        return {uuid: self.numbers[uuid] for uuid in uuids if uuid in self.present}
 
     async def workers(self, uuids: Collection[str]) -> dict[str, dict[int, int]]:
         return {}
@@ -77,6 +81,7 @@ class World:
         self.api = FakeApi()
         self.kubelet = FakeKubelet(folder / "kubelet")
         self.cards = Cards()
+        self.access = CardAccess()
         self.app: App | None = None
         (folder / "libmizar.so").write_bytes(b"shim")
         self._running: asyncio.Task[None] | None = None
@@ -91,6 +96,7 @@ class World:
             state_dir=self.folder / "state",
             shim_path=self.folder / "libmizar.so",
             metrics_port=0,
+            card_access=self.access,
         )
 
     async def start_agent(self) -> None:
@@ -481,6 +487,28 @@ async def test_an_agent_serves_from_its_checkpoint_while_the_api_server_is_away(
     await world.start_agent()
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
     await world.kubelet.start_container(SHARE, "main", RESOURCE)
+
+
+async def test_device_nodes_follow_the_driver(world: World) -> None:
+    """A card drops out and comes back behind the others: the numbers that the agent has seen, and
+    may have kept, are other cards' then. It gives a new container the right one, and no container
+    starts again with the wrong one."""
+    await world.stop_agent()
+    world.access = CardAccess(strategy="Mounts")
+    await world.start_agent()
+    await world.serve_shadow()
+    first = await world.start_share()
+    assert "/dev/nvidia0" in {one.host_path for one in first.answer.devices}
+    world.cards.numbers |= {CARD: 1, sorted(cards())[1]: 0}
+    await world.stop_agent()
+    await world.start_agent()
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+    second = await world.start_share(KubePod("team-a", "next", "uid-next"))
+    nodes = {one.host_path for one in second.answer.devices}
+    assert "/dev/nvidia1" in nodes and "/dev/nvidia0" not in nodes
+    with pytest.raises(grpc.aio.AioRpcError, match="numbered its cards anew"):
+        await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    await until(lambda: "CardRenumbered" in world.event_reasons())
 
 
 async def test_a_drain_survives_the_agent(world: World) -> None:

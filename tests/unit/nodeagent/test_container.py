@@ -1,23 +1,26 @@
 """How cards get into a container, what is known of cards, and which devices are preferred."""
 
+import re
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.cards import Card, CardInventory
+from mizar_nodeagent.cards import CardInventory
 from mizar_nodeagent.config import CardAccess, MountConfig, Strategy
 from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.allocate import Allocator
+from mizar_nodeagent.container.device_nodes import Minors
 from mizar_nodeagent.container.shim_install import Shim
 from mizar_nodeagent.container.slots import Slots
-from mizar_nodeagent.errors import AllocationRefused
+from mizar_nodeagent.errors import AllocationRefused, CardsUnknown
 from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from unit.nodeagent.makers import (
     CARD,
-    GIB,
     RESOURCE,
     SHADOW,
     card,
@@ -30,13 +33,15 @@ from unit.nodeagent.makers import (
     snapshot,
 )
 
-TWO = [Card("GPU-a", GIB, "A100", 0), Card("GPU-b", GIB, "A100", 3)]
+TWO = {"GPU-a": 0, "GPU-b": 3}
 
 
 def given(strategy: Strategy, **how: object) -> pb.ContainerAllocateResponse:
     answer = pb.ContainerAllocateResponse()
     config = CardAccess(strategy=strategy, env={"X": "y"}, **how)  # type: ignore[arg-type]
-    card_access.add_cards(answer, TWO, config, exists=lambda path: path.name != "nvidia-modeset")
+    card_access.add_cards(
+        answer, [*TWO], TWO, config, exists=lambda path: path.name != "nvidia-modeset"
+    )
     assert answer.envs["X"] == "y"
     return answer
 
@@ -80,7 +85,7 @@ class TestAccess:
 
 class TestCardInventory:
     def problems(self, inventory: CardInventory) -> dict[int, str]:
-        return {fact.minor: fact.problem for fact in inventory.cards().values()}
+        return {int(one[-1]) - 1: card.problem for one, card in inventory.cards().items()}
 
     def test_a_card_that_is_gone_is_missed_until_it_is_back(self) -> None:
         inventory = CardInventory()
@@ -122,14 +127,28 @@ def state() -> AgentState:
     return made
 
 
-@pytest.fixture
-def allocator(state: AgentState, tmp_path: Path) -> Allocator:
-    shim = Shim(tmp_path / "lib", tmp_path / "preload")
+def allocator_of(
+    state: AgentState, folder: Path, strategy: Strategy = "EnvVar", minors: Minors | None = None
+) -> Allocator:
+    shim = Shim(folder / "lib", folder / "preload")
     for path in (shim.library, shim.preload):
         path.touch()
-    slots = Slots(tmp_path / "slots", shim)
+    slots = Slots(folder / "slots", shim)
     slots.load(0.0)
-    return Allocator(state, slots, CardAccess(), lambda: 2.0, lambda: 0.0, lambda: None)
+    access = CardAccess(strategy=strategy)
+    return Allocator(
+        state, slots, access, minors or no_minors, lambda: 2.0, lambda: 0.0, lambda: None
+    )
+
+
+async def no_minors(uuids: Collection[str]) -> dict[str, int]:
+    """For strategies that need none."""
+    raise AssertionError("the numbers of device nodes are asked for")
+
+
+@pytest.fixture
+def allocator(state: AgentState, tmp_path: Path) -> Allocator:
+    return allocator_of(state, tmp_path)
 
 
 A0, A1 = device(0), device(1)
@@ -158,10 +177,10 @@ class TestPreferred:
 
 
 class TestAllocate:
-    def test_marks_devices_until_the_kubelet_shows_them(
+    async def test_marks_devices_until_the_kubelet_shows_them(
         self, allocator: Allocator, state: AgentState
     ) -> None:
-        allocator.allocate(RESOURCE, [A1])
+        await allocator.allocate(RESOURCE, [A1])
         assert [str(one) for one in state.allocating] == [A1]
         pods = [shadow(), share()]
         state.replan(snapshot(1.9, pods, [card_claim()]))
@@ -169,10 +188,10 @@ class TestAllocate:
         state.replan(snapshot(2.1, pods, [card_claim(), share_claim(A1)]))
         assert not state.allocating
 
-    def test_what_the_kubelet_never_shows_is_forgotten(
+    async def test_what_the_kubelet_never_shows_is_forgotten(
         self, allocator: Allocator, state: AgentState
     ) -> None:
-        allocator.allocate(RESOURCE, [A1])
+        await allocator.allocate(RESOURCE, [A1])
         state.replan(snapshot(6.9, [shadow()], [card_claim()]))
         assert state.allocating
         state.replan(snapshot(7.1, [shadow()], [card_claim()]))
@@ -188,27 +207,69 @@ class TestAllocate:
             ("team-b.mizar.share/gpu.2", [A0], "is no device of"),
         ],
     )
-    def test_misuse_is_refused(
+    async def test_misuse_is_refused(
         self, allocator: Allocator, resource: str, ids: list[str], sentence: str
     ) -> None:
         with pytest.raises(AllocationRefused, match=sentence):
-            allocator.allocate(resource, ids)
+            await allocator.allocate(resource, ids)
 
-    def test_a_broken_card_is_refused(self, allocator: Allocator, state: AgentState) -> None:
+    async def test_a_broken_card_is_refused(self, allocator: Allocator, state: AgentState) -> None:
         broken = cards() | {CARD: card(1, "the card is gone")}
         state.replan(snapshot(2, [shadow()], [card_claim()], cards=broken))
         with pytest.raises(AllocationRefused, match="cannot be used: the card is gone"):
-            allocator.allocate(RESOURCE, [A0])
+            await allocator.allocate(RESOURCE, [A0])
 
     @pytest.mark.parametrize("stage", list(DrainStage))
-    def test_what_is_drained_or_leaves_is_given_to_nobody(
+    async def test_what_is_drained_or_leaves_is_given_to_nobody(
         self, allocator: Allocator, state: AgentState, stage: DrainStage
     ) -> None:
         """Others count on it. Before that, whoever comes ends the drain."""
         state.carvings[SHADOW] = replace(state.carvings[SHADOW], stage=stage)
         if stage not in (DrainStage.DRAINED, DrainStage.LEAVING):
-            assert allocator.allocate(RESOURCE, [A0]).mounts
+            assert (await allocator.allocate(RESOURCE, [A0])).mounts
             return
         with pytest.raises(AllocationRefused, match="is being given back"):
-            allocator.allocate(RESOURCE, [A0])
+            await allocator.allocate(RESOURCE, [A0])
+        assert not state.allocating
+
+
+class TestDeviceNodes:
+    """With strategy Mounts, a container gets /dev/nvidia{minor}, and minors move."""
+
+    def nodes(self, answer: pb.ContainerAllocateResponse) -> list[str]:
+        names = {one.container_path for one in answer.devices}
+        return sorted(one for one in names if re.fullmatch(r"/dev/nvidia\d+", one))
+
+    async def test_the_number_is_the_cards_own_when_the_device_is_given(
+        self, state: AgentState, tmp_path: Path
+    ) -> None:
+        """Another card dropped out after the adoption, and the driver numbered the others anew."""
+        now = {CARD: 0, card(2).uuid: 1}
+        allocator = allocator_of(state, tmp_path, "Mounts", AsyncMock(side_effect=lambda _: now))
+        assert self.nodes(await allocator.allocate(RESOURCE, [A0])) == ["/dev/nvidia0"]
+        now = {CARD: 1, card(2).uuid: 0}
+        assert self.nodes(await allocator.allocate(RESOURCE, [A1])) == ["/dev/nvidia1"]
+
+    @pytest.mark.parametrize(
+        "answer", [{}, CardsUnknown("NVML does not know card: it has not answered")]
+    )
+    async def test_a_card_that_nvml_does_not_know_is_refused(
+        self, state: AgentState, tmp_path: Path, answer: object
+    ) -> None:
+        ask = AsyncMock(side_effect=[answer])
+        allocator = allocator_of(state, tmp_path, "Mounts", ask)
+        with pytest.raises(AllocationRefused, match="NVML does not know card"):
+            await allocator.allocate(RESOURCE, [A0])
+        assert not state.allocating
+
+    async def test_a_drain_that_is_completed_meanwhile_wins(
+        self, state: AgentState, tmp_path: Path
+    ) -> None:
+        async def slow(uuids: Collection[str]) -> dict[str, int]:
+            carving = state.carvings[SHADOW]
+            state.carvings[SHADOW] = replace(carving, stage=DrainStage.DRAINED)
+            return dict.fromkeys(uuids, 0)
+
+        with pytest.raises(AllocationRefused, match="is being given back"):
+            await allocator_of(state, tmp_path, "Mounts", slow).allocate(RESOURCE, [A0])
         assert not state.allocating

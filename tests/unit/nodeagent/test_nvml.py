@@ -17,6 +17,7 @@ READER = """
 import asyncio, json, pynvml, sys
 from mizar_nodeagent.nvml import Nvml
 
+seen = set()
 waits, wait = [], pynvml.nvmlEventSetWait_v2
 
 def noted(events, patience):
@@ -30,7 +31,10 @@ async def main():
     for line in sys.stdin:
         if line == "read\\n":
             cards = await nvml.read()
-            answer = {uuid: [c.model, c.memory_bytes >> 20, c.minor] for uuid, c in cards.items()}
+            seen.update(cards)
+            answer = {uuid: [c.model, c.memory_bytes >> 20] for uuid, c in cards.items()}
+        elif line == "minors\\n":
+            answer = await nvml.minors(seen)
         elif line == "workers\\n":
             answer = await nvml.workers(await nvml.read())
         elif line == "waits\\n":
@@ -84,8 +88,8 @@ def reader(machine: simgpu.Machine) -> Iterator[Reader]:
 def test_cards_are_read_missed_and_found_again(machine: simgpu.Machine, reader: Reader) -> None:
     first, second = (card.uuid for card in machine.cards)
     expected = {
-        first: ["NVIDIA A100-SXM4-40GB", 1024, 0],
-        second: ["NVIDIA A100-SXM4-40GB", 1024, 1],
+        first: ["NVIDIA A100-SXM4-40GB", 1024],
+        second: ["NVIDIA A100-SXM4-40GB", 1024],
     }
     assert reader.ask("read") == expected
     machine.remove(first)
@@ -93,6 +97,18 @@ def test_cards_are_read_missed_and_found_again(machine: simgpu.Machine, reader: 
     machine.restore(first)
     # Not every read looks for a missing card anew.
     assert expected in [reader.ask("read") for _ in range(4)]
+
+
+def test_the_minor_number_is_what_the_driver_says_now(
+    machine: simgpu.Machine, reader: Reader
+) -> None:
+    first, second = (card.uuid for card in machine.cards)
+    reader.ask("read")
+    assert reader.ask("minors") == {first: 0, second: 1}
+    machine.renumber(second, first)
+    assert reader.ask("minors") == {first: 1, second: 0}
+    machine.remove(first)
+    assert reader.ask("minors") == {second: 0}
 
 
 def test_no_question_waits_behind_the_wait_for_faults(reader: Reader) -> None:

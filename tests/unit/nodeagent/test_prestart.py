@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -17,6 +18,7 @@ from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import limits_file, usage_snapshot
 from unit.nodeagent.makers import (
+    CARD,
     RESOURCE,
     card,
     card_claim,
@@ -47,6 +49,7 @@ class Node:
         self.records: Callable[[], tuple[Entry, ...]] = lambda: self.recorded
         self.told: list[str] = []
         self.warnings: list[str] = []
+        self.minors = AsyncMock(side_effect=AssertionError("nobody was given a device node"))
 
     async def start(self, *claims: Claim, pod: Pod | None = None) -> None:
         """The first of the claims is that of the container that starts."""
@@ -68,6 +71,7 @@ class Node:
             lambda owner, reason, note: self.told.append(reason),
             lambda owner, reason, note: self.warnings.append(reason),
             ContextCosts(self.folder / "contexts", state, measure),
+            self.minors,
         )
         await prestart.prepare(claims[0].resource, sorted(claims[0].ids))
 
@@ -195,3 +199,42 @@ class TestRecovery:
         node.records = away
         with pytest.raises(NotYet, match="the record is damaged"):
             await node.start(share_claim(D0))
+
+
+class TestDeviceNodes:
+    """The kubelet restarts a container with the device nodes of its first start."""
+
+    def slot(self, node: Node, owner: Owner | None = None) -> Slot:
+        made = node.slots.create(RESOURCE, [D0], 0.0, minors={CARD: 1})
+        return made if owner is None else node.slots.assign(made, owner)
+
+    @pytest.mark.parametrize("owner", [None, OWNER])
+    async def test_that_are_still_the_cards_own(self, node: Node, owner: Owner | None) -> None:
+        slot = self.slot(node, owner)
+        node.minors = AsyncMock(return_value={CARD: 1})
+        await node.start(share_claim(D0))
+        assert written(slot) == "uid-share"
+
+    @pytest.mark.parametrize("owner", [None, OWNER])
+    async def test_that_are_another_cards_by_now_are_not_used(
+        self, node: Node, owner: Owner | None
+    ) -> None:
+        slot = self.slot(node, owner)
+        node.minors = AsyncMock(return_value={CARD: 0})
+        node.slots.load(0.0)  # as an agent that was started again since
+        with pytest.raises(StartRefused, match=r"/dev/nvidia1, which .* another card's now"):
+            await node.start(share_claim(D0))
+        assert (written(slot), node.warnings) == (None, ["CardRenumbered"])
+
+    async def test_wait_while_the_card_does_not_answer(self, node: Node) -> None:
+        self.slot(node)
+        node.minors = AsyncMock(return_value={})
+        with pytest.raises(NotYet, match=f"NVML does not know card {CARD}"):
+            await node.start(share_claim(D0))
+
+    async def test_of_an_init_container_do_not_keep_another(self, node: Node) -> None:
+        self.slot(node, replace(OWNER, container="prepare"))
+        slot = node.slots.create(RESOURCE, [D0], 1.0, minors={CARD: 0})
+        node.minors = AsyncMock(return_value={CARD: 0})
+        await node.start(share_claim(D0))
+        assert written(slot) == "uid-share"

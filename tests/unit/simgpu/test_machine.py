@@ -311,3 +311,18 @@ def test_the_command_line_shows_and_breaks_cards(
     assert "lost" in simgpu_command("remove", uuid)
     assert "0 / 16384 MiB  healthy" in simgpu_command("restore", uuid)
     assert main(["--simgpu-dir", str(tmp_path), "fail", "GPU-none"]) == 1
+
+
+def test_cards_are_numbered_anew(bench: Bench) -> None:
+    """What a process sees through a device node is another card then; no card moves on the bus."""
+    machine, node = bench.machine, bench.machine.directory / "dev" / "nvidia1"
+    first, second = (card.uuid for card in machine.cards)
+    look = (
+        NVML + "h = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]\n"
+        "print(json.dumps([[n.nvmlDeviceGetUUID(h), n.nvmlDeviceGetMinorNumber(h), "
+        "n.nvmlDeviceGetPciInfo(h).bus] for h in h]))"
+    )
+    assert json.loads(bench.python(look)) == [[first, 0, 1], [second, 1, 2]]
+    machine.renumber(second)
+    node.unlink()
+    assert json.loads(bench.python(look)) == [[second, 0, 2]]

@@ -107,7 +107,7 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
 API CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device) {
     TRY(driver_device(device));
     if (!id || length < 13) return CUDA_ERROR_INVALID_VALUE;
-    snprintf(id, (size_t)length, "0000:%02X:00.0", (unsigned)card_of(device)->minor + 1);
+    snprintf(id, (size_t)length, "0000:%02X:00.0", driver.card[device] + 1);
     return CUDA_SUCCESS;
 }
 

@@ -95,9 +95,11 @@ typedef struct {
 
 API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
     struct sim_card *card;
+    unsigned number;
     TRY(nvml_card(device, &card));
+    TRY(nvml_card_number(device, &number));
     if (!pci) return NVML_ERROR_INVALID_ARGUMENT;
-    unsigned bus = ((unsigned)card->minor + 1) & 0xff;
+    unsigned bus = (number + 1) & 0xff;
     *pci = (nvmlPciInfo_t){.bus = bus, .pciDeviceId = 0x20b010de, .pciSubSystemId = 0x134f10de};
     snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "0000:%02X:00.0", bus);
     snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", bus);

@@ -136,7 +136,7 @@ static nvmlReturn_t by_bus_id(const char *id, nvmlDevice_t *device) {
     TRY(nvml_sim(NULL));
     if (!id || !device) return NVML_ERROR_INVALID_ARGUMENT;
     for (int i = 0; i < count; i++) {
-        unsigned bus = (unsigned)machine.state->cards[order[i]].minor + 1;
+        unsigned bus = order[i] + 1;
         snprintf(tail, sizeof tail, "0000:%02X:00.0", bus);
         size_t length = strlen(id);
         if (length >= 12 && strcasecmp(id + length - 12, tail) == 0)
