@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mizar_core.device_ids import DeviceID
-from mizar_core.names import parse_resource
+from mizar_core.names import SPOT_RESOURCE, card_of_spot_device, parse_resource
 
 WHOLE_CARDS = "nvidia.com/gpu"
 
@@ -65,13 +65,13 @@ def faults(look: Look) -> frozenset[str]:
 
 
 def _two_holders(look: Look) -> Iterator[str]:
-    """A virtual device in two containers, or a card in two pods."""
+    """A virtual device in two containers, a card in two pods, or lent to two."""
     holders: dict[str, set[str]] = defaultdict(set)
     for one in look.held:
         for device in one.ids:
             if one.is_share:
                 holders[f"device {device}"].add(f"{one.pod}/{one.container}")
-            elif one.resource == WHOLE_CARDS:
+            elif one.resource in (WHOLE_CARDS, SPOT_RESOURCE):
                 holders[f"card {device}"].add(one.pod)
     for what, who in holders.items():
         if len(who) > 1:
@@ -106,13 +106,21 @@ def _on_anothers_card(look: Look) -> Iterator[str]:
     cards = _cards_of(look)
     owners = {card: pod for pod, own in cards.items() for card in own}
     for one in look.seen:
-        given = set(cards.get(one.pod, ()))
+        given = set(cards.get(one.pod, ())) | _borrowed(look, one.pod)
         for share in _sharers(look):
             if share.pod == one.pod:
                 given |= {card for id in share.ids for card in cards.get(_shadow_of(id), ())}
         for card in one.cards - given:
             owner = owners.get(card, "nobody")
             yield f"{one.pod}/{one.container} has card {card}, which was given to {owner}"
+
+
+def _borrowed(look: Look, pod: Pod) -> set[str]:
+    """The cards that the pod was lent."""
+    ids = (
+        id for one in look.held if (one.pod, one.resource) == (pod, SPOT_RESOURCE) for id in one.ids
+    )
+    return {card for id in ids if (card := card_of_spot_device(id))}
 
 
 def _sharers(look: Look) -> Iterable[Held]:

@@ -37,7 +37,7 @@ class FakeHandlers:
     ) -> Sequence[str]:
         return sorted(available)[:size]
 
-    def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
+    async def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
         if any(one.endswith("-13") for one in ids):
             raise AllocationRefused("no 13 here")
         return pb.ContainerAllocateResponse(envs={"IDS": ",".join(ids)})

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from mizar_core.names import SPOT_RESOURCE
 from support.owners import WHOLE_CARDS, Held, Look, Seen, faults
 
 SHARES = "team-a.mizar.share/gpu.2"
@@ -11,6 +12,7 @@ FIRST, SECOND = "team-a/shadow-2-x7k4q-0-0", "team-a/shadow-2-x7k4q-0-1"
 SHADOW = Held("team-a/shadow-2-x7k4q-0", "main", WHOLE_CARDS, frozenset({"GPU-a"}))
 USER = Held("team-a/one", "main", SHARES, frozenset({FIRST}))
 OTHER = Held("team-a/two", "main", SHARES, frozenset({SECOND}))
+BORROWER = Held("team-b/train", "main", SPOT_RESOURCE, frozenset({"GPU-a-spot"}))
 
 
 def has(pod: str, *cards: str) -> Seen:
@@ -35,9 +37,22 @@ def test_a_container_of_a_pod_may_hand_its_card_to_the_next() -> None:
     assert faults(look(SHADOW, init)) == set()
 
 
+def test_a_borrower_on_the_card_of_its_owner_is_right() -> None:
+    seen = (has("team-a/one", "GPU-a"), has("team-b/train", "GPU-a"))
+    assert faults(look(SHADOW, USER, BORROWER, seen=seen)) == set()
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        (
+            look(SHADOW, BORROWER, Held("team-c/train", "main", SPOT_RESOURCE, BORROWER.ids)),
+            "card GPU-a-spot is held by team-b/train and team-c/train",
+        ),
+        (
+            look(SHADOW, BORROWER, seen=(has("team-b/train", "GPU-b"),)),
+            "team-b/train/main has card GPU-b, which was given to nobody",
+        ),
         (
             look(SHADOW, USER, Held("team-a/two", "main", SHARES, USER.ids)),
             f"device {FIRST} is held by team-a/one/main and team-a/two/main",
