@@ -284,6 +284,7 @@ enum {
     CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_SYSTEM_NOT_READY = 802,
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
 };
 
 #define CU_GET_PROC_ADDRESS_LEGACY_STREAM 1u
@@ -597,6 +598,7 @@ nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device,
                                              nvmlAccountingStats_v2_t *stats);
 
 /* Called, not hooked. */
+CUresult cuDriverGetVersion(int *version);
 CUresult cuCtxGetDevice(CUdevice *device);
 CUresult cuCtxGetCurrent(CUcontext *context);
 CUresult cuCtxPushCurrent_v2(CUcontext context);

@@ -1,9 +1,26 @@
 /* cuInit: the place where a process learns that its limits cannot be kept. */
+#include "base/message.h"
 #include "lookup/resolve.h"
 #include "region/enter.h"
+
+#define OLDEST_CUDA 11000 /* drivers of branch 450 */
+
+/* What the limits rest on is tried on no older driver. All its other calls fail then: nobody has initialized it. */
+static CUresult refuse_old_driver(void) {
+    static int told;
+    int version;
+    CUresult result = REAL(cuDriverGetVersion)(&version);
+    if (result != CUDA_SUCCESS || version >= OLDEST_CUDA) return result;
+    message_once(&told,
+                 "CUDA is refused: this node's driver is of CUDA %d.%d, and shares of a card need a driver of "
+                 "CUDA 11.0 (450) or newer; programs made with an older CUDA run on it as well",
+                 version / 1000, version % 1000 / 10);
+    return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+}
 
 EXPORT CUresult cuInit(unsigned flags) {
     struct regions *regions;
     CUresult result = shim_enter(&regions);
+    if (result == CUDA_SUCCESS && regions) result = refuse_old_driver();
     return result == CUDA_SUCCESS ? REAL(cuInit)(flags) : result;
 }

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from .conftest import run, shim_env
+from .conftest import run
 from .slot import BUILD, MIB, ROOT, Card, Slot, card_uuid
 
 SHIM = ROOT / "shim"
-VERSIONS = [11040, 11080, 12000, 12040, 12090, 13000, 14000]
+VERSIONS = [11000, 11040, 11080, 12000, 12040, 12090, 13000, 14000]
 FLAGS = ["-std=c11", "-O0", "-fPIC", "-fvisibility=hidden", "-shared", "-D_GNU_SOURCE", "-w"]
 
 
@@ -48,20 +48,33 @@ def make_driver(
     return make
 
 
+def with_driver(folder: Path) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": f"{folder}:{BUILD / 'tests' / 'fake'}"}
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_driver_of_cuda(
     version: int, make_driver: Callable[[int], Path], slot: Slot, env: dict[str, str]
 ) -> None:
     slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=1))
-    path = f"{make_driver(version)}:{BUILD / 'tests' / 'fake'}"
-    run("drivers", str(version), env=env | {"LD_LIBRARY_PATH": path})
+    run("drivers", str(version), env=env | with_driver(make_driver(version)))
     assert slot.compute(0, "charged_ns") > 0
     assert slot.used(0) == 0
 
 
-def test_a_driver_that_lacks_nearly_everything(slot: Slot) -> None:
-    """CUDA 9's libcuda: what it lacks is not found, what it has works."""
-    env = shim_env(slot.path) | {"LD_LIBRARY_PATH": str(BUILD / "tests" / "old")}
-    run("olddriver", env=env)
-    slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=1))
-    run("olddriver", env=env)
+@pytest.mark.parametrize(("version", "name"), [(9020, "9.2"), (10020, "10.2")])
+def test_a_driver_before_cuda_11_is_refused(
+    version: int, name: str, make_driver: Callable[[int], Path], env: dict[str, str]
+) -> None:
+    """Not silently without limits, nor half limited: a program is told, and whoever reads its log."""
+    done = run("drivers", str(version), "803", env=env | with_driver(make_driver(version)))
+    assert done.stderr.startswith(f"mizar: CUDA is refused: this node's driver is of CUDA {name}")
+    assert "CUDA 11.0 (450) or newer" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_mizar_any_driver_goes(
+    make_driver: Callable[[int], Path], env: dict[str, str], tmp_path: Path
+) -> None:
+    bare = env | {"MIZAR_DIR": str(tmp_path / "none")}
+    run("drivers", "10020", "0", env=bare | with_driver(make_driver(10020)))

@@ -25,6 +25,7 @@ HARMLESS = {
     "cuDeviceGetAttribute",
     "cuDeviceGetUuid",
     "cuDeviceGetUuid_v2",
+    "cuDriverGetVersion",
     "cuGetProcAddress",
     "cuInit",  # of which the address is compared
     "cuModuleGetLoadingMode",

@@ -1250,6 +1250,11 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
 #define FAKE_VERSION 13999
 #endif
 
+EXPORT CUresult cuDriverGetVersion(int *version) {
+    *version = FAKE_VERSION;
+    return CUDA_SUCCESS;
+}
+
 #if FAKE_VERSION >= 14000
 EXPORT CUresult cuMemAlloc_v3(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     (void)flags;
