@@ -1,5 +1,6 @@
 #!/bin/sh
-# Writes the gRPC stubs in nodeagent/mizar_nodeagent/proto from the .proto files beside them.
+# Writes the stubs in nodeagent/mizar_nodeagent/proto from the .proto files beside them; only those with
+# services have a part for gRPC.
 #   gen_protos.sh           write them
 #   gen_protos.sh --check   fail when a committed stub differs from what would be written
 set -eu
@@ -10,10 +11,10 @@ if [ "${1:-}" = --check ]; then
     out=$(mktemp -d)
     trap 'rm -rf "$out"' EXIT
 fi
+.venv/bin/python -m grpc_tools.protoc -I nodeagent --python_out="$out" --pyi_out="$out" nodeagent/$proto/*.proto
 # shellcheck disable=SC2046
-.venv/bin/python -m grpc_tools.protoc -I nodeagent \
-    --python_out="$out" --pyi_out="$out" --grpc_python_out="$out" \
-    $(cd nodeagent && ls $proto/*.proto | sed 's|^|nodeagent/|')
+.venv/bin/python -m grpc_tools.protoc -I nodeagent --grpc_python_out="$out" \
+    $(grep -l '^service ' nodeagent/$proto/*.proto)
 [ "$out" = nodeagent ] && exit 0
 stale=0
 for made in "$out/$proto"/*; do

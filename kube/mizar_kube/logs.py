@@ -50,7 +50,7 @@ KEYS: Final[Mapping[str, str]] = {
     "identity": "a replica's name",
     "lease": "of the leader",
     # Doing what.
-    "call": "of the kubelet, to a device plugin",
+    "call": "of the kubelet, to a device plugin, or of the container runtime",
     "round": "of planning, counted from the start of the process",
     "operation": "of an admission review",
     "dry_run": "of an admission review whose object is not kept",
@@ -74,6 +74,7 @@ KEYS: Final[Mapping[str, str]] = {
     "retry_s": "seconds until the next try",
     "expires": "a certificate's end",
     "version": "of Mizar",
+    "runtime": "the container runtime's name and version",
     "path": "a file or folder",
     "server": "an address",
     "xid": "NVIDIA's number of a fault",

@@ -17,6 +17,15 @@ class KubeletAway(AgentError):
     """The kubelet does not answer (on the socket that the message names); it may come back."""
 
 
+class RuntimeAway(AgentError):
+    """The container runtime does not take the agent's NRI connection, or ended it; it is tried
+    again."""
+
+
+class RuntimeRefused(AgentError):
+    """What the container runtime said over NRI is against NRI's rules, or a refusal."""
+
+
 class CardsUnknown(AgentError):
     """NVML does not answer; it is asked again later."""
 

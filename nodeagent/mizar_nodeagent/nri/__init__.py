@@ -1,0 +1,1 @@
+"""The node agent as a plugin of the container runtime: NRI's wire, and its answers there."""

@@ -1,0 +1,70 @@
+"""Keeps the agent connected to the container runtime, and knows whether it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mizar_kube.backoff import Backoff
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.errors import RuntimeAway, RuntimeRefused
+from mizar_nodeagent.nri.session import Create, Session
+from mizar_nodeagent.proto import nri_pb2 as pb
+
+log = get_logger(__name__)
+
+Found = Callable[[Sequence[pb.PodSandbox], Sequence[pb.Container]], None]
+"""Takes the pods and containers that the runtime had when it was connected to."""
+
+
+class RuntimePlugin:
+    """`socket`: where the runtime takes plugins. `create` answers for each new container, `found`
+    looks at those that were made before."""
+
+    def __init__(
+        self, socket: Path, create: Create, found: Found, backoff: Backoff | None = None
+    ) -> None:
+        self.runtime = ""
+        """Name and version of the runtime, once it was connected to."""
+        self.problem = f"NRI at {socket}: not tried yet"
+        """Why there is no connection; empty while there is one."""
+        self.connections = 0
+        """How often the runtime was connected to."""
+        self.tried = asyncio.Event()
+        """Set when the first attempt has ended, or connected."""
+        self._socket = socket
+        self._create = create
+        self._found = found
+        self._backoff = backoff or Backoff(first=0.1, most=2.0)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the runtime asks before it makes a container."""
+        return not self.problem
+
+    async def run(self) -> None:
+        """Connect, and connect again, for ever."""
+        while True:
+            try:
+                await Session(self._create, self._synchronized).run(self._socket)
+            except (RuntimeAway, RuntimeRefused) as error:
+                self._lost(f"NRI at {self._socket}: {error}")
+            await asyncio.sleep(self._backoff.next())
+
+    def _lost(self, problem: str) -> None:
+        if problem != self.problem:
+            log.warning("the container runtime is not connected", error=problem)
+        self.problem = problem
+        self.tried.set()
+
+    def _synchronized(
+        self, runtime: str, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]
+    ) -> None:
+        self.runtime = runtime
+        self._found(pods, containers)
+        log.info("the container runtime is connected", runtime=runtime)
+        self.problem = ""
+        self.connections += 1
+        self._backoff.reset()
+        self.tried.set()

@@ -1,0 +1,99 @@
+"""One connection to the container runtime as its plugin, from registration to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from mizar_kube.timed_wait import wait_until_set
+from mizar_nodeagent.errors import RuntimeAway
+from mizar_nodeagent.nri.rpc import Rpc, parsed
+from mizar_nodeagent.proto import nri_pb2 as pb
+
+NAME: Final = "mizar"
+INDEX: Final = "80"
+"""After most other plugins, so that what they changed is seen as well."""
+CREATE_CONTAINER: Final = 4
+"""Number of the event that a container is to be made."""
+REGISTERED_WITHIN_S: Final = 10.0
+"""A runtime that has not told of its containers by then is connected to again."""
+RUNTIME: Final = "nri.pkg.api.v1alpha1.Runtime"
+PLUGIN: Final = "nri.pkg.api.v1alpha1.Plugin"
+
+Create = Callable[[pb.PodSandbox, pb.Container], Awaitable[pb.ContainerAdjustment]]
+"""What is to be changed in a container before it is made. A MizarError refuses the container."""
+Synchronized = Callable[[str, Sequence[pb.PodSandbox], Sequence[pb.Container]], None]
+"""Takes the runtime's name and version, and the pods and containers that it had already."""
+
+
+class Session:
+    """`create` answers for each new container; `synchronized` is called once, when the runtime is
+    about to ask for each."""
+
+    def __init__(self, create: Create, synchronized: Synchronized) -> None:
+        self._create = create
+        self._synchronized = synchronized
+        self._runtime = ""
+        self._pods: list[pb.PodSandbox] = []
+        self._containers: list[pb.Container] = []
+        self._complete = asyncio.Event()
+
+    async def run(self, socket: Path) -> None:
+        """Connect, register, and answer until the connection ends. Raises RuntimeAway,
+        RuntimeRefused."""
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(socket))
+        except OSError as error:
+            raise RuntimeAway(str(error)) from error
+        handlers = {(PLUGIN, name): one for name, one in self._handlers().items()}
+        self._rpc = Rpc(reader, writer, handlers)
+        tasks = {asyncio.create_task(self._rpc.run()), asyncio.create_task(self._register())}
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def _handlers(self) -> dict[str, Callable[[bytes], Awaitable[bytes]]]:
+        return {
+            "Configure": self._configure,
+            "Synchronize": self._synchronize,
+            "Shutdown": self._shutdown,
+            "CreateContainer": self._create_container,
+        }
+
+    async def _register(self) -> None:
+        request = pb.RegisterPluginRequest(plugin_name=NAME, plugin_idx=INDEX)
+        method = RUNTIME, "RegisterPlugin"
+        await self._rpc.call(method, request, pb.Empty, REGISTERED_WITHIN_S)
+        if not await wait_until_set(self._complete, REGISTERED_WITHIN_S):
+            raise RuntimeAway(f"it has not told of its containers within {REGISTERED_WITHIN_S:g} s")
+
+    async def _configure(self, payload: bytes) -> bytes:
+        request = parsed(pb.ConfigureRequest, payload)
+        self._runtime = f"{request.runtime_name} {request.runtime_version}".strip()
+        if request.request_timeout > 0:
+            self._rpc.patience_s = request.request_timeout / 1000
+        return pb.ConfigureResponse(events=1 << CREATE_CONTAINER - 1).SerializeToString()
+
+    async def _synchronize(self, payload: bytes) -> bytes:
+        request = parsed(pb.SynchronizeRequest, payload)
+        self._pods += request.pods
+        self._containers += request.containers
+        if not request.more:
+            # From the answer on the runtime asks for each container: it makes none meanwhile.
+            self._synchronized(self._runtime, self._pods, self._containers)
+            self._complete.set()
+        return pb.SynchronizeResponse(more=request.more).SerializeToString()
+
+    async def _shutdown(self, payload: bytes) -> bytes:
+        """The runtime is about to end the connection."""
+        return pb.Empty().SerializeToString()
+
+    async def _create_container(self, payload: bytes) -> bytes:
+        request = parsed(pb.CreateContainerRequest, payload)
+        adjust = await self._create(request.pod, request.container)
+        return pb.CreateContainerResponse(adjust=adjust).SerializeToString()

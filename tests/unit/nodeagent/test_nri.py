@@ -1,0 +1,276 @@
+"""The connection to the container runtime: what is said on it, and what becomes of bad ones."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from mizar_kube.backoff import Backoff
+from mizar_nodeagent.errors import NotYet
+from mizar_nodeagent.nri import rpc, session
+from mizar_nodeagent.nri.plugin import RuntimePlugin
+from mizar_nodeagent.proto import nri_pb2 as pb
+from mizar_nodeagent.proto import ttrpc_pb2 as ttrpc
+from support.logs import logged
+from support.waiting import until
+from unit.nodeagent.fake_runtime import FakeRuntime, Refused, in_background, running
+
+POD = pb.PodSandbox(name="share", namespace="team-a")
+
+
+class Answers:
+    """What the agent says of containers, by their name."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self.hold = asyncio.Event()
+
+    async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
+        match container.name:
+            case "refused":
+                raise NotYet("its card is not known yet")
+            case "bug":
+                raise RuntimeError("secret detail")
+            case "slow":
+                await self.hold.wait()
+        return pb.ContainerAdjustment(env=[pb.KeyValue(key="FOR", value=container.name)])
+
+    def look(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:
+        self.found += [f"{pod.name}" for pod in pods] + [one.name for one in containers]
+
+
+@pytest.fixture
+async def runtime(tmp_path: Path) -> AsyncIterator[FakeRuntime]:
+    async with running(tmp_path / "nri.sock") as made:
+        yield made
+
+
+@pytest.fixture
+def answers() -> Answers:
+    return Answers()
+
+
+@pytest.fixture
+async def plugin(tmp_path: Path, answers: Answers) -> AsyncIterator[RuntimePlugin]:
+    """A plugin that connects, and is back at once."""
+    made = RuntimePlugin(
+        tmp_path / "nri.sock", answers.create, answers.look, Backoff(first=0.001, most=0.001)
+    )
+    async with in_background(made.run()) as task:
+        yield made
+        assert not task.done(), "nothing that a runtime does may end the agent"
+
+
+async def test_it_registers_and_asks_for_new_containers(
+    runtime: FakeRuntime, plugin: RuntimePlugin
+) -> None:
+    connection = await runtime.connection()
+    assert connection.registered.plugin_name == "mizar"
+    assert len(connection.registered.plugin_idx) == 2 and connection.registered.plugin_idx.isdigit()
+    assert connection.events == 0b1000, "CREATE_CONTAINER is event 4"
+    assert plugin.connected and plugin.runtime == "containerd v2.2.9"
+
+
+async def test_it_is_not_connected_before_it_knows_the_containers(
+    runtime: FakeRuntime, plugin: RuntimePlugin, answers: Answers
+) -> None:
+    """The runtime may make a container until then without asking."""
+    connection = await runtime.connections.get()
+    await connection.take_registration()
+    await connection.call("Configure", pb.ConfigureRequest())
+    part = pb.SynchronizeRequest(pods=[POD], containers=[pb.Container(name="a")], more=True)
+    await connection.call("Synchronize", part)
+    assert not plugin.connected
+    await connection.call("Synchronize", pb.SynchronizeRequest(containers=[pb.Container(name="b")]))
+    assert plugin.connected
+    assert answers.found == ["share", "a", "b"]
+
+
+async def test_a_container_is_adjusted(runtime: FakeRuntime, plugin: RuntimePlugin) -> None:
+    connection = await runtime.connection()
+    adjust = await connection.create(POD, pb.Container(name="main"))
+    assert [(one.key, one.value) for one in adjust.env] == [("FOR", "main")]
+
+
+async def test_a_refusal_is_a_sentence(runtime: FakeRuntime, plugin: RuntimePlugin) -> None:
+    connection = await runtime.connection()
+    with pytest.raises(Refused, match="mizar: its card is not known yet") as found:
+        await connection.create(POD, pb.Container(name="refused"))
+    assert found.value.code == 9
+    assert (await connection.create(POD, pb.Container(name="main"))).env
+
+
+async def test_a_bug_refuses_that_container_only(
+    runtime: FakeRuntime, plugin: RuntimePlugin, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = await runtime.connection()
+    with pytest.raises(Refused, match="see the node agent's log") as found:
+        await connection.create(POD, pb.Container(name="bug"))
+    assert found.value.code == 13 and "secret" not in str(found.value)
+    assert any(
+        line["event"] == "a request of the container runtime failed" for line in logged(caplog)
+    )
+    assert (await connection.create(POD, pb.Container(name="main"))).env
+
+
+async def test_no_answer_in_time_is_an_error_in_time(
+    runtime: FakeRuntime, plugin: RuntimePlugin
+) -> None:
+    """Else the runtime drops the plugin and makes the container without asking anybody."""
+    assert rpc.PATIENCE_S == 2.0, "the runtime's default"
+    connection = await runtime.connections.get()
+    await connection.set_up(patience_ms=20)
+    with pytest.raises(Refused, match=r"no answer to CreateContainer within 0\.015 s") as found:
+        await connection.create(POD, pb.Container(name="slow"))
+    assert found.value.code == 4
+    assert plugin.connected
+
+
+async def test_a_slow_container_holds_up_no_other(
+    runtime: FakeRuntime, plugin: RuntimePlugin, answers: Answers
+) -> None:
+    connection = await runtime.connection()
+    slow = connection.ask(
+        "CreateContainer", pb.CreateContainerRequest(container=pb.Container(name="slow"))
+    )
+    await connection.create(POD, pb.Container(name="main"))
+    answers.hold.set()
+    _, stream, _, _ = await connection.frame()
+    assert stream == slow
+
+
+async def test_a_method_that_it_does_not_have(runtime: FakeRuntime, plugin: RuntimePlugin) -> None:
+    connection = await runtime.connection()
+    with pytest.raises(Refused, match="UpdatePodSandbox") as found:
+        await connection.call("UpdatePodSandbox", pb.Empty())
+    assert found.value.code == 12
+    await connection.call("Shutdown", pb.Empty())
+
+
+async def test_a_long_answer_comes_in_frames_that_the_runtime_reads(
+    runtime: FakeRuntime, plugin: RuntimePlugin
+) -> None:
+    connection = await runtime.connection()
+    adjust = await connection.create(POD, pb.Container(name="x" * 10_000))
+    assert len(adjust.env[0].value) == 10_000
+
+
+async def test_it_is_back_after_the_runtime_was_restarted(
+    runtime: FakeRuntime, plugin: RuntimePlugin, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await runtime.connection()
+    await runtime.stop()
+    await until(lambda: not plugin.connected)
+    assert str(runtime.socket) in plugin.problem
+    runtime.socket.unlink(missing_ok=True)
+    await until(lambda: "No such file" in plugin.problem)
+    await runtime.start()
+    connection = await runtime.connection()
+    assert plugin.connected and plugin.connections == 2
+    assert (await connection.create(POD, pb.Container(name="main"))).env
+    events = [line["event"] for line in logged(caplog)]
+    assert events.count("the container runtime is connected") == 2
+    assert 1 <= events.count("the container runtime is not connected") < 6, "once for each reason"
+
+
+BAD = {
+    "a frame of 4 GiB": (struct.pack(">II", 1, 2**32 - 1), "4294967295 bytes"),
+    "a message of 4 GiB": (
+        struct.pack(">II", 1, 10) + struct.pack(">IIBB", 2**32 - 1, 1, 1, 0),
+        "4294967295 bytes",
+    ),
+    "an unknown type": (
+        struct.pack(">II", 1, 10) + struct.pack(">IIBB", 0, 1, 9, 0),
+        "unknown type 9",
+    ),
+    "no protobuf": (
+        struct.pack(">II", 1, 12) + struct.pack(">IIBB", 2, 1, 1, 0) + b"\xff\xff",
+        "no Request could be read",
+    ),
+    "a request where it asks": (
+        struct.pack(">II", 2, 10) + struct.pack(">IIBB", 0, 1, 1, 0),
+        "REQUEST on connection 2",
+    ),
+    "a stream of messages": (
+        struct.pack(">II", 1, 10) + struct.pack(">IIBB", 0, 1, 3, 0),
+        "DATA on connection 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_nonsense_ends_the_connection_not_the_agent(
+    runtime: FakeRuntime, plugin: RuntimePlugin, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, sentence = BAD[what]
+    connection = await runtime.connection()
+    connection.writer.write(data)
+    await runtime.connection()
+    assert plugin.connections == 2
+    problems = [line.get("error", "") for line in logged(caplog)]
+    assert any(sentence in problem for problem in problems), problems
+
+
+async def test_nonsense_in_a_request_refuses_it(
+    runtime: FakeRuntime, plugin: RuntimePlugin
+) -> None:
+    connection = await runtime.connection()
+    bad = ttrpc.Request(
+        service="nri.pkg.api.v1alpha1.Plugin", method="CreateContainer", payload=b"\xff\xff"
+    )
+    connection.put(1, 99, 1, bad.SerializeToString())
+    _, _, _, payload = await connection.frame()
+    assert "could be read" in ttrpc.Response.FromString(payload).status.message
+    assert plugin.connected
+
+
+async def test_other_connections_on_the_socket_are_skipped(
+    runtime: FakeRuntime, plugin: RuntimePlugin
+) -> None:
+    connection = await runtime.connection()
+    connection.writer.write(struct.pack(">II", 7, 3) + b"abc")
+    assert (await connection.create(POD, pb.Container(name="main"))).env
+
+
+async def test_a_registration_that_is_refused_is_tried_again(
+    runtime: FakeRuntime, plugin: RuntimePlugin
+) -> None:
+    first = await runtime.connections.get()
+    refusal = ttrpc.Response(status=ttrpc.Status(code=3, message="invalid index"))
+    await first.take_registration(refusal)
+    await runtime.connection()
+    assert plugin.connections == 1
+
+
+async def test_a_runtime_that_says_nothing_is_left(
+    runtime: FakeRuntime, plugin: RuntimePlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "REGISTERED_WITHIN_S", 0.01)
+    first = await runtime.connections.get()
+    await until(
+        lambda: "has not told of its containers" in plugin.problem or "no answer" in plugin.problem
+    )
+    assert not plugin.connected
+    second = await runtime.connections.get()
+    assert second is not first
+
+
+async def test_one_that_closes_at_once_is_noticed_at_once(
+    runtime: FakeRuntime, plugin: RuntimePlugin
+) -> None:
+    first = await runtime.connections.get()
+    await first.take_registration()
+    first.writer.close()
+    await runtime.connection()
+    assert plugin.connected
+
+
+async def test_without_a_socket_it_says_which(tmp_path: Path, answers: Answers) -> None:
+    lonely = RuntimePlugin(tmp_path / "none.sock", answers.create, answers.look)
+    async with in_background(lonely.run()):
+        await lonely.tried.wait()
+    assert not lonely.connected
+    assert "none.sock" in lonely.problem and "No such file" in lonely.problem
