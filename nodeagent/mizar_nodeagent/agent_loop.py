@@ -39,13 +39,15 @@ DEFAULT_GRACE = GracePeriods()
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a plan is applied through. `update_limits`: writes the limits of running containers."""
+    """What a plan is applied through. `update_limits`: writes the limits of running containers.
+    `planning_failed`: counts a shadow pod that is excluded from the plan."""
 
     plugins: PluginManager
     node: NodeStatusWriter
     statuses: ShadowStatusWriter
     events: EventRecorder
     update_limits: Callable[[], None]
+    planning_failed: Callable[[], None]
 
 
 class Agent:
@@ -106,6 +108,7 @@ class Agent:
             plan = self.state.replan(self._snapshot())
             self._outputs.update_limits()
             await self._checkpoint.keep(plan.carvings)
+            self._log_excluded(before, plan)
             self._apply(before, plan)
             self._planned_at = self._clock()
 
@@ -153,6 +156,16 @@ class Agent:
             node_at=node.written_at,
             grace=self._grace,
         )
+
+    def _log_excluded(self, before: Plan | None, plan: Plan) -> None:
+        for key in sorted(plan.excluded.keys() - (before.excluded if before else {}).keys()):
+            self._outputs.planning_failed()
+            log.error(
+                "excluded from the plan",
+                namespace=key[0],
+                shadow=key[1],
+                exc_info=plan.excluded[key],
+            )
 
     def _apply(self, before: Plan | None, plan: Plan) -> None:
         outputs = self._outputs

@@ -8,7 +8,8 @@ from dataclasses import replace
 from mizar_core.device_ids import DeviceID
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving
-from mizar_nodeagent.planning.plan import Carvings, Plan, plan
+from mizar_nodeagent.planning.failure_isolation import plan_isolated
+from mizar_nodeagent.planning.plan import Carvings, Plan
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key
 
@@ -30,7 +31,7 @@ class AgentState:
         """Plan with this snapshot, and keep its result."""
         self._settle_allocations(snapshot.claims)
         self.snapshot = replace(snapshot, allocating=frozenset(self._allocating))
-        self.last = plan(self.carvings, self.snapshot)
+        self.last = plan_isolated(self.carvings, self.snapshot, self.last)
         self.carvings = self.last.carvings
         return self.last
 

@@ -34,7 +34,7 @@ from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
-from mizar_nodeagent.metrics import AnswerLatency, NodeAgentCollector
+from mizar_nodeagent.metrics import AnswerLatency, NodeAgentCollector, planning_errors
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.snapshot import GracePeriods
 from mizar_nodeagent.plugin.manager import PluginManager
@@ -172,7 +172,10 @@ async def assemble(
         NodeAgentCollector(config.node_name, state, slots, plugins.connected, auditor)
     )
     limits = LimitsUpdater(state, slots, agent.notify, agent.warn, contexts.of)
-    agent.attach(informer, poller, Outputs(plugins, node, statuses, events, limits.update))
+    failures = planning_errors(registry)
+    agent.attach(
+        informer, poller, Outputs(plugins, node, statuses, events, limits.update, failures.inc)
+    )
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(podresources.close)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -125,6 +125,17 @@ class AnswerLatency:
         log.info("answered", duration_ms=round(seconds * 1000, 3))
 
 
+def planning_errors(registry: CollectorRegistry) -> Counter:
+    """The metric of shadow pods that were excluded from a plan, named as the operator's."""
+    family = Counter(
+        "mizar_planning_errors",
+        "Objects that made planning fail and were left out",
+        ("kind",),
+        registry=registry,
+    )
+    return family.labels("ShadowPod")
+
+
 class NodeAgentCollector(Collector):
     """The node's devices, plugins and containers, read at each scrape in the scrape's thread."""
 
@@ -175,7 +186,7 @@ class NodeAgentCollector(Collector):
             "Processes of a container with memory on the card that its limits do not bind",
             labels=LABELS,
         )
-        counts = Counter((one.owner, one.uuid) for one in self._auditor.without_shim)
+        counts = collections.Counter((one.owner, one.uuid) for one in self._auditor.without_shim)
         for (owner, uuid), count in counts.items():
             labels = (self._node, owner.namespace, owner.pod, owner.container, uuid)
             family.add_metric(labels, count)

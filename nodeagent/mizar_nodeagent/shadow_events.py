@@ -46,6 +46,10 @@ def _of_report(
     now, was = _healthy(report), _healthy(old)
     if now is None or now.status != "False" or (was is not None and was.status == "False"):
         return
+    if now.reason == EventReason.PLANNING_FAILED:
+        reason = EventReason.PLANNING_FAILED
+        yield ShadowEvent(report.key, report.uid, reason, now.message, warning=True)
+        return
     yield ShadowEvent(
         report.key, report.uid, EventReason.DEVICE_UNHEALTHY, now.message, warning=True
     )

@@ -3,7 +3,8 @@ lose their cards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mizar_core.carve import CardLimit, Carve
@@ -93,6 +94,7 @@ class LimitsUpdater:
         self._warn = warn
         self._context_bytes = context_bytes
         self._written: dict[str, Terms | _Loss] = {}
+        self._failed: set[str] = set()
 
     def update(self) -> None:
         """Write what differs from the agent's state now. Nothing is written before the API server
@@ -104,13 +106,29 @@ class LimitsUpdater:
             slot.name: self._written[slot.name] for slot in slots if slot.name in self._written
         }
         running = _running(slots, snapshot)
+        changed: list[tuple[bool, _Change]] = []
         for slot in slots:
-            if slot.owner is not None and (loss := self._lost_cards(slot, snapshot)):
-                self._stop(slot, slot.owner, loss, snapshot)
-        changed = [found for slot in slots if (found := self._change(slot, snapshot))]
+            with self._isolated(slot):
+                if slot.owner is not None and (loss := self._lost_cards(slot, snapshot)):
+                    self._stop(slot, slot.owner, loss, snapshot)
+                if found := self._change(slot, snapshot):
+                    changed.append((_grows(found), found))
         # Containers that get less come first, so that a card is never promised beyond its memory.
-        for one in sorted(changed, key=_grows):
-            self._write(one, one.slot.name in running)
+        for _, one in sorted(changed, key=lambda pair: pair[0]):
+            with self._isolated(one.slot):
+                self._write(one, one.slot.name in running)
+
+    @contextmanager
+    def _isolated(self, slot: Slot) -> Iterator[None]:
+        """An error of ours with one slot leaves its limits as they are, and the others go on."""
+        try:
+            yield
+        except Exception as error:
+            if slot.name not in self._failed:
+                log.error("the slot is left as it is", exc_info=error, **slot.names)
+            self._failed.add(slot.name)
+        else:
+            self._failed.discard(slot.name)
 
     def _lost_cards(self, slot: Slot, snapshot: NodeSnapshot) -> _Loss | None:
         """The cards that the container has lost; None if it has lost none."""

@@ -25,11 +25,17 @@ Lists = dict[str, tuple[Device, ...]]
 """Devices per resource, in order of their IDs."""
 
 
-def lists(carvings: Iterable[Carving], snapshot: NodeSnapshot) -> Lists:
-    """All devices that the kubelet may allocate or that may be held."""
+def lists(
+    carvings: Iterable[Carving], snapshot: NodeSnapshot, unusable: Iterable[Carving] = ()
+) -> Lists:
+    """All devices that the kubelet may allocate or that may be held. `unusable`: carvings of which
+    no device may be allocated, whatever else they say."""
     found: dict[str, dict[DeviceID, Device]] = {}
     for resource, device in _held_devices(snapshot):
         found.setdefault(resource, {})[device] = Device(str(device), healthy=False)
+    for carving in unusable:
+        listed = found.setdefault(carving.resource, {})
+        listed |= {device: Device(str(device), healthy=False) for device in carving.ids}
     for carving in carvings:
         own = found.setdefault(carving.resource, {})
         for device in carving.ids:

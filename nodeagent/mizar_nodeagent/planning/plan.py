@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from mizar_nodeagent.planning import reports
@@ -24,6 +24,7 @@ class Plan:
     `reports`: the status of each ShadowPod. `rewrite`: resources whose counts must be written again
     and again, because the kubelet may overwrite them. `poll_often`: the next step waits for the
     kubelet's answer. `without_cards`: shadow pods whose cards the kubelet has not named yet.
+    `excluded`: shadow pods that are left as they are, and how planning fails for each.
     """
 
     carvings: dict[Key, Carving]
@@ -33,21 +34,27 @@ class Plan:
     rewrite: frozenset[str] = frozenset()
     poll_often: bool = False
     without_cards: frozenset[Key] = field(default_factory=frozenset)
+    excluded: Mapping[Key, Exception] = field(default_factory=dict)
 
 
-def plan(carvings: Carvings, snapshot: NodeSnapshot) -> Plan:
-    """Pure: the same carvings and snapshot give the same plan."""
-    known = _advanced(carvings, snapshot)
+def plan(carvings: Carvings, snapshot: NodeSnapshot, excluded: Collection[Key] = ()) -> Plan:
+    """Pure: the same carvings and snapshot give the same plan. `excluded`: shadow pods that stay as
+    they are; of their devices, only IDs are looked at."""
+    kept = {key: one for key, one in carvings.items() if key in excluded}
+    known = _advanced({key: carvings[key] for key in carvings.keys() - kept.keys()}, snapshot)
+    known |= kept
     pending: dict[Key, Pending] = {}
     for pod in sorted((snapshot.pods or {}).values(), key=lambda pod: pod.key):
         if not pod.shadow or pod.ended or pod.terminating or _is_carved(known, pod.key, pod.uid):
+            continue
+        if pod.key in excluded:
             continue
         found = adopt(pod, snapshot, known)
         if isinstance(found, Pending):
             pending[pod.key] = found
         else:
             known[pod.key] = found
-    return _plan(known, pending, snapshot)
+    return _plan(known, kept, pending, snapshot)
 
 
 def _advanced(carvings: Carvings, snapshot: NodeSnapshot) -> dict[Key, Carving]:
@@ -64,12 +71,16 @@ def _is_carved(known: Carvings, key: Key, uid: str) -> bool:
 
 
 def _plan(
-    known: dict[Key, Carving], pending: Mapping[Key, Pending], snapshot: NodeSnapshot
+    all_known: dict[Key, Carving],
+    kept: Carvings,
+    pending: Mapping[Key, Pending],
+    snapshot: NodeSnapshot,
 ) -> Plan:
-    listed = lists(known.values(), snapshot)
+    known = {key: one for key, one in all_known.items() if key not in kept}
+    listed = lists(known.values(), snapshot, unusable=kept.values())
     wanted = counts(listed, known.values(), snapshot)
     return Plan(
-        carvings=known,
+        carvings=all_known,
         lists=listed,
         counts=wanted,
         reports=tuple(_reports(known, pending, listed, wanted, snapshot)),

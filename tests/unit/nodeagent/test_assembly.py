@@ -21,6 +21,7 @@ from mizar_nodeagent.assembly import App, assemble
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess, Config
 from mizar_nodeagent.kubelet import podresources, poller
+from mizar_nodeagent.planning import plan
 from mizar_nodeagent.planning.snapshot import GracePeriods
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, MEMORY_MODES, STATE_READY, LimitsLive
@@ -509,6 +510,23 @@ async def test_device_nodes_follow_the_driver(world: World) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="numbered its cards anew"):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
     await until(lambda: "CardRenumbered" in world.event_reasons())
+
+
+async def test_a_bug_in_planning_for_one_shadow_pod_leaves_the_agent_running(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.serve_shadow()
+    with monkeypatch.context() as patched:
+        patched.setattr(plan, "step", lambda *_: 1 // 0)
+        world.app.agent.wake()
+        await until(lambda: world.ready() == ("False", "PlanningFailed"))
+        await until(lambda: world.kubelet.devices[RESOURCE] == {device(0): False, device(1): False})
+        await until(lambda: "PlanningFailed" in world.event_reasons())
+    name, labels = "mizar_planning_errors_total", {"kind": "ShadowPod"}
+    assert world.app.registry.get_sample_value(name, labels) == 1
+    world.app.agent.wake()
+    await until(lambda: world.ready() == ("True", "Serving"))
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
 
 
 async def test_a_drain_survives_the_agent(world: World) -> None:

@@ -119,6 +119,24 @@ async def test_another_agent_goes_on_where_one_was_killed(world: World) -> None:
     await until(lambda: [pod for pod, _ in events(world, "LimitsChanged")] == ["share"])
 
 
+async def test_a_bug_with_one_slot_leaves_the_others_running(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.serve_shadow()
+    one, two = await world.start_share(), await world.start_share(NEXT)
+    broken, read = limits_of(one), limits_file.read
+
+    def stumble(path: Path) -> Any:
+        return read(path) if path != broken else 1 // 0
+
+    with monkeypatch.context() as patched:
+        patched.setattr(limits_file, "read", stumble)
+        world.api.put_pod(shadow_object(memory=2 * GIB))
+        await until(lambda: given(two).memory_limit == 2 * GIB)
+    world.app.agent.wake()
+    await until(lambda: given(one).memory_limit == 2 * GIB)
+
+
 async def test_an_older_memory_does_not_bring_old_limits_back(world: World) -> None:
     """The checkpoint of before the change, as after a power cut: the annotation counts."""
     await world.serve_shadow()

@@ -1,0 +1,115 @@
+"""Failure isolation: a shadow pod for which planning fails is excluded from the plan, so that it
+does not stop all others of the node.
+
+Its carving stays as it is: its devices stay on the list as Unhealthy, its card is carved for nobody
+else, its users run on, and a drain of it does not go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+from mizar_core.device_ids import DeviceID
+from mizar_core.models import DeviceStatus, Holder
+from mizar_core.names import ConditionType, EventReason
+from mizar_nodeagent.planning.carving import Carving
+from mizar_nodeagent.planning.plan import Carvings, Plan, plan
+from mizar_nodeagent.planning.reports import ConditionState, Report
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
+from mizar_nodeagent.pods import Key
+
+MESSAGE_MAX = 1000
+
+Planner = Callable[[Carvings, NodeSnapshot, Collection[Key]], Plan]
+Errors = Mapping[Key, Exception]
+
+
+def plan_isolated(
+    carvings: Carvings, snapshot: NodeSnapshot, before: Plan | None, planner: Planner = plan
+) -> Plan:
+    """The plan without the shadow pods that make `planner` fail; `before`: the last plan, of which
+    the reports about them are kept. Raises what `planner` raises where excluding them does not
+    help."""
+    try:
+        return planner(carvings, snapshot, ())
+    except Exception as error:
+        failed = error
+    try:
+        known = dict(before.excluded) if before else {}
+        return _told(planner(carvings, snapshot, known), known, before, snapshot)
+    except Exception:
+        errors = _culprits(carvings, snapshot, planner, failed)
+    return _told(planner(carvings, snapshot, errors), errors, before, snapshot)
+
+
+def _culprits(
+    carvings: Carvings, snapshot: NodeSnapshot, planner: Planner, failed: Exception
+) -> dict[Key, Exception]:
+    """The shadow pods without which planning succeeds, each with its error. They are few on a node,
+    so each is tried in turn."""
+    pods = snapshot.pods or {}
+    keys = sorted(carvings.keys() | {key for key, pod in pods.items() if pod.shadow})
+    errors = dict.fromkeys(keys, failed)
+    planner(carvings, snapshot, errors)
+    for key in keys:
+        others = {one: error for one, error in errors.items() if one != key}
+        try:
+            planner(carvings, snapshot, others)
+            errors = others
+        except Exception as error:
+            errors[key] = error
+    return errors
+
+
+def _told(found: Plan, errors: Errors, before: Plan | None, snapshot: NodeSnapshot) -> Plan:
+    """The plan with reports about the excluded shadow pods."""
+    reports = [one for one in found.reports if one.key not in errors]
+    if snapshot.pods is not None:
+        reports += _reports(found.carvings, errors, before, snapshot)
+    return replace(found, excluded=dict(errors), reports=tuple(reports))
+
+
+def _reports(
+    carvings: Carvings, errors: Errors, before: Plan | None, snapshot: NodeSnapshot
+) -> Iterable[Report]:
+    last = {report.key: report for report in before.reports} if before else {}
+    for key, error in sorted(errors.items()):
+        pod, carving = (snapshot.pods or {}).get(key), carvings.get(key)
+        owner = carving.owner_uid if carving else pod.owner_uid if pod else ""
+        known = last.get(key)
+        if known is None or known.uid != owner:
+            known = Report(key, owner, ())
+        yield _report(known, error, _devices(known, carving, snapshot.holders()))
+
+
+def _devices(
+    known: Report, carving: Carving | None, holders: Mapping[DeviceID, Holder]
+) -> tuple[DeviceStatus, ...]:
+    """All devices as they were reported last, with their present holders."""
+    held = {str(device): holder for device, holder in holders.items()}
+    told = known.devices or tuple(
+        DeviceStatus(id=str(one)) for one in (carving.ids if carving else ())
+    )
+    return tuple(one.changed(health="Unhealthy", holder=held.get(one.id)) for one in told)
+
+
+def _report(known: Report, error: Exception, devices: tuple[DeviceStatus, ...]) -> Report:
+    reason = EventReason.PLANNING_FAILED
+    message = f"Mizar leaves it as it is, since planning for it fails: {error!r}"[:MESSAGE_MAX]
+    held = sum(one.holder is not None for one in devices)
+    in_using = f"{held} of {len(devices)} devices are held"
+    draining = [one for one in known.conditions if one.type == ConditionType.DRAINING]
+    return replace(
+        known,
+        devices=devices,
+        idle_since=None,
+        conditions=(
+            ConditionState(ConditionType.READY, "False", reason, message),
+            ConditionState(
+                ConditionType.POD_IN_USING, "True" if held else "False", reason, in_using
+            ),
+            ConditionState(ConditionType.HEALTHY, "False", reason, message),
+            *(draining or [ConditionState(ConditionType.DRAINING, "Unknown", reason, message)]),
+        ),
+    )
