@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mizar_core.errors import QuantityRefused
-from mizar_core.names import ParsedResource, parse_resource
+from mizar_core.names import SPOT_RESOURCE, ParsedResource, parse_resource
 from mizar_core.quantities import parse_quantity
 
 Spec = Mapping[str, Any]
@@ -93,6 +93,11 @@ def cards_requested(spec: Spec) -> dict[str, int]:
     """Whole cards per physical resource that the scheduler sets aside for a pod: all extended
     resources that are not Mizar's, since any may be some pool's."""
     return _requested(spec, is_card)
+
+
+def spot_cards_requested(spec: Spec) -> int:
+    """Cards of sleeping owners that the scheduler sets aside for a pod."""
+    return _requested(spec, lambda key: key == SPOT_RESOURCE).get(SPOT_RESOURCE, 0)
 
 
 def is_card(key: str) -> bool:

@@ -30,6 +30,7 @@ class Settings(common.Settings):
     default_pool: dict[str, Any] | None = Field(
         None, description="spec, as JSON, of the GPUPool to make if there is none"
     )
+    spot: bool = Field(False, description="whether this installation lends idle cards to spot pods")
     deployment: str = Field(
         "", description="the operator's own Deployment, with which its Lease goes"
     )

@@ -5,87 +5,40 @@ Only the webhook runs: the operator has no replicas, the node agent no nodes.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cluster import Cluster
-from cluster.binaries.progress import Progress
-from cluster.images import OPERATOR, ensure_images
-from mizar_kube.client import KubeClient
-from mizar_kube.errors import KubeError
-from mizar_kube.kinds import NODE, Ref
 from support import escapes, objects
+from support.admission import (
+    OTHER,
+    RELEASE,
+    SYSTEM,
+    TENANT,
+    Agent,
+    dry_run,
+    install,
+    refusal,
+    released,
+)
 from support.kube import Kube, Object
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-CHART = Path(__file__).resolve().parents[2] / "charts" / "mizar"
-RELEASE = f"admission-{os.getpid()}"
-SYSTEM = f"{RELEASE}-system"
-TENANT, OTHER = f"{RELEASE}-a", f"{RELEASE}-b"
 MINE = f"{TENANT}.mizar.share/gpu.2"
 WEBHOOK = f"{RELEASE}-webhook"
-VALUES = {
-    "operator": {"replicas": 0},
-    "webhook": {"drainSeconds": 0},
-    "nodeagent": {"nodeSelector": {"mizar.share/nowhere": "true"}},
-    "uninstall": {"check": False},
-}
 
 
 @pytest.fixture(scope="module")
 def kube(cluster: Cluster) -> Iterator[Kube]:
-    """A cluster with the chart installed, a pool, and two namespaces of which one has a quota."""
-    kube = Kube(cluster)
-    cluster.load_image(ensure_images(Progress(), [OPERATOR])[OPERATOR])
-    crds = f"--filename={CHART / 'crds'}"
-    kube.run("apply", "--server-side", "--force-conflicts", crds)
-    kube.run("wait", "--for=condition=Established", "--timeout=60s", crds)
-    install(cluster)
-    try:
-        wait_until_asked(kube)
-        kube.apply(objects.namespace(TENANT), objects.namespace(OTHER), objects.pool(RELEASE))
-        for tenant in (TENANT, OTHER):
-            wait_for(
-                f"the service account of {tenant}",
-                lambda tenant=tenant: kube.get("serviceaccount", "default", tenant),  # type: ignore[misc]
-            )
-        profiles = [{"devices": size, "max": 1} for size in (2, 4)]
-        kube.apply(objects.quota(TENANT, *profiles, pool=RELEASE))
+    with released(cluster) as kube:
         yield kube
-    finally:
-        cluster.helm("uninstall", RELEASE, f"--namespace={SYSTEM}", check=False)
-        kube.run("delete", "gpupools", RELEASE, "--ignore-not-found")
-        names = (TENANT, OTHER, SYSTEM)
-        kube.run("delete", "namespace", *names, "--ignore-not-found", "--wait=false")
-
-
-def install(cluster: Cluster) -> None:
-    cluster.helm(
-        *("upgrade", "--install", RELEASE, str(CHART), f"--namespace={SYSTEM}"),
-        *("--create-namespace", "--skip-crds", "--wait", "--timeout=120s"),
-        *(f"--values={CHART / 'values-local.yaml'}", "--values=-"),
-        input=yaml.safe_dump(VALUES),
-    )
-
-
-def wait_until_asked(kube: Kube) -> None:
-    """Pods that are ready are asked only once every node's service rules say so."""
-    pool = json.dumps(objects.pool(RELEASE))
-    ask = ("create", "--dry-run=server", "--filename=-")
-    wait_for(
-        "the webhook behind its service",
-        lambda: "failed calling webhook" not in kube.attempt(*ask, input=pool)[1],
-    )
 
 
 def limits_of(spec: Object) -> Object:
@@ -94,20 +47,6 @@ def limits_of(spec: Object) -> Object:
     # Only pods get requests by default, templates don't.
     assert resources.get("requests", resources["limits"]) == resources["limits"]
     return dict(resources["limits"])
-
-
-def dry_run(kube: Kube, obj: Object, *flags: str) -> Object:
-    """The object as it would be stored."""
-    arguments = ("create", "--dry-run=server", "--output=json", "--filename=-", *flags)
-    return dict(json.loads(kube.run(*arguments, input=json.dumps(obj))))
-
-
-def refusal(kube: Kube, obj: Object, *flags: str) -> str:
-    """Why the object is refused."""
-    arguments = ("create", "--dry-run=server", "--filename=-", *flags)
-    status, said = kube.attempt(*arguments, input=json.dumps(obj))
-    assert status != 0, f"accepted: {said}"
-    return said
 
 
 def in_template(kind: str, api: str, key: str, **more: Any) -> Object:
@@ -450,42 +389,6 @@ class TestEscapes:
             assert (status != 0) == bool(sentence), said
             assert sentence in said
         kube.delete("pod", "debugged", TENANT, "--grace-period=0", "--force")
-
-
-class Agent:
-    """Who has the token of the node agent on a node, and nothing else."""
-
-    def __init__(self, kube: Kube, cluster: Cluster, node: str, folder: Path) -> None:
-        account = (f"{RELEASE}-nodeagent", f"--namespace={SYSTEM}")
-        bound = ("--bound-object-kind=Node", f"--bound-object-name={node}")
-        token = kube.run("create", "token", *account, *bound).strip()
-        config = yaml.safe_load(cluster.kubeconfig.read_text())
-        for user in config["users"]:
-            user["user"] = {"token": token}
-        path = folder / f"kubeconfig-{node}"
-        path.write_text(yaml.safe_dump(config))
-        self._kube, self._path, self._config = kube, path, f"--kubeconfig={path}"
-
-    def patch(self, node: str, patch: Object) -> tuple[int, str]:
-        """Merge into the node's status, as the agent does it: kubectl would read the node first,
-        which the agent may not."""
-
-        async def merge() -> None:
-            async with await KubeClient.connect(self._path) as client:
-                await client.patch_merge(Ref(NODE, node), patch, subresource="status")
-
-        try:
-            asyncio.run(merge())
-        except KubeError as refused:
-            return 1, str(refused)
-        return 0, ""
-
-    def write(self, shadow: Object) -> tuple[int, str]:
-        """Apply a ShadowPod's status."""
-        how = ("--server-side", "--subresource=status", "--field-manager=mizar-nodeagent")
-        body = json.dumps(shadow)
-        flags = ("--force-conflicts", "--filename=-", self._config)
-        return self._kube.attempt("apply", *how, *flags, input=body)
 
 
 def test_trust_that_is_lost_comes_back_at_once(kube: Kube) -> None:

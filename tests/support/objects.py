@@ -64,6 +64,13 @@ def deployment(
     }
 
 
+def spot_pod(tenant: str, name: str, cards: int = 1, **spec: Any) -> Object:
+    """A pod that borrows cards of sleeping owners, and that nothing replaces."""
+    pod = _pod(tenant, name, {"mizar.spot/gpu": cards}, ["cuda-sample", "hold", "1024"], spec)
+    pod["metadata"]["annotations"] = {"mizar.share/may-be-lost": "true"}
+    return pod
+
+
 def whole_card_pod(tenant: str, name: str, cards: int = 1, **spec: Any) -> Object:
     """A pod that asks the stock NVIDIA plugin for whole cards."""
     return _pod(tenant, name, {"nvidia.com/gpu": cards}, ["cuda-sample", "hold", "1024"], spec)

@@ -85,6 +85,16 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- end -}}
 
+{{- /* The PriorityClass of spot pods that name none; empty for none. */ -}}
+{{- define "mizar.spotPriorityClass" -}}
+{{- $class := .Values.spot.priorityClass -}}
+{{- if $class.create -}}
+{{- $class.name | default (printf "%s-spot-pods" (include "mizar.name" .)) -}}
+{{- else -}}
+{{- $class.name -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* The user name of a component's service account. */ -}}
 {{- define "mizar.userName" -}}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "mizar.name" .root }}-{{ .part }}

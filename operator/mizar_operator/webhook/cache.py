@@ -5,22 +5,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.names import PHYSICAL_RESOURCE
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, RUNTIME_CLASS, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_operator.webhook.resource_names import VisiblePools
+from mizar_operator.webhook.spot_review import Borrower
 
 log = get_logger(__name__)
 
 READ_TIMEOUT_S = 2.0
 """Timeout of a live read, in seconds: the API server gives up its own request after a few."""
+
+
+@dataclass(frozen=True)
+class QuotaCopy:
+    """What admission needs of a quota: its pool, and how many cards its namespace may borrow."""
+
+    pool: str
+    spot_max: int
 
 
 class Cache:
@@ -31,7 +42,7 @@ class Cache:
         self._client = client
         self._clock = clock
         self._pools: Informer[GPUPool] = Informer(client, Watched(GPU_POOL), GPUPool.from_dict)
-        self._quotas: Informer[str] = Informer(client, Watched(GPU_QUOTA), pool_of)
+        self._quotas: Informer[QuotaCopy] = Informer(client, Watched(GPU_QUOTA), quota_copy)
         self._reading = asyncio.Lock()
         self._read_at = float("-inf")
 
@@ -51,8 +62,17 @@ class Cache:
 
     def pools(self, namespace: str) -> VisiblePools:
         """All pools as the namespace sees them, from the copies."""
-        own = [pool for (where, _), pool in self._quotas.items() if where == namespace]
+        own = [quota.pool for quota in self._quotas_of(namespace)]
         return VisiblePools(self._pools.values(), namespace, own)
+
+    def borrower(self, namespace: str) -> Borrower:
+        """What the namespace may borrow, from the copies."""
+        most = sum(quota.spot_max for quota in self._quotas_of(namespace))
+        whole_cards = {pool.spec.physical_resource for pool in self._pools.values()}
+        return Borrower(namespace, most, whole_cards | {PHYSICAL_RESOURCE})
+
+    def _quotas_of(self, namespace: str) -> list[QuotaCopy]:
+        return [quota for (where, _), quota in self._quotas.items() if where == namespace]
 
     async def refresh(self, asked_at: float) -> None:
         """Read all pools and quotas from the API server, unless that was done after `asked_at`.
@@ -94,9 +114,10 @@ class Cache:
         return [GPUQuota.from_dict(obj) for obj in listing.items if _stays(obj)]
 
 
-def pool_of(quota: Object) -> str:
-    """The pool that a quota names."""
-    return str(quota["spec"]["pool"])
+def quota_copy(quota: Object) -> QuotaCopy:
+    """The copy of a quota."""
+    spec = quota["spec"]
+    return QuotaCopy(str(spec["pool"]), int((spec.get("spot") or {}).get("max") or 0))
 
 
 def pool_or_none(obj: Object | None) -> GPUPool | None:

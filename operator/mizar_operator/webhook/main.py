@@ -50,7 +50,8 @@ class Webhook:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then finish the reviews that have begun."""
-        reviews = _runner(review_app(Reviewer(self._cache), self._metrics))
+        reviewer = Reviewer(self._cache, self._settings.spot_settings)
+        reviews = _runner(review_app(reviewer, self._metrics))
         told = probes.application(self._metrics.registry, self._stuck, self._unready)
         async with (
             probes.serving(told, self._settings.metrics_port),

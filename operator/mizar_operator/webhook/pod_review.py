@@ -86,7 +86,7 @@ def review(pod: PodSpec, pools: VisiblePools) -> Decision:
     if refusals or (doubts and not pod.template):
         return Decision(refusals=(*refusals, *doubts), doubtful=True)
     return Decision(
-        [*_rename(kept, dropped, pod.pointer), *(_label(pod) if kept else ())],
+        [*_rename(kept, dropped, pod.pointer), *(labelled(pod, LABEL_SHARE_POD) if kept else ())],
         warnings=doubts,
         doubtful=doubtful,
         rewritten={one.request.key: one.target for one in kept if one.is_renamed},
@@ -201,14 +201,13 @@ def _rename(
     ]
 
 
-def _label(pod: PodSpec) -> Patch:
-    """The patch that adds the label by which the operator watches share pods; templates need
-    none."""
-    if pod.template or (pod.labels or {}).get(LABEL_SHARE_POD) == "true":
+def labelled(pod: PodSpec, label: str) -> Patch:
+    """The patch that adds a label by which Mizar finds its pods; templates need none."""
+    if pod.template or (pod.labels or {}).get(label) == "true":
         return []
     if pod.labels is None:
-        return [{"op": "add", "path": "/metadata/labels", "value": {LABEL_SHARE_POD: "true"}}]
-    return [{"op": "add", "path": f"/metadata/labels/{_escaped(LABEL_SHARE_POD)}", "value": "true"}]
+        return [{"op": "add", "path": "/metadata/labels", "value": {label: "true"}}]
+    return [{"op": "add", "path": f"/metadata/labels/{_escaped(label)}", "value": "true"}]
 
 
 def _pointer(base: str, one: TranslatedRequest, key: str) -> str:

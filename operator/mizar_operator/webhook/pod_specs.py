@@ -30,7 +30,8 @@ class PodSpec:
     """A pod's spec, or a template's, at `pointer` (a JSON pointer) within its object.
 
     `old`: the spec before an update. `template`: whether it is a template's, whose pods are
-    reviewed again when they are made. `labels`: those of a pod; None where it has none.
+    reviewed again when they are made. `labels`, `annotations`: those of a pod; None where it has
+    none. `controlled`: whether a pod has a controller, which replaces it.
     """
 
     spec: Spec
@@ -39,6 +40,8 @@ class PodSpec:
     old: Spec | None = None
     template: bool = False
     labels: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None
+    controlled: bool = False
 
     @property
     def requests(self) -> list[DeviceRequest]:
@@ -63,6 +66,7 @@ def pod_spec(request: dict[str, Any]) -> PodSpec | None:
     spec = _at(request.get("object"), path) if path else None
     if path is None or spec is None:
         return None
+    owners = (request["object"].get("metadata") or {}).get("ownerReferences") or ()
     return PodSpec(
         spec=spec,
         namespace=str(request.get("namespace") or ""),
@@ -70,6 +74,8 @@ def pod_spec(request: dict[str, Any]) -> PodSpec | None:
         old=_at(request.get("oldObject"), path),
         template=resource != ("", "pods"),
         labels=_at(request.get("object"), ("metadata", "labels")),
+        annotations=_at(request.get("object"), ("metadata", "annotations")),
+        controlled=any(one.get("controller") for one in owners),
     )
 
 

@@ -19,12 +19,23 @@ from mizar_operator.webhook.quota_review import (
     review_quota,
     unquoted_numbers,
 )
+from mizar_operator.webhook.spot_review import (
+    LENDS_NOTHING,
+    SpotSettings,
+    asks_for_spot,
+    review_spot,
+)
 
 Request = dict[str, Any]
 """The request of an AdmissionReview of admission.k8s.io/v1."""
 
 
 log = get_logger(__name__)
+
+SPOT_IS_OFF = (
+    "spec.spot.enabled does nothing yet: this Mizar was installed without spot.enabled, so nothing"
+    " is lent until its chart's value is true"
+)
 
 
 Answer = dict[str, Any]
@@ -38,8 +49,9 @@ class NotReady(Exception):
 class Reviewer:
     """Reviews requests by the pools and quotas in `cache`. Raises NotReady, KubeError."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, spot: SpotSettings = LENDS_NOTHING) -> None:
         self._cache = cache
+        self._spot = spot
 
     async def mutate(self, request: Request) -> Answer:
         """Translate the resources that a pod or template requests, or refuse it; refuse a pool
@@ -55,16 +67,23 @@ class Reviewer:
             return _refused(request, decision.refusals)
         if decision.rewritten:
             log.info("rewritten", rewritten=decision.rewritten)
+        elif decision.patch:
+            log.info("marked")
         else:
             log.info("allowed as it is")
         return allowed(request["uid"], decision.patch, decision.warnings)
 
     async def _decide(self, pod: PodSpec) -> Decision:
         asked_at = self._cache.now()
-        decision = review(pod, self._cache.pools(pod.namespace))
+        decision = self._review(pod)
         if not decision.doubtful:
             return decision
         await self._cache.refresh(asked_at)
+        return self._review(pod)
+
+    def _review(self, pod: PodSpec) -> Decision:
+        if asks_for_spot(pod):
+            return review_spot(pod, self._cache.borrower(pod.namespace), self._spot)
         return review(pod, self._cache.pools(pod.namespace))
 
     async def validate(self, request: Request) -> Answer:
@@ -92,6 +111,8 @@ class Reviewer:
         pools = await self._cache.read_pools()
         quotas = await self._cache.read_quotas(None)
         found = review_pool(pool, old, pools, quotas)
+        if pool.spec.spot.enabled and not self._spot.enabled:
+            found = replace(found, warnings=(*found.warnings, SPOT_IS_OFF))
         wanted = pool.spec.runtime_class_name
         if wanted is None or await self._cache.has_runtime_class(wanted):
             return found

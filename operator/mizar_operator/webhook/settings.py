@@ -8,6 +8,7 @@ from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
 from mizar_kube import settings as common
+from mizar_operator.webhook.spot_review import SpotSettings
 
 
 class Settings(common.Settings):
@@ -30,9 +31,18 @@ class Settings(common.Settings):
         validation_alias=AliasChoices("metrics_port", "probe_port"),
         description="of /healthz, /readyz and /metrics",
     )
+    spot: bool = Field(False, description="whether this installation lends idle cards to spot pods")
+    spot_priority_class: str = Field(
+        "", description="the PriorityClass of spot pods that name none; none by default"
+    )
     drain_seconds: float = Field(
         5.0, ge=0, description='seconds between "not ready" and the end, for the Service to learn'
     )
+
+    @property
+    def spot_settings(self) -> SpotSettings:
+        """How spot pods are reviewed."""
+        return SpotSettings(self.spot, self.spot_priority_class)
 
     @property
     def dns_name(self) -> str:

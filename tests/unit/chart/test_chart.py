@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from cluster.binaries import cache
+from mizar_core.names import SpotEvictionReason
+from mizar_core.spot_rules import CONFIG_MAP
 from mizar_kube.settings import read
 from mizar_nodeagent.config import Config
 from mizar_operator import uninstall
@@ -148,16 +150,21 @@ def test_every_value_is_in_the_schema() -> None:
 
 
 def test_no_container_may_more_than_it_needs(default: list[Object], local: list[Object]) -> None:
-    for spec in (*pods(default), *pods(local)):
+    for lends, spec in (
+        *((False, one) for one in pods(default)),
+        *((True, one) for one in pods(local)),
+    ):
         (container,) = spec["containers"]
         security = container["securityContext"]
-        assert security["capabilities"] == {"drop": ["ALL"]}
+        # Where cards are lent, the node agent ends its borrowers' processes.
+        ends = {"add": ["KILL"]} if (name := container["name"]) == "nodeagent" and lends else {}
+        assert security["capabilities"] == {"drop": ["ALL"]} | ends
         assert security["readOnlyRootFilesystem"] is True
         assert security["allowPrivilegeEscalation"] is False
         assert "privileged" not in security
         assert not {"hostNetwork", "hostIPC"} & set(spec)
         # Only the node agent must see whose processes are on a card.
-        assert spec.get("hostPID", False) == (container["name"] == "nodeagent")
+        assert spec.get("hostPID", False) == (name == "nodeagent")
         profile = (spec.get("securityContext") or security)["seccompProfile"]
         assert profile == {"type": "RuntimeDefault"}
 
@@ -323,7 +330,7 @@ def test_cert_manager_in_place_of_our_own(chart: Chart) -> None:
     assert read(WebhookSettings, container["args"]).certificate_dir == Path("/certificate")
 
 
-POLICIES = ("tenancy", "shadowPods", "operator", "sharePods", "nodeagent")
+POLICIES = ("tenancy", "shadowPods", "operator", "sharePods", "spotPods", "nodeagent")
 ESCAPES = ("visibleDevices", "driverVariables", "mounts", "hostPaths", "hostPID", "privileged")
 
 
@@ -441,13 +448,50 @@ def test_shadow_pods_have_a_class_that_never_preempts(chart: Chart) -> None:
         assert classes == ([-5] if "value" in values else [])
 
 
+def webhook_settings(objects: list[Object]) -> WebhookSettings:
+    pod = pick(objects, "Deployment", "mizar-webhook")["spec"]["template"]["spec"]
+    return read(WebhookSettings, [*pod["containers"][0]["args"], "--namespace=mizar-system"])
+
+
+def test_cards_are_lent_where_the_installation_says_so(chart: Chart, default: list[Object]) -> None:
+    assert not operator_settings(default).spot
+    assert not webhook_settings(default).spot_settings.enabled
+    lends = chart.render(spot={"enabled": True}, nodeagent={"hostPID": False})
+    assert operator_settings(lends).spot
+    found = webhook_settings(lends).spot_settings
+    assert (found.enabled, found.priority_class) == (True, "mizar-spot-pods")
+    made = pick(lends, "PriorityClass", found.priority_class)
+    assert (made["value"], made["preemptionPolicy"]) == (-1000, "Never")
+    assert pick(lends, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]["hostPID"]
+    for values, name in (({"create": False}, ""), ({"create": False, "name": "mine"}, "mine")):
+        objects = chart.render(spot={"enabled": True, "priorityClass": values})
+        assert webhook_settings(objects).spot_settings.priority_class == name
+        assert [one["metadata"]["name"] for one in objects if one["kind"] == "PriorityClass"] == [
+            "mizar-shadow-pods"
+        ]
+
+
+def test_the_rules_of_lending_are_in_one_config_map(default: list[Object]) -> None:
+    assert "data" not in pick(default, "ConfigMap", CONFIG_MAP), "an upgrade would take it away"
+    for part, verbs in (("operator", ["get", "patch"]), ("nodeagent", ["get", "list", "watch"])):
+        (rule,) = [one for one in rules(default, part) if "configmaps" in one["resources"]]
+        assert (rule["resourceNames"], rule["verbs"]) == ([CONFIG_MAP], verbs)
+
+
+def test_a_node_agent_disrupts_for_the_reasons_that_it_has(default: list[Object]) -> None:
+    policy = pick(default, "ValidatingAdmissionPolicy", "mizar-nodeagent")["spec"]
+    agents = [str(one) for one in SpotEvictionReason if one != SpotEvictionReason.QUOTA_RECLAIM]
+    assert any(f"c.reason in {agents}" in one["expression"] for one in policy["validations"])
+
+
 def test_another_release_in_another_namespace(chart: Chart) -> None:
     status, output = chart.run(
         "template", "gpus", "--namespace=infra", "--kube-version=1.36.0", "--skip-crds"
     )
     assert status == 0
     objects = [one for one in yaml.safe_load_all(output) if one]
-    assert all(one["metadata"]["name"].startswith("gpus-") for one in objects)
+    found = {one["metadata"]["name"] for one in objects} - {CONFIG_MAP}
+    assert all(name.startswith("gpus-") for name in found)
     policy = pick(objects, "ValidatingAdmissionPolicy", "gpus-nodeagent")
     (condition,) = policy["spec"]["matchConditions"]
     assert "system:serviceaccount:infra:gpus-nodeagent" in condition["expression"]

@@ -4,9 +4,15 @@ has({{ . }}.metadata.labels) && 'mizar.share/share-pod' in {{ . }}.metadata.labe
 {{ . }}.metadata.labels['mizar.share/share-pod'] == 'true'
 {{- end -}}
 
-{{- /* CEL: whether the container c of a share pod gets devices. */ -}}
+{{- /* CEL: whether a pod has the label of spot pods. Call with the pod. */ -}}
+{{- define "mizar.cel.isSpotPod" -}}
+has({{ . }}.metadata.labels) && 'mizar.share/spot-pod' in {{ . }}.metadata.labels &&
+{{ . }}.metadata.labels['mizar.share/spot-pod'] == 'true'
+{{- end -}}
+
+{{- /* CEL: whether the container c gets devices of Mizar's, or cards that it lends. */ -}}
 {{- define "mizar.cel.hasDevices" -}}
-has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(k, k.matches('/gpu[.][0-9]+$'))
+has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(k, k.matches('/gpu[.][0-9]+$|^mizar[.]spot/gpu$'))
 {{- end -}}
 
 {{- /* CEL: whether the container c sets a variable, as far as its spec tells: the keys of a ConfigMap

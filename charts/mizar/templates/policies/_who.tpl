@@ -26,6 +26,12 @@ authorizer.group('').resource('nodes').check('patch').allowed())
 (has(oldObject.metadata.{{ . }}) ? [oldObject.metadata.{{ . }}] : [])
 {{- end -}}
 
+{{- /* CEL: the same for a field of a pod's spec. */ -}}
+{{- define "mizar.cel.unchangedSpec" -}}
+(has(object.spec.{{ . }}) ? [object.spec.{{ . }}] : []) ==
+(has(oldObject.spec.{{ . }}) ? [oldObject.spec.{{ . }}] : [])
+{{- end -}}
+
 {{- /* A policy's binding. Call with (dict "root" $ "part" ...). */ -}}
 {{- define "mizar.policyBinding" -}}
 apiVersion: admissionregistration.k8s.io/v1

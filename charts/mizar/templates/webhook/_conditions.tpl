@@ -1,7 +1,7 @@
-{{- /* CEL: whether the name k of a resource means a share, in either spelling, misspelt too. Without
-       a slash Kubernetes itself knows no name that ends so. */ -}}
+{{- /* CEL: whether the name k of a resource means a share or a spot card, in either spelling, misspelt
+       too. Without a slash Kubernetes itself knows no name that ends so. */ -}}
 {{- define "mizar.cel.meansShare" -}}
-k.matches('[./]gpu[.][0-9]+$') || k.matches('(^|[.])mizar[.]share[./]') || k.matches('^[^/]+[.]gpu[^/]*$')
+k.matches('[./]gpu[.][0-9]+$') || k.matches('(^|[.])mizar[.](share|spot)[./]') || k.matches('^[^/]+[.]gpu[^/]*$')
 {{- end -}}
 
 {{- /* CEL: whether any container of a pod spec asks for what means a share.

@@ -1,0 +1,164 @@
+"""The review of a pod that asks for cards of sleeping owners: the patch that makes it wait for its
+turn, or why it is refused.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from mizar_core.names import (
+    ANNOTATION_MAY_BE_LOST,
+    LABEL_SPOT_POD,
+    PHYSICAL_RESOURCE,
+    SPOT_GATE,
+    SPOT_RESOURCE,
+    parse_resource,
+)
+from mizar_core.pod_requests import (
+    ResourceEntry,
+    Spec,
+    resource_entries,
+    spot_cards_requested,
+)
+from mizar_core.quantities import counted
+from mizar_operator.webhook.pod_review import Decision, Patch, labelled
+from mizar_operator.webhook.pod_specs import PodSpec
+
+_MEANS_SPOT = re.compile(r"mizar\.spot[./].*")
+
+
+@dataclass(frozen=True)
+class SpotSettings:
+    """How Mizar was installed. `enabled`: whether it lends cards at all. `priority_class`: of spot
+    pods that name none; empty for the cluster's default."""
+
+    enabled: bool = False
+    priority_class: str = ""
+
+
+LENDS_NOTHING = SpotSettings()
+
+
+@dataclass(frozen=True)
+class Borrower:
+    """What a namespace may borrow. `most`: cards at the same time. `whole_cards`: the resources by
+    which the pools' whole cards are handed out."""
+
+    namespace: str
+    most: int = 0
+    whole_cards: Collection[str] = (PHYSICAL_RESOURCE,)
+
+
+def asks_for_spot(pod: PodSpec) -> bool:
+    """Whether the pod asks for what is, or means, a spot card, and did not before an update."""
+    old = {one.identity for one in _spot_entries(pod.old or {})}
+    return any(one.identity not in old for one in _spot_entries(pod.spec))
+
+
+def review_spot(pod: PodSpec, borrower: Borrower, settings: SpotSettings) -> Decision:
+    """The patch that has the pod wait for its namespace's turn, or refusals. A template whose
+    namespace may not borrow now passes with a warning: its quota may come later."""
+    wrong = (*misspelt(pod), *uneven(pod), *mixed(pod, borrower.whole_cards), *_lonely(pod))
+    doubts = tuple(_unlent(pod, borrower, settings))
+    if wrong or (doubts and not pod.template):
+        return Decision(refusals=(*dict.fromkeys(wrong), *doubts), doubtful=bool(doubts))
+    return Decision([] if pod.template else _waiting(pod, settings), warnings=doubts)
+
+
+def misspelt(pod: PodSpec) -> Iterator[str]:
+    """A sentence for each name that means a spot card and is none."""
+    for one in _spot_entries(pod.spec):
+        if one.key != SPOT_RESOURCE:
+            yield f"{_about(one)}: it is no resource: write {SPOT_RESOURCE}"
+
+
+def uneven(pod: PodSpec) -> Iterator[str]:
+    """A sentence for each container whose request and limit differ: cards cannot be
+    overcommitted."""
+    amounts: dict[tuple[str, ...], dict[str, ResourceEntry]] = {}
+    for one in _spot_entries(pod.spec):
+        amounts.setdefault((*one.path[:-1], one.key), {})[one.section] = one
+    for sections in amounts.values():
+        limit, request = sections.get("limits"), sections.get("requests")
+        if request and not limit:
+            yield f"{_about(request)}: it is in requests alone: put it into limits"
+        elif request and limit and request.amount != limit.amount:
+            both = f"requests {request.amount} and limits {limit.amount} differ"
+            yield f"{_about(limit)}: {both}: give limits alone"
+
+
+def mixed(pod: PodSpec, whole_cards: Collection[str]) -> Iterator[str]:
+    """A sentence for each container that asks for whole cards or shares, in a pod that borrows."""
+    for one in resource_entries(pod.spec):
+        if one.key in whole_cards or parse_resource(one.key):
+            yield (
+                f"container '{one.container}' asks for {one.key}: a pod that borrows cards by"
+                f" {SPOT_RESOURCE} can have neither whole cards nor shares: use another pod"
+            )
+
+
+def _lonely(pod: PodSpec) -> Iterator[str]:
+    may_be_lost = (pod.annotations or {}).get(ANNOTATION_MAY_BE_LOST) == "true"
+    if not (pod.template or pod.controlled or may_be_lost):
+        yield (
+            "nothing would replace this pod when its card goes back to its owner: make it by a Job"
+            f' or Deployment, or set the annotation {ANNOTATION_MAY_BE_LOST}: "true"'
+        )
+
+
+def _unlent(pod: PodSpec, borrower: Borrower, settings: SpotSettings) -> Iterator[str]:
+    """Why nobody lends the pod its cards, as installation and quotas are now."""
+    asked = spot_cards_requested(pod.spec)
+    if not settings.enabled:
+        yield f"{SPOT_RESOURCE}: this Mizar lends no cards: the chart's value spot.enabled is false"
+    elif borrower.most == 0:
+        yield (
+            f"{SPOT_RESOURCE}: namespace '{borrower.namespace}' may not borrow cards: that takes"
+            " spot.max above 0 in a GPUQuota of it"
+        )
+    elif asked > borrower.most:
+        yield (
+            f"{SPOT_RESOURCE}: the pod asks for {counted(asked, 'card')}, and spot.max of the"
+            f" GPUQuotas of namespace '{borrower.namespace}' allows {borrower.most}"
+        )
+
+
+def _waiting(pod: PodSpec, settings: SpotSettings) -> Patch:
+    return [*labelled(pod, LABEL_SPOT_POD), *_gated(pod), *_prioritised(pod, settings)]
+
+
+def _gated(pod: PodSpec) -> Patch:
+    """A gate can be set when a pod is made, and never later."""
+    gates = pod.spec.get("schedulingGates") or []
+    if pod.old is not None or any(one.get("name") == SPOT_GATE for one in gates):
+        return []
+    path = f"{pod.pointer}/schedulingGates"
+    return [{"op": "add", "path": path, "value": [*gates, {"name": SPOT_GATE}]}]
+
+
+def _prioritised(pod: PodSpec, settings: SpotSettings) -> Patch:
+    """The API server has filled in the priority of pods without a class before it asks us; it
+    computes it again where it is missing, and refuses one that is not the class's."""
+    if pod.old is not None or not settings.priority_class or pod.spec.get("priorityClassName"):
+        return []
+    computed = [one for one in ("priority", "preemptionPolicy") if one in pod.spec]
+    return [
+        *({"op": "remove", "path": f"{pod.pointer}/{one}"} for one in computed),
+        {
+            "op": "add",
+            "path": f"{pod.pointer}/priorityClassName",
+            "value": settings.priority_class,
+        },
+    ]
+
+
+def _spot_entries(spec: Spec) -> Iterable[ResourceEntry]:
+    return [one for one in resource_entries(spec) if _MEANS_SPOT.fullmatch(one.key)]
+
+
+def _about(one: ResourceEntry) -> str:
+    return f"container '{one.container}', {one.key}"
