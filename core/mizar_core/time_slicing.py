@@ -109,16 +109,26 @@ class Sharer:
         """Whether it wants all that it can have."""
         return self.busy and self.need is None
 
+    @property
+    def borrows(self) -> bool:
+        """Whether it has nothing but what others leave."""
+        return self.mode == "Soft" and not self.share
+
 
 def grants(sharers: Iterable[Sharer]) -> dict[str, TimeGrant]:
     """The grant of each metered container of one card, by the container's name.
 
     A container that is idle, or needs little, gets the grant that it would have if it alone came
-    to want more, so that it starts with that and not with what was right some time ago.
+    to want more, so that it starts with that and not with what was right some time ago. One that
+    has no share of its own has a card that is lent: it is paused while somebody with a share works
+    there, whether or not that one is metered.
     """
-    metered = sorted((one for one in sharers if one.mode != "None"), key=lambda one: one.name)
+    known = sorted(sharers, key=lambda one: one.name)
+    is_lent = not any(one.busy and one.share for one in known)
+    paused = {one.name: TimeGrant(paused=True) for one in known if one.borrows and not is_lent}
+    metered = [one for one in known if one.mode != "None" and one.name not in paused]
     demand = reduce(_Demand.plus, (one for one in metered if one.busy), _Demand())
-    granted = {one.name: _grant(one, demand.if_wanting_all(one)) for one in metered}
+    granted = paused | {one.name: _grant(one, demand.if_wanting_all(one)) for one in metered}
     working = [one for one in metered if one.wants_all and not granted[one.name].paused]
     for name, window in _windows(working, granted).items():
         granted[name] = replace(granted[name], window=window)

@@ -100,7 +100,8 @@ struct mizar_limits_card {
     uint64_t memory_physical;   /* bytes of the card itself; 0: not told */
     uint32_t memory_mode;       /* MIZAR_MEMORY_* */
     uint32_t compute_mode;      /* MIZAR_COMPUTE_* */
-    uint32_t core_share;        /* basis points of the card's time; ignored for COMPUTE_NONE */
+    uint32_t core_share;        /* basis points of the card's time; ignored for COMPUTE_NONE; 0 with
+                                   COMPUTE_SOFT: only what an agent that lives lends by spare_share */
     uint32_t priority;          /* 0 lowest; a borrower is paused for a higher one */
     uint64_t context_bytes;     /* of a context on this card, as the agent learned; 0: the shim measures */
     uint8_t reserved[24];

@@ -15,7 +15,7 @@
 #define MS UINT64_C(1000000)
 #define WAIT_MOST (100 * MS)     /* then everything is looked at again */
 #define WAIT_LEAST (20 * 1000)
-#define RATE_LEAST 100           /* basis points of a borrower whose lender cannot be asked */
+#define RATE_LEAST 100           /* basis points, so that a wait has an end */
 #define LONGEST_FADES (5000 * MS) /* windows of another length move everybody's: not too often */
 #define LONGEST_MOST (100 * MS)
 #define DEBT_MOST (600 * 1000 * MS)
@@ -55,6 +55,11 @@ static void correct(uint64_t *word, const struct terms *terms, int64_t more) {
 
 static uint64_t weighted(uint64_t share, uint64_t all) {
     return all > share ? share * MIZAR_SHARE_FULL / all : MIZAR_SHARE_FULL;
+}
+
+/* Has somebody who lives just lent the card's time to a container that has no share of its own? */
+static bool lends(const struct mizar_limits_live *live, bool fresh) {
+    return fresh && load_relaxed(&live->spare_share);
 }
 
 static uint64_t rate_of(const struct mizar_limits_live *live, uint32_t mode, uint64_t share,
@@ -109,8 +114,10 @@ bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms 
     uint32_t mode = load_relaxed(&own->compute_mode);
     if (mode == MIZAR_COMPUTE_NONE) return false;
     bool fresh = agent_lives(regions, card, now);
-    bool paused = mode == MIZAR_COMPUTE_STOPPED || (fresh && load_relaxed(&live->paused));
-    terms->rate = paused ? 0 : rate_of(live, mode, load_relaxed(&own->core_share), fresh);
+    uint32_t share = load_relaxed(&own->core_share);
+    bool paused = mode == MIZAR_COMPUTE_STOPPED || (fresh && load_relaxed(&live->paused)) ||
+                  (mode == MIZAR_COMPUTE_SOFT && !share && !lends(live, fresh));
+    terms->rate = paused ? 0 : rate_of(live, mode, share, fresh);
     terms->window = load_relaxed(&live->window);
     notice_window(regions, card, terms, now);
     terms->since = load_relaxed(&own->window_at);

@@ -122,8 +122,12 @@ static void grant(const struct piece *piece, uint64_t ns, struct meter *meter, u
         .overlap = overlap, .probed = !ns};
 }
 
-/* Nothing is limited here: but look again some launches later. */
+/*
+ * Nothing is limited here: but look again some launches later. The node agent hears of it all the same: the
+ * card may be lent while its owner launches nothing.
+ */
 static void grant_unlimited(const struct piece *piece) {
+    if (piece->meter) budget_want(piece->regions, piece->card, clock_now(), 0);
     costs_mark(piece->work, piece->shape, UNLIMITED_COST);
     grant(piece, UNLIMITED_CREDIT, NULL, 0);
 }
@@ -366,8 +370,8 @@ CUresult meter_begin(struct piece *piece, const void *work, uint64_t shape, uint
         run_measured(piece, begin_measured);
         piece->launched_at = clock_now();
     } else {
-        piece->meter = NULL;
         grant_unlimited(piece);
+        piece->meter = NULL;
     }
     return CUDA_SUCCESS;
 }

@@ -228,10 +228,18 @@ def test_who_needs_little_is_granted_what_it_would_have_if_it_wanted_all(
 @given(cards, st.integers(0, WHOLE_CARD))
 def test_who_needs_little_leaves_the_rest_to_others(card: list[Sharer], need: int) -> None:
     soft = Sharer("~", "Soft", 5000, busy=True)
-    little = [replace(one, busy=True, need=need // 8) for one in card]
+    little = [replace(one, busy=True, need=need // 8, share=max(one.share, 1)) for one in card]
     granted = grants([*little, soft])["~"]
     needs = sum(one.need or 0 for one in little if one.mode != "None")
     assert granted == TimeGrant(spare_share=max(0, WHOLE_CARD - needs - 5000))
+
+
+@given(cards)
+def test_who_has_no_share_is_paused_while_one_with_a_share_works(card: list[Sharer]) -> None:
+    granted = grants(card)
+    for one in card:
+        if one.borrows:
+            assert granted[one.name].paused == any(it.busy and it.share for it in card)
 
 
 @given(windows)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from mizar_core.models import ComputeMode
 from mizar_core.time_slicing import Sharer, TimeGrant, Window, allowed_share, grants
 
 MS = 1_000_000
@@ -49,8 +50,24 @@ class TestBorrowing:
         card = hard("h", 2000, priority=5), soft("a", 1000), soft("b", 3000)
         assert spare(*card) == {"a": 1000, "b": 3000}
 
-    def test_a_share_of_nothing_borrows_in_equal_parts(self) -> None:
-        assert spare(hard("h", 2001), soft("a", 0), soft("b", 0)) == {"a": 3999, "b": 3999}
+    def test_those_without_a_share_divide_the_card_while_its_owners_sleep(
+        self,
+    ) -> None:
+        card = hard("h", 2001, busy=False), soft("a", 0), soft("b", 0)
+        assert spare(*card) == {"a": 5000, "b": 5000}
+
+    @pytest.mark.parametrize("mode", ["None", "Hard", "Soft", "Weighted"])
+    @pytest.mark.parametrize("need", [None, 1])
+    def test_those_without_a_share_are_paused_while_an_owner_works(
+        self, mode: ComputeMode, need: int | None
+    ) -> None:
+        """Whatever their priority, and however little the owner needs."""
+        owner, borrower = hard("h", 2000, mode=mode, need=need), soft("a", 0, priority=5)
+        alone = grants([owner])
+        assert grants([owner, borrower]) == alone | {"a": TimeGrant(paused=True)}
+        assert grants([owner, replace(borrower, busy=False)])["a"].paused
+        asleep = replace(owner, busy=False, need=None)
+        assert grants([asleep, borrower])["a"] == TimeGrant(spare_share=10000)
 
     def test_parts_are_rounded_down(self) -> None:
         assert spare(soft("a", 1), soft("b", 2), hard("h", 6996)) == {"a": 1000, "b": 2000}

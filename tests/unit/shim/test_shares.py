@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from support.waiting import wait_for
+
 from .busy import Container, Containers
 
 NONE, HARD, SOFT, WEIGHTED, STOPPED = range(5)
@@ -22,6 +24,7 @@ LENT = [
     (WEIGHTED, 20, {"active_weight": 4000}, 50),
     (SOFT, 30, {"paused": 1}, 0),
     (HARD, 30, {"spare_share": 4000}, 30),
+    (SOFT, 0, {"spare_share": 7000}, 70),  # nothing without an agent that lives
 ]
 
 STREAMS = {
@@ -83,6 +86,21 @@ def test_shares_hold_for_every_kind_of_stream(tmp_path: Path, layout: dict[str, 
             containers.add(HARD, *shares).start("tests/streams", way)
         containers.begin()
         containers.await_shares([got for _, got in STREAMS.values()])
+
+
+@pytest.mark.parametrize("mode", [NONE, HARD])
+def test_a_launch_shows_that_the_container_wants_the_card(
+    tmp_path: Path, layout: dict[str, Any], mode: int
+) -> None:
+    """Whether or not its time is limited: the card may be lent while it launches nothing."""
+    with Containers(tmp_path, layout, cards=1) as containers:
+        one = containers.add(mode, 100)
+        one.start("bench/load", "us_200")
+        assert one.slot.compute(0, "wanted_at") == 0
+        containers.begin()
+        for _ in range(3):
+            seen = one.slot.compute(0, "wanted_at")
+            wait_for("another launch", lambda seen=seen: one.slot.compute(0, "wanted_at") > seen)
 
 
 @pytest.mark.parametrize("mode", [NONE, HARD])
