@@ -66,7 +66,7 @@ def test_a_driver_of_cuda(
 def test_a_driver_before_cuda_11_is_refused(
     version: int, name: str, make_driver: Callable[[int], Path], env: dict[str, str]
 ) -> None:
-    """Not silently without limits, nor half limited: a program is told, and whoever reads its log."""
+    """Not silently without limits, nor half limited: the program is told, and its log too."""
     done = run("drivers", str(version), "803", env=env | with_driver(make_driver(version)))
     assert done.stderr.startswith(f"mizar: CUDA is refused: this node's driver is of CUDA {name}")
     assert "CUDA 11.0 (450) or newer" in done.stderr
