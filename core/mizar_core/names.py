@@ -294,6 +294,11 @@ def parse_resource(name: str) -> ParsedResource | None:
     return ParsedResource(match["prefix"], int(match["profile"]), form)
 
 
+def is_mizars(resource: str) -> bool:
+    """Whether Mizar's own device plugins offer a resource of this name."""
+    return resource == SPOT_RESOURCE or parse_resource(resource) is not None
+
+
 def tenant_of(parsed_prefix: str, pool_prefix: str) -> str | None:
     """The namespace in `{namespace}.{pool_prefix}`; None if there is none."""
     namespace, dot, rest = parsed_prefix.partition(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,10 +15,14 @@ from mizar_core.model_base import parse_time
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
+    ANNOTATION_LOW_POWER,
     ANNOTATION_SAME_CARD,
+    ANNOTATION_SPOT_GRACE,
+    ANNOTATION_SPOT_NOTICE,
     LABEL_SHADOW_POD,
+    SPOT_RESOURCE,
 )
-from mizar_core.pod_requests import devices_requested
+from mizar_core.pod_requests import Spec, cards_requested, devices_requested
 from mizar_kube.client import KubeClient
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import POD, Object
@@ -30,13 +35,16 @@ _STATIC_UID = "kubernetes.io/config.hash"
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod of this node that is a shadow pod or requests virtual devices.
+    """A pod of this node that is a shadow pod, or requests virtual devices, a spot card or whole
+    cards.
 
-    `requests`: how many devices of which resource.
+    `requests`: how many devices of which of Mizar's resources; none for one with whole cards only.
     `admitted`: the kubelet has admitted it, so its devices have been allocated.
     `ended`: Succeeded or Failed. `terminating`: it was deleted; it may run until `terminates_by`.
     `same_card`: each of its containers is to have devices of one card only.
     `priority`: of its PriorityClass. `container_ids`: (ID at the runtime, name) of its containers.
+    `low_power`: it agrees that its cards are lent while it sleeps. `spot_notice`, `spot_grace`: the
+    seconds that it asks for when it loses a borrowed card.
     """
 
     namespace: str
@@ -55,6 +63,14 @@ class Pod:
     priority: int = 0
     container_ids: tuple[tuple[str, str], ...] = ()
     requests: tuple[tuple[str, int], ...] = ()
+    low_power: bool = False
+    spot_notice: float = 0.0
+    spot_grace: float = 0.0
+
+    @property
+    def uses_devices(self) -> bool:
+        """Whether any of Mizar's devices is, or may come to be, of this pod."""
+        return self.shadow or bool(self.requests)
 
     @property
     def key(self) -> Key:
@@ -82,8 +98,8 @@ def trim(obj: Object) -> Pod | None:
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
     shadow = labels.get(LABEL_SHADOW_POD) == "true"
-    requests = tuple(devices_requested(spec).items())
-    if not shadow and not requests:
+    requests = tuple((devices_requested(spec) | _spot_cards(spec)).items())
+    if not shadow and not requests and not cards_requested(spec):
         return None
     phase = status.get("phase")
     return Pod(
@@ -106,7 +122,24 @@ def trim(obj: Object) -> Pod | None:
         priority=spec.get("priority") or 0,
         container_ids=() if shadow else tuple(_container_ids(status)),
         requests=requests,
+        low_power=notes.get(ANNOTATION_LOW_POWER) == "true",
+        spot_notice=_seconds(notes.get(ANNOTATION_SPOT_NOTICE)),
+        spot_grace=_seconds(notes.get(ANNOTATION_SPOT_GRACE)),
     )
+
+
+def _spot_cards(spec: Spec) -> dict[str, int]:
+    found = cards_requested(spec).get(SPOT_RESOURCE, 0)
+    return {SPOT_RESOURCE: found} if found else {}
+
+
+def _seconds(text: str | None) -> float:
+    """0 for what is no number of seconds: admission refuses it, but not on pods that were there."""
+    try:
+        found = float(text or 0)
+    except ValueError:
+        return 0.0
+    return found if 0 < found < math.inf else 0.0
 
 
 def _container_ids(status: Any) -> Iterable[tuple[str, str]]:

@@ -65,7 +65,7 @@ class ShutdownCleanup:
                 await self._remove_slots()
         except (KubeletAway, OSError, TimeoutError) as error:
             log.info("slots are kept", error=error)
-        if all(pod.ended for pod in self._pods.values()):
+        if all(pod.ended or not pod.uses_devices for pod in self._pods.values()):
             self._remove_the_rest()
 
     async def _remove_slots(self) -> None:

@@ -108,7 +108,7 @@ def unused_slots(
 ) -> list[Slot]:
     """Slots older than the grace that neither the kubelet's record (`recorded`, by name) nor a
     claim shows in use. `now`: seconds since the epoch."""
-    held = {(claim.resource, one): claim for claim in claims if claim.is_share for one in claim.ids}
+    held = {(claim.resource, one): claim for claim in claims for one in claim.ids}
     return [
         slot
         for slot in slots

@@ -165,7 +165,7 @@ class Slots:
 
 def _new_name(ids: frozenset[str]) -> str:
     """Begins with the name of one of its devices, for people."""
-    first = min(ids).partition("/")[2]
+    first = min(ids).rpartition("/")[2]
     token = secrets.token_hex(6)
     return f"{first[: _NAME_MAX - len(token) - 1]}-{token}"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from mizar_core.names import parse_resource
+from mizar_core.names import is_mizars
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 
@@ -35,13 +35,13 @@ class Entry:
 
 
 def read(plugin_dir: Path) -> tuple[Entry, ...]:
-    """The entries of virtual devices. Raises KubeletAway when the file is missing or not
+    """The entries of virtual and spot devices. Raises KubeletAway when the file is missing or not
     understood."""
     path = plugin_dir / FILE
     try:
         body = json.loads(path.read_bytes())
         entries = body["Data"]["PodDeviceEntries"] or ()
-        return tuple(_entry(one) for one in entries if parse_resource(one["ResourceName"]))
+        return tuple(_entry(one) for one in entries if is_mizars(one["ResourceName"]))
     except (OSError, ValueError, LookupError, TypeError, DecodeError) as error:
         raise KubeletAway(f"the kubelet's record {path} cannot be read: {error}") from error
 

@@ -36,8 +36,27 @@ def test_a_share_pod_is_read() -> None:
 
 
 def test_other_pods_are_of_no_interest() -> None:
+    assert trim(share_object(resource="hugepages-2Mi")) is None
+
+
+def test_an_owner_of_whole_cards_says_whether_they_may_be_lent() -> None:
     body = share_object(resource="nvidia.com/gpu")
-    assert trim(body) is None
+    found = trim(body)
+    assert found is not None and not found.low_power and not found.uses_devices
+    body["metadata"]["annotations"] = {"mizar.share/low-power": "true"}
+    assert trim(body).low_power
+
+
+@pytest.mark.parametrize("text, seconds", [("5", 5), ("0.5", 0.5), ("", 0), ("soon", 0), ("-1", 0)])
+def test_who_borrows_says_how_much_time_it_wants(text: str, seconds: float) -> None:
+    body = share_object(resource="mizar.spot/gpu")
+    body["metadata"]["annotations"] = {
+        "mizar.share/spot-notice": text,
+        "mizar.share/spot-grace": text,
+    }
+    found = trim(body)
+    assert found.uses_devices and found.requested("mizar.spot/gpu") == 1
+    assert (found.spot_notice, found.spot_grace) == (seconds, seconds)
     assert trim({"metadata": {"namespace": "a", "name": "b"}, "spec": {"containers": []}}) is None
 
 

@@ -1,0 +1,213 @@
+"""The loan of a card under every order of events: never beside an owner that works or disagrees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from mizar_core.models import Spot
+from mizar_core.names import SpotEvictionReason
+from mizar_nodeagent.spot.events import Activity, OwnerEvent, PodIdentity, Source
+from mizar_nodeagent.spot.loan import FLAPPING_S, REST_MAX_S, REST_TIMES, CardFacts, CardLoan
+from mizar_nodeagent.spot.loan import CardState as State
+from support.effort import effort
+
+CARD = "GPU-1"
+IDLE_S = 10
+OWNERS = tuple(PodIdentity("team-a", f"owner-{number}", f"uid-{number}") for number in range(2))
+owners = st.sampled_from(OWNERS)
+sources = st.sampled_from(Source)
+
+
+class Loans(RuleBasedStateMachine):
+    """A card, its owners, and somebody who borrows whenever he may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.loan = CardLoan(CARD)
+        self.facts: dict[str, Any] = {"complete": False, "rule": Spot(idle_after_seconds=IDLE_S)}
+        self.agree: dict[PodIdentity, bool] = {}
+        self.works: set[PodIdentity] = set()
+        self.seen: dict[PodIdentity, set[Source]] = {}
+        self.idle_at: dict[PodIdentity, float] = {}
+        self.taken: list[float] = []
+
+    # ---- what happens ----
+
+    @rule(who=owners, agrees=st.sampled_from([True, True, False]))
+    def comes(self, who: PodIdentity, agrees: bool) -> None:
+        self._tell(Activity.ALIVE, who, agrees=agrees)
+        if who not in self.agree:
+            self.seen[who] = set()
+        self.agree[who] = agrees
+
+    @rule(who=owners)
+    def goes(self, who: PodIdentity) -> None:
+        self._tell(Activity.GONE, who)
+        self.agree.pop(who, None)
+        self.works.discard(who)
+
+    @precondition(lambda self: self.agree)
+    @rule(who=owners, source=sources)
+    def wakes(self, who: PodIdentity, source: Source) -> None:
+        self._tell(Activity.BUSY, who, source)
+        if who in self.agree:
+            self.works.add(who)
+            self.seen[who].add(source)
+
+    @rule(who=st.sampled_from([OWNERS, OWNERS, OWNERS[:1], OWNERS[1:]]))
+    def sleep(self, who: tuple[PodIdentity, ...]) -> None:
+        for one in who:
+            for source in Source:
+                self._tell(Activity.IDLE, one, source)
+                if one in self.agree:
+                    self.seen[one].add(source)
+            self.idle_at[one] = self.now
+            self.works.discard(one)
+
+    @rule(who=owners, after=st.sampled_from([0.0, IDLE_S, REST_TIMES * IDLE_S]))
+    def takes_it_back(self, who: PodIdentity, after: float) -> None:
+        """Nothing in the way, it is lent, and one owner comes back."""
+        self._know(complete=True, rule=Spot(idle_after_seconds=IDLE_S), problem="", borrowed=False)
+        for one in OWNERS:
+            self.comes(one, True)
+        self.sleep(OWNERS)
+        self.time_passes(IDLE_S)
+        self.time_passes(after)
+        if self.loan.state is State.LENDABLE:
+            self.is_borrowed()
+            self.wakes(who, Source.USAGE)
+            assert self.loan.state is State.RECLAIMING
+            self.is_returned()
+
+    @rule(seconds=st.sampled_from([0.5, IDLE_S, IDLE_S, 60, REST_MAX_S, FLAPPING_S]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self._step()
+
+    @rule(complete=st.sampled_from([True, True, True, False]))
+    def all_is_seen(self, complete: bool) -> None:
+        self._know(complete=complete)
+
+    @rule(enabled=st.sampled_from([True, True, False]))
+    def the_rules_change(self, enabled: bool) -> None:
+        self._know(rule=Spot(idle_after_seconds=IDLE_S) if enabled else None)
+
+    @rule(problem=st.sampled_from(["", "", "", "it is gone"]))
+    def the_card_fails(self, problem: str) -> None:
+        self._know(problem=problem)
+
+    @precondition(lambda self: self.loan.state is State.LENDABLE)
+    @rule()
+    def is_borrowed(self) -> None:
+        self._know(borrowed=True)
+        assert self.loan.state is State.LENT
+
+    @precondition(lambda self: self.loan.state in (State.LENT, State.RECLAIMING))
+    @rule()
+    def is_returned(self) -> None:
+        self._know(borrowed=False)
+        assert self.loan.state not in (State.LENT, State.RECLAIMING)
+
+    @precondition(lambda self: self.loan.state not in (State.LENDABLE, State.LENT))
+    @rule()
+    def is_borrowed_too_late(self) -> None:
+        """By what the kubelet knew a moment ago; the agent itself may have just started."""
+        self._know(borrowed=True)
+
+    @rule()
+    def the_agent_starts_anew(self) -> None:
+        self.loan = CardLoan(CARD)
+        self.taken = []
+        for who, agrees in self.agree.items():
+            self._hear(Activity.ALIVE, who, agrees=agrees)
+            self.seen[who] = set()
+        self.works.clear()
+        self._know(complete=False)
+
+    # ---- what must hold ----
+
+    @invariant()
+    def nobody_works_beside_a_borrower(self) -> None:
+        if self.loan.state.healthy:
+            assert not self.works
+
+    @invariant()
+    def whoever_did_not_agree_lends_nothing(self) -> None:
+        if self.loan.state.healthy and self.facts["complete"]:
+            assert self.agree and all(self.agree.values())
+            assert self.facts["rule"] and not self.facts.get("problem")
+
+    @invariant()
+    def what_is_lendable_was_quiet_for_long_and_seen_by_all(self) -> None:
+        if self.loan.state is State.LENDABLE:
+            assert self.facts["complete"]
+            for who in self.agree:
+                assert self.seen[who] == set(Source)
+                assert self.now - self.idle_at[who] >= IDLE_S
+
+    @invariant()
+    def what_was_taken_back_often_rests_but_not_for_ever(self) -> None:
+        lately = [at for at in self.taken if self.now - at < FLAPPING_S]
+        if self.loan.state is State.LENDABLE and len(lately) > 1:
+            assert self.now - lately[-1] >= 2 * IDLE_S
+        if self.loan.state is State.RESTING:
+            assert len(lately) > 1
+            assert self.now - lately[-1] < min(REST_TIMES * IDLE_S, REST_MAX_S)
+
+    @invariant()
+    def all_that_may_be_lent_is_lent_again(self) -> None:
+        """Once everybody sleeps, within a bounded time."""
+        loan, facts = self.loan, CardFacts(**{**self.facts, "borrowed": False})
+        later = self.now + 1
+        for who in self.agree:
+            for source in Source:
+                loan = loan.heard(OwnerEvent(Activity.IDLE, who, frozenset({CARD}), later, source))
+        loan = loan.stepped(facts, later).stepped(facts, later + REST_MAX_S + IDLE_S)
+        permitted = facts.complete and facts.rule and not facts.problem
+        lends = permitted and self.agree and all(self.agree.values())
+        assert loan.state is (State.LENDABLE if lends else State.WITHHELD)
+
+    @invariant()
+    def a_reclaim_has_a_reason(self) -> None:
+        assert (self.loan.reason is not None) == (self.loan.state is State.RECLAIMING)
+
+    @invariant()
+    def it_says_when_it_will_be_lendable(self) -> None:
+        facts = CardFacts(**self.facts)
+        within = self.loan.wakes_in(facts, self.now)
+        if within is not None and not self.loan.refusal(facts) and facts.complete:
+            before = self.loan.stepped(facts, self.now + within * 0.999)
+            assert before.state in (State.BUSY, State.RESTING)
+            at_last = before.stepped(facts, self.now + within * 1.001)
+            assert at_last.state is State.LENDABLE
+        if self.loan.state in (State.BUSY, State.RESTING) and self.loan.sleeps_since is not None:
+            assert within is not None
+
+    # ---- how ----
+
+    def _tell(self, activity: Activity, who: PodIdentity, source: Any = None, **more: Any) -> None:
+        self._hear(activity, who, source, **more)
+        self._step()
+
+    def _hear(self, activity: Activity, who: PodIdentity, source: Any = None, **more: Any) -> None:
+        event = OwnerEvent(activity, who, frozenset({CARD}), self.now, source, **more)
+        self.loan = self.loan.heard(event)
+
+    def _know(self, **facts: Any) -> None:
+        self.facts |= facts
+        self._step()
+
+    def _step(self) -> None:
+        before = self.loan.state
+        self.loan = self.loan.stepped(CardFacts(**self.facts), self.now)
+        by_owners = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.OWNER_ALIVE)
+        if self.loan.state is not before and self.loan.reason in by_owners:
+            self.taken.append(self.now)
+
+
+Loans.TestCase.settings = effort(60)
+TestLoans = Loans.TestCase
