@@ -116,7 +116,7 @@ struct mizar_limits_live {
     uint64_t unaccounted_bytes; /* what NVML says of the container beyond its own account */
     uint64_t window; /* when to work, MIZAR_WINDOW_*; 0: at any time */
     uint32_t wake;   /* a futex: changes when a waiter should look again */
-    uint32_t reserved0;
+    uint32_t borrowed; /* not 0: the card is lent while the container sleeps, or is just being given back */
     uint64_t code_seen; /* uses of code (code_uses) that unaccounted_bytes counts; written after it */
     uint8_t reserved[80];
 };
@@ -150,7 +150,8 @@ struct mizar_limits {
     struct mizar_limits_card cards[MIZAR_CARD_MAX];
     uint8_t reserved2[1024]; /* here the CRC ends */
     struct mizar_limits_live live[MIZAR_CARD_MAX];
-    uint8_t reserved3[2048];
+    uint32_t asleep; /* not 0: a card is lent while the container sleeps: every launch says that it wakes */
+    uint8_t reserved3[2044];
 };
 
 #define MIZAR_LIMITS_SIZE 8192u
@@ -296,6 +297,7 @@ struct mizar_usage {
     FIELD(mizar_limits_live, unaccounted_bytes, 16, 8)         \
     FIELD(mizar_limits_live, window, 24, 8)                    \
     FIELD(mizar_limits_live, wake, 32, 4)                      \
+    FIELD(mizar_limits_live, borrowed, 36, 4)                  \
     FIELD(mizar_limits_live, code_seen, 40, 8)                 \
     FIELD(mizar_limits, magic, 0, 8)                           \
     FIELD(mizar_limits, version, 8, 4)                         \
@@ -311,6 +313,7 @@ struct mizar_usage {
     FIELD(mizar_limits, slot_name, 512, 64)                    \
     FIELD(mizar_limits, cards, 1024, 2048)                     \
     FIELD(mizar_limits, live, 4096, 2048)                      \
+    FIELD(mizar_limits, asleep, 6144, 4)                       \
     FIELD(mizar_ledger, lo, 0, 8)                              \
     FIELD(mizar_ledger, hi, 8, 8)                              \
     FIELD(mizar_compute, paid_until, 0, 8)                     \

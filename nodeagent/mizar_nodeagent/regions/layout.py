@@ -77,7 +77,7 @@ class LimitsLive(ctypes.LittleEndianStructure):
         ("unaccounted_bytes", c_uint64),
         ("window", c_uint64),
         ("wake", c_uint32),
-        ("reserved0", c_uint32),
+        ("borrowed", c_uint32),
         ("code_seen", c_uint64),
         ("reserved", c_uint8 * 80),
     )
@@ -102,7 +102,8 @@ class Limits(ctypes.LittleEndianStructure):
         ("cards", LimitsCard * CARD_MAX),
         ("reserved2", c_uint8 * 1024),
         ("live", LimitsLive * CARD_MAX),
-        ("reserved3", c_uint8 * 2048),
+        ("asleep", c_uint32),
+        ("reserved3", c_uint8 * 2044),
     )
 
 

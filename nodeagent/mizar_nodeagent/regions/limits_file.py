@@ -15,7 +15,7 @@ from mizar_core.models import ComputeMode, MemoryMode
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.files import open_promptly
 from mizar_nodeagent.regions import layout
-from mizar_nodeagent.regions.layout import Limits
+from mizar_nodeagent.regions.layout import Limits, LimitsLive
 
 COMPUTE_MODE_NAMES: Final[dict[int, ComputeMode]] = {
     number: name  # type: ignore[misc]
@@ -25,6 +25,7 @@ _MEMORY_MODE_NAMES: Final[dict[int, MemoryMode]] = {
     number: name  # type: ignore[misc]
     for name, number in layout.MEMORY_MODES.items()
 }
+_BORROWED = Limits.live.offset + LimitsLive.borrowed.offset
 _SEQ = slice(16, 20)
 _BODY = slice(layout.CRC_FROM, layout.CRC_TO)
 
@@ -86,6 +87,27 @@ def stop_cards(path: Path, uuids: Collection[str] | None = None) -> bool:
         return _replace(descriptor, now, bytes(wanted)[_BODY])
     finally:
         os.close(descriptor)
+
+
+def set_borrowed(path: Path, uuids: Collection[str]) -> None:
+    """Tell a container's processes which of its cards are lent while it sleeps: from now on each
+    launch there shows that it wakes, and what does not fit waits. Raises RegionDamaged when no shim
+    would accept the file, OSError.
+    """
+    descriptor = open_promptly(path, os.O_RDWR)
+    try:
+        now = _checked(_read_all(descriptor, path), path)
+        cards = now.cards[: min(now.card_count, layout.CARD_MAX)]
+        lent = [card.uuid.decode(errors="replace") in uuids for card in cards]
+        for index, is_lent in enumerate(lent):
+            _put_word(descriptor, _BORROWED + index * sizeof(LimitsLive), is_lent)
+        _put_word(descriptor, Limits.asleep.offset, any(lent))
+    finally:
+        os.close(descriptor)
+
+
+def _put_word(descriptor: int, offset: int, value: int) -> None:
+    os.pwrite(descriptor, int(value).to_bytes(4, "little"), offset)
 
 
 def _replace(descriptor: int, now: Limits, body: bytes) -> bool:

@@ -4,6 +4,7 @@
 #include "lookup/cards.h"
 #include "lookup/resolve.h"
 #include "memory/account.h"
+#include "memory/borrowed.h"
 #include "memory/contexts.h"
 #include "memory/estimates.h"
 #include "memory/kinds.h"
@@ -72,6 +73,7 @@ CUresult charge_array(struct charge *charge, uint64_t bytes, enum alloc_kind kin
     if (!kinds_is_share(&charge->alloc))
         return reserve(charge, charge->alloc.card, bytes ? larger(bytes, PAGE_BYTES) : 0);
     charge->reserved = take_share(charge);
+    if (charge->reserved) borrowed_await(charge->regions, charge->alloc.card, PAGE_BYTES);
     return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -7,6 +7,7 @@
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 #include "memory/account.h"
+#include "memory/borrowed.h"
 #include "memory/allocs.h"
 #include "memory/estimates.h"
 #include "memory/kinds.h"
@@ -152,12 +153,19 @@ static bool lock_with_room(struct context_charge *charge) {
     return true;
 }
 
+static void await_borrower(struct regions *regions, int card) {
+    uint64_t bytes;
+    known_cost(regions, card, &bytes);
+    borrowed_await(regions, card, bytes);
+}
+
 CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool primary) {
     struct regions *regions = charge->regions;
     charge->device = device;
     charge->card = cards_of_device(regions, device);
     if (charge->card == CARD_NONE) return cards_refusal(device);
     charge->primary = primary;
+    await_borrower(regions, charge->card);
     if (!lock_with_room(charge)) return CUDA_ERROR_OUT_OF_MEMORY;
     if (charge->counted) return CUDA_SUCCESS;
     lazy_code_change_begun(regions, charge->card, 1);

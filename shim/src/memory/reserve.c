@@ -1,6 +1,7 @@
 #include "memory/reserve.h"
 
 #include "memory/account.h"
+#include "memory/borrowed.h"
 #include "memory/lazy_code.h"
 #include "memory/reclaim.h"
 
@@ -9,7 +10,12 @@ bool reserve_at_once(struct regions *regions, int card, uint64_t bytes) {
     return reclaim_unused(regions, card) && account_reserve(regions, card, bytes);
 }
 
-bool reserve_patiently(struct regions *regions, int card, uint64_t bytes) {
-    if (reserve_at_once(regions, card, bytes)) return true;
+static bool after_a_look(struct regions *regions, int card, uint64_t bytes) {
     return lazy_code_await_look(regions, card, bytes) && account_reserve(regions, card, bytes);
+}
+
+bool reserve_patiently(struct regions *regions, int card, uint64_t bytes) {
+    if (!reserve_at_once(regions, card, bytes) && !after_a_look(regions, card, bytes)) return false;
+    borrowed_await(regions, card, bytes);
+    return true;
 }

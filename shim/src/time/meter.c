@@ -363,6 +363,7 @@ CUresult meter_begin(struct piece *piece, const void *work, uint64_t shape, uint
     piece->name = name_of(piece);
     if (piece->name != stream && stream_credit_pay(work, shape, piece->name)) return CUDA_SUCCESS;
     if (piece->regions && is_captured(stream)) return CUDA_SUCCESS;
+    if (piece->regions) stream_credit_watch(&piece->regions->limits->asleep);
     if (piece->regions) result = meters_of(piece->regions, stream, &piece->meter);
     if (result != CUDA_SUCCESS) return first_use_end(&piece->use, result);
     if (piece->meter) piece->card = piece->meter->card;

@@ -63,11 +63,24 @@ static inline bool stream_credit_granted(void) {
     return any;
 }
 
+/* In the limits, once they are known: not 0 while a card is lent since the container sleeps, so launches tell. */
+extern const uint32_t *stream_credit_asleep;
+
+static inline void stream_credit_watch(const uint32_t *asleep) {
+    if (__atomic_load_n(&stream_credit_asleep, __ATOMIC_RELAXED) != asleep)
+        __atomic_store_n(&stream_credit_asleep, asleep, __ATOMIC_RELAXED);
+}
+
+static inline bool stream_credit_must_tell(void) {
+    const uint32_t *asleep = __atomic_load_n(&stream_credit_asleep, __ATOMIC_RELAXED);
+    return __builtin_expect(__atomic_load_n(asleep, __ATOMIC_RELAXED), 0);
+}
+
 /* Pays for one launch out of what the thread was granted; false: ask meter_begin(). */
 static inline bool stream_credit_pay(const void *work, uint64_t shape, uintptr_t name) {
     struct stream_credit *credit = stream_credit_find(name);
     int64_t cost = costs_ns(work, shape);
-    if (__builtin_expect(!credit || !cost, 0)) return false;
+    if (__builtin_expect(!credit || !cost, 0) || stream_credit_must_tell()) return false;
     return __builtin_expect((credit->left -= cost) >= 0, 1);
 }
 

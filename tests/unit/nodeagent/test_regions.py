@@ -130,6 +130,18 @@ def test_a_flipped_bit_is_noticed_and_mended(tmp_path: Path) -> None:
     assert limits_file.read(path).cards[0].memory_limit == 8 * GIB
 
 
+def test_containers_are_told_which_of_their_cards_are_lent(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    limits_file.create_empty(path)
+    other = CardLimit("GPU-2", 8 * GIB, 5000, "Hard", "None")
+    limits_file.write(path, WHO, [LIMIT, other], {"GPU-1": 16 * GIB, "GPU-2": 16 * GIB})
+    for lent, words in ((["GPU-2"], [0, 1]), (["GPU-1", "GPU-3"], [1, 0]), ([], [0, 0])):
+        limits_file.set_borrowed(path, lent)
+        found = limits_file.read(path)
+        assert [card.borrowed for card in found.live[:2]] == words
+        assert found.asleep == any(words)
+
+
 def test_limits_of_another_size_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "limits").write_bytes(b"short")
     with pytest.raises(RegionDamaged, match="5 bytes"):

@@ -124,6 +124,12 @@ class Slot:
             file.seek(at + self.offset(f"mizar_limits_live.{name}"))
             file.write(value.to_bytes(size, "little"))
 
+    def set_asleep(self, value: int) -> None:
+        """Whether a card of the container is lent while it sleeps."""
+        with self.limits.open("r+b") as file:
+            file.seek(self.offset("mizar_limits.asleep"))
+            file.write(value.to_bytes(4, "little"))
+
     def used(self, card: int) -> int:
         """Bytes that the ledger says are taken on the card."""
         at = self.offset("mizar_usage.cards") + card * self.layout["sizes"]["mizar_usage_card"]

@@ -1,0 +1,37 @@
+#include "memory/borrowed.h"
+
+#include "base/atomics.h"
+#include "base/clock.h"
+#include "base/sys.h"
+#include "lookup/cards.h"
+#include "lookup/relax.h"
+
+#define WAIT_MOST UINT64_C(3000000000) /* ns: as long as a borrower takes to go, and then some */
+#define STEP 1000                      /* us */
+
+static bool is_borrowed(const struct regions *regions, int card) {
+    return card != CARD_NONE && load_acquire(&regions->limits->live[card].borrowed);
+}
+
+void borrowed_tell(struct regions *regions, int card) {
+    if (is_borrowed(regions, card))
+        store_relaxed(&regions->usage->cards[card].compute.wanted_at, clock_now());
+}
+
+/* Bytes that the driver has left; 0 where it cannot be asked, since no context of the card is current. */
+static uint64_t free_bytes(struct regions *regions, int card) {
+    CUdevice device;
+    size_t left = 0, total = 0;
+    bool here = REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS && cards_of_device(regions, device) == card;
+    return here && RELAXED(cuMemGetInfo_v2, &left, &total) == CUDA_SUCCESS ? left : 0;
+}
+
+void borrowed_await(struct regions *regions, int card, uint64_t bytes) {
+    if (__builtin_expect(!is_borrowed(regions, card), 1)) return;
+    uint64_t until = clock_now() + WAIT_MOST;
+    borrowed_tell(regions, card);
+    while (is_borrowed(regions, card) && free_bytes(regions, card) <= bytes && clock_now() < until) {
+        sys_sleep(STEP);
+        borrowed_tell(regions, card);
+    }
+}

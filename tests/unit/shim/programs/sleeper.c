@@ -1,0 +1,59 @@
+/*
+ * `sleeper`: an owner that does on its card what it is told, a line each, and says what came of it:
+ *     launch           a kernel of 1 us
+ *     alloc MIB        memory, kept: "ok" or the driver's error
+ *     pool MIB         from the default pool
+ *     array MIB        an array of bytes
+ *     context          a second context
+ */
+#include <string.h>
+
+#include "driver.h"
+
+#define MIB ((size_t)1 << 20)
+#define ROW 1024
+#define BYTES_OF_ONE 1 /* CU_AD_FORMAT_UNSIGNED_INT8 */
+
+static const char image[4096] = "\177ELF";
+static CUfunction function;
+
+static void start(void) {
+    CUcontext context;
+    CUmodule module;
+    DO(cuInit, 0);
+    DO(cuDevicePrimaryCtxRetain, &context, 0);
+    DO(cuCtxSetCurrent, context);
+    DO(cuModuleLoadData, &module, image);
+    DO(cuModuleGetFunction, &function, module, "us_1");
+}
+
+static CUresult launch(void) {
+    return CALL(cuLaunchKernel, function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+}
+
+static CUresult array_of(size_t bytes) {
+    CUarray array;
+    CUDA_ARRAY_DESCRIPTOR shape = {ROW, bytes / ROW, BYTES_OF_ONE, 1};
+    return CALL(cuArrayCreate_v2, &array, &shape);
+}
+
+static CUresult obey(const char *what, size_t bytes) {
+    CUdeviceptr pointer;
+    CUcontext context;
+    if (!strcmp(what, "launch")) return launch();
+    if (!strcmp(what, "alloc")) return CALL(cuMemAlloc_v2, &pointer, bytes);
+    if (!strcmp(what, "pool")) return CALL(cuMemAllocAsync, &pointer, bytes, NULL);
+    if (!strcmp(what, "array")) return array_of(bytes);
+    CHECK(!strcmp(what, "context"));
+    return CALL(cuCtxCreate_v2, &context, 0, 0);
+}
+
+int main(void) {
+    char what[16];
+    unsigned mib;
+    open_driver();
+    start();
+    for (puts("up"); fflush(stdout), scanf("%15s %u", what, &mib) == 2;)
+        printf("%d\n", (int)obey(what, mib * MIB));
+    return 0;
+}
