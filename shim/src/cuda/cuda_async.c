@@ -76,6 +76,7 @@ struct pooled {
     size_t bytes; /* asked for */
     struct alloc alloc;
     uint64_t reserved; /* 0: not counted; else the thread is in its pool */
+    uint64_t waited;   /* ns for the agent: lazy_code.h */
 };
 
 #define PATIENCE UINT64_C(1000000000) /* ns */
@@ -101,7 +102,7 @@ static bool is_host_pool(struct regions *regions, CUmemoryPool pool) {
 
 static bool allowed(struct pooled *pooled) {
     const struct alloc *alloc = &pooled->alloc;
-    pooled->reserved = pools_allocate(pooled->regions, alloc->owner, alloc->bytes);
+    pooled->reserved = pools_allocate(pooled->regions, alloc->owner, alloc->bytes, &pooled->waited);
     return pooled->reserved;
 }
 

@@ -99,8 +99,8 @@ static unsigned pool_of(struct regions *regions, CUdevice device, int *card) {
 }
 
 /* Nothing is allocated yet: what was reserved becomes what lives in the graph's pool. */
-static bool reserve(struct regions *regions, unsigned pool, uint64_t bytes) {
-    uint64_t reserved = pool ? pools_allocate(regions, pool, bytes) : 0;
+static bool reserve(struct regions *regions, unsigned pool, uint64_t bytes, uint64_t *waited) {
+    uint64_t reserved = pool ? pools_allocate(regions, pool, bytes, waited) : 0;
     if (!reserved) return false;
     if (pools_allocated(regions, pool, bytes, reserved)) return true;
     pools_cancel(regions, pool, reserved, false);
@@ -115,13 +115,13 @@ static void cancel(struct regions *regions, const struct need *need, CUdevice en
     pools_settle(regions);
 }
 
-static CUresult reserve_all(struct regions *regions, const struct need *need) {
+static CUresult reserve_all(struct regions *regions, struct need *need) {
     int card;
     if (need->beyond) return CUDA_ERROR_OUT_OF_MEMORY;
     for (CUdevice device = 0; need->any && device < GRAPH_DEVICES; device++) {
         if (!need->bytes[device]) continue;
         unsigned pool = pool_of(regions, device, &card);
-        if (reserve(regions, pool, need->bytes[device])) continue;
+        if (reserve(regions, pool, need->bytes[device], &need->use.waited)) continue;
         cancel(regions, need, device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -141,7 +141,7 @@ static CUresult begin_kernels(struct need *need) {
 static CUresult begin_kernels_or_cancel(struct need *need) {
     CUresult result = begin_kernels(need);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && need->stacks &&
-        lazy_code_await_look(need->regions, need->use.card, PAGE_BYTES))
+        lazy_code_await_look(need->regions, need->use.card, PAGE_BYTES, &need->use.waited))
         result = begin_kernels(need);
     if (result != CUDA_SUCCESS) cancel(need->regions, need, GRAPH_DEVICES);
     return result;

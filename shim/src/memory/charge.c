@@ -24,10 +24,10 @@ static CUresult begin(struct charge *charge) {
 static bool take_share(struct charge *charge) {
     struct regions *regions = charge->regions;
     int card = charge->alloc.card;
-    uint64_t bytes = charge->alloc.bytes;
+    uint64_t bytes = charge->alloc.bytes, waited = 0;
     if (shares_take(regions, card, bytes)) return true;
     if (reclaim_unused(regions, card) && shares_take(regions, card, bytes)) return true;
-    return lazy_code_await_look(regions, card, PAGE_BYTES) && shares_take(regions, card, bytes);
+    return lazy_code_await_look(regions, card, PAGE_BYTES, &waited) && shares_take(regions, card, bytes);
 }
 
 static CUresult reserve(struct charge *charge, int card, uint64_t bytes) {

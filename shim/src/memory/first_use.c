@@ -48,7 +48,7 @@ static CUresult begin(struct first_use *use, struct regions *regions, unsigned u
     use->regions = regions;
     use->card = card;
     if (!lazy_code_comes_late()) return CUDA_SUCCESS;
-    if (!lazy_code_claim(regions, card, uses)) {
+    if (!lazy_code_claim(regions, card, uses, &use->waited)) {
         use->regions = NULL;
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -57,7 +57,7 @@ static CUresult begin(struct first_use *use, struct regions *regions, unsigned u
 }
 
 static CUresult begin_one(struct first_use *use, struct regions *regions, uint64_t key, const void *owner) {
-    *use = (struct first_use){.key = key, .owner = owner};
+    *use = (struct first_use){.key = key, .owner = owner, .waited = use->waited};
     return is_known(regions, key) ? CUDA_SUCCESS : begin(use, regions, 1);
 }
 
@@ -73,7 +73,7 @@ static CUresult begin_launch(struct first_use *use, struct regions *regions, con
 static CUresult begin_launch_or_wait(struct first_use *use, struct regions *regions, const void *work) {
     CUresult result = begin_launch(use, regions, work);
     if (result == CUDA_SUCCESS || !use->stacks) return result;
-    return lazy_code_await_look(regions, use->card, PAGE_BYTES) ? begin_launch(use, regions, work) : result;
+    return lazy_code_await_look(regions, use->card, PAGE_BYTES, &use->waited) ? begin_launch(use, regions, work) : result;
 }
 
 CUresult first_use_begin(struct first_use *use, struct regions *regions, const void *work, uintptr_t stream) {
@@ -106,7 +106,7 @@ bool first_use_is_known(struct regions *regions, const void *work) {
 }
 
 CUresult first_use_begin_many(struct first_use *use, struct regions *regions, unsigned many) {
-    *use = (struct first_use){0};
+    *use = (struct first_use){.waited = use->waited};
     return regions && many ? begin(use, regions, many) : CUDA_SUCCESS;
 }
 

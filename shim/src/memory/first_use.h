@@ -11,6 +11,7 @@ struct first_use {
     const void *owner;
     int card;
     unsigned count;
+    uint64_t waited; /* ns for the agent: lazy_code.h */
     uint64_t stacks; /* that it needs, larger than usual, bytes of each */
 };
 
@@ -28,7 +29,7 @@ CUresult first_use_end(const struct first_use *use, CUresult result);
 
 /* The same for many at once: how many of them are not known; and remembered one by one after first_use_end(). */
 bool first_use_is_known(struct regions *regions, const void *work);
-CUresult first_use_begin_many(struct first_use *use, struct regions *regions, unsigned many);
+CUresult first_use_begin_many(struct first_use *use, struct regions *regions, unsigned many); /* keeps use->waited */
 void first_use_remember(struct regions *regions, const void *work);
 
 /* The owner ends: its names may be others' now. Or any handle may. */

@@ -12,7 +12,8 @@
 
 #define MANY (MIZAR_BYTES_MAX / PAGE_BYTES) /* uses: who says that there are so many has scribbled */
 
-enum { PATIENCE = 8000, STEP = 5 }; /* milliseconds to wait for the agent: in all, between looks */
+#define PATIENCE UINT64_C(1000000000) /* ns that one call of a program waits for the agent, in all */
+#define STEP 5000 /* us */
 
 /* ---- whether code comes when it is used ------------------------------------------------------------- */
 
@@ -89,39 +90,38 @@ static bool is_seen(struct regions *regions, int card, uint64_t number) {
 }
 
 /* Has waited a moment more for it, unless that is no use, or was too long. */
-static bool waits_on(struct regions *regions, int card, int *waited) {
-    if (*waited >= PATIENCE || !agent_lives(regions, card, clock_now())) return false;
-    sys_sleep(STEP * 1000);
-    *waited += STEP;
+static bool waits_on(struct regions *regions, int card, uint64_t *waited) {
+    uint64_t began = clock_now();
+    if (*waited >= PATIENCE || !agent_lives(regions, card, began)) return false;
+    sys_sleep(STEP);
+    *waited += clock_now() - began;
     return true;
 }
 
 /* It may find that there is less than room is kept for, or that something has gone. */
-static bool claim_after_a_look(struct regions *regions, int card, unsigned uses) {
+static bool claim_after_a_look(struct regions *regions, int card, unsigned uses, uint64_t *waited) {
     uint64_t asked = count(regions, card, 1);
-    int waited = 0;
     bool seen = false;
-    while (!seen && waits_on(regions, card, &waited)) {
+    while (!seen && waits_on(regions, card, waited)) {
         seen = is_seen(regions, card, asked);
         if (claim(regions, card, uses)) return true;
     }
     return false;
 }
 
-bool lazy_code_claim(struct regions *regions, int card, unsigned uses) {
+bool lazy_code_claim(struct regions *regions, int card, unsigned uses, uint64_t *waited) {
     return claim(regions, card, uses) || claim_after_settling(regions, card, uses) ||
-           claim_after_a_look(regions, card, uses);
+           claim_after_a_look(regions, card, uses, waited);
 }
 
-bool lazy_code_admit(struct regions *regions, int card, uint64_t bytes) {
+bool lazy_code_admit(struct regions *regions, int card, uint64_t bytes, uint64_t *waited) {
     unsigned uses = (unsigned)(pages_whole(bytes) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
     if (!uses) return true;
     uint64_t counted = count(regions, card, uses);
-    int waited = 0;
     bool fit = fits(regions, card, 0);
     if (!fit) slots_settle(regions), reclaim_unused(regions, card);
     while (!(fit = fit || fits(regions, card, 0)) && !is_seen(regions, card, counted) &&
-           waits_on(regions, card, &waited))
+           waits_on(regions, card, waited))
         continue;
     return fit || fits(regions, card, 0);
 }
@@ -136,10 +136,9 @@ static bool look_may_help(struct regions *regions, int card, uint64_t bytes) {
     return least + bytes <= regions_memory_total(regions, card);
 }
 
-bool lazy_code_await_look(struct regions *regions, int card, uint64_t bytes) {
+bool lazy_code_await_look(struct regions *regions, int card, uint64_t bytes, uint64_t *waited) {
     if (card == CARD_NONE || !look_may_help(regions, card, bytes)) return false;
     uint64_t counted = regions_code_uses(regions, card);
-    int waited = 0;
-    while (!is_seen(regions, card, counted) && waits_on(regions, card, &waited)) continue;
+    while (!is_seen(regions, card, counted) && waits_on(regions, card, waited)) continue;
     return true;
 }

@@ -19,10 +19,17 @@ void lazy_code_change_begun(struct regions *regions, int card, int by);
 bool lazy_code_comes_late(void);
 
 /*
+ * The three that may wait for the agent's look do so for a second at most: *waited is how long the program's call
+ * has waited already (ns), and grows. An agent that is alive looks within a third of one, but it may have no
+ * processor, NVML may be slow, or the container's account never stand still. Who gives up is refused
+ * memory or a launch: too early now and then, but no limit is passed, and no program stands still.
+ */
+
+/*
  * Room for so many uses, which are begun and counted then: whoever looked for the dead, reclaimed and waited
  * for the agent's look where there was none. False: there still is none.
  */
-bool lazy_code_claim(struct regions *regions, int card, unsigned uses);
+bool lazy_code_claim(struct regions *regions, int card, unsigned uses, uint64_t *waited);
 
 /* Code came with something that was charged already. */
 void lazy_code_count(struct regions *regions, int card);
@@ -34,12 +41,12 @@ bool lazy_code_is_watched(struct regions *regions, int card);
  * So much more may have come to the card: room is kept for it, until the agent has looked. False: it is more
  * than there is room for, also after that look.
  */
-bool lazy_code_admit(struct regions *regions, int card, uint64_t bytes);
+bool lazy_code_admit(struct regions *regions, int card, uint64_t bytes, uint64_t *waited);
 
 /* Gives a charge back, and keeps room for so much code that may have come behind it: estimates.h. */
 void lazy_code_release(struct regions *regions, int card, uint64_t bytes, uint64_t doubtful);
 
 /* Waits for the agent if so many bytes might be had when it has looked; whether it did. */
-bool lazy_code_await_look(struct regions *regions, int card, uint64_t bytes);
+bool lazy_code_await_look(struct regions *regions, int card, uint64_t bytes, uint64_t *waited);
 
 #endif

@@ -203,7 +203,7 @@ static CUresult end_late(struct load *load, CUresult result, const void *handle,
     uint64_t more = result == CUDA_SUCCESS ? more_came(load) : 0;
     if (load->measuring) lock_release(&charge->regions->process->load_lock);
     result = first_use_end(&load->use, result);
-    if (lazy_code_admit(charge->regions, charge->alloc.card, more) || !undo) return result;
+    if (lazy_code_admit(charge->regions, charge->alloc.card, more, &load->use.waited) || !undo) return result;
     bool undone = undo(alloc_key(charge->alloc.kind, handle)) == CUDA_SUCCESS;
     return undone ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }

@@ -307,7 +307,7 @@ static void learn_grain(struct regions *regions, const struct process_pool *pool
 }
 
 /* Asked back from pools is what is missing at most; all that they keep, where that is not enough. */
-uint64_t pools_allocate(struct regions *regions, unsigned number, uint64_t bytes) {
+uint64_t pools_allocate(struct regions *regions, unsigned number, uint64_t bytes, uint64_t *waited) {
     struct process_pool *pool = pool_of(regions, number);
     uint64_t wanted;
     if (reserve(regions, pool, bytes, &wanted)) return wanted;
@@ -315,7 +315,8 @@ uint64_t pools_allocate(struct regions *regions, unsigned number, uint64_t bytes
         return wanted;
     if (pools_shrink(regions, card_of(pool), POOLS_ALL) && reserve(regions, pool, bytes, &wanted))
         return wanted;
-    if (lazy_code_await_look(regions, card_of(pool), wanted) && reserve(regions, pool, bytes, &wanted))
+    if (lazy_code_await_look(regions, card_of(pool), wanted, waited) &&
+        reserve(regions, pool, bytes, &wanted))
         return wanted;
     return 0;
 }

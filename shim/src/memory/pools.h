@@ -37,9 +37,9 @@ bool pools_is_gone(struct regions *regions, CUmemoryPool pool);
 
 /*
  * bytes more are wanted from the pool. Reserves what it may grow by, and returns that: also where it
- * could serve from what it keeps, since nobody tells whether it will. 0: not allowed.
+ * could serve from what it keeps, since nobody tells whether it will. 0: not allowed. *waited: lazy_code.h.
  */
-uint64_t pools_allocate(struct regions *regions, unsigned number, uint64_t bytes);
+uint64_t pools_allocate(struct regions *regions, unsigned number, uint64_t bytes, uint64_t *waited);
 
 /*
  * The driver has done it: what the pool takes now is known exactly. False: it grew, and may not;

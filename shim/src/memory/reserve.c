@@ -11,7 +11,8 @@ bool reserve_at_once(struct regions *regions, int card, uint64_t bytes) {
 }
 
 static bool after_a_look(struct regions *regions, int card, uint64_t bytes) {
-    return lazy_code_await_look(regions, card, bytes) && account_reserve(regions, card, bytes);
+    uint64_t waited = 0;
+    return lazy_code_await_look(regions, card, bytes, &waited) && account_reserve(regions, card, bytes);
 }
 
 bool reserve_patiently(struct regions *regions, int card, uint64_t bytes) {

@@ -42,6 +42,7 @@ CASES = [
     "what_is_freed_is_room",
     "what_pools_keep_is_room",
     "who_has_no_room_waits_for_a_look",
+    "nobody_waits_longer_than_a_second",
     "scribbled_counts_lift_no_limit",
 ]
 

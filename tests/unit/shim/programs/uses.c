@@ -662,6 +662,34 @@ static void who_has_no_room_waits_for_a_look(void) {
     CHECK_IS(looks_after, 0);
 }
 
+#define REFUSED_WITHIN_A_SECOND(call)                                    \
+    do {                                                                 \
+        uint64_t since = atomic_load(&clock_ns);                         \
+        CHECK_IS(call, CUDA_ERROR_OUT_OF_MEMORY);                        \
+        uint64_t waited = atomic_load(&clock_ns) - since;                \
+        CHECK(waited >= 900 * MS && waited <= 1010 * MS);                \
+    } while (0)
+
+/* The agent is there, and does not look. */
+static void nobody_waits_longer_than_a_second(void) {
+    CUdeviceptr pointer;
+    CUgraphExec exec;
+    CUfunction hungry = function_of(0x7000, 3072), hungrier = function_of(0x7000, 3073);
+    take(LIMIT - 4 * PAGE);
+    tell(0, counted());
+    CHECK_IS(launch_new(4 * PER_PAGE - 1), CUDA_SUCCESS);
+    while_asleep = beat;
+    /* There is room for its code, not for its stacks; then for neither. */
+    REFUSED_WITHIN_A_SECOND(launch((uintptr_t)hungry));
+    tell(0, counted());
+    CHECK_IS(launch_new(4 * PER_PAGE - 1), CUDA_SUCCESS);
+    fake.graph_kernels[0] = (uint64_t)hungrier;
+    REFUSED_WITHIN_A_SECOND(api.cuGraphInstantiateWithFlags(&exec, (CUgraph)&fake, 0));
+    REFUSED_WITHIN_A_SECOND(launch_new(1));
+    REFUSED_WITHIN_A_SECOND(api.cuMemAlloc_v2(&pointer, PAGE));
+    REFUSED_WITHIN_A_SECOND(api.cuMemAllocAsync(&pointer, PAGE, NULL));
+}
+
 static void scribbled_counts_lift_no_limit(void) {
     static const uint64_t values[] = {0, 1, 1 << 20, UINT64_MAX / 2, UINT64_MAX};
     struct mizar_usage *usage = map("usage", sizeof *usage);
@@ -711,6 +739,7 @@ static const struct test_case cases[] = {
     {"what_is_freed_is_room", what_is_freed_is_room},
     {"what_pools_keep_is_room", what_pools_keep_is_room},
     {"who_has_no_room_waits_for_a_look", who_has_no_room_waits_for_a_look},
+    {"nobody_waits_longer_than_a_second", nobody_waits_longer_than_a_second},
     {"scribbled_counts_lift_no_limit", scribbled_counts_lift_no_limit},
 };
 
