@@ -75,3 +75,22 @@ def devices_from_value(ids: Iterable[DeviceID]) -> str:
         owner = relation.setdefault(f"_/{device.shadow}/{MAIN_CONTAINER}", {"*": []})
         owner["*"].append(device.short)
     return json.dumps(relation, separators=(",", ":"))
+
+
+def devices_of_value(text: str) -> frozenset[str]:
+    """The devices in a value of `container_devices_from`, without their namespaces. Raises
+    DeviceIDRefused."""
+    try:
+        relation = json.loads(text)
+        return frozenset(str(one) for owner in relation.values() for one in owner["*"])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DeviceIDRefused(f"'{text}' names no virtual devices: {error}") from error
+
+
+def cards_of_value(text: str) -> frozenset[str]:
+    """The cards' UUIDs in a value of `container_devices_ids`. Raises DeviceIDRefused."""
+    try:
+        resources = json.loads(text)
+        return frozenset(str(one) for ids in resources.values() for one in ids)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DeviceIDRefused(f"'{text}' names no cards: {error}") from error

@@ -24,9 +24,12 @@ from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.allocate import Allocator
+from mizar_nodeagent.container.granted_cards import Grants
 from mizar_nodeagent.container.limits_update import LimitsUpdater
 from mizar_nodeagent.container.prestart import PreStart
+from mizar_nodeagent.container.runtime_component import RuntimeComponent
 from mizar_nodeagent.container.slot_gc import SlotGarbageCollector
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
@@ -36,6 +39,7 @@ from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.metrics import AnswerLatency, NodeAgentCollector, planning_errors
 from mizar_nodeagent.node_status import NodeStatusWriter
+from mizar_nodeagent.nri.plugin import RuntimePlugin
 from mizar_nodeagent.planning.snapshot import GracePeriods
 from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.plugin.resource_plugin import ResourcePlugin
@@ -68,6 +72,7 @@ class App:
     agent: Agent
     pods: Informer[Pod]
     poller: KubeletPoller
+    access: AccessChoice
     plugins: PluginManager
     time_slicer: TimeSlicer
     registry: CollectorRegistry
@@ -96,6 +101,8 @@ class App:
             yield f"podresources: no answer for {self.poller.age:.0f} s"
         if self.agent.inventory.problem:
             yield self.agent.inventory.problem
+        if self.access.problem:
+            yield self.access.problem
 
     async def run(self) -> None:
         """Run all loops, until cancelled or until one fails."""
@@ -136,13 +143,26 @@ async def assemble(
         asyncio.get_running_loop().call_later(RECORDED_AFTER_S, poller.poll_soon)
         agent.wake()
 
-    allocator = Allocator(
-        state, slots, config.card_access, cards.minors, time.monotonic, time.time, allocated
+    access = AccessChoice(config.card_access)
+    component = RuntimeComponent(
+        Grants(state, slots, poller.poll_claims), access, cards.minors, agent.warn
     )
+    runtime = RuntimePlugin(config.card_access.nri_socket, component.create, component.look)
+    if access.by_nri:
+        access.runtime = runtime
+    allocator = Allocator(state, slots, access, cards.minors, time.monotonic, time.time, allocated)
     records = partial(checkpoint_file.read, config.plugin_dir)
     contexts = ContextCosts(config.state_dir / CONTEXTS, state, cards.context_bytes)
     prestart = PreStart(
-        state, slots, poller.poll_claims, records, agent.notify, agent.warn, contexts, cards.minors
+        state,
+        slots,
+        poller.poll_claims,
+        records,
+        agent.notify,
+        agent.warn,
+        contexts,
+        cards.minors,
+        access.check,
     )
     handlers = Handlers(allocator.preferred, allocator.allocate, prestart.prepare)
     latencies = AnswerLatency(registry)
@@ -188,6 +208,7 @@ async def assemble(
             agent=agent,
             pods=informer,
             poller=poller,
+            access=access,
             plugins=plugins,
             time_slicer=time_slicer,
             registry=registry,
@@ -207,6 +228,7 @@ async def assemble(
                 time_slicer.serve,
                 auditor.run,
                 contexts.run,
+                *([runtime.run] if access.runtime else []),
             ),
         )
 

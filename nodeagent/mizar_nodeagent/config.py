@@ -12,7 +12,9 @@ from pydantic_settings import SettingsConfigDict
 from mizar_kube import settings as common
 from mizar_kube.settings import Section
 
-Strategy = Literal["EnvVar", "Mounts", "VolumeMounts", "CDI"]
+Way = Literal["EnvVar", "Mounts", "VolumeMounts", "CDI"]
+"""What gives a container its cards."""
+Strategy = Literal[Way, "NRI"]
 
 DEVICE_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
@@ -45,8 +47,13 @@ class CardAccess(Section):
         description="EnvVar: NVIDIA_VISIBLE_DEVICES alone, the nvidia runtime class does the rest. "
         "Mounts: device nodes and mounts as well. "
         "VolumeMounts: marks under /var/run/nvidia-container-devices, which the runtime reads. "
-        "CDI: device names {cdi kind}=GPU-...",
+        "CDI: device names {cdi kind}=GPU-... "
+        "NRI: the container runtime asks the agent, which gives the card by `nri gives`",
     )
+    nri_socket: HostPath = Field(
+        Path("/var/run/nri/nri.sock"), description="with NRI: where the runtime takes plugins"
+    )
+    nri_gives: Way = Field("EnvVar", description="with NRI: what the container is given")
     dev_root: HostPath = Field(Path("/dev"), description="with Mounts: the folder of device nodes")
     device_nodes: tuple[str, ...] = Field(
         DEVICE_NODES, description="with Mounts: device nodes beside the cards', if they exist"

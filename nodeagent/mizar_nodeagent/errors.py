@@ -26,6 +26,11 @@ class RuntimeRefused(AgentError):
     """What the container runtime said over NRI is against NRI's rules, or a refusal."""
 
 
+class ContainerRefused(AgentError):
+    """The container runtime must not make a container: it would have no card, another's, or no
+    limits. The kubelet tries again."""
+
+
 class CardsUnknown(AgentError):
     """NVML does not answer; it is asked again later."""
 

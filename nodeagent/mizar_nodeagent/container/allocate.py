@@ -14,20 +14,17 @@ from mizar_core.names import container_devices_from
 from mizar_core.preferred_allocation import preferred
 from mizar_kube.logs import bind
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container import card_access
+from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.device_nodes import Minors, minors_of
 from mizar_nodeagent.container.limits import wants_shim
-from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONTAINER
+from mizar_nodeagent.container.shim_mounts import shim_mounts
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import AllocationRefused, CardsUnknown
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.device_lists import refusal
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.regions.layout import CARD_MAX
-
-LIMITS_IN_CONTAINER = "/run/mizar/limits"
-USAGE_IN_CONTAINER = "/run/mizar/usage"
 
 
 class Allocator:
@@ -38,7 +35,7 @@ class Allocator:
         self,
         state: AgentState,
         slots: Slots,
-        access: CardAccess,
+        access: AccessChoice,
         minors: Minors,
         clock: Callable[[], float],
         now: Callable[[], float],
@@ -68,7 +65,7 @@ class Allocator:
         devices = _parsed(ids)
         uuids = _cards(self._carvings(resource, devices), devices)
         minors: dict[str, int] = {}
-        if card_access.names_device_nodes(self._access):
+        if card_access.names_device_nodes(self._access.answered):
             minors = await self._device_nodes(uuids)
         # Looked up again: meanwhile a drain may have been completed.
         carvings = self._carvings(resource, devices)
@@ -92,7 +89,14 @@ class Allocator:
     ) -> Slot:
         shim = any(wants_shim(one.carve.isolation) for one in carvings)
         try:
-            slot = self._slots.create(resource, ids, self._now(), shim=shim, minors=minors)
+            slot = self._slots.create(
+                resource,
+                ids,
+                self._now(),
+                shim=shim,
+                minors=minors,
+                by_nri=self._access.by_nri,
+            )
         except OSError as error:
             raise AllocationRefused(f"no slot can be made on this node: {error}") from error
         bind(slot=slot.name)
@@ -127,9 +131,14 @@ class Allocator:
     ) -> pb.ContainerAllocateResponse:
         answer = pb.ContainerAllocateResponse()
         answer.annotations[container_devices_from()] = devices_from_value(devices)
-        card_access.add_cards(answer, uuids, slot.minors, self._access)
+        way = self._access.answered
+        found = card_access.parts(way, uuids, slot.minors, self._access.config)
+        card_access.add_parts(answer, found)
         if slot.shim:
-            _mount_shim(answer, slot)
+            for inside, outside, read_only in shim_mounts(slot):
+                answer.mounts.add(
+                    container_path=inside, host_path=str(outside), read_only=read_only
+                )
         return answer
 
 
@@ -155,14 +164,3 @@ def _cards(carvings: Sequence[Carving], devices: Sequence[DeviceID]) -> list[str
             f"the devices lie on {len(found)} cards: a container can use {CARD_MAX}"
         )
     return list(found)
-
-
-def _mount_shim(answer: pb.ContainerAllocateResponse, slot: Slot) -> None:
-    """Mount single files, so that other files of their folder stay out of the container."""
-    for inside, outside, read_only in (
-        (IN_CONTAINER, slot.library, True),
-        (LIMITS_IN_CONTAINER, slot.limits, True),
-        (USAGE_IN_CONTAINER, slot.usage, False),
-        (PRELOAD_IN_CONTAINER, slot.preload, True),
-    ):
-        answer.mounts.add(container_path=inside, host_path=str(outside), read_only=read_only)

@@ -49,7 +49,9 @@ Records = Callable[[], tuple[Entry, ...]]
 class PreStart:
     """`poll`: asks the kubelet who holds what now. `records`: the kubelet's own record, which has
     the init containers that `poll` leaves out. `notify` and `warn`: emit events on the pod.
-    `contexts`: what CUDA contexts cost on each card. `minors`: asks for numbers of device nodes."""
+    `contexts`: what CUDA contexts cost on each card. `minors`: asks for numbers of device nodes.
+    `check_access`: raises NotYet or StartRefused where nobody would give the slots' container its
+    card."""
 
     state: AgentState
     slots: Slots
@@ -59,6 +61,7 @@ class PreStart:
     warn: Notify
     contexts: ContextCosts
     minors: Minors
+    check_access: Callable[[Sequence[Slot]], None] = lambda slots: None
 
     async def prepare(self, resource: str, ids: Sequence[str]) -> None:
         """Write the limits of the container that holds the devices. Raises NotYet, StartRefused."""
@@ -74,9 +77,14 @@ class PreStart:
             limits = await self._limits(owner, groups)
             slots = self._slots_of(owner, resource, ids)
             check_shim(groups, slots)
-            for slot in slots:
-                if slot.owner is None or slot.owner.container == owner.container:
-                    await check_device_nodes(self.minors, slot.minors)
+            own = [
+                slot
+                for slot in slots
+                if slot.owner is None or slot.owner.container == owner.container
+            ]
+            self.check_access(own)
+            for slot in own:
+                await check_device_nodes(self.minors, slot.minors)
         except StartRefused as error:
             self.warn(owner, error.reason, str(error))
             raise

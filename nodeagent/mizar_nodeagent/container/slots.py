@@ -58,7 +58,8 @@ Notify = Callable[[Owner, str, str], None]
 class Slot:
     """`ids`: devices; empty when slot.json was lost. `created`: seconds since the epoch. `owner`:
     None before the first start. `shim`: whether its container has the shim, which cannot be added
-    later. `minors`: of the device nodes that its container was given, by the card's UUID."""
+    later. `minors`: of the device nodes that its container was given, by the card's UUID.
+    `by_nri`: whether its container gets no card but by NRI."""
 
     name: str
     folder: Path
@@ -68,6 +69,7 @@ class Slot:
     owner: Owner | None = None
     shim: bool = True
     minors: Mapping[str, int] = field(default_factory=dict, compare=False)
+    by_nri: bool = False
 
     @property
     def names(self) -> dict[str, str]:
@@ -124,17 +126,27 @@ class Slots:
         name: str = "",
         shim: bool = True,
         minors: Mapping[str, int] | None = None,
+        by_nri: bool = False,
     ) -> Slot:
         """A new slot, its limits empty. Raises OSError.
 
         `name`: of a slot that was lost from the disk, while the kubelet still mounts it. `minors`:
-        of the device nodes in the answer of Allocate.
+        of the device nodes in the answer of Allocate. `by_nri`: that answer has no card.
         """
         ids = frozenset(ids)
         name = name or _new_name(ids)
         folder = self.root / name
         folder.mkdir(mode=0o755)
-        slot = Slot(name, folder, resource, ids, now, shim=shim, minors=dict(minors or {}))
+        slot = Slot(
+            name,
+            folder,
+            resource,
+            ids,
+            now,
+            shim=shim,
+            minors=dict(minors or {}),
+            by_nri=by_nri,
+        )
         limits_file.create_empty(slot.limits)
         usage_file.create(slot.usage)
         self.shim.copy(slot.library, slot.preload)
@@ -178,6 +190,7 @@ def _to_json(slot: Slot) -> bytes:
         "created": slot.created,
         "shim": slot.shim,
         "minors": dict(slot.minors),
+        "byNRI": slot.by_nri,
         "owner": None if slot.owner is None else vars(slot.owner),
     }
     return json.dumps(body, indent=1).encode()
@@ -202,6 +215,7 @@ def _parsed(folder: Path, body: dict[str, Any]) -> Slot:
         owner=None if owner is None else Owner(**owner),
         shim=bool(body.get("shim", True)),
         minors={str(uuid): int(minor) for uuid, minor in dict(body.get("minors", {})).items()},
+        by_nri=bool(body.get("byNRI", False)),
     )
 
 

@@ -12,6 +12,7 @@ from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.cards import CardInventory
 from mizar_nodeagent.config import CardAccess, MountConfig, Strategy
 from mizar_nodeagent.container import card_access
+from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.device_nodes import Minors
 from mizar_nodeagent.container.shim_install import Shim
@@ -39,9 +40,11 @@ TWO = {"GPU-a": 0, "GPU-b": 3}
 def given(strategy: Strategy, **how: object) -> pb.ContainerAllocateResponse:
     answer = pb.ContainerAllocateResponse()
     config = CardAccess(strategy=strategy, env={"X": "y"}, **how)  # type: ignore[arg-type]
-    card_access.add_cards(
-        answer, [*TWO], TWO, config, exists=lambda path: path.name != "nvidia-modeset"
+    way = AccessChoice(config).answered
+    parts = card_access.parts(
+        way, [*TWO], TWO, config, exists=lambda path: path.name != "nvidia-modeset"
     )
+    card_access.add_parts(answer, parts)
     assert answer.envs["X"] == "y"
     return answer
 
@@ -80,7 +83,12 @@ class TestAccess:
             "nvidia.com/gpu=GPU-a",
             "nvidia.com/gpu=GPU-b",
         ]
-        assert "NVIDIA_VISIBLE_DEVICES" not in answer.envs
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void", "the image's is overridden"
+
+    def test_by_nri_the_kubelet_is_told_of_no_card(self) -> None:
+        answer = given("NRI", nri_gives="Mounts")
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+        assert not answer.devices and not answer.mounts and not answer.cdi_devices
 
 
 class TestCardInventory:
@@ -135,7 +143,7 @@ def allocator_of(
         path.touch()
     slots = Slots(folder / "slots", shim)
     slots.load(0.0)
-    access = CardAccess(strategy=strategy)
+    access = AccessChoice(CardAccess(strategy=strategy))
     return Allocator(
         state, slots, access, minors or no_minors, lambda: 2.0, lambda: 0.0, lambda: None
     )

@@ -1,0 +1,87 @@
+"""What the container runtime changes in a container, so that it has its cards and no other."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from mizar_core.names import ANNOTATION_CARDS
+from mizar_nodeagent.config import MountConfig
+from mizar_nodeagent.container.card_access import VOLUME_MARKS, Parts
+from mizar_nodeagent.errors import ContainerRefused
+from mizar_nodeagent.proto import nri_pb2 as pb
+
+OTHER_CARDS: Final = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
+"""Variables that give rights on cards beside NVIDIA_VISIBLE_DEVICES."""
+MARKS: Final = tuple(map(PurePosixPath, (VOLUME_MARKS, VOLUME_MARKS.removeprefix("/var"))))
+
+Stat = Callable[[Path], os.stat_result]
+
+
+def adjustment(
+    container: pb.Container, uuids: Iterable[str], parts: Parts, look: Stat = os.stat
+) -> pb.ContainerAdjustment:
+    """Whatever the pod or its image says, the container gets these parts. Raises ContainerRefused
+    where a device node is not on the node."""
+    adjust = pb.ContainerAdjustment(annotations={ANNOTATION_CARDS: ",".join(uuids)})
+    adjust.env.extend(_env(container, parts))
+    adjust.mounts.extend(_mounts(container, parts))
+    adjust.CDI_devices.extend(pb.CDIDevice(name=name) for name in parts.cdi_devices)
+    if parts.devices:
+        found = [_device(inside, outside, look) for inside, outside in parts.devices.items()]
+        adjust.linux.devices.extend(found)
+    return adjust
+
+
+def _env(container: pb.Container, parts: Parts) -> Iterator[pb.KeyValue]:
+    for name, value in parts.env.items():
+        yield pb.KeyValue(key=name, value=value)
+    there = {one.partition("=")[0] for one in container.env}
+    for name in OTHER_CARDS:
+        if name in there:
+            yield pb.KeyValue(key=_removed(name))
+
+
+def _mounts(container: pb.Container, parts: Parts) -> Iterator[pb.Mount]:
+    ours = {str(mount.container_path) for mount in parts.mounts}
+    for mount in container.mounts:
+        # NVIDIA's runtime takes what is mounted there for the names of cards.
+        inside = PurePosixPath(os.path.normpath(mount.destination))
+        if mount.destination not in ours and any(
+            mark in (inside, *inside.parents) for mark in MARKS
+        ):
+            yield pb.Mount(destination=_removed(mount.destination))
+    yield from map(_mount, parts.mounts)
+
+
+def _mount(mount: MountConfig) -> pb.Mount:
+    return pb.Mount(
+        destination=str(mount.container_path),
+        type="bind",
+        source=str(mount.host_path),
+        options=["rbind", "rprivate", "ro" if mount.read_only else "rw"],
+    )
+
+
+def _removed(name: str) -> str:
+    """As NRI marks what is to be taken away."""
+    return f"-{name}"
+
+
+def _device(inside: str, outside: Path, look: Stat) -> pb.LinuxDevice:
+    try:
+        found = look(outside)
+    except OSError as error:
+        raise ContainerRefused(f"its device node is not on the node: {error}") from error
+    if not stat.S_ISCHR(found.st_mode):
+        raise ContainerRefused(f"{outside} on the node is no device node")
+    return pb.LinuxDevice(
+        path=inside,
+        type="c",
+        major=os.major(found.st_rdev),
+        minor=os.minor(found.st_rdev),
+        file_mode=pb.OptionalFileMode(value=stat.S_IMODE(found.st_mode)),
+    )

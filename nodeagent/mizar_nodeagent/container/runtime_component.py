@@ -1,0 +1,119 @@
+"""The runtime component: gives containers their cards when the container runtime makes them.
+
+This comes after all that the pod, its image and the answer of Allocate have said, so a tenant can
+override none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from mizar_core.device_ids import devices_of_value
+from mizar_core.errors import DeviceIDRefused, MizarError
+from mizar_core.names import ANNOTATION_CARDS, EventReason
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.container import card_access, shim_mounts
+from mizar_nodeagent.container.access_choice import AccessChoice
+from mizar_nodeagent.container.adjustment import adjustment
+from mizar_nodeagent.container.device_nodes import Minors, minors_of
+from mizar_nodeagent.container.granted_cards import FROM, Grants, is_annotated
+from mizar_nodeagent.container.slots import Notify, Slot
+from mizar_nodeagent.errors import ContainerRefused
+from mizar_nodeagent.proto import nri_pb2 as pb
+
+log = get_logger(__name__)
+
+RUNNING = (pb.CONTAINER_CREATED, pb.CONTAINER_PAUSED, pb.CONTAINER_RUNNING)
+MISSED = (
+    "container {} was made while the container runtime did not ask Mizar: it did not get its card, "
+    "and nothing kept it from other cards; delete the pod"
+)
+
+
+@dataclass
+class Counts:
+    """What was done, for metrics. `missed`: containers that were made without asking."""
+
+    adjusted: int = 0
+    refused: int = 0
+    missed: int = 0
+
+
+@dataclass
+class RuntimeComponent:
+    """`minors`: asks for numbers of device nodes. `warn`: emits an event on a container's pod."""
+
+    grants: Grants
+    access: AccessChoice
+    minors: Minors
+    warn: Notify
+    counts: Counts = field(default_factory=Counts)
+
+    async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
+        """What is changed in a container that is about to be made; nothing in one that Mizar gave
+        no device. Raises MizarError where it must not be made."""
+        if not is_annotated(container):
+            return pb.ContainerAdjustment()
+        names = {"namespace": pod.namespace, "pod": pod.name, "container": container.name}
+        try:
+            adjust = await self._adjust(pod, container)
+        except MizarError as error:
+            self.counts.refused += 1
+            log.warning("a container was refused", error=error, **names)
+            raise
+        self.counts.adjusted += 1
+        log.info(
+            "a container was given its cards", card=adjust.annotations[ANNOTATION_CARDS], **names
+        )
+        return adjust
+
+    def look(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:
+        """Tell of containers that were made while the runtime did not ask."""
+        by_id = {pod.id: pod for pod in pods}
+        for container in containers:
+            pod = by_id.get(container.pod_sandbox_id)
+            if pod is not None and container.state in RUNNING:
+                for slot in self._missed(pod, container):
+                    self._tell(slot, container)
+
+    async def _adjust(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
+        granted = await self.grants.of(pod, container)
+        if granted.slots:
+            _check_shim(container, granted.slots)
+        way = self.access.given
+        minors: dict[str, int] = {}
+        if card_access.names_device_nodes(way):
+            minors = await minors_of(self.minors, granted.uuids)
+        parts = card_access.parts(way, granted.uuids, minors, self.access.config)
+        return adjustment(container, granted.uuids, parts)
+
+    def _missed(self, pod: pb.PodSandbox, container: pb.Container) -> Iterable[Slot]:
+        if ANNOTATION_CARDS in container.annotations:
+            return
+        for key, value in container.annotations.items():
+            # What names no devices is nothing that Mizar gave.
+            with suppress(DeviceIDRefused):
+                if key.startswith(FROM):
+                    slots = self.grants.slots_of(pod, devices_of_value(value))
+                    yield from [slot for slot in slots if slot.by_nri][:1]
+
+    def _tell(self, slot: Slot, container: pb.Container) -> None:
+        assert slot.owner is not None
+        self.counts.missed += 1
+        message = MISSED.format(container.name)
+        log.error("a container was made without asking", **slot.names)
+        self.warn(slot.owner, EventReason.NO_CARD_ACCESS, message)
+
+
+def _check_shim(container: pb.Container, slots: Sequence[Slot]) -> None:
+    """Its limits come by files that must be its own. Raises ContainerRefused."""
+    mounted = [(one.destination, one.source, "ro" in one.options) for one in container.mounts]
+    problems = [shim_mounts.missing(slot, mounted) for slot in slots]
+    if all(problems):
+        raise ContainerRefused(
+            f"container {container.name} would run without its limits: {problems[-1]} in it, other "
+            "than Mizar has answered to the kubelet; look for a volume of the pod or an NRI plugin "
+            "that mounts something there"
+        )

@@ -1,0 +1,44 @@
+"""The files of a slot that its container has mounted: the shim, and what it reads and writes."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONTAINER
+from mizar_nodeagent.container.slots import Slot
+
+LIMITS_IN_CONTAINER: Final = "/run/mizar/limits"
+USAGE_IN_CONTAINER: Final = "/run/mizar/usage"
+
+
+class ShimMount(NamedTuple):
+    """A single file, so that other files of its folder stay out of the container."""
+
+    inside: str
+    outside: Path
+    read_only: bool
+
+
+def shim_mounts(slot: Slot) -> Iterator[ShimMount]:
+    """What the slot's container has mounted."""
+    yield ShimMount(IN_CONTAINER, slot.library, True)
+    yield ShimMount(LIMITS_IN_CONTAINER, slot.limits, True)
+    yield ShimMount(USAGE_IN_CONTAINER, slot.usage, False)
+    yield ShimMount(PRELOAD_IN_CONTAINER, slot.preload, True)
+
+
+def missing(slot: Slot, mounted: list[tuple[str, str, bool]]) -> str | None:
+    """What of the slot a container lacks, or has something else mounted over; None where it has
+    all. `mounted`: its mounts by path inside, path on the node and whether they are read-only."""
+    for want in shim_mounts(slot):
+        there = [one for one in mounted if posixpath.normpath(one[0]) == want.inside]
+        if not there:
+            return f"{want.inside} is not mounted"
+        if [(outside, read_only) for _, outside, read_only in there] != [
+            (str(want.outside), want.read_only)
+        ]:
+            return f"{want.inside} is another file"
+    return None

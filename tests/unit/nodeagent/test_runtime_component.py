@@ -1,0 +1,367 @@
+"""What the container runtime is told to change in a container before it is made."""
+
+import os
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mizar_core.device_ids import DeviceID, devices_from_value
+from mizar_core.errors import MizarError
+from mizar_core.models import Isolation
+from mizar_core.names import SPOT_RESOURCE, container_devices_from, container_devices_ids
+from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.config import CardAccess, MountConfig
+from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container.access_choice import AccessChoice
+from mizar_nodeagent.container.adjustment import adjustment
+from mizar_nodeagent.container.card_access import Parts
+from mizar_nodeagent.container.granted_cards import Grants
+from mizar_nodeagent.container.runtime_component import RuntimeComponent
+from mizar_nodeagent.container.shim_mounts import shim_mounts
+from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.errors import ContainerRefused, NotYet, StartRefused
+from mizar_nodeagent.kubelet.claims import Claim, Claims
+from mizar_nodeagent.planning.carving import DrainStage
+from mizar_nodeagent.proto import nri_pb2 as pb
+from unit.nodeagent.makers import (
+    CARD,
+    RESOURCE,
+    SHADOW,
+    card_claim,
+    carve,
+    device,
+    shadow,
+    share,
+    snapshot,
+)
+
+POD = pb.PodSandbox(id="p", name="share", namespace="team-a", uid="uid-share")
+OWNER = Owner("team-a", "share", "uid-share", "main")
+SHARES = {container_devices_from(): devices_from_value([DeviceID.parse(device(0))])}
+SPOTS = {container_devices_ids(): f'{{"nvidia.com/gpu":["{CARD}"]}}'}
+DEV_NULL = Path("/dev/null").stat()
+
+
+class Node:
+    """A node where a share pod's container has passed PreStartContainer and is about to be made."""
+
+    def __init__(self, folder: Path) -> None:
+        source = folder / "libmizar.so"
+        source.write_bytes(b"the shim")
+        self.slots = Slots(folder / "slots", shim_install.install(source, folder))
+        self.slots.load(0.0)
+        self.state = AgentState()
+        self.held: list[Claim] = []
+        self.warnings: list[tuple[str, str]] = []
+        self.slot = self.slots.create(RESOURCE, [device(0)], 0.0, by_nri=True)
+        self.own(OWNER)
+        self.plan()
+
+    def own(self, owner: Owner) -> None:
+        self.slot = self.slots.assign(self.slot, owner)
+
+    def plan(self, **carving: object) -> None:
+        pods = [shadow(carve=carve(**carving)), share()]
+        self.state.replan(snapshot(1.0, pods, [card_claim()]))
+
+    async def minors(self, uuids: Collection[str]) -> dict[str, int]:
+        return {uuid: 5 for uuid in uuids if uuid == CARD}
+
+    async def poll(self) -> Claims:
+        return Claims(tuple(self.held), 1.0)
+
+    def component(self, **access: object) -> RuntimeComponent:
+        config = CardAccess(strategy="NRI", **access)  # type: ignore[arg-type]
+        return RuntimeComponent(
+            Grants(self.state, self.slots, self.poll),
+            AccessChoice(config),
+            self.minors,
+            lambda owner, reason, message: self.warnings.append((reason, message)),
+        )
+
+    def mounts(self, slot: Slot | None = None) -> list[pb.Mount]:
+        return [
+            pb.Mount(destination=inside, source=str(outside), options=["rbind", "ro" * read_only])
+            for inside, outside, read_only in shim_mounts(slot or self.slot)
+        ]
+
+    def container(self, annotations: dict[str, str] = SHARES, **changes: object) -> pb.Container:
+        given: dict[str, object] = {"mounts": self.mounts(), "env": ["PATH=/bin"], **changes}
+        return pb.Container(
+            id="c",
+            pod_sandbox_id="p",
+            name="main",
+            annotations=annotations,
+            state=pb.CONTAINER_RUNNING,
+            **given,  # type: ignore[arg-type]
+        )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def env_of(adjust: pb.ContainerAdjustment) -> dict[str, str]:
+    return {one.key: one.value for one in adjust.env}
+
+
+async def test_the_tenants_variable_is_replaced(node: Node) -> None:
+    component = node.component(env={"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"})
+    container = node.container(env=["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_MIG_CONFIG_DEVICES=all"])
+    adjust = await component.create(POD, container)
+    assert env_of(adjust) == {
+        "NVIDIA_VISIBLE_DEVICES": CARD,
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "-NVIDIA_MIG_CONFIG_DEVICES": "",
+    }
+    assert adjust.annotations == {"mizar.share/cards": CARD}
+    assert component.counts.adjusted == 1
+
+
+async def test_marks_of_the_tenants_own_are_taken_away(node: Node) -> None:
+    """NVIDIA's runtime takes what is mounted there for the names of cards."""
+    marks = [
+        "/var/run/nvidia-container-devices/all",
+        "/run/nvidia-container-devices",
+        "/run/app/../nvidia-container-devices/1",
+    ]
+    others = [pb.Mount(destination=path) for path in [*marks, "/var/run/nvidia"]]
+    container = node.container(mounts=[*node.mounts(), *others])
+    adjust = await node.component(nri_gives="VolumeMounts").create(POD, container)
+    ours = f"/var/run/nvidia-container-devices/{CARD}"
+    assert [one.destination for one in adjust.mounts] == [*(f"-{one}" for one in marks), ours]
+    assert adjust.mounts[-1].source == "/dev/null"
+    assert env_of(adjust)["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
+
+
+async def test_by_cdi_the_variable_names_none(node: Node) -> None:
+    adjust = await node.component(nri_gives="CDI").create(POD, node.container())
+    assert [one.name for one in adjust.CDI_devices] == [f"nvidia.com/gpu={CARD}"]
+    assert env_of(adjust) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def test_device_nodes_and_mounts() -> None:
+    mount = MountConfig(host_path=Path("/h/driver"), container_path=Path("/usr/local/nvidia"))
+    parts = Parts({}, {"/dev/nvidia5": Path("/h/dev/nvidia5")}, (mount,))
+    seen = []
+
+    def look(path: Path) -> os.stat_result:
+        seen.append(path)
+        return DEV_NULL
+
+    adjust = adjustment(pb.Container(), [CARD], parts, look)
+    assert seen == [Path("/h/dev/nvidia5")]
+    (found,) = adjust.linux.devices
+    assert (found.path, found.type, found.major, found.minor) == ("/dev/nvidia5", "c", 1, 3)
+    assert found.file_mode.value == 0o666
+    (mounted,) = adjust.mounts
+    assert (mounted.destination, mounted.source) == ("/usr/local/nvidia", "/h/driver")
+    assert mounted.type == "bind" and "ro" in mounted.options and "rbind" in mounted.options
+
+
+async def test_device_nodes_by_todays_number(node: Node, tmp_path: Path) -> None:
+    """The card's minor number is asked for now: 5, whatever it was at Allocate."""
+    with pytest.raises(ContainerRefused, match="nvidia5"):
+        await node.component(nri_gives="Mounts", dev_root=tmp_path).create(POD, node.container())
+    (tmp_path / "nvidia5").touch()
+    with pytest.raises(ContainerRefused, match="nvidia5 on the node is no device node"):
+        await node.component(nri_gives="Mounts", dev_root=tmp_path).create(POD, node.container())
+
+
+async def test_other_containers_are_left_alone(node: Node) -> None:
+    component = node.component()
+    container = node.container(annotations={"a": "b"}, env=["NVIDIA_VISIBLE_DEVICES=all"])
+    assert await component.create(POD, container) == pb.ContainerAdjustment()
+    assert component.counts.adjusted == 0
+
+
+OTHERS = {
+    "another pod": {"name": "other"},
+    "another namespace": {"namespace": "team-b"},
+    "an earlier pod of that name": {"uid": "uid-earlier"},
+}
+
+
+@pytest.mark.parametrize("who", OTHERS)
+async def test_an_annotation_alone_grants_nothing(node: Node, who: str) -> None:
+    pod = pb.PodSandbox()
+    pod.CopyFrom(POD)
+    for field, value in OTHERS[who].items():
+        setattr(pod, field, value)
+    component = node.component()
+    with pytest.raises(ContainerRefused, match="the kubelet has not said"):
+        await component.create(pod, node.container())
+    assert component.counts.refused == 1
+
+
+async def test_no_card_before_prestart(node: Node) -> None:
+    node.slots.remove(node.slot)
+    node.slot = node.slots.create(RESOURCE, [device(0)], 0.0, by_nri=True)
+    with pytest.raises(ContainerRefused, match=r"team-a/share holds shadow-2-aaaaa-0"):
+        await node.component().create(POD, node.container())
+
+
+async def test_devices_of_another_slot_of_the_pod(node: Node) -> None:
+    """The annotation says device 1, PreStartContainer was called for device 0."""
+    other = {container_devices_from(): devices_from_value([DeviceID.parse(device(1))])}
+    with pytest.raises(ContainerRefused, match="shadow-2-aaaaa-1"):
+        await node.component().create(POD, node.container(other))
+
+
+async def test_a_static_pod_has_two_uids(node: Node) -> None:
+    pods = [shadow(), share(static_uid="file-uid")]
+    node.state.replan(snapshot(1.0, pods, [card_claim()]))
+    pod = pb.PodSandbox(name="share", namespace="team-a", uid="file-uid")
+    assert (await node.component().create(pod, node.container())).env
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {container_devices_from(): "nonsense"},
+        {container_devices_from(): '{"a": 1}'},
+        {container_devices_ids(): '[["x"]]'},
+        {**SHARES, **SPOTS},
+    ],
+)
+async def test_nonsense_is_refused(node: Node, annotations: dict[str, str]) -> None:
+    with pytest.raises(MizarError):
+        await node.component().create(POD, node.container(annotations))
+
+
+async def test_a_shadow_pod_that_goes_gives_no_card(node: Node) -> None:
+    carving = node.state.carvings[SHADOW]
+    node.state.carvings[SHADOW] = replace(carving, stage=DrainStage.LEAVING)
+    with pytest.raises(ContainerRefused, match="gone or going"):
+        await node.component().create(POD, node.container())
+    del node.state.carvings[SHADOW]
+    with pytest.raises(ContainerRefused, match="nothing is known of"):
+        await node.component().create(POD, node.container())
+
+
+class TestShim:
+    """A container with limits must have the files that they come by, and its own."""
+
+    async def refused(self, node: Node, mounts: list[pb.Mount]) -> str:
+        with pytest.raises(ContainerRefused) as found:
+            await node.component().create(POD, node.container(mounts=mounts))
+        return str(found.value)
+
+    @pytest.mark.parametrize("at", range(4))
+    async def test_each_must_be_there(self, node: Node, at: int) -> None:
+        mounts = node.mounts()
+        gone = mounts.pop(at)
+        assert f"{gone.destination} is not mounted" in await self.refused(node, mounts)
+
+    @pytest.mark.parametrize("at", range(4))
+    async def test_each_must_be_its_own(self, node: Node, at: int) -> None:
+        other = node.slots.create(RESOURCE, [device(1)], 0.0)
+        mounts = node.mounts()
+        mounts[at] = node.mounts(other)[at]
+        assert f"{mounts[at].destination} is another file" in await self.refused(node, mounts)
+
+    @pytest.mark.parametrize("path", ["/etc/ld.so.preload", "/etc//./ld.so.preload"])
+    async def test_nothing_may_lie_over_one(self, node: Node, path: str) -> None:
+        over = pb.Mount(destination=path, source="/tmp/empty", options=["ro"])
+        problem = await self.refused(node, [*node.mounts(), over])
+        assert "/etc/ld.so.preload is another file" in problem
+
+    async def test_the_limits_must_be_read_only(self, node: Node) -> None:
+        mounts = node.mounts()
+        for one in mounts:
+            one.options[:] = ["rbind", "rw"]
+        assert "libmizar.so is another file" in await self.refused(node, mounts)
+
+    async def test_an_earlier_containers_slot_does_not_help(self, node: Node) -> None:
+        """An init container had the same device; this one has its own slot."""
+        node.slots.assign(node.slots.create(RESOURCE, [device(0)], 1.0, by_nri=True), OWNER)
+        assert (await node.component().create(POD, node.container())).env
+        assert "not mounted" in await self.refused(node, [])
+
+    async def test_without_limits_it_needs_none(self, node: Node) -> None:
+        node.plan(isolation=Isolation(backend="None"))
+        assert (await node.component().create(POD, node.container(mounts=[]))).env
+
+
+class TestSpot:
+    """Whole cards that are lent, by the other annotation."""
+
+    async def test_a_card_that_the_kubelet_has_given(self, node: Node) -> None:
+        node.held = [Claim("team-a", "share", "main", SPOT_RESOURCE, frozenset({f"{CARD}-spot"}))]
+        adjust = await node.component().create(POD, node.container(SPOTS, mounts=[]))
+        assert env_of(adjust) == {"NVIDIA_VISIBLE_DEVICES": CARD}
+
+    @pytest.mark.parametrize(
+        "claim",
+        [
+            Claim("team-a", "other", "main", SPOT_RESOURCE, frozenset({f"{CARD}-spot"})),
+            Claim("team-a", "share", "main", SPOT_RESOURCE, frozenset({"GPU-other-spot"})),
+            Claim("team-a", "share", "main", "nvidia.com/gpu", frozenset({CARD})),
+        ],
+    )
+    async def test_and_no_other(self, node: Node, claim: Claim) -> None:
+        node.held = [claim]
+        with pytest.raises(ContainerRefused, match=f"does not say .* holds card {CARD}"):
+            await node.component().create(POD, node.container(SPOTS, mounts=[]))
+
+
+class TestMissed:
+    """Containers that were made while the runtime did not ask."""
+
+    def test_the_pod_is_told(self, node: Node) -> None:
+        component = node.component()
+        component.look([POD], [node.container()])
+        ((reason, message),) = node.warnings
+        assert reason == "NoCardAccess" and "container main was made while" in message
+        assert component.counts.missed == 1
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"annotations": {**SHARES, "mizar.share/cards": CARD}},
+            {"annotations": {"a": "b"}},
+            {"annotations": {container_devices_from(): "nonsense"}},
+            {"pod_sandbox_id": "another"},
+            {"state": pb.CONTAINER_STOPPED},
+        ],
+    )
+    def test_others_are_not(self, node: Node, changes: dict[str, object]) -> None:
+        container = node.container(changes.get("annotations", SHARES))  # type: ignore[arg-type]
+        for field in changes.keys() - {"annotations"}:
+            setattr(container, field, changes[field])
+        component = node.component()
+        component.look([POD], [container])
+        assert not node.warnings and not component.counts.missed
+
+    def test_those_that_got_their_card_by_allocate_are_not(self, node: Node) -> None:
+        """They were made before NRI was asked for."""
+        node.slots.remove(node.slot)
+        node.slot = node.slots.create(RESOURCE, [device(0)], 0.0)
+        node.own(OWNER)
+        node.component().look([POD], [node.container()])
+        assert not node.warnings
+
+
+class TestChoice:
+    """Whether a container may start, by how its card would come."""
+
+    def check(self, strategy: str, by_nri: bool, problem: str | None) -> None:
+        slot = Slot("s", Path("s"), RESOURCE, frozenset(), 0.0, by_nri=by_nri)
+        runtime = None if problem is None else SimpleNamespace(problem=problem)
+        access = CardAccess(strategy=strategy)  # type: ignore[arg-type]
+        AccessChoice(access, runtime).check([slot])
+
+    @pytest.mark.parametrize("by_nri", [True, False])
+    def test_it_waits_for_the_runtime(self, by_nri: bool) -> None:
+        self.check("NRI", by_nri, "")
+        with pytest.raises(NotYet, match="does not ask Mizar now: socket gone"):
+            self.check("NRI", by_nri, "socket gone")
+
+    def test_one_whose_card_came_by_nri_does_not_start_without(self) -> None:
+        self.check("EnvVar", False, None)
+        with pytest.raises(StartRefused, match=r"strategy EnvVar does not use: delete the pod"):
+            self.check("EnvVar", True, None)
