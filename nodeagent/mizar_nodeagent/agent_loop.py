@@ -107,7 +107,7 @@ class Agent:
             before = self.state.last
             plan = self.state.replan(self._snapshot())
             self._outputs.update_limits()
-            await self._checkpoint.keep(plan.carvings)
+            await self._checkpoint.keep(plan.carvings, self.inventory.faults)
             self._log_excluded(before, plan)
             self._apply(before, plan)
             self._planned_at = self._clock()

@@ -20,6 +20,7 @@ from mizar_nodeagent import checkpoint, pods
 from mizar_nodeagent.agent_loop import DEFAULT_GRACE, Agent, Outputs
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
+from mizar_nodeagent.boot import boot_id
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
 from mizar_nodeagent.config import Config
@@ -126,15 +127,18 @@ async def assemble(
     OSError."""
     config.state_dir.mkdir(parents=True, exist_ok=True)
     shim = shim_install.install(config.shim_path, config.state_dir)
-    slots = Slots(config.state_dir / "slots", shim)
+    boot = boot_id()
+    slots = Slots(config.state_dir / "slots", shim, boot)
     slots.load(time.time())
     remove_old_sockets(config.plugin_dir)
     path = config.state_dir / "checkpoint.json"
-    state = AgentState(checkpoint.load(path, time.monotonic()))
-    kept = CheckpointFile(path)
+    saved = checkpoint.load(path, time.monotonic(), boot)
+    state = AgentState(saved.carvings)
+    kept = CheckpointFile(path, boot)
     registry = probes.registry("nodeagent")
 
     agent = Agent(state, cards, kept, grace=grace)
+    agent.inventory.restore(saved.faults)
     podresources = PodResources(config.podresources_socket)
     poller = KubeletPoller(podresources, agent.wake)
     kubelet = KubeletSocket(config.plugin_dir)

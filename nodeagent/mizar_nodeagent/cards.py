@@ -11,6 +11,8 @@ from mizar_core import carve
 PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of a program, not of the card, by NVIDIA's XID catalogue: illegal memory access etc."""
 
+GONE: Final = "the card is gone"
+
 _LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
 
 
@@ -74,21 +76,32 @@ class CardInventory:
         self.problem: str | None = "the cards have not been read yet"
         self._cards: dict[str, Card] = {}
         self._present: frozenset[str] = frozenset()
+        self._missed: frozenset[str] = frozenset()
         self._faults: dict[str, int] = {}
 
     def update(self, present: Mapping[str, Card]) -> None:
         """Only these cards answer now."""
         self.problem = None
         # A card that was missing has been reset, which clears its fault.
-        for uuid in present.keys() - self._present:
+        for uuid in present.keys() & self._missed:
             self._faults.pop(uuid, None)
         self._cards.update(present)
         self._present = frozenset(present)
+        self._missed = frozenset((self._cards.keys() | self._faults.keys()) - present.keys())
 
     def fault(self, uuid: str, xid: int) -> None:
         """The card has reported this XID."""
         if xid not in PROGRAM_XIDS:
             self._faults[uuid] = xid
+
+    def restore(self, faults: Mapping[str, int]) -> None:
+        """An earlier agent was told of these faults, and no card has been reset since."""
+        self._faults.update(faults)
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """The last XID of each faulty card, by UUID."""
+        return dict(self._faults)
 
     def cards(self) -> dict[str, Card]:
         """Every known card with its problem, if it has one."""
@@ -100,7 +113,7 @@ class CardInventory:
     def _problem_of(self, uuid: str) -> str:
         # While NVML does not answer, it is not known that a card is gone.
         if self.problem is None and uuid not in self._present:
-            return "the card is gone"
+            return GONE
         if uuid in self._faults:
             return f"the card reported XID {self._faults[uuid]}"
         return ""

@@ -1,8 +1,10 @@
-"""The agent's checkpoint: its carvings, in one file that is complete or not used.
+"""The agent's checkpoint: its carvings and the cards' faults, in one file that is complete or not
+used.
 
-All of it can be rebuilt from the API server, podresources and NVML. The checkpoint lets a restarted
-agent offer the same devices before any of these answers, and keeps what was promised to others (a
-completed drain).
+The carvings can be rebuilt from the API server, podresources and NVML. The checkpoint lets a
+restarted agent offer the same devices before any of these answers, and keeps what was promised to
+others (a completed drain). Faults are told once, by an event of NVML. After the node was restarted,
+carvings wait for the kubelet to confirm them, and faults are forgotten: the cards were reset.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,61 +25,99 @@ from mizar_nodeagent.pods import Key
 
 log = get_logger(__name__)
 
-VERSION = 1
+VERSION = 2
+_VERSION_1 = 1
+"""Had carvings alone, and did not say of which boot."""
+
+Faults = Mapping[str, int]
+"""The last XID of each card that is faulty, by UUID."""
 
 
-def to_bytes(carvings: Carvings) -> bytes:
-    """The file's content: the same carvings always give the same bytes."""
-    saved = [carvings[key].to_dict() for key in sorted(carvings)]
-    body = {"version": VERSION, "checksum": _checksum(saved), "carvings": saved}
+@dataclass(frozen=True)
+class Checkpoint:
+    """What an agent knew. After the node was restarted, none of the carvings is confirmed, and
+    there are no faults."""
+
+    carvings: dict[Key, Carving] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+
+
+def to_bytes(carvings: Carvings, faults: Faults, boot: str) -> bytes:
+    """The file's content: the same input always gives the same bytes. `boot`: the boot's ID."""
+    saved = {
+        "boot": boot,
+        "carvings": [carvings[key].to_dict() for key in sorted(carvings)],
+        "faults": dict(faults),
+    }
+    body = {"version": VERSION, "checksum": _checksum(saved), **saved}
     return json.dumps(body, indent=1, sort_keys=True).encode()
 
 
-def load(path: Path, now: float) -> dict[Key, Carving]:
-    """The carvings. Empty when there is no file, or a damaged one, which is set aside. `now`:
-    monotonic seconds."""
+def load(path: Path, now: float, boot: str) -> Checkpoint:
+    """What the last agent knew. Empty when there is no file, or a damaged one, which is set aside.
+    `now`: monotonic seconds. `boot`: the ID of this boot."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        return {}
+        return Checkpoint()
     except OSError as error:
         log.error("the checkpoint cannot be read: all is found out anew", error=error)
-        return {}
+        return Checkpoint()
     try:
-        return _parsed(json.loads(raw), now)
-    except (ValueError, LookupError, TypeError) as error:
-        log.error("the checkpoint is damaged: all is found out anew", path=path, error=error)
-        path.replace(path.with_suffix(".damaged"))
-        return {}
+        return _parsed(json.loads(raw), now, boot)
+    except Exception as error:  # whatever damaged content leads to
+        _set_aside(path, error)
+        return Checkpoint()
 
 
-def _parsed(body: dict[str, Any], now: float) -> dict[Key, Carving]:
-    if body["version"] != VERSION:
+def _set_aside(path: Path, error: Exception) -> None:
+    """Rename a damaged file, over the one before, so that it can be looked at."""
+    aside = path.with_suffix(".damaged")
+    try:
+        path.replace(aside)
+    except OSError as why:
+        log.error("a damaged checkpoint cannot be set aside", path=path, aside=aside, error=why)
+    log.error(
+        "the checkpoint is damaged: it is set aside, and all is found out anew",
+        path=path,
+        aside=aside,
+        error=repr(error),
+    )
+
+
+def _parsed(body: dict[str, Any], now: float, boot: str) -> Checkpoint:
+    saved: Any = {name: body[name] for name in ("boot", "carvings", "faults") if name in body}
+    if body["version"] not in (VERSION, _VERSION_1):
         raise ValueError(f"version {body['version']} instead of {VERSION}")
-    if body["checksum"] != _checksum(body["carvings"]):
+    if body["checksum"] != _checksum(saved if body["version"] == VERSION else body["carvings"]):
         raise ValueError("the checksum is wrong")
-    carvings = [Carving.from_dict(one, now) for one in body["carvings"]]
-    return {carving.key: carving for carving in carvings}
+    same_boot = bool(boot) and saved.get("boot") == boot
+    carvings = [Carving.from_dict(one, now) for one in saved["carvings"]]
+    if not same_boot:
+        carvings = [replace(one, confirmed=False) for one in carvings]
+    faults = {str(uuid): int(xid) for uuid, xid in saved.get("faults", {}).items()}
+    return Checkpoint({one.key: one for one in carvings}, faults if same_boot else {})
 
 
-def _checksum(carvings: Any) -> str:
-    return hashlib.sha256(json.dumps(carvings, sort_keys=True).encode()).hexdigest()
+def _checksum(saved: Any) -> str:
+    return hashlib.sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()
 
 
 class CheckpointFile:
-    """Writes carvings in the background when they have changed, the newest only."""
+    """Writes what is known in the background when it has changed, the newest only."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, boot: str) -> None:
         self._path = path
+        self._boot = boot
         self._wanted = self._saved = b""
         self._promises: frozenset[Key] = frozenset()
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
 
-    async def keep(self, carvings: Carvings) -> None:
-        """Have the carvings written soon. Returns at once, unless a drain has been completed: the
+    async def keep(self, carvings: Carvings, faults: Faults) -> None:
+        """Have both written soon. Returns at once, unless a drain has been completed: the
         operator acts on that, so it must be on the disk before it is reported."""
-        self._wanted = to_bytes(carvings)
+        self._wanted = to_bytes(carvings, faults, self._boot)
         promises = frozenset(
             key for key, one in carvings.items() if one.stage is DrainStage.DRAINED
         )

@@ -36,6 +36,7 @@ from mizar_nodeagent.errors import KubeletAway, NotYet, StartRefused
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving, DrainStage
+from mizar_nodeagent.planning.device_lists import UNCONFIRMED
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import limits_file, usage_file
 
@@ -164,6 +165,8 @@ class PreStart:
                 f"the shadow pod of {device} is gone or going, and its card with it",
                 EventReason.CARD_LOST,
             )
+        if not carving.confirmed:
+            raise NotYet(f"{device} cannot be used yet: {UNCONFIRMED}")
         return carving
 
     def _slots_of(self, owner: Owner, resource: str, ids: Sequence[str]) -> list[Slot]:

@@ -68,7 +68,8 @@ class SlotGarbageCollector:
         pods = list(snapshot.pods.values())
         recorded = recorded_slots(entries, pods, self._slots.root)
         self._restore(recorded, {uid: pod for pod in pods for uid in pod.uids})
-        for slot in unused_slots(self._slots.all(), recorded, snapshot.live_claims(), self._now()):
+        found, boot = self._slots.all(), self._slots.boot
+        for slot in unused_slots(found, recorded, snapshot.live_claims(), self._now(), boot=boot):
             log.info("slot removed", **slot.names)
             self._slots.remove(slot)
 
@@ -105,14 +106,15 @@ def unused_slots(
     claims: Iterable[Claim],
     now: float,
     grace_s: float = GRACE_S,
+    boot: str = "",
 ) -> list[Slot]:
-    """Slots older than the grace that neither the kubelet's record (`recorded`, by name) nor a
-    claim shows in use. `now`: seconds since the epoch."""
+    """Slots older than the grace, or of a boot before this one, that neither the kubelet's record
+    (`recorded`, by name) nor a claim shows in use. `now`: seconds since the epoch."""
     held = {(claim.resource, one): claim for claim in claims for one in claim.ids}
     return [
         slot
         for slot in slots
-        if now - slot.created > grace_s
+        if (now - slot.created > grace_s or (boot and slot.boot not in ("", boot)))
         and slot.name not in recorded
         and not any(_may_be_of(held.get((slot.resource, one)), slot) for one in slot.ids)
     ]

@@ -59,7 +59,8 @@ class Slot:
     """`ids`: devices; empty when slot.json was lost. `created`: seconds since the epoch. `owner`:
     None before the first start. `shim`: whether its container has the shim, which cannot be added
     later. `minors`: of the device nodes that its container was given, by the card's UUID.
-    `by_nri`: whether its container gets no card but by NRI."""
+    `by_nri`: whether its container gets no card but by NRI. `boot`: ID of the node's boot in which
+    it was made; empty where that is not known."""
 
     name: str
     folder: Path
@@ -70,6 +71,7 @@ class Slot:
     shim: bool = True
     minors: Mapping[str, int] = field(default_factory=dict, compare=False)
     by_nri: bool = False
+    boot: str = ""
 
     @property
     def names(self) -> dict[str, str]:
@@ -94,10 +96,11 @@ class Slot:
 
 
 class Slots:
-    """All slots of the node: a folder each, and the same in memory."""
+    """All slots of the node: a folder each, and the same in memory. `boot`: ID of this boot."""
 
-    def __init__(self, root: Path, shim: Shim) -> None:
+    def __init__(self, root: Path, shim: Shim, boot: str = "") -> None:
         self.root = root
+        self.boot = boot
         self.shim = shim
         self._slots: dict[str, Slot] = {}
 
@@ -146,6 +149,7 @@ class Slots:
             shim=shim,
             minors=dict(minors or {}),
             by_nri=by_nri,
+            boot=self.boot,
         )
         limits_file.create_empty(slot.limits)
         usage_file.create(slot.usage)
@@ -191,6 +195,7 @@ def _to_json(slot: Slot) -> bytes:
         "shim": slot.shim,
         "minors": dict(slot.minors),
         "byNRI": slot.by_nri,
+        "boot": slot.boot,
         "owner": None if slot.owner is None else vars(slot.owner),
     }
     return json.dumps(body, indent=1).encode()
@@ -216,6 +221,7 @@ def _parsed(folder: Path, body: dict[str, Any]) -> Slot:
         shim=bool(body.get("shim", True)),
         minors={str(uuid): int(minor) for uuid, minor in dict(body.get("minors", {})).items()},
         by_nri=bool(body.get("byNRI", False)),
+        boot=str(body.get("boot", "")),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mizar_core.device_ids import DeviceID
-from mizar_nodeagent.cards import Card
+from mizar_nodeagent.cards import GONE, Card
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
@@ -20,6 +20,10 @@ class Device:
     healthy: bool
     numa: tuple[int, ...] = ()
 
+
+UNCONFIRMED = (
+    "the node was started anew, and the kubelet has not said yet which cards the shadow pod has"
+)
 
 Lists = dict[str, tuple[Device, ...]]
 """Devices per resource, in order of their IDs."""
@@ -46,7 +50,10 @@ def lists(
 def card_problem(card: Card, snapshot: NodeSnapshot) -> str:
     """Why nobody should use the card; empty if no problem is known."""
     known = snapshot.cards.get(card.uuid)
-    return known.problem if known else ""
+    if known is not None:
+        return known.problem
+    # An agent that starts while the card is away has never seen it.
+    return "" if snapshot.cards_problem else GONE
 
 
 def refusal(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> str | None:
@@ -57,6 +64,8 @@ def refusal(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> str |
     """
     if carving.stage in (DrainStage.DRAINED, DrainStage.LEAVING):
         return "is being given back: its shadow pod goes"
+    if not carving.confirmed:
+        return f"cannot be used yet: {UNCONFIRMED}"
     if problem := card_problem(carving.card(device), snapshot):
         return f"cannot be used: {problem}"
     return None
@@ -100,7 +109,9 @@ def _counts(
 
 def _device(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> Device:
     card = carving.card(device)
-    allocatable = carving.stage.healthy and device.index not in carving.withdrawn
+    allocatable = (
+        carving.stage.healthy and carving.confirmed and device.index not in carving.withdrawn
+    )
     return Device(str(device), allocatable and not card_problem(card, snapshot), card.numa)
 
 

@@ -11,6 +11,7 @@ from mizar_core.models import Holder
 from mizar_nodeagent.planning.card_loss import note_taken_card
 from mizar_nodeagent.planning.carve_update import close, update_carve
 from mizar_nodeagent.planning.carving import Carving, DrainStage
+from mizar_nodeagent.planning.confirmation import confirm
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Pod
 
@@ -57,9 +58,10 @@ def step(carving: Carving, facts: Facts, snapshot: NodeSnapshot) -> Carving | No
     carving = _with_idle(_with_quiet(carving, facts, snapshot.now), facts, snapshot)
     if snapshot.pods is not None and _is_leaving(facts.pod):
         return _leave(carving, facts, snapshot)
-    if facts.pod is None:
-        return carving
-    carving = note_taken_card(carving, snapshot)
+    confirmed = confirm(carving, facts.held, snapshot)
+    if facts.pod is None or confirmed is None:
+        return confirmed
+    carving = note_taken_card(confirmed, snapshot)
     if carving.taken_by:
         return _leave(carving, facts, snapshot)
     carving = update_carve(carving, facts.pod)

@@ -126,7 +126,7 @@ def _is_unsettled(known: Carvings, listed: Lists, snapshot: NodeSnapshot) -> boo
     unsettled = (DrainStage.LOWERED, DrainStage.BLOCKED, DrainStage.LEAVING)
     if any(one.stage in unsettled or one.closing_since is not None for one in known.values()):
         return True
-    if any(one.taken_since is not None for one in known.values()):
+    if any(one.taken_since is not None or not one.confirmed for one in known.values()):
         return True
     healthy = {one.id for devices in listed.values() for one in devices if one.healthy}
     kubelet = {

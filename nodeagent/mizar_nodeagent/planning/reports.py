@@ -15,7 +15,7 @@ from mizar_core.names import ConditionType, EventReason
 from mizar_core.quantities import WHOLE_CARD
 from mizar_nodeagent.planning.adopt_shadow_pod import Pending
 from mizar_nodeagent.planning.carving import Carving, DrainStage
-from mizar_nodeagent.planning.device_lists import Device, card_problem
+from mizar_nodeagent.planning.device_lists import UNCONFIRMED, Device, card_problem
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
 
@@ -146,6 +146,8 @@ def _ready(
         )
     if not carving.stage.offered:
         return "False", carving.stage.value, _STAGE_MESSAGES[carving.stage]
+    if not carving.confirmed:
+        return "False", "Unconfirmed", UNCONFIRMED
     own = [str(one) for one in carving.ids if listed[str(one)].healthy]
     if not own:
         return "False", "Unhealthy", "no device of it can be used"

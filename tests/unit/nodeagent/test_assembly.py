@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 
 from mizar_core.models import ComputeMode, Isolation
 from mizar_kube import probes
-from mizar_nodeagent import agent_loop
+from mizar_nodeagent import agent_loop, assembly
 from mizar_nodeagent.assembly import App, assemble
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess, Config
@@ -143,7 +143,10 @@ class World:
         await until(lambda: self.ready() == ("True", "Serving"))
 
     def ready(self) -> tuple[str, str]:
-        return self.api.condition(*SHADOW, "Ready")
+        return self.condition("Ready")
+
+    def condition(self, type: str) -> tuple[str, str]:
+        return self.api.condition(*SHADOW, type)
 
     def draining(self) -> tuple[str, str]:
         return self.api.condition(*SHADOW, "Draining")
@@ -527,6 +530,47 @@ async def test_a_bug_in_planning_for_one_shadow_pod_leaves_the_agent_running(
     world.app.agent.wake()
     await until(lambda: world.ready() == ("True", "Serving"))
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+
+
+async def test_a_fault_survives_the_agent_and_ends_with_the_boot(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "boot_id", lambda: "this")
+    await world.stop_agent()
+    await world.start_agent()
+    await world.serve_shadow()
+    world.cards.tell(CARD, 79)
+    await until(lambda: world.condition("Healthy") == ("False", "CardFailed"))
+    await world.stop_agent()
+    await world.start_agent()
+    await world.replanned()
+    assert world.condition("Healthy") == ("False", "CardFailed")
+    assert not world.kubelet.healthy(RESOURCE)
+    await world.stop_agent()
+    monkeypatch.setattr(assembly, "boot_id", lambda: "next")
+    await world.start_agent()
+    await until(lambda: world.condition("Healthy") == ("True", "CardsWell"))
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+
+
+async def test_after_a_reboot_the_kubelet_confirms_before_anybody_gets_a_device(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.serve_shadow()
+    held = await world.start_share()
+    await world.stop_agent()
+    monkeypatch.setattr(assembly, "boot_id", lambda: "next")
+    world.kubelet.remove_pod(SHADOW_POD.uid)  # until it has admitted its pods again
+    await world.start_agent()
+    await until(lambda: world.ready() == ("False", "Unconfirmed"))
+    await until(lambda: world.app.plugins.connected().get(RESOURCE))
+    assert world.kubelet.devices[RESOURCE] == {device(0): False, device(1): False}
+    with pytest.raises(grpc.aio.AioRpcError, match="the node was started anew"):
+        await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    world.kubelet.add_pod(SHADOW_POD, pause=[CARD])
+    await until(lambda: world.ready() == ("True", "Serving"))
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert limits_file.read(limits_of(held)).state == STATE_READY
 
 
 async def test_a_drain_survives_the_agent(world: World) -> None:

@@ -116,6 +116,23 @@ class TestCardInventory:
         inventory.update(cards(1))
         assert self.problems(inventory) == {0: ""}
 
+    def test_a_fault_survives_the_agent(self) -> None:
+        inventory = CardInventory()
+        inventory.update(cards(1))
+        inventory.fault(CARD, 79)
+        another = CardInventory()
+        another.restore(inventory.faults)
+        another.update(cards(1))
+        assert "XID 79" in self.problems(another)[0]
+
+    def test_a_fault_ends_where_the_card_was_away_when_the_agent_came(self) -> None:
+        inventory = CardInventory()
+        inventory.restore({CARD: 79})
+        inventory.update(cards(2))
+        inventory.update(cards(1, 2))
+        assert self.problems(inventory) == {0: "", 1: ""}
+        assert not inventory.faults
+
     def test_nobody_is_missed_while_nvml_is_away(self) -> None:
         inventory = CardInventory()
         inventory.update(cards(1))

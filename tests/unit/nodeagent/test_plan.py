@@ -399,6 +399,64 @@ class TestDrain:
         assert listed(found) == {D0: False, D1: False}
 
 
+class TestReboot:
+    """What an agent knows of before the node was started anew."""
+
+    def unconfirmed(self) -> dict[Key, Carving]:
+        (one,) = served().carvings.values()
+        return {SHADOW: replace(one, confirmed=False)}
+
+    def test_nobody_is_given_a_device_until_the_kubelet_has_confirmed_the_cards(self) -> None:
+        found = plan(self.unconfirmed(), snapshot(2, [shadow()], [], NONE))
+        assert listed(found) == {D0: False, D1: False}
+        assert said(found, "Ready") == ("False", "Unconfirmed")
+        found = plan(found.carvings, snapshot(3, [shadow()], [card_claim()], NONE))
+        assert listed(found) == {D0: True, D1: True}
+
+    def test_while_the_api_server_is_away_the_kubelet_suffices(self) -> None:
+        found = plan(self.unconfirmed(), snapshot(2, None, [card_claim()], NONE))
+        assert listed(found) == {D0: True, D1: True}
+
+    def test_another_card_is_carved_instead(self) -> None:
+        """As where the kubelet lost its own checkpoint."""
+        other = card(2).uuid
+        claims = [card_claim(SHADOW[1], other)]
+        found = plan(self.unconfirmed(), snapshot(2, [shadow()], claims, NONE))
+        assert listed(found) == {D0: True, D1: True}
+        assert [one.uuid for one in found.carvings[SHADOW].cards] == [other]
+
+    def test_another_card_is_not_carved_while_a_device_is_held(self) -> None:
+        claims = [card_claim(SHADOW[1], card(2).uuid), share_claim(D0)]
+        found = plan(self.unconfirmed(), snapshot(2, [shadow(), share()], claims, NONE))
+        assert listed(found) == {D0: False, D1: False}
+        assert [one.uuid for one in found.carvings[SHADOW].cards] == [CARD]
+
+    def test_a_card_that_another_pod_has_now_is_lost(self) -> None:
+        taken = snapshot(2, [shadow()], [card_claim("trainer")], NONE)
+        found = plan(plan(self.unconfirmed(), taken).carvings, replace(taken, now=4.0))
+        found = plan(found.carvings, replace(taken, now=4.0, claims=Claims(taken.claims.all, 4.0)))
+        assert said(found, "Ready") == ("False", "CardLost")
+
+    def test_a_shadow_pod_that_the_kubelet_did_not_admit_again_is_gone(self) -> None:
+        found = plan(self.unconfirmed(), snapshot(2, [shadow(ended=True)], [], NONE))
+        assert found.carvings[SHADOW].stage is DrainStage.LEAVING
+
+    def test_is_remembered_by_the_next_agent(self) -> None:
+        (one,) = self.unconfirmed().values()
+        assert not Carving.from_dict(json.loads(json.dumps(one.to_dict())), now=7.0).confirmed
+
+
+def test_a_card_that_an_agent_has_never_seen_is_gone() -> None:
+    """It fell off the bus while no agent ran."""
+    others = cards(2, 3)
+    (one,) = served().carvings.values()
+    found = plan({SHADOW: one}, snapshot(2, [shadow()], [card_claim()], NONE, cards=others))
+    assert said(found, "Healthy") == ("False", "CardFailed")
+    unread = {"cards": {}, "cards_problem": "the cards have not been read yet"}
+    found = plan({SHADOW: one}, snapshot(2, [shadow()], [card_claim()], NONE, **unread))
+    assert said(found, "Healthy") == ("True", "CardsWell")
+
+
 def test_what_is_remembered_comes_back_from_the_checkpoint() -> None:
     (first,) = served().carvings.values()
     held = replace(first.cards[0], numa=(0, 1))

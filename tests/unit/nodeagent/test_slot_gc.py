@@ -108,6 +108,21 @@ async def test_a_young_slot_stays(node: Node) -> None:
     assert await node.collect(now=1.1 + GRACE_S) == []
 
 
+async def test_a_young_slot_of_an_earlier_boot_goes(node: Node) -> None:
+    """Its containers ended with the node; the clock may have gone back as well."""
+    node.slots.boot = "before"
+    old = node.slots.create(RESOURCE, [D0], 1.0)
+    used = node.slots.create(RESOURCE, [D0], 1.0)
+    node.record(used)
+    again = Slots(node.slots.root, node.slots.shim, "now")
+    again.load(1.0)
+    node.slots = again
+    young = again.create(RESOURCE, [D0], 1.0)
+    node.say([share()])
+    assert {one.name for one in await node.collect(now=0.0)} == {used.name, young.name}
+    assert not old.folder.exists()
+
+
 @pytest.mark.parametrize(("late", "left"), [(FRESH_S, 0), (FRESH_S + 0.1, 1)])
 async def test_an_old_answer_of_the_kubelet_says_nothing(
     node: Node, late: float, left: int

@@ -1,7 +1,10 @@
 """Slots: made, found again, given an owner, and forgotten only when nobody can use them."""
 
+import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,9 @@ from mizar_nodeagent.errors import ConfigRefused, KubeletAway
 from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.planning.plan import plan
+from support.logs import logged
 from unit.nodeagent.makers import (
+    CARD,
     RESOURCE,
     SHADOW,
     card_claim,
@@ -148,27 +153,81 @@ def test_the_kubelets_record_may_be_missing_or_damaged(tmp_path: Path) -> None:
 
 
 class TestCheckpoint:
-    def test_is_read_as_written(self, tmp_path: Path) -> None:
-        carvings = plan({}, snapshot(1, [shadow()], [card_claim()])).carvings
-        path = tmp_path / "checkpoint.json"
-        path.write_bytes(checkpoint.to_bytes(carvings))
-        loaded = checkpoint.load(path, 7.0)
-        assert loaded[SHADOW].cards == carvings[SHADOW].cards
-        assert loaded[SHADOW].since == 7.0
-        assert checkpoint.to_bytes(loaded) == checkpoint.to_bytes(carvings)
+    CARVINGS = plan({}, snapshot(1, [shadow()], [card_claim()])).carvings
 
-    @pytest.mark.parametrize("damage", ["{", "{}", '{"version": 9}', '{"version": 1}'])
-    def test_a_damaged_one_is_set_aside(self, tmp_path: Path, damage: str) -> None:
+    def written(self, folder: Path, boot: str = "this", **body: Any) -> Path:
+        path = folder / "checkpoint.json"
+        content = json.loads(checkpoint.to_bytes(self.CARVINGS, {CARD: 79}, boot))
+        path.write_text(json.dumps(content | body))
+        return path
+
+    def test_is_read_as_written(self, tmp_path: Path) -> None:
+        loaded = checkpoint.load(self.written(tmp_path), 7.0, "this")
+        assert loaded.carvings == {SHADOW: replace(self.CARVINGS[SHADOW], since=7.0)}
+        assert loaded.faults == {CARD: 79}
+
+    @pytest.mark.parametrize(("then", "now"), [("that", "this"), ("", "")])
+    def test_of_another_boot_nothing_is_certain(self, tmp_path: Path, then: str, now: str) -> None:
+        loaded = checkpoint.load(self.written(tmp_path, then), 7.0, now)
+        assert not loaded.carvings[SHADOW].confirmed
+        assert not loaded.faults
+
+    def test_one_of_an_earlier_version_is_read(self, tmp_path: Path) -> None:
+        saved = [one.to_dict() for one in self.CARVINGS.values()]
+        for one in saved:
+            del one["confirmed"]
+            one["cards"][0]["minor"] = 0
+        digest = hashlib.sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()
+        path = tmp_path / "checkpoint.json"
+        path.write_text(json.dumps({"version": 1, "checksum": digest, "carvings": saved}))
+        loaded = checkpoint.load(path, 7.0, "this")
+        assert loaded.carvings[SHADOW].cards == self.CARVINGS[SHADOW].cards
+        assert not loaded.carvings[SHADOW].confirmed
+
+    @pytest.mark.parametrize(
+        "damage", ["{", "{}", "[]", "7", "null", '{"version": 9}', '{"version": 1}', "[" * 10**5]
+    )
+    def test_a_damaged_one_is_set_aside(
+        self, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         path = tmp_path / "checkpoint.json"
         path.write_text(damage)
-        assert checkpoint.load(path, 0.0) == {}
+        assert checkpoint.load(path, 0.0, "this") == checkpoint.Checkpoint()
+        aside = path.with_suffix(".damaged")
+        assert aside.read_text() == damage and not path.exists()
+        (line,) = logged(caplog)
+        assert (line["path"], line["aside"]) == (path, aside)
+
+    @pytest.mark.parametrize(
+        "carving", [{"cards": [1]}, {"idleSince": 7}, {"carve": None}, {"stage": "?"}, "?", None]
+    )
+    def test_what_is_whole_but_means_nothing_is_set_aside(
+        self, tmp_path: Path, carving: Any
+    ) -> None:
+        known = self.CARVINGS[SHADOW].to_dict()
+        saved = {
+            "boot": "this",
+            "carvings": [known | carving if isinstance(carving, dict) else carving],
+            "faults": {},
+        }
+        digest = hashlib.sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()
+        path = self.written(tmp_path, checksum=digest, **saved)
+        assert checkpoint.load(path, 0.0, "this") == checkpoint.Checkpoint()
         assert path.with_suffix(".damaged").exists() and not path.exists()
 
-    def test_a_changed_byte_is_noticed(self, tmp_path: Path) -> None:
-        carvings = plan({}, snapshot(1, [shadow()], [card_claim()])).carvings
+    def test_that_cannot_be_set_aside_keeps_nobody_from_starting(self, tmp_path: Path) -> None:
         path = tmp_path / "checkpoint.json"
-        path.write_bytes(checkpoint.to_bytes(carvings).replace(b"Serving", b"Drained"))
-        assert checkpoint.load(path, 0.0) == {}
+        path.write_text("{")
+        path.with_suffix(".damaged").mkdir()
+        assert checkpoint.load(path, 0.0, "this") == checkpoint.Checkpoint()
+
+    @pytest.mark.parametrize(
+        ("one", "other"), [(b"Serving", b"Drained"), (b" 79", b" 48"), (b"this", b"that")]
+    )
+    def test_a_changed_byte_is_noticed(self, tmp_path: Path, one: bytes, other: bytes) -> None:
+        path = self.written(tmp_path)
+        path.write_bytes(path.read_bytes().replace(one, other))
+        assert checkpoint.load(path, 0.0, "this") == checkpoint.Checkpoint()
 
 
 class TestShim:
