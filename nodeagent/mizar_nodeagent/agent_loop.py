@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -61,14 +61,16 @@ class Agent:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         grace: GracePeriods = DEFAULT_GRACE,
+        repaired: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self.state = state
-        self.inventory = CardInventory()
+        self.inventory = CardInventory(clock)
         self._cards = cards
         self._checkpoint = checkpoint
         self._clock = clock
         self._now = now
         self._grace = grace
+        self._repaired = repaired
         self._seen_at: dict[str, float] = {}
         self._gone_at: dict[Key, float] = {}
         self._wake = asyncio.Event()
@@ -116,6 +118,9 @@ class Agent:
         """Keep the inventory of cards current, for ever."""
         while True:
             before = (self.inventory.problem, self.inventory.cards())
+            for uuid in self._repaired():
+                log.info("a card is said to be repaired", card=uuid)
+                self.inventory.repaired(uuid)
             try:
                 self.inventory.update(await self._cards.read())
             except CardsUnknown as error:

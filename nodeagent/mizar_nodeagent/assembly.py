@@ -21,6 +21,7 @@ from mizar_nodeagent.agent_loop import DEFAULT_GRACE, Agent, Outputs
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.boot import boot_id
+from mizar_nodeagent.card_health import take_repaired
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
 from mizar_nodeagent.config import Config
@@ -137,8 +138,11 @@ async def assemble(
     kept = CheckpointFile(path, boot)
     registry = probes.registry("nodeagent")
 
-    agent = Agent(state, cards, kept, grace=grace)
-    agent.inventory.restore(saved.faults)
+    repaired = partial(take_repaired, config.state_dir)
+    agent = Agent(state, cards, kept, grace=grace, repaired=repaired)
+    agent.inventory.restore(
+        saved.faults, [card for one in saved.carvings.values() for card in one.cards]
+    )
     podresources = PodResources(config.podresources_socket)
     poller = KubeletPoller(podresources, agent.wake)
     kubelet = KubeletSocket(config.plugin_dir)

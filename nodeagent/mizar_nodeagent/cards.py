@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from mizar_core import carve
-
-PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-"""Faults of a program, not of the card, by NVIDIA's XID catalogue: illegal memory access etc."""
+from mizar_nodeagent.card_health import CardHealth, Readings, breaks_card
 
 GONE: Final = "the card is gone"
 
+NO_READINGS: Final = Readings()
 _LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
 
 
@@ -20,15 +20,23 @@ _LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
 class Card(carve.Card):
     """A physical card, known by its UUID. `numa`: its NUMA nodes, if known.
 
-    `driver`: version of its driver; `problem`: why nobody should use it. A carving keeps neither,
-    since both change. Its numbers (NVML's index, the minor number of its device node) are not here:
-    the driver gives them to other cards when one drops out. See `CardSource.minors`.
+    `driver`: version of its driver; `problem`: why nobody should use it; `gone_since`: since when
+    NVML lists it no more (monotonic seconds); `readings`: what NVML shows of its health. A carving
+    keeps none of these, since they change. Its numbers (NVML's index, the minor number of its
+    device node) are not here: the driver gives them to other cards when one drops out. See
+    `CardSource.minors`.
     """
 
     model: str
     numa: tuple[int, ...] = ()
     driver: str = ""
     problem: str = ""
+    gone_since: float | None = None
+    readings: Readings = NO_READINGS
+
+    def lasting(self) -> Card:
+        """The card without what changes."""
+        return Card(self.uuid, self.memory_bytes, self.model, self.numa)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON for the checkpoint, without what changes."""
@@ -72,10 +80,12 @@ class CardInventory:
     `problem`: why the last read of NVML failed; None when it succeeded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.problem: str | None = "the cards have not been read yet"
+        self._clock = clock
+        self._health: dict[str, CardHealth] = {}
+        self._gone_since: dict[str, float] = {}
         self._cards: dict[str, Card] = {}
-        self._present: frozenset[str] = frozenset()
         self._missed: frozenset[str] = frozenset()
         self._faults: dict[str, int] = {}
 
@@ -85,18 +95,29 @@ class CardInventory:
         # A card that was missing has been reset, which clears its fault.
         for uuid in present.keys() & self._missed:
             self._faults.pop(uuid, None)
-        self._cards.update(present)
-        self._present = frozenset(present)
+        now = self._clock()
+        for uuid, card in present.items():
+            self._health.setdefault(uuid, CardHealth()).read(card.readings, now)
+            self._cards[uuid] = replace(card, readings=NO_READINGS)
+        self._gone_since = {
+            uuid: self._gone_since.get(uuid, now) for uuid in self._cards.keys() - present.keys()
+        }
         self._missed = frozenset((self._cards.keys() | self._faults.keys()) - present.keys())
 
     def fault(self, uuid: str, xid: int) -> None:
         """The card has reported this XID."""
-        if xid not in PROGRAM_XIDS:
+        if breaks_card(xid):
             self._faults[uuid] = xid
 
-    def restore(self, faults: Mapping[str, int]) -> None:
-        """An earlier agent was told of these faults, and no card has been reset since."""
+    def repaired(self, uuid: str) -> None:
+        """Somebody says that the card was reset or replaced while no agent ran."""
+        self._faults.pop(uuid, None)
+
+    def restore(self, faults: Mapping[str, int], cards: Iterable[Card] = ()) -> None:
+        """An earlier agent was told of these faults, and no card has been reset since; it knew
+        these cards."""
         self._faults.update(faults)
+        self._cards.update({card.uuid: card for card in cards})
 
     @property
     def faults(self) -> dict[str, int]:
@@ -106,14 +127,20 @@ class CardInventory:
     def cards(self) -> dict[str, Card]:
         """Every known card with its problem, if it has one."""
         return {
-            uuid: replace(card, problem=self._problem_of(uuid))
+            uuid: replace(
+                card, problem=self._problem_of(uuid), gone_since=self._gone_since_of(uuid)
+            )
             for uuid, card in self._cards.items()
         }
 
-    def _problem_of(self, uuid: str) -> str:
+    def _gone_since_of(self, uuid: str) -> float | None:
         # While NVML does not answer, it is not known that a card is gone.
-        if self.problem is None and uuid not in self._present:
+        return self._gone_since.get(uuid) if self.problem is None else None
+
+    def _problem_of(self, uuid: str) -> str:
+        if self._gone_since_of(uuid) is not None:
             return GONE
+        problems = self._health[uuid].problems if uuid in self._health else []
         if uuid in self._faults:
-            return f"the card reported XID {self._faults[uuid]}"
-        return ""
+            problems = [f"the card reported XID {self._faults[uuid]}", *problems]
+        return "; ".join(problems)

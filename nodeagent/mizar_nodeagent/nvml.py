@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pynvml
 
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.card_health import Readings
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.cuda_context import measure
 from mizar_nodeagent.errors import CardsUnknown
@@ -151,7 +152,41 @@ def _card(handle: Any) -> Card:
         memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
         model=_text(pynvml.nvmlDeviceGetName(handle)),
         driver=_text(pynvml.nvmlSystemGetDriverVersion()),
+        readings=_readings(handle),
     )
+
+
+def _readings(handle: Any) -> Readings:
+    remapped = _told(pynvml.nvmlDeviceGetRemappedRows, handle)
+    return Readings(
+        celsius=_told(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        slowdown=_told(
+            pynvml.nvmlDeviceGetTemperatureThreshold,
+            handle,
+            pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
+        ),
+        remap_failed=bool(remapped and remapped[3]),
+        links=tuple(_links(handle)),
+    )
+
+
+def _links(handle: Any) -> Iterator[bool]:
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        state = _told(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        if state is None:
+            return
+        yield bool(state)
+
+
+def _told(ask: Callable[..., T], handle: Any, *what: Any) -> T | None:
+    """NVML's answer; None where the card does not tell this. Raises NVMLError where the card is
+    lost."""
+    try:
+        return ask(handle, *what)
+    except pynvml.NVMLError_GpuIsLost:
+        raise
+    except pynvml.NVMLError:
+        return None
 
 
 def _minor(uuid: str) -> int | None:

@@ -44,7 +44,7 @@ def loss_reason(draft: Draft, shadow: ShadowView) -> str:
     if shadow.pod is None or shadow.pod.deleting:
         return "its pod was deleted or evicted"
     if shadow.lost:
-        return "the kubelet gave one to another pod"
+        return "its node agent says so in its condition Ready"
     return f"its pod ended ({shadow.pod.phase})"
 
 

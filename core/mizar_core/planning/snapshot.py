@@ -59,7 +59,7 @@ class ShadowView:
 
     `holders`: the share pod of each held device, so that a pod may occur several times.
     `heard_at`: when the node agent last reported a change. `broken`: whether the node agent reports
-    failed cards. `lost`: whether it reports that another pod has one of the cards.
+    failed cards. `lost`: whether it reports that it has lost one of the cards.
     `drained`: whether it reports that nobody can get a device any more.
     `contested`: whether the API server, asked live, said a moment ago that somebody uses it.
     """

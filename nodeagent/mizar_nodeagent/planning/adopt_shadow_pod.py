@@ -94,7 +94,7 @@ def _held(uuid: str, snapshot: NodeSnapshot, claims: tuple[Claim, ...]) -> Card:
         (nodes for claim in claims for one, nodes in claim.numa.items() if card_uuid(one) == uuid),
         (),
     )
-    return replace(snapshot.cards[uuid], numa=numa, driver="", problem="")
+    return replace(snapshot.cards[uuid].lasting(), numa=numa)
 
 
 def card_uuid(device: str) -> str:

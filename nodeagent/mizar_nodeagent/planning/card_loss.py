@@ -23,6 +23,28 @@ def note_taken_card(carving: Carving, snapshot: NodeSnapshot) -> Carving:
     return replace(carving, taken_by=other, taken_since=None)
 
 
+def note_gone_card(carving: Carving, snapshot: NodeSnapshot) -> Carving:
+    """The carving with its card that is not in the node any more, once that is certain: NVML has
+    not listed it for the grace period, and NVIDIA's device plugin does not call it healthy."""
+    if carving.gone or snapshot.kubelet is None:
+        return carving
+    physical = snapshot.kubelet.get(carving.carve.physical_resource, frozenset())
+    healthy = {card_uuid(one) for one in physical}
+    gone = [
+        card.uuid
+        for card in carving.cards
+        if card.uuid not in healthy and _is_long_gone(card.uuid, snapshot)
+    ]
+    return replace(carving, gone=min(gone, default=""))
+
+
+def _is_long_gone(uuid: str, snapshot: NodeSnapshot) -> bool:
+    known = snapshot.cards.get(uuid)
+    if known is None or known.gone_since is None:
+        return False
+    return snapshot.now - known.gone_since >= snapshot.grace.gone
+
+
 def loss_reason(key: Key, carving: Carving | None, snapshot: NodeSnapshot) -> str:
     """Why the users of that shadow pod have lost its cards, as a phrase; empty if they have not, as
     far as is known. `carving`: of the shadow pod, if known."""
@@ -30,6 +52,8 @@ def loss_reason(key: Key, carving: Carving | None, snapshot: NodeSnapshot) -> st
         return ""
     if carving is not None and carving.taken_by:
         return f"the kubelet gave it to pod {carving.taken_by}"
+    if carving is not None and carving.gone:
+        return f"{carving.gone} is not in the node any more"
     pod = snapshot.pods.get(key)
     if pod is None or (carving is not None and pod.uid != carving.pod_uid):
         return "the shadow pod was deleted or evicted"

@@ -52,7 +52,8 @@ class Carving:
     answers to. `idle_since`: None while a device is held. For a closed carve, `withdrawn`: free
     devices (by index) that the kubelet does not allocate any more; `closing_since`: since when
     there are other free ones. `taken_by`: the pod that the kubelet gave a card of it;
-    `taken_since`: since when the kubelet says so. `confirmed`: the kubelet has said since the node
+    `taken_since`: since when the kubelet says so. `gone`: a card of it that is not in the
+    node any more. `confirmed`: the kubelet has said since the node
     was started that the shadow pod has the cards; until then nobody is given a device.
     """
 
@@ -71,6 +72,7 @@ class Carving:
     withdrawn: frozenset[int] = frozenset()
     taken_by: str = ""
     taken_since: float | None = None
+    gone: str = ""
     confirmed: bool = True
 
     @property
@@ -103,6 +105,7 @@ class Carving:
             "drain": self.drain,
             "idleSince": None if self.idle_since is None else format_time(self.idle_since),
             "takenBy": self.taken_by,
+            "gone": self.gone,
             "confirmed": self.confirmed,
         }
 
@@ -123,5 +126,6 @@ class Carving:
             drain=body["drain"],
             idle_since=None if idle is None else parse_time(idle),
             taken_by=body.get("takenBy", ""),
+            gone=body.get("gone", ""),
             confirmed=bool(body.get("confirmed", True)),
         )

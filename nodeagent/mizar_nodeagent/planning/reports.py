@@ -144,6 +144,8 @@ def _ready(
             EventReason.CARD_LOST,
             f"the kubelet gave its card to pod {carving.taken_by}",
         )
+    if carving.gone:
+        return "False", EventReason.CARD_LOST, f"card {carving.gone} is not in the node any more"
     if not carving.stage.offered:
         return "False", carving.stage.value, _STAGE_MESSAGES[carving.stage]
     if not carving.confirmed:

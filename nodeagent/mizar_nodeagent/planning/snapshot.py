@@ -28,7 +28,8 @@ class GracePeriods:
     `lowered`: a scheduler that counted on a device has bound its pod by then. `blocked`: longer
     than any Allocate that the kubelet may have begun with an older list. `leaving`: IDs stay listed
     for so long, since removing them too soon crashes the kubelet. `taken`: the kubelet says for so
-    long that a card is another pod's. `going`: the users of a deleted shadow pod are stopped so
+    long that a card is another pod's. `gone`: NVML has not listed a card for so long, more than a
+    reset takes. `going`: the users of a deleted shadow pod are stopped so
     long before its own grace period ends, since clocks differ. `withdraw`: a pod bound before the
     scheduler learned of the agent's end has arrived by then.
     """
@@ -37,6 +38,7 @@ class GracePeriods:
     blocked: float = 1.0
     leaving: float = 10.0
     taken: float = 1.0
+    gone: float = 60.0
     going: float = 2.0
     withdraw: float = 0.5
 

@@ -34,6 +34,10 @@ CARD_DEFAULTS = {
     "bus_bits": 5120,
     "power_milliwatts": 60_000,
     "temperature_celsius": 35,
+    "slowdown_celsius": 92,
+    "nvlinks": 0,
+    "nvlinks_down": 0,
+    "remap_failed": 0,
     "slice_ns": 1_000_000,
     "switch_ns": 50_000,
     "period_ns": 166_666_667,
@@ -250,6 +254,10 @@ class Machine:
         self.admin.set_number(index, "last_xid", xid)
         if xid:
             self.admin.raise_xid(index, xid)
+
+    def set_figure(self, uuid: str, figure: str, value: int) -> None:
+        """Change one of CARD_DEFAULTS, such as its temperature."""
+        self.admin.set_number(self.card(uuid).index, figure, value)
 
     def remove(self, uuid: str) -> None:
         """The card falls off the bus: NVML_ERROR_GPU_IS_LOST."""

@@ -43,7 +43,7 @@ from unit.nodeagent.makers import (
 SHADOW_POD = KubePod("team-a", SHADOW[1], f"uid-{SHADOW[1]}")
 SHARE = KubePod("team-a", "share", "uid-share")
 FOR_EVER_S = 3600.0
-QUICK = GracePeriods(lowered=0.05, blocked=0.05, leaving=0.2, taken=0.05, withdraw=0.01)
+QUICK = GracePeriods(lowered=0.05, blocked=0.05, leaving=0.2, taken=0.05, gone=0.0, withdraw=0.01)
 
 
 CONTEXT_BYTES = 310 << 20

@@ -46,11 +46,17 @@ def given_away(world: World) -> None:
     world.app.poller.poll_soon()
 
 
+def gone(world: World) -> None:
+    """It fell off the bus, and NVIDIA's plugin has noticed."""
+    del world.cards.present[CARD]
+
+
 WAYS = {
     force_deleted: "was deleted or evicted",
     deleted: "was deleted",
     ended: "has ended",
     given_away: "the kubelet gave it to pod team-b/trainer",
+    gone: f"{CARD} is not in the node any more",
 }
 
 

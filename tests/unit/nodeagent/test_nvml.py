@@ -35,6 +35,8 @@ async def main():
             answer = {uuid: [c.model, c.memory_bytes >> 20] for uuid, c in cards.items()}
         elif line == "minors\\n":
             answer = await nvml.minors(seen)
+        elif line == "health\\n":
+            answer = [vars(card.readings) for card in (await nvml.read()).values()]
         elif line == "workers\\n":
             answer = await nvml.workers(await nvml.read())
         elif line == "waits\\n":
@@ -115,6 +117,17 @@ def test_no_question_waits_behind_the_wait_for_faults(reader: Reader) -> None:
     """NVML's one thread never waits in NVML."""
     reader.ask("read")
     assert reader.ask("waits") == 0
+
+
+def test_what_a_card_shows_of_its_health(machine: simgpu.Machine, reader: Reader) -> None:
+    uuid = machine.cards[0].uuid
+    for figure, value in {"nvlinks": 3, "nvlinks_down": 1, "temperature_celsius": 95}.items():
+        machine.set_figure(uuid, figure, value)
+    machine.set_figure(uuid, "remap_failed", 1)
+    assert reader.ask("health") == [
+        {"celsius": 95, "slowdown": 92, "remap_failed": True, "links": [False, True, True]},
+        {"celsius": 35, "slowdown": 92, "remap_failed": False, "links": []},
+    ]
 
 
 def test_a_fault_is_told(machine: simgpu.Machine, reader: Reader) -> None:

@@ -446,6 +446,39 @@ class TestReboot:
         assert not Carving.from_dict(json.loads(json.dumps(one.to_dict())), now=7.0).confirmed
 
 
+class TestGoneCard:
+    """A card that NVML lists no more."""
+
+    GONE = cards() | {CARD: replace(card(1, "the card is gone"), gone_since=10.0)}
+
+    def after(self, now: float, **changes: object) -> Plan:
+        pods, claims = [shadow(), share()], [card_claim(), share_claim(D0)]
+        given = {"cards": self.GONE, "kubelet": NONE, **changes}
+        return plan(served().carvings, snapshot(now, pods, claims, **given))  # type: ignore[arg-type]
+
+    def test_is_unhealthy_and_after_a_while_lost(self) -> None:
+        assert said(self.after(69.9), "Healthy") == ("False", "CardFailed")
+        assert said(self.after(69.9), "Ready") == ("False", "Unhealthy")
+        assert said(self.after(70.0), "Ready") == ("False", "CardLost")
+
+    def test_is_not_lost_while_nvidias_plugin_calls_it_healthy(self) -> None:
+        healthy = {RESOURCE: set[str](), "nvidia.com/gpu": {f"{CARD}::0"}}
+        assert said(self.after(99.0, kubelet=healthy), "Ready") == ("False", "Unhealthy")
+
+    def test_is_not_lost_while_the_kubelet_does_not_answer(self) -> None:
+        found = plan(
+            served().carvings,
+            replace(
+                snapshot(99.0, [shadow()], [card_claim()], NONE, cards=self.GONE), kubelet=None
+            ),
+        )
+        assert said(found, "Ready")[1] != "CardLost"
+
+    def test_stays_lost_for_the_next_agent(self) -> None:
+        lost = self.after(70.0).carvings[SHADOW]
+        assert Carving.from_dict(json.loads(json.dumps(lost.to_dict())), 0.0).gone == CARD
+
+
 def test_a_card_that_an_agent_has_never_seen_is_gone() -> None:
     """It fell off the bus while no agent ran."""
     others = cards(2, 3)

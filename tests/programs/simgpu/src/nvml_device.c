@@ -153,6 +153,37 @@ API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsig
     return NVML_SUCCESS;
 }
 
+/* Of the thresholds, the one at which the card slows down. */
+API nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, int kind,
+                                                   unsigned *celsius) {
+    enum { SLOWDOWN = 1 };
+    struct sim_card *card;
+    TRY(nvml_card(device, &card));
+    if (!celsius) return NVML_ERROR_INVALID_ARGUMENT;
+    if (kind != SLOWDOWN) return NVML_ERROR_NOT_SUPPORTED;
+    *celsius = (unsigned)card->slowdown_celsius;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected,
+                                           unsigned *uncorrected, unsigned *pending,
+                                           unsigned *failed) {
+    struct sim_card *card;
+    TRY(nvml_card(device, &card));
+    if (!corrected || !uncorrected || !pending || !failed) return NVML_ERROR_INVALID_ARGUMENT;
+    *corrected = *uncorrected = *pending = 0;
+    *failed = (unsigned)card->remap_failed;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active) {
+    struct sim_card *card;
+    TRY(nvml_card(device, &card));
+    if (!active || link >= card->nvlinks) return NVML_ERROR_INVALID_ARGUMENT;
+    *active = link >= card->nvlinks_down;
+    return NVML_SUCCESS;
+}
+
 API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
     struct sim_card *card;
     TRY(nvml_card(device, &card));

@@ -16,7 +16,7 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "SIMGPU1"
-#define SIM_LAYOUT 5u
+#define SIM_LAYOUT 6u
 
 enum {
     SIM_MAX_CARDS = 16,
@@ -96,7 +96,9 @@ struct sim_card {
     sim_u64 sm_count;
     sim_u64 compute_major, compute_minor;
     sim_u64 clock_mhz, memory_clock_mhz, bus_bits;
-    sim_u64 power_milliwatts, temperature_celsius;
+    sim_u64 power_milliwatts, temperature_celsius, slowdown_celsius;
+    sim_u64 nvlinks, nvlinks_down; /* how many it has, and how many of them are down */
+    sim_u64 remap_failed; /* 1: a row of its memory could not be replaced */
     sim_u64 slice_ns, switch_ns; /* time slice of a context, and what a change of context costs */
     sim_u64 period_ns;           /* of NVML's utilisation samples */
     sim_u64 kernel_ns;           /* of kernels that don't say how long they take */

@@ -1,0 +1,130 @@
+"""Which signs make a card Unhealthy, and when it is well again: the one table of them.
+
+An Unhealthy card is given to nobody new; its users run on and are told. XIDs are NVIDIA's codes of
+errors (https://docs.nvidia.com/deploy/xid-errors/); they are told once, so they last until the card
+is reset. What NVML shows at every read has a hysteresis instead: it must last before it counts, and
+must be away for longer before it is over. What to do with the card: docs/runbooks/failing-card.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PROGRAM_XIDS: Final = frozenset({8, 11, 13, 31, 43, 45, 68, 109})
+"""Errors of a program, such as an illegal address: the program ends, the card is well. NVIDIA's
+device plugin ignores 13, 31, 43, 45, 68 and 109; for 8 and 11 the catalogue says RESTART_APP."""
+NOTED_XIDS: Final = frozenset({63, 92, 94})
+"""Errors of memory that the card has contained: a row or page was set aside (63), many bits were
+corrected (92), an error ended the one program that met it (94). They foretell worse ones."""
+
+COOLER_BY: Final = 10
+"""Degrees Celsius below the limit at which a card that was too hot is cool again."""
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What NVML shows of a card's health. Temperatures in degrees Celsius, None where the card does
+    not tell; `slowdown`: the temperature at which it slows down. `remap_failed`: a row of its
+    memory could not be replaced. `links`: whether each of its NVLinks is active."""
+
+    celsius: int | None = None
+    slowdown: int | None = None
+    remap_failed: bool = False
+    links: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A sign of ill health. `seen(now, best)`: whether the readings show it, None where they show
+    neither it nor its absence; `best`: the most links that were ever active. `after`, `calm`: for
+    how many seconds it has to be seen, and then not to be seen. `problem`: for people."""
+
+    problem: str
+    seen: Callable[[Readings, int], bool | None]
+    after: float
+    calm: float
+
+
+def _too_hot(now: Readings, best: int) -> bool | None:
+    if now.celsius is None or now.slowdown is None:
+        return False
+    if now.celsius >= now.slowdown:
+        return True
+    return None if now.celsius > now.slowdown - COOLER_BY else False
+
+
+SIGNS: Final = (
+    Sign(
+        "a row of its memory could not be replaced: it needs service",
+        lambda now, best: now.remap_failed,
+        after=0.0,
+        calm=60.0,
+    ),
+    Sign("it is so hot that it slows down", _too_hot, after=10.0, calm=60.0),
+    Sign(
+        "an NVLink of it is down",
+        lambda now, best: sum(now.links) < best,
+        after=10.0,
+        calm=60.0,
+    ),
+)
+
+
+REPAIRED: Final = "repaired-"
+"""A file of this name and a card's UUID in the agent's folder says that the card was reset while no
+agent ran: to reset a card, whatever has it open must be stopped, and so must the agent."""
+
+
+def take_repaired(folder: Path) -> list[str]:
+    """The cards that are said to be repaired, by UUID; their files are removed."""
+    found = []
+    for file in folder.glob(f"{REPAIRED}*"):
+        with suppress(OSError):
+            file.unlink()
+            found.append(file.name.removeprefix(REPAIRED))
+    return found
+
+
+def breaks_card(xid: int) -> bool:
+    """Whether a card that reports this XID is Unhealthy until it is reset."""
+    return xid not in PROGRAM_XIDS | NOTED_XIDS
+
+
+@dataclass
+class _Course:
+    """One sign of one card. `since`: since when it is otherwise than `active` says."""
+
+    active: bool = False
+    since: float | None = None
+
+    def follow(self, seen: bool | None, sign: Sign, now: float) -> None:
+        if seen is self.active:
+            self.since = None
+        elif seen is not None:
+            self.since = now if self.since is None else self.since
+            if now - self.since >= (sign.calm if self.active else sign.after):
+                self.active, self.since = seen, None
+
+
+class CardHealth:
+    """The course of one card's signs. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._courses = [_Course() for _ in SIGNS]
+        self._links = 0
+
+    def read(self, readings: Readings, now: float) -> None:
+        """Take in what NVML shows now."""
+        self._links = max(self._links, sum(readings.links))
+        for sign, course in zip(SIGNS, self._courses, strict=True):
+            course.follow(sign.seen(readings, self._links), sign, now)
+
+    @property
+    def problems(self) -> list[str]:
+        """The signs that count now."""
+        found = zip(SIGNS, self._courses, strict=True)
+        return [sign.problem for sign, course in found if course.active]
