@@ -94,6 +94,9 @@ NODE_LABEL_CARD_MODEL: Final = "nvidia.com/gpu.product"
 NODE_LABEL_CARD_MEMORY: Final = "nvidia.com/gpu.memory"
 
 FIELD_MANAGER_OPERATOR: Final = "mizar-operator"
+FIELD_MANAGER_SPOT: Final = "mizar-operator-spot"
+"""Of what statuses say of lending, which the operator plans apart from everything else."""
+
 FIELD_MANAGER_NODEAGENT: Final = "mizar-nodeagent"
 
 MAIN_CONTAINER: Final = "main"
@@ -200,6 +203,7 @@ class ConditionType(StrEnum):
     DRAINING = "Draining"
     SATISFIED = "Satisfied"
     EXHAUSTED = "Exhausted"
+    LENDING = "Lending"
 
 
 POD_CONDITION_ACTIVE: Final = "mizar.share/active"

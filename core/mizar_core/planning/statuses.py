@@ -134,6 +134,7 @@ def _quota_status(
         in_use=sum(one.in_use for one in found),
         waiting=sum(one.waiting for one in found),
         cards=draft.usage.existing.cards[key],
+        spot=quota.status.spot,
         next_sequence=draft.next_sequence(key),
         observed_generation=quota.metadata.generation,
         conditions=conditions,
@@ -252,4 +253,4 @@ def pool_counts(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCou
     per_model = [ModelCounts(model=name, **models[name]) for name in sorted(models)]
     own = (one for one in draft.shadows.values() if one.pool == pool.metadata.name)
     lost = sum(one.cards for one in lost_in_use(draft, own))
-    return CardCounts(lost=lost, **sums), tuple(per_model[:MODELS_MAX])
+    return CardCounts(lost=lost, lent=pool.status.cards.lent, **sums), tuple(per_model[:MODELS_MAX])

@@ -1,0 +1,76 @@
+"""The actions of a plan for spot pods. Each can be repeated without harm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from mizar_core.condition import Condition
+from mizar_core.models import SpotStatus
+from mizar_core.names import SpotEvictionReason
+from mizar_core.planning.actions import EmitEvent
+from mizar_core.planning.snapshot import Key
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGate:
+    """Let the scheduler have the pod: its turn has come."""
+
+    spot: Key
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictSpot:
+    """Evict a spot pod. A pod whose processes are ended already has nothing that a
+    PodDisruptionBudget could protect: `at_once` it is deleted where that forbids the eviction."""
+
+    spot: Key
+    uid: str
+    reason: SpotEvictionReason
+    at_once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSpotStatus:
+    """What the namespace of a quota borrows; None where there is nothing to tell."""
+
+    quota: Key
+    status: SpotStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLent:
+    """How many of a pool's cards are lent, and the condition Lending; None for a pool that lends
+    none."""
+
+    pool: str
+    lent: int
+    condition: Condition | None
+
+
+SpotAction = OpenGate | EvictSpot | WriteSpotStatus | WriteLent | EmitEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowing:
+    """What a namespace borrows: cards that its spot pods have or were promised, cards that they
+    wait for, and card-seconds of late."""
+
+    in_use: int = 0
+    waiting: int = 0
+    recent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpotPlan:
+    """The actions in order. `due`: when to plan again even if nothing changes. `rules`: the text of
+    the rules for the node agents. `borrowing`: by namespace. `lendable`: how many cards of each
+    node nobody has or was promised."""
+
+    actions: tuple[SpotAction, ...] = ()
+    due: datetime | None = None
+    rules: str = ""
+    borrowing: Mapping[str, Borrowing] = field(default_factory=dict)
+    lendable: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,141 @@
+"""The plan for spot pods: who is evicted, whose turn it is, and what statuses and events say of it.
+
+Pure: no I/O, no clock, no randomness.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from mizar_core.names import EventReason, SpotEvictionReason
+from mizar_core.planning.actions import EmitEvent
+from mizar_core.planning.evict_share_pods import RETRY_AFTER
+from mizar_core.planning.spot.accounts import Accounts
+from mizar_core.planning.spot.actions import (
+    Borrowing,
+    EvictSpot,
+    OpenGate,
+    SpotAction,
+    SpotPlan,
+)
+from mizar_core.planning.spot.snapshot import SpotSnapshot, SpotView
+from mizar_core.planning.spot.statuses import write_lent, write_quotas
+from mizar_core.planning.spot.turns import Room, take_turns
+from mizar_core.planning.spot.waiting import waiting_events
+from mizar_core.quantities import counted
+from mizar_core.spot_rules import spot_rules
+
+STUCK_AFTER = timedelta(seconds=30)
+"""How long a card is kept for a pod that the scheduler refuses for another reason, such as CPU."""
+
+
+def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
+    """The plan for a snapshot at the time `now`. It is the same for any order of the snapshot's
+    parts, and opens and writes nothing more once it is applied."""
+    accounts = Accounts(snapshot.quotas, now)
+    surplus = list(_surplus(snapshot, accounts))
+    evictions = [*_lost(snapshot), *(_reclaim(one) for one in surplus)]
+    in_use: Counter[str] = Counter()
+    for spot in snapshot.spots:
+        in_use[spot.namespace] += spot.cards if spot.has_cards else 0
+    room = _room(snapshot, now)
+    waiting = [
+        one for one in snapshot.spots if one.waits and one.namespace not in snapshot.unreadable
+    ]
+    granted = take_turns(waiting, room, accounts, in_use) if snapshot.enabled else []
+    left = [one for one in waiting if one not in granted]
+    borrowing = _borrowing(snapshot, accounts, in_use, left)
+    events = [_reclaimed(one, accounts) for one in surplus]
+    events += waiting_events(snapshot, left, room, accounts, in_use)
+    actions: list[SpotAction] = [*evictions]
+    actions += [OpenGate(one.key, one.uid) for one in granted]
+    actions += [one for one in events if (one.uid, str(one.reason)) not in snapshot.announced]
+    actions += write_quotas(snapshot, borrowing, now)
+    actions += write_lent(snapshot, now)
+    return SpotPlan(
+        tuple(actions),
+        _due(snapshot, now, retries=bool(evictions)),
+        spot_rules(snapshot.pools if snapshot.enabled else ()).to_json(),
+        borrowing,
+        room.free,
+    )
+
+
+def _lost(snapshot: SpotSnapshot) -> Iterator[EvictSpot]:
+    """The pods of which a node agent says that they have lost their cards. It has told them why."""
+    for spot in sorted(snapshot.spots, key=lambda one: one.key):
+        if spot.lost is not None and not spot.deleting:
+            yield EvictSpot(spot.key, spot.uid, spot.lost, at_once=True)
+
+
+def _surplus(snapshot: SpotSnapshot, accounts: Accounts) -> Iterator[SpotView]:
+    """The newest pods of namespaces that have more cards than their quotas allow now; first those
+    that have only a promise."""
+    staying = [
+        one
+        for one in snapshot.spots
+        if one.has_cards and not one.deleting and one.lost is None
+        if one.namespace not in snapshot.unreadable
+    ]
+    have: Counter[str] = Counter()
+    for spot in staying:
+        have[spot.namespace] += spot.cards
+    oldest = sorted(staying, key=lambda one: (one.node is None, one.order, one.namespace))
+    for spot in reversed(oldest):
+        if have[spot.namespace] > accounts.most(spot.namespace):
+            have[spot.namespace] -= spot.cards
+            yield spot
+
+
+def _reclaim(spot: SpotView) -> EvictSpot:
+    return EvictSpot(spot.key, spot.uid, SpotEvictionReason.QUOTA_RECLAIM, at_once=False)
+
+
+def _reclaimed(spot: SpotView, accounts: Accounts) -> EmitEvent:
+    allowed = counted(accounts.most(spot.namespace), "card")
+    return EmitEvent(
+        kind="Pod",
+        about=spot.key,
+        uid=spot.uid,
+        type="Warning",
+        reason=EventReason.SPOT_EVICTED,
+        message=(
+            f"evicted ({SpotEvictionReason.QUOTA_RECLAIM}): spot.max of the GPUQuotas of namespace"
+            f" {spot.namespace} allows {allowed} now"
+        ),
+    )
+
+
+def _room(snapshot: SpotSnapshot, now: datetime) -> Room:
+    """What is left for those that wait: pods whose turn has come already are served first."""
+    room = Room(snapshot.nodes, snapshot.spots)
+    for spot in sorted(snapshot.spots, key=lambda one: (one.order, one.namespace)):
+        since = spot.stuck_since()
+        if spot.promised and (since is None or now - since < STUCK_AFTER):
+            room.place(spot)
+    return room
+
+
+def _borrowing(
+    snapshot: SpotSnapshot, accounts: Accounts, in_use: Counter[str], left: list[SpotView]
+) -> dict[str, Borrowing]:
+    """What each namespace borrows, of those that borrow or may."""
+    waiting: Counter[str] = Counter()
+    for spot in left:
+        waiting[spot.namespace] += spot.cards
+    names = {one.metadata.namespace or "" for one in snapshot.quotas if one.spec.spot}
+    return {
+        name: Borrowing(in_use[name], waiting[name], accounts.recent(name))
+        for name in sorted(names | set(waiting) | set(in_use))
+    }
+
+
+def _due(snapshot: SpotSnapshot, now: datetime, *, retries: bool) -> datetime | None:
+    """The next moment at which time alone changes the plan."""
+    stuck = (spot.stuck_since() for spot in snapshot.spots)
+    times = [since + STUCK_AFTER for since in stuck if since is not None]
+    if retries:
+        times.append(now + RETRY_AFTER)
+    return min((time for time in times if time > now), default=None)

@@ -1,0 +1,90 @@
+"""The input of the plan for spot pods: one moment of the cluster, reduced to what lending depends
+on.
+
+It covers the whole cluster, since a spot pod may borrow any pool's card. Nothing in it depends on
+the order of its parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.names import SPOT_GATE, SPOT_RESOURCE, SpotEvictionReason
+from mizar_core.planning.node_fit import NO_NEEDS, Needs
+from mizar_core.planning.preemption import lacks_cards
+from mizar_core.planning.snapshot import Key, NodeView
+
+
+@dataclass(frozen=True, slots=True)
+class SpotView:
+    """A spot pod that has not ended.
+
+    `cards`: how many it asks for. `gates`: its scheduling gates. `unschedulable`: the scheduler's
+    message, if it found no node, and since when. `lost`: why it lost its cards, by the node agent's
+    condition; None while it has not.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    cards: int
+    created: datetime
+    node: str | None = None
+    gates: tuple[str, ...] = ()
+    needs: Needs = NO_NEEDS
+    unschedulable: str | None = None
+    unschedulable_since: datetime | None = None
+    lost: SpotEvictionReason | None = None
+    deleting: bool = False
+
+    @property
+    def key(self) -> Key:
+        """(namespace, name)."""
+        return self.namespace, self.name
+
+    @property
+    def order(self) -> tuple[datetime, str]:
+        """The order in which the pods of a namespace have their turns."""
+        return self.created, self.name
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing but its turn keeps it from the scheduler."""
+        return self.node is None and self.gates == (SPOT_GATE,) and not self.deleting
+
+    @property
+    def promised(self) -> bool:
+        """Whether its turn has come, and it has no node yet."""
+        return self.node is None and SPOT_GATE not in self.gates and not self.deleting
+
+    @property
+    def has_cards(self) -> bool:
+        """Whether it has cards or was promised some: what counts against its quota."""
+        return self.node is not None or self.promised
+
+    def stuck_since(self) -> datetime | None:
+        """Since when the scheduler has found no node for another reason than its cards; None if
+        that is not so."""
+        if not self.promised or lacks_cards(self.unschedulable, SPOT_RESOURCE):
+            return None
+        return self.unschedulable_since
+
+
+@dataclass(frozen=True, slots=True)
+class SpotSnapshot:
+    """Everything that the plan is made from.
+
+    `enabled`: whether Mizar was installed to lend cards. `announced`: (uid, reason) of events that
+    are posted already. `unreadable`: namespaces with a quota that cannot be read: nobody there gets
+    a card or loses one for its quota.
+    """
+
+    enabled: bool = True
+    pools: tuple[GPUPool, ...] = ()
+    quotas: tuple[GPUQuota, ...] = ()
+    spots: tuple[SpotView, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+    announced: frozenset[tuple[str, str]] = frozenset()
+    unreadable: frozenset[str] = frozenset()

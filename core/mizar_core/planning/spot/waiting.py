@@ -1,0 +1,79 @@
+"""Why spot pods wait: an event for each, once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from mizar_core.names import EventReason
+from mizar_core.planning.actions import EmitEvent
+from mizar_core.planning.spot.accounts import Accounts
+from mizar_core.planning.spot.snapshot import SpotSnapshot, SpotView
+from mizar_core.planning.spot.turns import Room, queues
+from mizar_core.quantities import counted
+
+
+def waiting_events(
+    snapshot: SpotSnapshot,
+    left: Sequence[SpotView],
+    room: Room,
+    accounts: Accounts,
+    in_use: Counter[str],
+) -> Iterator[EmitEvent]:
+    """An event for each pod whose turn it is not yet."""
+    queue = queues(left)
+    for name, pods in queue.items():
+        for place, spot in enumerate(pods):
+            yield EmitEvent(
+                kind="Pod",
+                about=spot.key,
+                uid=spot.uid,
+                type="Normal",
+                reason=EventReason.SPOT_WAITING,
+                message=(
+                    _not_installed(snapshot)
+                    or _over_quota(spot, accounts, in_use)
+                    or _no_card(room, _before(queue, name, place, accounts, in_use))
+                ),
+            )
+
+
+def _not_installed(snapshot: SpotSnapshot) -> str:
+    if snapshot.enabled:
+        return ""
+    return "waits until this Mizar lends cards again: the chart's value spot.enabled is false"
+
+
+def _over_quota(spot: SpotView, accounts: Accounts, in_use: Counter[str]) -> str:
+    have, most = in_use[spot.namespace], accounts.most(spot.namespace)
+    if have + spot.cards <= most:
+        return ""
+    return (
+        f"waits for others of namespace {spot.namespace}: it borrows {have} of the"
+        f" {counted(most, 'card')} that spot.max of its GPUQuotas allows"
+    )
+
+
+def _no_card(room: Room, before: int) -> str:
+    turn = f"{counted(before, 'spot pod')} before it" if before else "it is the next"
+    if room.total:
+        where = "no node has as many of them where it can run"
+        return f"waits: {counted(room.total, 'card')} could be lent, {where}; {turn}"
+    return f"waits for its turn: no card of a sleeping owner is free; {turn}"
+
+
+def _before(
+    queue: Mapping[str, Sequence[SpotView]],
+    name: str,
+    place: int,
+    accounts: Accounts,
+    in_use: Counter[str],
+) -> int:
+    """How many pods have their turn before the one at `place` of its namespace, if namespaces take
+    turns one by one."""
+    own = accounts.figure(name, in_use[name]), name
+    return place + sum(
+        min(len(pods), place + ((accounts.figure(other, in_use[other]), other) < own))
+        for other, pods in queue.items()
+        if other != name
+    )

@@ -1,0 +1,284 @@
+"""Whose turn it is to borrow a card, and who gives one back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mizar_core.model_base import parse_time
+from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.names import SPOT_GATE, SpotEvictionReason
+from mizar_core.planning.actions import EmitEvent
+from mizar_core.planning.node_fit import Needs
+from mizar_core.planning.snapshot import CardsOnNode, NodeView
+from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
+from mizar_core.planning.spot.actions import EvictSpot, OpenGate, WriteLent, WriteSpotStatus
+
+NOW = parse_time("2026-03-01T12:00:00Z")
+SPOT = "mizar.spot/gpu"
+
+
+def spot(name: str, namespace: str = "a", age: int = 60, **more: Any) -> SpotView:
+    """A pod that waits for its turn."""
+    given: dict[str, Any] = {"cards": 1, "gates": (SPOT_GATE,)} | more
+    created = NOW - timedelta(seconds=age)
+    return SpotView(namespace, name, f"{namespace}/{name}", created=created, **given)
+
+
+def running(name: str, namespace: str = "a", node: str = "n", **more: Any) -> SpotView:
+    return spot(name, namespace, node=node, gates=(), **more)
+
+
+def quota(namespace: str = "a", most: int | None = 10, **status: Any) -> GPUQuota:
+    return GPUQuota.from_dict(
+        {
+            "metadata": {"name": "gpus", "namespace": namespace, "uid": namespace},
+            "spec": {
+                "pool": "default",
+                "profiles": [{"devices": 2, "max": 0}],
+                **({} if most is None else {"spot": {"max": most}}),
+            },
+            "status": {"spot": status} if status else {},
+        }
+    )
+
+
+def had(namespace: str, card_seconds: int, in_use: int = 0) -> GPUQuota:
+    at = "2026-03-01T12:00:00Z"
+    return quota(namespace, recentCardSeconds=card_seconds, inUse=in_use, countedAt=at)
+
+
+def node(name: str = "n", lendable: int = 1, **more: Any) -> NodeView:
+    cards = {SPOT: CardsOnNode(8, lendable), "nvidia.com/gpu": CardsOnNode(8, 8)}
+    return NodeView(name, cards=cards, **more)
+
+
+def pool(name: str = "default", *, lends: bool = True, **more: Any) -> GPUPool:
+    meta = {"metadata": {"name": name}}
+    return GPUPool.from_dict({**meta, "spec": {"spot": {"enabled": lends}}, **more})
+
+
+def planned(*parts: Any, **more: Any) -> SpotPlan:
+    kinds = {SpotView: "spots", GPUQuota: "quotas", NodeView: "nodes", GPUPool: "pools"}
+    found: dict[str, tuple[Any, ...]] = dict.fromkeys(kinds.values(), ())
+    for one in parts:
+        found[kinds[type(one)]] += (one,)
+    return plan_spot(SpotSnapshot(**found, **more), NOW)
+
+
+def opened(plan: SpotPlan) -> list[str]:
+    return ["/".join(one.spot) for one in plan.actions if isinstance(one, OpenGate)]
+
+
+def evicted(plan: SpotPlan) -> list[tuple[str, str]]:
+    found = (one for one in plan.actions if isinstance(one, EvictSpot))
+    return [("/".join(one.spot), str(one.reason)) for one in found]
+
+
+def said(plan: SpotPlan) -> dict[str, str]:
+    return {one.uid: one.message for one in plan.actions if isinstance(one, EmitEvent)}
+
+
+class TestTurns:
+    """Who may go to the scheduler."""
+
+    def test_as_many_as_cards_are_lendable(self) -> None:
+        plan = planned(quota(), node(lendable=2), *(spot(f"p{i}", age=9 - i) for i in range(4)))
+        assert opened(plan) == ["a/p0", "a/p1"]
+
+    def test_cards_that_pods_have_are_not_lent_twice(self) -> None:
+        assert opened(planned(quota(), node(lendable=2), running("r"), *map(spot, "pq"))) == ["a/p"]
+
+    def test_a_pod_that_goes_has_its_card_until_it_is_gone(self) -> None:
+        """As the scheduler counts."""
+        going = running("r", deleting=True)
+        assert opened(planned(quota(), node(lendable=1), going, spot("p"))) == []
+
+    def test_who_has_had_its_turn_and_no_node_yet_comes_first(self) -> None:
+        promised = spot("new", age=1, gates=())
+        assert opened(planned(quota(), node(lendable=1), promised, spot("p"))) == []
+        assert opened(planned(quota(), node(lendable=2), promised, spot("p"))) == ["a/p"]
+
+    def test_a_promise_that_the_scheduler_refuses_for_another_reason_lapses(self) -> None:
+        def promise(message: str, seconds: int) -> SpotView:
+            since = NOW - timedelta(seconds=seconds)
+            return spot("x", gates=(), unschedulable=message, unschedulable_since=since)
+
+        cpu, card = "1 Insufficient cpu.", "1 Insufficient mizar.spot/gpu."
+        there = quota(), node(lendable=1), spot("p")
+        assert opened(planned(*there, promise(cpu, 31))) == ["a/p"]
+        soon = planned(*there, promise(cpu, 10))
+        assert opened(soon) == []
+        assert soon.due == NOW + timedelta(seconds=20)
+        assert opened(planned(*there, promise(card, 3000))) == []
+
+    def test_the_namespace_that_had_the_least_of_late_is_next(self) -> None:
+        quotas = had("a", 500), had("b", 100), had("c", 300)
+        pods = [spot("p", name) for name in "abc"]
+        assert opened(planned(*quotas, *pods, node(lendable=1))) == ["b/p"]
+        assert opened(planned(*quotas, *pods, node(lendable=2))) == ["b/p", "c/p"]
+
+    def test_cards_that_come_at_once_are_spread(self) -> None:
+        """Who had a little more than another does not stand back for all of them."""
+        pods = [spot(f"p{i}", name, age=9 - i) for name in "ab" for i in range(4)]
+        plan = planned(had("a", 100), had("b", 0), *pods, node(lendable=4))
+        assert opened(plan) == ["b/p0", "a/p0", "b/p1", "a/p1"]
+
+    def test_what_a_namespace_has_counts_before_it_was_counted(self) -> None:
+        pods = spot("p", "a"), spot("p", "b"), running("r", "a")
+        assert opened(planned(quota("a"), had("b", 100), *pods, node(lendable=2))) == ["b/p"]
+
+    def test_a_namespace_gets_what_its_quota_allows(self) -> None:
+        pods = running("r"), spot("p", age=3), spot("q", age=2), spot("s", "b", age=1)
+        plan = planned(quota("a", 2), quota("b"), *pods, node(lendable=4))
+        assert opened(plan) == ["b/s", "a/p"]
+
+    def test_without_a_quota_nobody_gets_anything(self) -> None:
+        assert opened(planned(node(lendable=4), spot("p"))) == []
+        assert opened(planned(quota("a", None), node(lendable=4), spot("p"))) == []
+
+    def test_pods_go_where_they_can_run(self) -> None:
+        there = Needs(selector=frozenset({("zone", "b")}))
+        pods = spot("anywhere", age=9), spot("there", age=8, needs=there)
+        nodes = node("a", 1), node("b", 1, labels=frozenset({("zone", "b")}))
+        assert opened(planned(quota(), *nodes, *pods)) == ["a/anywhere", "a/there"]
+        assert opened(planned(quota(), nodes[0], *pods)) == ["a/anywhere"]
+
+    def test_several_cards_are_on_one_node(self) -> None:
+        two = spot("two", cards=2)
+        assert opened(planned(quota(), node("a", 1), node("b", 1), two)) == []
+        assert opened(planned(quota(), node("a", 1), node("b", 2), two, spot("one", age=90))) == [
+            "a/one",
+            "a/two",
+        ]
+
+    def test_who_fits_nowhere_holds_up_no_other(self) -> None:
+        assert opened(planned(quota(), node(), spot("two", cards=2), spot("one", age=1))) == [
+            "a/one"
+        ]
+
+    def test_nodes_that_the_scheduler_leaves_out_lend_nothing(self) -> None:
+        assert opened(planned(quota(), node(available=False), spot("p"))) == []
+
+    @pytest.mark.parametrize(
+        "held", [{"gates": (SPOT_GATE, "example.com/mine")}, {"deleting": True}]
+    )
+    def test_who_could_not_run_has_no_turn(self, held: dict[str, Any]) -> None:
+        plan = planned(quota(), node(lendable=1), spot("p", **held), spot("q", age=1))
+        assert opened(plan) == ["a/q"]
+
+    def test_a_mizar_that_lends_nothing_opens_nothing(self) -> None:
+        plan = planned(quota(), pool(), node(), spot("p"), enabled=False)
+        assert opened(plan) == []
+        assert "spot.enabled is false" in said(plan)["a/p"]
+        assert plan.rules == '{"rules":[]}'
+
+
+class TestEviction:
+    """Who loses a card."""
+
+    def test_who_lost_its_card_goes(self) -> None:
+        lost = running("r", lost=SpotEvictionReason.OWNER_BACK)
+        plan = planned(quota(), node(lendable=0), lost)
+        assert evicted(plan) == [("a/r", "OwnerBack")]
+        assert said(plan) == {}, "the node agent has told it, by name of the owner"
+        assert [one.at_once for one in plan.actions if isinstance(one, EvictSpot)] == [True]
+        assert plan.due == NOW + timedelta(seconds=5)
+        assert evicted(planned(quota(), replace(lost, deleting=True))) == []
+
+    def test_a_smaller_quota_takes_the_newest_back(self) -> None:
+        pods = running("old", age=9), running("new", age=1), spot("promised", age=5, gates=())
+        assert evicted(planned(quota("a", 3), *pods)) == []
+        first, second = ("a/promised", "QuotaReclaim"), ("a/new", "QuotaReclaim")
+        plan = planned(quota("a", 2), *pods)
+        assert evicted(plan) == [first]
+        assert said(plan) == {
+            "a/promised": "evicted (QuotaReclaim): spot.max of the GPUQuotas of namespace a"
+            " allows 2 cards now"
+        }
+        assert evicted(planned(quota("a", 1), *pods)) == [first, second]
+        assert len(evicted(planned(*pods))) == 3
+
+    def test_who_goes_already_counts_as_given_back(self) -> None:
+        pods = running("r"), running("s", deleting=True)
+        lost = running("t", lost=SpotEvictionReason.OWNER_GONE)
+        assert evicted(planned(quota("a", 1), *pods, lost)) == [("a/t", "OwnerGone")]
+
+    def test_other_namespaces_lose_nothing(self) -> None:
+        assert evicted(planned(quota("a", 0), quota("b", 1), running("r", "b"))) == []
+
+
+class TestEvents:
+    """Why a pod waits, once."""
+
+    def test_how_many_are_before_it(self) -> None:
+        pods = [spot(f"p{i}", name, age=9 - i) for name in "ab" for i in range(2)]
+        told = said(planned(had("a", 9), had("b", 0), *pods, node(lendable=0)))
+        no_card = "waits for its turn: no card of a sleeping owner is free"
+        assert told == {
+            "b/p0": f"{no_card}; it is the next",
+            "a/p0": f"{no_card}; 1 spot pod before it",
+            "b/p1": f"{no_card}; 2 spot pods before it",
+            "a/p1": f"{no_card}; 3 spot pods before it",
+        }
+
+    def test_what_its_quota_keeps_it_from(self) -> None:
+        told = said(planned(quota("a", 1), running("r"), spot("p"), node(lendable=2)))
+        assert told == {
+            "a/p": "waits for others of namespace a: it borrows 1 of the 1 card that spot.max of"
+            " its GPUQuotas allows"
+        }
+
+    def test_that_it_fits_nowhere(self) -> None:
+        told = said(planned(quota(), spot("p", cards=2), node(lendable=1)))
+        assert told["a/p"].startswith("waits: 1 card could be lent, no node has as many of them")
+
+    def test_once(self) -> None:
+        parts = quota(), spot("p"), node(lendable=0)
+        assert said(planned(*parts, announced=frozenset({("a/p", "SpotWaiting")}))) == {}
+
+
+class TestStatus:
+    """What quotas and pools say."""
+
+    def test_a_quota_says_what_its_namespace_borrows(self) -> None:
+        plan = planned(quota(), node(lendable=2), running("r"), *map(spot, "pq"))
+        (written,) = [one for one in plan.actions if isinstance(one, WriteSpotStatus)]
+        assert written.status is not None
+        assert written.status.to_dict() == {
+            "inUse": 2,
+            "waiting": 1,
+            "recentCardSeconds": 0,
+            "countedAt": "2026-03-01T12:00:00Z",
+        }
+
+    def test_time_alone_writes_nothing(self) -> None:
+        at = "2026-03-01T11:00:00Z"
+        same = quota("a", inUse=1, recentCardSeconds=100, countedAt=at)
+        assert planned(same, running("r"), node(lendable=1)).actions == ()
+        more = planned(same, running("r"), spot("p"), node(lendable=2))
+        (written,) = [one for one in more.actions if isinstance(one, WriteSpotStatus)]
+        assert written.status is not None
+        assert written.status.recent_card_seconds == round(50 + 5193.7 / 2)
+
+    def test_a_quota_that_allows_nothing_says_nothing(self) -> None:
+        assert planned(quota("a", None), quota("b", 1)).actions == ()
+        gone = quota("a", None, inUse=1, countedAt="2026-03-01T11:00:00Z")
+        (written,) = planned(gone).actions
+        assert written == WriteSpotStatus(("a", "gpus"), None)
+
+    def test_a_pool_says_how_many_are_lent(self) -> None:
+        pools = pool("b"), pool("a", lends=False), pool("c")
+        plan = planned(*pools, quota(), running("r"), running("s"), node(lendable=2))
+        told = [one for one in plan.actions if isinstance(one, WriteLent)]
+        assert [(one.pool, one.lent) for one in told] == [("b", 2), ("c", 0)]
+        assert {one.condition.status for one in told if one.condition} == {"True"}
+
+    def test_a_pool_says_that_the_installation_lends_nothing(self) -> None:
+        (told,) = planned(pool(), enabled=False).actions
+        assert isinstance(told, WriteLent)
+        assert told.condition is not None
+        assert (told.condition.status, told.condition.reason) == ("False", "NotInstalled")
