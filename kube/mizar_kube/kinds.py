@@ -54,6 +54,7 @@ POD = Kind("", "v1", "pods", "Pod")
 NODE = Kind("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACE = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 SECRET = Kind("", "v1", "secrets", "Secret")
+CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 DEPLOYMENT = Kind("apps", "v1", "deployments", "Deployment")
 BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
@@ -84,6 +85,7 @@ KINDS: dict[tuple[str, str], Kind] = {
         NODE,
         NAMESPACE,
         SECRET,
+        CONFIG_MAP,
         EVENT,
         DEPLOYMENT,
         BUDGET,

@@ -51,7 +51,7 @@ from mizar_operator.evictor import Evictor
 from mizar_operator.shadow_creation import ShadowCreator
 from mizar_operator.shadow_deletion import ShadowDeleter
 from mizar_operator.snapshot_index import SnapshotIndex
-from mizar_operator.status_writer import StatusWriter
+from mizar_operator.status_writer import StatusWriter, without_lending, without_spot
 
 log = get_logger(__name__)
 
@@ -186,14 +186,16 @@ class Applier:
                 await self._statuses.write_shadow(action, index.shadows[action.shadow].uid)
             case WriteQuotaStatus():
                 uid = index.quota_uid(action.quota)
-                await self._statuses.write(GPU_QUOTA, action.quota, uid, action.status.to_dict())
+                await self._statuses.write(
+                    GPU_QUOTA, action.quota, uid, without_spot(action.status)
+                )
             case WritePoolStatus():
                 uid, key = index.pool_uid(action.pool), ("", action.pool)
-                await self._statuses.write(GPU_POOL, key, uid, action.status.to_dict())
+                await self._statuses.write(GPU_POOL, key, uid, without_lending(action.status))
             case EmitEvent():
                 self._post_event(index, action)
             case EvictShare():
-                await self._evictor.evict(action)
+                await self._evictor.evict(action.share, action.uid)
 
     async def _annotate(self, index: SnapshotIndex, key: Key, asked: str | None) -> None:
         await self._patch_pod(index, key, {"annotations": {ANNOTATION_DRAIN: asked}})

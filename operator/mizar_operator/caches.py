@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from mizar_core.names import LABEL_SHADOW_POD, LABEL_SHARE_POD, tenant_of
+from mizar_core.names import LABEL_SHADOW_POD, LABEL_SHARE_POD, LABEL_SPOT_POD, tenant_of
 from mizar_core.planning.snapshot import NodeView, PendingView
+from mizar_core.planning.spot import SpotView
 from mizar_kube.client import KubeClient
 from mizar_kube.informer import Copy, Informer, Timing, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD
 from mizar_operator import object_views, pod_views
 from mizar_operator.kopf_store import KopfStore, Pace
 from mizar_operator.pod_views import HolderPod, SharePod
+from mizar_operator.spot.pod_view import spot_view
 
 T = TypeVar("T")
 
@@ -22,6 +24,9 @@ NO_POOL = ""
 UNREADABLE = "?"
 """The key of objects that belong to a pool that exists but cannot be read: nothing is planned for
 them."""
+
+SPOT = "mizar.spot"
+"""The key of spot pods, whose cards may be any pool's. No pool may have it for a prefix."""
 
 UNBOUND = "spec.nodeName=,status.phase=Pending"
 """Field selector of pods that wait for the scheduler, some of them for cards that idle shadow pods
@@ -59,6 +64,9 @@ class Caches:
         self.pending: Informer[PendingView] = Informer(
             client, Watched(POD, field_selector=UNBOUND), pod_views.pending_view, timing
         )
+        self.spots: Informer[SpotView] = Informer(
+            client, Watched(POD, label_selector=f"{LABEL_SPOT_POD}=true"), spot_view, timing
+        )
         self.nodes: Informer[NodeView] = Informer(
             client, Watched(NODE), object_views.node_view, timing
         )
@@ -71,6 +79,7 @@ class Caches:
             self.holders,
             self.shares,
             self.pending,
+            self.spots,
             self.nodes,
         )
 
@@ -89,7 +98,7 @@ class Caches:
             "GPUPool": len(self.pools.unreadable),
             "GPUQuota": len(self.quotas.unreadable),
             "ShadowPod": len(self.shadows.unreadable),
-            "Pod": len({*self.holders.unreadable, *self.shares.unreadable}),
+            "Pod": len({*self.holders.unreadable, *self.shares.unreadable, *self.spots.unreadable}),
             "Node": len(self.nodes.unreadable),
         }
 

@@ -1,11 +1,11 @@
-"""Eviction of share pods that have lost their card, as their PodDisruptionBudgets allow."""
+"""Eviction of pods that have lost their card, as their PodDisruptionBudgets allow."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from mizar_core.planning.actions import EvictShare
+from mizar_core.planning.snapshot import Key
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound, Unavailable
 from mizar_kube.kinds import POD, Ref
@@ -33,26 +33,25 @@ class Evictor:
         self._clock = clock
         self._refused: dict[str, float] = {}
 
-    async def evict(self, action: EvictShare) -> None:
-        """Evict this very pod; does nothing where it is gone or another pod has its name. Raises
-        KubeError."""
-        ref = Ref(POD, action.share[1], action.share[0])
+    async def evict(self, pod: Key, uid: str, patience_s: float = BUDGET_RESPECTED_S) -> None:
+        """Evict this very pod; does nothing where it is gone or another pod has its name. A
+        PodDisruptionBudget may hold the eviction off for `patience_s` seconds. Raises KubeError."""
         try:
-            await self._evict(ref, action.uid)
+            await self._evict(Ref(POD, pod[1], pod[0]), uid, patience_s)
         except (NotFound, Conflict) as gone:
-            log.info("the share pod is gone already", error=gone)
+            log.info("the pod is gone already", error=gone)
 
-    async def _evict(self, ref: Ref, uid: str) -> None:
+    async def _evict(self, ref: Ref, uid: str, patience_s: float) -> None:
         try:
             await self._client.evict(ref, uid=uid)
         except Unavailable as error:
             if error.status != TOO_MANY_REQUESTS:
                 raise
-            if self._waited(uid) < BUDGET_RESPECTED_S:
+            if self._waited(uid) < patience_s:
                 log.info("the eviction is refused by a budget", error=error)
                 return
             log.warning(
-                "the eviction is held off for too long, so the share pod is deleted",
+                "the eviction is held off for too long, so the pod is deleted",
                 error=error,
             )
             await self._client.delete(ref, uid=uid)

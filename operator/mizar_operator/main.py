@@ -32,7 +32,7 @@ from mizar_kube.version import version
 from mizar_kube.work_queue import WorkQueue, work
 from mizar_operator import action_log, caches, default_pool
 from mizar_operator.apply import Applier
-from mizar_operator.caches import Caches
+from mizar_operator.caches import SPOT, Caches
 from mizar_operator.gather import Gatherer
 from mizar_operator.handlers import Memo, gpupool, gpuquota, shadowpod
 from mizar_operator.kopf_process import KopfFailed, kopf_settings, served
@@ -42,6 +42,7 @@ from mizar_operator.metrics import Metrics
 from mizar_operator.readiness import Readiness
 from mizar_operator.reconcile import Reconciler
 from mizar_operator.settings import Settings
+from mizar_operator.spot import assembly as spot_assembly
 
 log = get_logger(__name__)
 
@@ -88,11 +89,21 @@ class Operator:
             seconds,
         )
         self.reconciler = Reconciler(self.gatherer, applier, self.queue, self.metrics, now, seconds)
+        self.spot = spot_assembly.reconciler(
+            client,
+            self.caches,
+            self.events,
+            self.queue,
+            self.metrics.registry,
+            settings,
+            self._clock,
+        )
         self._kopf_stop, self._kopf_ready = asyncio.Event(), asyncio.Event()
         self._kopf_ending = asyncio.Event()
         self._started = self._clock.seconds()
         self._led_since: float | None = None
-        for follow in (gpupool.follow, gpuquota.follow, shadowpod.follow, caches.follow):
+        followers = (gpupool.follow, gpuquota.follow, shadowpod.follow, caches.follow)
+        for follow in (*followers, spot_assembly.follow):
             follow(self.caches, self.queue.add)
 
     def dead(self) -> list[str]:
@@ -149,8 +160,14 @@ class Operator:
             if self.settings.default_pool is not None:
                 tasks.create_task(default_pool.ensure(self._client, self.settings.default_pool))
             for _ in range(self.settings.workers):
-                tasks.create_task(work(self.queue, self.reconciler.reconcile))
+                tasks.create_task(work(self.queue, self._reconcile))
             await self._resync()
+
+    async def _reconcile(self, key: str) -> None:
+        if key == SPOT:
+            await self.spot.reconcile()
+        else:
+            await self.reconciler.reconcile(key)
 
     def leads_from_now_on(self) -> None:
         """Note that keys of the queue are processed from this moment."""
@@ -160,7 +177,9 @@ class Operator:
     async def _resync(self) -> None:
         """Queue all keys periodically, in case a change has been missed."""
         while True:
-            self.queue.resync(sorted(self.caches.keys()), RESYNC_SPREAD_S, self._clock.random)
+            self.queue.resync(
+                sorted({*self.caches.keys(), SPOT}), RESYNC_SPREAD_S, self._clock.random
+            )
             await asyncio.sleep(self.settings.resync)
 
     async def watch(self) -> None:

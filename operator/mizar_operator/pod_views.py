@@ -69,11 +69,13 @@ def holder_view(obj: Object) -> HolderPod | None:
             uid=meta.get("uid", ""),
             phase=status.get("phase", "Pending"),
             node=spec.get("nodeName") or None,
-            bound_at=_time(scheduled.get("lastTransitionTime")) if spec.get("nodeName") else None,
+            bound_at=time_or_none(scheduled.get("lastTransitionTime"))
+            if spec.get("nodeName")
+            else None,
             deleting="deletionTimestamp" in meta,
-            drain_asked=_time(notes.get(ANNOTATION_DRAIN)),
+            drain_asked=time_or_none(notes.get(ANNOTATION_DRAIN)),
             in_use=(meta.get("labels") or {}).get(LABEL_IN_USE) == "true",
-            unschedulable=_unschedulable(scheduled),
+            unschedulable=unschedulable_message(scheduled),
             needs=needs_of(obj),
             # Many pods have the same text: it is kept once, and compared by its address.
             carve=sys.intern(notes.get(ANNOTATION_CARVE, "")),
@@ -92,7 +94,7 @@ def share_view(obj: Object) -> SharePod | None:
     if node is None and ("deletionTimestamp" in meta or spec.get("schedulingGates")):
         return None
     scheduled = condition_of(status, "PodScheduled") if node is None else {}
-    unschedulable = _unschedulable(scheduled)
+    unschedulable = unschedulable_message(scheduled)
     initialized = condition_of(status, "Initialized").get("status") == "True"
     kept = devices_after_init(spec) if initialized and spec.get("initContainers") else None
     needs, owner = needs_of(obj), _controller(meta)
@@ -103,13 +105,13 @@ def share_view(obj: Object) -> SharePod | None:
             uid=meta.get("uid", ""),
             resource=resource,
             count=count,
-            created=_time(meta.get("creationTimestamp")) or EPOCH,
+            created=time_or_none(meta.get("creationTimestamp")) or EPOCH,
             node=node,
             needs=needs,
             owner=owner,
             after_init=kept.get(resource, 0) if kept is not None else None,
             unschedulable=unschedulable,
-            unschedulable_since=_time(scheduled.get("lastTransitionTime"))
+            unschedulable_since=time_or_none(scheduled.get("lastTransitionTime"))
             if unschedulable
             else None,
             deleting="deletionTimestamp" in meta,
@@ -124,7 +126,7 @@ def _running_at(status: Json) -> datetime | None:
         ((one.get("state") or {}).get("running") or {}).get("startedAt")
         for one in status.get("containerStatuses") or ()
     ]
-    times = [time for one in found if (time := _time(one)) is not None]
+    times = [time for one in found if (time := time_or_none(one)) is not None]
     return max(times) if times and len(times) == len(found) else None
 
 
@@ -133,7 +135,7 @@ def pending_view(obj: Object) -> PendingView | None:
     pods."""
     meta, spec = obj["metadata"], obj["spec"]
     scheduled = condition_of(obj.get("status") or {}, "PodScheduled")
-    message = _unschedulable(scheduled)
+    message = unschedulable_message(scheduled)
     cards = cards_requested(spec) if message and not spec.get("nodeName") else {}
     lacking = tuple(one for one in cards.items() if lacks_cards(message, one[0]))
     if not lacking or "deletionTimestamp" in meta:
@@ -143,7 +145,7 @@ def pending_view(obj: Object) -> PendingView | None:
         namespace=meta["namespace"],
         name=meta["name"],
         uid=meta.get("uid", ""),
-        created=_time(meta.get("creationTimestamp")) or EPOCH,
+        created=time_or_none(meta.get("creationTimestamp")) or EPOCH,
         cards=lacking,
         needs=needs_of(obj),
         pool=labels.get(LABEL_POOL, "") if labels.get(LABEL_SHADOW_POD) == "true" else "",
@@ -169,13 +171,15 @@ def _carved_resource(text: str) -> str:
         return ""
 
 
-def _unschedulable(scheduled: Json) -> str | None:
+def unschedulable_message(scheduled: Json) -> str | None:
+    """Why the scheduler finds no node, by the condition PodScheduled; None if it does not say."""
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return str(scheduled.get("message") or "the scheduler finds no node")
     return None
 
 
-def _time(text: str | None) -> datetime | None:
+def time_or_none(text: str | None) -> datetime | None:
+    """The time in a text; None without one."""
     if not text:
         return None
     try:

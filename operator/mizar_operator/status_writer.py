@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mizar_core.names import FIELD_MANAGER_OPERATOR
+from mizar_core.models import GPUPoolStatus, GPUQuotaStatus
+from mizar_core.names import FIELD_MANAGER_OPERATOR, ConditionType
 from mizar_core.planning.actions import WriteShadowStatus
 from mizar_core.planning.snapshot import Key
 from mizar_kube.client import KubeClient
@@ -15,9 +16,12 @@ class StatusWriter:
     """Writes statuses by server-side apply, and the answers into the caches. Only the object of the
     given UID is written to; that it is gone, or that another has its name now, is no error."""
 
-    def __init__(self, client: KubeClient, caches: Caches) -> None:
+    def __init__(
+        self, client: KubeClient, caches: Caches, field_manager: str = FIELD_MANAGER_OPERATOR
+    ) -> None:
         self._client = client
         self._caches = caches
+        self._field_manager = field_manager
 
     async def write_shadow(self, action: WriteShadowStatus, uid: str) -> None:
         """Write the phase and the condition Scheduled of a ShadowPod. Raises KubeError."""
@@ -28,7 +32,7 @@ class StatusWriter:
         await self.write(SHADOW_POD, action.shadow, uid, status)
 
     async def write(self, kind: Kind, key: Key, uid: str, status: Object) -> None:
-        """Write the operator's fields of a status; those of the node agent stay as they are. Raises
+        """Write the field manager's fields of a status; those of others stay as they are. Raises
         KubeError."""
         namespace, name = key
         meta = {"name": name, "namespace": namespace, "uid": uid}
@@ -40,7 +44,7 @@ class StatusWriter:
         }
         try:
             written = await self._client.apply(
-                body, field_manager=FIELD_MANAGER_OPERATOR, subresource="status"
+                body, field_manager=self._field_manager, subresource="status"
             )
         except (NotFound, Conflict):
             return
@@ -53,3 +57,18 @@ class StatusWriter:
             self._caches.quotas.observe(written)
         else:
             self._caches.shadows.observe(written)
+
+
+def without_spot(status: GPUQuotaStatus) -> Object:
+    """A quota's status without what the namespace borrows, which has a field manager of its own."""
+    return {key: value for key, value in status.to_dict().items() if key != "spot"}
+
+
+def without_lending(status: GPUPoolStatus) -> Object:
+    """A pool's status without what it lends, which has a field manager of its own."""
+    found = status.to_dict()
+    found["cards"].pop("lent", None)
+    found["conditions"] = [
+        one for one in found["conditions"] if one["type"] != ConditionType.LENDING
+    ]
+    return found

@@ -6,11 +6,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import jsonpatch
+
 from mizar_kube.client import Listing
-from mizar_kube.errors import AlreadyExists, Conflict, NotFound
+from mizar_kube.errors import AlreadyExists, Conflict, Invalid, NotFound
 from mizar_kube.kinds import POD, SHADOW_POD, Kind, Object, Ref, kind_of, ref_of
 
 Id = tuple[str, str, str]
@@ -31,6 +33,7 @@ class MemoryApi:
     def __init__(self) -> None:
         self.objects: dict[Id, Object] = {}
         self._by_kind: defaultdict[str, dict[Id, Object]] = defaultdict(dict)
+        self._managed: defaultdict[str, dict[str, Object]] = defaultdict(dict)
         self.before_write: Callable[[Write], None] = lambda write: None
         self._versions = itertools.count(1)
         self.version = 0
@@ -138,7 +141,16 @@ class MemoryApi:
         self.before_write(("replace", ref, known))
         return copied(self.touch(self._keep(copied(obj))))
 
-    async def apply(self, obj: Object, **_: Any) -> Object:
+    async def patch_json(self, ref: Ref, patch: list[Object], **_: Any) -> Object:
+        """As KubeClient.patch_json."""
+        obj = self._existing(ref)
+        self.before_write(("patch", ref, obj))
+        try:
+            return copied(self.touch(self._keep(jsonpatch.apply_patch(obj, patch))))
+        except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+            raise Invalid(f"{ref}: {error}") from error
+
+    async def apply(self, obj: Object, *, field_manager: str = "", **_: Any) -> Object:
         """As KubeClient.apply of the operator's status; metadata.uid is a precondition."""
         ref = ref_of(obj)
         known, status = self._existing(ref), copied(obj["status"])
@@ -151,7 +163,9 @@ class MemoryApi:
             status["conditions"] += [one for one in others if one["type"] not in types]
             known["status"] |= status
         else:
-            known["status"] = status
+            managed = self._managed[known["metadata"]["uid"]]
+            managed[field_manager] = status
+            known["status"] = _together(managed.values())
         return copied(self.touch(known))
 
     async def evict(self, ref: Ref, *, uid: str = "", **_: Any) -> Object:
@@ -200,6 +214,16 @@ def id_of(ref: Ref) -> Id:
 def has_ended(pod: Object) -> bool:
     """Whether its containers have ended for good."""
     return pod["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def _together(parts: Iterable[Object]) -> Object:
+    """A status of which each field manager has a part; conditions are told apart by their type."""
+    found: Object = {}
+    conditions: list[Object] = []
+    for part in parts:
+        _merge(found, copied(part))
+        conditions += part.get("conditions") or []
+    return found | {"conditions": conditions} if conditions else found
 
 
 def _merge(target: Object, patch: Object) -> None:

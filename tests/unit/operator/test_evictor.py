@@ -140,7 +140,7 @@ def _evict(api: Api, *times: float) -> None:
     evictor = Evictor(api, lambda: now[0])  # type: ignore[arg-type]
     for at_time in times:
         now[0] = at_time
-        asyncio.run(evictor.evict(EvictShare(("team-a", "p"), "uid-p")))
+        asyncio.run(evictor.evict(("team-a", "p"), "uid-p"))
 
 
 def test_a_budget_is_respected_for_a_while() -> None:

@@ -1,0 +1,142 @@
+"""From a plan for spot pods to calls of the API server. Each action can be repeated without
+harm."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import assert_never
+
+from mizar_core.names import FIELD_MANAGER_SPOT, SPOT_GATE, SpotEvictionReason
+from mizar_core.planning.actions import EmitEvent
+from mizar_core.planning.snapshot import Key
+from mizar_core.planning.spot import SpotAction
+from mizar_core.planning.spot.actions import EvictSpot, OpenGate, WriteLent, WriteSpotStatus
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import Invalid, KubeError, NotFound
+from mizar_kube.event_series import Regarding
+from mizar_kube.events import EventRecorder
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, Object, Ref
+from mizar_kube.logs import bound, get_logger
+from mizar_operator.caches import Caches
+from mizar_operator.evictor import BUDGET_RESPECTED_S, Evictor
+from mizar_operator.spot.metrics import SpotMetrics
+from mizar_operator.status_writer import StatusWriter
+
+log = get_logger(__name__)
+
+OPEN: list[Object] = [
+    # Only our gate, of this very pod: whoever set another one has not opened it yet.
+    {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": SPOT_GATE}]},
+    {"op": "remove", "path": "/spec/schedulingGates"},
+]
+
+
+class SpotApplier:
+    """Applies plans, `at_once` calls at the same time. The API server's answers go into the caches
+    at once, so that the next plan promises no card twice. `clock` counts seconds."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        caches: Caches,
+        events: EventRecorder,
+        metrics: SpotMetrics,
+        at_once: int = 16,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._events = events
+        self._metrics = metrics
+        self._evictor = Evictor(client, clock)
+        self._statuses = StatusWriter(client, caches, FIELD_MANAGER_SPOT)
+        self._limit = asyncio.Semaphore(at_once)
+        self._counted: set[str] = set()
+
+    async def apply(self, actions: Iterable[SpotAction]) -> list[KubeError]:
+        """Apply all actions; returns what failed, which holds up nothing else."""
+        found = await asyncio.gather(*(self._one(one) for one in actions))
+        return [error for error in found if error is not None]
+
+    async def _one(self, action: SpotAction) -> KubeError | None:
+        namespace, name = _about(action)
+        async with self._limit:
+            with bound(namespace=namespace, name=name):
+                try:
+                    await self._do(action)
+                except KubeError as error:
+                    log.warning("an action failed", action=type(action).__name__, error=error)
+                    return error
+        return None
+
+    async def _do(self, action: SpotAction) -> None:
+        match action:
+            case OpenGate():
+                await self._open(action)
+            case EvictSpot():
+                await self._evict(action)
+            case WriteSpotStatus():
+                status = {} if action.status is None else {"spot": action.status.to_dict()}
+                quota = self._caches.quotas.get(action.quota[1], action.quota[0])
+                uid = quota.metadata.uid if quota else None
+                await self._statuses.write(GPU_QUOTA, action.quota, uid or "", status)
+            case WriteLent():
+                await self._write_lent(action)
+            case EmitEvent():
+                self._post(action)
+            case _:
+                assert_never(action)
+
+    async def _open(self, action: OpenGate) -> None:
+        ref = Ref(POD, action.spot[1], action.spot[0])
+        this = {"op": "test", "path": "/metadata/uid", "value": action.uid}
+        try:
+            self._caches.spots.observe(await self._client.patch_json(ref, [this, *OPEN]))
+        except (NotFound, Invalid) as changed:
+            # The watch tells, and the next plan is made of that.
+            log.info("the spot pod has changed", error=changed)
+            return
+        log.info("spot gate opened")
+
+    async def _evict(self, action: EvictSpot) -> None:
+        if action.reason == SpotEvictionReason.QUOTA_RECLAIM and action.uid not in self._counted:
+            self._counted.add(action.uid)
+            self._metrics.evictions.labels(action.reason).inc()
+        patience = 0.0 if action.at_once else BUDGET_RESPECTED_S
+        await self._evictor.evict(action.spot, action.uid, patience)
+
+    async def _write_lent(self, action: WriteLent) -> None:
+        pool = self._caches.pools.get(action.pool)
+        status: Object = {"cards": {"lent": action.lent}}
+        if action.condition is not None:
+            status["conditions"] = [action.condition.to_dict()]
+        uid = pool.metadata.uid if pool else None
+        await self._statuses.write(GPU_POOL, ("", action.pool), uid or "", status)
+
+    def _post(self, event: EmitEvent) -> None:
+        namespace, name = event.about
+        self._events.emit(
+            Regarding(POD, name, namespace, event.uid),
+            str(event.reason),
+            event.message,
+            warning=event.type == "Warning",
+        )
+        log.info("event", reason=str(event.reason), message=event.message)
+
+    def forget(self, uids: set[str]) -> None:
+        """Forget pods that are not among these."""
+        self._counted &= uids
+
+
+def _about(action: SpotAction) -> Key:
+    match action:
+        case WriteSpotStatus():
+            return action.quota
+        case WriteLent():
+            return "", action.pool
+        case EmitEvent():
+            return action.about
+        case _:
+            return action.spot

@@ -1,0 +1,116 @@
+"""The reconcile loop of spot pods: gather, plan, apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from mizar_core.models import GPUPool, GPUQuota, SpotQuota
+from mizar_core.names import SPOT_RESOURCE
+from mizar_core.planning.actions import EmitEvent
+from mizar_core.planning.snapshot import NodeView
+from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
+from mizar_kube.logs import get_logger
+from mizar_kube.work_queue import WorkQueue
+from mizar_operator.caches import SPOT, Caches
+from mizar_operator.reconcile import DUE_SLACK_S
+from mizar_operator.spot.apply import SpotApplier
+from mizar_operator.spot.metrics import SpotMetrics
+from mizar_operator.spot.rules_writer import RulesWriter
+
+log = get_logger(__name__)
+
+
+class SpotReconciler:
+    """Reconciles the key SPOT. `enabled`: whether Mizar was installed to lend cards. `now` is the
+    time of day."""
+
+    def __init__(
+        self,
+        caches: Caches,
+        applier: SpotApplier,
+        rules: RulesWriter,
+        queue: WorkQueue[str],
+        metrics: SpotMetrics,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        enabled: bool,
+    ) -> None:
+        self._caches = caches
+        self._applier = applier
+        self._rules = rules
+        self._queue = queue
+        self._metrics = metrics
+        self._now = now
+        self._enabled = enabled
+        self._announced: set[tuple[str, str]] = set()
+
+    async def reconcile(self) -> None:
+        """One round. Raises the first KubeError that it met, when all else is done."""
+        snapshot = self.gather()
+        plan = plan_spot(snapshot, self._now())
+        self._metrics.planned(plan)
+        errors = await self._applier.apply(plan.actions)
+        posted = (one for one in plan.actions if isinstance(one, EmitEvent))
+        self._announced |= {(one.uid, str(one.reason)) for one in posted}
+        if not self._caches.pools.unreadable:
+            await self._rules.write(plan.rules)
+        self._requeue(plan)
+        if errors:
+            raise errors[0]
+
+    def gather(self) -> SpotSnapshot:
+        """The snapshot that the plan is made from, by the caches."""
+        spots = tuple(self._caches.spots.values())
+        uids = {one.uid for one in spots}
+        self._announced = {one for one in self._announced if one[0] in uids}
+        self._applier.forget(uids)
+        return SpotSnapshot(
+            enabled=self._enabled,
+            pools=tuple(self._caches.pools.values()),
+            quotas=tuple(self._caches.quotas.values()),
+            spots=spots,
+            nodes=tuple(one for one in self._caches.nodes.values() if lends(one)),
+            announced=frozenset(self._announced),
+            unreadable=frozenset(namespace for namespace, _ in self._caches.quotas.unreadable),
+        )
+
+    def _requeue(self, plan: SpotPlan) -> None:
+        if plan.due is not None:
+            wait = (plan.due - self._now()).total_seconds()
+            self._queue.add(SPOT, after=max(DUE_SLACK_S, wait + DUE_SLACK_S))
+
+
+def lends(node: NodeView) -> bool:
+    """Whether the node has, or had, cards to lend."""
+    return SPOT_RESOURCE in node.cards
+
+
+def follow(caches: Caches, add: Callable[[str], None]) -> None:
+    """Call `add(SPOT)` whenever something changes that lending depends on."""
+
+    def spot(old: SpotView | None, new: SpotView | None) -> None:
+        add(SPOT)
+
+    def node(old: NodeView | None, new: NodeView | None) -> None:
+        if any(one is not None and lends(one) for one in (old, new)):
+            add(SPOT)
+
+    def quota(old: GPUQuota | None, new: GPUQuota | None) -> None:
+        if _lending(old) != _lending(new):
+            add(SPOT)
+
+    def pool(old: GPUPool | None, new: GPUPool | None) -> None:
+        if old is None or new is None or old.spec != new.spec:
+            add(SPOT)
+
+    caches.spots.on_change(spot)
+    caches.nodes.on_change(node)
+    caches.quotas.on_change(quota)
+    caches.pools.on_change(pool)
+
+
+def _lending(quota: GPUQuota | None) -> SpotQuota | None:
+    if quota is None or quota.metadata.deletion_timestamp is not None:
+        return None
+    return quota.spec.spot

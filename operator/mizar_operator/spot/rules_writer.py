@@ -1,0 +1,53 @@
+"""The ConfigMap by which node agents learn the rules of lending."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from mizar_core.spot_rules import CONFIG_MAP, KEY, SpotRules
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import NotFound
+from mizar_kube.kinds import CONFIG_MAP as CONFIG_MAPS
+from mizar_kube.kinds import Ref
+from mizar_kube.logs import get_logger
+
+log = get_logger(__name__)
+
+BELIEVED_S = 300.0
+"""Seconds until the ConfigMap is looked at again: nobody but the operator writes it."""
+
+NO_RULES = SpotRules().to_json()
+
+
+class RulesWriter:
+    """Keeps the ConfigMap in `namespace` right. `clock` counts seconds."""
+
+    def __init__(
+        self, client: KubeClient, namespace: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._ref = Ref(CONFIG_MAPS, CONFIG_MAP, namespace)
+        self._clock = clock
+        self._written: tuple[str, float] | None = None
+
+    async def write(self, rules: str) -> None:
+        """Write the rules, unless they are there. Raises KubeError."""
+        if self._written and self._written[0] == rules and self._clock() < self._written[1]:
+            return
+        try:
+            await self._write(rules)
+        except NotFound:
+            if rules != NO_RULES:
+                log.error(
+                    "node agents lend nothing: the chart's ConfigMap is missing",
+                    kind=CONFIG_MAPS.plural,
+                    name=CONFIG_MAP,
+                )
+        self._written = rules, self._clock() + BELIEVED_S
+
+    async def _write(self, rules: str) -> None:
+        found = await self._client.get(self._ref)
+        if (found.get("data") or {}).get(KEY) != rules:
+            await self._client.patch_merge(self._ref, {"data": {KEY: rules}})
+            log.info("rules of lending written")

@@ -1,0 +1,430 @@
+"""Spot pods from the API server to the plan, and from the plan back to the API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from mizar_core.model_base import format_time, parse_time
+from mizar_core.names import SPOT_GATE
+from mizar_core.spot_rules import CONFIG_MAP, KEY
+from mizar_kube.client import KubeClient
+from mizar_kube.clock import Clock
+from mizar_kube.errors import KubeError, Unavailable
+from mizar_kube.events import EventRecorder
+from mizar_kube.informer import Informer
+from mizar_kube.kinds import CONFIG_MAP as CONFIG_MAPS
+from mizar_kube.kinds import (
+    GPU_POOL,
+    GPU_QUOTA,
+    NODE,
+    POD,
+    Kind,
+    Object,
+    Ref,
+)
+from mizar_kube.store import key_of
+from mizar_kube.work_queue import WorkQueue
+from mizar_operator.caches import SPOT, Caches
+from mizar_operator.kopf_store import KopfStore
+from mizar_operator.settings import Settings
+from mizar_operator.spot import assembly
+from mizar_operator.spot.pod_view import spot_view
+from mizar_operator.spot.reconcile import SpotReconciler
+from mizar_operator.status_writer import StatusWriter, without_lending, without_spot
+from stateful.harness import Events
+from stateful.memory_api import MemoryApi, Write
+
+NOW = parse_time("2026-03-01T12:00:00Z")
+CARDS = "mizar.spot/gpu"
+OPERATOR = Ref(CONFIG_MAPS, CONFIG_MAP, "mizar-system")
+
+
+def pod(name: str, namespace: str = "a", age: int = 60, **spec: Any) -> Object:
+    """A spot pod as the webhook lets it in."""
+    container = {"name": "main", "resources": {"limits": {CARDS: "1"}, "requests": {CARDS: "1"}}}
+    gates = {} if "nodeName" in spec else {"schedulingGates": [{"name": SPOT_GATE}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-{name}",
+            "labels": {"mizar.share/spot-pod": "true"},
+            "creationTimestamp": format_time(NOW - timedelta(seconds=age)),
+        },
+        "spec": {"containers": [container], **gates, **spec},
+        "status": {"phase": "Pending"},
+    }
+
+
+def lost(name: str, reason: str = "OwnerBack") -> Object:
+    """One of which the node agent says that it has lost its card."""
+    made = pod(name, nodeName="n1")
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+    return made | {"status": {"conditions": [{**condition, "message": "owner x/y woke up"}]}}
+
+
+def node(lendable: int) -> Object:
+    count = {CARDS: str(lendable)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n1"},
+        "spec": {},
+        "status": {
+            "capacity": {CARDS: "4"},
+            "allocatable": count,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def quota(namespace: str, most: int) -> Object:
+    return {
+        "apiVersion": "mizar.share/v1alpha1",
+        "kind": "GPUQuota",
+        "metadata": {"name": "gpus", "namespace": namespace},
+        "spec": {"profiles": [{"devices": 2, "max": 0}], "spot": {"max": most}},
+    }
+
+
+def pool(**spot: Any) -> Object:
+    return {
+        "apiVersion": "mizar.share/v1alpha1",
+        "kind": "GPUPool",
+        "metadata": {"name": "default"},
+        "spec": {"spot": {"enabled": True, **spot}},
+    }
+
+
+class Cluster:
+    """The operator's part for spot pods, on an API server in memory."""
+
+    def __init__(self, *objects: Object, **settings: Any) -> None:
+        self.api, self.events, self.now = MemoryApi(), Events(), NOW
+        self.writes: list[Write] = []
+        self.api.before_write = self.writes.append
+        rules = {"apiVersion": "v1", "kind": "ConfigMap", "data": {}}
+        meta = {"name": CONFIG_MAP, "namespace": "mizar-system"}
+        for obj in (rules | {"metadata": meta}, *objects):
+            self.api.put(obj)
+        self.settings = Settings(**{"spot": True} | settings)
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process."""
+        client = cast(KubeClient, self.api)
+        self.caches, self.registry = Caches(client), CollectorRegistry()
+        self.queue: WorkQueue[str] = WorkQueue(clock=self.seconds)
+        assembly.follow(self.caches, self.queue.add)
+        self.reconciler: SpotReconciler = assembly.reconciler(
+            client,
+            self.caches,
+            cast(EventRecorder, self.events),
+            self.queue,
+            self.registry,
+            self.settings,
+            Clock(self.seconds, lambda: self.now),
+        )
+
+    def seconds(self) -> float:
+        return self.now.timestamp()
+
+    def sync(self) -> None:
+        """The watches catch up."""
+        for kind, copy in self._copies():
+            found = list(self.api.all(kind))
+            for obj in found:
+                copy._store.put(obj, even_older=True)
+            copy._store.keep_only(key_of(obj) for obj in found)
+
+    def _copies(self) -> Iterator[tuple[Kind, Informer[Any] | KopfStore[Any]]]:
+        yield from ((POD, self.caches.spots), (NODE, self.caches.nodes))
+        yield from ((GPU_POOL, self.caches.pools), (GPU_QUOTA, self.caches.quotas))
+
+    def round(self) -> None:
+        """The watches catch up, and the operator acts."""
+        self.sync()
+        self.again()
+
+    def again(self) -> None:
+        """The operator acts by what it knows."""
+        asyncio.run(self.reconciler.reconcile())
+
+    def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
+        found = self.api.find(kind, name, namespace)
+        assert found is not None
+        return found
+
+    def gated(self) -> list[str]:
+        pods = (one for one in self.api.all(POD) if one["spec"].get("schedulingGates"))
+        return sorted(one["metadata"]["name"] for one in pods)
+
+    def figure(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+def test_gates_open_for_as_many_as_cards_are_lendable() -> None:
+    cluster = Cluster(quota("a", 4), node(2), *(pod(f"p{i}", age=9 - i) for i in range(3)))
+    cluster.round()
+    assert cluster.gated() == ["p2"]
+    assert [(about, reason) for about, reason, _ in cluster.events.told] == [
+        ("Pod/p2", "SpotWaiting")
+    ]
+    cluster.round()
+    assert len(cluster.events.told) == 1
+
+
+def test_what_was_opened_is_known_before_the_watch_tells() -> None:
+    """Or a card would be promised twice."""
+    cluster = Cluster(quota("a", 4), node(1), pod("p", age=9), pod("q", age=8))
+    cluster.round()
+    cluster.again()
+    assert cluster.gated() == ["q"]
+
+
+def test_a_gate_of_somebody_else_stays(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(quota("a", 4), node(1), pod("p"))
+    cluster.sync()
+    cluster.get(POD, "p", "a")["spec"]["schedulingGates"].append({"name": "example.com/mine"})
+    cluster.again()
+    assert cluster.gated() == ["p"]
+    assert len(cluster.get(POD, "p", "a")["spec"]["schedulingGates"]) == 2
+
+
+def test_a_pod_that_took_the_name_waits_for_a_turn_of_its_own() -> None:
+    cluster = Cluster(quota("a", 4), node(1), pod("p"))
+    cluster.sync()
+    cluster.get(POD, "p", "a")["metadata"]["uid"] = "another"
+    cluster.again()
+    assert cluster.gated() == ["p"]
+
+
+def test_who_lost_its_card_is_evicted() -> None:
+    cluster = Cluster(quota("a", 4), node(0), lost("p"))
+    cluster.round()
+    assert "deletionTimestamp" in cluster.get(POD, "p", "a")["metadata"]
+    # The node agent has told it and counted it.
+    assert cluster.events.told == []
+    assert cluster.figure("mizar_spot_evictions_total", reason="QuotaReclaim") == 0
+
+
+@pytest.mark.parametrize("reason", ["PreemptionByScheduler", "EvictionByEvictionAPI"])
+def test_what_others_do_to_a_pod_is_theirs(reason: str) -> None:
+    cluster = Cluster(quota("a", 4), node(1), lost("p", reason))
+    cluster.round()
+    assert "deletionTimestamp" not in cluster.get(POD, "p", "a")["metadata"]
+
+
+def refusing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def evict(ref: Ref, **_: Any) -> Object:
+        raise Unavailable("a budget is in the way", status=429)
+
+    monkeypatch.setattr(cluster.api, "evict", evict)
+
+
+def test_a_budget_protects_nobody_whose_processes_are_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(quota("a", 4), node(0), lost("p"))
+    refusing(cluster, monkeypatch)
+    cluster.round()
+    assert "deletionTimestamp" in cluster.get(POD, "p", "a")["metadata"]
+
+
+def test_a_smaller_quota_counts_and_evicts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(quota("a", 0), node(1), pod("p", nodeName="n1"))
+    refusing(cluster, monkeypatch)
+    for _ in range(2):
+        cluster.round()
+        assert "deletionTimestamp" not in cluster.get(POD, "p", "a")["metadata"]
+        assert cluster.figure("mizar_spot_evictions_total", reason="QuotaReclaim") == 1
+    cluster.now += timedelta(seconds=31)
+    cluster.round()
+    assert "deletionTimestamp" in cluster.get(POD, "p", "a")["metadata"]
+
+
+def test_nobody_loses_a_card_for_a_quota_that_cannot_be_read() -> None:
+    broken = quota("a", 4)
+    broken["spec"]["profiles"] = "many"
+    cluster = Cluster(broken, node(2), pod("p", nodeName="n1"), pod("q"))
+    cluster.round()
+    assert "deletionTimestamp" not in cluster.get(POD, "p", "a")["metadata"]
+    assert cluster.gated() == ["q"]
+
+
+def test_turns_outlive_the_process() -> None:
+    cluster = Cluster(quota("a", 4), quota("b", 4), node(1), pod("one", nodeName="n1"))
+    cluster.round()
+    cluster.now += timedelta(seconds=600)
+    cluster.api.remove(cluster.get(POD, "one", "a"))
+    cluster.round()
+    told = cluster.get(GPU_QUOTA, "gpus", "a")["status"]["spot"]
+    assert told["inUse"] == 0
+    assert 500 < told["recentCardSeconds"] < 600
+    cluster.restart()
+    for made in (pod("of-a", "a", age=90), pod("of-b", "b", age=10)):
+        cluster.api.put(made)
+    cluster.round()
+    assert cluster.gated() == ["of-a"]
+
+
+def test_statuses_say_what_is_lent() -> None:
+    cluster = Cluster(pool(), quota("a", 4), node(2), pod("r", nodeName="n1"), pod("p"))
+    cards = {"nvidia.com/gpu": "4"}
+    cluster.get(NODE, "n1")["status"]["capacity"] |= cards
+    cluster.round()
+    found = cluster.get(GPU_POOL, "default")["status"]
+    assert found["cards"]["lent"] == 1
+    assert [(one["type"], one["status"]) for one in found["conditions"]] == [("Lending", "True")]
+    assert cluster.get(GPU_QUOTA, "gpus", "a")["status"]["spot"]["inUse"] == 2
+    cluster.round()
+    cluster.writes.clear()
+    cluster.round()
+    assert cluster.writes == []
+    assert cluster.figure("mizar_spot_cards", namespace="a", state="in_use") == 2
+    assert cluster.figure("mizar_spot_lendable_cards", node="n1") == 0
+
+
+def test_two_writers_of_one_status_leave_each_others_part() -> None:
+    cluster = Cluster(pool(), quota("a", 4), node(1), pod("r", nodeName="n1"))
+    cluster.round()
+    client = cast(KubeClient, cluster.api)
+    others = StatusWriter(client, cluster.caches)
+    own_quota, own_pool = (
+        cluster.caches.quotas.get("gpus", "a"),
+        cluster.caches.pools.get("default"),
+    )
+    assert own_quota is not None
+    assert own_pool is not None
+    quota_part, pool_part = without_spot(own_quota.status), without_lending(own_pool.status)
+    assert "spot" not in quota_part
+    assert "lent" not in pool_part["cards"]
+    assert pool_part["conditions"] == []
+    asyncio.run(others.write(GPU_QUOTA, ("a", "gpus"), "", quota_part))
+    asyncio.run(others.write(GPU_POOL, ("", "default"), "", pool_part))
+    assert cluster.get(GPU_QUOTA, "gpus", "a")["status"]["spot"]["inUse"] == 1
+    assert cluster.get(GPU_POOL, "default")["status"]["conditions"]
+
+
+class TestRules:
+    """The ConfigMap that node agents read."""
+
+    def rules(self, cluster: Cluster) -> str:
+        found = cluster.get(CONFIG_MAPS, CONFIG_MAP, "mizar-system")
+        return str(found["data"].get(KEY, ""))
+
+    def test_they_follow_the_pools(self) -> None:
+        cluster = Cluster(pool(idleAfterSeconds=7))
+        cluster.round()
+        assert '"idleAfterSeconds":7' in self.rules(cluster)
+        found = cluster.get(GPU_POOL, "default")
+        found["spec"]["spot"]["idleAfterSeconds"] = 8
+        cluster.api.touch(found)
+        cluster.round()
+        assert '"idleAfterSeconds":8' in self.rules(cluster)
+
+    def test_an_installation_that_lends_nothing_has_none(self) -> None:
+        cluster = Cluster(pool(), pod("p"), quota("a", 1), node(1), spot=False)
+        cluster.round()
+        assert self.rules(cluster) == '{"rules":[]}'
+        assert cluster.gated() == ["p"]
+        (condition,) = cluster.get(GPU_POOL, "default")["status"]["conditions"]
+        assert (condition["status"], condition["reason"]) == ("False", "NotInstalled")
+
+    def test_a_pool_that_cannot_be_read_changes_none(self) -> None:
+        cluster = Cluster(pool())
+        cluster.round()
+        before = self.rules(cluster)
+        broken = cluster.get(GPU_POOL, "default")
+        broken["spec"]["spot"]["idleAfterSeconds"] = "soon"
+        cluster.api.touch(broken)
+        cluster.round()
+        assert self.rules(cluster) == before
+
+    def test_what_somebody_changed_comes_back_in_time(self) -> None:
+        cluster = Cluster(pool())
+        cluster.round()
+        before = self.rules(cluster)
+        cluster.get(CONFIG_MAPS, CONFIG_MAP, "mizar-system")["data"] = {}
+        cluster.now += timedelta(seconds=301)
+        cluster.round()
+        assert self.rules(cluster) == before
+
+    def test_without_the_config_map_the_rest_goes_on(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        cluster = Cluster(pool(), quota("a", 1), node(1), pod("p"))
+        cluster.api.remove(cluster.get(CONFIG_MAPS, CONFIG_MAP, "mizar-system"))
+        cluster.round()
+        assert cluster.gated() == []
+
+
+def test_a_failure_of_one_pod_holds_up_no_other() -> None:
+    cluster = Cluster(quota("a", 4), node(2), pod("p", age=9), pod("q", age=8))
+
+    def fail(write: Write) -> None:
+        if write[1].name == "p":
+            raise Unavailable("away", status=503)
+
+    cluster.api.before_write = fail
+    with pytest.raises(KubeError):
+        cluster.round()
+    assert cluster.gated() == ["p"]
+
+
+def test_what_matters_to_lending_is_asked_for_and_nothing_else() -> None:
+    cluster = Cluster()
+
+    def asked(*objects: Object) -> bool:
+        for obj in objects:
+            cluster.api.put(obj)
+        cluster.sync()
+        found = len(cluster.queue) > 0
+        while len(cluster.queue):
+            key = asyncio.run(cluster.queue.get())
+            assert key == SPOT
+            cluster.queue.done(key)
+        return found
+
+    assert asked(pool())
+    assert asked(quota("a", 1))
+    assert not asked(quota("b", 1) | {"spec": {"profiles": [{"devices": 2, "max": 1}]}})
+    assert asked(node(1))
+    other = node(1) | {"metadata": {"name": "plain"}, "status": {"capacity": {"cpu": "1"}}}
+    assert not asked(other)
+    assert asked(pod("p"))
+    told = cluster.get(GPU_POOL, "default")
+    told["status"] = {"cards": {"total": 1}}
+    cluster.api.touch(told)
+    assert not asked()
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_borrows_nothing(phase: str) -> None:
+    assert spot_view(pod("p") | {"status": {"phase": phase}}) is None
+
+
+def test_what_the_plan_sees_of_a_pod() -> None:
+    made = pod("p", nodeSelector={"a": "b"})
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes",
+        "lastTransitionTime": "2026-03-01T11:00:00Z",
+    }
+    view = spot_view(made | {"status": {"conditions": [scheduled]}})
+    assert view is not None
+    assert (view.cards, view.gates, view.node) == (1, (SPOT_GATE,), None)
+    assert view.needs.selector == {("a", "b")}
+    assert view.unschedulable == "0/1 nodes"
+    assert view.unschedulable_since == parse_time("2026-03-01T11:00:00Z")
+    assert (view.lost, view.deleting) == (None, False)
