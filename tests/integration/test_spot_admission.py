@@ -1,7 +1,8 @@
-"""Spot pods on a real API server: what becomes of them at admission, who opens their gate, and what
-node agents may say of pods.
+"""Spot pods on a real API server: what becomes of them at admission, who opens their gate and when,
+and what node agents may say of pods.
 
-Only the webhook runs: the operator has no replicas, the node agent no nodes.
+Webhook and operator run; the node agent has no nodes, and its part is played by hand: no card is
+lendable unless a test says so.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ CLASS = f"{RELEASE}-spot-pods"
 GATE = {"name": "mizar.share/spot"}
 OPERATOR = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
 NOWHERE = {"nodeSelector": {"mizar.share/nowhere": "true"}}
+LENDS = json.dumps({"spec": {"spot": {"enabled": True}}})
 FORCE = ("--grace-period=0", "--force")
 
 
 @pytest.fixture(scope="module")
 def kube(cluster: Cluster) -> Iterator[Kube]:
-    with released(cluster) as kube:
+    with released(cluster, operator=True) as kube:
         lends = {"pool": RELEASE, "spot": {"max": 2}}
         kube.apply(objects.quota(TENANT, {"devices": 2, "max": 1}, **lends))
         yield kube
@@ -300,3 +302,97 @@ class TestAgent:
             (OPERATOR, "patch", "yes"),
         ):
             assert kube.attempt("auth", "can-i", verb, *here, who)[1].strip().endswith(may)
+
+
+PAUSE = "localhost/mizar/pause:dev"
+
+
+def pausing(name: str, **spec: Any) -> Object:
+    """A spot pod that runs on the cluster's node, which knows nothing of its card."""
+    pod = objects.spot_pod(TENANT, name, **spec)
+    container = {"name": "main", "image": PAUSE, "imagePullPolicy": "Never"}
+    resources = pod["spec"]["containers"][0]["resources"]
+    pod["spec"]["containers"] = [container | {"resources": resources}]
+    return pod
+
+
+class TestTurns:
+    """The operator on the real scheduler, as far as it goes without a card."""
+
+    @pytest.fixture
+    def node(self, kube: Kube) -> Iterator[str]:
+        """The node offers one card to borrow, as its agent would say."""
+        name = str(kube.all("nodes")[0]["metadata"]["name"])
+        self.offer(kube, name, "1")
+        kube.run("patch", "gpupool", RELEASE, "--type=merge", f"--patch={LENDS}")
+        try:
+            yield name
+        finally:
+            self.offer(kube, name, None)
+            kube.run("delete", "pods", f"--namespace={TENANT}", "--all", *FORCE)
+
+    def offer(self, kube: Kube, node: str, cards: str | None) -> None:
+        count = {"mizar.spot/gpu": cards}
+        patch = json.dumps({"status": {"capacity": count, "allocatable": count}})
+        how = ("--subresource=status", "--type=merge")
+        kube.run("patch", "node", node, *how, f"--patch={patch}")
+
+    def borrowed(self, kube: Kube) -> Object:
+        quota = kube.get("gpuquota", "gpus", TENANT)
+        assert quota is not None
+        return dict((quota.get("status") or {}).get("spot") or {})
+
+    def test_pods_take_turns_and_give_back(self, kube: Kube, node: str) -> None:
+        kube.apply(pausing("first"))
+        kube.wait_running(TENANT, "first")
+        kube.apply(pausing("second"))
+        waits = wait_for(
+            "an event that says why it waits",
+            lambda: [m for r, m in kube.events(TENANT, "second") if r == "SpotWaiting"],
+        )
+        assert waits == ["waits for its turn: no card of a sleeping owner is free; it is the next"]
+        wait_for("the figures", lambda: self.borrowed(kube).get("waiting") == 1)
+        assert self.borrowed(kube)["inUse"] == 1
+        wait_for("the pool's figure", lambda: self.lent(kube) == 1)
+
+        # The node agent has ended it, and says so.
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": "OwnerBack"}
+        patch = json.dumps({"status": {"conditions": [condition]}})
+        here = (f"--namespace={TENANT}", "--subresource=status", "--type=strategic")
+        kube.run("patch", "pod", "first", *here, f"--patch={patch}")
+        kube.wait_gone("pod", TENANT, "first")
+        kube.wait_running(TENANT, "second")
+
+        # A smaller quota takes the card back.
+        small = json.dumps({"spec": {"spot": {"max": 0}}})
+        quota = ("patch", "gpuquota", "gpus", f"--namespace={TENANT}", "--type=merge")
+        kube.run(*quota, f"--patch={small}")
+        kube.wait_gone("pod", TENANT, "second")
+        assert "SpotEvicted" in {reason for reason, _ in kube.events(TENANT, "second")}
+        kube.run(*quota, f"--patch={small.replace('0', '2')}")
+        wait_for("nothing is borrowed", lambda: self.borrowed(kube).get("inUse") == 0)
+        wait_for("the pool's figure", lambda: self.lent(kube) == 0)
+        assert self.borrowed(kube)["recentCardSeconds"] >= 0
+
+    def lent(self, kube: Kube) -> int:
+        pool = kube.get("gpupool", RELEASE)
+        assert pool is not None
+        return int(((pool.get("status") or {}).get("cards") or {}).get("lent", -1))
+
+    def test_a_pool_says_what_is_lent_and_agents_learn_the_rules(
+        self, kube: Kube, node: str
+    ) -> None:
+        shown = kube.run("get", "gpupool", RELEASE).splitlines()
+        assert "LENT" in shown[0]
+        found = wait_for("the rules", lambda: self.rules(kube))
+        assert found[0]["pool"] == RELEASE
+        pool = kube.get("gpupool", RELEASE)
+        assert pool is not None
+        kinds = {one["type"]: one["status"] for one in pool["status"]["conditions"]}
+        assert kinds["Lending"] == "True"
+        assert "Ready" in kinds, "both writers of the status have their part"
+
+    def rules(self, kube: Kube) -> list[Object]:
+        found = kube.get("configmap", "mizar-spot", SYSTEM)
+        text = ((found or {}).get("data") or {}).get("rules.json", '{"rules":[]}')
+        return list(json.loads(text)["rules"])

@@ -1,5 +1,5 @@
-"""A release of the chart of which only the webhook runs, and what becomes of objects that its users
-send: the operator has no replicas, the node agent no nodes."""
+"""A release of the chart of which only the webhook runs, or the operator too, and what becomes of
+objects that its users send; the node agent has no nodes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "mizar"
 RELEASE = f"admission-{os.getpid()}"
 SYSTEM = f"{RELEASE}-system"
 TENANT, OTHER = f"{RELEASE}-a", f"{RELEASE}-b"
-VALUES = {
-    "operator": {"replicas": 0},
+VALUES: Object = {
+    "defaultPool": {"create": False},
     "webhook": {"drainSeconds": 0},
     "nodeagent": {"nodeSelector": {"mizar.share/nowhere": "true"}},
     "uninstall": {"check": False},
@@ -36,14 +36,15 @@ VALUES = {
 
 
 @contextmanager
-def released(cluster: Cluster) -> Iterator[Kube]:
-    """A cluster with the chart installed, a pool, and two namespaces of which one has a quota."""
+def released(cluster: Cluster, *, operator: bool = False) -> Iterator[Kube]:
+    """A cluster with the chart installed, a pool, and two namespaces of which one has a quota.
+    `operator`: whether that runs too."""
     kube = Kube(cluster)
     cluster.load_image(ensure_images(Progress(), [OPERATOR])[OPERATOR])
     crds = f"--filename={CHART / 'crds'}"
     kube.run("apply", "--server-side", "--force-conflicts", crds)
     kube.run("wait", "--for=condition=Established", "--timeout=60s", crds)
-    install(cluster)
+    install(cluster, operator=operator)
     try:
         wait_until_asked(kube)
         kube.apply(objects.namespace(TENANT), objects.namespace(OTHER), objects.pool(RELEASE))
@@ -63,12 +64,14 @@ def released(cluster: Cluster) -> Iterator[Kube]:
         kube.run("delete", "namespace", *names, "--ignore-not-found", "--timeout=120s")
 
 
-def install(cluster: Cluster) -> None:
+def install(cluster: Cluster, *, operator: bool = False) -> None:
+    """Install the chart, or upgrade it."""
+    values = VALUES | {"operator": {"replicas": int(operator)}}
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(CHART), f"--namespace={SYSTEM}"),
         *("--create-namespace", "--skip-crds", "--wait", "--timeout=120s"),
         *(f"--values={CHART / 'values-local.yaml'}", "--values=-"),
-        input=yaml.safe_dump(VALUES),
+        input=yaml.safe_dump(values),
     )
 
 
