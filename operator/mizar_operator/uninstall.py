@@ -1,5 +1,5 @@
-"""The check before an uninstall: Mizar stays while shadow pods hold cards, which nothing would free
-then.
+"""The check before an uninstall: Mizar stays while shadow pods hold cards, or spot pods borrow
+some, which nothing would free then.
 
 The chart runs it before helm removes anything: `python -m mizar_operator.uninstall`.
 """
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from mizar_core.names import LABEL_SPOT_POD
 from mizar_kube import logs
 from mizar_kube import settings as common
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import ConfigError, KubeError, NotFound
-from mizar_kube.kinds import DEPLOYMENT, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
+from mizar_kube.kinds import DEPLOYMENT, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
 from mizar_kube.store import key_of
@@ -139,8 +140,7 @@ def refusal(held: Sequence[Held], settings: Settings, *, operator: bool) -> str:
 def _who_holds(held: Sequence[Held]) -> str:
     used = [one for one in held if one.users]
     users = sorted({user for one in used for user in one.users})
-    more = f" and {len(users) - NAMED} more" if len(users) > NAMED else ""
-    by = f" by {', '.join(users[:NAMED])}{more}" if users else ""
+    by = f" by {_some(users)}" if users else ""
     if len(held) == 1:
         return f"1 shadow pod holds cards, {'' if used else 'not '}in use{by}"
     return f"{len(held)} shadow pods hold cards, {len(used) or 'none'} of them in use{by}"
@@ -158,14 +158,50 @@ def _steps(held: Sequence[Held], settings: Settings, *, operator: bool) -> list[
     return steps
 
 
+async def borrowers(client: KubeClient) -> list[str]:
+    """The spot pods that have a node and have not ended, as namespace/name. Raises KubeError."""
+    found = (await client.list(POD, label_selector=f"{LABEL_SPOT_POD}=true")).items
+    return sorted("/".join(key_of(one)) for one in found if _borrows(one))
+
+
+def _borrows(pod: Object) -> bool:
+    phase = (pod.get("status") or {}).get("phase")
+    return bool(pod["spec"].get("nodeName")) and phase not in ("Succeeded", "Failed")
+
+
+def borrowed(pods: Sequence[str], settings: Settings) -> str:
+    """Why Mizar is not uninstalled while pods borrow cards, and what to do; empty if none does."""
+    if not pods:
+        return ""
+    where = f"{settings.release} --namespace {settings.namespace}"
+    return "\n".join(
+        [
+            f"Mizar is not uninstalled, since {_some(pods)} borrow cards, which nobody would give"
+            " back to their owners. Everything goes on as before.",
+            "To uninstall it:",
+            f"  helm upgrade {settings.release} CHART --namespace {settings.namespace}"
+            " --reuse-values --set spot.enabled=false  # takes them back",
+            f"  kubectl get pods --all-namespaces --selector {LABEL_SPOT_POD}=true"
+            "  # wait until none has a node",
+            f"  helm uninstall {where}",
+        ]
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
+
+
 async def check(settings: Settings) -> str:
     """Why Mizar must stay; empty if it may go. Raises ConfigError, KubeError."""
     clock = asyncio.get_running_loop().time
     async with await KubeClient.connect(settings.kubeconfig) as client:
         held = await still_held(client, settings.wait, clock)
-        if not held:
-            return ""
-        return refusal(held, settings, operator=await operator_runs(client, settings))
+        if held:
+            return refusal(held, settings, operator=await operator_runs(client, settings))
+        return borrowed(await borrowers(client), settings)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -178,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         problem = f"Mizar is not uninstalled: cannot tell whether shadow pods hold cards: {error}"
     if problem:
         sys.exit(problem)
-    log.info("no shadow pod holds cards")
+    log.info("no shadow pod holds cards, and no spot pod borrows one")
 
 
 if __name__ == "__main__":

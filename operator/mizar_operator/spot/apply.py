@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
-from mizar_core.names import FIELD_MANAGER_SPOT, SPOT_GATE, SpotEvictionReason
+from mizar_core.names import FIELD_MANAGER_SPOT, SPOT_GATE
 from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.snapshot import Key
 from mizar_core.planning.spot import SpotAction
@@ -101,7 +101,8 @@ class SpotApplier:
         log.info("spot gate opened")
 
     async def _evict(self, action: EvictSpot) -> None:
-        if action.reason == SpotEvictionReason.QUOTA_RECLAIM and action.uid not in self._counted:
+        # Node agents count what they take back themselves.
+        if not action.at_once and action.uid not in self._counted:
             self._counted.add(action.uid)
             self._metrics.evictions.labels(action.reason).inc()
         patience = 0.0 if action.at_once else BUDGET_RESPECTED_S

@@ -33,11 +33,12 @@ class SpotMetrics:
         )
         self.evictions = Counter(
             "mizar_spot_evictions_total",
-            "Spot pods that lost their cards; node agents count those of all other reasons.",
+            "Spot pods that the operator took cards from; node agents count those that they take.",
             ["reason"],
             registry=registry,
         )
-        self.evictions.labels(SpotEvictionReason.QUOTA_RECLAIM)
+        for reason in (SpotEvictionReason.QUOTA_RECLAIM, SpotEvictionReason.DRAIN):
+            self.evictions.labels(reason)
 
     def planned(self, plan: SpotPlan) -> None:
         """Set the gauges by a plan."""

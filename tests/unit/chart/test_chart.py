@@ -406,6 +406,7 @@ def test_who_checks_the_uninstall_may_look_only(default: list[Object]) -> None:
             "resources": ["gpuquotas", "shadowpods"],
             "verbs": ["list"],
         },
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
         {
             "apiGroups": ["apps"],
             "resources": ["deployments"],

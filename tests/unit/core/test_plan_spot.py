@@ -207,6 +207,13 @@ class TestEviction:
         lost = running("t", lost=SpotEvictionReason.OWNER_GONE)
         assert evicted(planned(quota("a", 1), *pods, lost)) == [("a/t", "OwnerGone")]
 
+    def test_a_mizar_that_lends_nothing_any_more_takes_all_back(self) -> None:
+        plan = planned(quota("a", 3), running("r"), spot("p"), enabled=False)
+        assert evicted(plan) == [("a/r", "Drain")]
+        assert said(plan)["a/r"].endswith(
+            "lends no cards any more: the chart's value spot.enabled is false"
+        )
+
     def test_other_namespaces_lose_nothing(self) -> None:
         assert evicted(planned(quota("a", 0), quota("b", 1), running("r", "b"))) == []
 

@@ -8,7 +8,7 @@ import pytest
 
 from mizar_kube.client import KubeClient, Listing
 from mizar_kube.errors import Forbidden, KubeError, NotFound, Unavailable
-from mizar_kube.kinds import DEPLOYMENT, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
+from mizar_kube.kinds import DEPLOYMENT, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import uninstall
 from mizar_operator.uninstall import Held, Settings
 
@@ -34,7 +34,11 @@ class Api:
     """Answers with what a test put there; `then` may change that at each second that goes by."""
 
     def __init__(self) -> None:
-        self.lists: dict[Kind, list[Object] | KubeError] = {SHADOW_POD: [], GPU_QUOTA: [quota()]}
+        self.lists: dict[Kind, list[Object] | KubeError] = {
+            SHADOW_POD: [],
+            GPU_QUOTA: [quota()],
+            POD: [],
+        }
         self.operator: Object | KubeError = {"status": {"readyReplicas": 1}}
         self.then: Callable[[], None] = lambda: None
         self.seconds = 0
@@ -46,7 +50,8 @@ class Api:
         self.seconds += 1
         self.then()
 
-    async def list(self, kind: Kind) -> Listing:
+    async def list(self, kind: Kind, label_selector: str = "") -> Listing:
+        assert label_selector == ("mizar.share/spot-pod=true" if kind == POD else "")
         found = self.lists[kind]
         if isinstance(found, KubeError):
             raise found
@@ -220,3 +225,27 @@ def test_the_program_fails_when_it_cannot_tell(api: Api) -> None:
     api.lists[SHADOW_POD] = Forbidden("shadowpods is forbidden")
     with pytest.raises(SystemExit, match=r"cannot tell whether .* shadowpods is forbidden"):
         uninstall.main([*MINUTE, "--wait=0"])
+
+
+def spot(name: str, phase: str = "Running", **spec: str) -> Object:
+    meta = {"namespace": "team-a", "name": name}
+    return {"metadata": meta, "spec": spec, "status": {"phase": phase}}
+
+
+def test_borrowed_cards_would_not_go_back_either(api: Api) -> None:
+    ended = spot("ended", "Failed", nodeName="n")
+    api.lists[POD] = [spot(name, nodeName="n") for name in "dcba"] + [ended, spot("waits")]
+    with pytest.raises(SystemExit) as said:
+        uninstall.main(MINUTE)
+    first, *steps = str(said.value).splitlines()
+    assert first == (
+        "Mizar is not uninstalled, since team-a/a, team-a/b, team-a/c and 1 more borrow cards,"
+        " which nobody would give back to their owners. Everything goes on as before."
+    )
+    assert steps[1].strip().startswith("helm upgrade gpus CHART --namespace infra --reuse-values")
+    assert steps[-1] == "  helm uninstall gpus --namespace infra"
+
+
+def test_spot_pods_that_wait_or_have_ended_borrow_nothing(api: Api) -> None:
+    api.lists[POD] = [spot("ended", "Succeeded", nodeName="n"), spot("waits", "Pending")]
+    uninstall.main(MINUTE)

@@ -36,7 +36,11 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
     parts, and opens and writes nothing more once it is applied."""
     accounts = Accounts(snapshot.quotas, now)
     surplus = list(_surplus(snapshot, accounts))
-    evictions = [*_lost(snapshot), *(_reclaim(one) for one in surplus)]
+    reason = SpotEvictionReason.QUOTA_RECLAIM if snapshot.enabled else SpotEvictionReason.DRAIN
+    evictions = [
+        *_lost(snapshot),
+        *(EvictSpot(one.key, one.uid, reason, at_once=False) for one in surplus),
+    ]
     in_use: Counter[str] = Counter()
     for spot in snapshot.spots:
         in_use[spot.namespace] += spot.cards if spot.has_cards else 0
@@ -47,7 +51,7 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
     granted = take_turns(waiting, room, accounts, in_use) if snapshot.enabled else []
     left = [one for one in waiting if one not in granted]
     borrowing = _borrowing(snapshot, accounts, in_use, left)
-    events = [_reclaimed(one, accounts) for one in surplus]
+    events = [_reclaimed(one, reason, accounts) for one in surplus]
     events += waiting_events(snapshot, left, room, accounts, in_use)
     actions: list[SpotAction] = [*evictions]
     actions += [OpenGate(one.key, one.uid) for one in granted]
@@ -71,40 +75,36 @@ def _lost(snapshot: SpotSnapshot) -> Iterator[EvictSpot]:
 
 
 def _surplus(snapshot: SpotSnapshot, accounts: Accounts) -> Iterator[SpotView]:
-    """The newest pods of namespaces that have more cards than their quotas allow now; first those
-    that have only a promise."""
+    """The newest pods of namespaces that have more cards than their quotas allow now, or all where
+    none are lent; first those that have only a promise."""
     staying = [
         one
         for one in snapshot.spots
         if one.has_cards and not one.deleting and one.lost is None
-        if one.namespace not in snapshot.unreadable
+        if one.namespace not in snapshot.unreadable or not snapshot.enabled
     ]
     have: Counter[str] = Counter()
     for spot in staying:
         have[spot.namespace] += spot.cards
     oldest = sorted(staying, key=lambda one: (one.node is None, one.order, one.namespace))
     for spot in reversed(oldest):
-        if have[spot.namespace] > accounts.most(spot.namespace):
+        if have[spot.namespace] > (accounts.most(spot.namespace) if snapshot.enabled else 0):
             have[spot.namespace] -= spot.cards
             yield spot
 
 
-def _reclaim(spot: SpotView) -> EvictSpot:
-    return EvictSpot(spot.key, spot.uid, SpotEvictionReason.QUOTA_RECLAIM, at_once=False)
-
-
-def _reclaimed(spot: SpotView, accounts: Accounts) -> EmitEvent:
+def _reclaimed(spot: SpotView, reason: SpotEvictionReason, accounts: Accounts) -> EmitEvent:
     allowed = counted(accounts.most(spot.namespace), "card")
+    why = f"spot.max of the GPUQuotas of namespace {spot.namespace} allows {allowed} now"
+    if reason == SpotEvictionReason.DRAIN:
+        why = "this Mizar lends no cards any more: the chart's value spot.enabled is false"
     return EmitEvent(
         kind="Pod",
         about=spot.key,
         uid=spot.uid,
         type="Warning",
         reason=EventReason.SPOT_EVICTED,
-        message=(
-            f"evicted ({SpotEvictionReason.QUOTA_RECLAIM}): spot.max of the GPUQuotas of namespace"
-            f" {spot.namespace} allows {allowed} now"
-        ),
+        message=f"evicted ({reason}): {why}",
     )
 
 
