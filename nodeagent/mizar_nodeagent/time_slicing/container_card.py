@@ -22,6 +22,9 @@ all containers of the card."""
 FUTURE_NS: Final = 1_000_000_000
 """A waiting shim may say until when it waits; none waits longer than this."""
 STEP_NS: Final = 50_000
+REVOKED_NS: Final = 2_000_000_000
+"""A borrower stays paused for so long after an owner of the card woke up: until then, somebody will
+have stopped it for good."""
 LONGEST_NS: Final = 50_000_000
 """Windows are made for pieces of work as long as this: longer ones would delay other containers."""
 
@@ -31,7 +34,9 @@ class ContainerCard:
 
     As of the last `observe`: `busy`: it wants GPU time. `longest_ns`: its longest piece of work of
     late. `new_code`: it used code for the first time, or memory of its dead was given back, since
-    the observation before.
+    the observation before. `is_awake`: it has a share of the card's time, and wants some or has
+    taken memory since the observation before. `borrows`: it has no share. `revoked`: it is to stop,
+    since an owner woke up.
     """
 
     def __init__(
@@ -42,14 +47,19 @@ class ContainerCard:
         self.busy = False
         self.longest_ns = 0
         self.new_code = False
+        self.is_awake = False
+        self.borrows = mode == "Soft" and not share
+        self.revoked = False
+        self._revoked_until = 0
         self._code = 0, 0
+        self._memory: int | None = None
         self._estimate = UsageEstimate()
         self._written: TimeGrant | None = None
         self._share = self._own_rate = share
         self._priority = priority
         self._files = files
         card = UsageHead.cards.offset + index * ctypes.sizeof(UsageCard)
-        self._usage = card + UsageCard.settled.offset
+        self._usage = card
         self._live = Limits.live.offset + index * ctypes.sizeof(LimitsLive)
 
     @property
@@ -61,16 +71,16 @@ class ContainerCard:
             mode=self.mode,
             share=self._share,
             priority=self._priority,
-            busy=self.busy,
+            busy=self.busy and not self.revoked,
             longest_ns=self.longest_ns,
             grant=written,
             need=self._estimate.need,
         )
 
     @property
-    def demand(self) -> tuple[bool, int | None]:
-        """What the grants of the card's other containers depend on."""
-        return self.busy, self._estimate.need
+    def demand(self) -> tuple[bool, int | None, bool]:
+        """What the grants of the card's containers depend on."""
+        return self.busy, self._estimate.need, self.revoked
 
     def observe(self, now: int) -> None:
         """Read from its usage whether it wants GPU time, and in what pieces. `now`: ns of
@@ -82,10 +92,19 @@ class ContainerCard:
         self.busy = -FUTURE_NS < now - usage.wanted_at < silence
         # Rounded up, so that a figure that trembles is no reason to plan anew.
         self.longest_ns = min(-(-usage.longest_ns // STEP_NS) * STEP_NS, LONGEST_NS)
+        took = self._memory is not None and usage.memory != self._memory
+        self._memory = usage.memory
+        self.is_awake = self._share > 0 and (self.busy or took)
+        self.revoked = now < self._revoked_until
         if self.busy:
             self._estimate.add(now, usage.charged_ns, usage.waited_ns, self._own_rate)
         else:
             self._estimate.pause()
+
+    def revoke(self, now: int) -> None:
+        """Pause it, whatever else is granted: the card is its owner's. `now`: as in `observe`."""
+        self._revoked_until = now + REVOKED_NS
+        self.revoked = True
 
     def beat(self) -> None:
         """Show the shim that the agent is alive."""
@@ -99,6 +118,8 @@ class ContainerCard:
 
     def write(self, grant: TimeGrant) -> None:
         """Write the grant if it differs from the last one, and wake the processes that wait."""
+        if self.revoked:
+            grant = TimeGrant(paused=True)
         if grant == self._written:
             return
         files, live = self._files, self._live

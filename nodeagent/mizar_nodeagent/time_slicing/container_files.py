@@ -20,8 +20,8 @@ from mizar_nodeagent.time_slicing import futex
 _ACCOUNT: Final = UsageCard.compute.offset + Compute.charged_ns.offset
 _LEARNED: Final = UsageCard.code_uses.offset - UsageCard.settled.offset - 8
 _GAP: Final = _ACCOUNT - UsageCard.code_uses.offset - 8
-_CARD_USAGE: Final = Struct(f"<Q{_LEARNED}xQ{_GAP}xQQQQ")
-"""The fields of CardUsage, from UsageCard.settled on."""
+_CARD_USAGE: Final = Struct(f"<Q{UsageCard.settled.offset - 8}xQ{_LEARNED}xQ{_GAP}xQQQQ")
+"""The fields of CardUsage, from the beginning of UsageCard on."""
 # Unlike os.pread, this keeps the interpreter's lock: giving it away means waiting for it again,
 # once per container, behind whatever else the agent is doing. The pages are in memory.
 _pread: Final = ctypes.PyDLL(None).pread64
@@ -39,10 +39,11 @@ class Container:
 
 
 class CardUsage(NamedTuple):
-    """Words of a container's account of a card: how often memory of the dead was given back, first
-    uses of code, ns of GPU time charged, when time was wanted last (CLOCK_MONOTONIC), ns of the
-    longest piece of work of late, ns waited."""
+    """Words of a container's account of a card: its memory's last change, how often memory of the
+    dead was given back, first uses of code, ns of GPU time charged, when time was wanted last
+    (CLOCK_MONOTONIC), ns of the longest piece of work of late, ns waited."""
 
+    memory: int = 0
     settled: int = 0
     code_uses: int = 0
     charged_ns: int = 0
@@ -95,8 +96,8 @@ class ContainerFiles:
         return found
 
     def card_usage(self, offset: int) -> CardUsage:
-        """What the usage file has of the card whose UsageCard.settled is at `offset`; zeros where
-        the file was truncated."""
+        """What the usage file has of the card whose UsageCard is at `offset`; zeros where the file
+        was truncated."""
         size = _CARD_USAGE.size
         if _pread(self._usage, self._buffer, size, offset) != size:
             return CardUsage()
@@ -146,3 +147,4 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 assert Compute.waited_ns.offset == Compute.charged_ns.offset + 3 * 8
+assert UsageCard.ledger.offset == 0

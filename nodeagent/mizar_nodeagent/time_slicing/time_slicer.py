@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from mizar_core import time_slicing
@@ -31,11 +31,15 @@ NS: Final = 1_000_000_000
 
 
 class SharedCard:
-    """The containers of one card."""
+    """The containers of one card. `woken`: those whose card is borrowed and that woke up in the
+    last round."""
 
     def __init__(self, containers: Sequence[ContainerCard]) -> None:
         self._containers = containers
-        self._planned: tuple[list[tuple[bool, int | None]], int] | None = None
+        self.woken: frozenset[str] = frozenset()
+        self._awake: frozenset[str] = frozenset()
+        self._borrowers = [one for one in containers if one.borrows]
+        self._planned: tuple[list[tuple[bool, int | None, bool]], int] | None = None
         metered = [one for one in containers if one.mode != "None"]
         # A Hard container that is alone has its share, whatever it does.
         self._matters = len(metered) > 1 or any(one.mode != "Hard" for one in metered)
@@ -55,11 +59,21 @@ class SharedCard:
         for one in self._containers:
             one.observe(now)
             one.beat()
+        self._revoke(now)
         demands = [one.demand for one in self._containers]
         longest = max((one.longest_ns for one in self._containers if one.busy), default=0)
         if (demands, longest) != self._planned:
             self._grant()
             self._planned = demands, longest
+
+    def _revoke(self, now: int) -> None:
+        """An owner that wakes up has the card from this round on."""
+        if not self._borrowers:
+            return
+        awake = frozenset(one.name for one in self._containers if one.is_awake)
+        self.woken, self._awake = awake - self._awake, awake
+        for one in self._borrowers if awake else ():
+            one.revoke(now)
 
     def _grant(self) -> None:
         granted = time_slicing.grants(one.sharer for one in self._containers)
@@ -72,8 +86,9 @@ class TimeSlicer:
 
     `containers` is called ten times a second, from that thread. `clock`: nanoseconds of
     CLOCK_MONOTONIC. `new_code` is called from there as well, when code may have come to a card that
-    no container's account has yet. A new time slicer starts from nothing: what an earlier one
-    granted is planned anew.
+    no container's account has yet; `woke`, with the names of containers that own a card, when these
+    work again while it is borrowed: its borrowers have been paused already. A new time
+    slicer starts from nothing: what an earlier one granted is planned anew.
     """
 
     def __init__(
@@ -81,9 +96,11 @@ class TimeSlicer:
         containers: Callable[[], Sequence[Container]],
         clock: Callable[[], int] = time.monotonic_ns,
         new_code: Callable[[], None] = lambda: None,
+        woke: Callable[[Collection[str]], None] = lambda names: None,
     ) -> None:
         self._wanted = containers
         self._new_code = new_code
+        self._woke = woke
         self._clock = clock
         self._stopped = threading.Event()
         self._files: dict[Container, ContainerFiles] = {}
@@ -108,6 +125,9 @@ class TimeSlicer:
             card.round(now)
         if any(card.has_new_code for card in cards):
             self._new_code()
+        for card in cards:
+            if card.woken:
+                self._woke(card.woken)
         self._contended = [card for card in self._cards if card.is_contended]
         self._last_round = now
         return CONTENDED_S if self._contended else ALL_S

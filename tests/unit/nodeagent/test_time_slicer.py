@@ -66,6 +66,10 @@ class Tenant:
         """The memory of so many of its dead processes was given back."""
         self._count(layout.UsageCard.settled.offset, times, card)
 
+    def take_memory(self, changes: int) -> None:
+        """Its memory has changed so often in its life."""
+        self._count(layout.UsageCard.ledger.offset, changes, 0)
+
     def _count(self, offset: int, times: int, card: int) -> None:
         place = BLOCK + card * ctypes.sizeof(layout.UsageCard)
         place += offset - layout.UsageCard.compute.offset
@@ -91,8 +95,12 @@ class Room:
         self.tenants: list[Tenant] = []
         self.now = 1_000_000 * MS
         self.asked = 0
+        self.woken: list[set[str]] = []
         self.time_slicer = TimeSlicer(
-            lambda: [one.container for one in self.tenants], lambda: self.now, self.ask
+            lambda: [one.container for one in self.tenants],
+            lambda: self.now,
+            self.ask,
+            lambda names: self.woken.append(set(names)),
         )
 
     def ask(self) -> None:
@@ -136,6 +144,56 @@ def test_alone_at_any_time_and_soft_has_what_others_leave(room: Room) -> None:
     assert room.round(one, two, after_ms=10) < 0.02
     assert (one.live().spare_share, two.live().spare_share) == (0, 0)
     assert one.window and two.window
+
+
+@pytest.mark.parametrize("mode", ["None", "Hard", "Soft", "Weighted"])
+def test_a_borrower_is_paused_in_the_round_in_which_an_owner_wakes(
+    room: Room, mode: ComputeMode
+) -> None:
+    owner, borrower = room.add("owner", mode, 3000), room.add("borrower", "Soft", 0)
+    room.round(borrower)
+    assert (borrower.live().paused, borrower.live().spare_share) == (0, 10000)
+    rung = borrower.live().wake
+    assert room.round(borrower, owner, after_ms=10) < 0.02
+    assert borrower.live().paused == 1 and borrower.live().wake != rung
+    assert room.woken == [{"owner"}]
+    for _ in range(19):  # the owner wanted it for a moment; the borrower must be stopped meanwhile
+        room.round(borrower)
+        assert borrower.live().paused == 1
+    room.round(borrower, after_ms=200)
+    assert borrower.live().paused == 0
+    assert room.woken == [{"owner"}]
+    room.round(borrower, owner)
+    assert room.woken == [{"owner"}] * 2
+
+
+def test_an_owner_that_takes_memory_wakes(room: Room) -> None:
+    owner, borrower = room.add("owner", "None", 3000), room.add("borrower", "Soft", 0)
+    owner.take_memory(7)
+    room.round(borrower)
+    assert not borrower.live().paused and not room.woken
+    borrower.take_memory(9)
+    room.round(borrower, after_ms=10)
+    assert not borrower.live().paused and not room.woken
+    owner.take_memory(8)
+    room.round(borrower, after_ms=10)
+    assert borrower.live().paused and room.woken == [{"owner"}]
+
+
+def test_new_limits_end_a_borrowers_pause(room: Room) -> None:
+    owner, borrower = room.add("owner", "None", 3000), room.add("borrower", "Soft", 0)
+    room.round(owner, borrower)
+    assert borrower.live().paused
+    borrower.permit("None", 0)
+    room.round(owner, borrower)
+    assert not borrower.live().paused
+
+
+def test_who_owns_a_card_that_nobody_borrows_is_left_alone(room: Room) -> None:
+    owner, other = room.add("owner", "Soft", 3000), room.add("other", "Soft", 0, "GPU-2")
+    room.round()
+    room.round(owner, other)
+    assert not room.woken and not other.live().paused
 
 
 def test_a_container_that_falls_silent_is_counted_for_a_moment_longer(room: Room) -> None:
