@@ -6,8 +6,10 @@ for the token, as ApiClient does before each call, gets one that is valid.
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -113,15 +115,41 @@ class ServiceAccount:
 
 
 class Kubeconfig:
-    """A kubeconfig file, or several that are separated by colons."""
+    """A kubeconfig file, or several that are separated by colons.
+
+    It is loaded in a thread of its own: to start a plugin takes as long as the kernel needs to open
+    its program, and files may lie on a network that is away.
+    """
 
     def __init__(self, paths: str) -> None:
         self._paths = paths
         self._loader: KubeConfigLoader | None = None
+        self._thread: threading.Thread | None = None
 
     async def load(self, into: Configuration, refused: bool) -> None:
         """Read the file. Later calls ask its plugin again when the plugin's token has expired, and
-        read what `kubectl` has written into the file."""
+        read what `kubectl` has written into the file. Raises ConfigError, also while an earlier
+        call that nobody waits for any more has not ended."""
+        if self._thread is not None and self._thread.is_alive():
+            raise ConfigError(f"the kubeconfig {self._paths} is still being loaded")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A daemon, so that one that hangs keeps no program from ending.
+        self._thread = threading.Thread(
+            target=self._load_into, args=(into, refused, done), name="kubeconfig", daemon=True
+        )
+        self._thread.start()
+        await done
+
+    def _load_into(self, into: Configuration, refused: bool, done: asyncio.Future[None]) -> None:
+        error: ConfigError | None = None
+        try:
+            asyncio.run(self._load(into, refused))
+        except ConfigError as found:
+            error = found
+        with suppress(RuntimeError):  # the loop that waited has ended
+            done.get_loop().call_soon_threadsafe(_settle, done, error)
+
+    async def _load(self, into: Configuration, refused: bool) -> None:
         if not any(Path(one).expanduser().is_file() for one in self._paths.split(os.pathsep)):
             raise ConfigError(f"cannot read the kubeconfig {self._paths}: there is no such file")
         try:
@@ -138,6 +166,15 @@ class Kubeconfig:
             # kubernetes-asyncio raises whatever YAML, certificates, programs and HTTP raise.
             why = str(error) or repr(error)
             raise ConfigError(f"cannot use the kubeconfig {self._paths}: {why}") from error
+
+
+def _settle(done: asyncio.Future[None], error: ConfigError | None) -> None:
+    if done.done():
+        return  # nobody waits any more
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
 
 
 def _forget_refresh_tokens(config: Any) -> None:

@@ -34,6 +34,7 @@ from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.runtime_component import RuntimeComponent
 from mizar_nodeagent.container.slot_gc import SlotGarbageCollector
 from mizar_nodeagent.container.slots import Slot, Slots
+from mizar_nodeagent.container.usage_trim import UsageTrimmer
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.podresources import PodResources
@@ -194,6 +195,7 @@ async def assemble(
     )
     stale_resources = StaleResources(client, config.node_name, plugins.connected)
     slot_gc = SlotGarbageCollector(state, slots, config.plugin_dir)
+    usage_trimmer = UsageTrimmer(slots, agent.warn)
     cleanup = ShutdownCleanup(config.state_dir, state, slots, informer, poller, config.plugin_dir)
     auditor = Auditor(state, slots, cards, time_slicer.set_unaccounted, agent.warn)
     registry.register(
@@ -232,6 +234,7 @@ async def assemble(
                 *[statuses.run] * STATUS_WRITERS,
                 events.run,
                 slot_gc.run,
+                usage_trimmer.run,
                 stale_resources.run,
                 time_slicer.serve,
                 auditor.run,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,20 @@ def install(source: Path, state_dir: Path) -> Shim:
     _put(shim.library, content, 0o755)
     _put(shim.preload, PRELOAD, 0o644)
     return shim
+
+
+def remove_old(shim: Shim, mounted: Container[str]) -> list[Path]:
+    """Remove the libraries that earlier agents installed and no container mounts (`mounted`: host
+    paths); since each container has a copy of its own, that is all of them. Raises OSError."""
+    folder = shim.library.parent
+    old = [
+        path
+        for path in sorted(folder.glob("libmizar-*.so"))
+        if path != shim.library and str(path) not in mounted
+    ]
+    for path in old:
+        path.unlink(missing_ok=True)
+    return old
 
 
 def _put(path: Path, content: bytes, mode: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.slots import Owner, Slot, Slots, is_slot_path
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import checkpoint_file
@@ -17,7 +18,6 @@ from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Pod
-from mizar_nodeagent.regions import usage_file
 
 log = get_logger(__name__)
 
@@ -59,9 +59,10 @@ class SlotGarbageCollector:
     async def collect(self) -> None:
         """One round. Nothing is removed unless kubelet and API server both answer. Raises
         KubeletAway, OSError."""
-        for slot in self._slots.all():
-            _truncate_usage(slot)
         entries = await asyncio.to_thread(checkpoint_file.read, self._plugin_dir)
+        mounted = {path for entry in entries for path in entry.mounts}
+        for library in shim_install.remove_old(self._slots.shim, mounted):
+            log.info("an old version of the shim is removed", path=library)
         snapshot = self._state.snapshot
         if snapshot.pods is None or self._clock() - snapshot.claims.asked_at > FRESH_S:
             return
@@ -140,12 +141,3 @@ def _may_be_of(claim: Claim | None, slot: Slot) -> bool:
         return False
     owner = slot.owner
     return owner is None or (owner.namespace, owner.pod) == (claim.namespace, claim.pod)
-
-
-def _truncate_usage(slot: Slot) -> None:
-    """An error with one slot must not keep the others from their collection."""
-    try:
-        if usage_file.truncate_excess(slot.usage):
-            log.warning("cut off: the container wrote behind its usage", **slot.names)
-    except OSError as error:
-        log.warning("a slot's usage cannot be trimmed", error=error, **slot.names)

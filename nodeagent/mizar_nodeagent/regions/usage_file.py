@@ -13,6 +13,8 @@ from mizar_nodeagent.regions import layout
 _HEADER: Final = Struct("<8sIIII")
 """Magic, version, size of the file, greatest numbers of cards and of slots."""
 HEADER_SIZE: Final = _HEADER.size
+_DISK_MAX: Final = layout.USAGE_SIZE + (256 << 10)
+"""Bytes of the disk that a file takes at most, with what the file system adds."""
 
 
 def create(path: Path) -> None:
@@ -43,18 +45,20 @@ def repair_header(path: Path) -> None:
         os.close(descriptor)
 
 
-def truncate_excess(path: Path) -> bool:
-    """Truncate the file to its size: what a tenant appends would fill the node's disk. Returns
-    whether there was anything to cut off. Raises OSError.
-    """
-    if path.stat().st_size <= layout.USAGE_SIZE:
-        return False
+def truncate_excess(path: Path) -> int:
+    """Give back what a tenant added to the file: bytes behind its end, and blocks that fallocate
+    reserved there without changing its size. Returns how many bytes of the disk that were, 0 if
+    there was nothing. Raises OSError."""
+    status = path.stat()
+    excess = max(status.st_size - layout.USAGE_SIZE, status.st_blocks * 512 - _DISK_MAX, 0)
+    if not excess:
+        return 0
     descriptor = open_promptly(path, os.O_RDWR)
     try:
         os.ftruncate(descriptor, layout.USAGE_SIZE)
     finally:
         os.close(descriptor)
-    return True
+    return excess
 
 
 def header_is_good(raw: bytes) -> bool:

@@ -62,7 +62,9 @@ class ContainerFiles:
     def __init__(self, container: Container) -> None:
         self.container = container
         self._seq: int | None = None
-        self._usage = open_promptly(container.usage, os.O_RDONLY)
+        # For writing, although it is only read: so root in the container can hold no lease on it
+        # (fcntl's F_SETLEASE), behind which it would fill the disk while nobody can cut it off.
+        self._usage = open_promptly(container.usage, os.O_RDWR)
         try:
             self._open_limits()
         except BaseException:

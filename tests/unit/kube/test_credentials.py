@@ -1,9 +1,15 @@
 """Where the client finds its API server, and what kubeconfigs and service accounts say of it."""
 
+import asyncio
+import fcntl
+import os
+import signal
+import time
 from pathlib import Path
 from ssl import SSLContext
 
 import pytest
+from kubernetes_asyncio.client import Configuration
 
 from mizar_kube import credentials
 from mizar_kube.client import KubeClient
@@ -102,6 +108,50 @@ async def test_a_client_certificate_of_a_plugin(
     async with listening(api, mutual_tls) as url:
         path = kubeconfigs.write(tmp_path, url, plugin.user, **trust)
         assert await authorization(path, api) is None
+
+
+async def test_a_plugin_that_takes_long_to_start_stops_nobody_else(tmp_path: Path) -> None:
+    """Whoever starts a program waits until the kernel has opened it, as on a network that is away;
+    here because of a lease."""
+    signals = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    plugin, api = Plugin(tmp_path, token="abc"), FakeApi()
+    program = os.open(tmp_path / "plugin", os.O_RDONLY)
+    try:
+        fcntl.fcntl(program, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        async with listening(api) as url:
+            path = kubeconfigs.write(tmp_path, url, plugin.user)
+            asking = asyncio.create_task(authorization(path, api))
+            longest, seen = 0.0, time.monotonic()
+            while seen + 0.5 > time.monotonic() and not asking.done():
+                before = time.monotonic()
+                await asyncio.sleep(0.01)
+                longest = max(longest, time.monotonic() - before)
+            assert not asking.done() and longest < 5.0
+            fcntl.fcntl(program, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            assert await asking == "Bearer abc"
+    finally:
+        os.close(program)
+        signal.signal(signal.SIGIO, signals)
+
+
+async def test_a_plugin_that_hangs_is_not_started_again(tmp_path: Path) -> None:
+    plugin = Plugin(tmp_path, token="abc")
+    (tmp_path / "before").write_text("while ! test -e go; do sleep 0.05; done\n")
+    source = credentials.Kubeconfig(
+        str(kubeconfigs.write(tmp_path, "https://127.0.0.1:1", plugin.user))
+    )
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await source.load(Configuration(), refused=False)
+    with pytest.raises(ConfigError, match="is still being loaded"):
+        await source.load(Configuration(), refused=False)
+    assert plugin.asked == 1
+    (tmp_path / "go").touch()
+    assert source._thread is not None
+    await asyncio.to_thread(source._thread.join)
+    found = Configuration()
+    await source.load(found, refused=True)
+    assert found.api_key[credentials.TOKEN] == "Bearer abc"
 
 
 async def test_several_files(tmp_path: Path) -> None:

@@ -320,8 +320,22 @@ def test_what_is_behind_the_region_is_cut_off(tmp_path: Path) -> None:
     assert not usage_file.truncate_excess(path)
     with path.open("ab") as file:
         file.write(b"x" * 5000)
-    assert usage_file.truncate_excess(path)
+    assert usage_file.truncate_excess(path) == 5000
     assert path.read_bytes() == content
+
+
+def test_blocks_that_are_reserved_behind_the_region_are_given_back(tmp_path: Path) -> None:
+    """fallocate takes them without changing the file's size."""
+    keep_size, path = 1, tmp_path / "usage"
+    usage_file.create(path)
+    with path.open("r+b") as file:
+        libc = ctypes.CDLL(None, use_errno=True)
+        size = ctypes.c_int64(64 << 20)
+        assert libc.fallocate(file.fileno(), keep_size, ctypes.c_int64(0), size) == 0
+    assert path.stat().st_blocks * 512 > 60 << 20
+    assert usage_file.truncate_excess(path) > 60 << 20
+    assert path.stat().st_blocks * 512 < 2 << 20
+    assert not usage_file.truncate_excess(path)
 
 
 def test_healing_keeps_the_accounts(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from mizar_nodeagent.kubelet import checkpoint_file
 from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
-from support.logs import logged
 from unit.nodeagent.makers import RESOURCE, device, share, share_claim, snapshot
 
 D0, D1 = device(0), device(1)
@@ -42,15 +41,21 @@ class Node:
         """Set the last answers of API server and kubelet."""
         self.state.snapshot = snapshot(ASKED_AT, pods, claims)
 
-    def record(self, *slots: Slot, uid: str = "uid-share", ids: Iterable[str] = (D0,)) -> None:
-        """Write the kubelet's record: it gave the slot's files to container `main`."""
+    def record(
+        self,
+        *slots: Slot,
+        uid: str = "uid-share",
+        ids: Iterable[str] = (D0,),
+        others: Iterable[Path] = (),
+    ) -> None:
+        """Write the kubelet's record: it gave the slot's files, and others, to container `main`."""
         entries = [
             {
                 "PodUID": uid,
                 "ContainerName": "main",
                 "ResourceName": RESOURCE,
                 "DeviceIDs": {"-1": list(ids)},
-                "AllocResp": _answer(slot),
+                "AllocResp": _answer(slot, others),
             }
             for slot in slots
         ]
@@ -66,8 +71,8 @@ class Node:
         return self.slots.all()
 
 
-def _answer(slot: Slot) -> str:
-    mounts = [pb.Mount(host_path=str(slot.limits), container_path="/run/mizar/limits")]
+def _answer(slot: Slot, others: Iterable[Path]) -> str:
+    mounts = [pb.Mount(host_path=str(one)) for one in (slot.limits, *others)]
     return base64.b64encode(
         pb.ContainerAllocateResponse(mounts=mounts).SerializeToString()
     ).decode()
@@ -182,23 +187,16 @@ class TestLearning:
         assert slot.owner is None
 
 
-async def test_what_a_container_wrote_behind_its_usage_is_cut_off(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
-    first, second = (node.slots.create(RESOURCE, [one], 1.0) for one in (D0, D1))
-    size = second.usage.stat().st_size
-    with second.usage.open("ab") as file:
-        file.write(b"x" * (1 << 20))
-    # Another's, that cannot be looked at, keeps nobody from it; nor does a silent API server.
-    first.usage.unlink()
-    node.say(None)
+async def test_old_versions_of_the_shim_go_unless_a_container_mounts_them(node: Node) -> None:
+    """As of agents that gave all containers one file."""
+    library = node.slots.shim.library
+    old, mounted = (library.with_name(f"libmizar-{one}.so") for one in ("old", "mounted"))
+    for path in (old, mounted):
+        path.write_bytes(b"an earlier shim")
+    node.record(node.slots.create(RESOURCE, [D0], 1.0), others=[mounted])
+    node.say([share()])
     await node.collect()
-    assert second.usage.stat().st_size == size
-    told = [(line["event"], line["slot"]) for line in logged(caplog)]
-    assert told == [
-        ("a slot's usage cannot be trimmed", first.name),
-        ("cut off: the container wrote behind its usage", second.name),
-    ]
+    assert {*library.parent.glob("libmizar-*.so")} == {library, mounted}
 
 
 async def test_a_round_that_fails_is_not_the_last(

@@ -1,0 +1,79 @@
+"""Keeps usage files from filling the node's disk: what a tenant adds to one is cut off.
+
+A usage file is the one file of the node that a tenant may write to. No limit can be set on it: the
+agent may not mount file systems of a fixed size, and RLIMIT_FSIZE would bind all of a container's
+files. So until the next look, and again after it, a tenant can take what is free on the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from mizar_core.names import EventReason
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.container.slots import Notify, Slot, Slots
+from mizar_nodeagent.regions import usage_file
+
+log = get_logger(__name__)
+
+EVERY_S: Final = 0.25
+TELL_EVERY_S: Final = 60.0
+"""Between two events about one container."""
+
+
+class UsageTrimmer:
+    """Looks at all usage files again and again. `warn`: emits events. `clock`: monotonic
+    seconds."""
+
+    def __init__(
+        self, slots: Slots, warn: Notify, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._slots = slots
+        self._warn = warn
+        self._clock = clock
+        self._told: dict[str, float] = {}
+        self._failing: set[str] = set()
+
+    async def run(self) -> None:
+        """Trim for ever."""
+        while True:
+            await self.trim()
+            await asyncio.sleep(EVERY_S)
+
+    async def trim(self) -> None:
+        """Trim all files once. An error with one does not keep the others from it."""
+        slots = self._slots.all()
+        for slot, excess in await asyncio.to_thread(lambda: list(self._trimmed(slots))):
+            self._tell(slot, excess)
+        names = {slot.name for slot in slots}
+        self._told = {name: at for name, at in self._told.items() if name in names}
+
+    def _trimmed(self, slots: Iterable[Slot]) -> Iterable[tuple[Slot, int]]:
+        for slot in slots:
+            try:
+                if excess := usage_file.truncate_excess(slot.usage):
+                    yield slot, excess
+                self._failing.discard(slot.name)
+            except FileNotFoundError:  # the slot was removed meanwhile
+                continue
+            except OSError as error:
+                if slot.name not in self._failing:
+                    log.warning("a slot's usage cannot be trimmed", error=error, **slot.names)
+                self._failing.add(slot.name)
+
+    def _tell(self, slot: Slot, excess: int) -> None:
+        now = self._clock()
+        if now - self._told.get(slot.name, float("-inf")) < TELL_EVERY_S:
+            return
+        self._told[slot.name] = now
+        log.warning("cut off: the container wrote behind its usage", bytes=excess, **slot.names)
+        if slot.owner is not None:
+            self._warn(
+                slot.owner,
+                EventReason.ISOLATION_NOT_ENFORCED,
+                f"container {slot.owner.container} added {excess >> 10} KiB to /run/mizar/usage, "
+                "which would fill the node's disk: it is cut off",
+            )

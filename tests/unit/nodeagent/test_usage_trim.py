@@ -1,0 +1,98 @@
+"""What a tenant adds to its usage file is cut off, soon and again and again."""
+
+import asyncio
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from mizar_nodeagent.container import shim_install, usage_trim
+from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.container.usage_trim import TELL_EVERY_S, UsageTrimmer
+from mizar_nodeagent.time_slicing.container_files import Container, ContainerFiles
+from support.logs import logged
+from support.waiting import until
+from unit.nodeagent.makers import OWNER, RESOURCE, device
+
+
+class Node:
+    """Two slots, and a trimmer whose events are kept."""
+
+    def __init__(self, folder: Path) -> None:
+        source = folder / "libmizar.so"
+        source.write_bytes(b"the shim")
+        self.slots = Slots(folder / "slots", shim_install.install(source, folder))
+        self.slots.load(0.0)
+        self.first, self.second = (
+            self.slots.assign(self.slots.create(RESOURCE, [device(one)], 1.0), OWNER)
+            for one in (0, 1)
+        )
+        self.now = 0.0
+        self.told: list[tuple[Owner, str, str]] = []
+        self.trimmer = UsageTrimmer(
+            self.slots, lambda *event: self.told.append(event), lambda: self.now
+        )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def fill(slot: Slot, size: int = 1 << 20) -> int:
+    """Add to its usage; returns the size of before."""
+    before = slot.usage.stat().st_size
+    with slot.usage.open("ab") as file:
+        file.write(b"x" * size)
+    return before
+
+
+async def test_within_a_second_and_again(node: Node) -> None:
+    assert usage_trim.EVERY_S <= 1
+    running = asyncio.create_task(node.trimmer.run())
+    for _ in range(2):
+        size = fill(node.second)
+        await until(lambda: node.second.usage.stat().st_size == size)  # noqa: B023
+    running.cancel()
+
+
+async def test_another_slot_that_cannot_be_looked_at_keeps_nobody_from_it(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.first.usage.unlink()
+    node.first.usage.symlink_to(node.first.usage)
+    size = fill(node.second)
+    await node.trimmer.trim()
+    await node.trimmer.trim()
+    assert node.second.usage.stat().st_size == size
+    assert [(line["event"], line["slot"]) for line in logged(caplog)] == [
+        ("a slot's usage cannot be trimmed", node.first.name),
+        ("cut off: the container wrote behind its usage", node.second.name),
+    ]
+
+
+async def test_its_pod_is_told_now_and_then(node: Node) -> None:
+    for _ in range(3):
+        fill(node.second)
+        await node.trimmer.trim()
+    ((owner, reason, sentence),) = node.told
+    assert (owner, reason) == (OWNER, "IsolationNotEnforced")
+    assert "added 1024 KiB to /run/mizar/usage" in sentence
+    node.now = TELL_EVERY_S
+    fill(node.second)
+    await node.trimmer.trim()
+    assert len(node.told) == 2
+
+
+async def test_a_lease_keeps_nobody_from_cutting_it_off(node: Node) -> None:
+    """Root in the container could hold one, and the agent's open would have to wait for it."""
+    files = ContainerFiles(Container("s", node.second.limits, node.second.usage))
+    size = fill(node.second)
+    tenant = os.open(node.second.usage, os.O_RDONLY)
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        fcntl.fcntl(tenant, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    await node.trimmer.trim()
+    assert node.second.usage.stat().st_size == size
+    os.close(tenant)
+    files.close()
