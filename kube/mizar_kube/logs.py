@@ -76,6 +76,8 @@ KEYS: Final[Mapping[str, str]] = {
     "version": "of Mizar",
     "runtime": "the container runtime's name and version",
     "path": "a file or folder",
+    "copy": "of a damaged file, to look at",
+    "bytes": "the size of a file",
     "server": "an address",
     "xid": "NVIDIA's number of a fault",
 }

@@ -76,11 +76,11 @@ def _set_aside(path: Path, error: Exception) -> None:
     try:
         path.replace(aside)
     except OSError as why:
-        log.error("a damaged checkpoint cannot be set aside", path=path, aside=aside, error=why)
+        log.error("a damaged checkpoint cannot be set aside", path=path, copy=aside, error=why)
     log.error(
         "the checkpoint is damaged: it is set aside, and all is found out anew",
         path=path,
-        aside=aside,
+        copy=aside,
         error=repr(error),
     )
 

@@ -119,8 +119,8 @@ def test_what_takes_memory_tells(owner: Owner, what: str) -> None:
 @pytest.mark.parametrize("what", ["alloc", "pool", "array"])
 def test_what_does_not_fit_waits_for_the_borrower(owner: Owner, what: str) -> None:
     owner.lend()
-    threading.Timer(LEAVES_AFTER_S, owner.borrower_leaves).start()
     began = time.monotonic()
+    threading.Timer(LEAVES_AFTER_S, owner.borrower_leaves).start()
     assert owner.do(what, 1024) == 0
     assert LEAVES_AFTER_S <= time.monotonic() - began < PATIENCE_S
 
