@@ -54,3 +54,7 @@ class StartRefused(AgentError):
 
 class RegionDamaged(AgentError):
     """A limits or usage file has another size, version or checksum than expected."""
+
+
+class RegionUnserved(RegionDamaged):
+    """A container's files are of a version that this agent does not serve, and left alone."""

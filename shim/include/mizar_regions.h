@@ -6,13 +6,13 @@
  *
  * One slot directory on the node holds both, for one container. The node agent creates both
  * files before the container starts: `limits` MIZAR_LIMITS_SIZE zero bytes ("empty": CUDA fails
- * closed until it is written), `usage` MIZAR_USAGE_SIZE zero bytes (sparse) with the header filled in
- * (magic, version, size, card_max, slot_max). Everything else in `usage` starts as zero, and zero
- * means unused. All numbers are little-endian. Files are never replaced or resized once mounted.
+ * closed until it is written) but for magic, version and size, `usage` MIZAR_USAGE_SIZE zero bytes (sparse)
+ * with the header filled in (magic, version, size, card_max, slot_max). Everything else in `usage` starts as
+ * zero, and zero means unused. All numbers are little-endian. Files are never replaced or resized once mounted.
  *
  * The layout is mirrored in the node agent (nodeagent/mizar_nodeagent/regions/layout.py); a test compares
- * it with what build/shim/regions-layout prints. Change it only together with MIZAR_REGIONS_VERSION,
- * except by fields in what was reserved: there an older writer left zeros, an older reader looks away.
+ * it with what build/shim/regions-layout prints. What may change, and what a new MIZAR_REGIONS_VERSION
+ * means for containers that run with an older one, is in shim/README.md.
  *
  * ---- limits: how it is written and read -------------------------------------------------------
  * There is one writer. It (1) makes `seq` odd, (2) writes state, identity and cards, (3) sets `crc`
@@ -140,7 +140,8 @@ struct mizar_limits {
     uint32_t crc;
     uint32_t state; /* MIZAR_STATE_*; here the CRC begins */
     uint32_t card_count;
-    uint8_t reserved0[32];
+    uint32_t body_version; /* as `version`, which no CRC covers; 0: written before there was this */
+    uint8_t reserved0[28];
     char pod_namespace[64]; /* NUL-padded, all of these */
     char pod_name[256];
     char pod_uid[64];
@@ -306,6 +307,7 @@ struct mizar_usage {
     FIELD(mizar_limits, crc, 20, 4)                            \
     FIELD(mizar_limits, state, 24, 4)                          \
     FIELD(mizar_limits, card_count, 28, 4)                     \
+    FIELD(mizar_limits, body_version, 32, 4)                   \
     FIELD(mizar_limits, pod_namespace, 64, 64)                 \
     FIELD(mizar_limits, pod_name, 128, 256)                    \
     FIELD(mizar_limits, pod_uid, 384, 64)                      \

@@ -26,7 +26,7 @@ from mizar_nodeagent.container.limits import (
 from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
 from mizar_nodeagent.container.start_checks import WITHOUT_SHIM
-from mizar_nodeagent.errors import RegionDamaged, StartRefused
+from mizar_nodeagent.errors import RegionDamaged, RegionUnserved, StartRefused
 from mizar_nodeagent.planning.card_loss import loss_reason
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
@@ -193,6 +193,8 @@ class LimitsUpdater:
             # The container runs on with its present limits.
             if is_running:
                 self._warn(owner, error.reason, f"its limits stay as they are: {error}")
+        except RegionUnserved as error:
+            self._warn(owner, EventReason.ISOLATION_NOT_ENFORCED, str(error))
         except (OSError, RegionDamaged) as error:
             log.warning("the slot's limits cannot be changed", slot=slot.name, error=error)
             return

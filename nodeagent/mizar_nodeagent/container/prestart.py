@@ -32,7 +32,7 @@ from mizar_nodeagent.container.start_checks import (
     check_tenant,
 )
 from mizar_nodeagent.cuda_context.costs import ContextCosts
-from mizar_nodeagent.errors import KubeletAway, NotYet, StartRefused
+from mizar_nodeagent.errors import KubeletAway, NotYet, RegionUnserved, StartRefused
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving, DrainStage
@@ -86,12 +86,12 @@ class PreStart:
             self.check_access(own)
             for slot in own:
                 await check_device_nodes(self.minors, slot.minors)
+            is_new = all(slot.owner is None for slot in slots)
+            for slot in slots:
+                self._write(slot, owner, limits)
         except StartRefused as error:
             self.warn(owner, error.reason, str(error))
             raise
-        is_new = all(slot.owner is None for slot in slots)
-        for slot in slots:
-            self._write(slot, owner, limits)
         if is_new:
             # Once for each container, however often it starts.
             note = describe_limits(owner.container, groups, limits)
@@ -203,9 +203,11 @@ class PreStart:
             owner.namespace, owner.pod, owner.pod_uid, owner.container, slot.name
         )
         try:
-            usage_file.repair_header(slot.usage)
+            usage_file.repair_header(slot.usage, limits_file.version(slot.limits))
             limits_file.write(slot.limits, identity, limits.cards, limits.physical, limits.contexts)
             self.slots.assign(slot, owner)
+        except RegionUnserved as error:
+            raise StartRefused(str(error), EventReason.ISOLATION_NOT_ENFORCED) from error
         except OSError as error:
             raise NotYet(f"the limits of slot {slot.name} cannot be written: {error}") from error
         log.info(

@@ -11,6 +11,10 @@ from ctypes import c_char, c_int64, c_uint8, c_uint32, c_uint64
 from typing import Final
 
 VERSION: Final = 1
+"""Of the files that this agent makes: the version of the shim that it installs."""
+SERVED: Final = frozenset({1})
+"""Versions of the files that this agent reads and writes, each in its own version: this one, and
+the one before, which containers have that were made before an upgrade."""
 LIMITS_MAGIC: Final = b"MIZARLIM"
 USAGE_MAGIC: Final = b"MIZARUSE"
 
@@ -92,7 +96,8 @@ class Limits(ctypes.LittleEndianStructure):
         ("crc", c_uint32),
         ("state", c_uint32),
         ("card_count", c_uint32),
-        ("reserved0", c_uint8 * 32),
+        ("body_version", c_uint32),
+        ("reserved0", c_uint8 * 28),
         ("pod_namespace", c_char * 64),
         ("pod_name", c_char * 256),
         ("pod_uid", c_char * 64),

@@ -12,7 +12,7 @@ from typing import Final
 
 from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode, MemoryMode
-from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.errors import RegionDamaged, RegionUnserved
 from mizar_nodeagent.files import open_promptly
 from mizar_nodeagent.regions import layout
 from mizar_nodeagent.regions.layout import Limits, LimitsLive
@@ -42,11 +42,12 @@ class ContainerIdentity:
 
 
 def create_empty(path: Path) -> None:
-    """Create the file before its container is known: until limits are written, CUDA fails there.
-    Raises OSError."""
+    """Create the file before its container is known, with nothing in it but its version: until
+    limits are written, CUDA fails there. Raises OSError."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     try:
         os.ftruncate(descriptor, layout.LIMITS_SIZE)
+        _put_head(descriptor, 0, 0, layout.VERSION)
     finally:
         os.close(descriptor)
 
@@ -62,19 +63,32 @@ def write(
     card; `contexts`: bytes of a CUDA context on it, where known.
 
     Nothing is written when the file has these limits already. Raises RegionDamaged when the file
-    has another size than the shim maps, OSError.
+    has another size than the shim maps, RegionUnserved, OSError.
     """
-    body = _body(identity, limits, physical, contexts or {})
     descriptor = open_promptly(path, os.O_RDWR)
     try:
-        _replace(descriptor, _read_all(descriptor, path), body)
+        now = _read_all(descriptor, path)
+        found = _served_version(now, path)
+        body = _body(identity, limits, physical, contexts or {}, found)
+        _replace(descriptor, now, body, found)
+    finally:
+        os.close(descriptor)
+
+
+def version(path: Path) -> int:
+    """The version of the shim that the container has, and of both files. Raises RegionDamaged,
+    RegionUnserved, OSError."""
+    descriptor = open_promptly(path, os.O_RDONLY)
+    try:
+        return _served_version(_read_all(descriptor, path), path)
     finally:
         os.close(descriptor)
 
 
 def stop_cards(path: Path, uuids: Collection[str] | None = None) -> bool:
     """Permit no new work and no more memory on these cards (None: on all). Returns whether the
-    file was changed. Raises RegionDamaged when no shim would accept the file, OSError.
+    file was changed. Raises RegionDamaged when no shim would accept the file, RegionUnserved,
+    OSError.
     """
     descriptor = open_promptly(path, os.O_RDWR)
     try:
@@ -84,7 +98,7 @@ def stop_cards(path: Path, uuids: Collection[str] | None = None) -> bool:
             if uuids is None or card.uuid.decode(errors="replace") in uuids:
                 card.compute_mode = layout.COMPUTE_STOPPED
                 card.core_share = card.memory_limit = 0
-        return _replace(descriptor, now, bytes(wanted)[_BODY])
+        return _replace(descriptor, now, bytes(wanted)[_BODY], now.version)
     finally:
         os.close(descriptor)
 
@@ -110,22 +124,23 @@ def _put_word(descriptor: int, offset: int, value: int) -> None:
     os.pwrite(descriptor, int(value).to_bytes(4, "little"), offset)
 
 
-def _replace(descriptor: int, now: Limits, body: bytes) -> bool:
+def _replace(descriptor: int, now: Limits, body: bytes, version: int) -> bool:
     """Write the body under the sequence number, unless it is there already; returns whether it was
-    written."""
+    written. The file stays of its version: no other is for the shim that the container has."""
     if bytes(now)[_BODY] == body and _is_good(now):
         return False
     seq = now.seq | 1
-    _put_head(descriptor, seq, 0)
+    _put_head(descriptor, seq, 0, version)
     os.pwrite(descriptor, body, layout.CRC_FROM)
     # The checksum first, and only then the even number that permits reading.
-    _put_head(descriptor, seq, zlib.crc32(body))
+    _put_head(descriptor, seq, zlib.crc32(body), version)
     os.pwrite(descriptor, ((seq + 1) & 0xFFFFFFFF).to_bytes(4, "little"), _SEQ.start)
     return True
 
 
 def read(path: Path) -> Limits:
-    """The file's content. Raises RegionDamaged when no shim would accept it, OSError."""
+    """The file's content. Raises RegionDamaged when no shim would accept it, RegionUnserved,
+    OSError."""
     descriptor = open_promptly(path, os.O_RDONLY)
     try:
         found = _read_all(descriptor, path)
@@ -154,7 +169,24 @@ def parse(raw: bytes, path: Path) -> Limits:
     return _checked(Limits.from_buffer_copy(raw), path)
 
 
+def _served_version(limits: Limits, path: Path) -> int:
+    """The version that the file is of, as its checksum bears out. One that is empty or damaged is
+    of what its header says, or to be mended by this agent's."""
+    if limits.crc != zlib.crc32(bytes(limits)[_BODY]):
+        return int(limits.version) if limits.version in layout.SERVED else layout.VERSION
+    found = int(limits.body_version or limits.version)
+    if found not in layout.SERVED:
+        serves = " and ".join(str(one) for one in sorted(layout.SERVED))
+        raise RegionUnserved(
+            f"{path} is of version {found}, as its container's shim is, and this node agent serves "
+            f"version {serves}: the container keeps the limits and the share of time that it has "
+            "until its pod is deleted and made anew"
+        )
+    return found
+
+
 def _checked(limits: Limits, path: Path) -> Limits:
+    _served_version(limits, path)
     if not _is_good(limits):
         raise RegionDamaged(f"{path} is empty, half written or damaged")
     return limits
@@ -170,17 +202,17 @@ def _read_all(descriptor: int, path: Path) -> Limits:
 def _is_good(limits: Limits) -> bool:
     return bool(
         limits.magic == layout.LIMITS_MAGIC
-        and limits.version == layout.VERSION
+        and limits.version in layout.SERVED
         and limits.seq % 2 == 0
         and limits.state == layout.STATE_READY
         and limits.crc == zlib.crc32(bytes(limits)[_BODY])
     )
 
 
-def _put_head(descriptor: int, seq: int, crc: int) -> None:
+def _put_head(descriptor: int, seq: int, crc: int, version: int) -> None:
     head = Limits(
         magic=layout.LIMITS_MAGIC,
-        version=layout.VERSION,
+        version=version,
         size=layout.LIMITS_SIZE,
         seq=seq,
         crc=crc,
@@ -193,12 +225,14 @@ def _body(
     limits: Sequence[CardLimit],
     physical: Mapping[str, int],
     contexts: Mapping[str, int],
+    version: int,
 ) -> bytes:
     if len(limits) > layout.CARD_MAX:
         raise RegionDamaged(f"{len(limits)} cards: a container can have {layout.CARD_MAX}")
     region = Limits(
         state=layout.STATE_READY,
         card_count=len(limits),
+        body_version=version,
         pod_namespace=identity.namespace.encode(),
         pod_name=identity.pod.encode(),
         pod_uid=identity.pod_uid.encode(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -24,14 +25,14 @@ def create(path: Path) -> None:
     try:
         os.fchmod(descriptor, 0o666)  # whatever the umask is
         os.ftruncate(descriptor, layout.USAGE_SIZE)
-        _put_header(descriptor)
+        _put_header(descriptor, layout.VERSION)
     finally:
         os.close(descriptor)
 
 
-def repair_header(path: Path) -> None:
+def repair_header(path: Path, version: int) -> None:
     """Write the header and the size again, before a container starts, if a tenant has damaged
-    them. Raises OSError.
+    them. `version`: as its limits say, which no tenant writes. Raises OSError.
 
     Accounts are left alone: the shim settles what dead processes left.
     """
@@ -39,8 +40,8 @@ def repair_header(path: Path) -> None:
     try:
         if os.fstat(descriptor).st_size != layout.USAGE_SIZE:
             os.ftruncate(descriptor, layout.USAGE_SIZE)
-        if not header_is_good(os.pread(descriptor, HEADER_SIZE, 0)):
-            _put_header(descriptor)
+        if not header_is_good(os.pread(descriptor, HEADER_SIZE, 0), {version}):
+            _put_header(descriptor, version)
     finally:
         os.close(descriptor)
 
@@ -61,20 +62,21 @@ def truncate_excess(path: Path) -> int:
     return excess
 
 
-def header_is_good(raw: bytes) -> bool:
-    """Whether the first HEADER_SIZE bytes of a usage file are of this version."""
+def header_is_good(raw: bytes, versions: Collection[int]) -> bool:
+    """Whether the first HEADER_SIZE bytes of a usage file are of one of these versions."""
     magic, version, size, cards, slots = _HEADER.unpack(raw)
     return bool(
         magic == layout.USAGE_MAGIC
-        and (version, size) == (layout.VERSION, layout.USAGE_SIZE)
+        and version in versions
+        and size == layout.USAGE_SIZE
         and (cards, slots) == (layout.CARD_MAX, layout.SLOT_MAX)
     )
 
 
-def _put_header(descriptor: int) -> None:
+def _put_header(descriptor: int, version: int) -> None:
     header = _HEADER.pack(
         layout.USAGE_MAGIC,
-        layout.VERSION,
+        version,
         layout.USAGE_SIZE,
         layout.CARD_MAX,
         layout.SLOT_MAX,

@@ -181,8 +181,8 @@ def _read_consistently(descriptor: int, path: Path) -> tuple[UsageHead, Slots]:
 def _head(descriptor: int, path: Path) -> UsageHead:
     raw = os.pread(descriptor, _HEAD_SIZE, 0)
     complete = os.fstat(descriptor).st_size == layout.USAGE_SIZE and len(raw) == _HEAD_SIZE
-    if not complete or not usage_file.header_is_good(raw[: usage_file.HEADER_SIZE]):
-        raise RegionDamaged(f"{path} is no usage file of version {layout.VERSION}")
+    if not complete or not usage_file.header_is_good(raw[: usage_file.HEADER_SIZE], layout.SERVED):
+        raise RegionDamaged(f"{path} is no usage file of a version that is served")
     return UsageHead.from_buffer_copy(raw)
 
 

@@ -20,6 +20,7 @@ from mizar_nodeagent import agent_loop, assembly
 from mizar_nodeagent.assembly import App, assemble
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess, Config
+from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.kubelet import podresources, poller
 from mizar_nodeagent.planning import plan
 from mizar_nodeagent.planning.snapshot import GracePeriods
@@ -297,13 +298,20 @@ async def test_an_init_container_alone_is_known_by_the_kubelets_record(world: Wo
     assert limits_file.read(limits_of(held)).container == b"prepare"
 
 
+def has_limits(held: Allocated) -> bool:
+    try:
+        return bool(limits_file.read(limits_of(held)).card_count)
+    except RegionDamaged:
+        return False
+
+
 async def test_a_foreign_pod_does_not_start(world: World) -> None:
     await world.serve_shadow()
     foreign = KubePod("team-b", "thief", "uid-thief")
     with pytest.raises(grpc.aio.AioRpcError, match="are for pods of team-a, not of team-b"):
         await world.start_share(foreign)
     held = world.kubelet.allocated["uid-thief", "main", RESOURCE]
-    assert limits_of(held).read_bytes().strip(b"\0") == b""
+    assert not has_limits(held)
     await until(lambda: "IsolationNotEnforced" in world.event_reasons())
 
 
@@ -317,7 +325,7 @@ async def test_a_pod_that_asks_for_one_card_does_not_start_on_two(world: World) 
     held = await world.kubelet.allocate(SHARE, "main", RESOURCE, 2)
     with pytest.raises(grpc.aio.AioRpcError, match="2 devices are on 2 cards"):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
-    assert limits_of(held).read_bytes().strip(b"\0") == b""
+    assert not has_limits(held)
     await until(lambda: "SeveralCards" in world.event_reasons())
 
 

@@ -15,7 +15,7 @@ from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.limits_update import LimitsUpdater
 from mizar_nodeagent.container.slots import Owner, Slots
 from mizar_nodeagent.pods import Pod
-from mizar_nodeagent.regions import limits_file
+from mizar_nodeagent.regions import layout, limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED, MEMORY_MODES, LimitsCard
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import (
@@ -282,6 +282,33 @@ def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -
     ((owner, reason, sentence),) = told
     assert (owner, reason) == (slot.owner, "CardLost")
     assert sentence.startswith(f"shadow pod {other} lost card {far}: the shadow pod has ended")
+
+
+def test_who_has_files_of_an_unserved_version_keeps_its_limits_and_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a rollback of the agent, say."""
+    (tmp_path / "libmizar.so").write_bytes(b"shim")
+    slots = Slots(tmp_path / "slots", shim_install.install(tmp_path / "libmizar.so", tmp_path))
+    slots.load(0.0)
+    slot = slots.assign(
+        slots.create(RESOURCE, [device(0)], 0.0), Owner("team-a", "share", "uid-share", "main")
+    )
+    who = limits_file.ContainerIdentity("team-a", "share", "uid-share", "main", slot.name)
+    limits_file.write(slot.limits, who, [CardLimit(CARD, GIB, 10000, "Hard", "None")], {})
+    before = slot.limits.read_bytes()
+    monkeypatch.setattr(layout, "SERVED", frozenset({layout.VERSION + 1}))
+    state, told = AgentState(), list[tuple[Any, ...]]()
+    state.replan(snapshot(1.0, [shadow(), share()], [card_claim(), share_claim(device(0))]))
+    updater = LimitsUpdater(
+        state, slots, lambda *_: None, lambda *words: told.append(words), lambda _: 0
+    )
+    for _ in range(2):
+        updater.update()
+    ((owner, reason, sentence),) = told
+    assert (owner, reason) == (slot.owner, "IsolationNotEnforced")
+    assert "is of version 1" in sentence
+    assert slot.limits.read_bytes() == before
 
 
 def test_containers_that_get_less_are_limited_before_those_that_get_more(

@@ -16,7 +16,7 @@ from mizar_nodeagent.errors import KubeletAway, NotYet, RegionDamaged, StartRefu
 from mizar_nodeagent.kubelet.checkpoint_file import Entry
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.pods import Pod
-from mizar_nodeagent.regions import limits_file, usage_snapshot
+from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
 from unit.nodeagent.makers import (
     CARD,
     RESOURCE,
@@ -147,6 +147,33 @@ async def test_a_damaged_account_is_mended_before_a_start(node: Node) -> None:
         usage_snapshot.card_usage(slot.usage, 1)
     await node.start(share_claim(D0))
     assert usage_snapshot.card_usage(slot.usage, 1)[0].bytes == 0
+
+
+async def test_who_has_files_of_an_unserved_version_does_not_start_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = node.slot(OWNER)
+    await node.start(share_claim(D0))
+    before = slot.limits.read_bytes()
+    monkeypatch.setattr(layout, "SERVED", frozenset({layout.VERSION + 1}))
+    with pytest.raises(StartRefused, match="until its pod is deleted and made anew"):
+        await node.start(share_claim(D0))
+    assert slot.limits.read_bytes() == before
+    assert node.warnings == ["IsolationNotEnforced"]
+
+
+async def test_who_has_files_of_the_version_before_starts_again_with_them(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = node.slot(OWNER)
+    header = slot.usage.read_bytes()[: usage_file.HEADER_SIZE]
+    with slot.usage.open("r+b") as file:
+        file.write(b"NONSENSE")
+    monkeypatch.setattr(layout, "SERVED", frozenset({layout.VERSION, layout.VERSION + 1}))
+    monkeypatch.setattr(layout, "VERSION", layout.VERSION + 1)
+    await node.start(share_claim(D0))
+    assert slot.usage.read_bytes()[: usage_file.HEADER_SIZE] == header
+    assert limits_file.version(slot.limits) == layout.VERSION - 1
 
 
 class TestRecovery:

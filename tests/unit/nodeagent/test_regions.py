@@ -279,7 +279,7 @@ def test_a_usage_file_cut_short_by_its_tenant_is_noticed_and_mended(tmp_path: Pa
     os.truncate(path, 100)
     with pytest.raises(RegionDamaged):
         usage_snapshot.card_usage(path, 1)
-    usage_file.repair_header(path)
+    usage_file.repair_header(path, layout.VERSION)
     assert usage_snapshot.card_usage(path, 1)[0].bytes == 0
 
 
@@ -302,7 +302,7 @@ def test_a_tenants_lease_keeps_nobody_waiting(tmp_path: Path) -> None:
     try:
         for attempt in (
             lambda: usage_snapshot.card_usage(region, 1),
-            lambda: usage_file.repair_header(region),
+            lambda: usage_file.repair_header(region, layout.VERSION),
             lambda: limits_file.write(path, WHO, [LIMIT], {}),
             lambda: limits_file.read(path),
         ):
@@ -344,7 +344,7 @@ def test_healing_keeps_the_accounts(tmp_path: Path) -> None:
     put_usage(path, 0, ledger(1, 1, GIB, GIB), {1: GIB})
     with path.open("r+b") as file:
         file.write(b"NONSENSE")
-    usage_file.repair_header(path)
+    usage_file.repair_header(path, layout.VERSION)
     living = lock(path, 1)
     assert usage_snapshot.card_usage(path, 1)[0].bytes == GIB
     os.close(living)

@@ -137,6 +137,20 @@ def test_two_containers_that_want_the_card_get_a_window_each(room: Room) -> None
     assert (one.live().paused, one.live().spare_share) == (0, 0)
 
 
+def test_who_has_files_of_the_version_before_gets_its_window_too(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent is upgraded beside a container that runs."""
+    one = room.add("one", "Hard", 3000)
+    room.round(one)
+    monkeypatch.setattr(layout, "SERVED", frozenset({layout.VERSION, layout.VERSION + 1}))
+    monkeypatch.setattr(layout, "VERSION", layout.VERSION + 1)
+    two = room.add("two", "Hard", 7000)
+    room.round(one, two)
+    assert one.window and two.window
+    assert two.window.start >= one.window.start + one.window.length
+
+
 def test_alone_at_any_time_and_soft_has_what_others_leave(room: Room) -> None:
     one, two = room.add("one", "Soft", 3000), room.add("two", "Soft", 7000)
     room.round(one)
