@@ -79,6 +79,7 @@ KEYS: Final[Mapping[str, str]] = {
     "copy": "of a damaged file, to look at",
     "bytes": "the size of a file",
     "server": "an address",
+    "access": "how containers get their cards",
     "xid": "NVIDIA's number of a fault",
 }
 """The keys of log lines; beside them `timestamp`, `level`, `logger`, `event` and `exception`."""

@@ -27,6 +27,8 @@ from mizar_nodeagent.checkpoint import CheckpointFile
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.access_choice import AccessChoice
+from mizar_nodeagent.container.access_discovery import discover
+from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.granted_cards import Grants
 from mizar_nodeagent.container.limits_update import LimitsUpdater
@@ -41,7 +43,7 @@ from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.metrics import AnswerLatency, NodeAgentCollector, planning_errors
-from mizar_nodeagent.node_status import NodeStatusWriter
+from mizar_nodeagent.node_status import NodeStatusWriter, runtime_version
 from mizar_nodeagent.nri.plugin import RuntimePlugin
 from mizar_nodeagent.planning.snapshot import GracePeriods
 from mizar_nodeagent.plugin.manager import PluginManager
@@ -157,8 +159,11 @@ async def assemble(
         Grants(state, slots, poller.poll_claims), access, cards.minors, agent.warn
     )
     runtime = RuntimePlugin(config.card_access.nri_socket, component.create, component.look)
-    if access.by_nri:
+    if access.may_use_nri:
         access.runtime = runtime
+    if access.looks:
+        version = await runtime_version(client, config.node_name)
+        access.settle(await discover(config.card_access, version))
     allocator = Allocator(state, slots, access, cards.minors, time.monotonic, time.time, allocated)
     records = partial(checkpoint_file.read, config.plugin_dir)
     contexts = ContextCosts(config.state_dir / CONTEXTS, state, cards.context_bytes)
@@ -201,6 +206,8 @@ async def assemble(
     registry.register(
         NodeAgentCollector(config.node_name, state, slots, plugins.connected, auditor)
     )
+    registry.register(AccessCollector(config.node_name, access, component.counts))
+    reporter = AccessReporter(client, access, config.namespace, config.identity)
     limits = LimitsUpdater(state, slots, agent.notify, agent.warn, contexts.of)
     failures = planning_errors(registry)
     agent.attach(
@@ -240,6 +247,7 @@ async def assemble(
                 auditor.run,
                 contexts.run,
                 *([runtime.run] if access.runtime else []),
+                *([reporter.run] if config.namespace else []),
             ),
         )
 

@@ -15,6 +15,7 @@ from mizar_kube.settings import Section
 Way = Literal["EnvVar", "Mounts", "VolumeMounts", "CDI"]
 """What gives a container its cards."""
 Strategy = Literal[Way, "NRI"]
+"""How a node's containers get their cards."""
 
 DEVICE_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
@@ -42,18 +43,29 @@ class MountConfig(Section):
 class CardAccess(Section):
     """How a card gets into a share container."""
 
-    strategy: Strategy = Field(
+    strategy: Literal[Strategy, "Auto"] = Field(
         "EnvVar",
         description="EnvVar: NVIDIA_VISIBLE_DEVICES alone, the nvidia runtime class does the rest. "
         "Mounts: device nodes and mounts as well. "
         "VolumeMounts: marks under /var/run/nvidia-container-devices, which the runtime reads. "
         "CDI: device names {cdi kind}=GPU-... "
-        "NRI: the container runtime asks the agent, which gives the card by `nri gives`",
+        "NRI: the container runtime asks the agent, which gives the card by `nri gives`. "
+        "Auto: the first that the node has of NRI, CDI, VolumeMounts, Mounts (where mounts are "
+        "configured) and EnvVar",
     )
     nri_socket: HostPath = Field(
         Path("/var/run/nri/nri.sock"), description="with NRI: where the runtime takes plugins"
     )
-    nri_gives: Way = Field("EnvVar", description="with NRI: what the container is given")
+    nri_gives: Literal[Way, "Auto"] = Field(
+        "Auto", description="with NRI: what the container is given; Auto: as the strategy, less NRI"
+    )
+    cdi_dirs: tuple[HostPath, ...] = Field(
+        (Path("/etc/cdi"), Path("/var/run/cdi")), description="with Auto: where CDI files are"
+    )
+    nvidia_runtime_config: HostPath = Field(
+        Path("/etc/nvidia-container-runtime/config.toml"),
+        description="with Auto: says whether NVIDIA's container runtime takes volume mounts",
+    )
     dev_root: HostPath = Field(Path("/dev"), description="with Mounts: the folder of device nodes")
     device_nodes: tuple[str, ...] = Field(
         DEVICE_NODES, description="with Mounts: device nodes beside the cards', if they exist"
@@ -74,6 +86,9 @@ class Config(common.Settings):
         Path("/etc/mizar/nodeagent.yaml"), description="YAML file with these settings in camelCase"
     )
     node_name: str = Field(min_length=1, description="the node that it runs on; else $NODE_NAME")
+    namespace: str = Field(
+        "", description="of the agent's own pod, if it is one; else $POD_NAMESPACE"
+    )
     kubelet_dir: HostPath = Field(Path("/var/lib/kubelet"), description="the kubelet's --root-dir")
     plugin_dir: HostPath = Field(
         Path("/var/lib/kubelet/device-plugins"),

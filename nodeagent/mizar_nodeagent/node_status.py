@@ -148,3 +148,15 @@ def _patch(counts: Mapping[str, Counts]) -> dict[str, Any]:
             "allocatable": {resource: str(one.allocatable) for resource, one in counts.items()},
         }
     }
+
+
+async def runtime_version(client: KubeClient, node: str) -> str:
+    """The node's container runtime with its version, such as containerd://2.2.9; empty where the
+    API server does not tell."""
+    try:
+        found = await client.get(Ref(NODE, node))
+    except KubeError as error:
+        log.warning("the node's container runtime is not known", error=error)
+        return ""
+    info = (found.get("status") or {}).get("nodeInfo") or {}
+    return str(info.get("containerRuntimeVersion", ""))

@@ -6,9 +6,13 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from mizar_core.names import EventReason
+from mizar_kube.logs import get_logger
 from mizar_nodeagent.config import CardAccess, Strategy, Way
+from mizar_nodeagent.container.access_discovery import Discovery
 from mizar_nodeagent.container.slots import Slot
 from mizar_nodeagent.errors import NotYet, StartRefused
+
+log = get_logger(__name__)
 
 
 class Runtime(Protocol):
@@ -19,6 +23,11 @@ class Runtime(Protocol):
         """Why the runtime does not ask the agent; empty while it does."""
         ...
 
+    @property
+    def connections(self) -> int:
+        """How often the runtime was connected to."""
+        ...
+
 
 class AccessChoice:
     """`runtime`: None where NRI is not used."""
@@ -26,11 +35,34 @@ class AccessChoice:
     def __init__(self, config: CardAccess, runtime: Runtime | None = None) -> None:
         self.config = config
         self.runtime = runtime
+        self._found = Discovery(nri=False, way="EnvVar")
+
+    @property
+    def may_use_nri(self) -> bool:
+        """Whether the runtime is to be connected to."""
+        return self.config.strategy in ("NRI", "Auto")
+
+    @property
+    def looks(self) -> bool:
+        """Whether anything depends on what is found on the node."""
+        return self.config.strategy == "Auto" or (
+            self.config.strategy == "NRI" and self.config.nri_gives == "Auto"
+        )
+
+    def settle(self, found: Discovery) -> None:
+        """What was found when the agent started. It is not looked for again: a file that is written
+        anew, or a runtime that restarts, must not change how containers get their cards."""
+        self._found = found
+        log.info("how cards get into containers", access=self.describe())
 
     @property
     def strategy(self) -> Strategy:
-        """How new containers get their cards."""
-        return self.config.strategy
+        """How new containers get their cards. With Auto, a runtime that was connected to once is
+        never again passed over."""
+        if self.config.strategy != "Auto":
+            return self.config.strategy
+        asked = self.runtime is not None and self.runtime.connections > 0
+        return "NRI" if self._found.nri or asked else self._found.way
 
     @property
     def by_nri(self) -> bool:
@@ -40,12 +72,20 @@ class AccessChoice:
     @property
     def answered(self) -> Way | None:
         """What Allocate answers: None for no card."""
-        return None if self.strategy == "NRI" else self.strategy
+        strategy = self.strategy
+        return None if strategy == "NRI" else strategy
 
     @property
     def given(self) -> Way:
         """What a container is given, by Allocate or by NRI."""
-        return self.config.nri_gives if self.strategy == "NRI" else self.strategy
+        strategy = self.strategy
+        if strategy != "NRI":
+            return strategy
+        return self._found.way if self.config.nri_gives == "Auto" else self.config.nri_gives
+
+    def describe(self) -> str:
+        """In words, for logs and people."""
+        return f"NRI, which gives {self.given}" if self.by_nri else self.strategy
 
     @property
     def problem(self) -> str:

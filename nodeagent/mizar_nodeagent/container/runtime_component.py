@@ -36,7 +36,7 @@ MISSED = (
 class Counts:
     """What was done, for metrics. `missed`: containers that were made without asking."""
 
-    adjusted: int = 0
+    given: int = 0
     refused: int = 0
     missed: int = 0
 
@@ -63,7 +63,7 @@ class RuntimeComponent:
             self.counts.refused += 1
             log.warning("a container was refused", error=error, **names)
             raise
-        self.counts.adjusted += 1
+        self.counts.given += 1
         log.info(
             "a container was given its cards", card=adjust.annotations[ANNOTATION_CARDS], **names
         )

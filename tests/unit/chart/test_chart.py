@@ -258,7 +258,7 @@ def test_all_programs_log_alike(chart: Chart) -> None:
 def test_the_node_agent_understands_its_configuration(
     default: list[Object], local: list[Object], tmp_path: Path
 ) -> None:
-    for objects, strategy in ((default, "EnvVar"), (local, "NRI")):
+    for objects, strategy in ((default, "EnvVar"), (local, "Auto")):
         file = tmp_path / "nodeagent.yaml"
         file.write_text(pick(objects, "ConfigMap", "mizar-nodeagent")["data"][file.name])
         config = read(Config, [f"--config={file}", "--node-name=n"])
@@ -271,17 +271,27 @@ def test_the_node_agent_understands_its_configuration(
         assert str(config.podresources_socket.parent) in mounted
 
 
-@pytest.mark.parametrize(("strategy", "mounted"), [("NRI", True), ("CDI", False)])
-def test_the_runtimes_socket_is_mounted_where_it_is_used(
-    chart: Chart, strategy: str, mounted: bool
-) -> None:
-    """The folder, since the runtime makes the socket anew."""
-    access = {"strategy": strategy, "nriSocket": "/run/other/nri.sock"}
+LOOKED_AT = {"/etc/cdi", "/var/run/cdi", "/etc/nvidia-container-runtime"}
+
+
+@pytest.mark.parametrize(
+    ("access", "wanted"),
+    [
+        ({"strategy": "CDI"}, set()),
+        ({"strategy": "NRI", "nriGives": "Mounts"}, {"/run/other"}),
+        ({"strategy": "NRI"}, {"/run/other", *LOOKED_AT}),
+        ({"strategy": "Auto"}, {"/run/other", *LOOKED_AT}),
+    ],
+)
+def test_what_the_agent_looks_at_is_mounted(chart: Chart, access: Object, wanted: set[str]) -> None:
+    """Of the runtime's socket the folder, since the runtime makes the socket anew."""
+    access = {**access, "nriSocket": "/run/other/nri.sock"}
     agent = pick(chart.render(nodeagent={"cardAccess": access}), "DaemonSet", "mizar-nodeagent")
     spec = agent["spec"]["template"]["spec"]
     paths = {one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
     inside = {one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
-    assert ("/run/other" in paths) == ("/run/other" in inside) == mounted
+    mine = {"/run/other", *LOOKED_AT}
+    assert paths & mine == inside & mine == wanted
 
 
 def test_a_changed_configuration_starts_the_agents_anew(chart: Chart) -> None:

@@ -126,6 +126,9 @@ class FakeRuntime:
         return found
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not (self._server and self._server.is_serving()):
+            writer.close()
+            return
         connection = Connection(reader, writer)
         self._open.append(connection)
         await self.connections.put(connection)

@@ -24,12 +24,14 @@ from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.kubelet import podresources, poller
 from mizar_nodeagent.planning import plan
 from mizar_nodeagent.planning.snapshot import GracePeriods
+from mizar_nodeagent.proto import nri_pb2 as pb
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, MEMORY_MODES, STATE_READY, LimitsLive
 from support.logs import logged
 from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_api import FakeApi, serving
 from unit.nodeagent.fake_kubelet import Admission, Allocated, FakeKubelet, KubePod
+from unit.nodeagent.fake_runtime import running
 from unit.nodeagent.makers import (
     CARD,
     GIB,
@@ -678,3 +680,84 @@ def test_short_paths() -> None:
     assert (
         len(os.fspath(Path("/var/lib/kubelet/device-plugins/mizar-01234567-89abcdef.sock"))) < 108
     )
+
+
+async def test_by_nri_nothing_starts_while_the_runtime_does_not_ask(world: World) -> None:
+    """The card comes when the container is made; until the runtime is there, the kubelet waits."""
+    await world.stop_agent()
+    socket = world.folder / "nri.sock"
+    world.access = CardAccess(strategy="NRI", nri_socket=socket, nri_gives="EnvVar")
+    await world.start_agent()
+    await world.serve_shadow()
+    app = world.app
+    with pytest.raises(grpc.aio.AioRpcError) as found:
+        await world.start_share()
+    assert "does not ask Mizar now" in (found.value.details() or "")
+    assert any("none gets a card" in problem for problem in app.unready())
+
+    async with running(socket) as runtime:
+        connection = await runtime.connection()
+        held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
+        assert held.answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+        assert not list(app.unready())
+        adjust = await connection.create(*to_be_made(held, "NVIDIA_VISIBLE_DEVICES=all"))
+        assert {one.key: one.value for one in adjust.env} == {"NVIDIA_VISIBLE_DEVICES": CARD}
+
+        await runtime.stop()
+        await until(lambda: any("none gets a card" in problem for problem in app.unready()))
+        assert not list(app.unwell()), "a restart of the agent would not help"
+        with pytest.raises(grpc.aio.AioRpcError):
+            await world.kubelet.start_container(SHARE, "main", RESOURCE)
+
+
+def to_be_made(held: Allocated, *env: str) -> tuple[pb.PodSandbox, pb.Container]:
+    """The share pod's container as the runtime shows it before it makes it."""
+    mounts = [
+        pb.Mount(destination=inside, source=outside, options=["ro"] if read_only else [])
+        for inside, (outside, read_only) in mounted(held).items()
+    ]
+    annotations = dict(held.answer.annotations)
+    container = pb.Container(name="main", annotations=annotations, env=env, mounts=mounts)
+    return pb.PodSandbox(namespace=SHARE.namespace, name=SHARE.name, uid=SHARE.uid), container
+
+
+async def test_what_came_by_nri_does_not_start_without(world: World) -> None:
+    """The kubelet answers from its cache, in which there is no card."""
+    await world.stop_agent()
+    socket = world.folder / "nri.sock"
+    world.access = CardAccess(strategy="NRI", nri_socket=socket, nri_gives="EnvVar")
+    async with running(socket) as runtime:
+        await world.start_agent()
+        await runtime.connection()
+        await world.serve_shadow()
+        await world.start_share()
+        await world.stop_agent()
+    world.access = CardAccess()
+    await world.start_agent()
+    await until(lambda: world.kubelet.is_serving(RESOURCE))
+    with pytest.raises(grpc.aio.AioRpcError) as found:
+        await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert "came by NRI" in (found.value.details() or "")
+    await until(lambda: "NoCardAccess" in world.event_reasons())
+
+
+async def test_auto_is_settled_before_anybody_is_answered(world: World) -> None:
+    await world.stop_agent()
+    socket = world.folder / "nri.sock"
+    world.access = CardAccess(
+        strategy="Auto",
+        nri_socket=socket,
+        cdi_dirs=(world.folder / "cdi",),
+        nvidia_runtime_config=world.folder / "config.toml",
+    )
+    (world.folder / "cdi").mkdir()
+    cards = {"kind": "nvidia.com/gpu", "devices": [{"name": CARD}]}
+    (world.folder / "cdi" / "nvidia.json").write_text(json.dumps(cards))
+    world.api.node["status"]["nodeInfo"] = {"containerRuntimeVersion": "containerd://2.2.9"}
+    await world.start_agent()
+    await world.serve_shadow()
+    held = await world.start_share()
+    assert [one.name for one in held.answer.cdi_devices] == [f"nvidia.com/gpu={CARD}"]
+    async with running(socket) as runtime:
+        await runtime.connection()
+        assert world.app.access.describe() == "NRI, which gives CDI"

@@ -119,7 +119,7 @@ async def test_the_tenants_variable_is_replaced(node: Node) -> None:
         "-NVIDIA_MIG_CONFIG_DEVICES": "",
     }
     assert adjust.annotations == {"mizar.share/cards": CARD}
-    assert component.counts.adjusted == 1
+    assert component.counts.given == 1
 
 
 async def test_marks_of_the_tenants_own_are_taken_away(node: Node) -> None:
@@ -176,7 +176,7 @@ async def test_other_containers_are_left_alone(node: Node) -> None:
     component = node.component()
     container = node.container(annotations={"a": "b"}, env=["NVIDIA_VISIBLE_DEVICES=all"])
     assert await component.create(POD, container) == pb.ContainerAdjustment()
-    assert component.counts.adjusted == 0
+    assert component.counts.given == 0
 
 
 OTHERS = {

@@ -1,0 +1,121 @@
+"""Says how containers of this node get their cards: on the agent's own pod, and as metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mizar_core.names import FIELD_MANAGER_NODEAGENT, POD_CONDITION_CARD_ACCESS
+from mizar_kube.backoff import Backoff
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError, NotFound
+from mizar_kube.kinds import POD
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.container.access_choice import AccessChoice
+from mizar_nodeagent.container.runtime_component import Counts
+
+log = get_logger(__name__)
+
+LOOK_EVERY_S: Final = 2.0
+
+
+class AccessReporter:
+    """Writes a condition on the agent's own pod. `namespace`, `pod`: its names."""
+
+    def __init__(self, client: KubeClient, access: AccessChoice, namespace: str, pod: str) -> None:
+        self._client = client
+        self._access = access
+        self._namespace = namespace
+        self._pod = pod
+        self._written: dict[str, str] | None = None
+
+    async def run(self) -> None:
+        """Write it whenever it differs, for ever; not where the agent does not run as a pod."""
+        backoff = Backoff(first=1.0, most=60.0)
+        while True:
+            try:
+                await self.write()
+                backoff.reset()
+            except NotFound:
+                log.info("the agent's own pod is not there to be told on", pod=self._pod)
+                return
+            except KubeError as error:
+                log.warning("how cards get into containers cannot be told", error=error)
+                await asyncio.sleep(error.retry_after or backoff.next())
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def write(self) -> None:
+        """Write the condition, unless it is there already. Raises KubeError."""
+        condition = self._condition()
+        if condition == self._written:
+            return
+        await self._client.apply(
+            {
+                "apiVersion": "v1",
+                "kind": POD.name,
+                "metadata": {"namespace": self._namespace, "name": self._pod},
+                "status": {"conditions": [condition]},
+            },
+            field_manager=FIELD_MANAGER_NODEAGENT,
+            subresource="status",
+        )
+        self._written = condition
+
+    def _condition(self) -> dict[str, str]:
+        access = self._access
+        return {
+            "type": POD_CONDITION_CARD_ACCESS,
+            "status": "False" if access.problem else "True",
+            "reason": access.strategy,
+            "message": access.problem or f"containers get their cards by {access.describe()}",
+        }
+
+
+class AccessCollector(Collector):
+    """The same as metrics, read at each scrape."""
+
+    def __init__(self, node: str, access: AccessChoice, counts: Counts) -> None:
+        self._node = node
+        self._access = access
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        access = self._access
+        info = GaugeMetricFamily(
+            "mizar_card_access_info",
+            "How containers of the node get their cards; always 1",
+            labels=("node", "strategy", "given"),
+        )
+        info.add_metric((self._node, access.strategy, access.given), 1)
+        yield info
+        if access.by_nri:
+            yield self._connected()
+            yield self._containers()
+
+    def _connected(self) -> Metric:
+        family = GaugeMetricFamily(
+            "mizar_runtime_connected",
+            "Whether the container runtime asks before it makes a container",
+            labels=("node",),
+        )
+        family.add_metric((self._node,), not self._access.problem)
+        return family
+
+    def _containers(self) -> Metric:
+        family = CounterMetricFamily(
+            "mizar_runtime_containers",
+            "Containers by what became of them: given their cards, refused, or made without asking",
+            labels=("node", "result"),
+        )
+        counts = self._counts
+        for result, count in (
+            ("given", counts.given),
+            ("refused", counts.refused),
+            ("missed", counts.missed),
+        ):
+            family.add_metric((self._node, result), count)
+        return family

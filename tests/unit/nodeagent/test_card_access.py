@@ -1,0 +1,243 @@
+"""How a node's containers get their cards: what is found there, what is chosen, and who is told."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mizar_kube.errors import NotFound, Unavailable
+from mizar_nodeagent.config import CardAccess, MountConfig, Way
+from mizar_nodeagent.container import access_report
+from mizar_nodeagent.container.access_choice import AccessChoice
+from mizar_nodeagent.container.access_discovery import Discovery, best_way, discover
+from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
+from mizar_nodeagent.container.runtime_component import Counts
+from support.logs import logged
+from unit.nodeagent.fake_runtime import running
+
+TWO = "containerd://2.2.9"
+
+
+class Host:
+    """A node's folders, as the agent sees them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def access(self, **changes: Any) -> CardAccess:
+        given = {
+            "strategy": "Auto",
+            "nri_socket": self.folder / "nri.sock",
+            "cdi_dirs": (self.folder / "none", self.folder / "cdi"),
+            "nvidia_runtime_config": self.folder / "config.toml",
+        }
+        return CardAccess(**{**given, **changes})
+
+    def cdi(self, body: object, name: str = "nvidia.json") -> None:
+        (self.folder / "cdi").mkdir(exist_ok=True)
+        text = body if isinstance(body, str) else json.dumps(body)
+        (self.folder / "cdi" / name).write_text(text)
+
+    def nvidia(self, text: str) -> None:
+        (self.folder / "config.toml").write_text(text)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+CARDS = {"kind": "nvidia.com/gpu", "devices": [{"name": "all"}, {"name": "GPU-1"}]}
+TAKES_MARKS = "accept-nvidia-visible-devices-as-volume-mounts = true\n[nvidia-container-cli]\n"
+
+
+class TestBestWay:
+    def test_in_this_order(self, host: Host) -> None:
+        assert best_way(host.access(), TWO) == "EnvVar"
+        mount = MountConfig(host_path=Path("/a"), container_path=Path("/b"))
+        access = host.access(mounts=(mount,))
+        assert best_way(access, TWO) == "Mounts"
+        host.nvidia(TAKES_MARKS)
+        assert best_way(access, TWO) == "VolumeMounts"
+        host.cdi(CARDS)
+        assert best_way(access, TWO) == "CDI"
+
+    @pytest.mark.parametrize(
+        ("runtime", "way"),
+        [
+            ("containerd://2.0.0", "CDI"),
+            ("containerd://v10.1.0-rc.1", "CDI"),
+            ("containerd://1.7.27", "EnvVar"),
+            ("cri-o://1.33.0", "EnvVar"),
+            ("", "EnvVar"),
+        ],
+    )
+    def test_cdi_only_where_it_is_on(self, host: Host, runtime: str, way: Way) -> None:
+        """containerd 1 ignores it without a word: the container would have no card."""
+        host.cdi(CARDS)
+        assert best_way(host.access(), runtime) == way
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            {"kind": "other.com/gpu", "devices": [{"name": "GPU-1"}]},
+            {"kind": "nvidia.com/gpu", "devices": [{"name": "0"}, {"name": "all"}]},
+            {"kind": "nvidia.com/gpu"},
+            ["nonsense"],
+            "{",
+        ],
+    )
+    def test_cdi_only_with_cards_by_uuid(self, host: Host, spec: object) -> None:
+        host.cdi(spec)
+        assert best_way(host.access(), TWO) == "EnvVar"
+
+    def test_cdi_in_yaml(self, host: Host) -> None:
+        host.cdi("kind: nvidia.com/gpu\ndevices: [{name: GPU-1}]", "nvidia.yaml")
+        assert best_way(host.access(), TWO) == "CDI"
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", TAKES_MARKS.replace("true", "false"), TAKES_MARKS.replace("true", '"yes"'), "="],
+    )
+    def test_volume_mounts_only_where_they_are_taken(self, host: Host, text: str) -> None:
+        host.nvidia(text)
+        assert best_way(host.access(), TWO) == "EnvVar"
+
+
+class TestDiscovery:
+    async def test_nri_where_the_runtime_listens(self, host: Host) -> None:
+        access = host.access()
+        assert not (await discover(access, TWO)).nri
+        async with running(access.nri_socket) as runtime:
+            assert await discover(access, TWO) == Discovery(nri=True, way="EnvVar")
+            await runtime.connections.get()
+
+    async def test_not_where_a_runtime_has_left_its_socket(self, host: Host) -> None:
+        host.access().nri_socket.touch()
+        assert not (await discover(host.access(), TWO)).nri
+
+
+def choice(access: CardAccess, nri: bool, way: Way, connections: int = 0) -> AccessChoice:
+    runtime = SimpleNamespace(problem="" if connections else "gone", connections=connections)
+    made = AccessChoice(access, runtime)
+    made.settle(Discovery(nri, way))
+    return made
+
+
+class TestChoice:
+    def test_auto_takes_nri_first(self, host: Host) -> None:
+        made = choice(host.access(), nri=True, way="CDI")
+        assert (made.strategy, made.answered, made.given) == ("NRI", None, "CDI")
+        assert made.by_nri and made.describe() == "NRI, which gives CDI"
+
+    @pytest.mark.parametrize("way", ["CDI", "VolumeMounts", "Mounts", "EnvVar"])
+    def test_else_what_there_is(self, host: Host, way: Way) -> None:
+        made = choice(host.access(), nri=False, way=way)
+        assert (made.strategy, made.answered, made.given) == (way, way, way)
+        assert not made.by_nri and not made.problem
+
+    def test_a_runtime_that_comes_later_is_not_passed_over(self, host: Host) -> None:
+        """Nor when it goes again: a tenant could override what the answer of Allocate says."""
+        made = choice(host.access(), nri=False, way="EnvVar", connections=1)
+        assert made.by_nri and not made.problem
+        made.runtime = SimpleNamespace(problem="gone again", connections=1)
+        assert made.by_nri and "gone again" in made.problem
+
+    def test_what_is_configured_counts(self, host: Host) -> None:
+        made = choice(host.access(strategy="CDI"), nri=True, way="Mounts")
+        assert (made.strategy, made.given, made.looks, made.may_use_nri) == (
+            *("CDI", "CDI"),
+            *(False, False),
+        )
+        made = choice(host.access(strategy="NRI", nri_gives="EnvVar"), nri=False, way="CDI")
+        assert (made.strategy, made.given, made.looks) == ("NRI", "EnvVar", False)
+
+    def test_it_is_logged(self, host: Host, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO")
+        choice(host.access(), nri=True, way="Mounts")
+        assert {line["event"]: line["access"] for line in logged(caplog) if "access" in line} == {
+            "how cards get into containers": "NRI, which gives Mounts"
+        }
+
+
+class Pods:
+    """A client that keeps the conditions that are written."""
+
+    def __init__(self) -> None:
+        self.written: list[dict[str, str]] = []
+        self.fault: Exception | None = None
+
+    async def apply(self, obj: dict[str, Any], field_manager: str, subresource: str) -> None:
+        if self.fault:
+            raise self.fault
+        assert (obj["kind"], subresource) == ("Pod", "status")
+        assert obj["metadata"] == {"namespace": "mizar-system", "name": "agent-x"}
+        self.written += obj["status"]["conditions"]
+
+
+class TestReport:
+    async def test_on_the_agents_pod(self, host: Host) -> None:
+        pods = Pods()
+        made = choice(host.access(), nri=True, way="Mounts", connections=1)
+        reporter = AccessReporter(pods, made, "mizar-system", "agent-x")  # type: ignore[arg-type]
+        await reporter.write()
+        await reporter.write()
+        assert pods.written == [
+            {
+                "type": "mizar.share/card-access",
+                "status": "True",
+                "reason": "NRI",
+                "message": "containers get their cards by NRI, which gives Mounts",
+            }
+        ], "once"
+        made.runtime = SimpleNamespace(problem="socket gone", connections=1)
+        await reporter.write()
+        assert pods.written[-1]["status"] == "False"
+        assert "none gets a card: socket gone" in pods.written[-1]["message"]
+
+    async def test_what_fails_is_tried_again(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pods = Pods()
+        made = choice(host.access(), nri=False, way="CDI")
+        reporter = AccessReporter(pods, made, "mizar-system", "agent-x")  # type: ignore[arg-type]
+        turns: list[tuple[Exception | None, Way]] = [
+            (Unavailable("down"), "EnvVar"),
+            (None, "EnvVar"),
+            (None, "EnvVar"),
+            (NotFound("no pod"), "CDI"),
+        ]
+
+        async def next_turn(seconds: float) -> None:
+            pods.fault, way = turns.pop(0)
+            made.settle(Discovery(False, way))
+
+        monkeypatch.setattr(access_report.asyncio, "sleep", next_turn)
+        await next_turn(0)
+        await reporter.run()
+        assert [one["reason"] for one in pods.written] == ["EnvVar"]
+
+    def test_as_metrics(self, host: Host) -> None:
+        def samples(made: AccessChoice) -> dict[tuple[str, ...], float]:
+            counts = Counts(given=3, refused=2, missed=1)
+            return {
+                (sample.name, *sample.labels.values()): sample.value
+                for family in AccessCollector("n", made, counts).collect()
+                for sample in family.samples
+            }
+
+        assert samples(choice(host.access(), nri=False, way="CDI")) == {
+            ("mizar_card_access_info", "n", "CDI", "CDI"): 1
+        }
+        made = choice(host.access(), nri=True, way="Mounts", connections=1)
+        assert samples(made) == {
+            ("mizar_card_access_info", "n", "NRI", "Mounts"): 1,
+            ("mizar_runtime_connected", "n"): 1,
+            ("mizar_runtime_containers_total", "n", "given"): 3,
+            ("mizar_runtime_containers_total", "n", "refused"): 2,
+            ("mizar_runtime_containers_total", "n", "missed"): 1,
+        }
+        made.runtime = SimpleNamespace(problem="gone", connections=1)
+        assert samples(made)["mizar_runtime_connected", "n"] == 0
