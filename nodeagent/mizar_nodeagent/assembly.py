@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from mizar_core.names import FIELD_MANAGER_NODEAGENT
@@ -16,7 +17,7 @@ from mizar_kube import probes
 from mizar_kube.client import KubeClient
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
-from mizar_nodeagent import checkpoint, pods
+from mizar_nodeagent import checkpoint, device_map, pods
 from mizar_nodeagent.agent_loop import DEFAULT_GRACE, Agent, Outputs
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
@@ -81,6 +82,7 @@ class App:
     plugins: PluginManager
     time_slicer: TimeSlicer
     registry: CollectorRegistry
+    slots: Slots
     loops: tuple[Callable[[], Coroutine[None, None, None]], ...]
 
     def unwell(self) -> Iterable[str]:
@@ -109,13 +111,22 @@ class App:
         if self.access.problem:
             yield self.access.problem
 
+    def application(self) -> web.Application:
+        """What it serves: probes, metrics, and who has what."""
+        made = probes.application(self.registry, self.unwell, self.unready)
+
+        async def devices(_: web.Request) -> web.Response:
+            return web.json_response(
+                device_map.device_map(self.agent.state, self.slots.all(), time.monotonic())
+            )
+
+        made.router.add_get(device_map.PATH, devices)
+        return made
+
     async def run(self) -> None:
         """Run all loops, until cancelled or until one fails."""
         async with (
-            probes.serving(
-                probes.application(self.registry, self.unwell, self.unready),
-                self.config.metrics_port,
-            ),
+            probes.serving(self.application(), self.config.metrics_port),
             asyncio.TaskGroup() as group,
         ):
             for loop in self.loops:
@@ -229,6 +240,7 @@ async def assemble(
             plugins=plugins,
             time_slicer=time_slicer,
             registry=registry,
+            slots=slots,
             loops=(
                 informer.run,
                 kubelet.run,

@@ -1,5 +1,6 @@
 """What Prometheus would scrape from the installed pods."""
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,13 +18,17 @@ GIB = 1 << 30
 
 
 def scrape(kube: Kube, component: str) -> str:
-    """The metrics of all pods of a component, through the API server's proxy."""
+    """The metrics of all pods of a component."""
+    return "\n".join(pages(kube, component, "/metrics"))
+
+
+def pages(kube: Kube, component: str, path: str) -> list[str]:
+    """What each pod of a component serves there, through the API server's proxy."""
     pods = kube.all("pods", SYSTEM, f"app.kubernetes.io/component={component}")
-    pages = [
-        kube.run("get", "--raw", f"/api/v1/namespaces/{SYSTEM}/pods/{name}:{port}/proxy/metrics")
+    return [
+        kube.run("get", "--raw", f"/api/v1/namespaces/{SYSTEM}/pods/{name}:{port}/proxy{path}")
         for name, port in [(one["metadata"]["name"], metrics_port(one)) for one in pods]
     ]
-    return "\n".join(pages)
 
 
 def metrics_port(pod: dict[str, object]) -> int:
@@ -56,3 +61,11 @@ def test_a_container_s_memory_is_told(kube: Kube, stage: "Stage") -> None:
         return GIB <= found.get("mizar_device_memory_used_bytes", 0) < 2 * GIB
 
     wait_for("the container's memory in the figures", told)
+
+    found = [json.loads(one) for one in pages(kube, "nodeagent", "/debug/devices")]
+    (pod,) = (pod for one in found for pod in one["sharePods"] if pod["name"] == f"{tenant}/a")
+    ((container,),) = (pod["containers"],)
+    (shadow,) = container["shadowPods"]
+    (carved,) = (one for node in found for one in node["shadowPods"] if one["name"] == shadow)
+    (held,) = (one for one in carved["devices"] if one["holder"] == f"{tenant}/a/main")
+    assert container["devices"] == [held["id"]] and held["card"] in carved["cards"]
