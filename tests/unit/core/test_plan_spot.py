@@ -145,7 +145,7 @@ class TestTurns:
         pods = spot("anywhere", age=9), spot("there", age=8, needs=there)
         nodes = node("a", 1), node("b", 1, labels=frozenset({("zone", "b")}))
         assert opened(planned(quota(), *nodes, *pods)) == ["a/anywhere", "a/there"]
-        assert opened(planned(quota(), nodes[0], *pods)) == ["a/anywhere"]
+        assert opened(planned(quota(), node("a", 2), *pods)) == ["a/anywhere"]
 
     def test_several_cards_are_on_one_node(self) -> None:
         two = spot("two", cards=2)
@@ -159,6 +159,10 @@ class TestTurns:
         assert opened(planned(quota(), node(), spot("two", cards=2), spot("one", age=1))) == [
             "a/one"
         ]
+
+    def test_who_passed_others_has_one_turn(self) -> None:
+        pods = spot("two", cards=2), spot("one", age=1)
+        assert opened(planned(quota(), node("a", 1), node("b", 1), *pods)) == ["a/one"]
 
     def test_nodes_that_the_scheduler_leaves_out_lend_nothing(self) -> None:
         assert opened(planned(quota(), node(available=False), spot("p"))) == []

@@ -144,6 +144,9 @@ class Cluster:
             for obj in found:
                 copy._store.put(obj, even_older=True)
             copy._store.keep_only(key_of(obj) for obj in found)
+            copy.synced.set()
+            if isinstance(copy, Informer):
+                copy._version = str(self.api.version)
 
     def _copies(self) -> Iterator[tuple[Kind, Informer[Any] | KopfStore[Any]]]:
         yield from ((POD, self.caches.spots), (NODE, self.caches.nodes))
@@ -186,7 +189,9 @@ def test_what_was_opened_is_known_before_the_watch_tells() -> None:
     """Or a card would be promised twice."""
     cluster = Cluster(quota("a", 4), node(1), pod("p", age=9), pod("q", age=8))
     cluster.round()
+    cluster.writes.clear()
     cluster.again()
+    assert cluster.writes == []
     assert cluster.gated() == ["q"]
 
 
@@ -220,6 +225,7 @@ def test_who_lost_its_card_is_evicted() -> None:
 def test_what_others_do_to_a_pod_is_theirs(reason: str) -> None:
     cluster = Cluster(quota("a", 4), node(1), lost("p", reason))
     cluster.round()
+    assert cluster.caches.spots.get("p", "a") is not None
     assert "deletionTimestamp" not in cluster.get(POD, "p", "a")["metadata"]
 
 
@@ -303,6 +309,7 @@ def test_two_writers_of_one_status_leave_each_others_part() -> None:
         cluster.caches.pools.get("default"),
     )
     assert own_quota is not None
+    assert own_quota.status.spot is not None
     assert own_pool is not None
     quota_part, pool_part = without_spot(own_quota.status), without_lending(own_pool.status)
     assert "spot" not in quota_part

@@ -45,9 +45,7 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
     for spot in snapshot.spots:
         in_use[spot.namespace] += spot.cards if spot.has_cards else 0
     room = _room(snapshot, now)
-    waiting = [
-        one for one in snapshot.spots if one.waits and one.namespace not in snapshot.unreadable
-    ]
+    waiting = [one for one in snapshot.spots if one.waits]
     granted = take_turns(waiting, room, accounts, in_use) if snapshot.enabled else []
     left = [one for one in waiting if one not in granted]
     borrowing = _borrowing(snapshot, accounts, in_use, left)

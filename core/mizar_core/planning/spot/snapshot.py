@@ -77,8 +77,8 @@ class SpotSnapshot:
     """Everything that the plan is made from.
 
     `enabled`: whether Mizar was installed to lend cards. `announced`: (uid, reason) of events that
-    are posted already. `unreadable`: namespaces with a quota that cannot be read: nobody there gets
-    a card or loses one for its quota.
+    are posted already. `unreadable`: namespaces with a quota that cannot be read: nobody there
+    loses a card for its quota.
     """
 
     enabled: bool = True
