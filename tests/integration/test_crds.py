@@ -116,6 +116,19 @@ REFUSED = {
     "a backend that is not built": (_pool({"isolation": {"backend": "MPS"}}), MPS),
     "a quota's backend that is not built": (_quota({"isolation": {"backend": "MPS"}}), MPS),
     "little reserve": (_pool({"spot": {"reserve": "1Mi"}}), "too little memory"),
+    "a borrower's grace beyond what owners bear": (
+        _pool({"spot": {"graceSeconds": 31}}),
+        "spot.graceSeconds in body should be less than or equal to 30",
+    ),
+    "a namespace that cannot be": (
+        _pool({"spot": {"namespaces": ["Team"]}}),
+        "spec.spot.namespaces[0]",
+    ),
+    "a spot quota below nothing": (
+        _quota({"spot": {"max": -1}}),
+        "spec.spot.max in body should be greater than or equal to 0",
+    ),
+    "a spot quota without a number": (_quota({"spot": {}}), "spec.spot.max: Required value"),
     "more memory than there is": (_pool({"memoryScaling": "1.5"}), ABOVE_HARD),
     "more memory than there is, without quotes": (_pool({"memoryScaling": 2}), ABOVE_HARD),
     "compute too small to count": (

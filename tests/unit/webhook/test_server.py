@@ -25,6 +25,7 @@ from mizar_operator.webhook.reviewer import Reviewer
 from mizar_operator.webhook.server import review_app
 from mizar_operator.webhook.serving_tls import ServingTLS
 from mizar_operator.webhook.settings import Settings
+from mizar_operator.webhook.spot_review import LENDS_NOTHING, SpotSettings
 from support.logs import logged
 from support.waiting import PATIENCE_S
 from unit.kube.fake_api import Answer, Asked, FakeApi, serving, status
@@ -71,13 +72,15 @@ class Webhook:
 
 
 @asynccontextmanager
-async def running(objects: Objects, synced: bool = True) -> AsyncIterator[Webhook]:
+async def running(
+    objects: Objects, synced: bool = True, spot: SpotSettings = LENDS_NOTHING
+) -> AsyncIterator[Webhook]:
     async with serving(FakeApi(others=objects)) as client:
         cache = Cache(client)
         if synced:
             for informer in cache.informers:
                 await informer._list()
-        app = review_app(Reviewer(cache), Metrics())
+        app = review_app(Reviewer(cache, spot), Metrics())
         async with TestClient(TestServer(app)) as http:
             yield Webhook(objects, cache, http)
 
@@ -172,6 +175,53 @@ async def test_a_pod_made_right_after_its_pool_is_not_refused() -> None:
         webhook.objects.put(f"{POOLS}/default", pool_object())
         response = await webhook.ask("/mutate", request({"spec": asking("mizar.share/gpu.2")}))
         assert response["allowed"]
+
+
+SPOT_POD: Json = {
+    "metadata": {"annotations": {"mizar.share/may-be-lost": "true"}},
+    "spec": asking("mizar.spot/gpu"),
+}
+
+
+async def test_a_spot_pod_made_right_after_its_quota_is_not_refused() -> None:
+    async with running(cluster(), spot=SpotSettings(enabled=True)) as webhook:
+        refused = await webhook.ask("/mutate", request(SPOT_POD))
+        assert "may not borrow cards" in refused["status"]["message"]
+        webhook.objects.put("/apis/mizar.share/v1alpha1/gpuquotas/x", quota_object(spot={"max": 1}))
+        response = await webhook.ask("/mutate", request(SPOT_POD))
+    assert response["allowed"]
+    after = jsonpatch.apply_patch(SPOT_POD, patch(response))
+    assert after["spec"]["schedulingGates"] == [{"name": "mizar.share/spot"}]
+
+
+async def test_the_quotas_of_a_namespace_add_up_and_those_of_others_do_not() -> None:
+    objects = cluster()
+    for name, namespace in (("x", "team-a"), ("y", "team-a"), ("z", "team-b")):
+        quota = quota_object(namespace, name, spot={"max": 1})
+        objects.put(f"/apis/mizar.share/v1alpha1/gpuquotas/{name}", quota)
+    async with running(objects, spot=SpotSettings(enabled=True)) as webhook:
+        for cards, allowed in (("2", True), ("3", False)):
+            pod = SPOT_POD | {"spec": asking("mizar.spot/gpu", cards)}
+            assert (await webhook.ask("/mutate", request(pod)))["allowed"] == allowed
+
+
+async def test_whole_cards_of_any_pool_keep_off_spot_cards() -> None:
+    objects = cluster()
+    objects.put(f"{POOLS}/other", pool_object("other", physicalResource="example.com/card"))
+    two = asking("mizar.spot/gpu")
+    two["containers"][0]["resources"]["limits"]["example.com/card"] = "1"
+    async with running(objects, spot=SpotSettings(enabled=True)) as webhook:
+        response = await webhook.ask("/mutate", request(SPOT_POD | {"spec": two}))
+    assert "asks for example.com/card" in response["status"]["message"]
+
+
+@pytest.mark.parametrize("lends", [False, True])
+async def test_a_pool_that_an_installation_does_not_lend_from_gets_a_warning(lends: bool) -> None:
+    async with running(Objects(), spot=SpotSettings(enabled=lends)) as webhook:
+        review = request(pool_object(spot={"enabled": True}), ("mizar.share", "gpupools"))
+        response = await webhook.ask("/validate", review)
+    assert response["allowed"]
+    assert any("spot.enabled" in one for one in response.get("warnings", ())) != lends
 
 
 async def test_doubts_are_looked_into_once_for_many() -> None:
