@@ -69,6 +69,16 @@ class CardSource(Protocol):
         not answer is left out. Raises CardsUnknown."""
         ...
 
+    async def loads(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
+        """Percent of the card's time that each process on these cards has used since the last call
+        at most, by UUID and by PID on the node: 0 without a new sample. A card that does not tell
+        is left out. Raises CardsUnknown."""
+        ...
+
+    async def free_bytes(self, uuid: str) -> int:
+        """Bytes of the card's memory that nobody has taken. Raises CardsUnknown."""
+        ...
+
     async def context_bytes(self, uuid: str) -> int:
         """Bytes of a CUDA context on the card; 0 where it cannot be measured."""
         ...

@@ -37,6 +37,7 @@ class Nvml:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
         self._ever: set[str] = set()
+        self._sampled: dict[str, int] = {}
         self._misses = 0
         self._ready = False
         self._starts = 0
@@ -70,6 +71,20 @@ class Nvml:
         except TimeoutError as error:
             raise CardsUnknown(f"NVML has not answered for {MINORS_WITHIN_S:g} s") from error
         return {uuid: minor for uuid, minor in found.items() if minor is not None}
+
+    async def loads(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
+        """Percent of the card's time by card and PID, for the cards that tell."""
+        if not self._ready:
+            return {}
+        found = await self._run(lambda: {uuid: self._loads(uuid) for uuid in uuids})
+        return {uuid: loads for uuid, loads in found.items() if loads is not None}
+
+    async def free_bytes(self, uuid: str) -> int:
+        """Bytes of the card that are free. Raises CardsUnknown."""
+        try:
+            return await self._run(lambda: _free_bytes(uuid))
+        except pynvml.NVMLError as error:
+            raise CardsUnknown(f"NVML does not tell what is free on {uuid}: {error}") from error
 
     async def context_bytes(self, uuid: str) -> int:
         """Bytes of a context on the card, which is made there for a moment; 0: not measurable."""
@@ -121,6 +136,22 @@ class Nvml:
             self._misses = 0
         self._ever.update(cards)
         return cards
+
+    def _loads(self, uuid: str) -> dict[int, int] | None:
+        """A new process has no sample yet, and one without work none at all."""
+        workers = _workers(uuid)
+        if workers is None:
+            return None
+        try:
+            samples = _samples(uuid, self._sampled.get(uuid, 0))
+        except pynvml.NVMLError as error:
+            log.debug("a card does not tell what its processes do", card=uuid, error=error)
+            return None
+        loads = dict.fromkeys(workers, 0)
+        for pid, at, percent in samples:
+            loads[pid] = max(percent, loads.get(pid, 0))
+            self._sampled[uuid] = max(at, self._sampled.get(uuid, 0))
+        return loads
 
     def _start(self) -> None:
         self._ready = False
@@ -207,6 +238,21 @@ def _workers(uuid: str) -> dict[int, int] | None:
         return None
     # None where the driver cannot tell the bytes.
     return {int(one.pid): int(one.usedGpuMemory or 0) for one in found}
+
+
+def _samples(uuid: str, after: int) -> list[tuple[int, int, int]]:
+    """PID, time (us) and percent of the card's time, of each sample that is later than `after`."""
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    try:
+        found = pynvml.nvmlDeviceGetProcessUtilization(handle, after)
+    except pynvml.NVMLError_NotFound:
+        return []
+    samples = [(int(one.pid), int(one.timeStamp), int(one.smUtil)) for one in found]
+    return [one for one in samples if one[1] > after]
+
+
+def _free_bytes(uuid: str) -> int:
+    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).free)
 
 
 def _register() -> Any:

@@ -56,6 +56,15 @@ class Residents:
     async def context_bytes(self, uuid: str) -> int:
         return await self.nvml.context_bytes(uuid)
 
+    async def loads(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
+        found = await self.nvml.loads(uuids)
+        for pid in {pid for workers in found.values() for pid in workers}:
+            self._write_down(pid)
+        return found
+
+    async def free_bytes(self, uuid: str) -> int:
+        return await self.nvml.free_bytes(uuid)
+
     async def minors(self, uuids: Collection[str]) -> Mapping[str, int]:
         return await self.nvml.minors(uuids)
 

@@ -3,8 +3,9 @@ there."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,10 +31,54 @@ class ContainerProcess:
     container_id: str
 
 
+@dataclass(frozen=True)
+class PodProcess:
+    """`pid`: on the node. `container_id`: at the runtime, empty where its cgroup has none."""
+
+    pid: int
+    name: str
+    container_id: str
+
+
 def of_containers(pids: Iterable[int], proc: Path = PROC) -> dict[int, ContainerProcess]:
     """Those of the processes that run in a pod's container, by PID on the node."""
     found = (_read(proc / str(pid), pid) for pid in pids)
     return {one.pid: one for one in found if one is not None}
+
+
+def of_node(pids: Iterable[int], proc: Path = PROC) -> set[int]:
+    """Those of the processes that run, and in no pod."""
+    return {pid for pid in pids if _is_of_node(proc / str(pid))}
+
+
+def of_pods(uids: Collection[str], proc: Path = PROC) -> list[PodProcess]:
+    """All processes of these pods that run, by the whole of /proc."""
+    found = (_of_pod(Path(entry), uids) for entry in os.scandir(proc) if entry.name.isdigit())
+    return [one for one in found if one is not None]
+
+
+def _is_of_node(folder: Path) -> bool:
+    try:
+        return _POD.search((folder / "cgroup").read_text()) is None and _runs(folder)
+    except OSError:
+        return False
+
+
+def _of_pod(folder: Path, uids: Collection[str]) -> PodProcess | None:
+    try:
+        cgroups = (folder / "cgroup").read_text()
+        pod, container = _POD.search(cgroups), _CONTAINER.search(cgroups)
+        if pod is None or pod[1].replace("_", "-") not in uids or not _runs(folder):
+            return None
+        name = (folder / "comm").read_bytes().decode(errors="replace").rstrip("\n")
+    except OSError:
+        return None  # it has ended
+    return PodProcess(int(folder.name), name, container[1] if container else "")
+
+
+def _runs(folder: Path) -> bool:
+    """Whether it holds anything: a zombie doesn't."""
+    return (folder / "stat").read_bytes().rpartition(b") ")[2][:1] not in (b"Z", b"X")
 
 
 def _read(folder: Path, pid: int) -> ContainerProcess | None:

@@ -56,6 +56,18 @@ class CardUsage:
     code_uses: int = 0
 
 
+@dataclass(frozen=True)
+class CardActivity:
+    """What changes when a container works on a card. `wanted_at`: when it last asked for GPU time
+    (ns of CLOCK_MONOTONIC; 0: never). `memory`, `charged_ns`, `code_uses`: its memory's last
+    change, GPU time charged and first uses of code."""
+
+    wanted_at: int
+    memory: tuple[int, int]
+    charged_ns: int
+    code_uses: int
+
+
 ProcessKey = tuple[int, int]
 """A process as its container identifies it: (PID in its namespace, start time)."""
 
@@ -117,6 +129,24 @@ class Ledger:
 def card_usage(path: Path, cards: int) -> tuple[CardUsage, ...]:
     """The use of the first `cards` cards. Raises RegionDamaged, OSError."""
     return take(path, cards).cards
+
+
+def card_activity(path: Path) -> tuple[CardActivity, ...]:
+    """The container's activity on each card that it may have. Raises RegionDamaged, OSError."""
+    descriptor = open_promptly(path, os.O_RDONLY)
+    try:
+        head = _head(descriptor, path)
+    finally:
+        os.close(descriptor)
+    return tuple(
+        CardActivity(
+            card.compute.wanted_at,
+            (card.ledger.lo, card.ledger.hi),
+            card.compute.charged_ns,
+            card.code_uses,
+        )
+        for card in head.cards
+    )
 
 
 def take(path: Path, cards: int) -> UsageSnapshot:

@@ -14,6 +14,11 @@ class PodIdentity:
     name: str
     uid: str = ""
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 

@@ -1,0 +1,84 @@
+"""NVML: the owners' processes on a card, and how much of its time they use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mizar_nodeagent.audit import processes
+from mizar_nodeagent.spot.events import Activity, OwnerEvent, Source
+from mizar_nodeagent.spot.owners import CardOwner
+
+SAMPLED_S: Final = 1.2
+"""NVML samples at least so often: without a busy sample for so long, a process is idle."""
+
+BLIND_S: Final = 5.0
+"""When a card has told nothing for so long, its owners count as busy."""
+
+ProcessLoads = Mapping[int, int]
+"""By PID on the node: percent of the card's time, of the last samples; 0 without any."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A card. `pids`: the owners' processes at the last look, at `at`. `worked`: when one of them
+    worked or came; `since`: when it was first looked at."""
+
+    pids: frozenset[int]
+    at: float
+    since: float
+    worked: float = -math.inf
+
+
+class ProcessDetector:
+    """Tells whether a card's owners have new processes there, or keep it busy. Whose a process is
+    follows from its cgroup: what is not the borrower's counts as the owners', a process of the
+    node itself too."""
+
+    def __init__(self, proc: Path = processes.PROC) -> None:
+        self._proc = proc
+        self._seen: dict[str, _Seen] = {}
+
+    def look(
+        self,
+        found: Collection[CardOwner],
+        loads: Mapping[str, ProcessLoads],
+        borrowers: Collection[str],
+        most: Callable[[str], int],
+        now: float,
+    ) -> Iterable[OwnerEvent]:
+        """Of each owner that holds one of these cards, BUSY, or IDLE since it last worked.
+        `borrowers`: UIDs of pods; `most`: the percentage up to which the card of that UUID counts
+        as idle; `now`: monotonic seconds. Reads /proc."""
+        pids = {pid for one in loads.values() for pid in one}
+        theirs = {
+            pid
+            for pid, home in processes.of_containers(pids, self._proc).items()
+            if home.pod_uid not in borrowers
+        } | processes.of_node(pids, self._proc)
+        for uuid, one in loads.items():
+            owned = {pid: load for pid, load in one.items() if pid in theirs}
+            self._seen[uuid] = _look(self._seen.get(uuid), owned, most(uuid), now)
+        for owner in found:
+            if seen := [self._seen[uuid] for uuid in owner.cards if uuid in self._seen]:
+                yield _event(owner, seen, len(owner.cards), now)
+
+
+def _look(seen: _Seen | None, loads: ProcessLoads, most: int, now: float) -> _Seen:
+    """What is there at the first look may have been there for long; new processes count later."""
+    pids = frozenset(loads)
+    is_new = seen is not None and not pids <= seen.pids
+    works = is_new or any(load > most for load in loads.values())
+    before = seen or _Seen(pids, now, now)
+    return _Seen(pids, now, before.since, now if works else before.worked)
+
+
+def _event(owner: CardOwner, seen: Collection[_Seen], cards: int, now: float) -> OwnerEvent:
+    last = max(max(one.worked, one.since) for one in seen)
+    works = now - max(one.worked for one in seen) < SAMPLED_S
+    blind = len(seen) < cards or now - min(one.at for one in seen) > BLIND_S
+    activity = Activity.BUSY if works or blind else Activity.IDLE
+    return OwnerEvent(activity, owner.pod, owner.cards, last, Source.PROCESSES)

@@ -1,0 +1,38 @@
+"""The life of owners' pods: one that starts, or starts a container anew, is about to work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mizar_nodeagent.pods import Key, Pod
+from mizar_nodeagent.spot.events import Activity, OwnerEvent, Source
+from mizar_nodeagent.spot.owners import CardOwner
+
+
+class PodStartDetector:
+    """Tells of containers that came between two looks. What was there at the first look may have
+    been there for long."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, frozenset[str]] | None = None
+
+    def look(
+        self, found: Iterable[CardOwner], pods: Mapping[Key, Pod], now: float
+    ) -> Iterable[OwnerEvent]:
+        """BUSY and then IDLE of each owner that has started; IDLE of each that is new. `now`:
+        monotonic seconds."""
+        before, self._known = self._known, {}
+        for owner in found:
+            pod = pods.get(owner.pod.key)
+            containers = frozenset(one for one, _ in pod.container_ids) if pod else frozenset()
+            known = None if before is None else before.get(owner.pod.uid)
+            self._known[owner.pod.uid] = containers | (known or frozenset())
+            if before is not None and (known is None or not containers <= known):
+                yield _event(Activity.BUSY, owner, now)
+                yield _event(Activity.IDLE, owner, now)
+            elif known is None:
+                yield _event(Activity.IDLE, owner, now)
+
+
+def _event(activity: Activity, owner: CardOwner, at: float) -> OwnerEvent:
+    return OwnerEvent(activity, owner.pod, owner.cards, at, Source.PODS)

@@ -1,0 +1,79 @@
+"""The shim's usage files: when a container last wanted time of a card, or took memory of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.container.slots import Slot
+from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.regions import usage_snapshot
+from mizar_nodeagent.regions.usage_snapshot import CardActivity
+from mizar_nodeagent.spot.events import Activity, OwnerEvent, Source
+from mizar_nodeagent.spot.owners import CardOwner
+
+log = get_logger(__name__)
+
+NS: Final = 1_000_000_000
+QUIET_S: Final = 0.3
+"""A container that asked for time so lately works."""
+
+Words = tuple[CardActivity, ...]
+
+
+class UsageDetector:
+    """Tells whether owners with the shim work. Of those without, it tells that it saw nothing."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[Words, float]] = {}
+
+    def look(
+        self, found: Collection[CardOwner], slots: Iterable[Slot], now: float
+    ) -> Iterable[OwnerEvent]:
+        """Of each owner, BUSY, or IDLE since it last worked. `slots`: those in use; `now`:
+        monotonic seconds."""
+        times: dict[tuple[str, str], list[float]] = {}
+        before, self._read = self._read, {}
+        for slot in slots:
+            if slot.owner is not None:
+                last = self._last_work(slot, before.get(slot.name), now)
+                times.setdefault((slot.owner.namespace, slot.owner.pod), []).append(last)
+        for owner in found:
+            last = max(times.get(owner.pod.key, [-math.inf]))
+            works = now - last < QUIET_S
+            activity = Activity.BUSY if works else Activity.IDLE
+            yield OwnerEvent(activity, owner.pod, owner.cards, last, Source.USAGE)
+
+    def woke(
+        self,
+        names: Collection[str],
+        found: Iterable[CardOwner],
+        slots: Mapping[str, Slot],
+        now: float,
+    ) -> Iterable[OwnerEvent]:
+        """BUSY of the owners whose containers have the slots of these names."""
+        pods = {
+            (slot.owner.namespace, slot.owner.pod)
+            for name in names
+            if (slot := slots.get(name)) is not None and slot.owner is not None
+        }
+        for owner in found:
+            if owner.pod.key in pods:
+                yield OwnerEvent(Activity.BUSY, owner.pod, owner.cards, now, Source.USAGE)
+
+    def _last_work(self, slot: Slot, before: tuple[Words, float] | None, now: float) -> float:
+        """When the container last worked, as far as its file tells (monotonic seconds)."""
+        try:
+            words = usage_snapshot.card_activity(slot.usage)
+        except (OSError, RegionDamaged) as error:
+            # Whoever damages his own file keeps his card.
+            log.debug("a usage file does not tell whether its container works", error=error)
+            return now
+        wanted = max(one.wanted_at for one in words) / NS
+        changed = before[1] if before else -math.inf
+        if before is not None and before[0] != words:
+            changed = now
+        self._read[slot.name] = words, changed
+        return max(changed, min(wanted, now) if wanted else -math.inf)

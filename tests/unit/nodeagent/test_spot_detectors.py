@@ -1,0 +1,187 @@
+"""What tells that the owners of a card come, go, work or sleep."""
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from mizar_nodeagent.container.slots import Owner, Slot
+from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.regions import layout, usage_file
+from mizar_nodeagent.spot.detectors.card_processes import BLIND_S, SAMPLED_S, ProcessDetector
+from mizar_nodeagent.spot.detectors.holders import HolderDetector
+from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
+from mizar_nodeagent.spot.detectors.usage_files import QUIET_S, UsageDetector
+from mizar_nodeagent.spot.events import OwnerEvent, PodIdentity
+from mizar_nodeagent.spot.owners import CardOwner
+from unit.nodeagent.makers import CARD, CONTAINER_ID, UID, card, card_claim, snapshot
+from unit.nodeagent.test_audit import put_process
+
+SECOND = card(2).uuid
+WHO = PodIdentity("team-a", "owner", UID)
+OWNER = CardOwner(WHO, frozenset({CARD}), low_power=True)
+OF_BOTH = CardOwner(WHO, frozenset({CARD, SECOND}), low_power=True)
+POD = f"0::/kubepods/pod{UID}/{CONTAINER_ID}\n"
+BORROWERS = "87654321" + UID[8:]
+
+
+def said(events: Iterable[OwnerEvent]) -> list[str]:
+    return [str(one.activity) for one in events]
+
+
+def owner_pod(*containers: str, **changes: object) -> Pod:
+    ids = tuple((one, "main") for one in containers)
+    return Pod("team-a", "owner", UID, low_power=True, container_ids=ids, **changes)  # type: ignore[arg-type]
+
+
+class TestHolders:
+    def test_who_comes_and_goes_is_told_once(self) -> None:
+        detector = HolderDetector()
+        agrees = lambda owner, uuid: owner.low_power  # noqa: E731
+        now = snapshot(1.0, [owner_pod()], [card_claim("owner")])
+        (came,) = detector.look(now, {}, agrees)
+        assert (came.activity, came.target, came.devices) == ("Alive", WHO, {CARD})
+        assert came.agrees
+        assert not [*detector.look(now, {}, agrees)]
+        (went,) = detector.look(snapshot(2.0, [], []), {}, agrees)
+        assert (went.activity, went.target) == ("Gone", WHO)
+
+    def test_one_that_changes_its_mind_is_told_again(self) -> None:
+        detector = HolderDetector()
+        now = snapshot(1.0, [owner_pod()], [card_claim("owner")])
+        assert [one.agrees for one in detector.look(now, {}, lambda *_: False)] == [False]
+        assert [one.agrees for one in detector.look(now, {}, lambda *_: True)] == [True]
+
+
+class TestPodStarts:
+    def test_a_pod_that_is_there_at_the_first_look_may_sleep_since_long(self) -> None:
+        detector, pods = PodStartDetector(), {WHO.key: owner_pod("a")}
+        assert said(detector.look([OWNER], pods, 1.0)) == ["Idle"]
+        assert said(detector.look([OWNER], pods, 2.0)) == []
+
+    def test_one_that_comes_or_starts_a_container_is_about_to_work(self) -> None:
+        detector = PodStartDetector()
+        assert said(detector.look([], {}, 1.0)) == []
+        (busy, idle) = detector.look([OWNER], {WHO.key: owner_pod()}, 2.0)
+        assert (busy.activity, idle.activity, idle.at) == ("Busy", "Idle", 2.0)
+        assert said(detector.look([OWNER], {WHO.key: owner_pod("a")}, 3.0)) == ["Busy", "Idle"]
+        assert said(detector.look([OWNER], {WHO.key: owner_pod()}, 4.0)) == []
+        assert said(detector.look([OWNER], {WHO.key: owner_pod("a")}, 5.0)) == []
+
+
+class TestUsageFiles:
+    @pytest.fixture
+    def slot(self, tmp_path: Path) -> Slot:
+        usage_file.create(tmp_path / "usage")
+        owner = Owner("team-a", "owner", UID, "main")
+        return Slot("s", tmp_path, "r", frozenset({"d"}), 0.0, owner)
+
+    def put(self, slot: Slot, offset: int, value: int, index: int = 0) -> None:
+        place = layout.UsageHead.cards.offset + index * ctypes.sizeof(layout.UsageCard) + offset
+        with slot.usage.open("r+b") as file:
+            os.pwrite(file.fileno(), struct.pack("<Q", value), place)
+
+    def look(self, detector: UsageDetector, slot: Slot, now: float) -> OwnerEvent:
+        (found,) = detector.look([OWNER], [slot], now)
+        return found
+
+    def test_who_wants_time_works(self, slot: Slot) -> None:
+        detector = UsageDetector()
+        assert self.look(detector, slot, 100.0).activity == "Idle"
+        wanted = layout.UsageCard.compute.offset + layout.Compute.wanted_at.offset
+        self.put(slot, wanted, 101 * 10**9, index=1)
+        assert self.look(detector, slot, 101.1).activity == "Busy"
+        found = self.look(detector, slot, 102.0)
+        assert found.activity == "Idle" and 101 <= found.at <= 101.1
+
+    @pytest.mark.parametrize(
+        "offset",
+        [
+            layout.UsageCard.ledger.offset,
+            layout.UsageCard.code_uses.offset,
+            layout.UsageCard.compute.offset + layout.Compute.charged_ns.offset,
+        ],
+    )
+    def test_who_takes_memory_or_time_works(self, slot: Slot, offset: int) -> None:
+        detector = UsageDetector()
+        self.put(slot, offset, 5)
+        assert self.look(detector, slot, 100.0).activity == "Idle"
+        self.put(slot, offset, 6)
+        assert self.look(detector, slot, 101.0).activity == "Busy"
+        assert self.look(detector, slot, 101.0 + QUIET_S).at == 101.0
+
+    def test_who_damages_its_file_keeps_its_card(self, slot: Slot) -> None:
+        slot.usage.write_bytes(b"")
+        assert self.look(UsageDetector(), slot, 100.0).activity == "Busy"
+
+    def test_of_one_without_the_shim_nothing_is_seen(self) -> None:
+        (found,) = UsageDetector().look([OWNER], [], 100.0)
+        assert (found.activity, found.at) == ("Idle", float("-inf"))
+
+    def test_the_time_slicer_names_slots(self, slot: Slot) -> None:
+        detector, slots = UsageDetector(), {"s": slot}
+        (found,) = detector.woke(["s", "unknown"], [OF_BOTH], slots, 5.0)
+        assert (found.activity, found.devices) == ("Busy", {CARD, SECOND})
+        assert not [*detector.woke(["unknown"], [OWNER], slots, 5.0)]
+
+
+class TestProcesses:
+    @pytest.fixture
+    def detector(self, tmp_path: Path) -> ProcessDetector:
+        put_process(tmp_path, 1, POD)
+        put_process(tmp_path, 2, POD)
+        put_process(tmp_path, 3, "0::/system.slice/x.service\n")
+        put_process(tmp_path, 9, f"0::/kubepods/pod{BORROWERS}/{CONTAINER_ID}\n")
+        return ProcessDetector(tmp_path)
+
+    def look(
+        self,
+        detector: ProcessDetector,
+        now: float,
+        owner: CardOwner = OWNER,
+        **loads: dict[int, int],
+    ) -> list[str]:
+        cards = {{"first": CARD, "second": SECOND}[key]: one for key, one in loads.items()}
+        return said(detector.look([owner], cards, {BORROWERS}, lambda uuid: 5, now))
+
+    def test_an_agent_that_starts_takes_nobody_for_busy_that_does_nothing(
+        self, detector: ProcessDetector
+    ) -> None:
+        assert self.look(detector, 1.0, first={1: 5, 9: 100}) == ["Idle"]
+
+    def test_who_keeps_the_card_busy_works(self, detector: ProcessDetector) -> None:
+        assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
+        assert self.look(detector, 2.0, first={1: 6}) == ["Busy"]
+        assert self.look(detector, 2.1, first={1: 0}) == ["Busy"]
+        assert self.look(detector, 2.0 + SAMPLED_S, first={1: 0}) == ["Idle"]
+
+    @pytest.mark.parametrize("pid", [2, 3])
+    def test_a_new_process_works(self, detector: ProcessDetector, pid: int) -> None:
+        assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
+        assert self.look(detector, 2.0, first={1: 0, pid: 0}) == ["Busy"]
+
+    @pytest.mark.parametrize("pid", [9, 77])
+    def test_the_borrowers_processes_and_those_that_ended_do_not_count(
+        self, detector: ProcessDetector, pid: int
+    ) -> None:
+        assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
+        assert self.look(detector, 2.0, first={1: 0, pid: 100}) == ["Idle"]
+
+    def test_a_card_that_never_told_is_nobodys_to_lend(self, detector: ProcessDetector) -> None:
+        assert self.look(detector, 1.0) == []
+
+    def test_a_card_that_tells_no_more_counts_as_busy_after_a_while(
+        self, detector: ProcessDetector
+    ) -> None:
+        assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
+        assert self.look(detector, 1.0 + BLIND_S) == ["Idle"]
+        assert self.look(detector, 1.1 + BLIND_S) == ["Busy"]
+        assert self.look(detector, 1.2 + BLIND_S, first={1: 0}) == ["Idle"]
+
+    def test_who_has_two_cards_works_on_either(self, detector: ProcessDetector) -> None:
+        both = {"first": {1: 0}, "second": {2: 0}}
+        assert self.look(detector, 1.0, OF_BOTH, **both) == ["Idle"]
+        assert self.look(detector, 2.0, OF_BOTH, first={1: 0}, second={2: 50}) == ["Busy"]
