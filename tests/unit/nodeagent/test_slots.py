@@ -196,7 +196,7 @@ class TestCheckpoint:
         aside = path.with_suffix(".damaged")
         assert aside.read_text() == damage and not path.exists()
         (line,) = logged(caplog)
-        assert (line["path"], line["aside"]) == (path, aside)
+        assert (line["path"], line["copy"]) == (path, aside)
 
     @pytest.mark.parametrize(
         "carving", [{"cards": [1]}, {"idleSince": 7}, {"carve": None}, {"stage": "?"}, "?", None]
