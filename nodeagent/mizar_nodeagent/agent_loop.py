@@ -39,14 +39,14 @@ DEFAULT_GRACE = GracePeriods()
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a plan is applied through. `update_limits`: writes the limits of running containers.
+    """What a plan is applied through. `planned`: called after each plan, before it is applied.
     `planning_failed`: counts a shadow pod that is excluded from the plan."""
 
     plugins: PluginManager
     node: NodeStatusWriter
     statuses: ShadowStatusWriter
     events: EventRecorder
-    update_limits: Callable[[], None]
+    planned: Callable[[], None]
     planning_failed: Callable[[], None]
 
 
@@ -108,7 +108,7 @@ class Agent:
             await self._wait()
             before = self.state.last
             plan = self.state.replan(self._snapshot())
-            self._outputs.update_limits()
+            self._outputs.planned()
             await self._checkpoint.keep(plan.carvings, self.inventory.faults)
             self._log_excluded(before, plan)
             self._apply(before, plan)

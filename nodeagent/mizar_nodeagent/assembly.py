@@ -53,6 +53,7 @@ from mizar_nodeagent.plugin.server import Handlers, remove_old_sockets
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.shadow_status import ShadowStatusWriter
 from mizar_nodeagent.shutdown_cleanup import ShutdownCleanup
+from mizar_nodeagent.spot.assembly import SpotParts, assemble_spot, told_by_thread
 from mizar_nodeagent.stale_resources import StaleResources
 from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
 
@@ -81,6 +82,7 @@ class App:
     access: AccessChoice
     plugins: PluginManager
     time_slicer: TimeSlicer
+    spot: SpotParts
     registry: CollectorRegistry
     slots: Slots
     loops: tuple[Callable[[], Coroutine[None, None, None]], ...]
@@ -207,7 +209,9 @@ async def assemble(
             loop.call_soon_threadsafe(auditor.audit_soon)
 
     time_slicer = TimeSlicer(
-        lambda: [_container(slot) for slot in slots.all()], new_code=audit_soon
+        lambda: [_container(slot) for slot in slots.all()],
+        new_code=audit_soon,
+        woke=told_by_thread(loop, lambda: spot.lender),
     )
     stale_resources = StaleResources(client, config.node_name, plugins.connected)
     slot_gc = SlotGarbageCollector(state, slots, config.plugin_dir)
@@ -221,9 +225,15 @@ async def assemble(
     reporter = AccessReporter(client, access, config.namespace, config.identity)
     limits = LimitsUpdater(state, slots, agent.notify, agent.warn, contexts.of)
     failures = planning_errors(registry)
-    agent.attach(
-        informer, poller, Outputs(plugins, node, statuses, events, limits.update, failures.inc)
+    spot = assemble_spot(
+        config, client, cards, agent, slots, access, poller, kubelet, prestart, latencies, registry
     )
+
+    def planned() -> None:
+        limits.update()
+        spot.lender.planned()
+
+    agent.attach(informer, poller, Outputs(plugins, node, statuses, events, planned, failures.inc))
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(podresources.close)
@@ -231,6 +241,7 @@ async def assemble(
         stack.push_async_callback(kept.write)
         stack.push_async_callback(plugins.close)
         stack.push_async_callback(node.withdraw, grace.withdraw)
+        stack.push_async_callback(spot.close, grace.withdraw)
         yield App(
             config=config,
             agent=agent,
@@ -239,6 +250,7 @@ async def assemble(
             access=access,
             plugins=plugins,
             time_slicer=time_slicer,
+            spot=spot,
             registry=registry,
             slots=slots,
             loops=(
@@ -260,6 +272,7 @@ async def assemble(
                 contexts.run,
                 *([runtime.run] if access.runtime else []),
                 *([reporter.run] if config.namespace else []),
+                *spot.loops,
             ),
         )
 

@@ -87,7 +87,9 @@ class Config(common.Settings):
     )
     node_name: str = Field(min_length=1, description="the node that it runs on; else $NODE_NAME")
     namespace: str = Field(
-        "", description="of the agent's own pod, if it is one; else $POD_NAMESPACE"
+        "",
+        description="of the agent's own pod, and of the rules by which cards are lent; else "
+        "$POD_NAMESPACE",
     )
     kubelet_dir: HostPath = Field(Path("/var/lib/kubelet"), description="the kubelet's --root-dir")
     plugin_dir: HostPath = Field(

@@ -17,7 +17,7 @@ from typing import Final
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
-from mizar_core.names import EventReason
+from mizar_core.names import SPOT_RESOURCE, EventReason
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.agent_state import AgentState
@@ -170,6 +170,8 @@ class Auditor:
         return found
 
     def _has_shim(self, slot: Slot) -> bool:
+        if slot.resource == SPOT_RESOURCE:
+            return slot.shim
         try:
             carving = self._state.carving_of(DeviceID.parse(min(slot.ids)))
         except (DeviceIDRefused, ValueError):

@@ -135,10 +135,7 @@ class Allocator:
         found = card_access.parts(way, uuids, slot.minors, self._access.config)
         card_access.add_parts(answer, found)
         if slot.shim:
-            for inside, outside, read_only in shim_mounts(slot):
-                answer.mounts.add(
-                    container_path=inside, host_path=str(outside), read_only=read_only
-                )
+            add_shim(answer, slot)
         return answer
 
 
@@ -164,3 +161,9 @@ def _cards(carvings: Sequence[Carving], devices: Sequence[DeviceID]) -> list[str
             f"the devices lie on {len(found)} cards: a container can use {CARD_MAX}"
         )
     return list(found)
+
+
+def add_shim(answer: pb.ContainerAllocateResponse, slot: Slot) -> None:
+    """Add the shim and the slot's files to the answer."""
+    for inside, outside, read_only in shim_mounts(slot):
+        answer.mounts.add(container_path=inside, host_path=str(outside), read_only=read_only)

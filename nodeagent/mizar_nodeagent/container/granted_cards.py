@@ -119,7 +119,8 @@ class Grants:
             raise ContainerRefused(
                 f"the kubelet does not say that {pod.namespace}/{pod.name} holds card {missing[0]}"
             )
-        return Granted(tuple(sorted(uuids)))
+        slots = self.slots.of(SPOT_RESOURCE, [spot_device_id(uuid) for uuid in uuids])
+        return Granted(tuple(sorted(uuids)), tuple(one for one in slots if self._is_of(one, pod)))
 
 
 def _values(annotations: Mapping[str, str], prefix: str) -> list[str]:

@@ -70,13 +70,13 @@ class PreStart:
             claims = await self.poll()
         except KubeletAway as error:
             raise NotYet(str(error)) from error
-        owner = self._owner(resource, ids, claims)
+        owner = self.owner(resource, ids, claims)
         bind(**owner.names)
         try:
-            check_same_card(self.state, self._pod(owner.namespace, owner.pod), ids)
+            check_same_card(self.state, self.pod(owner.namespace, owner.pod), ids)
             groups = self._groups(owner, resource, ids, claims)
             limits = await self._limits(owner, groups)
-            slots = self._slots_of(owner, resource, ids)
+            slots = self.slots_of(owner, resource, ids)
             check_shim(groups, slots)
             own = [
                 slot
@@ -88,7 +88,7 @@ class PreStart:
                 await check_device_nodes(self.minors, slot.minors)
             is_new = all(slot.owner is None for slot in slots)
             for slot in slots:
-                self._write(slot, owner, limits)
+                self.write(slot, owner, limits)
         except StartRefused as error:
             self.warn(owner, error.reason, str(error))
             raise
@@ -99,12 +99,12 @@ class PreStart:
 
     async def _limits(self, owner: Owner, groups: list[DeviceGroup]) -> ContainerLimits:
         """Its limits. Only the first container on a model waits for a context to be measured."""
-        priority = priority_of(self._pod(owner.namespace, owner.pod))
+        priority = priority_of(self.pod(owner.namespace, owner.pod))
         cards = {card.uuid for card in container_limits(groups, priority).cards}
         await self.contexts.learn(sorted(cards))
         return container_limits(groups, priority, self.contexts.of)
 
-    def _owner(self, resource: str, ids: Sequence[str], claims: Claims) -> Owner:
+    def owner(self, resource: str, ids: Sequence[str], claims: Claims) -> Owner:
         """The container by the kubelet's claims, or by its record, which has init containers too.
         Raises NotYet."""
         found = {
@@ -117,14 +117,14 @@ class PreStart:
         return min(found, key=lambda one: one.container)
 
     def _owner_of(self, namespace: str, pod: str, container: str) -> Owner:
-        found = self._pod(namespace, pod)
+        found = self.pod(namespace, pod)
         return Owner(namespace, pod, found.uid if found else "", container)
 
     def _ended(self, namespace: str, name: str) -> bool:
-        pod = self._pod(namespace, name)
+        pod = self.pod(namespace, name)
         return pod is not None and pod.ended
 
-    def _pod(self, namespace: str, name: str) -> Pod | None:
+    def pod(self, namespace: str, name: str) -> Pod | None:
         return (self.state.snapshot.pods or {}).get((namespace, name))
 
     def _recorded_owners(self, resource: str, ids: Sequence[str]) -> Iterable[Owner]:
@@ -169,7 +169,7 @@ class PreStart:
             raise NotYet(f"{device} cannot be used yet: {UNCONFIRMED}")
         return carving
 
-    def _slots_of(self, owner: Owner, resource: str, ids: Sequence[str]) -> list[Slot]:
+    def slots_of(self, owner: Owner, resource: str, ids: Sequence[str]) -> list[Slot]:
         """The slots that the container may have mounted: those of its pod, and new ones without an
         owner. Raises NotYet."""
         found = [
@@ -197,7 +197,7 @@ class PreStart:
             raise NotYet(f"no slot is known for {', '.join(sorted(ids))}")
         return found
 
-    def _write(self, slot: Slot, owner: Owner, limits: ContainerLimits) -> None:
+    def write(self, slot: Slot, owner: Owner, limits: ContainerLimits) -> None:
         owner = owner if slot.owner is None else replace(slot.owner, pod_uid=owner.pod_uid)
         identity = limits_file.ContainerIdentity(
             owner.namespace, owner.pod, owner.pod_uid, owner.container, slot.name

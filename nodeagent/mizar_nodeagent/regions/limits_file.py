@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from ctypes import sizeof
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from mizar_core.models import ComputeMode, MemoryMode
 from mizar_nodeagent.errors import RegionDamaged, RegionUnserved
 from mizar_nodeagent.files import open_promptly
 from mizar_nodeagent.regions import layout
-from mizar_nodeagent.regions.layout import Limits, LimitsLive
+from mizar_nodeagent.regions.layout import Limits, LimitsCard, LimitsLive
 
 COMPUTE_MODE_NAMES: Final[dict[int, ComputeMode]] = {
     number: name  # type: ignore[misc]
@@ -90,14 +90,41 @@ def stop_cards(path: Path, uuids: Collection[str] | None = None) -> bool:
     file was changed. Raises RegionDamaged when no shim would accept the file, RegionUnserved,
     OSError.
     """
+
+    def stop(card: LimitsCard) -> None:
+        card.compute_mode = layout.COMPUTE_STOPPED
+        card.core_share = card.memory_limit = 0
+
+    return _change_cards(path, uuids, stop)
+
+
+def unlimit_time(path: Path, uuids: Collection[str]) -> bool:
+    """Permit all work on these cards at any time; otherwise as `stop_cards`."""
+
+    def unlimit(card: LimitsCard) -> None:
+        card.compute_mode = layout.COMPUTE_MODES["None"]
+
+    return _change_cards(path, uuids, unlimit)
+
+
+def is_stopped(region: Limits, uuid: str) -> bool:
+    """Whether the container may do nothing more on this card."""
+    return any(
+        card.uuid.decode(errors="replace") == uuid and card.compute_mode == layout.COMPUTE_STOPPED
+        for card in region.cards[: min(region.card_count, layout.CARD_MAX)]
+    )
+
+
+def _change_cards(
+    path: Path, uuids: Collection[str] | None, change: Callable[[LimitsCard], None]
+) -> bool:
     descriptor = open_promptly(path, os.O_RDWR)
     try:
         now = _checked(_read_all(descriptor, path), path)
         wanted = Limits.from_buffer_copy(now)
         for card in wanted.cards[: min(wanted.card_count, layout.CARD_MAX)]:
             if uuids is None or card.uuid.decode(errors="replace") in uuids:
-                card.compute_mode = layout.COMPUTE_STOPPED
-                card.core_share = card.memory_limit = 0
+                change(card)
         return _replace(descriptor, now, bytes(wanted)[_BODY], now.version)
     finally:
         os.close(descriptor)

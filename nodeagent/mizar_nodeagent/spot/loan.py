@@ -79,13 +79,15 @@ class CardFacts:
 
     `complete`: pods, claims, cards and rules have all been seen since the agent started. `rule`:
     by which it is lent; None if it is not. `problem`: why nobody should use it. `borrowed`: a pod
-    holds its spot device, or has just been given it.
+    holds its spot device, or has just been given it. `revoked`: an earlier agent has begun to take
+    it back from that pod.
     """
 
     complete: bool = False
     rule: Spot | None = None
     problem: str = ""
     borrowed: bool = False
+    revoked: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,17 +155,18 @@ class CardLoan:
     def _objection(self, facts: CardFacts) -> SpotEvictionReason | None:
         if facts.problem:
             return SpotEvictionReason.DEVICE_LOST
-        if facts.rule is None:
-            return SpotEvictionReason.DRAIN
         if not self.owners:
             return SpotEvictionReason.OWNER_GONE
+        if facts.rule is None:
+            return SpotEvictionReason.DRAIN
         if not all(one.agrees for one in self.owners.values()):
             return SpotEvictionReason.OWNER_ALIVE
         return None
 
     def _borrowed(self, facts: CardFacts) -> CardState:
         late = self.state in (CardState.RECLAIMING, CardState.BUSY, CardState.RESTING)
-        return CardState.RECLAIMING if late or self.refusal(facts) else CardState.LENT
+        goes = late or facts.revoked or self.refusal(facts)
+        return CardState.RECLAIMING if goes else CardState.LENT
 
     def _free(self, facts: CardFacts, now: float) -> CardState:
         if facts.rule is None or not facts.complete or self._objection(facts):

@@ -26,10 +26,38 @@ class FakeApi:
         self.asked: list[str] = []  # paths of all calls, also of those that failed
         self.writes: list[tuple[str, Any]] = []
         self.down = False
+        self.conditions: dict[tuple[str, str], Object] = {}  # the last that was applied to a pod
+        self._rules = ""
         self._version = 1
         self._watchers: set[asyncio.Queue[Object | None]] = set()
+        self._rule_watchers: set[asyncio.Queue[Object | None]] = set()
 
     # ---- what a test does ----
+
+    @property
+    def rules(self) -> str:
+        """By which cards are lent; none of them without the ConfigMap, if it is empty."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, text: str) -> None:
+        kind = "DELETED" if not text else "MODIFIED" if self._rules else "ADDED"
+        self._version += 1
+        self._rules = text
+        for watcher in self._rule_watchers:
+            watcher.put_nowait({"type": kind, "object": self._config_map()})
+
+    def _config_map(self) -> Object:
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "namespace": "mizar",
+                "name": "mizar-spot",
+                "resourceVersion": str(self._version),
+            },
+            "data": {"rules.json": self._rules},
+        }
 
     def put_pod(self, pod: Object) -> None:
         """Create or change a pod."""
@@ -78,13 +106,22 @@ class FakeApi:
         path = request.path.removesuffix("/status").split("/")
         if request.path == "/api/v1/pods":
             assert request.query["fieldSelector"] == "spec.nodeName=node-1"
-            return await self._watch(request) if "watch" in request.query else self._list()
+            if "watch" in request.query:
+                return await self._watch(request, self._watchers)
+            return self._list(list(self.pods.values()))
+        if request.path == "/api/v1/namespaces/mizar/configmaps":
+            assert request.query["fieldSelector"] == "metadata.name=mizar-spot"
+            if "watch" in request.query:
+                return await self._watch(request, self._rule_watchers)
+            return self._list([self._config_map()] if self._rules else [])
         if request.method != "GET":
             self.writes.append((request.path, json.loads(await request.text())))
         if path[3] == "nodes":
             if request.method == "GET":
                 return web.json_response(self.node)
             return self._patch_node(self.writes[-1][1])
+        if path[-2] == "pods":
+            return self._pod((path[-3], path[-1]), self.writes[-1][1])
         if path[-2] == "shadowpods":
             return self._shadow((path[-3], path[-1]), request.method)
         if path[-1] == "events":
@@ -92,20 +129,32 @@ class FakeApi:
             return web.json_response(self.writes[-1][1], status=201)
         return web.json_response({"message": f"what is {request.path}?"}, status=404)
 
-    def _list(self) -> web.Response:
-        meta = {"resourceVersion": str(self._version)}
-        return web.json_response({"items": list(self.pods.values()), "metadata": meta})
+    def _pod(self, key: tuple[str, str], body: Object) -> web.Response:
+        """Server-side apply of a condition."""
+        pod = self.pods.get(key)
+        if pod is None:
+            return web.json_response({"reason": "NotFound"}, status=404)
+        if body["metadata"]["uid"] != pod["metadata"]["uid"]:
+            return web.json_response({"reason": "Conflict"}, status=409)
+        (self.conditions[key],) = body["status"]["conditions"]
+        return web.json_response(pod)
 
-    async def _watch(self, request: web.Request) -> web.StreamResponse:
+    def _list(self, items: list[Object]) -> web.Response:
+        meta = {"resourceVersion": str(self._version)}
+        return web.json_response({"items": items, "metadata": meta})
+
+    async def _watch(
+        self, request: web.Request, watchers: set[asyncio.Queue[Object | None]]
+    ) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         queue: asyncio.Queue[Object | None] = asyncio.Queue()
-        self._watchers.add(queue)
+        watchers.add(queue)
         try:
             while (event := await queue.get()) is not None:
                 await response.write(json.dumps(event).encode() + b"\n")
         finally:
-            self._watchers.discard(queue)
+            watchers.discard(queue)
         return response
 
     def _patch_node(self, patch: Any) -> web.Response:
@@ -127,7 +176,7 @@ class FakeApi:
         return web.json_response(shadow)
 
     def end_watches(self) -> None:
-        for watcher in self._watchers:
+        for watcher in self._watchers | self._rule_watchers:
             watcher.put_nowait(None)
 
 

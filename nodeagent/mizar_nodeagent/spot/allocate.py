@@ -1,0 +1,156 @@
+"""Answers the kubelet's calls for spot devices: gives the card, and refuses the start of a
+container whose card is not lent to its pod now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mizar_core.carve import CardLimit
+from mizar_core.names import EventReason, card_of_spot_device, container_devices_ids
+from mizar_core.quantities import parse_bytes
+from mizar_kube.logs import bind
+from mizar_nodeagent.container import card_access
+from mizar_nodeagent.container.access_choice import AccessChoice
+from mizar_nodeagent.container.allocate import add_shim
+from mizar_nodeagent.container.device_nodes import Minors, check_device_nodes, minors_of
+from mizar_nodeagent.container.limits import ContainerLimits
+from mizar_nodeagent.container.prestart import PreStart
+from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.errors import (
+    AllocationRefused,
+    CardsUnknown,
+    KubeletAway,
+    NotYet,
+    StartRefused,
+)
+from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+from mizar_nodeagent.regions.layout import CARD_MAX
+from mizar_nodeagent.spot.lender import Lender
+
+
+@dataclass(frozen=True)
+class SpotAllocator:
+    """Refuses misuse only: a pod that comes too late is evicted, and told why. `now`: seconds since
+    the epoch."""
+
+    lender: Lender
+    slots: Slots
+    access: AccessChoice
+    minors: Minors
+    now: Callable[[], float]
+
+    def preferred(
+        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> list[str]:
+        """No card is better than another."""
+        return []
+
+    async def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
+        """A new slot and the answer that mounts it. Raises AllocationRefused."""
+        uuids = _cards(ids)
+        try:
+            named = card_access.names_device_nodes(self.access.answered)
+            minors = await minors_of(self.minors, uuids) if named else {}
+            slot = self._new_slot(resource, ids, minors)
+        except CardsUnknown as error:
+            raise AllocationRefused(str(error)) from error
+        except OSError as error:
+            raise AllocationRefused(f"no slot can be made on this node: {error}") from error
+        bind(slot=slot.name)
+        physical = self.lender.allocated(uuids)
+        answer = pb.ContainerAllocateResponse()
+        answer.annotations[container_devices_ids()] = json.dumps(physical, separators=(",", ":"))
+        way = self.access.answered
+        found = card_access.parts(way, uuids, slot.minors, self.access.config)
+        card_access.add_parts(answer, found)
+        add_shim(answer, slot)
+        return answer
+
+    def _new_slot(self, resource: str, ids: Sequence[str], minors: Mapping[str, int]) -> Slot:
+        by_nri = self.access.by_nri
+        return self.slots.create(resource, ids, self.now(), minors=minors, by_nri=by_nri)
+
+
+@dataclass(frozen=True)
+class SpotPreStart:
+    """`start`: finds the container and its slots. `free_bytes`: asks what is free on a card."""
+
+    lender: Lender
+    start: PreStart
+    free_bytes: Callable[[str], Awaitable[int]]
+
+    async def prepare(self, resource: str, ids: Sequence[str]) -> None:
+        """Write the limits of the container that holds the devices. Raises NotYet, StartRefused."""
+        uuids = _cards(ids)
+        try:
+            claims = await self.start.poll()
+        except KubeletAway as error:
+            raise NotYet(str(error)) from error
+        owner = self.start.owner(resource, ids, claims)
+        bind(**owner.names)
+        slots = self.start.slots_of(owner, resource, ids)
+        try:
+            await self._check_slots(owner, slots)
+            limits = await self._limits(uuids)
+            # Nothing is awaited from here on: an owner may wake up at any moment.
+            self._check_lent(owner, uuids)
+            for slot in slots:
+                self.start.write(slot, owner, limits)
+        except StartRefused as error:
+            self.start.warn(owner, error.reason, str(error))
+            raise
+        if all(slot.owner is None for slot in slots):
+            self.start.notify(owner, EventReason.SPOT_GRANTED, _describe(owner, limits))
+
+    async def _check_slots(self, owner: Owner, slots: Sequence[Slot]) -> None:
+        own = [one for one in slots if not one.owner or one.owner.container == owner.container]
+        self.start.check_access(own)
+        for slot in own:
+            await check_device_nodes(self.start.minors, slot.minors)
+
+    def _check_lent(self, owner: Owner, uuids: Sequence[str]) -> None:
+        for uuid in uuids:
+            if problem := self.lender.objection(uuid, owner):
+                raise StartRefused(f"card {uuid} is not lent: {problem}", EventReason.SPOT_WAITING)
+
+    async def _limits(self, uuids: Sequence[str]) -> ContainerLimits:
+        """All that is free of each card but for the reserve, and only such time as no owner
+        wants."""
+        cards = [await self._limit(uuid) for uuid in uuids]
+        physical = {uuid: self.lender.memory_bytes(uuid) for uuid in uuids}
+        # Not measured here: a context of the agent's would look as if an owner worked.
+        contexts: Mapping[str, int] = {uuid: self.start.contexts.of(uuid) for uuid in uuids}
+        return ContainerLimits(tuple(cards), physical, contexts)
+
+    async def _limit(self, uuid: str) -> CardLimit:
+        rule = self.lender.rule(uuid)
+        if rule is None:
+            raise StartRefused(f"card {uuid} is not lent any more", EventReason.SPOT_WAITING)
+        try:
+            free = await self.free_bytes(uuid) - parse_bytes(rule.reserve)
+        except CardsUnknown as error:
+            raise NotYet(str(error)) from error
+        if free <= 0:
+            raise StartRefused(
+                f"card {uuid} has no memory to lend: its owners hold all but the reserve of "
+                f"{rule.reserve}",
+                EventReason.SPOT_WAITING,
+            )
+        return CardLimit(uuid, free, 0, "Hard", "Soft", priority=0)
+
+
+def _cards(ids: Sequence[str]) -> list[str]:
+    found = [card_of_spot_device(one) for one in ids]
+    uuids = sorted({one for one in found if one})
+    if not uuids or len(uuids) != len(found) or len(uuids) > CARD_MAX:
+        raise AllocationRefused(f"these are no spot devices, or too many: {', '.join(ids)}")
+    return uuids
+
+
+def _describe(owner: Owner, limits: ContainerLimits) -> str:
+    cards = "; ".join(
+        f"card {one.uuid}: memory {one.memory_bytes >> 20} MiB" for one in limits.cards
+    )
+    return f"container {owner.container} has borrowed, while the owners sleep, {cards}"

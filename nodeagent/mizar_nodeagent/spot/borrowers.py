@@ -1,0 +1,75 @@
+"""Who borrows which card, by the kubelet's claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mizar_core.names import SPOT_RESOURCE, card_of_spot_device
+from mizar_nodeagent.container.slots import Slot
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
+from mizar_nodeagent.pods import Key
+from mizar_nodeagent.spot.events import PodIdentity
+
+
+@dataclass(frozen=True)
+class Borrower:
+    """A spot pod with its cards, by UUID.
+
+    `containers`: the names of those that have the cards. `spared`: the IDs at the runtime of its
+    other containers. `uids`: under which its processes may be found. `notice`, `grace`: seconds
+    that it asks for.
+    """
+
+    pod: PodIdentity
+    containers: frozenset[str]
+    cards: frozenset[str]
+    spared: frozenset[str] = frozenset()
+    uids: frozenset[str] = frozenset()
+    notice: float = 0.0
+    grace: float = 0.0
+
+    def owns(self, slot: Slot) -> bool:
+        """Whether the slot is of one of its containers."""
+        owner = slot.owner
+        if owner is None or (owner.namespace, owner.pod) != self.pod.key:
+            return False
+        return not self.uids or owner.pod_uid in ("", *self.uids)
+
+
+def borrowers(snapshot: NodeSnapshot, slots: Iterable[Slot]) -> dict[str, Borrower]:
+    """The borrower of each card that has one, by UUID. `slots`: all of the node."""
+    cards: dict[Key, set[str]] = {}
+    containers: dict[Key, set[str]] = {}
+    for claim in snapshot.live_claims():
+        if claim.resource == SPOT_RESOURCE:
+            key = claim.namespace, claim.pod
+            cards.setdefault(key, set()).update(filter(None, map(card_of_spot_device, claim.ids)))
+            containers.setdefault(key, set()).add(claim.container)
+    known = list(slots)
+    found = (_borrower(key, snapshot, containers[key], cards[key], known) for key in sorted(cards))
+    return {uuid: one for one in found for uuid in one.cards}
+
+
+def _borrower(
+    key: Key, snapshot: NodeSnapshot, containers: set[str], cards: set[str], slots: Iterable[Slot]
+) -> Borrower:
+    pod = (snapshot.pods or {}).get(key)
+    # While the API server is away, only the slot knows the pod's UID.
+    kept = {
+        one.owner.pod_uid
+        for one in slots
+        if one.owner is not None and (one.owner.namespace, one.owner.pod) == key
+    } - {""}
+    uids = pod.uids if pod else frozenset(kept)
+    return Borrower(
+        PodIdentity(*key, pod.uid if pod else min(kept, default="")),
+        frozenset(containers),
+        frozenset(cards),
+        frozenset(one for one, name in pod.container_ids if name not in containers)
+        if pod
+        else frozenset(),
+        uids,
+        pod.spot_notice if pod else 0.0,
+        pod.spot_grace if pod else 0.0,
+    )

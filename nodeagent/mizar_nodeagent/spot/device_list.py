@@ -1,0 +1,29 @@
+"""The spot devices for the kubelet, and their counts for the node's status."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from mizar_core.names import spot_device_id
+from mizar_nodeagent.cards import Card
+from mizar_nodeagent.planning.device_lists import Device
+from mizar_nodeagent.planning.snapshot import Counts
+from mizar_nodeagent.spot.loan import CardLoan
+
+
+def devices(
+    loans: Iterable[CardLoan], listed: Collection[str], cards: Mapping[str, Card]
+) -> tuple[Device, ...]:
+    """One device for each card of `listed`, in order: healthy while it is lendable or lent."""
+    healthy = {loan.uuid for loan in loans if loan.state.healthy}
+    return tuple(
+        Device(spot_device_id(uuid), uuid in healthy, cards[uuid].numa if uuid in cards else ())
+        for uuid in sorted(listed)
+    )
+
+
+def counts(listed: Collection[Device], kubelet: Collection[str]) -> Counts:
+    """Never more than the kubelet has: `kubelet` are the devices that it takes for healthy."""
+    ready = sum(one.healthy and one.id in kubelet for one in listed)
+    waiting = sum(one.healthy and one.id not in kubelet for one in listed)
+    return Counts(capacity=len(listed) - waiting, allocatable=ready)

@@ -1,0 +1,371 @@
+"""Lends the node's cards: hears what their owners do, and publishes which cards may be borrowed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from mizar_core.models import Spot
+from mizar_core.names import POD_CONDITION_ACTIVE, SPOT_RESOURCE, EventReason
+from mizar_core.spot_rules import SpotRule
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.agent_state import ALLOCATING_FOR_S, AgentState
+from mizar_nodeagent.container.slot_gc import slots_in_use
+from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
+from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.kubelet.poller import KubeletPoller
+from mizar_nodeagent.node_status import NodeStatusWriter
+from mizar_nodeagent.planning.device_lists import Device
+from mizar_nodeagent.plugin.manager import PluginManager
+from mizar_nodeagent.regions import limits_file
+from mizar_nodeagent.spot import device_list, owner_conditions
+from mizar_nodeagent.spot.borrowers import Borrower, borrowers
+from mizar_nodeagent.spot.detectors.card_processes import ProcessDetector, ProcessLoads
+from mizar_nodeagent.spot.detectors.holders import HolderDetector
+from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
+from mizar_nodeagent.spot.detectors.usage_files import UsageDetector
+from mizar_nodeagent.spot.events import Activity, OwnerEvent, PodIdentity
+from mizar_nodeagent.spot.loan import CardFacts, CardLoan, CardState
+from mizar_nodeagent.spot.owners import CardOwner, resources
+from mizar_nodeagent.spot.pod_conditions import PodConditionWriter
+from mizar_nodeagent.spot.reclaim import Reclaimer
+from mizar_nodeagent.spot.rule_source import RuleSource
+
+log = get_logger(__name__)
+
+OFFERED: Final = (CardState.LENDABLE, CardState.LENT, CardState.RECLAIMING)
+"""States in which somebody else may be on the card, or come at any moment."""
+FOLLOW_S: Final = 0.05
+"""Between two questions to the kubelet while it has other devices than it was sent ..."""
+FOLLOW_FOR_S: Final = 5.0
+"""... for so long after they changed."""
+
+
+@dataclass
+class Detectors:
+    """One of each kind."""
+
+    holders: HolderDetector = field(default_factory=HolderDetector)
+    starts: PodStartDetector = field(default_factory=PodStartDetector)
+    usage: UsageDetector = field(default_factory=UsageDetector)
+    processes: ProcessDetector = field(default_factory=ProcessDetector)
+
+
+@dataclass(frozen=True)
+class SpotOutputs:
+    """What the lender's decisions are applied through."""
+
+    plugins: PluginManager
+    node: NodeStatusWriter
+    conditions: PodConditionWriter
+    reclaimer: Reclaimer
+    poller: KubeletPoller
+    notify: Notify
+
+
+class Lender:
+    """All of it belongs to one event loop. `loans`: by card; `clock`: monotonic seconds."""
+
+    def __init__(
+        self,
+        state: AgentState,
+        slots: Slots,
+        rules: RuleSource,
+        detectors: Detectors,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.loans: dict[str, CardLoan] = {}
+        self._state = state
+        self._slots = slots
+        self._rules = rules
+        self._detectors = detectors
+        self._clock = clock
+        self._borrowers: dict[str, Borrower] = {}
+        self._rule: dict[str, Spot | None] = {}
+        self._last_rule: dict[str, Spot] = {}
+        self._allocating: dict[str, float] = {}
+        self._listed: set[str] = set()
+        self._revoked: set[str] = set()
+        self._has_read = False
+        self._shims: dict[str, frozenset[str]] = {}
+        self._told: set[PodIdentity] = set()
+        self._devices: tuple[Device, ...] = ()
+        self._kubelet: frozenset[str] = frozenset()
+        self._follow_until = float("-inf")
+        self._agreeing: dict[str, SpotRule | None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def attach(self, outputs: SpotOutputs) -> None:
+        """Connect the parts that call back into this one."""
+        self._outputs = outputs
+
+    # ---- what is heard ----
+
+    def planned(self) -> None:
+        """The agent has a new snapshot."""
+        snapshot, detectors = self._state.snapshot, self._detectors
+        self._read_rules()
+        self._read_borrowers()
+        if snapshot.pods is not None and snapshot.claims.asked_at > float("-inf"):
+            carvings = self._state.carvings
+            self._take(detectors.holders.look(snapshot, carvings, self._agrees))
+            now = self._clock()
+            self._take(detectors.starts.look(self.owners, snapshot.pods, now))
+        self.step()
+
+    def look_at_usage(self) -> None:
+        """Read the usage files of the owners' containers."""
+        in_use = slots_in_use(self._slots.all(), self._state.snapshot)
+        self._take(self._detectors.usage.look(self.owners, in_use, self._clock()))
+        self.step()
+
+    def look_at_processes(self, loads: Mapping[str, ProcessLoads]) -> None:
+        """Take in what NVML told of these cards' processes."""
+        uids = {uid for one in self._borrowers.values() for uid in one.uids}
+        now = self._clock()
+        self._take(self._detectors.processes.look(self.owners, loads, uids, self._most, now))
+        self.step()
+
+    def woke(self, names: Collection[str]) -> None:
+        """The time slicer saw containers with the slots of these names work on borrowed cards."""
+        slots = {slot.name: slot for slot in self._slots.all()}
+        self._take(self._detectors.usage.woke(names, self.owners, slots, self._clock()))
+        self.step()
+
+    def allocated(self, uuids: Sequence[str]) -> dict[str, list[str]]:
+        """The kubelet gives these cards to a pod. Returns them by physical resource."""
+        self._allocating |= dict.fromkeys(uuids, self._clock())
+        self._outputs.poller.poll_soon()
+        self.step()
+        found: dict[str, list[str]] = {}
+        held = resources(self._state.snapshot)
+        for uuid in uuids:
+            found.setdefault(held.get(uuid, ""), []).append(uuid)
+        return found
+
+    # ---- what is asked ----
+
+    @property
+    def owners(self) -> tuple[CardOwner, ...]:
+        """The owners of all cards, by the last snapshot."""
+        return self._detectors.holders.owners
+
+    def rule(self, uuid: str) -> Spot | None:
+        """By which the card is lent; None if it is not."""
+        return self._rule.get(uuid)
+
+    def memory_bytes(self, uuid: str) -> int:
+        """Of the whole card; 0 where it is not known."""
+        card = self._state.snapshot.cards.get(uuid)
+        return card.memory_bytes if card else 0
+
+    def objection(self, uuid: str, owner: Owner) -> str | None:
+        """Why the container must not start on the card now, as a phrase; None if it may."""
+        loan = self.loans.get(uuid)
+        if loan is None or not loan.state.healthy:
+            state = loan.state if loan else CardState.WITHHELD
+            return f"it is {state.lower()}{f' ({loan.reason})' if loan and loan.reason else ''}"
+        borrower = self._borrowers.get(uuid)
+        if borrower and borrower.pod.key != (owner.namespace, owner.pod):
+            return f"pod {borrower.pod} has it"
+        return None
+
+    def watched(self) -> frozenset[str]:
+        """The cards whose owners' processes matter."""
+        return frozenset(
+            uuid
+            for uuid, loan in self.loans.items()
+            if loan.owners and (self._rule.get(uuid) is not None or uuid in self._borrowers)
+        )
+
+    def unseen_by_slicer(self) -> frozenset[str]:
+        """The borrowed cards with an owner that has no shim, so that only NVML shows it wake up."""
+        with_shim = {
+            (slot.owner.namespace, slot.owner.pod)
+            for slot in self._slots.all()
+            if slot.owner is not None and slot.shim
+        }
+        return frozenset(
+            uuid
+            for uuid in self.watched() & self._borrowers.keys()
+            if any(pod.key not in with_shim for pod in self.loans[uuid].owners)
+        )
+
+    # ---- how ----
+
+    def step(self) -> None:
+        """Move every card on to this moment, and publish what follows."""
+        now = self._clock()
+        snapshot = self._state.snapshot
+        self._allocating = {
+            uuid: at
+            for uuid, at in self._allocating.items()
+            if now - at < ALLOCATING_FOR_S
+            and not (uuid in self._borrowers and snapshot.claims.asked_at > at)
+        }
+        waits = []
+        for uuid in {*snapshot.cards, *self._borrowers, *self.loans}:
+            facts, before = self._facts(uuid), self.loans.get(uuid) or CardLoan(uuid)
+            after = before.stepped(facts, now)
+            self.loans[uuid] = after
+            waits.append(after.wakes_in(facts, now))
+            if after.state is not before.state:
+                self._changed(before, after)
+            if after.state is CardState.RECLAIMING and uuid in self._borrowers:
+                self._take_back(after)
+        self._outputs.reclaimer.forget(self._borrowers.values())
+        self._tell_shims()
+        self._publish()
+        self._set_timer(min((one for one in waits if one is not None), default=None))
+
+    def _facts(self, uuid: str) -> CardFacts:
+        snapshot = self._state.snapshot
+        card = snapshot.cards.get(uuid)
+        seen = snapshot.pods is not None and snapshot.claims.asked_at > float("-inf")
+        return CardFacts(
+            complete=seen and self._rules.known and snapshot.cards_problem is None,
+            rule=self._rule.get(uuid),
+            problem=card.problem if card else "it is not known",
+            borrowed=uuid in self._borrowers or uuid in self._allocating,
+            revoked=uuid in self._revoked,
+        )
+
+    def _read_rules(self) -> None:
+        snapshot = self._state.snapshot
+        held = resources(snapshot)
+        rules = {
+            uuid: self._rules.of(card, held[uuid]) if uuid in held else None
+            for uuid, card in snapshot.cards.items()
+        }
+        self._agreeing = rules
+        self._rule = {uuid: rule.spot if rule else None for uuid, rule in rules.items()}
+        self._last_rule |= {uuid: rule.spot for uuid, rule in rules.items() if rule}
+
+    def _agrees(self, owner: CardOwner, uuid: str) -> bool:
+        return owner.agrees(self._agreeing.get(uuid))
+
+    def _most(self, uuid: str) -> int:
+        rule = self._rule.get(uuid)
+        return rule.max_utilisation_percent if rule else Spot().max_utilisation_percent
+
+    def _read_borrowers(self) -> None:
+        snapshot, slots = self._state.snapshot, self._slots.all()
+        self._borrowers = borrowers(snapshot, slots)
+        self._revoked &= self._borrowers.keys()
+        if self._has_read or snapshot.claims.asked_at == float("-inf"):
+            return
+        self._has_read = True
+        self._revoked = {
+            uuid
+            for uuid, one in self._borrowers.items()
+            if any(one.owns(slot) and _is_stopped(slot, uuid) for slot in slots)
+        }
+
+    def _take(self, events: Iterable[OwnerEvent]) -> None:
+        for event in events:
+            for uuid in event.devices:
+                loan = self.loans.get(uuid) or CardLoan(uuid)
+                self.loans[uuid] = loan.heard(event)
+                if event.activity is Activity.BUSY:
+                    self._step_one(uuid)
+
+    def _step_one(self, uuid: str) -> None:
+        """At once, since the owner may be idle again by the next event."""
+        before = self.loans[uuid]
+        after = self.loans[uuid] = before.stepped(self._facts(uuid), self._clock())
+        if after.state is not before.state:
+            self._changed(before, after)
+
+    def _changed(self, before: CardLoan, after: CardLoan) -> None:
+        log.info(
+            "a card's loan changes",
+            card=after.uuid,
+            message=f"{before.state} → {after.state}",
+            reason=after.reason,
+        )
+        if after.state is CardState.LENDABLE and before.state is not CardState.LENT:
+            for pod in after.owners:
+                about = Owner(pod.namespace, pod.name, pod.uid, "")
+                note = f"it sleeps: card {after.uuid} may be lent to a spot pod"
+                self._outputs.notify(about, EventReason.OWNER_ASLEEP, note)
+
+    def _take_back(self, loan: CardLoan) -> None:
+        assert loan.reason is not None
+        borrower, rule = self._borrowers[loan.uuid], self._last_rule.get(loan.uuid, Spot())
+        self._outputs.reclaimer.take_back(loan.uuid, borrower, loan.reason, rule, [*loan.owners])
+
+    def _tell_shims(self) -> None:
+        """Have the owners' shims say when they wake up, and wait for memory of a borrower that is
+        leaving."""
+        if self._state.snapshot.claims.asked_at == float("-inf"):
+            return
+        lent = {uuid for uuid, loan in self.loans.items() if loan.state in OFFERED}
+        cards = {owner.pod.key: owner.cards & lent for owner in self.owners}
+        told: dict[str, frozenset[str]] = {}
+        for slot in self._slots.all():
+            if slot.owner is None or slot.resource == SPOT_RESOURCE:
+                continue
+            uuids = cards.get((slot.owner.namespace, slot.owner.pod), frozenset())
+            if self._shims.get(slot.name) == uuids or _tell_shim(slot, uuids):
+                told[slot.name] = uuids
+        self._shims = told
+
+    def _publish(self) -> None:
+        outputs = self._outputs
+        self._publish_devices()
+        found = owner_conditions.conditions(self.loans.values(), self._borrowers, self._told)
+        self._told = {pod for pod, one in found.items() if one.type == POD_CONDITION_ACTIVE}
+        outputs.conditions.set_desired(found)
+
+    def _publish_devices(self) -> None:
+        """A card that was listed once stays: an Allocate of it may be under way."""
+        outputs, now = self._outputs, self._clock()
+        self._listed |= {uuid for uuid, rule in self._rule.items() if rule is not None}
+        self._listed |= self._borrowers.keys()
+        if not self._listed:
+            return
+        cards = self._state.snapshot.cards
+        listed = device_list.devices(self.loans.values(), self._listed, cards)
+        if listed != self._devices:
+            self._follow_until = now + FOLLOW_FOR_S
+        lowered = _healthy(self._devices) - _healthy(listed)
+        self._devices = listed
+        outputs.plugins.apply({SPOT_RESOURCE: listed})
+        if outputs.poller.kubelet is not None:
+            self._kubelet = outputs.poller.kubelet.get(SPOT_RESOURCE, frozenset())
+        wanted = {SPOT_RESOURCE: device_list.counts(listed, self._kubelet)}
+        # The kubelet may be writing what it had before.
+        outputs.node.set_desired(wanted, frozenset({SPOT_RESOURCE} if lowered else ()))
+        if _healthy(listed) != self._kubelet and now < self._follow_until:
+            asyncio.get_running_loop().call_later(FOLLOW_S, outputs.poller.poll_soon)
+
+    def _set_timer(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds + 0.001, self.step)
+
+
+def _healthy(listed: Iterable[Device]) -> set[str]:
+    return {one.id for one in listed if one.healthy}
+
+
+def _tell_shim(slot: Slot, uuids: Collection[str]) -> bool:
+    """Whether its container could be told that these of its cards are lent."""
+    try:
+        limits_file.set_borrowed(slot.limits, uuids)
+    except (OSError, RegionDamaged) as error:
+        log.debug("a shim cannot be told that its card is lent", error=error, **slot.names)
+        return False
+    return True
+
+
+def _is_stopped(slot: Slot, uuid: str) -> bool:
+    try:
+        return limits_file.is_stopped(limits_file.read(slot.limits), uuid)
+    except (OSError, RegionDamaged):
+        return False

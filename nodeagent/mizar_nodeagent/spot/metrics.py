@@ -1,0 +1,54 @@
+"""Prometheus metrics of lent cards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mizar_core.names import SpotEvictionReason
+from mizar_nodeagent.spot.loan import CardLoan, CardState
+
+BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class SpotMetrics(Collector):
+    """`loans`: all cards, read at each scrape."""
+
+    def __init__(
+        self, registry: CollectorRegistry, loans: Callable[[], Iterable[CardLoan]]
+    ) -> None:
+        self._loans = loans
+        evictions = Counter(
+            "mizar_spot_evictions",
+            "Spot pods that lost their cards, counted before they do",
+            ("reason",),
+            registry=registry,
+        )
+        self._evictions = {reason: evictions.labels(reason.value) for reason in SpotEvictionReason}
+        self._reclaim = Histogram(
+            "mizar_spot_reclaim_seconds",
+            "From the moment when a card is to come back until no process of its borrower is left",
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        registry.register(self)
+
+    def evicted(self, reason: SpotEvictionReason) -> None:
+        """A spot pod is about to lose its card."""
+        self._evictions[reason].inc()
+
+    def reclaimed(self, seconds: float) -> None:
+        """A card is free of its borrower."""
+        self._reclaim.observe(seconds)
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "mizar_spot_cards", "Cards by what may happen to them", labels=("state",)
+        )
+        states = [loan.state for loan in self._loans()]
+        for state in CardState:
+            family.add_metric((state.value,), states.count(state))
+        yield family

@@ -1,0 +1,43 @@
+"""The conditions that follow from the loans: whether owners work, and which borrowers must go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from mizar_core.names import POD_CONDITION_ACTIVE
+from mizar_nodeagent.spot.borrowers import Borrower
+from mizar_nodeagent.spot.events import PodIdentity
+from mizar_nodeagent.spot.loan import CardLoan, CardState
+from mizar_nodeagent.spot.pod_conditions import PodCondition
+from mizar_nodeagent.spot.reclaim import WHY
+
+DISRUPTION_TARGET: Final = "DisruptionTarget"
+"""Kubernetes' own condition of a pod that is about to be ended; the operator evicts by it."""
+
+
+def conditions(
+    loans: Iterable[CardLoan], borrowers: Mapping[str, Borrower], told: Collection[PodIdentity]
+) -> dict[PodIdentity, PodCondition]:
+    """By pod. `borrowers`: by card. `told`: owners that have a condition already; of others, only
+    those have one whose card may come to be lent."""
+    found: dict[PodIdentity, PodCondition] = {}
+    for loan in sorted(loans, key=lambda one: one.uuid):
+        for pod, owner in loan.owners.items():
+            if pod in told or (owner.agrees and loan.state is not CardState.WITHHELD):
+                lends = found.get(pod)
+                if lends is None or lends.is_true:
+                    found[pod] = _active(loan)
+        borrower = borrowers.get(loan.uuid)
+        if loan.reason is not None and borrower is not None:
+            found[borrower.pod] = PodCondition(
+                DISRUPTION_TARGET, True, loan.reason, f"card {loan.uuid}: {WHY[loan.reason]}"
+            )
+    return found
+
+
+def _active(loan: CardLoan) -> PodCondition:
+    if loan.state.healthy:
+        text = f"card {loan.uuid} is {loan.state.lower()}"
+        return PodCondition(POD_CONDITION_ACTIVE, False, f"Card{loan.state}", text)
+    return PodCondition(POD_CONDITION_ACTIVE, True, "CardKept", "it has its cards for itself")

@@ -1,0 +1,85 @@
+"""Writes the agent's conditions to pods' status, by server-side apply, as soon as they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from mizar_core.model_base import format_time
+from mizar_core.names import FIELD_MANAGER_NODEAGENT
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import Conflict, NotFound
+from mizar_kube.kinds import POD
+from mizar_kube.logs import get_logger
+from mizar_kube.work_queue import WorkQueue, work
+from mizar_nodeagent.spot.events import PodIdentity
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class PodCondition:
+    """A condition of a pod, but for when it changed."""
+
+    type: str
+    is_true: bool
+    reason: str
+    message: str
+
+
+class PodConditionWriter:
+    """`set_desired` takes one condition for each pod; `run` writes those that differ. What fails is
+    tried again for as long as it is desired."""
+
+    def __init__(
+        self, client: KubeClient, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._client = client
+        self._now = now
+        self._wanted: Mapping[PodIdentity, PodCondition] = {}
+        self._written: dict[PodIdentity, PodCondition] = {}
+        self._queue: WorkQueue[PodIdentity] = WorkQueue(first_delay=0.1, max_delay=5.0)
+
+    def set_desired(self, conditions: Mapping[PodIdentity, PodCondition]) -> None:
+        """The conditions of all pods of this node that have one of the agent's. Pods without a UID
+        are left out: another pod of that name must not get it."""
+        self._wanted = {pod: one for pod, one in conditions.items() if pod.uid}
+        self._written = {pod: one for pod, one in self._written.items() if pod in self._wanted}
+        for pod, one in self._wanted.items():
+            if self._written.get(pod) != one:
+                self._queue.add(pod)
+
+    async def run(self) -> None:
+        """Write for ever."""
+        await work(self._queue, self._write)
+
+    async def _write(self, pod: PodIdentity) -> None:
+        wanted = self._wanted.get(pod)
+        if wanted is None or self._written.get(pod) == wanted:
+            return
+        try:
+            await self._client.apply(
+                self._body(pod, wanted),
+                field_manager=FIELD_MANAGER_NODEAGENT,
+                subresource="status",
+            )
+        except (NotFound, Conflict) as error:
+            log.info("the pod is gone", namespace=pod.namespace, pod=pod.name, error=error)
+        self._written[pod] = wanted
+
+    def _body(self, pod: PodIdentity, wanted: PodCondition) -> dict[str, Any]:
+        condition = {
+            "type": wanted.type,
+            "status": str(wanted.is_true),
+            "reason": wanted.reason,
+            "message": wanted.message,
+            "lastTransitionTime": format_time(self._now()),
+        }
+        return {
+            "apiVersion": POD.api_version,
+            "kind": POD.name,
+            "metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid},
+            "status": {"conditions": [condition]},
+        }

@@ -1,0 +1,35 @@
+"""Signals to all processes of a borrower's containers, by their cgroups."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from mizar_nodeagent.audit import processes
+from mizar_nodeagent.audit.processes import PROC
+from mizar_nodeagent.spot.borrowers import Borrower
+
+SANDBOX: Final = "pause"
+"""The process of a pod's sandbox: it holds no card, and without it the pod starts anew."""
+
+
+def signal_all(borrower: Borrower, number: int, proc: Path = PROC) -> int:
+    """Send a signal to each process that runs, but for containers that are known to have no card.
+    Returns how many there were, also of those that have ended meanwhile. Raises PermissionError.
+    """
+    found = pids(borrower, proc)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    return len(found)
+
+
+def pids(borrower: Borrower, proc: Path = PROC) -> frozenset[int]:
+    """The processes of the borrower's containers that run, by PID on the node."""
+    return frozenset(
+        one.pid
+        for one in processes.of_pods(borrower.uids, proc)
+        if one.container_id not in borrower.spared and one.name != SANDBOX
+    )

@@ -1,0 +1,198 @@
+"""Takes cards back: stops the borrower's work, ends its processes, and says so.
+
+Nothing of it needs the API server, but for the pod's deletion, which the operator does when it sees
+the condition DisruptionTarget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from mizar_core.models import Spot
+from mizar_core.names import EventReason, SpotEvictionReason
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.audit.processes import PROC
+from mizar_nodeagent.container.slots import Notify, Owner, Slots
+from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.pods import Key
+from mizar_nodeagent.regions import limits_file
+from mizar_nodeagent.spot import processes
+from mizar_nodeagent.spot.borrowers import Borrower
+from mizar_nodeagent.spot.events import PodIdentity
+from mizar_nodeagent.spot.metrics import SpotMetrics
+
+log = get_logger(__name__)
+
+SOON_S: Final = 0.005
+"""Between two looks for processes that are left: one that was forking may have a child now."""
+LATE_S: Final = 0.5
+"""Between two looks once some have survived for LONG_S."""
+LONG_S: Final = 5.0
+WITH_NOTICE: Final = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.DRAIN)
+"""For other reasons the card is somebody's who never agreed to a notice, or nobody's."""
+
+WHY: Final = {
+    SpotEvictionReason.OWNER_BACK: "its owner works again",
+    SpotEvictionReason.OWNER_ALIVE: "a pod that does not lend it holds it now",
+    SpotEvictionReason.OWNER_GONE: "nobody holds it any more, and it is the scheduler's to give",
+    SpotEvictionReason.DEVICE_LOST: "it cannot be used",
+    SpotEvictionReason.QUOTA_RECLAIM: "the namespace has more than its quota permits",
+    SpotEvictionReason.DRAIN: "its pool lends no cards any more",
+}
+
+
+class Reclaimer:
+    """Takes back all cards of a borrower at once. `notify`, `warn`: emit events on a pod. `proc`:
+    the node's /proc; `clock`: monotonic seconds."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        metrics: SpotMetrics,
+        notify: Notify,
+        warn: Notify,
+        proc: Path = PROC,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._slots = slots
+        self._metrics = metrics
+        self._notify = notify
+        self._warn = warn
+        self._signal = partial(processes.signal_all, proc=proc)
+        self._clock = clock
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        self._borrowers: dict[Key, Borrower] = {}
+
+    def take_back(
+        self,
+        card: str,
+        borrower: Borrower,
+        reason: SpotEvictionReason,
+        spot: Spot,
+        owners: Collection[PodIdentity],
+    ) -> None:
+        """Begin; a borrower of several cards loses them together. Its work is stopped when this
+        returns, unless it gets a notice."""
+        key = borrower.pod.key
+        self._borrowers[key] = borrower
+        if key in self._running:
+            return
+        self._metrics.evicted(reason)
+        notice = min(borrower.notice, spot.notice_seconds) if reason in WITH_NOTICE else 0.0
+        (self._let_run if notice else self._stop)(borrower)
+        self._tell(card, borrower, reason, owners, notice)
+        grace = min(borrower.grace, spot.grace_seconds)
+        self._running[key] = asyncio.create_task(self._end(key, self._clock(), notice, grace))
+
+    def forget(self, present: Iterable[Borrower]) -> None:
+        """Only these borrowers hold cards now: the others are gone."""
+        names = {one.pod.key: one.pod.uid for one in present}
+        for key, known in list(self._borrowers.items()):
+            if key not in names or (known.pod.uid and names[key] not in ("", known.pod.uid)):
+                self._running.pop(key).cancel()
+                del self._borrowers[key]
+
+    async def close(self) -> None:
+        """End all tasks; another agent goes on with them."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def _end(self, key: Key, began: float, notice: float, grace: float) -> None:
+        """End every process of the borrower, and see that none comes again while its pod is
+        there."""
+        if notice:
+            await self._ask(key, signal.SIGUSR1, notice)
+            self._stop(self._borrowers[key])
+        if grace:
+            await self._ask(key, signal.SIGTERM, grace)
+        await self._kill(key, began + notice + grace)
+        seconds = self._clock() - began
+        self._metrics.reclaimed(seconds)
+        log.info("card taken back", duration_ms=round(seconds * 1000, 1), **_names(key))
+        while True:
+            await asyncio.sleep(LATE_S)
+            await self._kill(key, self._clock())
+
+    async def _ask(self, key: Key, number: int, seconds: float) -> None:
+        """Send a signal, and wait until all have ended, `seconds` at most."""
+        until = self._clock() + seconds
+        left = await self._send(key, number)
+        while left and self._clock() < until:
+            await asyncio.sleep(min(0.05, max(SOON_S, until - self._clock())))
+            left = await self._send(key, 0)
+
+    async def _kill(self, key: Key, began: float) -> None:
+        told = False
+        while left := await self._send(key, signal.SIGKILL):
+            late = self._clock() - began > LONG_S
+            if late and not told:
+                told = True
+                log.error("processes survive SIGKILL", count=left, **_names(key))
+            await asyncio.sleep(LATE_S if late else SOON_S)
+
+    async def _send(self, key: Key, number: int) -> int:
+        """How many processes there were; some while that is not known."""
+        borrower = self._borrowers[key]
+        try:
+            if borrower.uids:
+                return await asyncio.to_thread(self._signal, borrower, number)
+        except OSError as error:
+            log.error("a borrower cannot be ended from here", error=error, **_names(key))
+        await asyncio.sleep(LATE_S)
+        return 1
+
+    def _stop(self, borrower: Borrower) -> None:
+        """No new work and no more memory, whatever happens to its processes."""
+        for slot in self._slots.all():
+            if borrower.owns(slot):
+                with _logged(slot.name):
+                    limits_file.stop_cards(slot.limits, borrower.cards)
+
+    def _let_run(self, borrower: Borrower) -> None:
+        """It computes on beside the owner, until the notice is over."""
+        for slot in self._slots.all():
+            if borrower.owns(slot):
+                with _logged(slot.name):
+                    limits_file.unlimit_time(slot.limits, borrower.cards)
+
+    def _tell(
+        self,
+        card: str,
+        borrower: Borrower,
+        reason: SpotEvictionReason,
+        owners: Collection[PodIdentity],
+        notice: float,
+    ) -> None:
+        after = f" in {notice:g} s" if notice else ""
+        whose = f" of {', '.join(map(str, sorted(owners)))}" if owners else ""
+        note = f"it loses card {card}{whose}{after}: {WHY[reason]} ({reason})"
+        log.warning("a card is taken back", card=card, reason=reason, **_names(borrower.pod.key))
+        self._warn(_owner(borrower.pod), EventReason.SPOT_EVICTED, note)
+        for one in owners:
+            text = f"card {card} is taken back from spot pod {borrower.pod}: {WHY[reason]}"
+            self._notify(_owner(one), EventReason.OWNER_WOKE, text)
+
+
+@contextmanager
+def _logged(slot: str) -> Iterator[None]:
+    """A slot without its files, or with damaged ones, has no work to stop."""
+    try:
+        yield
+    except (OSError, RegionDamaged) as error:
+        log.warning("the limits cannot be changed", slot=slot, error=error)
+
+
+def _owner(pod: PodIdentity) -> Owner:
+    return Owner(pod.namespace, pod.name, pod.uid, "")
+
+
+def _names(key: Key) -> dict[str, str]:
+    return {"namespace": key[0], "pod": key[1]}

@@ -1,0 +1,403 @@
+"""The agent lends cards: between a kubelet and an API server that behave like the real ones."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from mizar_core.models import Spot
+from mizar_core.names import SPOT_RESOURCE, spot_device_id
+from mizar_core.spot_rules import SpotRule, SpotRules
+from mizar_nodeagent.config import Config
+from mizar_nodeagent.kubelet import podresources
+from mizar_nodeagent.regions import limits_file
+from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED
+from mizar_nodeagent.spot import assembly, watch
+from mizar_nodeagent.spot.detectors import card_processes
+from mizar_nodeagent.spot.loan import CardState
+from support.waiting import PATIENCE_S, until, wait_for
+from unit.nodeagent.fake_kubelet import Allocated, KubePod
+from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, UID, card, share_object
+from unit.nodeagent.test_assembly import World, limits_of, mounted
+
+OWNER = KubePod("team-a", "owner", "uid-owner")
+BORROWER = KubePod("team-b", "train", UID)
+SIDECAR = "cd" * 32
+DEVICE = spot_device_id(CARD)
+RULES = SpotRules(rules=(SpotRule(pool="default", spot=Spot(enabled=True, idle_after_seconds=1)),))
+LOW_POWER = {"mizar.share/low-power": "true"}
+
+
+def asleep(reason: str) -> tuple[str, str, str]:
+    return "mizar.share/active", "False", reason
+
+
+def goes(reason: str) -> tuple[str, str, str]:
+    return "DisruptionTarget", "True", reason
+
+
+AWAKE = "mizar.share/active", "True", "CardKept"
+
+
+def rules(**spot: Any) -> SpotRules:
+    how = {"enabled": True, "idle_after_seconds": 1, **spot}
+    return SpotRules(rules=(SpotRule(pool="default", spot=Spot(**how)),))
+
+
+def pod_object(
+    pod: KubePod, resource: str, annotations: dict[str, str] | None = None
+) -> dict[str, Any]:
+    body = share_object(pod.name, pod.namespace, resource)
+    body["metadata"] |= {"uid": pod.uid, "annotations": annotations or {}}
+    if pod is BORROWER:
+        body["status"]["containerStatuses"] = [
+            {"name": "main", "containerID": f"containerd://{CONTAINER_ID}"},
+            {"name": "sidecar", "containerID": f"containerd://{SIDECAR}"},
+        ]
+    return body
+
+
+class SpotWorld(World):
+    """A node whose pool lends cards."""
+
+    @property
+    def config(self) -> Config:
+        return super().config.model_copy(update={"namespace": "mizar"})
+
+    @property
+    def proc(self) -> Path:
+        return self.folder / "proc"
+
+    @property
+    def lender(self) -> Any:
+        return self.app.spot.lender
+
+    def state(self, uuid: str = CARD) -> CardState | None:
+        loan = self.lender.loans.get(uuid)
+        return loan.state if loan else None
+
+    def add_owner(
+        self,
+        pod: KubePod = OWNER,
+        *cards: str,
+        annotations: dict[str, str] | None = LOW_POWER,
+    ) -> None:
+        """A pod that holds whole cards."""
+        self.api.put_pod(pod_object(pod, "nvidia.com/gpu", annotations))
+        self.kubelet.add_pod(pod, main=cards or [CARD])
+        self.app.poller.poll_soon()
+
+    async def lendable(self, uuid: str = CARD) -> None:
+        device = spot_device_id(uuid)
+        await until(lambda: self.state(uuid) is CardState.LENDABLE)
+        await until(lambda: device in self.kubelet.healthy(SPOT_RESOURCE))
+
+    async def lend(self, annotations: dict[str, str] | None = None) -> Allocated:
+        """The scheduler binds a spot pod, the kubelet admits and starts it."""
+        self.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE, annotations))
+        await self.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, 1)
+        held = await self.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
+        await until(lambda: self.state() is CardState.LENT)
+        return held
+
+    def pod_condition(self, pod: KubePod) -> tuple[str, str, str]:
+        """(type, status, reason) of the pod's last condition."""
+        found = self.api.conditions.get((pod.namespace, pod.name))
+        return (found["type"], found["status"], found["reason"]) if found else ("", "", "")
+
+    def notes(self, reason: str) -> list[tuple[str, str]]:
+        """Pod and text of each event of that reason."""
+        return [
+            (one["regarding"]["name"], one["note"])
+            for one in self.api.events
+            if one["reason"] == reason
+        ]
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.app.registry.get_sample_value(name, labels) or 0.0
+
+
+HEARS = """
+import os, signal, sys, time
+def hear(number, frame):
+    os.write(1, signal.Signals(number).name.encode() + b"\\n")
+signal.signal(signal.SIGUSR1, hear)
+signal.signal(signal.SIGTERM, hear)
+os.write(1, b"ready\\n")
+while True:
+    time.sleep(60)
+"""
+
+
+class Victim:
+    """Processes of a container of the borrower, as /proc shows them on a node."""
+
+    def __init__(
+        self,
+        world: SpotWorld,
+        count: int = 1,
+        pod: str = UID,
+        container: str = CONTAINER_ID,
+        name: str = "",
+        deaf: bool = False,
+    ) -> None:
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._log = world.folder / f"heard-{pod[:8]}-{container[:4]}"
+        command = [sys.executable, "-c", HEARS] if deaf else ["sleep", "600"]
+        for _ in range(count):
+            with self._log.open("wb") as log:
+                process = subprocess.Popen(command, stdout=log)
+            self.processes.append(process)
+            show(world.proc, process.pid, f"0::/kubepods/pod{pod}/{container}\n", name)
+        if deaf:
+            wait_for("a process that hears", lambda: "ready" in self._log.read_text())
+
+    def ended(self) -> bool:
+        return all(one.poll() is not None for one in self.processes)
+
+    def heard(self) -> list[str]:
+        return [one.removeprefix("SIG") for one in self._log.read_text().split()[1:]]
+
+    def __enter__(self) -> "Victim":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self.processes:
+            one.kill()
+            one.wait()
+
+
+def show(proc: Path, pid: int, cgroup: str, name: str = "") -> None:
+    """Make the process one of that cgroup in a /proc of the test's own."""
+    folder = proc / str(pid)
+    folder.mkdir(parents=True)
+    for file in ("stat", "status", *(() if name else ("comm",))):
+        (folder / file).symlink_to(f"/proc/{pid}/{file}")
+    if name:
+        (folder / "comm").write_text(f"{name}\n")
+    (folder / "cgroup").write_text(cgroup)
+
+
+@pytest.fixture
+async def world(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[SpotWorld]:
+    monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(watch, "EVERY_S", 0.1)
+    monkeypatch.setattr(card_processes, "SAMPLED_S", 0.2)
+    made = SpotWorld(tmp_path_factory.mktemp("w"))
+    made.proc.mkdir()
+    show(made.proc, os.getpid(), "0::/\n")
+    monkeypatch.setattr(assembly, "PROC", made.proc)
+    made.api.rules = RULES.to_json()
+    await made.kubelet.start()
+    await made.start_agent()
+    try:
+        yield made
+    finally:
+        await made.stop_agent()
+        await made.kubelet.stop()
+        assert not made.kubelet.crashed
+
+
+async def test_a_sleeping_owners_card_is_lent(world: SpotWorld) -> None:
+    world.add_owner()
+    await world.lendable()
+    await until(lambda: world.node(SPOT_RESOURCE) == ("1", "1"))
+    await until(
+        lambda: world.pod_condition(OWNER) == ("mizar.share/active", "False", "CardLendable")
+    )
+    held = await world.lend()
+    key = "mizar.k8s.io/container-devices-ids.main"
+    assert json.loads(held.answer.annotations[key]) == {"nvidia.com/gpu": [CARD]}
+    assert held.answer.envs["NVIDIA_VISIBLE_DEVICES"] == CARD
+    assert "/etc/ld.so.preload" in mounted(held)
+    region = limits_file.read(limits_of(held))
+    assert (region.pod_name, region.card_count) == (b"train", 1)
+    found = region.cards[0]
+    assert (found.uuid.decode(), found.memory_limit) == (CARD, 12 * GIB - GIB)
+    assert (found.compute_mode, found.core_share, found.priority) == (COMPUTE_MODES["Soft"], 0, 0)
+    await until(lambda: world.pod_condition(OWNER) == asleep("CardLent"))
+    await until(lambda: world.notes("OwnerAsleep") and world.notes("SpotGranted"))
+    assert world.node(SPOT_RESOURCE) == ("1", "1")
+
+
+async def test_who_did_not_agree_lends_nothing(world: SpotWorld) -> None:
+    world.add_owner(annotations={})
+    other = KubePod("team-a", "other", "uid-other")
+    world.add_owner(other, card(2).uuid)
+    await world.lendable(card(2).uuid)
+    assert world.state() is CardState.WITHHELD
+    world.api.rules = rules(namespaces=("team-a",)).to_json()
+    await world.lendable()
+
+
+async def test_an_owner_that_works_gets_its_card_back(world: SpotWorld) -> None:
+    world.add_owner()
+    await world.lendable()
+    held = await world.lend()
+    world.cards.working[CARD] = {os.getpid(): 90}  # a process of no pod
+    await until(lambda: world.state() is CardState.RECLAIMING)
+    assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
+    assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 1
+    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+    await until(lambda: world.pod_condition(OWNER) == AWAKE)
+    await until(lambda: world.node(SPOT_RESOURCE) == ("1", "0"))
+    await until(lambda: world.notes("SpotEvicted") and world.notes("OwnerWoke"))
+    (who, why), *_ = world.notes("SpotEvicted")
+    assert who == "train" and CARD in why and "team-a/owner" in why
+    with pytest.raises(grpc.aio.AioRpcError, match=r"reclaiming \(OwnerBack\)"):
+        await world.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
+    await gone(world)
+    await until(lambda: world.state() is CardState.BUSY)
+    world.cards.working.clear()
+    await world.lendable()
+
+
+async def test_a_pod_that_did_not_agree_and_comes_to_hold_the_card_gets_it(
+    world: SpotWorld,
+) -> None:
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    world.add_owner(KubePod("team-c", "proud", "uid-proud"), annotations=None)
+    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerAlive"))
+    assert world.metric("mizar_spot_evictions_total", reason="OwnerAlive") == 1
+
+
+async def test_a_card_without_an_owner_is_the_schedulers(world: SpotWorld) -> None:
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    world.kubelet.remove_pod(OWNER.uid)
+    world.api.delete_pod(OWNER.namespace, OWNER.name)
+    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerGone"))
+    await gone(world)
+    await until(lambda: world.state() is CardState.WITHHELD)
+
+
+async def test_a_card_that_fails_is_lent_no_more(world: SpotWorld) -> None:
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    world.cards.tell(CARD, 79)
+    await until(lambda: world.pod_condition(BORROWER) == goes("DeviceLost"))
+
+
+async def test_a_pool_that_lends_no_more_drains_its_cards(world: SpotWorld) -> None:
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    world.api.rules = "{damaged"
+    await world.replanned()
+    assert world.state() is CardState.LENT
+    world.api.rules = ""
+    await until(lambda: world.pod_condition(BORROWER) == goes("Drain"))
+    await until(lambda: world.pod_condition(OWNER) == AWAKE)
+
+
+async def test_an_owner_of_two_cards_that_works_on_one_is_awake_on_both(world: SpotWorld) -> None:
+    world.add_owner(OWNER, CARD, card(2).uuid)
+    await world.lendable()
+    await world.lendable(card(2).uuid)
+    await world.lend()
+    borrowed = next(uuid for uuid in (CARD, card(2).uuid) if world.state(uuid) is CardState.LENT)
+    other = next(uuid for uuid in (CARD, card(2).uuid) if uuid != borrowed)
+    world.cards.working[other] = {os.getpid(): 90}
+    await until(lambda: world.state(borrowed) is CardState.RECLAIMING)
+    assert world.state(other) is CardState.BUSY
+
+
+async def test_a_lent_card_stays_lent_across_the_agents_restart(world: SpotWorld) -> None:
+    """And nothing else is lent before everything has been seen."""
+    world.add_owner()
+    world.add_owner(KubePod("team-a", "other", "uid-other"), card(2).uuid)
+    await world.lendable()
+    await world.lendable(card(2).uuid)
+    held = await world.lend()
+    borrowed = next(uuid for uuid in (CARD, card(2).uuid) if world.state(uuid) is CardState.LENT)
+    before = limits_file.read(limits_of(held)).seq
+    await world.stop_agent()
+    world.api.rules = ""
+    await world.start_agent()
+    world.api.rules = RULES.to_json()
+    await until(lambda: world.state(borrowed) is CardState.LENT)
+    await world.lendable(card(2).uuid if borrowed == CARD else CARD)
+    assert world.state(borrowed) is CardState.LENT
+    assert limits_file.read(limits_of(held)).seq == before
+    assert not world.pod_condition(BORROWER)[0]
+
+
+async def test_what_an_agent_began_to_take_back_the_next_one_does(world: SpotWorld) -> None:
+    world.add_owner()
+    await world.lendable()
+    held = await world.lend()
+    await world.stop_agent()
+    limits_file.stop_cards(limits_of(held))
+    await world.start_agent()
+    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+
+
+async def test_without_the_api_server_all_but_the_deletion_happens(world: SpotWorld) -> None:
+    world.add_owner()
+    await world.lendable()
+    with Victim(world) as victim:
+        held = await world.lend()
+        world.api.down = True
+        world.cards.working[CARD] = {os.getpid(): 90}
+        await until(victim.ended)
+        assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
+        assert DEVICE not in world.kubelet.healthy(SPOT_RESOURCE)
+        world.api.down = False
+        await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+
+
+async def test_every_process_of_the_borrowers_containers_is_killed(world: SpotWorld) -> None:
+    """Those of its other containers, of its sandbox and of other pods are not."""
+    world.add_owner()
+    await world.lendable()
+    with (
+        Victim(world, 3) as victim,
+        Victim(world, container=SIDECAR) as sidecar,
+        Victim(world, container="0" * 64, name="pause") as sandbox,
+        Victim(world, pod="87654321" + UID[8:]) as other,
+    ):
+        await world.lend()
+        world.cards.working[CARD] = {os.getpid(): 90}
+        await until(victim.ended)
+        await until(lambda: world.metric("mizar_spot_reclaim_seconds_count") == 1)
+        assert not (sidecar.ended() or sandbox.ended() or other.ended())
+    assert [one.wait() for one in victim.processes] == [-signal.SIGKILL] * 3
+
+
+async def test_a_borrower_may_have_a_notice_and_a_grace(world: SpotWorld) -> None:
+    """It computes on until the notice is over; the pool bounds both."""
+    world.api.rules = rules(notice_seconds=1, grace_seconds=1).to_json()
+    world.add_owner()
+    await world.lendable()
+    with Victim(world, deaf=True) as victim:
+        wants = {"mizar.share/spot-notice": "30", "mizar.share/spot-grace": "30"}
+        held = await world.lend(wants)
+        world.cards.working[CARD] = {os.getpid(): 90}
+        await until(lambda: victim.heard() == ["USR1"])
+        found = limits_file.read(limits_of(held)).cards[0]
+        assert (found.compute_mode, found.memory_limit) == (COMPUTE_MODES["None"], 11 * GIB)
+        await until(lambda: victim.heard() == ["USR1", "TERM"])
+        assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
+        await until(victim.ended)
+    assert victim.processes[0].wait() == -signal.SIGKILL
+    await until(lambda: world.metric("mizar_spot_reclaim_seconds_sum") >= 2)
+
+
+async def gone(world: SpotWorld) -> None:
+    """The operator has evicted the borrower."""
+    world.kubelet.remove_pod(BORROWER.uid)
+    world.api.delete_pod(BORROWER.namespace, BORROWER.name)
+    await until(lambda: world.state() not in (CardState.RECLAIMING, CardState.LENT))

@@ -1,0 +1,231 @@
+"""A card is lent and taken back between programs under the real shim, on a simulated card."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import simgpu
+from bench.figures import ROOT
+from mizar_core.models import ComputeMode, Isolation
+from mizar_core.names import SPOT_RESOURCE
+from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.kubelet import podresources
+from mizar_nodeagent.regions import limits_file
+from mizar_nodeagent.spot import assembly
+from mizar_nodeagent.spot.loan import CardState
+from support.waiting import PATIENCE_S, until
+from unit.nodeagent.fake_kubelet import Allocated, KubePod
+from unit.nodeagent.makers import CONTAINER_ID, RESOURCE, SHADOW, UID, card, shadow_object
+from unit.nodeagent.test_assembly import SHADOW_POD, Cards, limits_of
+from unit.nodeagent.test_spot import BORROWER, LOW_POWER, RULES, SpotWorld, pod_object, show
+
+BUILD = ROOT / "build" / "shim"
+SHARER = KubePod("team-a", "share", "uid-share")
+ROUNDS = 3
+
+
+class SimulatedCards(Cards):
+    """What NVML would tell of a simulated machine."""
+
+    def __init__(self, machine: simgpu.Machine) -> None:
+        super().__init__()
+        self._machine = machine
+        self._worked: dict[int, int] = {}
+        (one,) = machine.cards
+        self.present = {one.uuid: replace(card(), uuid=one.uuid)}
+
+    async def loads(self, uuids: object) -> dict[str, dict[int, int]]:
+        (one,) = self._machine.cards
+        found = {}
+        for process in one.processes:
+            before = self._worked.get(process.pid, process.work_ns)
+            self._worked[process.pid] = process.work_ns
+            found[process.pid] = 100 if process.work_ns > before else 0
+        return {one.uuid: found}
+
+
+class Program:
+    """A program under the shim that keeps the card busy once it is told to begin."""
+
+    def __init__(self, machine: simgpu.Machine, held: Allocated) -> None:
+        env = {
+            "PATH": os.environ["PATH"],
+            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
+            "MIZAR_DIR": str(limits_of(held).parent),
+            **simgpu.environment(machine.directory),
+        }
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [str(BUILD / "bench" / "load"), "us_200"], env=env, stdin=pipe, stdout=pipe
+        )
+
+    def await_ready(self) -> None:
+        assert self.process.stdout and self.process.stdout.readline() == b"ready\n"
+
+    def begin(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
+    def close(self) -> None:
+        with self.process:
+            self.process.kill()
+
+
+class ShimWorld(SpotWorld):
+    """One simulated card, held by a shadow pod with one share pod."""
+
+    def __init__(self, folder: Path, machine: simgpu.Machine) -> None:
+        super().__init__(folder)
+        self.machine = machine
+        self.cards = SimulatedCards(machine)
+        (one,) = machine.cards
+        self.uuid = one.uuid
+        self.stack_of_programs = ExitStack()
+
+    @property
+    def slots(self) -> Slots:
+        found = Slots(self.config.state_dir / "slots", None, "")  # type: ignore[arg-type]
+        found.load(0.0)
+        return found
+
+    async def share(self, compute: ComputeMode) -> Program:
+        """A share pod that agreed to lend, and its program, which sleeps."""
+        isolation = Isolation(compute=compute)
+        self.api.put_shadow(*SHADOW, f"owner-{SHADOW[1]}")
+        self.api.put_pod(shadow_object(isolation=isolation))
+        self.kubelet.add_pod(SHADOW_POD, pause=[self.uuid])
+        await until(lambda: self.ready() == ("True", "Serving"))
+        self.api.put_pod(pod_object(SHARER, RESOURCE, LOW_POWER))
+        await self.kubelet.allocate(SHARER, "main", RESOURCE, 1)
+        return self.run(await self.kubelet.start_container(SHARER, "main", RESOURCE))
+
+    async def borrow(self) -> tuple[Program, Allocated]:
+        """A spot pod with a program at full load."""
+        self.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE))
+        await self.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, 1)
+        held = await self.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
+        program = self.run(held)
+        show(self.proc, program.process.pid, f"0::/kubepods/pod{UID}/{CONTAINER_ID}\n")
+        program.begin()
+        await until(lambda: self.worked(program) > 20_000_000)
+        return program, held
+
+    def let_go(self) -> None:
+        """The operator has evicted the borrower."""
+        self.kubelet.remove_pod(BORROWER.uid)
+        self.api.delete_pod(BORROWER.namespace, BORROWER.name)
+
+    def is_told(self, lent: bool) -> bool:
+        """Whether the owner's shim knows that its card is lent, or that it is not."""
+        (slot,) = (one for one in self.slots.all() if one.resource == RESOURCE)
+        region = limits_file.read(slot.limits)
+        return (region.asleep, region.live[0].borrowed) == (lent, lent)
+
+    def run(self, held: Allocated) -> Program:
+        program = Program(self.machine, held)
+        self.stack_of_programs.callback(program.close)
+        program.await_ready()
+        return program
+
+    def worked(self, program: Program) -> int:
+        """ns that the card has worked for the program."""
+        (one,) = self.machine.cards
+        works = {process.pid: process.work_ns for process in one.processes}
+        return works.get(program.process.pid, 0)
+
+    def is_on_card(self, program: Program) -> bool:
+        (one,) = self.machine.cards
+        return program.process.pid in {process.pid for process in one.processes}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[simgpu.Machine]:
+    if not (BUILD / "testing" / "libmizar.so").exists():
+        subprocess.run(["make", "-s", "-C", ROOT / "shim", "-j2", "tests"], check=True)
+    with simgpu.create(tmp_path, cards=1, memory_mib=16384) as made:
+        yield made
+
+
+@pytest.fixture
+async def world(
+    tmp_path_factory: pytest.TempPathFactory,
+    machine: simgpu.Machine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[ShimWorld]:
+    monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
+    made = ShimWorld(tmp_path_factory.mktemp("w"), machine)
+    made.proc.mkdir()
+    monkeypatch.setattr(assembly, "PROC", made.proc)
+    made.api.rules = RULES.to_json()
+    await made.kubelet.start()
+    await made.start_agent()
+    try:
+        with made.stack_of_programs:
+            yield made
+    finally:
+        await made.stop_agent()
+        await made.kubelet.stop()
+
+
+@pytest.mark.parametrize("compute", ["None", "Hard", "Soft", "Weighted"])
+async def test_an_owner_that_wakes_has_its_card_back(
+    world: ShimWorld, compute: ComputeMode
+) -> None:
+    owner = await world.share(compute)
+    await world.lendable(world.uuid)
+    borrower, held = await world.borrow()
+    assert world.state(world.uuid) is CardState.LENT
+    assert world.is_told(True)
+    began = time.monotonic()
+    owner.begin()
+    await until(lambda: limits_file.read(limits_of(held)).live[0].paused)
+    paused = time.monotonic()
+    await until(lambda: not world.is_on_card(borrower))
+    ended = time.monotonic()
+    assert borrower.process.wait() == -signal.SIGKILL
+    await until(lambda: world.metric("mizar_spot_reclaim_seconds_count") == 1)
+    assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 1
+    assert owner.process.poll() is None
+    before = world.worked(owner)
+    await until(lambda: world.worked(owner) > before)
+    world.let_go()
+    await until(lambda: world.is_told(False))
+    print(f"{compute}: paused {paused - began:.3f} s, free {ended - began:.3f} s after the launch")
+
+
+async def test_an_owner_that_sleeps_keeps_its_card_lent(world: ShimWorld) -> None:
+    """The borrower has all of the card's time; what the owner holds stays where it is."""
+    owner = await world.share("Hard")
+    await world.lendable(world.uuid)
+    borrower, _ = await world.borrow()
+    (one,) = world.machine.cards
+    before, began = world.worked(borrower), world.machine.busy(one.uuid).now_ns
+    until_ns = before + 1_000_000_000
+    await until(lambda: world.worked(borrower) > until_ns)
+    took = world.machine.busy(one.uuid).now_ns - began
+    assert (world.worked(borrower) - before) / took > 0.8
+    assert world.state(world.uuid) is CardState.LENT and world.is_on_card(owner)
+
+
+async def test_an_owner_comes_back_again_and_again(world: ShimWorld) -> None:
+    """It never fails, and its card is lent again each time, although it rests longer."""
+    owner = await world.share("None")
+    for _ in range(ROUNDS):
+        await world.lendable(world.uuid)
+        borrower, _ = await world.borrow()
+        owner.process.send_signal(signal.SIGCONT)
+        owner.begin()
+        await until(lambda: not world.is_on_card(borrower))  # noqa: B023
+        owner.process.send_signal(signal.SIGSTOP)
+        world.let_go()
+        (world.proc / str(borrower.process.pid)).rename(world.folder / str(borrower.process.pid))
+    await world.lendable(world.uuid)
+    assert owner.process.poll() is None
