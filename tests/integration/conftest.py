@@ -15,7 +15,14 @@ import pytest
 from cluster import Cluster, ClusterSpec
 from cluster.binaries import ensure
 from cluster.binaries.progress import Progress
+from cluster.images import CUDA_SAMPLE, PAUSE, ensure_images
 from cluster.local import LocalProvider
+from cluster.local_cluster import LocalCluster
+from integration.agent_on_node import ROOT, AgentProcess, Tenant
+from simgpu import Machine
+from support import objects
+from support.kube import Kube
+from support.waiting import wait_for
 
 NAME = f"integration-{os.getpid()}"
 
@@ -39,3 +46,53 @@ def _existing(chosen: str) -> Cluster:
     programs = ensure(Progress(), ["kubectl", "helm"])
     tools = {name: programs.path(name) for name in ("kubectl", "helm")}
     return Cluster("existing", Path(chosen), tools)
+
+
+@pytest.fixture(scope="module")
+def prepared(cluster: Cluster) -> LocalCluster:
+    """The cluster with Mizar's kinds and the images that the tests run."""
+    assert isinstance(cluster, LocalCluster)
+    cluster.kubectl("apply", "--server-side", f"--filename={ROOT / 'charts/mizar/crds'}")
+    for archive in ensure_images(Progress(), [PAUSE, CUDA_SAMPLE]).values():
+        cluster.load_image(archive)
+    for kind in ("gpupools", "gpuquotas", "shadowpods"):
+        wait = f"crd/{kind}.mizar.share"
+        cluster.kubectl("wait", "--for=condition=Established", wait, "--timeout=60s")
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def agent(prepared: LocalCluster) -> Iterator[AgentProcess]:
+    # The node sees the cluster's own folder.
+    folder = prepared.logs_dir / f"nodeagent-{os.getpid()}"
+    folder.mkdir()
+    made = AgentProcess(prepared, folder)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def machine(prepared: LocalCluster) -> Iterator[Machine]:
+    with Machine(prepared.nodes[0].simgpu_dir) as machine:
+        yield machine
+
+
+@pytest.fixture
+def kube(prepared: LocalCluster) -> Kube:
+    return Kube(prepared)
+
+
+@pytest.fixture
+def tenant(kube: Kube, agent: AgentProcess) -> Iterator[Tenant]:
+    made = Tenant(kube, agent)
+    kube.apply(objects.namespace(made.name))
+    wait_for(
+        "the namespace's service account",
+        lambda: kube.get("serviceaccount", "default", made.name),
+    )
+    yield made
+    kube.run("delete", "pods", "--all", f"--namespace={made.name}", "--grace-period=1")
+    kube.delete("namespace", made.name, None, "--wait=false")

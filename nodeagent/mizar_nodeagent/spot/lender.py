@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mizar_core.models import Spot
-from mizar_core.names import POD_CONDITION_ACTIVE, SPOT_RESOURCE, EventReason
+from mizar_core.names import PHYSICAL_RESOURCE, POD_CONDITION_ACTIVE, SPOT_RESOURCE, EventReason
 from mizar_core.spot_rules import SpotRule
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import ALLOCATING_FOR_S, AgentState
@@ -143,7 +143,7 @@ class Lender:
         found: dict[str, list[str]] = {}
         held = resources(self._state.snapshot)
         for uuid in uuids:
-            found.setdefault(held.get(uuid, ""), []).append(uuid)
+            found.setdefault(held.get(uuid, PHYSICAL_RESOURCE), []).append(uuid)
         return found
 
     # ---- what is asked ----

@@ -1,0 +1,168 @@
+"""The node agent lends cards on a real kubelet; admission and the operator's part are left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster.local_cluster import LocalCluster
+from integration.agent_on_node import NODE, Tenant
+from mizar_core.models import Spot
+from mizar_core.spot_rules import CONFIG_MAP, KEY, SpotRule, SpotRules
+from simgpu import Machine
+from support import objects
+from support.kube import Kube, condition
+from support.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+IDLE_S = 2
+RESOURCE = "mizar.spot/gpu"
+LOW_POWER = {"mizar.share/low-power": "true"}
+
+
+@pytest.fixture(autouse=True)
+def rules(kube: Kube) -> Iterator[None]:
+    """What the operator would write."""
+    how = SpotRule(pool="default", spot=Spot(enabled=True, idle_after_seconds=IDLE_S))
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": CONFIG_MAP, "namespace": "default"},
+        "data": {KEY: SpotRules(rules=(how,)).to_json()},
+    }
+    kube.apply(body)
+    yield
+    kube.delete("configmap", CONFIG_MAP, "default")
+
+
+@pytest.fixture
+def card(tenant: Tenant, machine: Machine) -> str:
+    """The card of a whole-card pod that holds memory and sleeps."""
+    apply(tenant, objects.whole_card_pod(tenant.name, "owner"), LOW_POWER)
+    tenant.run("owner")
+    wait_for(
+        "the card to be lendable", lambda: allocatable(tenant) == "1", 30, 0.05, tenant.agent.log
+    )
+    (found,) = (one.uuid for one in machine.cards if one.used)
+    return found
+
+
+def apply(tenant: Tenant, pod: dict[str, Any], notes: dict[str, str] | None = None) -> None:
+    pod["metadata"].setdefault("annotations", {}).update(notes or {})
+    tenant.kube.apply(pod)
+
+
+def borrow(tenant: Tenant) -> None:
+    pod = objects.spot_pod(tenant.name, "train")
+    pod["spec"]["containers"][0]["command"] = ["cuda-sample", "busy"]
+    apply(tenant, pod)
+    tenant.run("train")
+
+
+def allocatable(tenant: Tenant) -> str | None:
+    node = tenant.kube.get("node", NODE)
+    assert node is not None
+    found: str | None = node["status"]["allocatable"].get(RESOURCE)
+    return found
+
+
+def has_condition(tenant: Tenant, pod: str, *wanted: str) -> bool:
+    """Type, status and reason."""
+    found = condition(tenant.kube.get("pod", pod, tenant.name) or {}, wanted[0])
+    assert (found["status"], found["reason"]) == wanted[1:], found
+    return True
+
+
+def works(machine: Machine, uuid: str) -> frozenset[int]:
+    """The processes on the card for which it has worked for more than a moment."""
+    return frozenset(one.pid for one in machine.card(uuid).processes if one.work_ns > 50_000_000)
+
+
+def test_a_card_is_lent_while_its_owner_sleeps_and_comes_back_at_once(
+    tenant: Tenant,
+    machine: Machine,
+    card: str,
+) -> None:
+    wait_for(
+        "the owner's condition",
+        lambda: has_condition(tenant, "owner", "mizar.share/active", "False", "CardLendable"),
+        30,
+    )
+    borrow(tenant)
+    (borrower,) = wait_for("the borrower to work", lambda: works(machine, card), 30)
+    code, out = tenant.kube.exec(tenant.name, "train", "cuda-sample", "alloc", "15000")
+    assert code != 0 and "OUT_OF_MEMORY" in out, "the owner's memory and the reserve are left"
+    pids = {one.pid for one in machine.card(card).processes}
+    began: list[float] = []
+
+    def is_back() -> bool:
+        now = {one.pid: one for one in machine.card(card).processes}
+        if now.keys() - pids and not began:
+            began.append(time.monotonic())
+        return borrower not in now
+
+    tenant.kube.run(
+        "exec", "owner", f"--namespace={tenant.name}", "--", "sh", "-c",
+        "cuda-sample busy --seconds 20 >/dev/null 2>&1 &",
+    )  # fmt: skip
+    wait_for("the borrower to be gone", is_back, 30, 0.002, tenant.agent.log)
+    print(f"the borrower was gone {time.monotonic() - began[0]:.3f} s after the owner's context")
+    wait_for(
+        "the borrower's condition",
+        lambda: has_condition(tenant, "train", "DisruptionTarget", "True", "OwnerBack"),
+        30,
+    )
+    assert has_condition(tenant, "owner", "mizar.share/active", "True", "CardKept")
+    wait_for("nothing to be offered", lambda: allocatable(tenant) == "0", 30)
+    assert 'mizar_spot_evictions_total{reason="OwnerBack"} 1.0' in tenant.agent.page("/metrics")
+    reasons = dict(tenant.kube.events(tenant.name, "train"))
+    assert "SpotEvicted" in reasons and card in reasons["SpotEvicted"]
+    tenant.kube.delete("pod", "train", tenant.name)
+    wait_for("the card to be lendable again", lambda: allocatable(tenant) == "1", 60)
+
+
+def test_what_is_lent_stays_lent_while_agent_and_kubelet_start_anew(
+    tenant: Tenant,
+    machine: Machine,
+    card: str,
+    prepared: LocalCluster,
+) -> None:
+    borrow(tenant)
+    (borrower,) = wait_for("the borrower to work", lambda: works(machine, card), 30)
+    tenant.agent.restart("KILL")
+    prepared.restart_kubelet(NODE)
+    wait_for("the card to be offered again", lambda: allocatable(tenant) == "1", 60)
+    before = {one.pid: one.work_ns for one in machine.card(card).processes}
+    wait_for(
+        "the borrower to go on",
+        lambda: (
+            {one.pid: one.work_ns for one in machine.card(card).processes}[borrower]
+            > before[borrower]
+        ),
+        30,
+    )
+    assert not [one for one, _ in tenant.kube.events(tenant.name, "train") if one == "SpotEvicted"]
+
+
+def test_who_shares_a_card_lends_it_if_all_agree(tenant: Tenant, machine: Machine) -> None:
+    tenant.shadow()
+    share = objects.share_pod(tenant.name, "one", tenant.resource)
+    apply(tenant, share, LOW_POWER)
+    tenant.run("one")
+    wait_for("the card to be lendable", lambda: allocatable(tenant) == "1", 60)
+    borrow(tenant)
+    (card,) = (one["uuid"] for one in tenant.status()["cards"])
+    wait_for("the borrower to work", lambda: works(machine, card), 30)
+    tenant.share("two")
+    wait_for(
+        "the borrower's condition",
+        lambda: has_condition(tenant, "train", "DisruptionTarget", "True", "OwnerAlive"),
+        30,
+        0.2,
+        tenant.agent.log,
+    )
+    tenant.run("two")
