@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import simgpu
-from support.waiting import PATIENCE_S
+from support.waiting import PATIENCE_S, wait_for
 from unit.simgpu.harness import compile_sample
 
 READER = """
@@ -39,6 +40,10 @@ async def main():
             answer = [vars(card.readings) for card in (await nvml.read()).values()]
         elif line == "workers\\n":
             answer = await nvml.workers(await nvml.read())
+        elif line == "loads\\n":
+            answer = await nvml.loads(await nvml.read())
+        elif line == "free\\n":
+            answer = {uuid: await nvml.free_bytes(uuid) for uuid in await nvml.read()}
         elif line == "waits\\n":
             while not waits:
                 await asyncio.sleep(0.005)
@@ -157,3 +162,35 @@ def test_processes_of_a_card_are_listed_with_their_bytes(
         finally:
             holder.terminate()
     assert reader.ask("workers") == {first: {}, second: {}}
+
+
+@contextmanager
+def sample(machine: simgpu.Machine, *arguments: str) -> Iterator[int]:
+    """The PID of a sample program that has said something."""
+    command, env = [compile_sample(), *arguments], simgpu.environment(machine.directory)
+    with subprocess.Popen(command, env={**os.environ, **env}, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout and process.stdout.readline()
+            yield process.pid
+        finally:
+            process.terminate()
+
+
+def test_what_each_process_does_on_a_card_and_what_is_free_there(
+    machine: simgpu.Machine, reader: Reader
+) -> None:
+    first, second = (card.uuid for card in machine.cards)
+    before = reader.ask("free")
+    assert before == {first: 1024 << 20, second: 1024 << 20}
+    with sample(machine, "busy") as busy, sample(machine, "hold", "100") as holder:
+
+        def works() -> bool:
+            found = reader.ask("loads")
+            assert found[second] == {} and found[first][str(holder)] == 0  # type: ignore[index]
+            return found[first][str(busy)] > 50  # type: ignore[index]
+
+        wait_for("a sample of the work", works, PATIENCE_S, 0.05)
+        free = reader.ask("free")
+        assert free[second] == before[second]  # type: ignore[index]
+        assert free[first] < before[first] - (100 << 20)  # type: ignore[index]
+    assert reader.ask("loads") == {first: {}, second: {}}
