@@ -316,7 +316,9 @@ class Lender:
     def _publish(self) -> None:
         outputs = self._outputs
         self._publish_devices()
-        found = owner_conditions.conditions(self.loans.values(), self._borrowers, self._told)
+        ruled = {uuid for uuid, rule in self._rule.items() if rule is not None}
+        loans = self.loans.values()
+        found = owner_conditions.conditions(loans, self._borrowers, ruled, self._told)
         self._told = {pod for pod, one in found.items() if one.type == POD_CONDITION_ACTIVE}
         outputs.conditions.set_desired(found)
 

@@ -8,7 +8,7 @@ from typing import Final
 from mizar_core.names import POD_CONDITION_ACTIVE
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.events import PodIdentity
-from mizar_nodeagent.spot.loan import CardLoan, CardState
+from mizar_nodeagent.spot.loan import CardLoan
 from mizar_nodeagent.spot.pod_conditions import PodCondition
 from mizar_nodeagent.spot.reclaim import WHY
 
@@ -17,14 +17,17 @@ DISRUPTION_TARGET: Final = "DisruptionTarget"
 
 
 def conditions(
-    loans: Iterable[CardLoan], borrowers: Mapping[str, Borrower], told: Collection[PodIdentity]
+    loans: Iterable[CardLoan],
+    borrowers: Mapping[str, Borrower],
+    ruled: Collection[str],
+    told: Collection[PodIdentity],
 ) -> dict[PodIdentity, PodCondition]:
-    """By pod. `borrowers`: by card. `told`: owners that have a condition already; of others, only
-    those have one whose card may come to be lent."""
+    """By pod. `borrowers`: by card. `ruled`: the cards that may come to be lent; only owners of
+    these have a condition, and those that have one already: `told`."""
     found: dict[PodIdentity, PodCondition] = {}
     for loan in sorted(loans, key=lambda one: one.uuid):
         for pod, owner in loan.owners.items():
-            if pod in told or (owner.agrees and loan.state is not CardState.WITHHELD):
+            if pod in told or (owner.agrees and loan.uuid in ruled):
                 lends = found.get(pod)
                 if lends is None or lends.is_true:
                     found[pod] = _active(loan)

@@ -1,0 +1,97 @@
+"""Conditions of pods: what follows from the loans, and how it is written."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+from mizar_core.names import SpotEvictionReason
+from mizar_nodeagent.spot.borrowers import Borrower
+from mizar_nodeagent.spot.device_list import counts, devices
+from mizar_nodeagent.spot.events import PodIdentity
+from mizar_nodeagent.spot.loan import CardLoan, CardState, OwnerView
+from mizar_nodeagent.spot.owner_conditions import conditions
+from mizar_nodeagent.spot.pod_conditions import PodCondition, PodConditionWriter
+from support.waiting import until
+from unit.nodeagent.fake_api import FakeApi, serving
+from unit.nodeagent.makers import card, cards, share_object
+
+WHO = PodIdentity("team-a", "share", "uid-share")
+BORROWER = Borrower(PodIdentity("team-b", "train", "uid-train"), frozenset(), frozenset())
+AGREES = {WHO: OwnerView(agrees=True)}
+ACTIVE = PodCondition("mizar.share/active", True, "CardKept", "")
+GONE = SpotEvictionReason.OWNER_GONE
+A, B = card(1).uuid, card(2).uuid
+
+
+def found(*loans: CardLoan, ruled: bool = True, told: bool = False) -> Mapping[str, str]:
+    borrowers = {loan.uuid: BORROWER for loan in loans if loan.state in ("Lent", "Reclaiming")}
+    given = conditions(loans, borrowers, {A, B} if ruled else (), [WHO] if told else ())
+    return {f"{pod.name} {one.type}": f"{one.is_true} {one.reason}" for pod, one in given.items()}
+
+
+def test_an_owner_is_inactive_while_one_of_its_cards_may_be_another_pods() -> None:
+    kept, lent = (
+        CardLoan(A, CardState.BUSY, owners=AGREES),
+        CardLoan(B, CardState.LENT, owners=AGREES),
+    )
+    assert found(kept) == {"share mizar.share/active": "True CardKept"}
+    assert found(kept, lent) == {"share mizar.share/active": "False CardLent"}
+
+
+def test_an_owner_whose_card_is_never_lent_has_no_condition_unless_it_has_one() -> None:
+    kept = CardLoan(A, owners=AGREES)
+    assert found(kept, ruled=False) == {}
+    assert found(kept, ruled=False, told=True) == {"share mizar.share/active": "True CardKept"}
+    assert found(CardLoan(A, owners={WHO: OwnerView(agrees=False)})) == {}
+
+
+def test_a_borrower_that_must_go_is_told_why() -> None:
+    goes = CardLoan(A, CardState.RECLAIMING, GONE)
+    assert found(goes) == {"train DisruptionTarget": "True OwnerGone"}
+
+
+def test_the_devices_and_their_counts() -> None:
+    loans = [CardLoan(A, CardState.LENT), CardLoan(B, CardState.RECLAIMING)]
+    listed = devices(loans, {A, B, "GPU-lost"}, cards())
+    assert {one.id: one.healthy for one in listed} == {
+        f"{A}-spot": True,
+        f"{B}-spot": False,
+        "GPU-lost-spot": False,
+    }
+    known, unknown = counts(listed, {f"{A}-spot", f"{B}-spot"}), counts(listed, set())
+    assert (known.capacity, known.allocatable) == (3, 1)
+    assert (unknown.capacity, unknown.allocatable) == (2, 0)
+
+
+async def test_a_condition_is_written_once_and_to_that_very_pod() -> None:
+    api = FakeApi()
+    api.put_pod(share_object())
+    async with serving(api) as client:
+        writer = PodConditionWriter(client, lambda: datetime(2026, 1, 1, tzinfo=UTC))
+        running = asyncio.create_task(writer.run())
+        other, nameless = PodIdentity("team-a", "share", "uid-old"), PodIdentity("team-a", "x")
+        writer.set_desired({WHO: ACTIVE, other: ACTIVE, nameless: ACTIVE})
+        await until(lambda: len(api.writes) == 2)
+        (condition,) = api.conditions.values()
+        assert condition == {
+            "type": "mizar.share/active",
+            "status": "True",
+            "reason": "CardKept",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        api.down = True
+        lent = PodCondition("mizar.share/active", False, "CardLent", "")
+        writer.set_desired({WHO: ACTIVE, other: ACTIVE})
+        writer.set_desired({WHO: lent, other: ACTIVE})
+        tried = len(api.asked)
+        await until(lambda: len(api.asked) > tried + 1)
+        api.down = False
+        await until(lambda: api.conditions["team-a", "share"]["reason"] == "CardLent")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    uids = [body["metadata"]["uid"] for _, body in api.writes]
+    assert sorted(uids[:2]) == ["uid-old", "uid-share"] and uids[2:] == ["uid-share"]
