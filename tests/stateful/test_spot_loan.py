@@ -207,6 +207,9 @@ class Loans(RuleBasedStateMachine):
         by_owners = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.OWNER_ALIVE)
         if self.loan.state is not before and self.loan.reason in by_owners:
             self.taken.append(self.now)
+        # Whatever its owners do meanwhile, who must go goes; and who comes too late has nothing.
+        if self.facts.get("borrowed") and before in (State.RECLAIMING, State.BUSY, State.RESTING):
+            assert self.loan.state is State.RECLAIMING
 
 
 Loans.TestCase.settings = effort(60)

@@ -27,6 +27,7 @@ class FakeApi:
         self.writes: list[tuple[str, Any]] = []
         self.down = False
         self.conditions: dict[tuple[str, str], Object] = {}  # the last that was applied to a pod
+        self.rules_down = False
         self._rules = ""
         self._version = 1
         self._watchers: set[asyncio.Queue[Object | None]] = set()
@@ -111,6 +112,8 @@ class FakeApi:
             return self._list(list(self.pods.values()))
         if request.path == "/api/v1/namespaces/mizar/configmaps":
             assert request.query["fieldSelector"] == "metadata.name=mizar-spot"
+            if self.rules_down:
+                return web.json_response({"message": "down"}, status=503)
             if "watch" in request.query:
                 return await self._watch(request, self._rule_watchers)
             return self._list([self._config_map()] if self._rules else [])

@@ -324,12 +324,16 @@ async def test_a_lent_card_stays_lent_across_the_agents_restart(world: SpotWorld
     held = await world.lend()
     borrowed = next(uuid for uuid in (CARD, card(2).uuid) if world.state(uuid) is CardState.LENT)
     before = limits_file.read(limits_of(held)).seq
+    other = card(2).uuid if borrowed == CARD else CARD
     await world.stop_agent()
-    world.api.rules = ""
+    world.api.rules_down = True
     await world.start_agent()
-    world.api.rules = RULES.to_json()
     await until(lambda: world.state(borrowed) is CardState.LENT)
-    await world.lendable(card(2).uuid if borrowed == CARD else CARD)
+    await until(lambda: world.app.pods.synced.is_set())
+    await world.replanned()
+    assert (world.state(borrowed), world.state(other)) == (CardState.LENT, CardState.WITHHELD)
+    world.api.rules_down = False
+    await world.lendable(other)
     assert world.state(borrowed) is CardState.LENT
     assert limits_file.read(limits_of(held)).seq == before
     assert not world.pod_condition(BORROWER)[0]
