@@ -392,6 +392,7 @@ def test_columns_of_a_pool(kube: Kube) -> None:
     _patch_status(kube, "gpupool", "columns", {"cards": cards})
     row = _table(kube, "gpool", "columns")
     age = row.pop("AGE")
+    assert row.pop("LENT") == "0"
     assert row == {"NAME": "columns", "CARDS": "1/4", "HEALTHY": "3", "IDLE-TIMEOUT": "300"}
     assert re.fullmatch(r"\d+s", age)
 
