@@ -56,7 +56,8 @@ def plan_isolated(
         yield
         if isinstance(hopeless := search.without({*excluded, *suspects}), Exception):
             raise hopeless
-        culprits = yield from search.culprits(suspects, set(excluded))
+        few = yield from search.narrowed(suspects, set(excluded))
+        culprits = yield from search.culprits(few, set(excluded))
         excluded |= {name: (found[name], planned) for name in culprits}
         yield
         planned = search.without(excluded)
@@ -92,6 +93,18 @@ class _Search:
             return error
         kept = tuple(one for one in planned.actions if not _concerns(one, exclusion))
         return replace(planned, actions=kept)
+
+    def narrowed(
+        self, suspects: Sequence[PartName], exclusion: set[PartName]
+    ) -> Generator[None, None, Sequence[PartName]]:
+        """The suspects without quotas and pools, or without pools, if it is not they: what belongs
+        to them goes with them, so that excluding one helps against a bug in any of that."""
+        for owners in (("GPUQuota", "GPUPool"), ("GPUPool",)):
+            few = [one for one in suspects if one.what not in owners]
+            yield
+            if isinstance(self.without(exclusion | set(few)), Plan):
+                return few
+        return suspects
 
     def culprits(
         self, suspects: Sequence[PartName], exclusion: set[PartName]

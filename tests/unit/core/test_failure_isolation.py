@@ -110,3 +110,17 @@ def test_what_has_changed_and_fails_again_is_left_out_as_it_is_now(name: PartNam
     decide.part = CHANGES[name]
     found = _around(changed, decide, first)
     assert {one: part for one, (part, _) in found.excluded.items()} == {name: CHANGES[name]}
+
+
+def test_several_that_fail_do_not_take_their_pool_with_them() -> None:
+    """Without it all of them are gone, and so is what belongs to others."""
+    shadows = [ready("shadow-2-aaaaa"), ready("shadow-2-bbbbb"), ready("shadow-2-ccccc")]
+    snapshot = replace(SNAPSHOT, shadows=tuple(shadows), quotas=())
+    bad = {"shadow-2-aaaaa", "shadow-2-ccccc"}
+
+    def decide(given: Snapshot, now: datetime) -> Plan:
+        if any(one.name in bad and one.healthy for one in given.shadows):
+            raise ZeroDivisionError
+        return plan(given, now)
+
+    assert {one.key[1] for one in _around(snapshot, decide).excluded} == bad
