@@ -60,6 +60,16 @@ class SimulatedClient:
             "patch", ref, patch, lambda: self._api.patch_merge(ref, patch), timeout
         )
 
+    async def patch_json(
+        self, ref: Ref, patch: list[Object], *, subresource: str = "", timeout: float | None = None
+    ) -> Object:
+        """As KubeClient.patch_json."""
+        patch = json.loads(json.dumps(patch))
+        body = {"patch": patch}
+        return await self._write(
+            "patch", ref, body, lambda: self._api.patch_json(ref, patch), timeout
+        )
+
     async def apply(
         self,
         obj: Object,
@@ -70,7 +80,13 @@ class SimulatedClient:
     ) -> Object:
         """As KubeClient.apply."""
         obj = json.loads(json.dumps(obj))
-        return await self._write("apply", ref_of(obj), obj, lambda: self._api.apply(obj), timeout)
+        return await self._write(
+            "apply",
+            ref_of(obj),
+            obj,
+            lambda: self._api.apply(obj, field_manager=field_manager),
+            timeout,
+        )
 
     async def delete(
         self,

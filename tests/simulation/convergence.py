@@ -6,11 +6,14 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from mizar_core.names import LABEL_IN_USE
+from mizar_core.names import LABEL_IN_USE, SPOT_RESOURCE
+from mizar_core.pod_requests import spot_cards_requested
 from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from mizar_kube.store import key_of
 from simulation.replica import OFTEN_S, Replica
 from simulation.rules import Broken, is_shadow
+from stateful.memory_api import has_ended
+from stateful.model import is_spot
 
 if TYPE_CHECKING:
     from simulation.schedule import Schedule
@@ -38,6 +41,7 @@ async def settles(schedule: Schedule) -> None:
     await _quiet(schedule, LISTS_S)
     await _is_right(schedule)
     _nobody_waits_in_vain(schedule)
+    _no_card_could_be_lent(schedule)
     schedule.users.leave()
     await _quiet(schedule, MINUTE_S)
     await _is_right(schedule)
@@ -65,6 +69,8 @@ async def _is_right(schedule: Schedule) -> None:
     for key, planned in (await leaders[0].plans()).items():
         if planned.actions and schedule.failing_planner.tenant is None:
             raise Broken(f"at rest there is to do for {key!r}: {planned.actions}")
+    if actions := leaders[0].spot_plan().actions:
+        raise Broken(f"at rest there is to do for spot pods: {actions}")
     _nothing_strays(schedule)
     _who_is_in_use_is_marked(schedule)
 
@@ -81,6 +87,7 @@ def _knows_everything(schedule: Schedule, replica: Replica) -> None:
         (POD, caches.holders, caches.holders._store._trim),
         (POD, caches.shares, caches.shares._store._trim),
         (POD, caches.pending, caches.pending._store._trim),
+        (POD, caches.spots, lambda pod: caches.spots._store._trim(pod) if is_spot(pod) else None),
         (NODE, caches.nodes, caches.nodes._store._trim),
     ):
         wanted = [trim(json.loads(json.dumps(one))) for one in schedule.api.all(kind)]
@@ -141,6 +148,31 @@ def _nobody_waits_in_vain(schedule: Schedule) -> None:
         size = int(resource.rpartition(".")[2])
         if not _is_refused(schedule, namespace, size):
             raise Broken(f"{key_of(pod)} waits for {resource} in vain")
+
+
+def _no_card_could_be_lent(schedule: Schedule) -> None:
+    """Spot pods still wait only because of their quota, or because no node has as many cards."""
+    free: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    spots = [one for one in schedule.api.all(POD) if is_spot(one) and not has_ended(one)]
+    for node in schedule.api.all(NODE):
+        free[key_of(node)[1]] = int(node["status"]["allocatable"].get(SPOT_RESOURCE, 0))
+    for pod in spots:
+        cards = spot_cards_requested(pod["spec"])
+        free[pod["spec"].get("nodeName", "")] -= cards
+        used[key_of(pod)[0]] += 0 if pod["spec"].get("schedulingGates") else cards
+    promised = any(not one["spec"].get("nodeName") for one in spots if not _gated(one))
+    for pod in spots:
+        cards, namespace = spot_cards_requested(pod["spec"]), key_of(pod)[0]
+        quota = schedule.api.find(GPU_QUOTA, "quota", namespace) or {"spec": {}}
+        most = (quota["spec"].get("spot") or {"max": 0})["max"]
+        fits = any(count >= cards for name, count in free.items() if name)
+        if _gated(pod) and fits and used[namespace] + cards <= most and not promised:
+            raise Broken(f"{key_of(pod)} waits for a card in vain: {free}, {used} of {most}")
+
+
+def _gated(pod: Object) -> bool:
+    return bool(pod["spec"].get("schedulingGates"))
 
 
 def _is_refused(schedule: Schedule, namespace: str, size: int) -> bool:

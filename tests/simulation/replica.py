@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from mizar_core.planning import Plan, plan
 from mizar_core.planning.failure_isolation import Planner
+from mizar_core.planning.spot import SpotPlan, plan_spot
 from mizar_kube.client import KubeClient
 from mizar_kube.clock import Clock
 from mizar_kube.errors import KubeError
@@ -111,6 +112,10 @@ class Replica:
             found[key] = plan(snapshot, self._clock.now())
         return found
 
+    def spot_plan(self) -> SpotPlan:
+        """The plan for spot pods that would be made now."""
+        return plan_spot(self.operator.spot.gather(), self._clock.now())
+
     def _begin(self) -> None:
         self.starts += 1
         self._killed = False
@@ -133,6 +138,7 @@ class Replica:
             resync=self._period,
             pause_image="pause",
             leader_election=not self.alone,
+            spot=True,
         )
 
     async def _process(self) -> None:

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 from mizar_core.names import BUDGET_NAME, LABEL_SHADOW_POD
+from mizar_core.spot_rules import CONFIG_MAP as SPOT_RULES
 from mizar_kube.kinds import (
     BUDGET,
+    CONFIG_MAP,
     EVENT,
     GPU_POOL,
     GPU_QUOTA,
@@ -21,10 +23,9 @@ from mizar_kube.kinds import (
 from mizar_operator.main import LEASE_NAME
 from simulation.cluster import Cluster
 from simulation.history import Change
+from simulation.spot_rules import REMEMBERED_S, SpotRules
 from stateful.memory_api import Write, has_ended
-
-REMEMBERED_S = 90.0
-"""Longer than a watch may be behind, a call under way, or a process without news."""
+from stateful.model import is_spot
 
 
 class Broken(Exception):
@@ -44,6 +45,7 @@ class Rules:
         self._api = cluster.api
         self._broken = broken
         self._created: dict[str, tuple[str, float]] = {}
+        self._spot = SpotRules(cluster, broken)
         cluster.api.before_write = self.writing
 
     def issued(self, sender: str, verb: str, ref: Ref, body: Object) -> None:
@@ -66,7 +68,11 @@ class Rules:
             return
         if ref.kind == BUDGET and ref.name == BUDGET_NAME:
             return
-        if verb == "evict":
+        if ref.kind == CONFIG_MAP and (verb, ref.name) == ("patch", SPOT_RULES):
+            return
+        if ref.kind == POD and is_spot(obj):
+            self._spot.writing(verb, ref, obj, self.sender)
+        elif verb == "evict":
             self._has_lost_its_card(ref, obj)
         elif ref.kind == POD and not is_shadow(obj):
             self._broken(f"{verb} {ref}: it is somebody else's")

@@ -9,6 +9,7 @@ from random import Random
 
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from simulation.cluster import Cluster
+from stateful.model import is_spot
 
 NAMESPACES = ("team-a", "team-b")
 SIZES = (2, 4)
@@ -24,10 +25,13 @@ class Users:
         self._api = cluster.api
         self._random = random
         self._told = told
-        self._shares = 0
+        self._shares = self._spots = 0
         often: dict[Callable[[], str], int] = {
             self._create_share: 10,
             self._end_share: 6,
+            self._create_spot: 6,
+            self._end_spot: 2,
+            self._lend: 6,
             self._change_quota: 3,
             self._delete_quota: 1,
             self._delete_shadow: 2,
@@ -49,6 +53,7 @@ class Users:
         """Create the objects that exist at the start."""
         for node in NODES:
             self._cluster.add_node(node)
+        self._cluster.add_rules()
         self._add_pool()
         for namespace in NAMESPACES:
             self._change_quota_of(namespace)
@@ -109,6 +114,24 @@ class Users:
         self._api.start_delete(pod)
         return f"delete {_name(pod)}"
 
+    def _create_spot(self) -> str:
+        self._spots += 1
+        namespace, name = self._random.choice(NAMESPACES), f"b{self._spots}"
+        self._cluster.add_spot(namespace, name, self._random.choice((1, 1, 1, 2)))
+        return f"create spot pod {namespace}/{name}"
+
+    def _end_spot(self) -> str:
+        pod = self._one_of([one for one in self._api.all(POD) if is_spot(one)])
+        if pod is None:
+            return "no spot pod to end"
+        self._api.start_delete(pod)
+        return f"delete {_name(pod)}"
+
+    def _lend(self) -> str:
+        node, cards = self._random.choice(NODES), self._random.choice((0, 1, 2, 3))
+        self._cluster.lend(node, cards)
+        return f"{node} can lend {cards}"
+
     def _delete_shadow(self) -> str:
         shadow = self._one_of(list(self._api.all(SHADOW_POD)))
         if shadow is None:
@@ -124,7 +147,9 @@ class Users:
     def _change_quota_of(self, namespace: str) -> str:
         most, random = self._random.choice((0, 1, 1, 2, 3)), self._random
         least = min(most, random.choice((0, 0, 0, 1)))
-        more = {"maxCards": random.choice((1, 2, 3))} if random.random() < 0.25 else {}
+        more: Object = {"maxCards": random.choice((1, 2, 3))} if random.random() < 0.25 else {}
+        if random.random() < 0.8:
+            more["spot"] = {"max": random.choice((0, 1, 2, 4))}
         profiles = [{"devices": size, "min": least, "max": most} for size in SIZES]
         self._cluster.add_quota(namespace, profiles, **more)
         return f"quota of {namespace}: {least} to {most} {more}"

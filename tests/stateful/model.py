@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from mizar_core.model_base import format_time
 from mizar_core.names import (
@@ -16,9 +17,13 @@ from mizar_core.names import (
     ANNOTATION_DRAIN,
     LABEL_SHADOW_POD,
     LABEL_SHARE_POD,
+    LABEL_SPOT_POD,
     PHYSICAL_RESOURCE,
+    SPOT_GATE,
+    SPOT_RESOURCE,
 )
 from mizar_core.pod_requests import devices_requested
+from mizar_core.spot_rules import CONFIG_MAP
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from stateful.memory_api import MemoryApi
 
@@ -91,6 +96,11 @@ class Model:
             }
         )
 
+    def add_rules(self) -> None:
+        """The chart's ConfigMap for the rules of lending."""
+        meta = {"name": CONFIG_MAP, "namespace": "mizar-system"}
+        self.api.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}})
+
     def add_pool(self, **spec: object) -> None:
         """The pool."""
         profiles = [{"devices": 2, "cards": 1}, {"devices": 4, "cards": 1}]
@@ -115,11 +125,35 @@ class Model:
         """A share pod as it is after admission."""
         self._add_pod(namespace, name, resource, count, {"labels": {LABEL_SHARE_POD: "true"}})
 
+    def add_spot(self, namespace: str, name: str, cards: int = 1) -> None:
+        """A spot pod as it is after admission."""
+        labels, gate = {"labels": {LABEL_SPOT_POD: "true"}}, {"name": SPOT_GATE}
+        self._add_pod(namespace, name, SPOT_RESOURCE, cards, labels, schedulingGates=[gate])
+
+    def lend(self, node: str, cards: int) -> None:
+        """The node agent finds that so many cards can be lent. It ends the newest borrowers of the
+        others, and says so."""
+        obj = self.api.find(NODE, node)
+        if obj is None:
+            return
+        for figure in ("capacity", "allocatable"):
+            obj["status"][figure][SPOT_RESOURCE] = str(cards)
+        self.api.touch(obj)
+        borrowers = [one for one in self.pods_on(node) if is_spot(one) and not _ended(one)]
+        for pod in borrowers[cards:]:
+            condition = {"type": "DisruptionTarget", "status": "True", "reason": "OwnerBack"}
+            known = pod["status"].get("conditions") or []
+            if condition not in known:
+                pod["status"]["conditions"] = [*known, condition]
+                self.api.touch(pod)
+
     def add_whole(self, namespace: str, name: str, cards: int) -> None:
         """A pod that asks for whole cards."""
         self._add_pod(namespace, name, PHYSICAL_RESOURCE, cards, {})
 
-    def _add_pod(self, namespace: str, name: str, resource: str, count: int, more: Object) -> None:
+    def _add_pod(
+        self, namespace: str, name: str, resource: str, count: int, more: Object, **spec: Any
+    ) -> None:
         limits = {resource: str(count)}
         resources = {"limits": dict(limits), "requests": limits}
         self.api.put(
@@ -127,7 +161,7 @@ class Model:
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": {"name": name, "namespace": namespace, **more},
-                "spec": {"containers": [{"name": "main", "resources": resources}]},
+                "spec": {"containers": [{"name": "main", "resources": resources}], **spec},
                 "status": {"phase": "Pending"},
             }
         )
@@ -138,6 +172,8 @@ class Model:
         """Bind every pod that fits somewhere; say of the others that they don't."""
         for pod in list(self.api.all(POD)):
             if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
+                continue
+            if pod["spec"].get("schedulingGates"):
                 continue
             asked = _asked(pod)
             for name in sorted(self.nodes):
@@ -167,6 +203,7 @@ class Model:
         self.api.touch(pod)
 
     def _refuse(self, pod: Object) -> None:
+        wanted = SPOT_RESOURCE if is_spot(pod) else PHYSICAL_RESOURCE
         known = pod["status"].get("conditions") or [{}]
         if known[0].get("reason") != "Unschedulable":
             pod["status"]["conditions"] = [
@@ -174,7 +211,7 @@ class Model:
                     "type": "PodScheduled",
                     "status": "False",
                     "reason": "Unschedulable",
-                    "message": f"0/2 nodes are available: 2 Insufficient {PHYSICAL_RESOURCE}",
+                    "message": f"0/2 nodes are available: 2 Insufficient {wanted}",
                     "lastTransitionTime": self.api.now,
                 }
             ]
@@ -198,6 +235,8 @@ class Model:
 
     def _start(self, state: NodeState, pod: Object) -> bool:
         uid = pod["metadata"]["uid"]
+        if is_spot(pod):
+            return True
         wanted = _asked(pod).get(PHYSICAL_RESOURCE)
         if wanted is not None:
             free = [card for card in range(CARDS_PER_NODE) if card not in state.cards]
@@ -381,10 +420,16 @@ class Model:
 def _asked(pod: Object) -> dict[str, int]:
     asked = devices_requested(pod["spec"])
     for container in pod["spec"]["containers"]:
-        cards = container["resources"]["limits"].get(PHYSICAL_RESOURCE)
-        if cards is not None:
-            asked[PHYSICAL_RESOURCE] = int(cards)
+        for resource in (PHYSICAL_RESOURCE, SPOT_RESOURCE):
+            cards = container["resources"]["limits"].get(resource)
+            if cards is not None:
+                asked[resource] = int(cards)
     return asked
+
+
+def is_spot(pod: Object) -> bool:
+    """Whether the pod is a spot pod."""
+    return (pod["metadata"].get("labels") or {}).get(LABEL_SPOT_POD) == "true"
 
 
 def _key(pod: Object) -> tuple[str, str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from mizar_core.models import GPUPool, GPUQuota, SpotQuota
-from mizar_core.names import SPOT_RESOURCE
+from mizar_core.condition import find_condition
+from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.names import SPOT_RESOURCE, ConditionType
 from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.snapshot import NodeView
 from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
@@ -97,11 +98,11 @@ def follow(caches: Caches, add: Callable[[str], None]) -> None:
             add(SPOT)
 
     def quota(old: GPUQuota | None, new: GPUQuota | None) -> None:
-        if _lending(old) != _lending(new):
+        if _of_quota(old) != _of_quota(new):
             add(SPOT)
 
     def pool(old: GPUPool | None, new: GPUPool | None) -> None:
-        if old is None or new is None or old.spec != new.spec:
+        if _of_pool(old) != _of_pool(new):
             add(SPOT)
 
     caches.spots.on_change(spot)
@@ -110,7 +111,17 @@ def follow(caches: Caches, add: Callable[[str], None]) -> None:
     caches.pools.on_change(pool)
 
 
-def _lending(quota: GPUQuota | None) -> SpotQuota | None:
-    if quota is None or quota.metadata.deletion_timestamp is not None:
+def _of_quota(quota: GPUQuota | None) -> object:
+    """What lending depends on in a quota, and what is written of it."""
+    if quota is None:
         return None
-    return quota.spec.spot
+    meta = quota.metadata
+    return meta.uid, meta.deletion_timestamp, quota.spec.spot, quota.status.spot
+
+
+def _of_pool(pool: GPUPool | None) -> object:
+    """The same for a pool."""
+    if pool is None:
+        return None
+    lending = find_condition(pool.status.conditions, ConditionType.LENDING)
+    return pool.metadata.uid, pool.spec, pool.status.cards.lent, lending

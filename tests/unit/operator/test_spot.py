@@ -403,7 +403,14 @@ def test_what_matters_to_lending_is_asked_for_and_nothing_else() -> None:
 
     assert asked(pool())
     assert asked(quota("a", 1))
-    assert not asked(quota("b", 1) | {"spec": {"profiles": [{"devices": 2, "max": 1}]}})
+    told = cluster.get(GPU_QUOTA, "gpus", "a")
+    told["status"] = {"ready": 1}
+    cluster.api.touch(told)
+    assert not asked()
+    cluster.api.remove(told)
+    again = quota("a", 1)
+    again["metadata"]["uid"] = "another"
+    assert asked(again), "it says nothing of what its namespace borrows yet"
     assert asked(node(1))
     other = node(1) | {"metadata": {"name": "plain"}, "status": {"capacity": {"cpu": "1"}}}
     assert not asked(other)

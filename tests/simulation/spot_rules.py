@@ -1,0 +1,101 @@
+"""Rules about spot pods, checked when the operator's writes take effect (invariant 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from mizar_core.names import SPOT_RESOURCE
+from mizar_core.pod_requests import spot_cards_requested
+from mizar_kube.kinds import GPU_QUOTA, NODE, POD, Object, Ref
+from mizar_kube.store import key_of
+from simulation.cluster import Cluster
+from stateful.memory_api import has_ended
+from stateful.model import is_spot
+
+REMEMBERED_S = 90.0
+"""Longer than a watch may be behind, a call under way, or a process without news."""
+
+
+class SpotRules:
+    """Breaches go to `broken`. What the operator may not have known of yet is not held against
+    it."""
+
+    def __init__(self, cluster: Cluster, broken: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._api = cluster.api
+        self._broken = broken
+        self._opened: dict[str, tuple[str, float]] = {}
+
+    def writing(self, verb: str, ref: Ref, pod: Object, sender: str) -> None:
+        """A write to a spot pod takes effect."""
+        if verb == "patch":
+            self._opening(ref, pod, sender)
+        elif verb in ("evict", "delete"):
+            # A call that is refused for the API server's load looks as if a budget were in the way.
+            self._ending(ref, pod)
+        else:
+            self._broken(f"{verb} {ref}: it is somebody else's")
+
+    def _opening(self, ref: Ref, pod: Object, sender: str) -> None:
+        """No more than was lendable of late, nor than a quota allowed of late."""
+        if not pod["spec"].get("schedulingGates"):
+            return
+        borrowers = [one for one in self._borrowers() if self._is_known(one, sender)]
+        asked = spot_cards_requested(pod["spec"])
+        have = sum(spot_cards_requested(one["spec"]) for one in borrowers)
+        if have + asked > (most := self._lendable()):
+            self._broken(f"open {ref}: {have} of {most} lendable cards are promised")
+        own = [one for one in borrowers if key_of(one)[0] == ref.namespace]
+        have = sum(spot_cards_requested(one["spec"]) for one in own)
+        if have + asked > (most := max(self._allowed(ref.namespace or ""))):
+            self._broken(f"open {ref}: its namespace has {have} of {most} cards")
+        self._opened[pod["metadata"]["uid"]] = sender, asyncio.get_running_loop().time()
+
+    def _ending(self, ref: Ref, pod: Object) -> None:
+        """Who has lost its card, or whose namespace had more than its quota of late."""
+        told = {one["type"] for one in pod["status"].get("conditions") or ()}
+        if "DisruptionTarget" in told:
+            return
+        own = [one for one in self._borrowers() if key_of(one)[0] == ref.namespace]
+        have = sum(spot_cards_requested(one["spec"]) for one in own)
+        if have <= min(self._allowed(ref.namespace or "")):
+            self._broken(f"end {ref}: its namespace has {have} cards, which it may")
+
+    def _borrowers(self) -> Iterator[Object]:
+        """The spot pods that have a card or were promised one."""
+        for pod in self._api.all(POD):
+            gated = bool(pod["spec"].get("schedulingGates"))
+            if is_spot(pod) and not gated and not has_ended(pod):
+                yield pod
+
+    def _is_known(self, pod: Object, sender: str) -> bool:
+        """Whether the sender must know of it: it opened it itself, or that was not just now."""
+        opened, at = self._opened[pod["metadata"]["uid"]]
+        return opened == sender or asyncio.get_running_loop().time() - at > REMEMBERED_S
+
+    def _lendable(self) -> int:
+        """The most cards that each node lent of late, and had promised, in all."""
+        since = asyncio.get_running_loop().time() - REMEMBERED_S
+        most: dict[str, list[int]] = {}
+        for change in self._api.after(NODE, 0):
+            counts = most.setdefault(change.after["metadata"]["name"], [])
+            if change.at < since:
+                counts.clear()
+            offered = change.after["status"]["allocatable"].get(SPOT_RESOURCE, "0")
+            counts.append(0 if change.deleted else int(offered))
+        return sum(max(counts) for counts in most.values())
+
+    def _allowed(self, namespace: str) -> list[int]:
+        """How many cards the namespace might have, by its quota of late."""
+        since = asyncio.get_running_loop().time() - REMEMBERED_S
+        found = [0]
+        for change in self._api.after(GPU_QUOTA, 0):
+            if change.after["metadata"]["namespace"] != namespace:
+                continue
+            if change.at < since:
+                found.clear()
+            spot = change.after["spec"].get("spot") or {"max": 0}
+            going = change.deleted or "deletionTimestamp" in change.after["metadata"]
+            found.append(0 if going else int(spot["max"]))
+        return found
