@@ -8,8 +8,8 @@
 #include "base/sys.h"
 #include "lookup/cards.h"
 #include "lookup/relax.h"
-#include "memory/account.h"
-#include "memory/allocs.h"
+#include "memory/alloc_table.h"
+#include "memory/allocation.h"
 #include "memory/borrowed.h"
 #include "memory/charge.h"
 #include "memory/deferred_free.h"
@@ -108,7 +108,7 @@ static bool allowed(struct pooled *pooled) {
 
 static CUresult reserve(struct pooled *pooled, CUmemoryPool pool, CUstream stream) {
     struct alloc *alloc = &pooled->alloc;
-    *alloc = (struct alloc){.bytes = account_size(pooled->bytes), .kind = ALLOC_POOLED};
+    *alloc = (struct alloc){.bytes = charge_size(pooled->bytes), .kind = ALLOC_POOLED};
     CUresult result = enter_pool(pooled->regions, pool, stream, &alloc->card, &alloc->owner);
     if (result != CUDA_SUCCESS) return result;
     if (!alloc->owner) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -135,20 +135,20 @@ static CUresult begin(struct pooled *pooled, size_t bytes, CUmemoryPool pool, CU
 static bool settle(struct pooled *pooled, CUdeviceptr pointer) {
     struct process *process = pooled->regions->process;
     struct alloc unused, *alloc = &pooled->alloc;
-    if (!allocs_put(process, pointer, *alloc)) return false;
+    if (!alloc_table_put(process, pointer, *alloc)) return false;
     if (pools_allocated(pooled->regions, alloc->owner, alloc->bytes, pooled->reserved)) return true;
-    allocs_take(process, pointer, &unused);
+    alloc_table_take(process, pointer, &unused);
     return false;
 }
 
 /* As if the program had asked for managed memory itself, in the stream's context. */
 static CUresult stand_in(const struct pooled *pooled, CUdeviceptr *pointer) {
-    struct charge charge;
-    CUresult result = charge_memory(&charge, pooled->bytes);
+    struct allocation allocation;
+    CUresult result = allocation_reserve_memory(&allocation, pooled->bytes);
     if (result != CUDA_SUCCESS) return result;
     result = CUDA_ERROR_OUT_OF_MEMORY; /* of the card, perhaps another one than the pool's */
-    if (stand_in_wanted(&charge, result)) result = stand_in_allocate(&charge, pointer, pooled->bytes);
-    return charge_settle(&charge, result, *pointer, undo);
+    if (stand_in_wanted(&allocation, result)) result = stand_in_allocate(&allocation, pointer, pooled->bytes);
+    return allocation_settle(&allocation, result, *pointer, undo);
 }
 
 static CUresult stand_in_there(const struct pooled *pooled, CUdeviceptr *pointer) {
@@ -208,27 +208,27 @@ static bool frees_no_stand_in(const struct alloc *alloc, CUresult result) {
 }
 
 /* What a pool got back is still the pool's; other memory goes when the stream has come so far. */
-static CUresult finish_free(struct charge *charge, CUresult result, CUdeviceptr pointer,
+static CUresult finish_free(struct allocation *allocation, CUresult result, CUdeviceptr pointer,
                             CUstream stream) {
-    bool deferred = charge->reserved && charge->alloc.kind != ALLOC_POOLED;
+    bool deferred = allocation->reserved && allocation->alloc.kind != ALLOC_POOLED;
     if (deferred && result == CUDA_SUCCESS)
-        deferred_free_add(charge->regions, stream, pointer, &charge->alloc, false);
-    else if (deferred && frees_no_stand_in(&charge->alloc, result) &&
-             deferred_free_add(charge->regions, stream, pointer, &charge->alloc, true))
+        deferred_free_add(allocation->regions, stream, pointer, &allocation->alloc, false);
+    else if (deferred && frees_no_stand_in(&allocation->alloc, result) &&
+             deferred_free_add(allocation->regions, stream, pointer, &allocation->alloc, true))
         result = CUDA_SUCCESS;
     else
-        charge_finish(charge, result, pointer);
+        allocation_finish_free(allocation, result, pointer);
     return result;
 }
 
 /* A free that is only recorded into a graph frees nothing now. */
-#define FREE_ASYNC(symbol, twin)                                                          \
-    EXPORT CUresult symbol(CUdeviceptr pointer, CUstream stream) {                        \
-        struct charge charge;                                                             \
-        if (capturing(stream, twin)) return REAL(symbol)(pointer, stream);                \
-        charge_lift(&charge, pointer);                                                    \
-        CUresult result = REAL(symbol)(pointer, stream);                                  \
-        return finish_free(&charge, result, pointer, (CUstream)stream_credit_name(stream, twin)); \
+#define FREE_ASYNC(symbol, twin)                                                                      \
+    EXPORT CUresult symbol(CUdeviceptr pointer, CUstream stream) {                                    \
+        struct allocation allocation;                                                                 \
+        if (capturing(stream, twin)) return REAL(symbol)(pointer, stream);                            \
+        allocation_lift(&allocation, pointer);                                                        \
+        CUresult result = REAL(symbol)(pointer, stream);                                              \
+        return finish_free(&allocation, result, pointer, (CUstream)stream_credit_name(stream, twin)); \
     }
 
 ALLOC_ASYNC(cuMemAllocAsync, false)

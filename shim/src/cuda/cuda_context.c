@@ -1,7 +1,7 @@
 /* Contexts take hundreds of MiB each: made, released, reset, destroyed. */
 #include "base/numbers.h"
 #include "lookup/relax.h"
-#include "memory/charge.h"
+#include "memory/allocation.h"
 #include "memory/contexts.h"
 #include "memory/stacks.h"
 #include "region/enter.h"

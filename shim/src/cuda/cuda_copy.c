@@ -4,23 +4,23 @@
  */
 #include "lookup/resolve.h"
 #include "time/copies.h"
-#include "time/meter.h"
+#include "time/launch_metering.h"
 
 /* The legacy stream does its work after that of all streams but those that are told not to wait. */
 static void before_wait(uintptr_t stream) {
-    if (stream == CU_STREAM_LEGACY) meter_before_wait_for_all();
-    meter_before_wait(stream);
+    if (stream == CU_STREAM_LEGACY) metering_before_wait_for_all();
+    metering_before_wait(stream);
 }
 
-#define COPY_EACH(symbol, stream, waits, kind, count, bytes, parameters, arguments)  \
-    EXPORT CUresult symbol parameters {                                               \
-        const bool wait = waits;                                                      \
-        const uint64_t sum = bytes;                                                   \
-        if (wait) before_wait(stream);                                                \
-        else if (copies_take_long(kind, sum)) meter_before_stall(stream);             \
-        CUresult result = REAL(symbol) arguments;                                     \
-        if (result == CUDA_SUCCESS) copies_count(stream, kind, count, sum);           \
-        if (wait) meter_after_wait();                                                 \
-        return result;                                                                \
+#define COPY_EACH(symbol, stream, waits, kind, count, bytes, parameters, arguments) \
+    EXPORT CUresult symbol parameters {                                             \
+        const bool wait = waits;                                                    \
+        const uint64_t sum = bytes;                                                 \
+        if (wait) before_wait(stream);                                              \
+        else if (copies_take_long(kind, sum)) metering_before_stall(stream);        \
+        CUresult result = REAL(symbol) arguments;                                   \
+        if (result == CUDA_SUCCESS) copies_count(stream, kind, count, sum);         \
+        if (wait) metering_after_wait();                                            \
+        return result;                                                              \
     }
 #include "base/copies.def"

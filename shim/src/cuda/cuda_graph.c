@@ -6,8 +6,8 @@
 
 #include "lookup/cards.h"
 #include "lookup/relax.h"
-#include "memory/account.h"
-#include "memory/allocs.h"
+#include "memory/alloc_table.h"
+#include "memory/charge.h"
 #include "memory/first_use.h"
 #include "memory/lazy_code.h"
 #include "memory/pages.h"
@@ -43,7 +43,7 @@ static void add_alloc(struct need *need, CUgraphNode node) {
     if (where->id < 0 || where->id >= GRAPH_DEVICES)
         need->beyond = true;
     else
-        need->bytes[where->id] += pages_whole(account_size(params.bytes));
+        need->bytes[where->id] += pages_whole(charge_size(params.bytes));
 }
 
 static bool is_listed(const struct need *need, const void *work) {
@@ -179,7 +179,7 @@ static CUresult end(struct regions *regions, struct need *need, CUresult result,
         struct alloc alloc = {.bytes = need->bytes[device], .kind = ALLOC_POOLED};
         if (!alloc.bytes) continue;
         alloc.owner = pool_of(regions, device, &alloc.card);
-        allocs_put(regions->process, key_of(*exec, device), alloc);
+        alloc_table_put(regions->process, key_of(*exec, device), alloc);
     }
     return result;
 }
@@ -230,7 +230,7 @@ EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph gra
 /* Taken before the driver may use the handle again; put back if it does not destroy the graph. */
 static void lift(struct regions *regions, CUgraphExec exec, struct alloc *allocs) {
     for (CUdevice device = 0; device < GRAPH_DEVICES; device++)
-        if (!allocs_take(regions->process, key_of(exec, device), &allocs[device]))
+        if (!alloc_table_take(regions->process, key_of(exec, device), &allocs[device]))
             allocs[device].bytes = 0;
 }
 
@@ -240,7 +240,7 @@ static void finish(struct regions *regions, CUgraphExec exec, struct alloc *allo
     for (CUdevice device = 0; device < GRAPH_DEVICES; device++) {
         if (!allocs[device].bytes) continue;
         if (result != CUDA_SUCCESS) {
-            allocs_put(regions->process, key_of(exec, device), allocs[device]);
+            alloc_table_put(regions->process, key_of(exec, device), allocs[device]);
             continue;
         }
         pools_graph_gone(regions, allocs[device].owner, allocs[device].bytes);

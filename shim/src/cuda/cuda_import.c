@@ -3,7 +3,7 @@
  * it, since it stays as long as he keeps it, or something that he mapped from it.
  */
 #include "lookup/relax.h"
-#include "memory/account.h"
+#include "memory/allocation.h"
 #include "memory/charge.h"
 #include "memory/imports.h"
 
@@ -26,79 +26,80 @@ static CUresult destroy_array(uint64_t key) {
 }
 
 /* From here on the charge is that of the import's handle. */
-static CUresult begin_import(struct charge *charge, uint64_t bytes) {
-    CUresult result = charge_current(charge, bytes);
-    if (result != CUDA_SUCCESS || !charge->reserved) return result;
-    uint64_t number = imports_add(charge->regions, charge->alloc.card, charge->alloc.bytes);
+static CUresult begin_import(struct allocation *allocation, uint64_t bytes) {
+    CUresult result = allocation_reserve_whole(allocation, bytes);
+    if (result != CUDA_SUCCESS || !allocation->reserved) return result;
+    uint64_t number = imports_add(allocation->regions, allocation->alloc.card, allocation->alloc.bytes);
     if (!number) {
-        charge_cancel(charge);
+        allocation_cancel(allocation);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    charge->alloc.kind = ALLOC_EXTERNAL;
-    charge->alloc.import = number;
+    allocation->alloc.kind = ALLOC_EXTERNAL;
+    allocation->alloc.import = number;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory,
                                        const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *descriptor) {
-    struct charge charge;
-    CUresult result = begin_import(&charge, descriptor ? descriptor->bytes : 0);
+    struct allocation allocation;
+    CUresult result = begin_import(&allocation, descriptor ? descriptor->bytes : 0);
     if (result == CUDA_SUCCESS) result = REAL(cuImportExternalMemory)(memory, descriptor);
-    return charge_settle(&charge, result, memory ? alloc_key(ALLOC_EXTERNAL, *memory) : 0,
-                         undo_external);
+    return allocation_settle(&allocation, result, memory ? alloc_key(ALLOC_EXTERNAL, *memory) : 0,
+                             undo_external);
 }
 
 EXPORT CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
-    struct charge charge;
+    struct allocation allocation;
     uint64_t key = alloc_key(ALLOC_EXTERNAL, memory);
-    charge_lift(&charge, memory ? key : 0);
-    return charge_finish(&charge, REAL(cuDestroyExternalMemory)(memory), key);
+    allocation_lift(&allocation, memory ? key : 0);
+    return allocation_finish_free(&allocation, REAL(cuDestroyExternalMemory)(memory), key);
 }
 
 /*
  * What is mapped costs nothing, but from here on keeps the import. Of a handle that is just being
  * destroyed, by another thread, nothing is mapped: nobody would know of it.
  */
-static CUresult begin_mapping(struct charge *charge, CUexternalMemory memory) {
-    CUresult result = charge_here(charge);
-    if (result != CUDA_SUCCESS || !charge->regions) return result;
-    charge->alloc.kind = ALLOC_EXTERNAL;
-    charge->alloc.import = imports_join(charge->regions, memory);
-    charge->reserved = charge->alloc.import != 0;
-    return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+static CUresult begin_mapping(struct allocation *allocation, CUexternalMemory memory) {
+    CUresult result = allocation_locate(allocation);
+    if (result != CUDA_SUCCESS || !allocation->regions) return result;
+    allocation->alloc.kind = ALLOC_EXTERNAL;
+    allocation->alloc.import = imports_join(allocation->regions, memory);
+    allocation->reserved = allocation->alloc.import != 0;
+    return allocation->reserved ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
                                                 const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape) {
-    struct charge charge;
-    CUresult result = begin_mapping(&charge, memory);
+    struct allocation allocation;
+    CUresult result = begin_mapping(&allocation, memory);
     if (result == CUDA_SUCCESS)
         result = REAL(cuExternalMemoryGetMappedBuffer)(pointer, memory, shape);
-    return charge_settle(&charge, result, pointer ? *pointer : 0, free_pointer);
+    return allocation_settle(&allocation, result, pointer ? *pointer : 0, free_pointer);
 }
 
 EXPORT CUresult cuExternalMemoryGetMappedMipmappedArray(
     CUmipmappedArray *array, CUexternalMemory memory,
     const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *shape) {
-    struct charge charge;
-    CUresult result = begin_mapping(&charge, memory);
+    struct allocation allocation;
+    CUresult result = begin_mapping(&allocation, memory);
     if (result == CUDA_SUCCESS)
         result = REAL(cuExternalMemoryGetMappedMipmappedArray)(array, memory, shape);
-    return charge_settle(&charge, result, array ? alloc_key(ALLOC_MIPMAP, *array) : 0,
-                         destroy_array);
+    return allocation_settle(&allocation, result, array ? alloc_key(ALLOC_MIPMAP, *array) : 0,
+                             destroy_array);
 }
 
 /* Only the opened pointer tells the size; what is too much is closed again. */
-static CUresult charge_opened(CUdeviceptr pointer, charge_undo *undo) {
-    struct charge charge;
+static CUresult charge_opened(CUdeviceptr pointer, allocation_undo *undo) {
+    struct allocation allocation;
     CUdeviceptr base;
     size_t bytes = 0;
     RELAXED(cuMemGetAddressRange_v2, &base, &bytes, pointer);
-    CUresult result = charge_current(&charge, bytes);
-    charge.alloc.kind = ALLOC_IMPORTED;
-    if (charge.reserved) account_absent(charge.regions, charge.alloc.card, (int64_t)charge.alloc.bytes);
-    if (result == CUDA_SUCCESS) return charge_settle(&charge, result, pointer, undo);
-    charge_free(&charge, bytes, pointer, undo);
+    CUresult result = allocation_reserve_whole(&allocation, bytes);
+    allocation.alloc.kind = ALLOC_IMPORTED;
+    if (allocation.reserved)
+        charge_absent(allocation.regions, allocation.alloc.card, (int64_t)allocation.alloc.bytes);
+    if (result == CUDA_SUCCESS) return allocation_settle(&allocation, result, pointer, undo);
+    allocation_free(&allocation, bytes, pointer, undo);
     return result;
 }
 
@@ -114,9 +115,9 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handl
 }
 
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
-    struct charge charge;
-    charge_lift(&charge, pointer);
-    return charge_finish(&charge, REAL(cuIpcCloseMemHandle)(pointer), pointer);
+    struct allocation allocation;
+    allocation_lift(&allocation, pointer);
+    return allocation_finish_free(&allocation, REAL(cuIpcCloseMemHandle)(pointer), pointer);
 }
 
 EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool,

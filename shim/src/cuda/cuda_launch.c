@@ -3,25 +3,25 @@
  * it; then the driver's function is jumped to with the arguments where they are.
  */
 #include "lookup/resolve.h"
-#include "time/meter.h"
+#include "time/launch_metering.h"
 
 #define LEGACY false
 #define PER_THREAD true
 
 /* Not inline, so that the fast way needs no stack of its own. */
-#define SLOWLY(symbol, parameters, work, shape, name, arguments)                    \
-    static __attribute__((noinline)) CUresult slow_##symbol parameters {       \
-        struct piece piece;                                                    \
-        CUresult result = meter_begin(&piece, work, shape, name);              \
-        if (result != CUDA_SUCCESS) return result;                             \
-        return meter_end(&piece, REAL(symbol) arguments);                      \
+#define SLOWLY(symbol, parameters, work, shape, name, arguments)         \
+    static __attribute__((noinline)) CUresult slow_##symbol parameters { \
+        struct piece piece;                                              \
+        CUresult result = metering_begin(&piece, work, shape, name);     \
+        if (result != CUDA_SUCCESS) return result;                       \
+        return metering_end(&piece, REAL(symbol) arguments);             \
     }
 
 #define LAUNCH(symbol, parameters, work, shape, name, arguments)               \
     SLOWLY(symbol, parameters, work, shape, name, arguments)                   \
     EXPORT CUresult symbol parameters {                                        \
         __typeof__(&symbol) real = KNOWN(symbol);                              \
-        if (__builtin_expect(real && stream_credit_pay(work, shape, name), 1))         \
+        if (__builtin_expect(real && stream_credit_pay(work, shape, name), 1)) \
             return real arguments;                                             \
         return slow_##symbol arguments;                                        \
     }
@@ -30,7 +30,7 @@
 #define NO_SHAPE 0
 
 #define ALL (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
-#define ALL_EXTRA                                                                                 \
+#define ALL_EXTRA                                                                                   \
     (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, \
      extra)
 
@@ -85,8 +85,8 @@ static CUresult begin_all(struct piece *pieces, const CUDA_LAUNCH_PARAMS *list, 
         const CUDA_LAUNCH_PARAMS *each = &list[*begun];
         uint64_t shape = costs_shape(each->grid_x, each->grid_y, each->grid_z, each->block_x,
                                      each->block_y, each->block_z);
-        CUresult result = meter_begin(&pieces[*begun], each->function, shape,
-                                      stream_credit_name(each->stream, LEGACY));
+        CUresult result = metering_begin(&pieces[*begun], each->function, shape,
+                                         stream_credit_name(each->stream, LEGACY));
         if (result != CUDA_SUCCESS) return result;
     }
     return CUDA_SUCCESS;
@@ -101,16 +101,16 @@ EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, u
     CUresult result = begin_all(pieces, list, count, &begun);
     if (result == CUDA_SUCCESS)
         result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-    while (begun) meter_end(&pieces[--begun], result);
+    while (begun) metering_end(&pieces[--begun], result);
     return result;
 }
 
 EXPORT CUresult cuStreamDestroy(CUstream stream) {
-    meter_before_end(stream);
+    metering_before_end(stream);
     return REAL(cuStreamDestroy)(stream);
 }
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
-    meter_before_end(stream);
+    metering_before_end(stream);
     return REAL(cuStreamDestroy_v2)(stream);
 }

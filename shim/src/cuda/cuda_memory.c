@@ -1,6 +1,6 @@
 /* Plain device memory: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and their free. */
 #include "lookup/relax.h"
-#include "memory/charge.h"
+#include "memory/allocation.h"
 #include "memory/stand_in.h"
 
 #define PITCH_UNIT UINT64_C(512) /* what the pitch of present cards is a multiple of */
@@ -9,28 +9,28 @@ static CUresult undo(uint64_t pointer) {
     return RELAXED(cuMemFree_v2, pointer);
 }
 
-static CUresult allocate(struct charge *charge, CUdeviceptr *pointer, size_t bytes) {
+static CUresult allocate(struct allocation *allocation, CUdeviceptr *pointer, size_t bytes) {
     CUresult result = REAL(cuMemAlloc_v2)(pointer, bytes);
-    return stand_in_wanted(charge, result) ? stand_in_allocate(charge, pointer, bytes) : result;
+    return stand_in_wanted(allocation, result) ? stand_in_allocate(allocation, pointer, bytes) : result;
 }
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-    struct charge charge;
-    CUresult result = charge_memory(&charge, bytes);
-    if (result == CUDA_SUCCESS) result = allocate(&charge, pointer, bytes);
-    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+    struct allocation allocation;
+    CUresult result = allocation_reserve_memory(&allocation, bytes);
+    if (result == CUDA_SUCCESS) result = allocate(&allocation, pointer, bytes);
+    return allocation_settle(&allocation, result, pointer ? *pointer : 0, undo);
 }
 
-static CUresult allocate_v1(struct charge *charge, CUdeviceptr_v1 *pointer, unsigned bytes) {
+static CUresult allocate_v1(struct allocation *allocation, CUdeviceptr_v1 *pointer, unsigned bytes) {
     CUresult result = REAL(cuMemAlloc)(pointer, bytes);
-    return stand_in_wanted(charge, result) ? stand_in_allocate_v1(charge, pointer, bytes) : result;
+    return stand_in_wanted(allocation, result) ? stand_in_allocate_v1(allocation, pointer, bytes) : result;
 }
 
 EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
-    struct charge charge;
-    CUresult result = charge_memory(&charge, bytes);
-    if (result == CUDA_SUCCESS) result = allocate_v1(&charge, pointer, bytes);
-    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+    struct allocation allocation;
+    CUresult result = allocation_reserve_memory(&allocation, bytes);
+    if (result == CUDA_SUCCESS) result = allocate_v1(&allocation, pointer, bytes);
+    return allocation_settle(&allocation, result, pointer ? *pointer : 0, undo);
 }
 
 /* Rows of at least the pitch that every card gives; saturates instead of wrapping. */
@@ -40,64 +40,64 @@ static uint64_t pitched(uint64_t width, uint64_t height) {
     return height && row > MIZAR_BYTES_MAX / height ? MIZAR_BYTES_MAX + 1 : row * height;
 }
 
-static CUresult allocate_pitch(struct charge *charge, CUdeviceptr *pointer, size_t *pitch,
+static CUresult allocate_pitch(struct allocation *allocation, CUdeviceptr *pointer, size_t *pitch,
                                size_t width, size_t height, unsigned element) {
     CUresult result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
-    if (!stand_in_wanted(charge, result)) return result;
+    if (!stand_in_wanted(allocation, result)) return result;
     *pitch = pitched(width, 1);
-    return stand_in_allocate(charge, pointer, pitched(width, height));
+    return stand_in_allocate(allocation, pointer, pitched(width, height));
 }
 
 /* The true size is known now. */
-static CUresult correct(struct charge *charge, uint64_t bytes, CUdeviceptr pointer) {
-    CUresult result = charge_correct(charge, bytes);
-    if (result != CUDA_SUCCESS) charge_free(charge, bytes, pointer, undo);
+static CUresult correct(struct allocation *allocation, uint64_t bytes, CUdeviceptr pointer) {
+    CUresult result = allocation_correct(allocation, bytes);
+    if (result != CUDA_SUCCESS) allocation_free(allocation, bytes, pointer, undo);
     return result;
 }
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                    unsigned element) {
-    struct charge charge;
-    CUresult result = charge_memory(&charge, pitched(width, height));
+    struct allocation allocation;
+    CUresult result = allocation_reserve_memory(&allocation, pitched(width, height));
     if (result == CUDA_SUCCESS)
-        result = allocate_pitch(&charge, pointer, pitch, width, height, element);
-    if (result == CUDA_SUCCESS) result = correct(&charge, (uint64_t)*pitch * height, *pointer);
-    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+        result = allocate_pitch(&allocation, pointer, pitch, width, height, element);
+    if (result == CUDA_SUCCESS) result = correct(&allocation, (uint64_t)*pitch * height, *pointer);
+    return allocation_settle(&allocation, result, pointer ? *pointer : 0, undo);
 }
 
-static CUresult allocate_pitch_v1(struct charge *charge, CUdeviceptr_v1 *pointer, unsigned *pitch,
+static CUresult allocate_pitch_v1(struct allocation *allocation, CUdeviceptr_v1 *pointer, unsigned *pitch,
                                   unsigned width, unsigned height, unsigned element) {
     CUresult result = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
-    if (!stand_in_wanted(charge, result)) return result;
+    if (!stand_in_wanted(allocation, result)) return result;
     *pitch = (unsigned)pitched(width, 1);
-    return stand_in_allocate_v1(charge, pointer, pitched(width, height));
+    return stand_in_allocate_v1(allocation, pointer, pitched(width, height));
 }
 
 EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width,
                                 unsigned height, unsigned element) {
-    struct charge charge;
-    CUresult result = charge_memory(&charge, pitched(width, height));
+    struct allocation allocation;
+    CUresult result = allocation_reserve_memory(&allocation, pitched(width, height));
     if (result == CUDA_SUCCESS)
-        result = allocate_pitch_v1(&charge, pointer, pitch, width, height, element);
-    if (result == CUDA_SUCCESS) result = correct(&charge, (uint64_t)*pitch * height, *pointer);
-    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+        result = allocate_pitch_v1(&allocation, pointer, pitch, width, height, element);
+    if (result == CUDA_SUCCESS) result = correct(&allocation, (uint64_t)*pitch * height, *pointer);
+    return allocation_settle(&allocation, result, pointer ? *pointer : 0, undo);
 }
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
-    struct charge charge;
-    CUresult result = charge_memory(&charge, bytes);
+    struct allocation allocation;
+    CUresult result = allocation_reserve_memory(&allocation, bytes);
     if (result == CUDA_SUCCESS) result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
-    return charge_settle(&charge, result, pointer ? *pointer : 0, undo);
+    return allocation_settle(&allocation, result, pointer ? *pointer : 0, undo);
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
-    struct charge charge;
-    charge_lift(&charge, pointer);
-    return charge_finish(&charge, REAL(cuMemFree_v2)(pointer), pointer);
+    struct allocation allocation;
+    allocation_lift(&allocation, pointer);
+    return allocation_finish_free(&allocation, REAL(cuMemFree_v2)(pointer), pointer);
 }
 
 EXPORT CUresult cuMemFree(CUdeviceptr_v1 pointer) {
-    struct charge charge;
-    charge_lift(&charge, pointer);
-    return charge_finish(&charge, REAL(cuMemFree)(pointer), pointer);
+    struct allocation allocation;
+    allocation_lift(&allocation, pointer);
+    return allocation_finish_free(&allocation, REAL(cuMemFree)(pointer), pointer);
 }

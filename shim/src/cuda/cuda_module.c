@@ -1,6 +1,6 @@
 /* Modules and libraries: code that is loaded into a context. */
 #include "lookup/relax.h"
-#include "memory/charge.h"
+#include "memory/allocation.h"
 #include "memory/first_use.h"
 #include "memory/loads.h"
 
@@ -51,11 +51,11 @@ EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
 }
 
 EXPORT CUresult cuModuleUnload(CUmodule module) {
-    struct charge charge;
+    struct allocation allocation;
     uint64_t key = alloc_key(ALLOC_MODULE, module);
     first_use_forget(module);
-    charge_lift(&charge, module ? key : 0);
-    return charge_finish(&charge, REAL(cuModuleUnload)(module), key);
+    allocation_lift(&allocation, module ? key : 0);
+    return allocation_finish_free(&allocation, REAL(cuModuleUnload)(module), key);
 }
 
 EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values,
@@ -89,13 +89,13 @@ EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
 /* It has a charge for each context it was loaded into. */
 EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     enum { CONTEXTS = 32 };
-    struct charge charges[CONTEXTS];
+    struct allocation charges[CONTEXTS];
     uint64_t key = alloc_key(ALLOC_LIBRARY, library);
     int count = 0;
     first_use_forget(library);
-    do charge_lift(&charges[count], library ? key : 0);
+    do allocation_lift(&charges[count], library ? key : 0);
     while (charges[count].reserved && ++count < CONTEXTS);
     CUresult result = REAL(cuLibraryUnload)(library);
-    while (count) charge_finish(&charges[--count], result, key);
+    while (count) allocation_finish_free(&charges[--count], result, key);
     return result;
 }

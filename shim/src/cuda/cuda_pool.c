@@ -4,7 +4,7 @@
 #include "memory/deferred_free.h"
 #include "memory/pools.h"
 #include "region/enter.h"
-#include "time/meter.h"
+#include "time/launch_metering.h"
 
 /* Managed memory may come to the card at any time, wherever the pool says that it lives. */
 static CUdevice device_of(const CUmemPoolProps *props) {
@@ -43,7 +43,7 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 
 static CUresult after_wait(CUresult result) {
     struct regions *regions = shim_known();
-    meter_after_wait();
+    metering_after_wait();
     if (result != CUDA_SUCCESS || !regions) return result;
     if (pools_are_dirty(regions)) pools_settle(regions);
     deferred_free_settle(regions);
@@ -60,26 +60,26 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
 }
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
-    meter_before_wait(stream_credit_name(stream, false));
+    metering_before_wait(stream_credit_name(stream, false));
     return after_wait(REAL(cuStreamSynchronize)(stream));
 }
 
 EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-    meter_before_wait(stream_credit_name(stream, true));
+    metering_before_wait(stream_credit_name(stream, true));
     return after_wait(REAL(cuStreamSynchronize_ptsz)(stream));
 }
 
 EXPORT CUresult cuCtxSynchronize(void) {
-    meter_before_wait_for_all();
+    metering_before_wait_for_all();
     return after_wait(REAL(cuCtxSynchronize)());
 }
 
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
-    meter_before_wait_in(context);
+    metering_before_wait_in(context);
     return after_wait(REAL(cuCtxSynchronize_v2)(context));
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event) {
-    meter_before_wait_for_all();
+    metering_before_wait_for_all();
     return after_wait(REAL(cuEventSynchronize)(event));
 }

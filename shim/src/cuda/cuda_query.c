@@ -1,7 +1,7 @@
 /* cuMemGetInfo and cuDeviceTotalMem: the container's own limit in place of the card's size. */
 #include "lookup/cards.h"
 #include "lookup/resolve.h"
-#include "memory/answers.h"
+#include "memory/memory_info.h"
 #include "memory/pools.h"
 #include "region/enter.h"
 
@@ -19,7 +19,7 @@ static CUresult limit_info(uint64_t *free, uint64_t *total) {
     if (result != CUDA_SUCCESS || !regions) return result;
     result = cards_current(regions, &card);
     if (result != CUDA_SUCCESS) return result;
-    struct answer answer = answer_memory(regions, card, *total, *free);
+    struct memory_info answer = memory_info(regions, card, *total, *free);
     *free = answer.free;
     *total = answer.total;
     return CUDA_SUCCESS;
@@ -57,7 +57,7 @@ static CUresult limit_total(uint64_t *total, CUdevice device) {
     struct regions *regions;
     CUresult result = shim_enter(&regions);
     if (result != CUDA_SUCCESS || !regions) return result;
-    *total = answer_memory(regions, cards_of_device(regions, device), *total, *total).total;
+    *total = memory_info(regions, cards_of_device(regions, device), *total, *total).total;
     return CUDA_SUCCESS;
 }
 

@@ -6,7 +6,7 @@
 #include "lookup/resolve.h"
 #include "region/enter.h"
 #include "time/captures.h"
-#include "time/meter.h"
+#include "time/launch_metering.h"
 
 /* While anything is captured, the event may be a part of it, and cannot be asked. */
 static bool has_happened(CUevent event) {
@@ -15,17 +15,17 @@ static bool has_happened(CUevent event) {
     return RELAXED(cuEventQuery, event) == CUDA_SUCCESS;
 }
 
-#define STALL_EACH(symbol, stream, over, parameters, arguments)           \
-    EXPORT CUresult symbol parameters {                                   \
-        if (stream_credit_granted() && !(over)) meter_before_stall(stream);       \
-        return REAL(symbol) arguments;                                    \
+#define STALL_EACH(symbol, stream, over, parameters, arguments)                \
+    EXPORT CUresult symbol parameters {                                        \
+        if (stream_credit_granted() && !(over)) metering_before_stall(stream); \
+        return REAL(symbol) arguments;                                         \
     }
 #include "base/stalls.def"
 
 /* ---- all streams of a context ---- */
 
 EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
-    if (stream_credit_granted() && !has_happened(event)) meter_before_wait_in(context);
+    if (stream_credit_granted() && !has_happened(event)) metering_before_wait_in(context);
     return REAL(cuCtxWaitEvent)(context, event);
 }
 
@@ -33,6 +33,6 @@ EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
     CUcontext view;
     if (stream_credit_granted() && !has_happened(event) &&
         RELAXED(cuCtxFromGreenCtx, &view, green) == CUDA_SUCCESS)
-        meter_before_wait_in(view);
+        metering_before_wait_in(view);
     return REAL(cuGreenCtxWaitEvent)(green, event);
 }

@@ -4,23 +4,23 @@
 #include "memory/vmm.h"
 #include "region/enter.h"
 
-static CUresult create(struct charge *charge, CUmemGenericAllocationHandle *handle, size_t bytes,
+static CUresult create(struct allocation *allocation, CUmemGenericAllocationHandle *handle, size_t bytes,
                        const CUmemAllocationProp *prop, unsigned long long flags) {
     CUresult result = REAL(cuMemCreate)(handle, bytes, prop, flags);
     bool made = result == CUDA_SUCCESS;
-    if (made && (!charge->reserved || vmm_add(charge, *handle))) return result;
-    if (!made || RELAXED(cuMemRelease, *handle) == CUDA_SUCCESS) charge_cancel(charge);
+    if (made && (!allocation->reserved || vmm_add(allocation, *handle))) return result;
+    if (!made || RELAXED(cuMemRelease, *handle) == CUDA_SUCCESS) allocation_cancel(allocation);
     return made ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 /* Host memory is not ours to count. */
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                             const CUmemAllocationProp *prop, unsigned long long flags) {
-    struct charge charge = {0};
+    struct allocation allocation = {0};
     bool device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    CUresult result = device ? charge_device(&charge, bytes, prop->location.id)
-                             : shim_enter(&charge.regions);
-    return result == CUDA_SUCCESS ? create(&charge, handle, bytes, prop, flags) : result;
+    CUresult result = device ? allocation_reserve_on(&allocation, bytes, prop->location.id)
+                             : shim_enter(&allocation.regions);
+    return result == CUDA_SUCCESS ? create(&allocation, handle, bytes, prop, flags) : result;
 }
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
@@ -93,14 +93,14 @@ static int card_of_handle(struct regions *regions, CUmemGenericAllocationHandle 
  */
 EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
                                                void *os_handle, int type) {
-    struct charge charge = {0};
-    CUresult result = shim_enter(&charge.regions);
+    struct allocation allocation = {0};
+    CUresult result = shim_enter(&allocation.regions);
     if (result != CUDA_SUCCESS) return result;
     result = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
-    if (result != CUDA_SUCCESS || !charge.regions) return result;
-    charge.alloc.card = card_of_handle(charge.regions, *handle);
-    charge.alloc.kind = ALLOC_IMPORTED;
-    if (vmm_add(&charge, *handle)) return CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS || !allocation.regions) return result;
+    allocation.alloc.card = card_of_handle(allocation.regions, *handle);
+    allocation.alloc.kind = ALLOC_IMPORTED;
+    if (vmm_add(&allocation, *handle)) return CUDA_SUCCESS;
     RELAXED(cuMemRelease, *handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -110,10 +110,10 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
 /* A multicast object has no memory of its own, but is a handle: its end is noticed like others'. */
 EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
                                   const CUmulticastObjectProp *prop) {
-    struct charge charge = {.alloc.card = CARD_NONE};
-    CUresult result = shim_enter(&charge.regions);
+    struct allocation allocation = {.alloc.card = CARD_NONE};
+    CUresult result = shim_enter(&allocation.regions);
     if (result == CUDA_SUCCESS) result = REAL(cuMulticastCreate)(handle, prop);
-    if (result != CUDA_SUCCESS || !charge.regions || vmm_add(&charge, *handle)) return result;
+    if (result != CUDA_SUCCESS || !allocation.regions || vmm_add(&allocation, *handle)) return result;
     RELAXED(cuMemRelease, *handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -15,8 +15,8 @@
 #include "lookup/loading.h"
 #include "lookup/resolve.h"
 #include "lookup/symbols.h"
+#include "region/process_slots.h"
 #include "region/regions.h"
-#include "region/slots.h"
 
 void *mizar_real_dlsym, *mizar_real_dlvsym, *mizar_real_dlopen, *mizar_real_dlmopen;
 
@@ -122,7 +122,7 @@ static void *second_wrapper(int hook, void *found) {
 static void tell_past(void *function) {
     static int told;
     Dl_info info;
-    slots_tell_past();
+    process_slots_tell_past();
     if (resolve_libc()->dladdr1(function, &info, NULL, 0))
         message_once(&told, "%s is a second driver: what it is asked for has no limits", info.dli_fname);
 }

@@ -7,7 +7,7 @@
 #include "base/message.h"
 #include "lookup/redirect.h"
 #include "lookup/resolve.h"
-#include "region/process.h"
+#include "region/process_state.h"
 #include "region/regions.h"
 
 #define NO_SPACE (-3) /* a namespace that dlmopen refuses */

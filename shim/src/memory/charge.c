@@ -1,160 +1,86 @@
 #include "memory/charge.h"
 
-#include "base/numbers.h"
-#include "lookup/cards.h"
-#include "lookup/resolve.h"
-#include "memory/account.h"
-#include "memory/borrowed.h"
-#include "memory/contexts.h"
-#include "memory/estimates.h"
-#include "memory/kinds.h"
-#include "memory/lazy_code.h"
 #include "memory/pages.h"
-#include "memory/pools.h"
-#include "memory/reclaim.h"
-#include "memory/reserve.h"
-#include "memory/shares.h"
-#include "region/enter.h"
+#include "region/dead_processes.h"
+#include "region/memory_ledger.h"
 
-static CUresult begin(struct charge *charge) {
-    *charge = (struct charge){0};
-    return shim_enter(&charge->regions);
+#define UNIT (UINT64_C(512))
+
+static uint64_t round_up(uint64_t bytes, uint64_t unit) {
+    return (bytes + unit - 1) & ~(unit - 1);
 }
 
-static bool take_share(struct charge *charge) {
-    struct regions *regions = charge->regions;
-    int card = charge->alloc.card;
-    uint64_t bytes = charge->alloc.bytes, waited = 0;
-    if (shares_take(regions, card, bytes)) return true;
-    if (reclaim_unused(regions, card) && shares_take(regions, card, bytes)) return true;
-    return lazy_code_await_look(regions, card, PAGE_BYTES, &waited) && shares_take(regions, card, bytes);
+uint64_t charge_size(uint64_t bytes) {
+    if (bytes > MIZAR_BYTES_MAX) return MIZAR_BYTES_MAX + 1; /* what no ledger grants */
+    return round_up(bytes, bytes > SMALL_BYTES ? PAGE_BYTES : UNIT);
 }
 
-static CUresult reserve(struct charge *charge, int card, uint64_t bytes) {
-    charge->alloc.bytes = account_size(bytes);
-    charge->alloc.card = card;
-    charge->reserved = reserve_patiently(charge->regions, card, charge->alloc.bytes);
-    return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+static uint64_t *own_bytes(struct regions *regions, int card) {
+    return &regions->process->cards[card].bytes;
 }
 
-CUresult charge_here(struct charge *charge) {
-    CUdevice device;
-    CUresult result = begin(charge);
-    if (result != CUDA_SUCCESS || !charge->regions) return result;
-    result = REAL(cuCtxGetDevice)(&device);
-    if (result != CUDA_SUCCESS) return result;
-    charge->alloc.owner = contexts_current(charge->regions, device);
-    charge->alloc.card = cards_of_device(charge->regions, device);
-    return CUDA_SUCCESS;
+/*
+ * The ledger decides. The process's own count is a second bound, for a shared region that somebody
+ * scribbled on: then at least no process passes the limit alone.
+ */
+static bool take(struct regions *regions, int card, uint64_t bytes, uint64_t limit) {
+    uint64_t own = __atomic_add_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    if (own <= limit && ledger_take(regions->usage, (unsigned)card, regions->process->slot, bytes, limit))
+        return true;
+    __atomic_sub_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    return false;
 }
 
-CUresult charge_current(struct charge *charge, uint64_t bytes) {
-    CUresult result = charge_here(charge);
-    if (result != CUDA_SUCCESS || !charge->regions) return result;
-    return reserve(charge, charge->alloc.card, bytes);
+static void note_refusal(struct regions *regions, int card) {
+    struct mizar_usage_card *shared = &regions->usage->cards[card];
+    uint64_t total = charge_total(regions, card);
+    __atomic_fetch_add(&shared->refused, 1, __ATOMIC_RELAXED);
+    if (total > __atomic_load_n(&shared->peak_bytes, __ATOMIC_RELAXED))
+        __atomic_store_n(&shared->peak_bytes, total, __ATOMIC_RELAXED);
 }
 
-CUresult charge_memory(struct charge *charge, uint64_t bytes) {
-    CUresult result = charge_here(charge);
-    if (result != CUDA_SUCCESS || !charge->regions) return result;
-    bool small = bytes <= SMALL_BYTES;
-    result = reserve(charge, charge->alloc.card, small ? PAGE_BYTES : bytes);
-    if (!small) return result;
-    charge->alloc.kind = ALLOC_SMALL;
-    charge->alloc.bytes = bytes;
-    return result;
+static __attribute__((noinline)) bool reserve_after_settling(struct regions *regions, int card,
+                                                             uint64_t bytes) {
+    dead_processes_settle(regions);
+    if (take(regions, card, bytes, regions_memory_limit(regions, card))) return true;
+    note_refusal(regions, card);
+    return false;
 }
 
-CUresult charge_array(struct charge *charge, uint64_t bytes, enum alloc_kind kind) {
-    CUresult result = charge_here(charge);
-    charge->alloc.kind = kind;
-    if (result != CUDA_SUCCESS || !charge->regions) return result;
-    charge->alloc.bytes = bytes;
-    if (!kinds_is_share(&charge->alloc))
-        return reserve(charge, charge->alloc.card, bytes ? larger(bytes, PAGE_BYTES) : 0);
-    charge->reserved = take_share(charge);
-    if (charge->reserved) borrowed_await(charge->regions, charge->alloc.card, PAGE_BYTES);
-    return charge->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+/* Whether code was used since; then what was taken may be beyond the limit that there is now. */
+static bool is_overtaken(struct regions *regions, int card, uint64_t uses) {
+    if (__builtin_expect(regions_code_uses(regions, card) == uses, 1)) return false;
+    return charge_total(regions, card) > regions_memory_limit(regions, card);
 }
 
-CUresult charge_device(struct charge *charge, uint64_t bytes, CUdevice device) {
-    CUresult result = begin(charge);
-    if (result != CUDA_SUCCESS || !charge->regions) return result;
-    int card = cards_of_device(charge->regions, device);
-    return card == CARD_NONE ? cards_refusal(device) : reserve(charge, card, bytes);
+bool charge_within_limit(struct regions *regions, int card, uint64_t bytes) {
+    if (card == CARD_NONE) return false;
+    uint64_t uses = regions_code_uses(regions, card);
+    if (!take(regions, card, bytes, regions_memory_limit(regions, card)))
+        return reserve_after_settling(regions, card, bytes);
+    if (!is_overtaken(regions, card, uses)) return true;
+    charge_release(regions, card, bytes);
+    return reserve_after_settling(regions, card, bytes);
 }
 
-/* What is reserved now. */
-static uint64_t reserved_bytes(const struct charge *charge) {
-    return charge->alloc.kind == ALLOC_SMALL ? PAGE_BYTES : charge->alloc.bytes;
+void charge_force(struct regions *regions, int card, uint64_t bytes) {
+    if (card == CARD_NONE) return;
+    __atomic_add_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    ledger_take(regions->usage, (unsigned)card, regions->process->slot, bytes, LEDGER_NO_LIMIT);
 }
 
-/* A small one that turns out larger is charged by itself from here on. */
-CUresult charge_correct(struct charge *charge, uint64_t bytes) {
-    uint64_t before = reserved_bytes(charge), now = account_size(bytes);
-    if (!charge->regions || (charge->alloc.kind == ALLOC_SMALL && bytes <= SMALL_BYTES))
-        return CUDA_SUCCESS;
-    if (now > before && !reserve_at_once(charge->regions, charge->alloc.card, now - before))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (now < before) account_release(charge->regions, charge->alloc.card, before - now);
-    if (charge->alloc.kind == ALLOC_SMALL) charge->alloc.kind = ALLOC_POINTER;
-    charge->alloc.bytes = now;
-    charge->reserved = true;
-    return CUDA_SUCCESS;
+void charge_absent(struct regions *regions, int card, int64_t more) {
+    if (card == CARD_NONE || !more) return;
+    struct mizar_usage_slot *slot = &regions->usage->slots[regions->process->slot];
+    __atomic_fetch_add(&slot->cards[card].absent_bytes, (uint64_t)more, __ATOMIC_SEQ_CST);
 }
 
-void charge_cancel(struct charge *charge) {
-    if (charge->reserved && charge->alloc.kind == ALLOC_SMALL)
-        account_release(charge->regions, charge->alloc.card, PAGE_BYTES);
-    else if (charge->reserved && kinds_is_estimate(&charge->alloc)) /* not noted as one yet */
-        account_release(charge->regions, charge->alloc.card, charge->alloc.bytes);
-    else if (charge->reserved)
-        kinds_release(charge->regions, 0, &charge->alloc);
-    charge->reserved = false;
+void charge_release(struct regions *regions, int card, uint64_t bytes) {
+    if (card == CARD_NONE || !bytes) return;
+    __atomic_sub_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
+    ledger_give(regions->usage, (unsigned)card, regions->process->slot, bytes);
 }
 
-void charge_free(struct charge *charge, uint64_t bytes, uint64_t key, charge_undo *undo) {
-    if (undo(key) == CUDA_SUCCESS || !charge->regions) return;
-    account_force(charge->regions, charge->alloc.card, larger(account_size(bytes), PAGE_BYTES));
-}
-
-/* What cannot be remembered is freed again; what the driver does not free stays charged. */
-static CUresult remember(struct charge *charge, uint64_t key, charge_undo *undo) {
-    struct regions *regions = charge->regions;
-    bool small = charge->alloc.kind == ALLOC_SMALL;
-    charge->reserved = false;
-    if (kinds_is_estimate(&charge->alloc))
-        estimates_add(regions, charge->alloc.card, charge->alloc.bytes);
-    allocs_prefetch(regions->process, key);
-    if (small && !kinds_enter_pages(regions, key, &charge->alloc))
-        charge_free(charge, charge->alloc.bytes, key, undo);
-    else if (allocs_put(regions->process, key, charge->alloc))
-        return CUDA_SUCCESS;
-    else if (undo(key) == CUDA_SUCCESS)
-        kinds_release(regions, key, &charge->alloc);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult charge_settle(struct charge *charge, CUresult result, uint64_t key, charge_undo *undo) {
-    if (!charge->reserved) return result;
-    if (result == CUDA_SUCCESS) return remember(charge, key, undo);
-    charge_cancel(charge);
-    return result;
-}
-
-void charge_lift(struct charge *charge, uint64_t key) {
-    *charge = (struct charge){.regions = shim_known()};
-    if (key && charge->regions)
-        charge->reserved = allocs_take(charge->regions->process, key, &charge->alloc);
-}
-
-CUresult charge_finish(struct charge *charge, CUresult result, uint64_t key) {
-    if (!charge->reserved) return result;
-    if (result != CUDA_SUCCESS)
-        allocs_put(charge->regions->process, key, charge->alloc);
-    else if (charge->alloc.kind == ALLOC_POOLED)
-        pools_freed(charge->regions, charge->alloc.owner, charge->alloc.bytes);
-    else
-        kinds_release(charge->regions, key, &charge->alloc);
-    return result;
+uint64_t charge_total(struct regions *regions, int card) {
+    return ledger_view(regions->usage, (unsigned)card).total;
 }

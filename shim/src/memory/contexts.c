@@ -6,14 +6,14 @@
 #include "base/numbers.h"
 #include "lookup/cards.h"
 #include "lookup/relax.h"
-#include "memory/account.h"
+#include "memory/alloc_kinds.h"
+#include "memory/alloc_table.h"
 #include "memory/borrowed.h"
-#include "memory/allocs.h"
+#include "memory/charge.h"
+#include "memory/charge_or_reclaim.h"
 #include "memory/estimates.h"
-#include "memory/kinds.h"
 #include "memory/lazy_code.h"
-#include "memory/probe.h"
-#include "memory/reserve.h"
+#include "memory/nvml_memory.h"
 
 #define OF_A_VIEW (-1) /* in place of a device */
 
@@ -125,8 +125,8 @@ static uint64_t *sample_wanted(struct regions *regions, int card) {
 /* What the card has in use beyond what this container knows of. */
 static bool measure(struct regions *regions, int card, int64_t *bytes) {
     uint64_t used;
-    if (!probe_used(regions, card, &used)) return false;
-    *bytes = (int64_t)used - (int64_t)account_used(regions, card);
+    if (!nvml_memory_used(regions, card, &used)) return false;
+    *bytes = (int64_t)used - (int64_t)charge_total(regions, card);
     return true;
 }
 
@@ -144,12 +144,12 @@ static bool lock_with_room(struct context_charge *charge) {
     charge->counted = is_counted(charge);
     if (charge->counted) return true;
     known_cost(regions, charge->card, &charge->bytes);
-    if (account_reserve(regions, charge->card, charge->bytes)) return true;
+    if (charge_within_limit(regions, charge->card, charge->bytes)) return true;
     lock_release(lock);
-    if (!reserve_patiently(regions, charge->card, charge->bytes)) return false;
+    if (!charge_or_wait(regions, charge->card, charge->bytes)) return false;
     lock_take(lock);
     charge->counted = is_counted(charge);
-    if (charge->counted) account_release(regions, charge->card, charge->bytes);
+    if (charge->counted) charge_release(regions, charge->card, charge->bytes);
     return true;
 }
 
@@ -184,10 +184,10 @@ static bool correct(struct context_charge *charge) {
     __atomic_store_n(sample, after > 0 ? (uint64_t)after + 1 : 1, __ATOMIC_RELAXED);
     known_cost(regions, charge->card, &bytes);
     uint64_t reserved = charge->bytes, more = bytes > reserved ? bytes - reserved : 0;
-    bool allowed = !more || account_reserve(regions, charge->card, more);
+    bool allowed = !more || charge_within_limit(regions, charge->card, more);
     charge->bytes = bytes;
-    if (bytes < reserved) account_release(regions, charge->card, reserved - bytes);
-    if (!allowed) account_force(regions, charge->card, more);
+    if (bytes < reserved) charge_release(regions, charge->card, reserved - bytes);
+    if (!allowed) charge_force(regions, charge->card, more);
     return allowed;
 }
 
@@ -214,7 +214,7 @@ static CUresult settle(struct context_charge *charge, CUresult result, CUcontext
     if (allowed || (made && undo(charge, context) != CUDA_SUCCESS))
         record(charge, context);
     else
-        account_release(charge->regions, charge->card, charge->bytes);
+        charge_release(charge->regions, charge->card, charge->bytes);
     return made && !allowed ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
@@ -239,7 +239,7 @@ static unsigned notice(struct regions *regions, CUcontext context, CUdevice devi
         entry.card = cards_of_device(regions, device);
         if (entry.card != CARD_NONE) {
             known_cost(regions, entry.card, &entry.bytes);
-            account_force(regions, entry.card, entry.bytes);
+            charge_force(regions, entry.card, entry.bytes);
             estimates_add(regions, entry.card, entry.bytes);
             lazy_code_count(regions, entry.card);
         }
@@ -289,7 +289,7 @@ static bool dies_with(const struct alloc *alloc, void *context) {
 }
 
 static void give_back(uint64_t key, const struct alloc *alloc, void *context) {
-    kinds_release(((struct sweep *)context)->regions, key, alloc);
+    alloc_kind_release(((struct sweep *)context)->regions, key, alloc);
 }
 
 static uint64_t limits_bytes(const struct process_context *entry) {
@@ -320,7 +320,7 @@ void contexts_gone(struct regions *regions, CUcontext context) {
     EACH_LISTENER(gone, regions, context);
     if (!sweep.number) return;
     struct process_context *entry = &process->contexts[sweep.number - 1];
-    allocs_sweep(process, dies_with, give_back, &sweep);
+    alloc_table_sweep(process, dies_with, give_back, &sweep);
     estimates_release(regions, entry->card, entry->bytes + limits_bytes(entry));
     EACH_LISTENER(returned, regions, entry->device, entry->primary);
     __atomic_store_n(&entry->handle, 0, __ATOMIC_RELEASE);
@@ -368,7 +368,7 @@ static bool raise_limit(struct regions *regions, struct process_context *entry, 
         estimates_add(regions, entry->card, bytes - before);
         return true;
     }
-    if (reserved) account_release(regions, entry->card, bytes - before);
+    if (reserved) charge_release(regions, entry->card, bytes - before);
     return load_relaxed(word) != before && raise_limit(regions, entry, limit, bytes, reserve);
 }
 
@@ -378,7 +378,7 @@ bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uin
     if (!entry) return true;
     if (limit == CU_LIMIT_STACK_SIZE) bytes = larger(bytes, load_relaxed(&entry->stack_needed));
     uint64_t before = load_relaxed(&entry->limits[limit]), seen = before;
-    if (bytes > before) return raise_limit(regions, entry, limit, bytes, reserve_patiently);
+    if (bytes > before) return raise_limit(regions, entry, limit, bytes, charge_or_wait);
     if (swap_relaxed(&entry->limits[limit], &seen, bytes)) estimates_release(regions, entry->card, before - bytes);
     return true; /* or others have raised it meanwhile */
 }
@@ -388,7 +388,7 @@ bool contexts_need_stacks(struct regions *regions, CUdevice device, uint64_t byt
     if (!entry) return true;
     uint64_t before = load_relaxed(&entry->stack_needed), raised = bytes;
     while (before < bytes && !swap_relaxed(&entry->stack_needed, &before, bytes)) continue;
-    if (raise_limit(regions, entry, CU_LIMIT_STACK_SIZE, bytes, reserve_at_once)) return true;
+    if (raise_limit(regions, entry, CU_LIMIT_STACK_SIZE, bytes, charge_or_reclaim)) return true;
     swap_relaxed(&entry->stack_needed, &raised, before);
     return false;
 }

@@ -29,7 +29,7 @@ struct context_listener {
     void (*returned)(struct regions *regions, CUdevice device, bool primary);
 };
 
-extern const struct context_listener context_listeners[]; /* in their order: cuda/registered.c */
+extern const struct context_listener context_listeners[]; /* in their order: cuda/listeners.c */
 extern const unsigned context_listener_count;
 
 /* A context that is about to be made, and was made. */

@@ -5,8 +5,8 @@
 #include "base/sys.h"
 #include "lookup/cards.h"
 #include "lookup/relax.h"
+#include "memory/alloc_kinds.h"
 #include "memory/contexts.h"
-#include "memory/kinds.h"
 
 struct deferred_free {
     CUevent event;   /* behind the free; NULL: none could be made, or it is passed, or gone */
@@ -64,7 +64,7 @@ bool deferred_free_add(struct regions *regions, CUstream stream, CUdeviceptr poi
 static void end(struct regions *regions, struct deferred_free **link) {
     struct deferred_free *deferred = *link;
     __atomic_store_n(link, deferred->next, __ATOMIC_RELAXED);
-    kinds_release(regions, deferred->pointer, &deferred->alloc);
+    alloc_kind_release(regions, deferred->pointer, &deferred->alloc);
     free(deferred);
 }
 

@@ -6,7 +6,7 @@
 #define MIZAR_DEFERRED_FREE_H
 
 #include "base/cuda_api.h"
-#include "memory/allocs.h"
+#include "memory/alloc_table.h"
 #include "region/regions.h"
 
 /*

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "base/map.h"
-#include "memory/account.h"
-#include "memory/allocs.h"
+#include "memory/alloc_table.h"
+#include "memory/charge.h"
 
 struct import {
     uint64_t bytes;
@@ -26,7 +26,7 @@ uint64_t imports_add(struct regions *regions, int card, uint64_t bytes) {
     if (!import) return 0;
     *import = (struct import){bytes, card, 1};
     uint64_t number = put(regions->process, import);
-    if (number) account_absent(regions, card, (int64_t)bytes); /* it may count for another process */
+    if (number) charge_absent(regions, card, (int64_t)bytes); /* it may count for another process */
     else free(import);
     return number;
 }
@@ -34,7 +34,7 @@ uint64_t imports_add(struct regions *regions, int card, uint64_t bytes) {
 uint64_t imports_join(struct regions *regions, CUexternalMemory memory) {
     struct process *process = regions->process;
     struct alloc handle;
-    if (!allocs_find(process, alloc_key(ALLOC_EXTERNAL, memory), &handle)) return 0;
+    if (!alloc_table_find(process, alloc_key(ALLOC_EXTERNAL, memory), &handle)) return 0;
     lock_take(&process->import_lock);
     struct import *import = map_get(&process->imports, handle.import);
     if (import) import->holders++;
@@ -55,7 +55,7 @@ static struct import *take_last(struct process *process, uint64_t number) {
 void imports_leave(struct regions *regions, uint64_t number) {
     struct import *import = take_last(regions->process, number);
     if (!import) return;
-    account_release(regions, import->card, import->bytes);
-    account_absent(regions, import->card, -(int64_t)import->bytes);
+    charge_release(regions, import->card, import->bytes);
+    charge_absent(regions, import->card, -(int64_t)import->bytes);
     free(import);
 }

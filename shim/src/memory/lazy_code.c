@@ -4,11 +4,11 @@
 #include "base/numbers.h"
 #include "base/sys.h"
 #include "lookup/resolve.h"
-#include "memory/account.h"
+#include "memory/cached_memory.h"
+#include "memory/charge.h"
 #include "memory/pages.h"
-#include "memory/reclaim.h"
-#include "region/agent.h"
-#include "region/slots.h"
+#include "region/agent_heartbeat.h"
+#include "region/dead_processes.h"
 
 #define MANY (MIZAR_BYTES_MAX / PAGE_BYTES) /* uses: who says that there are so many has scribbled */
 
@@ -54,10 +54,10 @@ void lazy_code_count(struct regions *regions, int card) {
 
 void lazy_code_release(struct regions *regions, int card, uint64_t bytes, uint64_t doubtful) {
     unsigned room = (unsigned)(pages_whole(doubtful) / MIZAR_CODE_PAGE) * MIZAR_CODE_PER_PAGE;
-    if (!room || !lazy_code_comes_late()) return account_release(regions, card, bytes);
+    if (!room || !lazy_code_comes_late()) return charge_release(regions, card, bytes);
     lazy_code_change_begun(regions, card, (int)room);
     count(regions, card, room);
-    account_release(regions, card, bytes);
+    charge_release(regions, card, bytes);
     lazy_code_change_begun(regions, card, -(int)room);
 }
 
@@ -65,7 +65,7 @@ void lazy_code_release(struct regions *regions, int card, uint64_t bytes, uint64
 static bool fits(struct regions *regions, int card, unsigned more) {
     uint64_t room = regions_code_bytes(regions, regions_code_unseen(regions, card) + more);
     uint64_t told = regions_memory_told(regions, card); /* written before what was seen, so read after */
-    return account_used(regions, card) + told + room <= regions_memory_total(regions, card);
+    return charge_total(regions, card) + told + room <= regions_memory_total(regions, card);
 }
 
 /* Others may be faster; then it stays counted, until the next look. */
@@ -79,9 +79,9 @@ static bool claim(struct regions *regions, int card, unsigned uses) {
 }
 
 static bool claim_after_settling(struct regions *regions, int card, unsigned uses) {
-    slots_settle(regions);
+    dead_processes_settle(regions);
     return claim(regions, card, uses) ||
-           (reclaim_unused(regions, card) && claim(regions, card, uses));
+           (cached_memory_release(regions, card) && claim(regions, card, uses));
 }
 
 static bool is_seen(struct regions *regions, int card, uint64_t number) {
@@ -119,7 +119,7 @@ bool lazy_code_admit(struct regions *regions, int card, uint64_t bytes, uint64_t
     if (!uses) return true;
     uint64_t counted = count(regions, card, uses);
     bool fit = fits(regions, card, 0);
-    if (!fit) slots_settle(regions), reclaim_unused(regions, card);
+    if (!fit) dead_processes_settle(regions), cached_memory_release(regions, card);
     while (!(fit = fit || fits(regions, card, 0)) && !is_seen(regions, card, counted) &&
            waits_on(regions, card, waited))
         continue;
@@ -132,7 +132,7 @@ bool lazy_code_admit(struct regions *regions, int card, uint64_t bytes, uint64_t
 static bool look_may_help(struct regions *regions, int card, uint64_t bytes) {
     uint64_t unseen = regions_code_unseen(regions, card);
     if (regions_code_bytes(regions, unseen) <= PAGE_BYTES || unseen >= MANY) return false;
-    uint64_t least = account_used(regions, card) + regions_memory_told(regions, card) + PAGE_BYTES;
+    uint64_t least = charge_total(regions, card) + regions_memory_told(regions, card) + PAGE_BYTES;
     return least + bytes <= regions_memory_total(regions, card);
 }
 

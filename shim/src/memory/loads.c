@@ -5,13 +5,13 @@
 #include "base/sys.h"
 #include "lookup/cards.h"
 #include "lookup/relax.h"
-#include "memory/account.h"
+#include "memory/charge.h"
 #include "memory/first_use.h"
 #include "memory/lazy_code.h"
 #include "memory/pages.h"
+#include "region/dead_processes.h"
 #include "region/enter.h"
-#include "region/ledger.h"
-#include "region/slots.h"
+#include "region/memory_ledger.h"
 
 #define UNKNOWN (32 * PAGE_BYTES)
 
@@ -85,25 +85,25 @@ static uint64_t expected(int card, const struct regions *regions, uint64_t most)
 }
 
 /* What the card has in use beyond what this container knows of. */
-static bool measure(const struct charge *charge, int64_t *bytes) {
+static bool measure(const struct allocation *allocation, int64_t *bytes) {
     size_t free_now, total;
     if (RELAXED(cuMemGetInfo_v2, &free_now, &total) != CUDA_SUCCESS) return false;
     *bytes = (int64_t)(total - free_now) -
-             (int64_t)account_used(charge->regions, charge->alloc.card);
+             (int64_t)charge_total(allocation->regions, allocation->alloc.card);
     return true;
 }
 
 /* Changes whenever the container's account does. */
-static uint32_t moves(const struct charge *charge) {
-    return ledger_view(charge->regions->usage, (unsigned)charge->alloc.card).seq;
+static uint32_t moves(const struct allocation *allocation) {
+    return ledger_view(allocation->regions->usage, (unsigned)allocation->alloc.card).seq;
 }
 
 /* One thread at a time measures; another one's load is charged what is expected. */
 static bool begin_measuring(struct load *load) {
-    uint32_t *lock = &load->charge.regions->process->load_lock;
+    uint32_t *lock = &load->allocation.regions->process->load_lock;
     if (!lock_try(lock)) return false;
-    load->moves = moves(&load->charge);
-    if (measure(&load->charge, &load->before)) return true;
+    load->moves = moves(&load->allocation);
+    if (measure(&load->allocation, &load->before)) return true;
     lock_release(lock);
     return false;
 }
@@ -116,10 +116,10 @@ static bool has_card(int *card) {
 }
 
 static CUresult begin_late(struct load *load, enum alloc_kind kind) {
-    CUresult result = charge_here(&load->charge);
-    load->charge.alloc.kind = kind;
+    CUresult result = allocation_locate(&load->allocation);
+    load->allocation.alloc.kind = kind;
     if (result != CUDA_SUCCESS) return result;
-    result = first_use_begin_many(&load->use, load->charge.regions, MIZAR_CODE_PER_PAGE);
+    result = first_use_begin_many(&load->use, load->allocation.regions, MIZAR_CODE_PER_PAGE);
     load->late = result == CUDA_SUCCESS;
     load->measuring = load->late && begin_measuring(load);
     return result;
@@ -128,13 +128,13 @@ static CUresult begin_late(struct load *load, enum alloc_kind kind) {
 CUresult loads_begin(struct load *load, enum alloc_kind kind, uint64_t image_bytes) {
     int card;
     *load = (struct load){.most = most_for(image_bytes)};
-    CUresult result = shim_enter(&load->charge.regions);
+    CUresult result = shim_enter(&load->allocation.regions);
     if (result != CUDA_SUCCESS || !has_card(&card)) return result;
-    if (lazy_code_is_watched(load->charge.regions, card)) return begin_late(load, kind);
-    result = charge_current(&load->charge, expected(card, load->charge.regions, load->most));
-    load->charge.alloc.kind = kind;
+    if (lazy_code_is_watched(load->allocation.regions, card)) return begin_late(load, kind);
+    result = allocation_reserve_whole(&load->allocation, expected(card, load->allocation.regions, load->most));
+    load->allocation.alloc.kind = kind;
     if (result != CUDA_SUCCESS) return result;
-    lazy_code_change_begun(load->charge.regions, card, 1);
+    lazy_code_change_begun(load->allocation.regions, card, 1);
     load->measuring = begin_measuring(load);
     return result;
 }
@@ -143,8 +143,8 @@ static uint64_t clamp(int64_t bytes, uint64_t most) {
     return bytes < 0 ? 0 : (uint64_t)bytes < most ? (uint64_t)bytes : most;
 }
 
-static void learn(const struct charge *charge, uint64_t bytes) {
-    uint64_t *most = &charge->regions->process->cards[charge->alloc.card].largest_load;
+static void learn(const struct allocation *allocation, uint64_t bytes) {
+    uint64_t *most = &allocation->regions->process->cards[allocation->alloc.card].largest_load;
     if (bytes > __atomic_load_n(most, __ATOMIC_RELAXED))
         __atomic_store_n(most, bytes, __ATOMIC_RELAXED);
 }
@@ -155,23 +155,23 @@ static void learn(const struct charge *charge, uint64_t bytes) {
  * reserved is the least.
  */
 static uint64_t taken(struct load *load, int64_t after) {
-    struct charge *charge = &load->charge;
-    uint64_t bytes = clamp(after - load->before, load->most), reserved = charge->alloc.bytes;
+    struct allocation *allocation = &load->allocation;
+    uint64_t bytes = clamp(after - load->before, load->most), reserved = allocation->alloc.bytes;
     if (bytes >= reserved) return bytes;
-    return slots_settle(charge->regions) && moves(charge) == load->moves ? bytes : reserved;
+    return dead_processes_settle(allocation->regions) && moves(allocation) == load->moves ? bytes : reserved;
 }
 
 /* What was measured takes the place of what was reserved. What cannot be undone is there, so it counts. */
-static CUresult correct(struct load *load, uint64_t key, charge_undo *undo) {
-    struct charge *charge = &load->charge;
+static CUresult correct(struct load *load, uint64_t key, allocation_undo *undo) {
+    struct allocation *allocation = &load->allocation;
     int64_t after;
-    if (!load->measuring || !measure(charge, &after)) return CUDA_SUCCESS;
+    if (!load->measuring || !measure(allocation, &after)) return CUDA_SUCCESS;
     uint64_t bytes = taken(load, after);
-    learn(charge, bytes);
-    if (charge_correct(charge, bytes) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    learn(allocation, bytes);
+    if (allocation_correct(allocation, bytes) == CUDA_SUCCESS) return CUDA_SUCCESS;
     if (undo && undo(key) == CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
-    account_force(charge->regions, charge->alloc.card, account_size(bytes) - charge->alloc.bytes);
-    charge->alloc.bytes = account_size(bytes);
+    charge_force(allocation->regions, allocation->alloc.card, charge_size(bytes) - allocation->alloc.bytes);
+    allocation->alloc.bytes = charge_size(bytes);
     return CUDA_SUCCESS;
 }
 
@@ -180,39 +180,39 @@ static CUresult keep(uint64_t key) {
     return CUDA_SUCCESS;
 }
 
-static CUresult settle(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
-    struct charge *charge = &load->charge;
-    uint64_t key = alloc_key(charge->alloc.kind, handle);
+static CUresult settle(struct load *load, CUresult result, const void *handle, allocation_undo *undo) {
+    struct allocation *allocation = &load->allocation;
+    uint64_t key = alloc_key(allocation->alloc.kind, handle);
     if (result == CUDA_SUCCESS) result = correct(load, key, undo);
-    if (load->measuring) lock_release(&charge->regions->process->load_lock);
-    if (!charge->alloc.bytes) return result; /* it was there already, or comes when it is used */
-    return charge_settle(charge, result, key, undo ? undo : keep);
+    if (load->measuring) lock_release(&allocation->regions->process->load_lock);
+    if (!allocation->alloc.bytes) return result; /* it was there already, or comes when it is used */
+    return allocation_settle(allocation, result, key, undo ? undo : keep);
 }
 
 /* Beyond the page that room was kept for; 0 where it was not measured. */
 static uint64_t more_came(struct load *load) {
     int64_t after;
-    if (!load->measuring || !measure(&load->charge, &after)) return 0;
+    if (!load->measuring || !measure(&load->allocation, &after)) return 0;
     uint64_t came = clamp(after - load->before, load->most);
     return came > PAGE_BYTES ? came - PAGE_BYTES : 0;
 }
 
 /* What cannot be undone is there, and counted. */
-static CUresult end_late(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
-    const struct charge *charge = &load->charge;
+static CUresult end_late(struct load *load, CUresult result, const void *handle, allocation_undo *undo) {
+    const struct allocation *allocation = &load->allocation;
     uint64_t more = result == CUDA_SUCCESS ? more_came(load) : 0;
-    if (load->measuring) lock_release(&charge->regions->process->load_lock);
+    if (load->measuring) lock_release(&allocation->regions->process->load_lock);
     result = first_use_end(&load->use, result);
-    if (lazy_code_admit(charge->regions, charge->alloc.card, more, &load->use.waited) || !undo) return result;
-    bool undone = undo(alloc_key(charge->alloc.kind, handle)) == CUDA_SUCCESS;
+    if (lazy_code_admit(allocation->regions, allocation->alloc.card, more, &load->use.waited) || !undo) return result;
+    bool undone = undo(alloc_key(allocation->alloc.kind, handle)) == CUDA_SUCCESS;
     return undone ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
-CUresult loads_end(struct load *load, CUresult result, const void *handle, charge_undo *undo) {
-    struct charge *charge = &load->charge;
+CUresult loads_end(struct load *load, CUresult result, const void *handle, allocation_undo *undo) {
+    struct allocation *allocation = &load->allocation;
     if (load->late) return end_late(load, result, handle, undo);
-    if (!charge->reserved) return result;
+    if (!allocation->reserved) return result;
     result = settle(load, result, handle, undo);
-    lazy_code_change_begun(charge->regions, charge->alloc.card, -1);
+    lazy_code_change_begun(allocation->regions, allocation->alloc.card, -1);
     return result;
 }

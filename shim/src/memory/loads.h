@@ -11,11 +11,11 @@
 #ifndef MIZAR_LOADS_H
 #define MIZAR_LOADS_H
 
-#include "memory/charge.h"
+#include "memory/allocation.h"
 #include "memory/first_use.h"
 
 struct load {
-    struct charge charge;
+    struct allocation allocation;
     uint64_t most;  /* bytes that it may be charged */
     int64_t before; /* in use on the card beyond what the container knew of */
     uint32_t moves; /* of the container's account until then */
@@ -38,6 +38,6 @@ CUresult loads_begin(struct load *load, enum alloc_kind kind, uint64_t image_byt
  * After the driver's `result`. OUT_OF_MEMORY: it was more than is allowed, and `undo` was called;
  * without one it is counted all the same.
  */
-CUresult loads_end(struct load *load, CUresult result, const void *handle, charge_undo *undo);
+CUresult loads_end(struct load *load, CUresult result, const void *handle, allocation_undo *undo);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "region/process.h"
+#include "region/process_state.h"
 
 #define PAGE_BITS 21
 #define PAGE_BYTES (UINT64_C(1) << PAGE_BITS)

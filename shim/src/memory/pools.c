@@ -3,8 +3,8 @@
 #include "base/atomics.h"
 #include "base/numbers.h"
 #include "lookup/relax.h"
-#include "memory/account.h"
-#include "memory/allocs.h"
+#include "memory/alloc_table.h"
+#include "memory/charge.h"
 #include "memory/lazy_code.h"
 #include "memory/pages.h"
 
@@ -229,8 +229,8 @@ static bool raise_to(struct regions *regions, struct process_pool *pool, uint64_
     if (charged >= bytes) return true;
     uint64_t more = bytes - charged;
     if (force)
-        account_force(regions, card_of(pool), more);
-    else if (!account_reserve(regions, card_of(pool), more))
+        charge_force(regions, card_of(pool), more);
+    else if (!charge_within_limit(regions, card_of(pool), more))
         return false;
     add_charged(pool, more);
     return true;
@@ -248,7 +248,7 @@ static void tell_absent(struct regions *regions, struct process_pool *pool) {
     ask(pool, &reserved);
     uint64_t charged = charged_bytes(pool), bytes = charged - smaller(charged, reserved);
     bool came = bytes < pool->absent;
-    account_absent(regions, card_of(pool), (int64_t)(bytes - pool->absent));
+    charge_absent(regions, card_of(pool), (int64_t)(bytes - pool->absent));
     pool->absent = bytes;
     lock_release(&regions->process->pool_lock);
     if (came) lazy_code_count(regions, card_of(pool)); /* so that the agent takes it for code no longer */
@@ -259,7 +259,7 @@ static void lower(struct regions *regions, struct process_pool *pool) {
     uint64_t seen = load_seq_cst(&pool->charged), pending = load_seq_cst(&pool->pending);
     uint64_t bytes = reserved_by(pool) + pending, charged = seen >> VERSION_BITS;
     if (bytes < charged && swap_charged(pool, seen, bytes))
-        account_release(regions, card_of(pool), charged - bytes);
+        charge_release(regions, card_of(pool), charged - bytes);
     tell_absent(regions, pool);
 }
 
@@ -270,7 +270,7 @@ static uint64_t *grain(struct regions *regions, const struct process_pool *pool)
 }
 
 static bool take(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
-    if (!account_reserve(regions, card_of(pool), bytes)) return false;
+    if (!charge_within_limit(regions, card_of(pool), bytes)) return false;
     __atomic_add_fetch(&pool->pending, bytes, __ATOMIC_SEQ_CST);
     add_charged(pool, bytes);
     return true;
@@ -278,10 +278,10 @@ static bool take(struct regions *regions, struct process_pool *pool, uint64_t by
 
 static bool take_absent(struct regions *regions, struct process_pool *pool, uint64_t bytes) {
     lock_take(&regions->process->pool_lock);
-    account_absent(regions, card_of(pool), (int64_t)bytes);
+    charge_absent(regions, card_of(pool), (int64_t)bytes);
     bool taken = take(regions, pool, bytes);
     if (taken) pool->absent += bytes;
-    else account_absent(regions, card_of(pool), -(int64_t)bytes);
+    else charge_absent(regions, card_of(pool), -(int64_t)bytes);
     lock_release(&regions->process->pool_lock);
     return taken;
 }
@@ -531,7 +531,7 @@ void pools_context_gone(struct regions *regions, CUdevice device, bool primary) 
         struct sweep sweep = {regions, place + 1};
         if (!enter(pool)) continue;
         if (may_be_gone(pool, device, primary))
-            allocs_sweep(regions->process, is_of_pool, forget, &sweep);
+            alloc_table_sweep(regions->process, is_of_pool, forget, &sweep);
         leave(pool);
     }
     pools_settle(regions);

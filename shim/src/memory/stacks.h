@@ -19,7 +19,7 @@ enum stacks_kind { STACKS_FUNCTION, STACKS_KERNEL };
 void stacks_note(struct regions *regions, const void *handle, enum stacks_kind kind,
                  const void *owner);
 
-/* Told of each handle that is new, before it is noted as known: cuda/registered.c. */
+/* Told of each handle that is new, before it is noted as known: cuda/listeners.c. */
 extern void (*const stacks_new_handle)(const void *handle);
 
 /* The handle is of something else now. */

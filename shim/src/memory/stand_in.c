@@ -4,8 +4,8 @@
 
 #define CU_MEM_ATTACH_GLOBAL 1
 
-CUresult stand_in_allocate(struct charge *charge, CUdeviceptr *pointer, size_t bytes) {
-    charge->alloc.stand_in = true;
+CUresult stand_in_allocate(struct allocation *allocation, CUdeviceptr *pointer, size_t bytes) {
+    allocation->alloc.stand_in = true;
     return RELAXED(cuMemAllocManaged, pointer, bytes, CU_MEM_ATTACH_GLOBAL);
 }
 
@@ -13,12 +13,12 @@ static CUresult undo(uint64_t pointer) {
     return RELAXED(cuMemFree_v2, pointer);
 }
 
-CUresult stand_in_allocate_v1(struct charge *charge, CUdeviceptr_v1 *pointer, size_t bytes) {
+CUresult stand_in_allocate_v1(struct allocation *allocation, CUdeviceptr_v1 *pointer, size_t bytes) {
     CUdeviceptr wide;
-    CUresult result = stand_in_allocate(charge, &wide, bytes);
+    CUresult result = stand_in_allocate(allocation, &wide, bytes);
     if (result != CUDA_SUCCESS) return result;
     *pointer = (CUdeviceptr_v1)wide;
     if (*pointer == wide) return CUDA_SUCCESS;
-    charge_free(charge, bytes, wide, undo);
+    allocation_free(allocation, bytes, wide, undo);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

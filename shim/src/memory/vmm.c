@@ -4,7 +4,7 @@
 
 #include "base/map.h"
 #include "base/proc.h"
-#include "memory/account.h"
+#include "memory/charge.h"
 
 struct vmm_handle {
     CUmemGenericAllocationHandle handle;
@@ -59,17 +59,17 @@ static bool put(struct regions *regions, struct vmm_handle *memory) {
     return true;
 }
 
-bool vmm_add(struct charge *charge, CUmemGenericAllocationHandle handle) {
+bool vmm_add(struct allocation *allocation, CUmemGenericAllocationHandle handle) {
     struct vmm_handle *memory = malloc(sizeof *memory);
     if (!memory) return false;
     *memory = (struct vmm_handle){.handle = handle,
-                                  .bytes = charge->alloc.bytes,
-                                  .card = charge->alloc.card,
-                                  .imported = charge->alloc.kind == ALLOC_IMPORTED,
+                                  .bytes = allocation->alloc.bytes,
+                                  .card = allocation->alloc.card,
+                                  .imported = allocation->alloc.kind == ALLOC_IMPORTED,
                                   .references = 1};
-    vmm_lock(charge->regions);
-    bool added = put(charge->regions, memory);
-    vmm_unlock(charge->regions);
+    vmm_lock(allocation->regions);
+    bool added = put(allocation->regions, memory);
+    vmm_unlock(allocation->regions);
     if (!added) free(memory);
     return added;
 }
@@ -94,11 +94,11 @@ static bool is_exported(struct vmm_handle *memory) {
 }
 
 static void note_absent(struct regions *regions, const struct vmm_handle *memory, int64_t more) {
-    if (memory->imported) account_absent(regions, memory->card, more);
+    if (memory->imported) charge_absent(regions, memory->card, more);
 }
 
 static void give_back(struct regions *regions, struct vmm_handle *memory) {
-    account_release(regions, memory->card, memory->bytes);
+    charge_release(regions, memory->card, memory->bytes);
     note_absent(regions, memory, -(int64_t)memory->bytes);
     free(memory);
 }
@@ -169,7 +169,7 @@ void vmm_end_release(struct regions *regions, struct vmm_handle *memory, bool do
 /* An imported handle shows its size when it is mapped. */
 static bool make_larger(struct regions *regions, struct vmm_handle *memory, uint64_t bytes) {
     if (!memory || memory->card == CARD_NONE || bytes <= memory->bytes) return true;
-    if (!account_reserve(regions, memory->card, bytes - memory->bytes)) return false;
+    if (!charge_within_limit(regions, memory->card, bytes - memory->bytes)) return false;
     note_absent(regions, memory, (int64_t)(bytes - memory->bytes));
     memory->bytes = bytes;
     return true;

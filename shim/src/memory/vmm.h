@@ -5,10 +5,10 @@
 #ifndef MIZAR_VMM_H
 #define MIZAR_VMM_H
 
-#include "memory/charge.h"
+#include "memory/allocation.h"
 
 /* The handle was created with the charge; or imported, with one of no bytes yet. */
-bool vmm_add(struct charge *charge, CUmemGenericAllocationHandle handle);
+bool vmm_add(struct allocation *allocation, CUmemGenericAllocationHandle handle);
 
 void vmm_lock(struct regions *regions);
 void vmm_unlock(struct regions *regions);

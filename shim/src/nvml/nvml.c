@@ -2,8 +2,7 @@
 #include "nvml/nvml.h"
 
 #include "lookup/resolve.h"
-#include "memory/answers.h"
-#include "region/slots.h"
+#include "memory/memory_info.h"
 
 nvmlReturn_t nvml_enter(struct regions **regions) {
     *regions = regions_get();
@@ -19,7 +18,7 @@ int nvml_card(struct regions *regions, nvmlDevice_t device) {
 }
 
 const struct mizar_usage_slot *nvml_own(struct regions *regions, unsigned pid) {
-    for (unsigned slot = 0; pid && slot < slots_used(regions->usage); slot++) {
+    for (unsigned slot = 0; pid && slot < regions_slots_used(regions->usage); slot++) {
         struct mizar_usage_slot *entry = &regions->usage->slots[slot];
         if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) == MIZAR_STATE_READY &&
             entry->pid == pid)
@@ -39,8 +38,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m
     nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
     if (result != NVML_SUCCESS || (result = nvml_enter(&regions)) != NVML_SUCCESS || !regions)
         return result;
-    struct answer answer =
-        answer_memory(regions, nvml_card(regions, device), memory->total, memory->free);
+    struct memory_info answer =
+        memory_info(regions, nvml_card(regions, device), memory->total, memory->free);
     *memory = (nvmlMemory_t){.total = answer.total, .free = answer.free, .used = answer.used};
     return NVML_SUCCESS;
 }
@@ -50,8 +49,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
     nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
     if (result != NVML_SUCCESS || (result = nvml_enter(&regions)) != NVML_SUCCESS || !regions)
         return result;
-    struct answer answer =
-        answer_memory(regions, nvml_card(regions, device), memory->total, memory->free);
+    struct memory_info answer =
+        memory_info(regions, nvml_card(regions, device), memory->total, memory->free);
     memory->total = answer.total;
     memory->reserved = 0; /* the driver's own part is not taken from the limit */
     memory->free = answer.free;

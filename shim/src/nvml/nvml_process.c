@@ -4,15 +4,15 @@
  */
 #include "lookup/resolve.h"
 #include "nvml/nvml.h"
-#include "region/ledger.h"
-#include "region/slots.h"
+#include "region/dead_processes.h"
+#include "region/memory_ledger.h"
 
 /* Calls `found` for every process of the container that holds memory on the card. */
 static unsigned each_process(struct regions *regions, int card,
                              void (*found)(void *infos, unsigned index, unsigned pid,
                                            uint64_t bytes),
                              void *infos, unsigned room) {
-    unsigned count = 0, slots = slots_used(regions->usage);
+    unsigned count = 0, slots = regions_slots_used(regions->usage);
     for (unsigned slot = 0; card != CARD_NONE && slot < slots; slot++) {
         struct mizar_usage_slot *entry = &regions->usage->slots[slot];
         uint64_t bytes = ledger_slot_bytes(regions->usage, (unsigned)card, slot);
@@ -41,7 +41,7 @@ static nvmlReturn_t list(nvmlReturn_t real, nvmlDevice_t device, unsigned *count
     if (real != NVML_SUCCESS && real != NVML_ERROR_INSUFFICIENT_SIZE) return real;
     if (!count || (*count && !infos)) return NVML_ERROR_INVALID_ARGUMENT;
     unsigned room = *count;
-    slots_settle_sometimes(regions);
+    dead_processes_settle_sometimes(regions);
     *count = each_process(regions, nvml_card(regions, device), found, infos, room);
     return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
@@ -107,11 +107,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
  * NVML answers the same where a card is divided by MIG. The driver would tell of everybody's processes; and
  * monitors that are refused this show the card's utilization, which is the container's.
  */
-#define NOT_SUPPORTED(symbol, parameters, arguments)                    \
-    EXPORT nvmlReturn_t symbol parameters {                             \
-        struct regions *regions;                                        \
-        nvmlReturn_t result = nvml_enter(&regions);                     \
-        if (result != NVML_SUCCESS) return result;                      \
+#define NOT_SUPPORTED(symbol, parameters, arguments)                        \
+    EXPORT nvmlReturn_t symbol parameters {                                 \
+        struct regions *regions;                                            \
+        nvmlReturn_t result = nvml_enter(&regions);                         \
+        if (result != NVML_SUCCESS) return result;                          \
         return regions ? NVML_ERROR_NOT_SUPPORTED : REAL(symbol) arguments; \
     }
 

@@ -1,6 +1,6 @@
 #include "region/enter.h"
 
-#include "region/slots.h"
+#include "region/process_slots.h"
 
 CUresult shim_enter(struct regions **regions) {
     *regions = regions_get();
@@ -9,7 +9,7 @@ CUresult shim_enter(struct regions **regions) {
         *regions = NULL;
         return CUDA_SUCCESS;
     }
-    return slots_attach(*regions) ? CUDA_SUCCESS : CUDA_ERROR_SYSTEM_NOT_READY;
+    return process_slots_attach(*regions) ? CUDA_SUCCESS : CUDA_ERROR_SYSTEM_NOT_READY;
 }
 
 struct regions *shim_known(void) {

@@ -8,7 +8,7 @@
 
 #include "base/message.h"
 #include "base/sys.h"
-#include "region/limits.h"
+#include "region/limits_file.h"
 
 #define DIRECTORY "/run/mizar"
 #define PATIENCE 100 /* milliseconds that a process waits, all in all, for a writer to finish */
@@ -131,7 +131,7 @@ static void load_uuid(const struct process_card *card, char *uuid) {
     memcpy(uuid, words, sizeof words);
 }
 
-static void store_limits(struct process *process, const struct limits_copy *copy) {
+static void store_limits(struct process *process, const struct limits_file_copy *copy) {
     for (unsigned i = 0; i < MIZAR_CARD_MAX; i++) {
         uint64_t limit = i < copy->card_count ? copy->cards[i].memory_limit : 0;
         if (limit > MIZAR_BYTES_MAX) limit = MIZAR_BYTES_MAX;
@@ -153,8 +153,8 @@ static void store_limits(struct process *process, const struct limits_copy *copy
 }
 
 static const char *read_limits(const struct mizar_limits *limits, struct process *process) {
-    struct limits_copy copy;
-    const char *wrong = limits_read(limits, &copy);
+    struct limits_file_copy copy;
+    const char *wrong = limits_file_read(limits, &copy);
     if (!wrong) store_limits(process, &copy);
     return wrong;
 }
@@ -163,7 +163,7 @@ static const char *read_limits_patiently(const struct mizar_limits *limits,
                                          struct process *process) {
     static int patience = PATIENCE;
     const char *wrong = read_limits(limits, process);
-    while (wrong == limits_busy && __atomic_sub_fetch(&patience, 1, __ATOMIC_RELAXED) > 0) {
+    while (wrong == limits_file_busy && __atomic_sub_fetch(&patience, 1, __ATOMIC_RELAXED) > 0) {
         sys_sleep(1000);
         wrong = read_limits(limits, process);
     }
@@ -209,7 +209,7 @@ bool regions_uuid(struct regions *regions, int card, char *uuid) {
 static void drop(struct regions *made) {
     if (made->limits) sys_unmap((void *)made->limits, MIZAR_LIMITS_SIZE);
     if (made->usage) sys_unmap(made->usage, MIZAR_USAGE_SIZE);
-    if (made->process) process_drop(made->process);
+    if (made->process) process_state_drop(made->process);
     free(made);
 }
 
@@ -227,7 +227,7 @@ static const char *fill(struct regions *made, const char **file) {
     wrong = check_usage(made->usage);
     if (wrong) return wrong;
     *file = "limits";
-    made->process = process_new();
+    made->process = process_state_new();
     return made->process ? read_limits_patiently(made->limits, made->process)
                          : "cannot be kept: no memory, or a kernel older than 4.14";
 }

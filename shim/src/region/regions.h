@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "base/numbers.h"
-#include "region/process.h"
+#include "region/process_state.h"
 #include "mizar_regions.h"
 
 #define CARD_NONE (-1)
@@ -51,6 +51,11 @@ static inline bool regions_fresh(struct regions *regions) {
     if (__builtin_expect(known && seq == __atomic_load_n(&process->limits_seq, __ATOMIC_RELAXED), 1))
         return true;
     return regions_refresh(regions);
+}
+
+/* Process slots from this one on were never used. */
+static inline unsigned regions_slots_used(const struct mizar_usage *usage) {
+    return smaller(__atomic_load_n(&usage->slot_high, __ATOMIC_RELAXED), MIZAR_SLOT_MAX);
 }
 
 /* The card with that UUID, or CARD_NONE. */

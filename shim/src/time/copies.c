@@ -2,7 +2,7 @@
 
 #include "lookup/cards.h"
 #include "lookup/relax.h"
-#include "memory/arrays.h"
+#include "memory/array_size.h"
 #include "region/enter.h"
 #include "time/captures.h"
 
@@ -65,7 +65,7 @@ static uint64_t element_bytes(const CUmemcpy3DOperand *operand) {
     CUDA_ARRAY3D_DESCRIPTOR descriptor;
     if (operand->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return 1;
     return RELAXED(cuArray3DGetDescriptor_v2, &descriptor, operand->array) == CUDA_SUCCESS
-               ? arrays_element(&descriptor)
+               ? array_element_bytes(&descriptor)
                : 1;
 }
 

@@ -1,6 +1,6 @@
 /*
  * What a thread may still launch without asking: a few loads and a subtraction on its own memory,
- * no lock, no clock, no system call. meter.c fills this in.
+ * no lock, no clock, no system call. launch_metering.c fills this in.
  */
 #ifndef MIZAR_STREAM_CREDIT_H
 #define MIZAR_STREAM_CREDIT_H
@@ -26,7 +26,7 @@ struct stream_credit {
     uint32_t begin_serial; /* of the event at which the grant began */
     uint32_t ended;        /* how many streams had ended at the grant */
     uint16_t begin;        /* that event; 0: none */
-    uint16_t overlap;      /* at the grant: meter.c */
+    uint16_t overlap;      /* at the grant: launch_metering.c */
     bool probed;           /* the last grant was none, to measure the launch after it */
 };
 
@@ -76,7 +76,7 @@ static inline bool stream_credit_must_tell(void) {
     return __builtin_expect(__atomic_load_n(asleep, __ATOMIC_RELAXED), 0);
 }
 
-/* Pays for one launch out of what the thread was granted; false: ask meter_begin(). */
+/* Pays for one launch out of what the thread was granted; false: ask metering_begin(). */
 static inline bool stream_credit_pay(const void *work, uint64_t shape, uintptr_t name) {
     struct stream_credit *credit = stream_credit_find(name);
     int64_t cost = costs_ns(work, shape);

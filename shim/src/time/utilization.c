@@ -7,7 +7,7 @@
 
 #include "base/atomics.h"
 #include "base/clock.h"
-#include "time/budget.h"
+#include "time/container_budget.h"
 
 #define BITS 28
 #define MASK ((UINT64_C(1) << BITS) - 1)

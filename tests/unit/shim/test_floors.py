@@ -3,7 +3,7 @@ files include one another in a circle. A header and the source of the same name 
 a function that a header declares and another source defines counts as included from there.
 
 What does not hold is listed, and a list may only shrink: what is on it and holds now has to go.
-Tables that the top fills in (shim/src/cuda/registered.c) are how a lower floor calls a higher one.
+Tables that the top fills in (shim/src/cuda/listeners.c) are how a lower floor calls a higher one.
 """
 
 from __future__ import annotations

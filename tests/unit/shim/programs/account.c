@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "check.h"
-#include "memory/allocs.h"
+#include "memory/alloc_table.h"
 #include "memory/pages.h"
-#include "region/ledger.h"
+#include "region/memory_ledger.h"
 
 #define SLOTS 5
 #define THREADS 4
@@ -110,12 +110,12 @@ static void *table_thread(void *seed) {
     uint64_t base = ((uint64_t)(uintptr_t)seed + 1) << 32;
     for (int round = 0; round < 3; round++) {
         for (uint64_t i = 1; i <= KEYS; i++)
-            if (!allocs_put(table, base + i * 512, (struct alloc){.bytes = i, .card = 3})) abort();
+            if (!alloc_table_put(table, base + i * 512, (struct alloc){.bytes = i, .card = 3})) abort();
         for (uint64_t i = KEYS; i; i--) {
             struct alloc alloc;
-            if (!allocs_find(table, base + i * 512, &alloc) || alloc.bytes != i) abort();
-            if (!allocs_take(table, base + i * 512, &alloc) || alloc.bytes != i) abort();
-            if (allocs_take(table, base + i * 512, &alloc)) abort();
+            if (!alloc_table_find(table, base + i * 512, &alloc) || alloc.bytes != i) abort();
+            if (!alloc_table_take(table, base + i * 512, &alloc) || alloc.bytes != i) abort();
+            if (alloc_table_take(table, base + i * 512, &alloc)) abort();
         }
     }
     return NULL;
@@ -128,7 +128,7 @@ static void *rival_thread(void *unused) {
     struct alloc alloc;
     (void)unused;
     for (uint64_t key = 1; key <= 5000; key++)
-        if (allocs_take(table, key << 20, &alloc)) __atomic_add_fetch(&winners, 1, __ATOMIC_RELAXED);
+        if (alloc_table_take(table, key << 20, &alloc)) __atomic_add_fetch(&winners, 1, __ATOMIC_RELAXED);
     return NULL;
 }
 
@@ -174,8 +174,8 @@ static void run_threads(void *(*function)(void *)) {
 static void table_extremes(void) {
     struct alloc alloc = {.bytes = MIZAR_BYTES_MAX, .card = 15, .kind = 15,
                           .owner = ALLOC_OWNER_MAX, .stand_in = true};
-    CHECK(allocs_put(table, UINT64_MAX - 1, alloc));
-    CHECK(allocs_take(table, UINT64_MAX - 1, &alloc));
+    CHECK(alloc_table_put(table, UINT64_MAX - 1, alloc));
+    CHECK(alloc_table_take(table, UINT64_MAX - 1, &alloc));
     CHECK_IS(alloc.bytes, MIZAR_BYTES_MAX);
     CHECK_IS(alloc.card, 15);
     CHECK_IS(alloc.kind, 15);
@@ -187,16 +187,16 @@ static void table_extremes(void) {
 static void table_of_handles(void) {
     struct alloc alloc = {.bytes = 1, .kind = ALLOC_ARRAY};
     uint64_t first = alloc_key(ALLOC_ARRAY, (void *)(uintptr_t)0x7f0000001000);
-    for (uint64_t i = 0; i < 30000; i++) CHECK(allocs_put(table, first + i * 16, alloc));
+    for (uint64_t i = 0; i < 30000; i++) CHECK(alloc_table_put(table, first + i * 16, alloc));
     CHECK(table->segments_used <= 5);
-    for (uint64_t i = 0; i < 30000; i++) CHECK(allocs_take(table, first + i * 16, &alloc));
+    for (uint64_t i = 0; i < 30000; i++) CHECK(alloc_table_take(table, first + i * 16, &alloc));
 }
 
 int main(int count, char **arguments) {
     uint64_t seed = count > 1 ? strtoull(arguments[1], NULL, 10) : 1;
     usage = aligned_alloc(4096, (sizeof *usage + 4095) / 4096 * 4096);
     memset(usage, 0, sizeof *usage);
-    table = process_new();
+    table = process_state_new();
     gate_like_model(seed * 2654435761u + 1);
     gate_at_its_ends();
     gate_wraps();
@@ -204,7 +204,7 @@ int main(int count, char **arguments) {
     CHECK_IS(ledger_view(usage, 5).total, 0);
     run_threads(table_thread);
     for (uint64_t key = 1; key <= 5000; key++)
-        CHECK(allocs_put(table, key << 20, (struct alloc){.bytes = 1}));
+        CHECK(alloc_table_put(table, key << 20, (struct alloc){.bytes = 1}));
     run_threads(rival_thread);
     CHECK_IS(winners, 5000);
     table_extremes();

@@ -6,15 +6,10 @@
 #include "base/clock.h"
 #include "base/numbers.h"
 #include "region/regions.h"
-#include "region/slots.h"
-#include "time/budget.h"
+#include "time/container_budget.h"
 #include "time/costs.h"
 
 struct regions *regions_current;
-
-unsigned slots_used(struct mizar_usage *usage) {
-    return usage->slot_high;
-}
 
 bool regions_refresh(struct regions *regions) {
     return regions != NULL;
@@ -61,7 +56,7 @@ uint64_t pure_rate(uint32_t mode, uint32_t share, uint32_t spare, uint32_t activ
 uint64_t pure_rate(uint32_t mode, uint32_t share, uint32_t spare, uint32_t active, uint32_t paused) {
     struct mizar_limits *limits = calloc(1, sizeof *limits);
     struct mizar_usage *usage = calloc(1, sizeof *usage);
-    struct regions regions = {.limits = limits, .usage = usage, .process = process_new()};
+    struct regions regions = {.limits = limits, .usage = usage, .process = process_state_new()};
     struct terms terms;
     limits->live[0] = (struct mizar_limits_live){
         .spare_share = spare, .active_weight = active, .paused = paused, .beat = 1};
@@ -83,7 +78,7 @@ static void begin(struct worker *worker, uint32_t slot, struct mizar_limits *lim
     memset(worker, 0, sizeof *worker);
     worker->regions.limits = limits;
     worker->regions.usage = usage;
-    worker->regions.process = process_new();
+    worker->regions.process = process_state_new();
     worker->regions.process->slot = slot;
     worker->looks_at = START + slot * 3000 * US;
     worker->began_at = START;

@@ -11,7 +11,7 @@
 #include "api.h"
 #include "beside.h"
 #include "check.h"
-#include "region/process.h"
+#include "region/process_state.h"
 
 #define LIMIT (64 * MIB)
 

@@ -1,0 +1,16 @@
+#include "region/agent_heartbeat.h"
+
+#include "base/atomics.h"
+
+#define STALE UINT64_C(1000000000) /* ns: a node agent that is silent for so long is gone */
+
+/* One that has not come to a new container yet has as long as one that fell silent. */
+bool agent_lives(struct regions *regions, int card, uint64_t now) {
+    struct process_card *own = &regions->process->cards[card];
+    uint32_t beat = load_relaxed(&regions->limits->live[card].beat);
+    if (beat != load_relaxed(&own->beat) || !load_relaxed(&own->beat_at)) {
+        __atomic_store_n(&own->beat, beat, __ATOMIC_RELAXED);
+        store_relaxed(&own->beat_at, now);
+    }
+    return now - load_relaxed(&own->beat_at) < STALE;
+}
