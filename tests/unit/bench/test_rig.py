@@ -39,6 +39,7 @@ def test_the_work_of_each_tenant_is_recorded_and_nobody_has_more_than_the_share(
     bare = Case("bare", (Tenant((LOAD,), mode=None), late))
     limited = [Case(load, (Tenant((load,), SHARE),)) for load in LIMITED]
     (first, second), *alone = run([bare, *limited], 1.8)
+    assert len({len(work) for work in (first, second, *(work for (work,) in alone))}) == 1
     assert any(sum(work) for work in (first, second, *(work for (work,) in alone)))
     assert all(a + b <= MS for a, b in zip(first, second, strict=True))
     assert not any(second[:WAKES])

@@ -16,6 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import simgpu
+from bench.compute.windows import as_long_as_all
 from bench.figures import ROOT
 from bench.precedence import give_precedence
 from mizar_core.carve import CardLimit
@@ -136,7 +137,8 @@ class _Room:
 
 
 def run(cases: Sequence[Case], seconds: float) -> list[list[Work]]:
-    """All cases at the same time, each on a card of its own: for each the work of its tenants."""
+    """All cases at the same time, each on a card of its own: for each the work of its tenants, all
+    of one length."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         machine = stack.enter_context(_machine(folder / "machine", len(cases)))
@@ -205,7 +207,9 @@ def _record(machine: simgpu.Machine, rooms: list[list[_Room]], seconds: float) -
     for room in everybody:
         room.check()
     works = [recording.close() for recording in recordings]
-    return [[_work_of(room, works[card]) for room in tenants] for card, tenants in enumerate(rooms)]
+    return as_long_as_all(
+        [[_work_of(room, works[card]) for room in tenants] for card, tenants in enumerate(rooms)]
+    )
 
 
 def _work_of(room: _Room, works: dict[int, Work]) -> Work:

@@ -26,9 +26,16 @@ def shares(work: Sequence[int], length: int, start: int = 0) -> list[float]:
     return [(sums[end] - sums[end - length]) / (length * MS_NS) * 100 for end in ends]
 
 
+def as_long_as_all(cards: Sequence[Sequence[list[int]]]) -> list[list[list[int]]]:
+    """The works of each card's tenants, cut to the shortest: recordings begin at the same time, and
+    are closed one after the other."""
+    end = min((len(work) for card in cards for work in card), default=0)
+    return [[work[:end] for work in card] for card in cards]
+
+
 def least(works: Sequence[Sequence[int]]) -> list[int]:
     """Of what several did, the least in each millisecond."""
-    return [min(each) for each in zip(*works, strict=False)]
+    return [min(each) for each in zip(*works, strict=True)]
 
 
 def undisturbed(control: Sequence[int], length: int, start: int = 0) -> list[bool]:
@@ -49,7 +56,7 @@ def _errors(
     if not control:
         return errors
     fair = undisturbed(control, length, len(work) - length - len(found) + 1)
-    return [each for each, good in zip(errors, fair, strict=False) if good]
+    return [each for each, good in zip(errors, fair, strict=True) if good]
 
 
 def disturbed(control: Sequence[int], start: int) -> float:
