@@ -209,6 +209,8 @@ class ConditionType(StrEnum):
 POD_CONDITION_CARD_ACCESS: Final = "mizar.share/card-access"
 """The condition of a node agent's pod that says how containers of its node get their cards; False
 while none can."""
+POD_CONDITION_ISOLATION: Final = "mizar.share/isolation-enforced"
+"""The condition of a share pod: False while a process of it uses a card past its limits."""
 
 POD_CONDITION_ACTIVE: Final = "mizar.share/active"
 """The condition of a low-power owner's pod: False while its card may be lent or is lent."""

@@ -21,6 +21,7 @@ from mizar_nodeagent import checkpoint, device_map, pods
 from mizar_nodeagent.agent_loop import DEFAULT_GRACE, Agent, Outputs
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
+from mizar_nodeagent.audit.isolation_condition import IsolationConditions
 from mizar_nodeagent.boot import boot_id
 from mizar_nodeagent.card_health import take_repaired
 from mizar_nodeagent.cards import CardSource
@@ -218,6 +219,7 @@ async def assemble(
     usage_trimmer = UsageTrimmer(slots, agent.warn)
     cleanup = ShutdownCleanup(config.state_dir, state, slots, informer, poller, config.plugin_dir)
     auditor = Auditor(state, slots, cards, time_slicer.set_unaccounted, agent.warn)
+    isolation = IsolationConditions(client, informer.values, lambda: auditor.unbound)
     registry.register(
         NodeAgentCollector(config.node_name, state, slots, plugins.connected, auditor)
     )
@@ -269,6 +271,7 @@ async def assemble(
                 stale_resources.run,
                 time_slicer.serve,
                 auditor.run,
+                isolation.run,
                 contexts.run,
                 *([runtime.run] if access.runtime else []),
                 *([reporter.run] if config.namespace else []),

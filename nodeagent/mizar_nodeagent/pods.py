@@ -20,6 +20,7 @@ from mizar_core.names import (
     ANNOTATION_SPOT_GRACE,
     ANNOTATION_SPOT_NOTICE,
     LABEL_SHADOW_POD,
+    POD_CONDITION_ISOLATION,
     SPOT_RESOURCE,
 )
 from mizar_core.pod_requests import Spec, cards_requested, devices_requested
@@ -43,6 +44,7 @@ class Pod:
     `ended`: Succeeded or Failed. `terminating`: it was deleted; it may run until `terminates_by`.
     `same_card`: each of its containers is to have devices of one card only.
     `priority`: of its PriorityClass. `container_ids`: (ID at the runtime, name) of its containers.
+    `isolation`: status of its condition mizar.share/isolation-enforced, empty if it has none.
     `low_power`: it agrees that its cards are lent while it sleeps. `spot_notice`, `spot_grace`: the
     seconds that it asks for when it loses a borrowed card.
     """
@@ -62,6 +64,7 @@ class Pod:
     static_uid: str = ""
     priority: int = 0
     container_ids: tuple[tuple[str, str], ...] = ()
+    isolation: str = ""
     requests: tuple[tuple[str, int], ...] = ()
     low_power: bool = False
     spot_notice: float = 0.0
@@ -121,6 +124,7 @@ def trim(obj: Object) -> Pod | None:
         static_uid=notes.get(_STATIC_UID, ""),
         priority=spec.get("priority") or 0,
         container_ids=() if shadow else tuple(_container_ids(status)),
+        isolation=_condition(status, POD_CONDITION_ISOLATION),
         requests=requests,
         low_power=notes.get(ANNOTATION_LOW_POWER) == "true",
         spot_notice=_seconds(notes.get(ANNOTATION_SPOT_NOTICE)),
@@ -140,6 +144,11 @@ def _seconds(text: str | None) -> float:
     except ValueError:
         return 0.0
     return found if 0 < found < math.inf else 0.0
+
+
+def _condition(status: Any, type: str) -> str:
+    conditions = status.get("conditions") or ()
+    return next((one["status"] for one in conditions if one["type"] == type), "")
 
 
 def _container_ids(status: Any) -> Iterable[tuple[str, str]]:

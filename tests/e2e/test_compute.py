@@ -1,10 +1,11 @@
 """Shares of a card's time, from the quota's isolation to what programs get of a simulated card."""
 
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.kube import Kube, is_ready
+from support.kube import Kube, condition, is_ready
 from support.objects import share_pod
 from support.waiting import wait_for
 
@@ -113,6 +114,33 @@ def test_a_process_without_the_shim_is_reported(kube: Kube, stage: "Stage") -> N
         return "without Mizar's shim" in dict(events)["IsolationNotEnforced"]
 
     wait_for("the event", told)
+    wait_for("the condition", lambda: isolation_condition(kube, tenant) == "False")
+
+
+def test_a_process_without_the_shim_is_killed_where_the_quota_says_strict(
+    kube: Kube, stage: "Stage"
+) -> None:
+    """One process of the container; the others go on."""
+    tenant = stage.tenant({"devices": 2, "min": 0, "max": 1}, isolation={"enforcement": "Strict"})
+    survives = f"sh -c {shlex.quote(WITHOUT_SHIM)}; sleep 3600"
+    kube.apply(share_pod(tenant, "a", command=["sh", "-c", survives]))
+    kube.wait_running(tenant, "a")
+    wait_for(
+        "the event",
+        lambda: "is killed" in dict(kube.events(tenant, "a")).get("IsolationNotEnforced", ""),
+    )
+    wait_for("the condition", lambda: isolation_condition(kube, tenant) == "True")
+    pod = kube.get("pod", "a", tenant)
+    assert pod is not None
+    (status,) = pod["status"]["containerStatuses"]
+    assert status["restartCount"] == 0 and "running" in status["state"]
+
+
+def isolation_condition(kube: Kube, tenant: str) -> str:
+    """The status of the pod's condition. LookupError: it has none yet."""
+    pod = kube.get("pod", "a", tenant)
+    assert pod is not None
+    return str(condition(pod, "mizar.share/isolation-enforced")["status"])
 
 
 def test_memory_beyond_the_card_where_the_quota_says_so(kube: Kube, stage: "Stage") -> None:

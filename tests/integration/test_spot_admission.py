@@ -265,8 +265,8 @@ class TestAgent:
         for status, sentence in (
             (condition("DisruptionTarget", "PreemptionByScheduler"), "for the reasons for which"),
             (condition("DisruptionTarget", "QuotaReclaim"), "for the reasons for which"),
-            (condition("Ready", "Ready"), "conditions mizar.share/active and DisruptionTarget"),
-            ({"message": "gone"}, "conditions mizar.share/active and DisruptionTarget"),
+            (condition("Ready", "Ready"), "mizar.share/isolation-enforced and DisruptionTarget"),
+            ({"phase": "Failed"}, "mizar.share/isolation-enforced and DisruptionTarget"),
         ):
             assert sentence in agent.apply_status(borrower, status)[1]
         assert agent.apply_status(borrower, condition("mizar.share/active", "Asleep", "False")) == (

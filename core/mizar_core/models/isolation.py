@@ -13,6 +13,7 @@ from mizar_core.schema import rule, rules
 MemoryMode = Literal["Hard", "Oversubscribe"]
 ComputeMode = Literal["None", "Hard", "Soft", "Weighted"]
 Backend = Literal["Auto", "Shim", "MPS", "None"]
+Enforcement = Literal["Report", "Strict"]
 
 NOTHING_ENFORCES = "backend None enforces nothing: let compute be None, or backend be Auto or Shim"
 ABOVE_HARD = (
@@ -44,6 +45,11 @@ class Isolation(Model):
 
     backend: Backend = "Auto"
     """What enforces it. None: nothing does, containers are trusted."""
+
+    enforcement: Enforcement = "Report"
+    """What becomes of a process that uses a card past the shim, so that its limits don't bind it.
+    Report: its pod is told, by an event and the condition mizar.share/isolation-enforced. Strict:
+    the process is killed as well."""
 
     def overridden_by(self, override: IsolationOverride | None) -> Isolation:
         """This isolation, with what a quota says differently."""
@@ -77,4 +83,7 @@ class IsolationOverride(Model):
     """As in the pool."""
 
     backend: Backend | None = None
+    """As in the pool."""
+
+    enforcement: Enforcement | None = None
     """As in the pool."""

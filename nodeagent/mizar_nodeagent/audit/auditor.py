@@ -17,6 +17,7 @@ from typing import Final
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
+from mizar_core.models import Isolation
 from mizar_core.names import SPOT_RESOURCE, EventReason
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
@@ -29,12 +30,14 @@ from mizar_nodeagent.audit.compare import (
     SlotCard,
     compare,
 )
+from mizar_nodeagent.audit.kill import kill
 from mizar_nodeagent.audit.unaccounted import Unaccounted, UnaccountedMemory
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.container.limits import wants_shim
 from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Notify, Slot, Slots
 from mizar_nodeagent.errors import CardsUnknown, RegionDamaged
+from mizar_nodeagent.pods import Key
 from mizar_nodeagent.regions import limits_file, usage_snapshot
 
 log = get_logger(__name__)
@@ -141,14 +144,30 @@ class Auditor:
         self._steady = [*self._steady, result][-STEADY:]
         self.without_shim = _found_by_all(self._steady) if len(self._steady) == STEADY else ()
         for one in self.without_shim:
-            self._report(one)
+            outcome = kill(one.process, self._proc) if self._is_strict(one) else ""
+            self._report(one, outcome)
         self._reported &= {_identity(one) for one in result.without_shim}
 
-    def _report(self, found: ProcessWithoutShim) -> None:
+    @property
+    def unbound(self) -> dict[Key, str] | None:
+        """A sentence for each pod with processes that no limits bind; None while there were too few
+        audits to know."""
+        if len(self._steady) < STEADY:
+            return None
+        return {
+            (one.owner.namespace, one.owner.pod): _sentence(one)
+            for one in reversed(self.without_shim)
+        }
+
+    def _is_strict(self, found: ProcessWithoutShim) -> bool:
+        own = (self._isolation(slot) for slot in self._slots.all() if slot.owner == found.owner)
+        return any(one is not None and one.enforcement == "Strict" for one in own)
+
+    def _report(self, found: ProcessWithoutShim, outcome: str) -> None:
         if _identity(found) in self._reported:
             return
         self._reported.add(_identity(found))
-        sentence = _sentence(found)
+        sentence = "; ".join(filter(None, (_sentence(found), outcome)))
         log.warning("past the shim", problem=sentence, card=found.uuid, **found.owner.names)
         self._warn(found.owner, EventReason.ISOLATION_NOT_ENFORCED, sentence)
 
@@ -172,11 +191,15 @@ class Auditor:
     def _has_shim(self, slot: Slot) -> bool:
         if slot.resource == SPOT_RESOURCE:
             return slot.shim
+        isolation = self._isolation(slot)
+        return isolation is not None and slot.shim and wants_shim(isolation)
+
+    def _isolation(self, slot: Slot) -> Isolation | None:
         try:
             carving = self._state.carving_of(DeviceID.parse(min(slot.ids)))
         except (DeviceIDRefused, ValueError):
-            return False
-        return carving is not None and slot.shim and wants_shim(carving.carve.isolation)
+            return None
+        return carving.carve.isolation if carving else None
 
 
 def _audited(slot: Slot, uids: frozenset[str], ids: Collection[str]) -> AuditedContainer | None:

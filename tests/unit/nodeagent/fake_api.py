@@ -127,6 +127,8 @@ class FakeApi:
             return self._pod((path[-3], path[-1]), self.writes[-1][1])
         if path[-2] == "shadowpods":
             return self._shadow((path[-3], path[-1]), request.method)
+        if path[-2] == "pods":
+            return self._pod_status((path[-3], path[-1]), self.writes[-1][1])
         if path[-1] == "events":
             self.events.append(self.writes[-1][1])
             return web.json_response(self.writes[-1][1], status=201)
@@ -177,6 +179,18 @@ class FakeApi:
                 return web.json_response({"reason": "Conflict"}, status=409)
             shadow["status"] = body["status"]
         return web.json_response(shadow)
+
+    def _pod_status(self, key: tuple[str, str], body: Any) -> web.Response:
+        """A server-side apply of conditions."""
+        pod = self.pods.get(key)
+        if pod is None:
+            return web.json_response({"reason": "NotFound"}, status=404)
+        if body["metadata"]["uid"] != pod["metadata"]["uid"]:
+            return web.json_response({"reason": "Conflict"}, status=409)
+        known = {one["type"]: one for one in pod["status"].get("conditions", ())}
+        known |= {one["type"]: one for one in body["status"]["conditions"]}
+        self.put_pod(pod | {"status": pod["status"] | {"conditions": list(known.values())}})
+        return web.json_response(pod)
 
     def end_watches(self) -> None:
         for watcher in self._watchers | self._rule_watchers:

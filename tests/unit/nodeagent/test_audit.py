@@ -2,11 +2,15 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,14 +19,15 @@ from mizar_core.models import Isolation
 from mizar_nodeagent.audit import auditor, processes
 from mizar_nodeagent.audit.auditor import EVERY_S, STEADY, Auditor
 from mizar_nodeagent.audit.compare import AuditedContainer, AuditResult, Finding, compare
+from mizar_nodeagent.audit.kill import kill
 from mizar_nodeagent.audit.processes import ContainerProcess
 from mizar_nodeagent.audit.unaccounted import AUDITS, Unaccounted, UnaccountedMemory
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
 from mizar_nodeagent.regions.layout import UsageCard, UsageHead
 from mizar_nodeagent.regions.usage_snapshot import Holding, ProcessKey
-from support.waiting import wait_for
-from unit.nodeagent.makers import CARD, CGROUP, GIB, OWNER, UID, one_container
+from support.waiting import PATIENCE_S, wait_for
+from unit.nodeagent.makers import CARD, CGROUP, GIB, OWNER, UID, carve, one_container
 from unit.nodeagent.makers import CONTAINER_ID as ID
 
 MIB = 1 << 20
@@ -306,6 +311,7 @@ class Node:
 
     def __init__(self, folder: Path, isolation: Isolation) -> None:
         state, slots = one_container(folder, isolation)
+        self._state = state
         (slot,) = slots.all()
         limits_file.create_empty(slot.limits)
         usage_file.create(slot.usage)
@@ -326,6 +332,11 @@ class Node:
             self.proc,
             clock=lambda: self.now,
         )
+
+    def isolate(self, isolation: Isolation) -> None:
+        """The quota says something else."""
+        carving = SimpleNamespace(carve=carve(isolation=isolation))
+        self._state.carving_of = lambda device: carving
 
     async def workers(self, uuids: set[str]) -> dict[str, dict[int, int]]:
         return {uuid: dict(self.on_card) for uuid in uuids}
@@ -424,6 +435,60 @@ async def test_new_code_is_audited_soon(node: Node, monkeypatch: pytest.MonkeyPa
 
     await asyncio.to_thread(wait_for, "the audits to agree", agreed)
     running.cancel()
+
+
+@pytest.fixture
+def stranger(node: Node) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the container without the shim."""
+    with subprocess.Popen(["sleep", "1000"]) as made:
+        folder = node.proc / str(made.pid)
+        folder.mkdir(parents=True)
+        (folder / "cgroup").write_text(CGROUP)
+        for name in ("stat", "status"):
+            (folder / name).symlink_to(f"/proc/{made.pid}/{name}")
+        node.on_card = {made.pid: 300 * MIB}
+        yield made
+        made.kill()
+
+
+@pytest.mark.parametrize("enforcement", ["Report", "Strict"])
+async def test_only_where_the_quota_is_strict_it_is_killed(
+    node: Node, stranger: subprocess.Popen[bytes], enforcement: Any
+) -> None:
+    node.isolate(Isolation(enforcement=enforcement))
+    await node.audit(STEADY - 1)
+    assert stranger.poll() is None and node.auditor.unbound is None
+    await node.audit(1)
+    ((_, _, sentence),) = node.warnings
+    if enforcement == "Report":
+        assert stranger.poll() is None and "killed" not in sentence
+    else:
+        assert await asyncio.to_thread(stranger.wait, PATIENCE_S) == -signal.SIGKILL
+        assert sentence.endswith("it is killed, since isolation.enforcement is Strict")
+    assert node.auditor.unbound == {("team-a", "share"): sentence.partition("; it is killed")[0]}
+    node.on_card = {}
+    await node.audit(1)
+    assert node.auditor.unbound == {}
+
+
+def test_another_process_of_that_pid_is_left_alone(
+    node: Node, stranger: subprocess.Popen[bytes]
+) -> None:
+    (found,) = processes.of_containers([stranger.pid], node.proc).values()
+    older = replace(found, key=(found.key[0], found.key[1] - 1))
+    assert kill(older, node.proc) == "it has ended"
+    assert kill(replace(found, pid=2**22 - 1), node.proc) == "it has ended"
+    assert stranger.poll() is None
+
+
+def test_what_must_not_be_killed_is_said(
+    node: Node, stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a process of another user, by an agent without CAP_KILL."""
+    (found,) = processes.of_containers([stranger.pid], node.proc).values()
+    refusal = Mock(side_effect=PermissionError(1, "Operation not permitted"))
+    monkeypatch.setattr(signal, "pidfd_send_signal", refusal)
+    assert "cannot be killed: [Errno 1]" in kill(found, node.proc)
 
 
 async def test_a_container_that_asked_for_no_shim_is_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""Kills a process that uses a card past its limits, where isolation.enforcement is Strict."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from mizar_nodeagent.audit import processes
+from mizar_nodeagent.audit.processes import ContainerProcess
+
+
+def kill(process: ContainerProcess, proc: Path = processes.PROC) -> str:
+    """Kill this very process, and not another that has its PID by now. Returns what came of it, for
+    a person."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return "it has ended"
+    except OSError as error:
+        return f"it cannot be killed: {error}"
+    try:
+        # The descriptor is of whoever has the PID now, and stays so.
+        now = processes.of_containers([process.pid], proc).get(process.pid)
+        if now is None or (now.key, now.container_id) != (process.key, process.container_id):
+            return "it has ended"
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except ProcessLookupError:
+        return "it has ended"
+    except OSError as error:
+        return (
+            f"it cannot be killed: {error}; the node agent may need nodeagent.mayKill of the chart"
+        )
+    finally:
+        os.close(descriptor)
+    return "it is killed, since isolation.enforcement is Strict"
