@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_held
-from support.kube import Kube
+from support.kube import Kube, Object
 from support.objects import share_pod, whole_card_pod
 from support.waiting import wait_for
 
@@ -101,3 +101,72 @@ def test_pod_that_asks_for_two_devices_gets_their_sum(kube: Kube, stage: "Stage"
     kube.wait_running(tenant, "a")
     _, figures = kube.exec(tenant, "a", "cuda-sample", "smi")
     assert str(CARD_MIB) in figures
+
+
+def test_each_container_of_many_has_its_own_limits(kube: Kube, stage: "Stage") -> None:
+    """Equal pods at once, and one with an init container, a sidecar and two containers; then some
+    are deleted by force and made anew under their names."""
+    tenths = {"devices": 10, "cards": 1}
+    tenant = stage.tenant({"devices": 10, "min": 0, "max": 2}, pool=stage.pool(profiles=[tenths]))
+    names = [f"equal-{number}" for number in range(10)]
+    kube.apply(*(tenth(tenant, name) for name in names), many_containers(tenant))
+    kube.wait_running(tenant, *names, "many")
+    for name in names:
+        check_limits(kube, tenant, name, "main", 1)
+    check_limits(kube, tenant, "many", "proxy", 1)
+    check_limits(kube, tenant, "many", "main", 2)
+    check_limits(kube, tenant, "many", "side", 1)
+    before = {name: uid(kube, tenant, name) for name in names[:3]}
+    for name in before:
+        kube.delete("pod", name, tenant, "--force", "--grace-period=0")
+        kube.apply(tenth(tenant, name))
+    kube.wait_running(tenant, *before)
+    for name in names:
+        check_limits(kube, tenant, name, "main", 1)
+    assert all(uid(kube, tenant, name) != earlier for name, earlier in before.items())
+
+
+def tenth(tenant: str, name: str) -> Object:
+    """A pod with a tenth of a card."""
+    return share_pod(tenant, name, "mizar.share/gpu.10", command=["cuda-sample", "hold", "64"])
+
+
+def many_containers(tenant: str) -> Object:
+    """A pod whose init container's devices main gets next, and whose sidecar keeps its own."""
+    pod = tenth(tenant, "many")
+    (main,) = pod["spec"]["containers"]
+    main["resources"]["limits"]["mizar.share/gpu.10"] = 2
+
+    def like(name: str, **changes: object) -> Object:
+        limits = {"mizar.share/gpu.10": 1}
+        return {**main, "name": name, "resources": {"limits": limits}, **changes}
+
+    pod["spec"]["containers"].append(like("side"))
+    pod["spec"]["initContainers"] = [
+        like("prepare", command=["cuda-sample", "alloc", "16"]),
+        like("proxy", restartPolicy="Always"),
+    ]
+    return pod
+
+
+def check_limits(kube: Kube, tenant: str, name: str, container: str, devices: int) -> None:
+    """The container's limits name its pod and itself, and are so many tenths of a card."""
+    words = f"grep -q {uid(kube, tenant, name)} /run/mizar/limits && cuda-sample smi"
+    text = kube.run(
+        "exec",
+        name,
+        f"--namespace={tenant}",
+        f"--container={container}",
+        "--",
+        "sh",
+        "-c",
+        f"grep -q {container} /run/mizar/limits && {words}",
+    )
+    assert str(CARD_MIB * devices // 10) in text, text
+
+
+def uid(kube: Kube, tenant: str, name: str) -> str:
+    """The UID of the tenant's pod of that name."""
+    pod = kube.get("pod", name, tenant)
+    assert pod is not None
+    return str(pod["metadata"]["uid"])

@@ -7,7 +7,7 @@ an error the kubelet calls again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mizar_core.device_ids import DeviceID
@@ -87,8 +87,10 @@ class PreStart:
             for slot in own:
                 await check_device_nodes(self.minors, slot.minors)
             is_new = all(slot.owner is None for slot in slots)
+            names = self._recorded_containers(slots)
             for slot in slots:
-                self.write(slot, owner, limits)
+                container = names.get(slot.name, owner.container)
+                self.write(slot, replace(owner, container=container), limits)
         except StartRefused as error:
             self.warn(owner, error.reason, str(error))
             raise
@@ -178,6 +180,18 @@ class PreStart:
             if slot.owner is None or slot.owner.of_pod(owner)
         ]
         return found or self._recovered(resource, ids)
+
+    def _recorded_containers(self, slots: Sequence[Slot]) -> Mapping[str, str]:
+        """By slot: its container. Where an init container had the devices before, claims name the
+        one that has them next, and only the kubelet's record tells the slots apart."""
+        if sum(slot.owner is None for slot in slots) < 2:
+            return {}
+        try:
+            entries = self._entries()
+        except NotYet:
+            return {}
+        recorded = recorded_slots(entries, self._running(), self.slots.root)
+        return {name: entry.container for name, entry in recorded.items()}
 
     def _recovered(self, resource: str, ids: Sequence[str]) -> list[Slot]:
         """Slots that only the kubelet's record has, made again: the kubelet mounts them. Raises

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
@@ -44,11 +45,16 @@ class Claims:
 
     def of_pod(self, namespace: str, pod: str, resource: str) -> tuple[Claim, ...]:
         """The claims of one pod on one resource."""
-        return tuple(
-            one
-            for one in self.all
-            if (one.namespace, one.pod, one.resource) == (namespace, pod, resource)
-        )
+        return self._by_pod.get((namespace, pod, resource), ())
+
+    @cached_property
+    def _by_pod(self) -> dict[tuple[str, str, str], tuple[Claim, ...]]:
+        """Each pod asks for its own at every plan: to look through all would take a square."""
+        found: dict[tuple[str, str, str], tuple[Claim, ...]] = {}
+        for one in self.all:
+            key = one.namespace, one.pod, one.resource
+            found[key] = (*found.get(key, ()), one)
+        return found
 
     def exactly(self, resource: str, ids: Iterable[str]) -> tuple[Claim, ...]:
         """The containers that hold these devices, all of them and no other of the resource."""

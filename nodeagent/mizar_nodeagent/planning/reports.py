@@ -13,6 +13,7 @@ from mizar_core.errors import CarveRefused
 from mizar_core.models import CardStatus, DeviceStatus, Holder, ShadowPodStatus
 from mizar_core.names import ConditionType, EventReason
 from mizar_core.quantities import WHOLE_CARD
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.planning.adopt_shadow_pod import Pending
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import UNCONFIRMED, Device, card_problem
@@ -89,6 +90,7 @@ def of_carving(
     """The report on a shadow pod. `listed`: its resource's list by ID, as the kubelet gets it;
     `wanted`: what the node's status should say of the resource."""
     held = {one: holders[one] for one in carving.ids if one in holders}
+    limits = _limits(carving)
     return Report(
         key=carving.key,
         uid=carving.owner_uid,
@@ -99,7 +101,8 @@ def of_carving(
             for index, card in enumerate(carving.cards)
         ),
         devices=tuple(
-            _device(carving, one, listed[str(one)].healthy, held.get(one)) for one in carving.ids
+            _device(one, carving.card(one), listed[str(one)].healthy, held.get(one), limits)
+            for one in carving.ids
         ),
         idle_since=carving.idle_since,
         conditions=(
@@ -111,16 +114,28 @@ def of_carving(
     )
 
 
-def _device(
-    carving: Carving, device: DeviceID, healthy: bool, holder: Holder | None
-) -> DeviceStatus:
+def _limits(carving: Carving) -> Mapping[str, CardLimit]:
+    """The limit of a single device, by the UUID of its card: all devices of one card have the
+    same."""
+    first = range(0, carving.carve.devices, carving.carve.devices // carving.carve.cards)
     try:
-        (limit,) = limits_for(carving.carve, carving.cards, [device.index])
-    except CarveRefused:  # its share would be nothing: the start of its container is refused
-        limit = None
+        found = limits_for(carving.carve, carving.cards, first)
+    except CarveRefused:  # a share would be nothing: the start of its container is refused
+        return {}
+    return {limit.uuid: limit for limit in found}
+
+
+def _device(
+    device: DeviceID,
+    card: Card,
+    healthy: bool,
+    holder: Holder | None,
+    limits: Mapping[str, CardLimit],
+) -> DeviceStatus:
+    limit = limits.get(card.uuid)
     return DeviceStatus(
         id=str(device),
-        card=carving.card(device).uuid,
+        card=card.uuid,
         health="Healthy" if healthy else "Unhealthy",
         memory_mib=limit.memory_bytes >> 20 if limit else None,
         compute_percent=_percent(limit) if limit else None,

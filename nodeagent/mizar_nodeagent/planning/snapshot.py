@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.models import Holder
@@ -80,8 +81,12 @@ class NodeSnapshot:
             if pod is None or not pod.ended:
                 yield claim
 
-    def holders(self) -> dict[DeviceID, Holder]:
+    def holders(self) -> Mapping[DeviceID, Holder]:
         """The holder of each held virtual device."""
+        return self._holders
+
+    @cached_property
+    def _holders(self) -> dict[DeviceID, Holder]:
         live = Claims(tuple(self.live_claims()))
         return {device: claim.holder for device, claim in live.share()}
 

@@ -399,6 +399,17 @@ class TestDrain:
         assert listed(found) == {D0: False, D1: False}
 
 
+def test_devices_on_each_card_say_what_a_container_gets() -> None:
+    pod = shadow(carve=carve(devices=4, cards=2))
+    found = plan({}, snapshot(1, [pod], [card_claim(SHADOW[1], CARD, card(2).uuid)]))
+    assert [(one.card, one.memory_mib) for one in report(found).devices] == [
+        (CARD, 8192),
+        (CARD, 8192),
+        (card(2).uuid, 8192),
+        (card(2).uuid, 8192),
+    ]
+
+
 class TestReboot:
     """What an agent knows of before the node was started anew."""
 
