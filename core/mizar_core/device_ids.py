@@ -81,8 +81,7 @@ def devices_of_value(text: str) -> frozenset[str]:
     """The devices in a value of `container_devices_from`, without their namespaces. Raises
     DeviceIDRefused."""
     try:
-        relation = json.loads(text)
-        return frozenset(str(one) for owner in relation.values() for one in owner["*"])
+        return _joined(owner["*"] for owner in json.loads(text).values())
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DeviceIDRefused(f"'{text}' names no virtual devices: {error}") from error
 
@@ -90,7 +89,16 @@ def devices_of_value(text: str) -> frozenset[str]:
 def cards_of_value(text: str) -> frozenset[str]:
     """The cards' UUIDs in a value of `container_devices_ids`. Raises DeviceIDRefused."""
     try:
-        resources = json.loads(text)
-        return frozenset(str(one) for ids in resources.values() for one in ids)
+        return _joined(json.loads(text).values())
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DeviceIDRefused(f"'{text}' names no cards: {error}") from error
+
+
+def _joined(lists: Iterable[object]) -> frozenset[str]:
+    """All items of the lists. Raises TypeError for what is no list of strings."""
+    found: set[str] = set()
+    for one in lists:
+        if not (isinstance(one, list) and all(isinstance(item, str) for item in one)):
+            raise TypeError(f"{one} is no list of names")
+        found.update(one)
+    return frozenset(found)

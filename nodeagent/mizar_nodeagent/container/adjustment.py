@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -25,7 +26,7 @@ def adjustment(
     container: pb.Container, uuids: Iterable[str], parts: Parts, look: Stat = os.stat
 ) -> pb.ContainerAdjustment:
     """Whatever the pod or its image says, the container gets these parts. Raises ContainerRefused
-    where a device node is not on the node."""
+    where it cannot."""
     adjust = pb.ContainerAdjustment(annotations={ANNOTATION_CARDS: ",".join(uuids)})
     adjust.env.extend(_env(container, parts))
     adjust.mounts.extend(_mounts(container, parts))
@@ -37,9 +38,16 @@ def adjustment(
 
 
 def _env(container: pb.Container, parts: Parts) -> Iterator[pb.KeyValue]:
+    there = Counter(one.partition("=")[0] for one in container.env)
+    for name in (*parts.env, *OTHER_CARDS):
+        # The runtime changes the first of them, and of what is left the last one counts.
+        if there[name] > 1:
+            raise ContainerRefused(
+                f"its image and its pod both set {name}, and the container runtime lets nobody "
+                "replace more than one of them: leave it out of the pod's env and envFrom"
+            )
     for name, value in parts.env.items():
         yield pb.KeyValue(key=name, value=value)
-    there = {one.partition("=")[0] for one in container.env}
     for name in OTHER_CARDS:
         if name in there:
             yield pb.KeyValue(key=_removed(name))

@@ -39,8 +39,10 @@ def parts(
     access: CardAccess,
     exists: Callable[[Path], bool] = Path.exists,
 ) -> Parts:
-    """What gives a container these cards in that way. `way`: None for no card, since the container
+    """What gives a container these cards in that way. `way`: None for nothing, since the container
     gets it later. `minors`: numbers of their device nodes, where `names_device_nodes`."""
+    if way is None:
+        return Parts({}, {})
     visible = ",".join(uuids)
     devices: Mapping[str, Path] = {}
     mounts: tuple[MountConfig, ...] = ()
@@ -53,8 +55,6 @@ def parts(
         case "CDI":
             # NVIDIA's runtime, where it is in use as well, would take a variable of the pod's.
             visible, cdi = NO_CARD, tuple(f"{access.cdi_kind}={uuid}" for uuid in uuids)
-        case None:
-            visible = NO_CARD
     return Parts({**access.env, VISIBLE: visible}, devices, mounts, cdi)
 
 

@@ -8,8 +8,10 @@ from mizar_core import names
 from mizar_core.device_ids import (
     DeviceID,
     card_of,
+    cards_of_value,
     device_ids,
     devices_from_value,
+    devices_of_value,
 )
 from mizar_core.errors import DeviceIDRefused, NameRefused
 from mizar_core.models import Profile
@@ -116,3 +118,17 @@ def test_annotations_are_those_of_the_runtime_component() -> None:
     assert json.loads(value) == {
         "_/shadow-2-x7k4q/main": {"*": ["shadow-2-x7k4q-0", "shadow-2-x7k4q-1"]}
     }
+    assert devices_of_value(value) == {"shadow-2-x7k4q-0", "shadow-2-x7k4q-1"}
+    assert names.container_devices_ids("main") == "mizar.k8s.io/container-devices-ids.main"
+    assert cards_of_value('{"nvidia.com/gpu":["GPU-a","GPU-b"]}') == {"GPU-a", "GPU-b"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "3", "null", '{"a":3}', '{"a":"GPU"}', '{"a":{"*":"b"}}', '{"a":[{}]}'],
+)
+def test_other_values_of_the_annotations_are_refused(text: str) -> None:
+    with pytest.raises(DeviceIDRefused, match="names no"):
+        devices_of_value(text)
+    with pytest.raises(DeviceIDRefused, match="names no"):
+        cards_of_value(text)

@@ -86,9 +86,12 @@ class TestAccess:
         assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void", "the image's is overridden"
 
     def test_by_nri_the_kubelet_is_told_of_no_card(self) -> None:
-        answer = given("NRI", nri_gives="Mounts")
-        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
-        assert not answer.devices and not answer.mounts and not answer.cdi_devices
+        """Nor of a variable: the runtime could not replace both it and one of the pod's own."""
+        config = CardAccess(strategy="NRI", nri_gives="Mounts", env={"X": "y"})
+        answer = pb.ContainerAllocateResponse()
+        parts = card_access.parts(AccessChoice(config).answered, [*TWO], TWO, config)
+        card_access.add_parts(answer, parts)
+        assert answer == pb.ContainerAllocateResponse()
 
 
 class TestCardInventory:

@@ -122,6 +122,14 @@ async def test_the_tenants_variable_is_replaced(node: Node) -> None:
     assert component.counts.given == 1
 
 
+@pytest.mark.parametrize("name", ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES", "OURS"])
+async def test_what_could_not_be_replaced_is_refused(node: Node, name: str) -> None:
+    """Of a variable that image and pod set, containerd replaces the first, and the last counts."""
+    container = node.container(env=[f"{name}=void", "PATH=/bin", f"{name}=all"])
+    with pytest.raises(ContainerRefused, match=f"its image and its pod both set {name}"):
+        await node.component(env={"OURS": "1"}).create(POD, container)
+
+
 async def test_marks_of_the_tenants_own_are_taken_away(node: Node) -> None:
     """NVIDIA's runtime takes what is mounted there for the names of cards."""
     marks = [
