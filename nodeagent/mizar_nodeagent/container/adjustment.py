@@ -39,18 +39,20 @@ def adjustment(
 
 def _env(container: pb.Container, parts: Parts) -> Iterator[pb.KeyValue]:
     there = Counter(one.partition("=")[0] for one in container.env)
-    for name in (*parts.env, *OTHER_CARDS):
+    for name in OTHER_CARDS:
+        if there[name]:
+            raise ContainerRefused(
+                f"it sets {name}, which gives rights on cards beyond its share, and the container "
+                "runtime lets nobody take a variable away: leave it out of image and pod"
+            )
+    for name, value in parts.env.items():
         # The runtime changes the first of them, and of what is left the last one counts.
         if there[name] > 1:
             raise ContainerRefused(
                 f"its image and its pod both set {name}, and the container runtime lets nobody "
                 "replace more than one of them: leave it out of the pod's env and envFrom"
             )
-    for name, value in parts.env.items():
         yield pb.KeyValue(key=name, value=value)
-    for name in OTHER_CARDS:
-        if name in there:
-            yield pb.KeyValue(key=_removed(name))
 
 
 def _mounts(container: pb.Container, parts: Parts) -> Iterator[pb.Mount]:

@@ -111,23 +111,28 @@ def env_of(adjust: pb.ContainerAdjustment) -> dict[str, str]:
 
 async def test_the_tenants_variable_is_replaced(node: Node) -> None:
     component = node.component(env={"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"})
-    container = node.container(env=["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_MIG_CONFIG_DEVICES=all"])
+    container = node.container(env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"])
     adjust = await component.create(POD, container)
     assert env_of(adjust) == {
         "NVIDIA_VISIBLE_DEVICES": CARD,
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-        "-NVIDIA_MIG_CONFIG_DEVICES": "",
     }
     assert adjust.annotations == {"mizar.share/cards": CARD}
     assert component.counts.given == 1
 
 
-@pytest.mark.parametrize("name", ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES", "OURS"])
+@pytest.mark.parametrize("name", ["NVIDIA_VISIBLE_DEVICES", "OURS"])
 async def test_what_could_not_be_replaced_is_refused(node: Node, name: str) -> None:
     """Of a variable that image and pod set, containerd replaces the first, and the last counts."""
     container = node.container(env=[f"{name}=void", "PATH=/bin", f"{name}=all"])
     with pytest.raises(ContainerRefused, match=f"its image and its pod both set {name}"):
         await node.component(env={"OURS": "1"}).create(POD, container)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"])
+async def test_what_could_not_be_taken_away_is_refused(node: Node, name: str) -> None:
+    with pytest.raises(ContainerRefused, match=f"it sets {name}"):
+        await node.component().create(POD, node.container(env=[f"{name}="]))
 
 
 async def test_marks_of_the_tenants_own_are_taken_away(node: Node) -> None:
