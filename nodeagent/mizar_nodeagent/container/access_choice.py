@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from mizar_core.names import EventReason
 from mizar_kube.logs import get_logger
@@ -13,6 +13,9 @@ from mizar_nodeagent.container.slots import Slot
 from mizar_nodeagent.errors import NotYet, StartRefused
 
 log = get_logger(__name__)
+
+CONNECTED_WITHIN_S: Final = 5.0
+"""The kubelet waits 30 s for PreStartContainer, and some 10 s before it tries again."""
 
 
 class Runtime(Protocol):
@@ -26,6 +29,10 @@ class Runtime(Protocol):
     @property
     def connections(self) -> int:
         """How often the runtime was connected to."""
+        ...
+
+    async def wait(self, within: float) -> None:
+        """Wait until there is no problem, `within` seconds at most."""
         ...
 
 
@@ -97,9 +104,9 @@ class AccessChoice:
             )
         return ""
 
-    def check(self, slots: Iterable[Slot]) -> None:
+    async def check(self, slots: Iterable[Slot]) -> None:
         """A container must not start where nobody would give it its card, or keep others from it.
-        Raises NotYet, StartRefused."""
+        A runtime that restarts, or an agent, is waited for. Raises NotYet, StartRefused."""
         if self.by_nri or any(slot.by_nri for slot in slots):
             if self.runtime is None:
                 raise StartRefused(
@@ -107,6 +114,7 @@ class AccessChoice:
                     f"{self.strategy} does not use: delete the pod, and a new one gets them",
                     EventReason.NO_CARD_ACCESS,
                 )
+            await self.runtime.wait(CONNECTED_WITHIN_S)
             if self.runtime.problem:
                 raise NotYet(
                     "its card comes by NRI, and the container runtime does not ask Mizar now: "

@@ -46,6 +46,9 @@ Poll = Callable[[], Awaitable[Claims]]
 Records = Callable[[], tuple[Entry, ...]]
 
 
+async def _no_check(slots: Sequence[Slot]) -> None: ...
+
+
 @dataclass(frozen=True)
 class PreStart:
     """`poll`: asks the kubelet who holds what now. `records`: the kubelet's own record, which has
@@ -62,7 +65,7 @@ class PreStart:
     warn: Notify
     contexts: ContextCosts
     minors: Minors
-    check_access: Callable[[Sequence[Slot]], None] = lambda slots: None
+    check_access: Callable[[Sequence[Slot]], Awaitable[None]] = _no_check
 
     async def prepare(self, resource: str, ids: Sequence[str]) -> None:
         """Write the limits of the container that holds the devices. Raises NotYet, StartRefused."""
@@ -83,7 +86,7 @@ class PreStart:
                 for slot in slots
                 if slot.owner is None or slot.owner.container == owner.container
             ]
-            self.check_access(own)
+            await self.check_access(own)
             for slot in own:
                 await check_device_nodes(self.minors, slot.minors)
             is_new = all(slot.owner is None for slot in slots)

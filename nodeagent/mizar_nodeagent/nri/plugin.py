@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mizar_kube.backoff import Backoff
 from mizar_kube.logs import get_logger
+from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.errors import RuntimeAway, RuntimeRefused
 from mizar_nodeagent.nri.session import Create, Session
 from mizar_nodeagent.proto import nri_pb2 as pb
@@ -31,17 +32,15 @@ class RuntimePlugin:
         """Why there is no connection; empty while there is one."""
         self.connections = 0
         """How often the runtime was connected to."""
-        self.tried = asyncio.Event()
-        """Set when the first attempt has ended, or connected."""
+        self._connected = asyncio.Event()
         self._socket = socket
         self._create = create
         self._found = found
         self._backoff = backoff or Backoff(first=0.1, most=2.0)
 
-    @property
-    def connected(self) -> bool:
-        """Whether the runtime asks before it makes a container."""
-        return not self.problem
+    async def wait(self, within: float) -> None:
+        """Wait until there is a connection, `within` seconds at most."""
+        await wait_until_set(self._connected, within)
 
     async def run(self) -> None:
         """Connect, and connect again, for ever."""
@@ -56,7 +55,7 @@ class RuntimePlugin:
         if problem != self.problem:
             log.warning("the container runtime is not connected", error=problem)
         self.problem = problem
-        self.tried.set()
+        self._connected.clear()
 
     def _synchronized(
         self, runtime: str, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]
@@ -67,4 +66,4 @@ class RuntimePlugin:
         self.problem = ""
         self.connections += 1
         self._backoff.reset()
-        self.tried.set()
+        self._connected.set()

@@ -90,7 +90,6 @@ class Rpc:
         finally:
             for task in self._answering:
                 task.cancel()
-            self._writer.close()
 
     async def _read(self) -> None:
         while True:

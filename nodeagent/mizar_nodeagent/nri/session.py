@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +57,9 @@ class Session:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
 
     def _handlers(self) -> dict[str, Callable[[bytes], Awaitable[bytes]]]:
         return {

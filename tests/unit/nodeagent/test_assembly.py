@@ -20,6 +20,7 @@ from mizar_nodeagent import agent_loop, assembly
 from mizar_nodeagent.assembly import App, assemble
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess, Config
+from mizar_nodeagent.container import access_choice
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.kubelet import podresources, poller
 from mizar_nodeagent.planning import plan
@@ -689,8 +690,11 @@ def test_short_paths() -> None:
     )
 
 
-async def test_by_nri_nothing_starts_while_the_runtime_does_not_ask(world: World) -> None:
+async def test_by_nri_nothing_starts_while_the_runtime_does_not_ask(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The card comes when the container is made; until the runtime is there, the kubelet waits."""
+    monkeypatch.setattr(access_choice, "CONNECTED_WITHIN_S", 0.01)
     await world.stop_agent()
     socket = world.folder / "nri.sock"
     world.access = CardAccess(strategy="NRI", nri_socket=socket, nri_gives="EnvVar")

@@ -14,7 +14,7 @@ from mizar_nodeagent.nri.plugin import RuntimePlugin
 from mizar_nodeagent.proto import nri_pb2 as pb
 from mizar_nodeagent.proto import ttrpc_pb2 as ttrpc
 from support.logs import logged
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_runtime import FakeRuntime, Refused, in_background, running
 
 POD = pb.PodSandbox(name="share", namespace="team-a")
@@ -70,7 +70,7 @@ async def test_it_registers_and_asks_for_new_containers(
     assert connection.registered.plugin_name == "mizar"
     assert len(connection.registered.plugin_idx) == 2 and connection.registered.plugin_idx.isdigit()
     assert connection.events == 0b1000, "CREATE_CONTAINER is event 4"
-    assert plugin.connected and plugin.runtime == "containerd v2.2.9"
+    assert not plugin.problem and plugin.runtime == "containerd v2.2.9"
 
 
 async def test_it_is_not_connected_before_it_knows_the_containers(
@@ -82,9 +82,9 @@ async def test_it_is_not_connected_before_it_knows_the_containers(
     await connection.call("Configure", pb.ConfigureRequest())
     part = pb.SynchronizeRequest(pods=[POD], containers=[pb.Container(name="a")], more=True)
     await connection.call("Synchronize", part)
-    assert not plugin.connected
+    assert plugin.problem
     await connection.call("Synchronize", pb.SynchronizeRequest(containers=[pb.Container(name="b")]))
-    assert plugin.connected
+    assert not plugin.problem
     assert answers.found == ["share", "a", "b"]
 
 
@@ -125,7 +125,7 @@ async def test_no_answer_in_time_is_an_error_in_time(
     with pytest.raises(Refused, match=r"no answer to CreateContainer within 0\.015 s") as found:
         await connection.create(POD, pb.Container(name="slow"))
     assert found.value.code == 4
-    assert plugin.connected
+    assert not plugin.problem
 
 
 async def test_a_slow_container_holds_up_no_other(
@@ -163,13 +163,13 @@ async def test_it_is_back_after_the_runtime_was_restarted(
     caplog.set_level("INFO")
     await runtime.connection()
     await runtime.stop()
-    await until(lambda: not plugin.connected)
+    await until(lambda: plugin.problem)
     assert str(runtime.socket) in plugin.problem
     runtime.socket.unlink(missing_ok=True)
     await until(lambda: "No such file" in plugin.problem)
     await runtime.start()
     connection = await runtime.connection()
-    assert plugin.connected and plugin.connections == 2
+    assert not plugin.problem and plugin.connections == 2
     assert (await connection.create(POD, pb.Container(name="main"))).env
     events = [line["event"] for line in logged(caplog)]
     assert events.count("the container runtime is connected") == 2
@@ -224,7 +224,7 @@ async def test_nonsense_in_a_request_refuses_it(
     connection.put(1, 99, 1, bad.SerializeToString())
     _, _, _, payload = await connection.frame()
     assert "could be read" in ttrpc.Response.FromString(payload).status.message
-    assert plugin.connected
+    assert not plugin.problem
 
 
 async def test_other_connections_on_the_socket_are_skipped(
@@ -253,7 +253,7 @@ async def test_a_runtime_that_says_nothing_is_left(
     await until(
         lambda: "has not told of its containers" in plugin.problem or "no answer" in plugin.problem
     )
-    assert not plugin.connected
+    assert plugin.problem
     second = await runtime.connections.get()
     assert second is not first
 
@@ -265,12 +265,23 @@ async def test_one_that_closes_at_once_is_noticed_at_once(
     await first.take_registration()
     first.writer.close()
     await runtime.connection()
-    assert plugin.connected
+    assert not plugin.problem
 
 
 async def test_without_a_socket_it_says_which(tmp_path: Path, answers: Answers) -> None:
     lonely = RuntimePlugin(tmp_path / "none.sock", answers.create, answers.look)
     async with in_background(lonely.run()):
-        await lonely.tried.wait()
-    assert not lonely.connected
-    assert "none.sock" in lonely.problem and "No such file" in lonely.problem
+        await until(lambda: "No such file" in lonely.problem)
+        await lonely.wait(within=0.01)
+    assert "none.sock" in lonely.problem
+
+
+async def test_who_waits_goes_on_once_it_is_connected(
+    runtime: FakeRuntime, plugin: RuntimePlugin
+) -> None:
+    waiting = asyncio.create_task(plugin.wait(within=PATIENCE_S))
+    connection = await runtime.connection()
+    await waiting
+    assert not plugin.problem
+    connection.writer.close()
+    await until(lambda: plugin.problem)

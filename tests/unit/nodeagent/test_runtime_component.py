@@ -362,19 +362,27 @@ class TestMissed:
 class TestChoice:
     """Whether a container may start, by how its card would come."""
 
-    def check(self, strategy: str, by_nri: bool, problem: str | None) -> None:
+    async def check(self, strategy: str, by_nri: bool, *problems: str) -> None:
+        """`problems`: of the runtime, before and after it was waited for; none without NRI."""
         slot = Slot("s", Path("s"), RESOURCE, frozenset(), 0.0, by_nri=by_nri)
-        runtime = None if problem is None else SimpleNamespace(problem=problem)
+        runtime = SimpleNamespace(problem=problems[0]) if problems else None
+
+        async def wait(within: float) -> None:
+            runtime.problem = problems[-1]
+
+        if runtime:
+            runtime.wait = wait
         access = CardAccess(strategy=strategy)  # type: ignore[arg-type]
-        AccessChoice(access, runtime).check([slot])
+        await AccessChoice(access, runtime).check([slot])
 
     @pytest.mark.parametrize("by_nri", [True, False])
-    def test_it_waits_for_the_runtime(self, by_nri: bool) -> None:
-        self.check("NRI", by_nri, "")
+    async def test_it_waits_for_the_runtime(self, by_nri: bool) -> None:
+        await self.check("NRI", by_nri, "")
+        await self.check("NRI", by_nri, "socket gone", "")
         with pytest.raises(NotYet, match="does not ask Mizar now: socket gone"):
-            self.check("NRI", by_nri, "socket gone")
+            await self.check("NRI", by_nri, "socket gone")
 
-    def test_one_whose_card_came_by_nri_does_not_start_without(self) -> None:
-        self.check("EnvVar", False, None)
+    async def test_one_whose_card_came_by_nri_does_not_start_without(self) -> None:
+        await self.check("EnvVar", False)
         with pytest.raises(StartRefused, match=r"strategy EnvVar does not use: delete the pod"):
-            self.check("EnvVar", True, None)
+            await self.check("EnvVar", True)
