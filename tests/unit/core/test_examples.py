@@ -9,7 +9,7 @@ import yaml
 
 from mizar_core.models import GPUPool, GPUQuota, parse_kind
 from mizar_core.models.meta import ObjectMeta
-from mizar_core.names import DEFAULT_POOL, parse_resource
+from mizar_core.names import DEFAULT_POOL, SPOT_RESOURCE, parse_resource
 from mizar_core.validation import check_pool_among, check_quota_against_pool, check_quota_among
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -58,8 +58,11 @@ def test_pods_ask_for_what_their_quota_has(folder: Path) -> None:
     requests = list(_requests(folder))
     assert requests
     for namespace, resource in requests:
-        parsed = parse_resource(resource)
-        assert parsed and quotas[namespace].spec.profile(parsed.profile)
+        parsed, spec = parse_resource(resource), quotas[namespace].spec
+        if resource == SPOT_RESOURCE:
+            assert spec.spot and spec.spot.max
+        else:
+            assert parsed and spec.profile(parsed.profile)
 
 
 @pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
