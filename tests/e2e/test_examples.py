@@ -27,8 +27,8 @@ def namespaces(folder: Path) -> set[str]:
 def wanted_pods(folder: Path) -> int:
     """How many pods the example asks for, replicas counted."""
     wanted = manifests(folder)
-    replicas = sum(one["spec"]["replicas"] for one in wanted if one["kind"] == "Deployment")
-    return int(replicas + sum(one["kind"] == "Pod" for one in wanted))
+    replicas = sum(one["spec"].get("replicas", 1) for one in wanted if one["kind"] == "Deployment")
+    return int(replicas + sum(one["kind"] in ("Pod", "Job") for one in wanted))
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)

@@ -1,0 +1,230 @@
+"""Cards of sleeping owners are lent to spot pods, and are back when the owner wakes."""
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster import Cluster
+from e2e.test_compute import BUSY, percents, wait_percent
+from e2e.watching import card_of, cards_seen_inside, wait_event
+from simgpu.machine import Machine
+from support.effort import times
+from support.kube import Kube, Object, condition
+from support.objects import share_pod, whole_card_pod
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+LENDS = {"enabled": True, "idleAfterSeconds": 2}
+HALF = {"devices": 2, "min": 0, "max": 1}
+LOW_POWER = {"mizar.share/low-power": "true"}
+WORK = ["cuda-sample", "busy", "--seconds", "2"]
+
+
+def annotated(pod: Object, **annotations: str) -> Object:
+    """The pod with these annotations of Mizar's."""
+    pod["metadata"]["annotations"] = {
+        f"mizar.share/{key.replace('_', '-')}": value for key, value in annotations.items()
+    }
+    return pod
+
+
+def borrower(tenant: str, name: str, **spec: object) -> Object:
+    """A spot pod that works all the time and that nobody minds to lose."""
+    pod = share_pod(tenant, name, "mizar.spot/gpu", 1, BUSY, **spec)
+    return annotated(pod, may_be_lost="true")
+
+
+def lender(kube: Kube, stage: "Stage", name: str = "owner") -> str:
+    """A tenant with a share pod that sleeps on a card and agreed to lend it."""
+    tenant = stage.tenant(HALF, pool=stage.pool(spot=LENDS))
+    kube.apply(annotated(share_pod(tenant, name), low_power="true"))
+    kube.wait_running(tenant, name)
+    return tenant
+
+
+def borrowing(kube: Kube, stage: "Stage", cards: int = 1) -> str:
+    """A tenant that may borrow so many cards."""
+    return stage.tenant({"devices": 2, "min": 0, "max": 0}, pool=stage.pool(), spot={"max": cards})
+
+
+def reason_of_eviction(kube: Kube, tenant: str, pod: str) -> str:
+    """Why the pod is evicted; it may be gone, its events are not."""
+    return wait_event(kube, tenant, pod, "SpotEvicted")
+
+
+def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage") -> None:
+    """The borrower has the card's time until the owner works; then the owner has it."""
+    owner, other = lender(kube, stage), borrowing(kube, stage)
+    kube.apply(borrower(other, "train"))
+    kube.wait_running(other, "train")
+    assert cards_seen_inside(kube, other, "train") == card_of(kube, owner, "owner")
+    wait_percent(kube, other, "train", 90, 101)
+    assert (
+        condition(kube.get("pod", "owner", owner) or {}, "mizar.share/active")["status"] == "False"
+    )
+
+    status, answer = kube.exec(owner, "owner", *WORK)
+    assert status == 0, answer
+    busy = [float(line.split()[1]) for line in answer.splitlines() if line.startswith("busy")]
+    assert busy[-1] > 90, answer
+    assert "owner" in reason_of_eviction(kube, other, "train")
+    kube.wait_gone("pod", other, "train")
+    assert wait_event(kube, owner, "owner", "OwnerWoke")
+
+    # Asleep once more, it is lent once more.
+    kube.apply(borrower(other, "again"))
+    kube.wait_running(other, "again")
+
+
+def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> None:
+    """What it does is seen by NVML alone."""
+    owner, other = stage.tenant(), borrowing(kube, stage)
+    stage.pool(spot=LENDS)
+    kube.apply(annotated(whole_card_pod(owner, "owner"), low_power="true"))
+    kube.wait_running(owner, "owner")
+    kube.apply(borrower(other, "train"))
+    kube.wait_running(other, "train")
+    wait_percent(kube, other, "train", 90, 101)
+    status, answer = kube.exec(owner, "owner", *WORK)
+    assert status == 0, answer
+    reason_of_eviction(kube, other, "train")
+    kube.wait_gone("pod", other, "train")
+
+
+def test_nothing_is_lent_of_who_did_not_agree(kube: Kube, stage: "Stage") -> None:
+    """Beside one owner who agreed, another on the same card who did not; then that one goes."""
+    tenant = lender(kube, stage)
+    other = borrowing(kube, stage)
+    kube.apply(share_pod(tenant, "awake"))
+    kube.wait_running(tenant, "awake")
+    kube.apply(borrower(other, "train"))
+    assert wait_event(kube, other, "train", "SpotWaiting")
+    kube.delete("pod", "awake", tenant)
+    kube.wait_running(other, "train")
+
+    # One who did not agree comes to the card: it is not lent a moment longer.
+    kube.apply(share_pod(tenant, "awake"))
+    reason_of_eviction(kube, other, "train")
+    kube.wait_running(tenant, "awake")
+
+
+def test_an_owner_that_goes_takes_its_card_along(kube: Kube, stage: "Stage") -> None:
+    """Nobody holds the card any more: it is the scheduler's to give."""
+    owner, other = lender(kube, stage), borrowing(kube, stage)
+    kube.apply(borrower(other, "train"))
+    kube.wait_running(other, "train")
+    kube.delete("pod", "owner", owner)
+    reason_of_eviction(kube, other, "train")
+    kube.wait_gone("pod", other, "train")
+
+
+def test_a_card_that_fails_while_it_is_lent(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+) -> None:
+    """Its borrower is evicted."""
+    owner, other = lender(kube, stage), borrowing(kube, stage)
+    kube.apply(borrower(other, "train"))
+    kube.wait_running(other, "train")
+    (uuid,) = card_of(kube, owner, "owner")
+    node = (kube.get("pod", "train", other) or {})["spec"]["nodeName"]
+    (place,) = (one for one in mizar_cluster.nodes if one.name == node)
+    with Machine(place.simgpu_dir) as machine:
+        machine.set_health(uuid, xid=79)
+        try:
+            reason_of_eviction(kube, other, "train")
+            kube.wait_gone("pod", other, "train")
+        finally:
+            machine.set_health(uuid, xid=0)
+
+
+def test_a_quota_is_kept(kube: Kube, stage: "Stage") -> None:
+    """Two cards sleep, a tenant may have one of them."""
+    lender(kube, stage), lender(kube, stage)
+    other = borrowing(kube, stage, cards=1)
+    kube.apply(borrower(other, "one"), borrower(other, "two"))
+    running = wait_for("one of them", lambda: _running(kube, other))
+    assert len(running) == 1
+    kube.delete("pod", running[0], other)
+    wait_for("the other", lambda: set(_running(kube, other)) - set(running))
+
+
+def _active(kube: Kube, tenant: str) -> str:
+    owner = kube.get("pod", "owner", tenant)
+    assert owner
+    return str(condition(owner, "mizar.share/active")["status"])
+
+
+def _running(kube: Kube, tenant: str) -> list[str]:
+    return [
+        one["metadata"]["name"]
+        for one in kube.all("pods", tenant)
+        if one["status"]["phase"] == "Running"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"metadata": {"annotations": {}}}, "may-be-lost"),
+        ({"limits": {"nvidia.com/gpu": 1}}, "nvidia.com/gpu"),
+        ({"limits": {"mizar.share/gpu.2": 1}}, "mizar.share/gpu.2"),
+        ({"limits": {"mizar.spot/gpu": 2}}, "2"),
+    ],
+    ids=["no controller", "a whole card too", "a share too", "beyond its quota"],
+)
+def test_what_cannot_be_lent_is_refused(
+    kube: Kube, stage: "Stage", change: dict[str, Object], said: str
+) -> None:
+    """With a sentence that names it."""
+    pod = borrower(borrowing(kube, stage), "train")
+    pod["metadata"].update(change.get("metadata", {}))
+    pod["spec"]["containers"][0]["resources"]["limits"].update(change.get("limits", {}))
+    assert said in refusal(kube, pod)
+
+
+def test_a_tenant_without_a_quota_borrows_nothing(kube: Kube, stage: "Stage") -> None:
+    assert "quota" in refusal(kube, borrower(stage.tenant(), "train")).lower()
+
+
+def refusal(kube: Kube, pod: Object) -> str:
+    """What the API server says when it refuses the pod."""
+    status, answer = kube.attempt("create", "--filename=-", input=json.dumps(pod))
+    assert status != 0, answer
+    return answer
+
+
+def test_a_borrower_stands_still_without_a_node_agent(kube: Kube, stage: "Stage") -> None:
+    """Nobody would pause it for the owner: it does not work, until there is an agent again."""
+    lender(kube, stage)
+    other = borrowing(kube, stage)
+    kube.apply(borrower(other, "train"))
+    kube.wait_running(other, "train")
+    wait_percent(kube, other, "train", 90, 101)
+    nowhere = '{"spec":{"template":{"spec":{"nodeSelector":{"mizar.test/nowhere":"true"}}}}}'
+    back = '{"spec":{"template":{"spec":{"nodeSelector":{"mizar.test/nowhere":null}}}}}'
+    agents = ("--namespace=mizar-system", "daemonset/mizar-nodeagent", "--type=merge")
+    kube.run("patch", *agents, f"--patch={nowhere}")
+    try:
+        wait_for("it to stand still", lambda: percents(kube, other, "train")[-2:] == [0.0, 0.0])
+    finally:
+        kube.run("patch", *agents, f"--patch={back}")
+    wait_percent(kube, other, "train", 90, 101)
+
+
+def test_random_wake_ups(kube: Kube, stage: "Stage") -> None:
+    """However often an owner wakes, it never fails, and its card is lent again."""
+    chance = random.Random(0)
+    owner, other = lender(kube, stage), borrowing(kube, stage)
+    for number in range(times(3)):
+        name = f"train-{number}"
+        kube.apply(borrower(other, name))
+        kube.wait_running(other, name)
+        kernel_us = chance.choice([20, 200, 5000])
+        status, answer = kube.exec(owner, "owner", *WORK, "--kernel-us", str(kernel_us))
+        assert status == 0, answer
+        kube.wait_gone("pod", other, name)
