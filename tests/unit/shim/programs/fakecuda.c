@@ -761,7 +761,7 @@ static void give_pooled(CUdeviceptr pointer) {
 }
 
 static CUresult wait_for_all(void) {
-    fake.pool_reserved = rounded(fake.pool_live);
+    if (!fake.pool_keeps) fake.pool_reserved = rounded(fake.pool_live);
     return CUDA_SUCCESS;
 }
 
@@ -843,17 +843,19 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     CALLED(cuMemPoolTrimTo);
     (void)keep;
     count_stale_pool(pool);
+    if (fake.pool_keeps) fake.pool_reserved = rounded(fake.pool_live);
     return fake.calls[FAKE_cuMemPoolTrimTo] > 1000 ? 1 : CUDA_SUCCESS; /* nothing without a wait */
 }
 
 EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
     CALLED(cuMemPoolGetAttribute);
     count_stale_pool(pool);
-    if (attribute != CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT &&
-        attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-        return CUDA_ERROR_INVALID_VALUE;
-    *(uint64_t *)value = attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD ? fake.pool_threshold
-                                                                        : fake.pool_reserved;
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(uint64_t *)value = fake.pool_threshold; break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = fake.pool_reserved; break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(uint64_t *)value = fake.pool_live; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
     return CUDA_SUCCESS;
 }
 

@@ -29,6 +29,7 @@ struct fake {
     int lazy; /* code is loaded when it is first used: the driver says so, no more */
     uint64_t pool_grain;   /* pools grow in steps of this */
     uint64_t pool_threshold;
+    int pool_keeps; /* what was freed, also when the program waits, until the pool is trimmed */
     uint64_t live_bytes[FAKE_LIVE], live_pointers[FAKE_LIVE]; /* of pools' allocations */
     uint64_t pool_reserved, pool_live;                        /* of all pools together */
     uint64_t graph_reserved, graph_sizes[4];                  /* the graph: its allocation nodes */

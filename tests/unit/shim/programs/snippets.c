@@ -913,6 +913,40 @@ static void pool_reuse(void) {
     CHECK_IS(api_used(0), 40 * MIB);
 }
 
+/* What a pool keeps, because it was told to, is given back to who would be refused else. */
+static void pool_gives_way(void) {
+    CUdeviceptr pointer;
+    fake.pool_keeps = 1;
+    CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, stream), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+    CHECK_IS(api.cuStreamSynchronize(stream), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 60 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 60 * MIB);
+}
+
+/* What was allocated from a pool is gone with the context, though nobody has freed it. */
+static void pool_is_empty_after_its_context(void) {
+    CUdeviceptr pointer;
+    CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, stream), CUDA_SUCCESS);
+    fake.pool_live = fake.pool_reserved = 0; /* as drivers do, just before they answer */
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(api.cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
+/* So is what was freed in a stream that never came so far: nobody asks its event any more. */
+static void deferred_free_ends_with_its_context(void) {
+    CUdeviceptr pointer;
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, 40 * MIB), CUDA_SUCCESS);
+    fake.busy = 1;
+    CHECK_IS(api.cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(api.cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+    CHECK_IS(fake.stale, 0);
+}
+
 /* A pool grows in steps of its own. */
 static void pool_grain(void) {
     CUdeviceptr pointer, other;
@@ -1511,6 +1545,9 @@ static const struct {
     {"cuMipmappedArrayCreate", mipmap},
     {"pool_waits", pool_waits},
     {"pool_reuse", pool_reuse},
+    {"pool_gives_way", pool_gives_way},
+    {"pool_is_empty_after_its_context", pool_is_empty_after_its_context},
+    {"deferred_free_ends_with_its_context", deferred_free_ends_with_its_context},
     {"pool_grain", pool_grain},
     {"cuModuleLoad", modules},
     {"cuModuleLoadData", module_limits},
