@@ -112,6 +112,15 @@ class Cluster:
         """Start the kubelet, and wait until it answers."""
         raise self._no_access("starting kubelets")
 
+    def kill_containerd(self, node: str) -> None:
+        """End containerd by SIGKILL, with its containers left running; it stays down until
+        start_containerd."""
+        raise self._no_access("killing containerd")
+
+    def start_containerd(self, node: str) -> None:
+        """Start containerd, and wait until it answers."""
+        raise self._no_access("starting containerd")
+
     def down(self) -> None:
         """Take the cluster away."""
         raise self._no_access("taking it down")

@@ -70,15 +70,22 @@ class LocalCluster(Cluster):
         return self._node(node).entering(argv)
 
     def restart_kubelet(self, node: str) -> None:
-        self._node(node).end_kubelet(signal.SIGTERM)
+        self._node(node).end("kubelet", signal.SIGTERM)
         self.start_kubelet(node)
 
     def kill_kubelet(self, node: str) -> None:
-        self._node(node).end_kubelet(signal.SIGKILL)
+        self._node(node).end("kubelet", signal.SIGKILL)
 
     def start_kubelet(self, node: str) -> None:
         self._node(node).start_kubelet()
         self._node(node).wait_for_kubelet()
+
+    def kill_containerd(self, node: str) -> None:
+        self._node(node).end("containerd", signal.SIGKILL)
+
+    def start_containerd(self, node: str) -> None:
+        self._node(node).start_containerd()
+        self._node(node).wait_for_containerd()
 
     def down(self) -> None:
         with state.locked(self._layout):

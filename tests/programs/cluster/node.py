@@ -26,6 +26,7 @@ from cluster.processes import PATH, Process, Processes
 from cluster.spec import ClusterSpec
 from cluster.state import holder_name
 from cluster.waiting import wait_until
+from simgpu import container_runtime
 
 CAP_SYS_RESOURCE = 24
 KUBELET_HEALTH_PORT = 10248
@@ -100,7 +101,10 @@ class LocalNode:
         cni.mkdir()
         network_list = json.dumps(node_config.cni(pod_subnet(self.number)), indent=2)
         (cni / "10-pods.conflist").write_text(network_list)
-        containerd = node_config.containerd(self.binaries, cni, machine)
+        nvidia = config / "nvidia-container-runtime"
+        nvidia.write_text(container_runtime.script(sys.executable))
+        nvidia.chmod(0o755)
+        containerd = node_config.containerd(self.binaries, cni, nvidia, machine)
         (config / "containerd.toml").write_text(containerd)
 
     def make_cards(self) -> None:
@@ -162,9 +166,9 @@ class LocalNode:
             [name],
         )
 
-    def end_kubelet(self, number: signal.Signals) -> None:
-        """End the kubelet by this signal; it is gone on return."""
-        name = self.process("kubelet")
+    def end(self, program: str, number: signal.Signals) -> None:
+        """End one of the node's programs by this signal; it is gone on return."""
+        name = self.process(program)
         process = self.processes.get(name)
         if process is not None:
             process.signal(number)

@@ -14,6 +14,8 @@ from cluster.credentials import Credentials
 from cluster.images import PAUSE
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+NVIDIA = "nvidia"
+"""The handler of pods with the runtime class of that name."""
 _KUBELET = "kubelet.config.k8s.io/v1beta1"
 _PROXY = "kubeproxy.config.k8s.io/v1alpha1"
 
@@ -92,8 +94,9 @@ def kube_proxy(credentials: Credentials, node: str, machine: Machine) -> Config:
     }
 
 
-def containerd(cni_bin: Path, cni_conf: Path, machine: Machine) -> str:
-    """containerd's config.toml; NRI and CDI are on, as containerd 2 has them."""
+def containerd(cni_bin: Path, cni_conf: Path, nvidia: Path, machine: Machine) -> str:
+    """containerd's config.toml; NRI and CDI are on, as containerd 2 has them. `nvidia`: the program
+    that is runc for pods of the runtime class of that name."""
     restrict = "false" if machine.may_lower_oom_score else "true"
     return f"""\
 version = 3
@@ -124,6 +127,15 @@ enable_cdi = true
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["{cni_bin}"]
 conf_dir = "{cni_conf}"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{NVIDIA}]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{NVIDIA}.options]
+BinaryName = "{nvidia}"
 
 [plugins."io.containerd.nri.v1.nri"]
 disable = false

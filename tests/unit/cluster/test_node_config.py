@@ -20,10 +20,12 @@ def credentials(tmp_path: Path) -> Credentials:
 
 
 def test_containerds_configuration_is_toml_with_nri_and_cdi_on() -> None:
-    text = node_config.containerd(Path("/opt/cni bin"), Path("/etc/cni"), POOR)
+    text = node_config.containerd(Path("/opt/cni bin"), Path("/etc/cni"), Path("/etc/nvidia"), POOR)
     plugins = tomllib.loads(text)["plugins"]
     runtime = plugins["io.containerd.cri.v1.runtime"]
     assert runtime["enable_cdi"] is True
+    nvidia = runtime["containerd"]["runtimes"]["nvidia"]
+    assert nvidia["options"]["BinaryName"] == "/etc/nvidia"
     assert plugins["io.containerd.nri.v1.nri"]["disable"] is False
     assert runtime["cni"]["bin_dirs"] == ["/opt/cni bin"]
     assert runtime["restrict_oom_score_adj"] is True

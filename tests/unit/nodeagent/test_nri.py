@@ -279,9 +279,9 @@ async def test_without_a_socket_it_says_which(tmp_path: Path, answers: Answers) 
 async def test_who_waits_goes_on_once_it_is_connected(
     runtime: FakeRuntime, plugin: RuntimePlugin
 ) -> None:
-    waiting = asyncio.create_task(plugin.wait(within=PATIENCE_S))
+    waiting = asyncio.create_task(plugin.wait(within=60 * PATIENCE_S))
     connection = await runtime.connection()
-    await waiting
+    await until(waiting.done)
     assert not plugin.problem
     connection.writer.close()
     await until(lambda: plugin.problem)

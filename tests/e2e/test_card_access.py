@@ -1,0 +1,253 @@
+"""Each way to give containers their cards, and a tenant who asks for all of them.
+
+The tenant's variable comes from a ConfigMap, whose keys no admission policy sees. Pods of the
+runtime class nvidia run under a stand-in for NVIDIA's container runtime, which believes what it is
+told.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from cluster import Cluster
+from cluster.cluster import Node
+from cluster.layout import Layout
+from cluster.mizar import CHART, NAMESPACE, RELEASE
+from e2e.watching import card_of, cards_seen_inside, ready_shadows
+from simgpu.machine import CONTROL_NODES, Machine
+from support.kube import Kube, Object, condition
+from support.objects import share_pod
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+CARDS_PER_NODE = 2
+HALF = {"devices": 2, "min": 0, "max": 1}
+AGENTS = "app.kubernetes.io/component=nodeagent"
+CDI = "/run/cdi/nvidia.json"
+CLASS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": "nvidia"},
+    "handler": "nvidia",
+}
+
+
+def cdi_file(cards: dict[str, int]) -> Object:
+    """As nvidia-ctk writes it, with cards by UUID. `cards`: their minor numbers."""
+    mounts = [
+        {
+            "hostPath": outside,
+            "containerPath": inside,
+            "options": ["rbind", "ro" if read_only else "rw"],
+        }
+        for outside, inside, read_only in (
+            ("/run/simgpu/driver", "/usr/local/nvidia", True),
+            ("/run/simgpu/state", "/run/simgpu/state", False),
+        )
+    ]
+
+    def nodes(*names: str) -> Object:
+        paths = [{"path": f"/dev/{one}", "hostPath": f"/run/simgpu/dev/{one}"} for one in names]
+        return {"deviceNodes": paths}
+
+    edits = {"env": ["NVIDIA_VISIBLE_DEVICES=void"], "mounts": mounts, **nodes(*CONTROL_NODES)}
+    return {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [
+            {"name": uuid, "containerEdits": nodes(f"nvidia{minor}")}
+            for uuid, minor in cards.items()
+        ],
+        "containerEdits": edits,
+    }
+
+
+def minors(node: Node) -> dict[str, int]:
+    """Of the node's cards, by UUID."""
+    with Machine(node.simgpu_dir) as machine:
+        return {card.uuid: card.minor for card in machine.health()}
+
+
+class Access:
+    """Changes how the cluster's containers get their cards."""
+
+    def __init__(self, kube: Kube, cluster: Cluster) -> None:
+        self.kube = kube
+        self.cluster = cluster
+
+    def use(self, **access: Any) -> None:
+        """Have all agents use this `cardAccess`; they do on return."""
+        self.cluster.helm(
+            *("upgrade", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--reuse-values"),
+            "--values=-",
+            input=yaml.safe_dump({"nodeagent": {"cardAccess": access}}),
+        )
+        rollout = ("rollout", "status", "daemonset/mizar-nodeagent", "--timeout=180s")
+        self.kube.run(*rollout, f"--namespace={NAMESPACE}")
+
+    def told(self, node: str | None = None) -> set[tuple[str, str]]:
+        """Status and reason of the condition, over the agents' pods."""
+        pods = self.kube.all("pods", NAMESPACE, AGENTS)
+        found = [
+            condition(one, "mizar.share/card-access")
+            for one in pods
+            if node in (None, one["spec"]["nodeName"])
+            and "deletionTimestamp" not in one["metadata"]
+        ]
+        return {(str(one["status"]), str(one["reason"])) for one in found}
+
+    def wait_told(self, status: str, reason: str, node: str | None = None) -> None:
+        wait_for(
+            f"the agents to tell {status} {reason}",
+            lambda: self.told(node) == {(status, reason)},
+            explain=lambda: str(self.kube.all("pods", NAMESPACE, AGENTS)[0]["status"]),
+        )
+
+
+@pytest.fixture(scope="module")
+def access(kube: Kube, mizar_cluster: Cluster) -> Iterator[Access]:
+    """As the chart's local values have it again at the end."""
+    kube.apply(CLASS)
+    made = Access(kube, mizar_cluster)
+    try:
+        yield made
+    finally:
+        for node in mizar_cluster.nodes:
+            node.path(CDI).unlink(missing_ok=True)
+        made.use(strategy="Auto", nriGives="Auto")
+        kube.delete("runtimeclass", "nvidia")
+
+
+@pytest.fixture
+def cdi(mizar_cluster: Cluster) -> None:
+    """CDI files with the nodes' cards."""
+    for node in mizar_cluster.nodes:
+        path = node.path(CDI)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(cdi_file(minors(node))))
+
+
+def greedy(kube: Kube, tenant: str, name: str, **spec: Any) -> Object:
+    """A share pod that asks for all cards where no policy looks."""
+    data = {"NVIDIA_VISIBLE_DEVICES": "all"}
+    metadata = {"name": "greedy", "namespace": tenant}
+    kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    pod = share_pod(tenant, name, **spec)
+    pod["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "greedy"}}]
+    return pod
+
+
+def env_inside(kube: Kube, tenant: str, pod: str) -> dict[str, str]:
+    status, answer = kube.exec(tenant, pod, "env")
+    assert status == 0, answer
+    return dict(one.partition("=")[::2] for one in answer.splitlines())
+
+
+NVIDIA: Object = {"runtimeClassName": "nvidia"}
+PLAIN: Object = {}
+WAYS: dict[str, tuple[Object, Object, str]] = {
+    "Auto": ({"strategy": "Auto"}, PLAIN, "NRI"),
+    "NRI-EnvVar": ({"strategy": "NRI", "nriGives": "EnvVar"}, NVIDIA, "NRI"),
+    "NRI-VolumeMounts": ({"strategy": "NRI", "nriGives": "VolumeMounts"}, NVIDIA, "NRI"),
+    "NRI-CDI": ({"strategy": "NRI", "nriGives": "CDI"}, NVIDIA, "NRI"),
+    "CDI": ({"strategy": "CDI"}, NVIDIA, "CDI"),
+    "VolumeMounts": ({"strategy": "VolumeMounts"}, NVIDIA, "VolumeMounts"),
+    "Mounts": ({"strategy": "Mounts"}, PLAIN, "Mounts"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_asks_for_all_cards_gets_its_own(
+    kube: Kube, stage: "Stage", access: Access, cdi: None, way: str
+) -> None:
+    values, spec, told = WAYS[way]
+    if way != "Auto" or access.told() != {("True", "NRI")}:
+        access.use(**values)
+    access.wait_told("True", told)
+    tenant = stage.tenant(HALF)
+    kube.apply(greedy(kube, tenant, "a", **spec), share_pod(tenant, "b", **spec))
+    kube.wait_running(tenant, "a", "b")
+    ready_shadows(kube, tenant)
+    (own,) = wait_for("the device to be held", lambda: card_of(kube, tenant, "a"))
+    assert cards_seen_inside(kube, tenant, "a") == {own}
+    assert cards_seen_inside(kube, tenant, "b") == {own}
+    if told == "NRI":
+        assert env_inside(kube, tenant, "a")["NVIDIA_VISIBLE_DEVICES"] != "all"
+
+
+def card_nodes_inside(kube: Kube, tenant: str, pod: str) -> set[str]:
+    """Names of the cards' device nodes that the pod has."""
+    status, answer = kube.exec(tenant, pod, "ls", "/dev")
+    assert status == 0, answer
+    return set(re.findall(r"\bnvidia\d+\b", answer))
+
+
+def test_the_variable_alone_can_be_overridden(kube: Kube, stage: "Stage", access: Access) -> None:
+    """What README.md says of EnvVar; it shows as well that the stand-in believes the variable. The
+    shim has no limits for the other cards, and lets nobody work on them."""
+    access.use(strategy="EnvVar")
+    access.wait_told("True", "EnvVar")
+    tenant = stage.tenant(HALF)
+    asleep = {"command": ["sleep", "3600"], **NVIDIA}
+    kube.apply(greedy(kube, tenant, "a", **asleep), share_pod(tenant, "b", **asleep))
+    kube.wait_running(tenant, "a", "b")
+    assert len(card_nodes_inside(kube, tenant, "a")) == CARDS_PER_NODE
+    assert len(card_nodes_inside(kube, tenant, "b")) == 1
+
+
+def test_without_nri_nothing_starts_until_it_is_back(
+    kube: Kube, stage: "Stage", access: Access, mizar_cluster: Cluster
+) -> None:
+    """containerd comes back without NRI, then with it. Who runs never notices."""
+    access.use(strategy="Auto", nriGives="Auto")
+    access.wait_told("True", "NRI")
+    tenant = stage.tenant(HALF)
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    (before,) = card_of(kube, tenant, "a")
+    pod = kube.get("pod", "a", tenant)
+    assert pod is not None
+    node = pod["spec"]["nodeName"]
+    config = Layout(mizar_cluster.name).node(node).config / "containerd.toml"
+    text = config.read_text()
+    with_nri = '[plugins."io.containerd.nri.v1.nri"]\ndisable = false'
+    assert with_nri in text
+
+    def restart(toml: str) -> None:
+        mizar_cluster.kill_containerd(node)
+        config.write_text(toml)
+        mizar_cluster.start_containerd(node)
+
+    restart(text.replace(with_nri, with_nri.replace("false", "true")))
+    try:
+        access.wait_told("False", "NRI", node)
+        kube.apply(greedy(kube, tenant, "b"))
+        wait_for("the kubelet to be told why", lambda: _waits(kube, tenant, "b"))
+        assert kube.phase(tenant, "b") == "Pending"
+    finally:
+        restart(text)
+    access.wait_told("True", "NRI", node)
+    kube.wait_running(tenant, "b")
+    assert cards_seen_inside(kube, tenant, "b") == {before}
+    after = kube.get("pod", "a", tenant)
+    assert after is not None
+    (status,) = after["status"]["containerStatuses"]
+    assert status["restartCount"] == 0
+    assert cards_seen_inside(kube, tenant, "a") == {before}
+
+
+def _waits(kube: Kube, tenant: str, pod: str) -> bool:
+    found = kube.get("pod", pod, tenant)
+    assert found is not None
+    for one in found["status"].get("containerStatuses", ()):
+        message = str(one["state"].get("waiting", {}).get("message"))
+        assert "does not ask Mizar now" in message, message
+        return True
+    return False

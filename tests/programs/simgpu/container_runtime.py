@@ -1,0 +1,91 @@
+"""A stand-in for NVIDIA's container runtime: before runc makes a container, it gives it the
+simulated cards that its specification names, and believes whatever that says.
+
+    python -m simgpu.container_runtime create --bundle DIR ...
+
+Cards are named by mounts under /var/run/nvidia-container-devices where there are any, and else by
+the variable NVIDIA_VISIBLE_DEVICES, as with accept-nvidia-visible-devices-as-volume-mounts.
+`script` makes the program that containerd calls in the place of runc."""
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from simgpu.machine import CONTROL_NODES, Machine
+
+DIRECTORY = Path("/run/simgpu")
+MARKS = PurePosixPath("/var/run/nvidia-container-devices")
+VARIABLE = "NVIDIA_VISIBLE_DEVICES"
+NOTHING = ("", "void", "none")
+
+Spec = dict[str, Any]
+
+
+def script(python: str) -> str:
+    """A shell program that is runc, but for what this module does first."""
+    return f"""\
+#!/bin/sh
+case " $* " in
+*" create "*) {python} -m simgpu.container_runtime "$@" || exit 1 ;;
+esac
+exec runc "$@"
+"""
+
+
+def wanted(spec: Spec, uuids: Iterable[str]) -> list[str]:
+    """The UUIDs that a container's specification names. KeyError for one that no card has."""
+    known = list(uuids)
+    marks = [PurePosixPath(one["destination"]) for one in spec.get("mounts", ())]
+    names = [mark.name for mark in marks if mark.parent == MARKS]
+    if not names:
+        env = dict(one.partition("=")[::2] for one in spec["process"].get("env", ()))
+        value = env.get(VARIABLE, "")
+        names = [] if value in NOTHING else value.split(",")
+    if "all" in names:
+        return known
+    if unknown := set(names) - set(known):
+        raise KeyError(f"no card {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return names
+
+
+def give(spec: Spec, uuids: Iterable[str], minors: Mapping[str, int], directory: Path) -> None:
+    """Add the cards' device nodes, and the driver."""
+    nodes = [f"nvidia{minors[uuid]}" for uuid in uuids]
+    if not nodes:
+        return
+    for name in [*nodes, *CONTROL_NODES]:
+        _add_device(spec["linux"], f"/dev/{name}", directory / "dev" / name)
+    for inside, outside, mode in (
+        ("/usr/local/nvidia", directory / "driver", "ro"),
+        ("/run/simgpu/state", directory / "state", "rw"),
+    ):
+        mount = {"destination": inside, "type": "bind", "source": str(outside)}
+        spec["mounts"].append({**mount, "options": ["rbind", "rprivate", mode]})
+
+
+def _add_device(linux: Spec, inside: str, outside: Path) -> None:
+    found = outside.stat()
+    numbers = {"major": os.major(found.st_rdev), "minor": os.minor(found.st_rdev)}
+    mode = stat.S_IMODE(found.st_mode)
+    devices = linux.setdefault("devices", [])
+    devices.append({"path": inside, "type": "c", "fileMode": mode, **numbers})
+    rules = linux.setdefault("resources", {}).setdefault("devices", [])
+    rules.append({"allow": True, "type": "c", "access": "rwm", **numbers})
+
+
+def main(argv: list[str]) -> None:
+    """Change the specification in the bundle that runc's arguments name."""
+    path = Path(argv[argv.index("--bundle") + 1]) / "config.json"
+    spec = json.loads(path.read_text())
+    with Machine(DIRECTORY) as machine:
+        minors = {card.uuid: card.minor for card in machine.health()}
+    give(spec, wanted(spec, minors), minors, DIRECTORY)
+    path.write_text(json.dumps(spec))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
