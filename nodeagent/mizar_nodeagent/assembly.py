@@ -169,9 +169,7 @@ async def assemble(
         agent.wake()
 
     access = AccessChoice(config.card_access)
-    component = RuntimeComponent(
-        Grants(state, slots, poller.poll_claims), access, cards.minors, agent.warn
-    )
+    component = RuntimeComponent(Grants(state, slots), access, cards.minors, agent.warn)
     runtime = RuntimePlugin(config.card_access.nri_socket, component.create, component.look)
     if access.may_use_nri:
         access.runtime = runtime

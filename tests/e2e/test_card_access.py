@@ -200,6 +200,8 @@ def test_the_variable_alone_can_be_overridden(kube: Kube, stage: "Stage", access
     kube.wait_running(tenant, "a", "b")
     assert len(card_nodes_inside(kube, tenant, "a")) == CARDS_PER_NODE
     assert len(card_nodes_inside(kube, tenant, "b")) == 1
+    status, answer = kube.exec(tenant, "a", "cuda-sample", "alloc", "64")
+    assert status != 0, answer
 
 
 def test_without_nri_nothing_starts_until_it_is_back(

@@ -6,12 +6,11 @@ tenant writes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from mizar_core.device_ids import DeviceID, cards_of_value, devices_of_value
 from mizar_core.names import (
-    SPOT_RESOURCE,
+    card_of_spot_device,
     container_devices_from,
     container_devices_ids,
     spot_device_id,
@@ -20,14 +19,11 @@ from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container.limits import wants_shim
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import ContainerRefused
-from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.proto import nri_pb2 as pb
 
 FROM, IDS = container_devices_from(""), container_devices_ids("")
 """Beginnings of the annotations' keys, to which a container's name belongs."""
-
-Poll = Callable[[], Awaitable[Claims]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ class Granted:
     none where it is not limited."""
 
     uuids: tuple[str, ...]
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[Slot, ...]
 
 
 def is_annotated(container: pb.Container) -> bool:
@@ -46,32 +42,34 @@ def is_annotated(container: pb.Container) -> bool:
 
 @dataclass(frozen=True)
 class Grants:
-    """`poll`: asks the kubelet who holds what now."""
+    """Knows by their slots which containers PreStartContainer has let start, and with what."""
 
     state: AgentState
     slots: Slots
-    poll: Poll
 
-    async def of(self, pod: pb.PodSandbox, container: pb.Container) -> Granted:
-        """The cards of a container that is annotated. Raises ContainerRefused, DeviceIDRefused,
-        KubeletAway."""
-        shares = _values(container.annotations, FROM)
-        spots = _values(container.annotations, IDS)
-        if len(shares) + len(spots) != 1:
+    def of(self, pod: pb.PodSandbox, container: pb.Container) -> Granted:
+        """The cards of a container that is annotated. Raises ContainerRefused, DeviceIDRefused."""
+        slots = self.slots_of(pod, container)
+        if not slots:
             raise ContainerRefused(
-                "it has devices of several resources of Mizar: a container can have one of them"
+                f"the kubelet has not said that {pod.namespace}/{pod.name} holds "
+                f"{', '.join(sorted(_devices(container)))}"
             )
-        if shares:
-            return self._share(pod, devices_of_value(shares[0]))
-        return await self._spot(pod, cards_of_value(spots[0]))
+        uuids, limited = dict[str, None](), False
+        for device in sorted(slots[0].ids):
+            uuid, has_limits = self._card(device)
+            uuids[uuid] = None
+            limited = limited or has_limits
+        return Granted(tuple(uuids), slots if limited else ())
 
-    def slots_of(self, pod: pb.PodSandbox, devices: frozenset[str]) -> tuple[Slot, ...]:
-        """The slots of these devices (without their namespaces) that are this pod's, for which
-        PreStartContainer was called."""
+    def slots_of(self, pod: pb.PodSandbox, container: pb.Container) -> tuple[Slot, ...]:
+        """The slots of exactly the container's devices that are its pod's. Raises ContainerRefused,
+        DeviceIDRefused."""
+        devices = _devices(container)
         return tuple(
             slot
             for slot in self.slots.all()
-            if self._is_of(slot, pod) and devices == {DeviceID.parse(one).short for one in slot.ids}
+            if self._is_of(slot, pod) and devices == {_short(one) for one in slot.ids}
         )
 
     def _is_of(self, slot: Slot, pod: pb.PodSandbox) -> bool:
@@ -83,20 +81,13 @@ class Grants:
         same = known is not None and {owner.pod_uid, pod.uid} <= known.uids
         return same or owner.pod_uid in ("", pod.uid)
 
-    def _share(self, pod: pb.PodSandbox, devices: frozenset[str]) -> Granted:
-        slots = self.slots_of(pod, devices)
-        if not slots:
-            raise ContainerRefused(
-                f"the kubelet has not said that {pod.namespace}/{pod.name} holds "
-                f"{', '.join(sorted(devices))}"
-            )
-        ids = [DeviceID.parse(one) for one in sorted(slots[0].ids)]
-        carvings = [self._carving(device) for device in ids]
-        uuids = dict.fromkeys(
-            carving.card(device).uuid for carving, device in zip(carvings, ids, strict=True)
-        )
-        limited = any(wants_shim(carving.carve.isolation) for carving in carvings)
-        return Granted(tuple(uuids), slots if limited else ())
+    def _card(self, device: str) -> tuple[str, bool]:
+        """The card of a device, and whether its containers are limited. Raises ContainerRefused."""
+        if lent := card_of_spot_device(device):
+            return lent, True
+        one = DeviceID.parse(device)
+        carving = self._carving(one)
+        return carving.card(one).uuid, wants_shim(carving.carve.isolation)
 
     def _carving(self, device: DeviceID) -> Carving:
         carving = self.state.carving_of(device)
@@ -108,20 +99,24 @@ class Grants:
             )
         return carving
 
-    async def _spot(self, pod: pb.PodSandbox, uuids: frozenset[str]) -> Granted:
-        claims = await self.poll()
-        held = {
-            device
-            for claim in claims.of_pod(pod.namespace, pod.name, SPOT_RESOURCE)
-            for device in claim.ids
-        }
-        if missing := sorted(uuid for uuid in uuids if spot_device_id(uuid) not in held):
-            raise ContainerRefused(
-                f"the kubelet does not say that {pod.namespace}/{pod.name} holds card {missing[0]}"
-            )
-        slots = self.slots.of(SPOT_RESOURCE, [spot_device_id(uuid) for uuid in uuids])
-        return Granted(tuple(sorted(uuids)), tuple(one for one in slots if self._is_of(one, pod)))
+
+def _devices(container: pb.Container) -> frozenset[str]:
+    """The devices that the container's annotation names, without their namespaces. Raises
+    ContainerRefused, DeviceIDRefused."""
+    found = [
+        devices_of_value(value)
+        if key.startswith(FROM)
+        else frozenset(map(spot_device_id, cards_of_value(value)))
+        for key, value in sorted(container.annotations.items())
+        if key.startswith((FROM, IDS))
+    ]
+    if len(found) != 1:
+        raise ContainerRefused(
+            f"it has devices of {len(found)} resources of Mizar: a container can have those of one"
+        )
+    return found[0]
 
 
-def _values(annotations: Mapping[str, str], prefix: str) -> list[str]:
-    return [value for key, value in sorted(annotations.items()) if key.startswith(prefix)]
+def _short(device: str) -> str:
+    """Without its namespace; that of a lent card has none."""
+    return device.rpartition("/")[2]

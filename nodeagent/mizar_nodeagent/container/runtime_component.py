@@ -6,11 +6,10 @@ override none of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from mizar_core.device_ids import devices_of_value
 from mizar_core.errors import DeviceIDRefused, MizarError
 from mizar_core.names import ANNOTATION_CARDS, EventReason
 from mizar_kube.logs import get_logger
@@ -18,7 +17,7 @@ from mizar_nodeagent.container import card_access, shim_mounts
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.adjustment import adjustment
 from mizar_nodeagent.container.device_nodes import Minors, minors_of
-from mizar_nodeagent.container.granted_cards import FROM, Grants, is_annotated
+from mizar_nodeagent.container.granted_cards import Grants, is_annotated
 from mizar_nodeagent.container.slots import Notify, Slot
 from mizar_nodeagent.errors import ContainerRefused
 from mizar_nodeagent.proto import nri_pb2 as pb
@@ -74,12 +73,15 @@ class RuntimeComponent:
         by_id = {pod.id: pod for pod in pods}
         for container in containers:
             pod = by_id.get(container.pod_sandbox_id)
-            if pod is not None and container.state in RUNNING:
-                for slot in self._missed(pod, container):
-                    self._tell(slot, container)
+            if pod is not None and container.state in RUNNING and _was_not_asked_for(container):
+                # What names no devices of one resource is nothing that Mizar gave.
+                with suppress(ContainerRefused, DeviceIDRefused):
+                    slots = self.grants.slots_of(pod, container)
+                    for slot in [one for one in slots if one.by_nri][:1]:
+                        self._tell(slot, container)
 
     async def _adjust(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
-        granted = await self.grants.of(pod, container)
+        granted = self.grants.of(pod, container)
         if granted.slots:
             _check_shim(container, granted.slots)
         way = self.access.given
@@ -89,22 +91,16 @@ class RuntimeComponent:
         parts = card_access.parts(way, granted.uuids, minors, self.access.config)
         return adjustment(container, granted.uuids, parts)
 
-    def _missed(self, pod: pb.PodSandbox, container: pb.Container) -> Iterable[Slot]:
-        if ANNOTATION_CARDS in container.annotations:
-            return
-        for key, value in container.annotations.items():
-            # What names no devices is nothing that Mizar gave.
-            with suppress(DeviceIDRefused):
-                if key.startswith(FROM):
-                    slots = self.grants.slots_of(pod, devices_of_value(value))
-                    yield from [slot for slot in slots if slot.by_nri][:1]
-
     def _tell(self, slot: Slot, container: pb.Container) -> None:
         assert slot.owner is not None
         self.counts.missed += 1
         message = MISSED.format(container.name)
         log.error("a container was made without asking", **slot.names)
         self.warn(slot.owner, EventReason.NO_CARD_ACCESS, message)
+
+
+def _was_not_asked_for(container: pb.Container) -> bool:
+    return is_annotated(container) and ANNOTATION_CARDS not in container.annotations
 
 
 def _check_shim(container: pb.Container, slots: Sequence[Slot]) -> None:

@@ -106,7 +106,7 @@ class SpotPreStart:
 
     async def _check_slots(self, owner: Owner, slots: Sequence[Slot]) -> None:
         own = [one for one in slots if not one.owner or one.owner.container == owner.container]
-        self.start.check_access(own)
+        await self.start.check_access(own)
         for slot in own:
             await check_device_nodes(self.start.minors, slot.minors)
 

@@ -23,7 +23,6 @@ from mizar_nodeagent.container.runtime_component import RuntimeComponent
 from mizar_nodeagent.container.shim_mounts import shim_mounts
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import ContainerRefused, NotYet, StartRefused
-from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.proto import nri_pb2 as pb
 from unit.nodeagent.makers import (
@@ -54,7 +53,6 @@ class Node:
         self.slots = Slots(folder / "slots", shim_install.install(source, folder))
         self.slots.load(0.0)
         self.state = AgentState()
-        self.held: list[Claim] = []
         self.warnings: list[tuple[str, str]] = []
         self.slot = self.slots.create(RESOURCE, [device(0)], 0.0, by_nri=True)
         self.own(OWNER)
@@ -70,13 +68,10 @@ class Node:
     async def minors(self, uuids: Collection[str]) -> dict[str, int]:
         return {uuid: 5 for uuid in uuids if uuid == CARD}
 
-    async def poll(self) -> Claims:
-        return Claims(tuple(self.held), 1.0)
-
     def component(self, **access: object) -> RuntimeComponent:
         config = CardAccess(strategy="NRI", **access)  # type: ignore[arg-type]
         return RuntimeComponent(
-            Grants(self.state, self.slots, self.poll),
+            Grants(self.state, self.slots),
             AccessChoice(config),
             self.minors,
             lambda owner, reason, message: self.warnings.append((reason, message)),
@@ -303,23 +298,42 @@ class TestShim:
 class TestSpot:
     """Whole cards that are lent, by the other annotation."""
 
-    async def test_a_card_that_the_kubelet_has_given(self, node: Node) -> None:
-        node.held = [Claim("team-a", "share", "main", SPOT_RESOURCE, frozenset({f"{CARD}-spot"}))]
-        adjust = await node.component().create(POD, node.container(SPOTS, mounts=[]))
+    def lend(self, node: Node, owner: Owner = OWNER, uuid: str = CARD) -> Slot:
+        """A container's slot after PreStartContainer."""
+        made = node.slots.create(SPOT_RESOURCE, [f"{uuid}-spot"], 0.0, by_nri=True)
+        return node.slots.assign(made, owner)
+
+    async def test_a_card_that_is_lent_to_the_pod(self, node: Node) -> None:
+        container = node.container(SPOTS, mounts=node.mounts(self.lend(node)))
+        adjust = await node.component().create(POD, container)
         assert env_of(adjust) == {"NVIDIA_VISIBLE_DEVICES": CARD}
 
     @pytest.mark.parametrize(
-        "claim",
-        [
-            Claim("team-a", "other", "main", SPOT_RESOURCE, frozenset({f"{CARD}-spot"})),
-            Claim("team-a", "share", "main", SPOT_RESOURCE, frozenset({"GPU-other-spot"})),
-            Claim("team-a", "share", "main", "nvidia.com/gpu", frozenset({CARD})),
-        ],
+        ("owner", "uuid"),
+        [(replace(OWNER, pod="other"), CARD), (OWNER, "GPU-other")],
     )
-    async def test_and_no_other(self, node: Node, claim: Claim) -> None:
-        node.held = [claim]
-        with pytest.raises(ContainerRefused, match=f"does not say .* holds card {CARD}"):
+    async def test_and_no_other(self, node: Node, owner: Owner, uuid: str) -> None:
+        container = node.container(SPOTS, mounts=node.mounts(self.lend(node, owner, uuid)))
+        with pytest.raises(ContainerRefused, match=f"has not said that .* holds {CARD}-spot"):
+            await node.component().create(POD, container)
+
+    async def test_it_is_limited_too(self, node: Node) -> None:
+        self.lend(node)
+        with pytest.raises(ContainerRefused, match="would run without its limits"):
             await node.component().create(POD, node.container(SPOTS, mounts=[]))
+
+    async def test_a_pod_may_have_both(self, node: Node) -> None:
+        """In two containers."""
+        lent = self.lend(node)
+        assert (await node.component().create(POD, node.container())).env
+        assert (
+            await node.component().create(POD, node.container(SPOTS, mounts=node.mounts(lent)))
+        ).env
+
+    def test_one_that_was_missed_is_told(self, node: Node) -> None:
+        self.lend(node)
+        node.component().look([POD], [node.container(SPOTS, mounts=[])])
+        assert [reason for reason, _ in node.warnings] == ["NoCardAccess"]
 
 
 class TestMissed:
