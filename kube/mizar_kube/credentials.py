@@ -124,20 +124,21 @@ class Kubeconfig:
     def __init__(self, paths: str) -> None:
         self._paths = paths
         self._loader: KubeConfigLoader | None = None
-        self._thread: threading.Thread | None = None
+        self._loading = False
 
     async def load(self, into: Configuration, refused: bool) -> None:
         """Read the file. Later calls ask its plugin again when the plugin's token has expired, and
         read what `kubectl` has written into the file. Raises ConfigError, also while an earlier
         call that nobody waits for any more has not ended."""
-        if self._thread is not None and self._thread.is_alive():
+        if self._loading:
             raise ConfigError(f"the kubeconfig {self._paths} is still being loaded")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A daemon, so that one that hangs keeps no program from ending.
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._load_into, args=(into, refused, done), name="kubeconfig", daemon=True
         )
-        self._thread.start()
+        self._loading = True
+        thread.start()
         await done
 
     def _load_into(self, into: Configuration, refused: bool, done: asyncio.Future[None]) -> None:
@@ -146,6 +147,9 @@ class Kubeconfig:
             asyncio.run(self._load(into, refused))
         except ConfigError as found:
             error = found
+        finally:
+            # Before it is told: who hears of it may load again at once.
+            self._loading = False
         with suppress(RuntimeError):  # the loop that waited has ended
             done.get_loop().call_soon_threadsafe(_settle, done, error)
 

@@ -15,6 +15,7 @@ from mizar_kube import credentials
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import ConfigError, Unavailable
 from mizar_kube.kinds import NODE, Ref
+from support.waiting import until
 from unit.kube import kubeconfigs
 from unit.kube.conftest import Authority
 from unit.kube.fake_api import FakeApi, listening
@@ -147,11 +148,18 @@ async def test_a_plugin_that_hangs_is_not_started_again(tmp_path: Path) -> None:
         await source.load(Configuration(), refused=False)
     assert plugin.asked == 1
     (tmp_path / "go").touch()
-    assert source._thread is not None
-    await asyncio.to_thread(source._thread.join)
+    await until(lambda: not source._loading)
     found = Configuration()
     await source.load(found, refused=True)
     assert found.api_key[credentials.TOKEN] == "Bearer abc"
+
+
+async def test_it_can_be_loaded_again_at_once(tmp_path: Path) -> None:
+    """The thread of the last time may not have ended yet."""
+    path = kubeconfigs.write(tmp_path, "https://127.0.0.1:1", {"token": "abc"})
+    source = credentials.Kubeconfig(str(path))
+    for _ in range(30):
+        await source.load(Configuration(), refused=True)
 
 
 async def test_several_files(tmp_path: Path) -> None:

@@ -400,7 +400,8 @@ class TestDrain:
 
 
 def test_devices_on_each_card_say_what_a_container_gets() -> None:
-    pod = shadow(carve=carve(devices=4, cards=2))
+    resource = "team-a.mizar.share/gpu.4"
+    pod = shadow(carve=carve(resource=resource, devices=4, cards=2))
     found = plan({}, snapshot(1, [pod], [card_claim(SHADOW[1], CARD, card(2).uuid)]))
     assert [(one.card, one.memory_mib) for one in report(found).devices] == [
         (CARD, 8192),
