@@ -92,7 +92,7 @@ def devices_after_init(spec: Spec) -> dict[str, int]:
 def cards_requested(spec: Spec) -> dict[str, int]:
     """Whole cards per physical resource that the scheduler sets aside for a pod: all extended
     resources that are not Mizar's, since any may be some pool's."""
-    return _requested(spec, lambda key: is_card(key) and key != SPOT_RESOURCE)
+    return _requested(spec, is_card)
 
 
 def spot_cards_requested(spec: Spec) -> int:

@@ -15,6 +15,7 @@ from mizar_core.names import (
     LABEL_IN_USE,
     LABEL_POOL,
     LABEL_SHADOW_POD,
+    SPOT_RESOURCE,
     parse_resource,
 )
 from mizar_core.planning.preemption import lacks_cards
@@ -137,6 +138,8 @@ def pending_view(obj: Object) -> PendingView | None:
     scheduled = condition_of(obj.get("status") or {}, "PodScheduled")
     message = unschedulable_message(scheduled)
     cards = cards_requested(spec) if message and not spec.get("nodeName") else {}
+    # Who waits for a borrowed card does not want one that a shadow pod holds.
+    cards.pop(SPOT_RESOURCE, None)
     lacking = tuple(one for one in cards.items() if lacks_cards(message, one[0]))
     if not lacking or "deletionTimestamp" in meta:
         return None

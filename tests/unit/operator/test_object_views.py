@@ -128,6 +128,13 @@ def test_a_damaged_carve_is_no_reason_to_forget_the_pod() -> None:
     assert pod.view.drain_asked is not None
 
 
+def test_a_pod_that_waits_for_a_borrowed_card_waits_for_no_whole_one() -> None:
+    spot = _whole("0/1 nodes are available: 1 Insufficient mizar.spot/gpu.")
+    limits = {"mizar.spot/gpu": "2"}
+    spot["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
+    assert pending_view(spot) is None
+
+
 def test_a_node_and_its_cards() -> None:
     node = node_view(
         {
