@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -138,19 +139,20 @@ class Nvml:
         return cards
 
     def _loads(self, uuid: str) -> dict[int, int] | None:
-        """A new process has no sample yet, and one without work none at all."""
+        """A new process has no sample yet, and one without work none at all. What was sampled
+        before the first look may be long ago."""
         workers = _workers(uuid)
         if workers is None:
             return None
         try:
-            samples = _samples(uuid, self._sampled.get(uuid, 0))
+            samples = _samples(uuid, self._sampled.setdefault(uuid, time.time_ns() // 1000))
         except pynvml.NVMLError as error:
             log.debug("a card does not tell what its processes do", card=uuid, error=error)
             return None
         loads = dict.fromkeys(workers, 0)
         for pid, at, percent in samples:
             loads[pid] = max(percent, loads.get(pid, 0))
-            self._sampled[uuid] = max(at, self._sampled.get(uuid, 0))
+            self._sampled[uuid] = max(at, self._sampled[uuid])
         return loads
 
     def _start(self) -> None:
