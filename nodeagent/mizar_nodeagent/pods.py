@@ -23,7 +23,12 @@ from mizar_core.names import (
     POD_CONDITION_ISOLATION,
     SPOT_RESOURCE,
 )
-from mizar_core.pod_requests import Spec, cards_requested, devices_requested
+from mizar_core.pod_requests import (
+    Spec,
+    cards_requested,
+    devices_requested,
+    spot_cards_requested,
+)
 from mizar_kube.client import KubeClient
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import POD, Object
@@ -133,7 +138,7 @@ def trim(obj: Object) -> Pod | None:
 
 
 def _spot_cards(spec: Spec) -> dict[str, int]:
-    found = cards_requested(spec).get(SPOT_RESOURCE, 0)
+    found = spot_cards_requested(spec)
     return {SPOT_RESOURCE: found} if found else {}
 
 

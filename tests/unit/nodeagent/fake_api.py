@@ -123,8 +123,6 @@ class FakeApi:
             if request.method == "GET":
                 return web.json_response(self.node)
             return self._patch_node(self.writes[-1][1])
-        if path[-2] == "pods":
-            return self._pod((path[-3], path[-1]), self.writes[-1][1])
         if path[-2] == "shadowpods":
             return self._shadow((path[-3], path[-1]), request.method)
         if path[-2] == "pods":
@@ -133,16 +131,6 @@ class FakeApi:
             self.events.append(self.writes[-1][1])
             return web.json_response(self.writes[-1][1], status=201)
         return web.json_response({"message": f"what is {request.path}?"}, status=404)
-
-    def _pod(self, key: tuple[str, str], body: Object) -> web.Response:
-        """Server-side apply of a condition."""
-        pod = self.pods.get(key)
-        if pod is None:
-            return web.json_response({"reason": "NotFound"}, status=404)
-        if body["metadata"]["uid"] != pod["metadata"]["uid"]:
-            return web.json_response({"reason": "Conflict"}, status=409)
-        (self.conditions[key],) = body["status"]["conditions"]
-        return web.json_response(pod)
 
     def _list(self, items: list[Object]) -> web.Response:
         meta = {"resourceVersion": str(self._version)}
@@ -187,6 +175,7 @@ class FakeApi:
             return web.json_response({"reason": "NotFound"}, status=404)
         if body["metadata"]["uid"] != pod["metadata"]["uid"]:
             return web.json_response({"reason": "Conflict"}, status=409)
+        (self.conditions[key],) = body["status"]["conditions"]
         known = {one["type"]: one for one in pod["status"].get("conditions", ())}
         known |= {one["type"]: one for one in body["status"]["conditions"]}
         self.put_pod(pod | {"status": pod["status"] | {"conditions": list(known.values())}})
