@@ -266,7 +266,7 @@ class TestAgent:
             (condition("DisruptionTarget", "PreemptionByScheduler"), "for the reasons for which"),
             (condition("DisruptionTarget", "QuotaReclaim"), "for the reasons for which"),
             (condition("Ready", "Ready"), "mizar.share/isolation-enforced and DisruptionTarget"),
-            ({"phase": "Failed"}, "mizar.share/isolation-enforced and DisruptionTarget"),
+            ({"message": "gone"}, "mizar.share/isolation-enforced and DisruptionTarget"),
             (condition("mizar.share/card-access", "NRI"), "of its own pod"),
         ):
             assert sentence in agent.apply_status(borrower, status)[1]
