@@ -65,10 +65,13 @@ async def serving(app: web.Application, port: int) -> AsyncIterator[None]:
     """Serve on all addresses while the block runs."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
+    started = asyncio.create_task(web.TCPSite(runner, port=port).start())
     try:
-        await web.TCPSite(runner, port=port).start()
+        await asyncio.shield(started)
         yield
     finally:
+        # A start that is cancelled half-way would leave its sockets open.
+        await asyncio.wait([started])
         await runner.cleanup()
 
 

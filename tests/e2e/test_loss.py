@@ -41,10 +41,10 @@ def test_a_shadow_pod_deleted_by_force_in_use(
     expected_faults += [f"{tenant}/{name} holds no card", f"{card}, which was given to nobody"]
     (place,) = (one for one in mizar_cluster.nodes if one.name == node)
     with Machine(place.simgpu_dir) as machine:
-        wait_for("the card to be busy", lambda: _busy(machine, card) > 0.5)
+        wait_for("the card to be busy", lambda: busy_part(machine, card) > 0.5)
         kube.delete("pod", name, tenant, "--force", "--grace-period=0")
         deleted = time.monotonic()
-        wait_for("the card to be quiet", lambda: _busy(machine, card) == 0, interval=0)
+        wait_for("the card to be quiet", lambda: busy_part(machine, card) == 0, interval=0)
         took = time.monotonic() - deleted - LOOK_S
     print(f"the card was quiet {took:.1f} s after the shadow pod was gone")
     assert took < QUIET_WITHIN_S
@@ -81,7 +81,7 @@ def _running(kube: Kube, tenant: str, count: int, but: list[str] | None = None) 
     return found if len(found) == count else None
 
 
-def _busy(machine: Machine, uuid: str) -> float:
+def busy_part(machine: Machine, uuid: str) -> float:
     """For which part of half a second the card worked."""
     (index,) = (i for i, card in enumerate(machine.cards) if card.uuid == uuid)
     before = machine.admin.busy(index)

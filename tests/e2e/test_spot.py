@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster import Cluster
-from e2e.test_compute import BUSY, percents, wait_percent
+from e2e.test_compute import BUSY, wait_percent
+from e2e.test_loss import busy_part
 from e2e.watching import card_of, cards_seen_inside, wait_event
 from simgpu.machine import Machine
 from support.effort import times
@@ -50,6 +51,13 @@ def lender(kube: Kube, stage: "Stage", name: str = "owner") -> str:
 def borrowing(kube: Kube, stage: "Stage", cards: int = 1) -> str:
     """A tenant that may borrow so many cards."""
     return stage.tenant({"devices": 2, "min": 0, "max": 0}, pool=stage.pool(), spot={"max": cards})
+
+
+def machine_of(kube: Kube, cluster: Cluster, tenant: str, pod: str) -> Machine:
+    """The simulated machine on which the pod runs."""
+    node = (kube.get("pod", pod, tenant) or {})["spec"]["nodeName"]
+    (place,) = (one for one in cluster.nodes if one.name == node)
+    return Machine(place.simgpu_dir)
 
 
 def reason_of_eviction(kube: Kube, tenant: str, pod: str) -> str:
@@ -131,9 +139,7 @@ def test_a_card_that_fails_while_it_is_lent(
     kube.apply(borrower(other, "train"))
     kube.wait_running(other, "train")
     (uuid,) = card_of(kube, owner, "owner")
-    node = (kube.get("pod", "train", other) or {})["spec"]["nodeName"]
-    (place,) = (one for one in mizar_cluster.nodes if one.name == node)
-    with Machine(place.simgpu_dir) as machine:
+    with machine_of(kube, mizar_cluster, other, "train") as machine:
         machine.set_health(uuid, xid=79)
         try:
             reason_of_eviction(kube, other, "train")
@@ -198,10 +204,11 @@ def refusal(kube: Kube, pod: Object) -> str:
     return answer
 
 
-def test_a_borrower_stands_still_without_a_node_agent(kube: Kube, stage: "Stage") -> None:
+def test_a_borrower_stands_still_without_a_node_agent(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+) -> None:
     """Nobody would pause it for the owner: it does not work, until there is an agent again."""
-    lender(kube, stage)
-    other = borrowing(kube, stage)
+    owner, other = lender(kube, stage), borrowing(kube, stage)
     kube.apply(borrower(other, "train"))
     kube.wait_running(other, "train")
     wait_percent(kube, other, "train", 90, 101)
@@ -210,7 +217,9 @@ def test_a_borrower_stands_still_without_a_node_agent(kube: Kube, stage: "Stage"
     agents = ("--namespace=mizar-system", "daemonset/mizar-nodeagent", "--type=merge")
     kube.run("patch", *agents, f"--patch={nowhere}")
     try:
-        wait_for("it to stand still", lambda: percents(kube, other, "train")[-2:] == [0.0, 0.0])
+        with machine_of(kube, mizar_cluster, other, "train") as machine:
+            (card,) = card_of(kube, owner, "owner")
+            wait_for("it to stand still", lambda: busy_part(machine, card) == 0)
     finally:
         kube.run("patch", *agents, f"--patch={back}")
     wait_percent(kube, other, "train", 90, 101)
