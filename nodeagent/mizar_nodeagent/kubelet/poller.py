@@ -56,6 +56,8 @@ class KubeletPoller:
         self._clock = clock
         self._intervals = Intervals()
         self._wake = asyncio.Event()
+        self._asking: asyncio.Task[Claims] | None = None
+        self._next: asyncio.Task[Claims] | None = None
         self._waiting_for: object = None
         self._waiting_since: float | None = None
         self._failed = False
@@ -75,7 +77,22 @@ class KubeletPoller:
             self.poll_soon()
 
     async def poll_claims(self) -> Claims:
-        """The claims as they are now, for a caller that cannot wait. Raises KubeletAway."""
+        """The claims as they are now or a moment later, for a caller that cannot wait. Raises
+        KubeletAway.
+
+        Callers at the same time share an answer, but never one that was asked for before they came:
+        each of many containers that start at once would have all pods listed.
+        """
+        if self._next is None:
+            self._next = asyncio.create_task(self._ask(self._asking))
+            # Nobody may be left who waits for it.
+            self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._next)
+
+    async def _ask(self, before: asyncio.Task[Claims] | None) -> Claims:
+        if before is not None:
+            await asyncio.wait([before])
+        self._asking, self._next = self._next, None
         claims = await self._podresources.list(urgent=True)
         self._take(claims)
         return claims

@@ -1,0 +1,68 @@
+"""Questions to the kubelet that many ask at once."""
+
+import asyncio
+
+import pytest
+
+from mizar_nodeagent.errors import KubeletAway
+from mizar_nodeagent.kubelet.claims import Claims
+from mizar_nodeagent.kubelet.poller import KubeletPoller
+from support.waiting import until
+
+
+class FakePodResources:
+    """Each question is answered when its future is."""
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.Future[Claims]] = []
+
+    async def list(self, urgent: bool = False) -> Claims:
+        assert urgent
+        self.asked.append(asyncio.get_running_loop().create_future())
+        return await self.asked[-1]
+
+
+def claims(at: float) -> Claims:
+    return Claims((), at)
+
+
+async def test_those_who_come_together_share_an_answer() -> None:
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    together = [asyncio.create_task(poller.poll_claims()) for _ in range(100)]
+    await until(lambda: len(kubelet.asked) == 1)
+    kubelet.asked[0].set_result(claims(1))
+    assert {one.asked_at for one in await asyncio.gather(*together)} == {1}
+    assert len(kubelet.asked) == 1 and poller.claims.asked_at == 1
+
+
+async def test_nobody_gets_an_answer_that_was_asked_for_before() -> None:
+    """The kubelet may have recorded the caller's devices in between."""
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    first = asyncio.create_task(poller.poll_claims())
+    await until(lambda: len(kubelet.asked) == 1)
+    later = [asyncio.create_task(poller.poll_claims()) for _ in range(3)]
+    await asyncio.sleep(0)
+    kubelet.asked[0].set_result(claims(1))
+    assert (await first).asked_at == 1
+    await until(lambda: len(kubelet.asked) == 2)
+    kubelet.asked[1].set_result(claims(2))
+    assert {one.asked_at for one in await asyncio.gather(*later)} == {2}
+    assert len(kubelet.asked) == 2
+
+
+async def test_an_error_is_for_those_who_asked_only() -> None:
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    asking = [asyncio.create_task(poller.poll_claims()) for _ in range(2)]
+    await until(lambda: len(kubelet.asked) == 1)
+    gives_up = asking.pop()
+    gives_up.cancel()
+    kubelet.asked[0].set_exception(KubeletAway("away"))
+    with pytest.raises(KubeletAway):
+        await asking[0]
+    again = asyncio.create_task(poller.poll_claims())
+    await until(lambda: len(kubelet.asked) == 2)
+    kubelet.asked[1].set_result(claims(3))
+    assert (await again).asked_at == 3
