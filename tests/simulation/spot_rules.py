@@ -38,12 +38,14 @@ class SpotRules:
             self._broken(f"{verb} {ref}: it is somebody else's")
 
     def _opening(self, ref: Ref, pod: Object, sender: str) -> None:
-        """No more than was lendable of late, nor than a quota allowed of late."""
+        """No more than was lendable of late, nor than a quota allowed of late. Cards that were
+        promised to a pod which is too large for any node by now may go to smaller ones."""
         if not pod["spec"].get("schedulingGates"):
             return
         borrowers = [one for one in self._borrowers() if self._is_known(one, sender)]
         asked = spot_cards_requested(pod["spec"])
-        have = sum(spot_cards_requested(one["spec"]) for one in borrowers)
+        promised = [one for one in borrowers if not self._is_too_large(one)]
+        have = sum(spot_cards_requested(one["spec"]) for one in promised)
         if have + asked > (most := self._lendable()):
             self._broken(f"open {ref}: {have} of {most} lendable cards are promised")
         own = [one for one in borrowers if key_of(one)[0] == ref.namespace]
@@ -76,15 +78,27 @@ class SpotRules:
 
     def _lendable(self) -> int:
         """The most cards that each node lent of late, and had promised, in all."""
-        since = asyncio.get_running_loop().time() - REMEMBERED_S
-        most: dict[str, list[int]] = {}
+        offered = self._offered(asyncio.get_running_loop().time() - REMEMBERED_S)
+        return sum(max(counts) for counts in offered.values())
+
+    def _is_too_large(self, pod: Object) -> bool:
+        """Whether, since its gate was opened, there was a time when no node lent as many cards as
+        it wants, and it has none yet."""
+        _, at = self._opened[pod["metadata"]["uid"]]
+        wants = spot_cards_requested(pod["spec"])
+        least = (min(counts) for counts in self._offered(at).values())
+        return not pod["spec"].get("nodeName") and all(count < wants for count in least)
+
+    def _offered(self, since: float) -> dict[str, list[int]]:
+        """How many cards each node has lent and had promised since then."""
+        found: dict[str, list[int]] = {}
         for change in self._api.after(NODE, 0):
-            counts = most.setdefault(change.after["metadata"]["name"], [])
+            counts = found.setdefault(change.after["metadata"]["name"], [])
             if change.at < since:
                 counts.clear()
             offered = change.after["status"]["allocatable"].get(SPOT_RESOURCE, "0")
             counts.append(0 if change.deleted else int(offered))
-        return sum(max(counts) for counts in most.values())
+        return found
 
     def _allowed(self, namespace: str) -> list[int]:
         """How many cards the namespace might have, by its quota of late."""
