@@ -14,6 +14,7 @@ from mizar_core.names import (
     LABEL_VALUE,
     PREFIX_MAX,
     QUALIFIED_NAME,
+    is_dns_label,
     is_dns_subdomain,
     is_foreign,
     is_label_value,
@@ -30,6 +31,7 @@ MEMORY_MIN: Final = 64 << 20
 
 _TOO_LITTLE = "is too little memory for any CUDA program to start: write 64Mi or more"
 _NO_NAME = "is no name of an object: write lower case letters, digits, - and ."
+_NO_NAMESPACE = "is no name of a namespace: write lower case letters, digits and -"
 _NO_LABEL = "is none that a node could have: write it as kubectl get nodes --show-labels does"
 _RESOURCE_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -71,6 +73,11 @@ def _resource(value: str) -> None:
         raise ValueError(f"'{value}' belongs to Kubernetes: name a device plugin's resource")
 
 
+def _namespace(value: str) -> None:
+    if not is_dns_label(value):
+        raise ValueError(f"'{value}' {_NO_NAMESPACE}")
+
+
 def _object_name(value: str) -> None:
     if not is_dns_subdomain(value):
         raise ValueError(f"'{value}' {_NO_NAME}")
@@ -83,6 +90,7 @@ def _selector(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
+_NAMESPACE_RULE = rule("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", _NO_NAMESPACE)
 _OBJECT_RULE = rule("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')", _NO_NAME)
 _SELECTOR_RULE = rule(
     f"self.all(k, k.matches('^{QUALIFIED_NAME}$') && self[k].matches('^{LABEL_VALUE}$'))",
@@ -137,6 +145,12 @@ Text = Annotated[str, StringConstraints(strict=True, max_length=253)]
 Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=253)]
 LabelText = Annotated[str, StringConstraints(strict=True, max_length=LABEL_MAX)]
 LabelName = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=LABEL_MAX)]
+NamespaceName = Annotated[
+    str,
+    StringConstraints(strict=True, min_length=1, max_length=LABEL_MAX),
+    _checked(_namespace),
+    Field(json_schema_extra=rules(_NAMESPACE_RULE)),
+]
 ObjectName = Annotated[
     str,
     StringConstraints(strict=True, min_length=1, max_length=253),

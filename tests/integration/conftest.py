@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -64,7 +65,7 @@ def prepared(cluster: Cluster) -> LocalCluster:
 @pytest.fixture(scope="module")
 def agent(prepared: LocalCluster) -> Iterator[AgentProcess]:
     # The node sees the cluster's own folder.
-    folder = prepared.logs_dir / f"nodeagent-{os.getpid()}"
+    folder = prepared.logs_dir / f"nodeagent-{uuid4().hex[:8]}"
     folder.mkdir()
     made = AgentProcess(prepared, folder)
     made.start()

@@ -11,9 +11,9 @@ from mizar_core.field_types import (
     Cards,
     Count,
     Devices,
-    LabelName,
     Memory,
     Name,
+    NamespaceName,
     NodeSelector,
     ObjectName,
     Prefix,
@@ -133,7 +133,7 @@ class Spot(Model):
     owner that woke up."""
 
     namespaces: Annotated[
-        tuple[LabelName, ...], Field(max_length=256, json_schema_extra=LIST_SET)
+        tuple[NamespaceName, ...], Field(max_length=256, json_schema_extra=LIST_SET)
     ] = ()
     """Namespaces all of whose pods agree to lend, without the annotation mizar.share/low-power."""
 

@@ -312,6 +312,13 @@ static void graphs_of_graphs(void) {
     DO(cuDeviceGraphMemTrim, 0);
 }
 
+/* A call waits a second for the agent's look, which may be late on a busy machine. */
+static void launch_patiently(CUgraphExec exec) {
+    int tries = 60;
+    while (tries && !granted(CALL(cuGraphLaunch, exec, stream))) tries--;
+    CHECK(tries);
+}
+
 /* Whatever a graph asks for, its launch takes whole pages. */
 static void small_graphs(void) {
     enum { GRAPHS = 600 };
@@ -319,7 +326,7 @@ static void small_graphs(void) {
     static CUdeviceptr pointers[GRAPHS];
     int count = 0;
     while (count < GRAPHS && granted(instantiate_flags(&execs[count], new_graph(512, &pointers[count])))) {
-        DO(cuGraphLaunch, execs[count++], stream);
+        launch_patiently(execs[count++]);
     }
     CHECK(count < GRAPHS);
     while (count) {
