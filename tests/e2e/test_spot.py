@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster import Cluster
+from cluster.cluster import Node
 from e2e.test_compute import BUSY, wait_percent
 from e2e.test_loss import busy_part
 from e2e.watching import card_of, cards_seen_inside, wait_event
@@ -53,11 +54,11 @@ def borrowing(kube: Kube, stage: "Stage", cards: int = 1) -> str:
     return stage.tenant({"devices": 2, "min": 0, "max": 0}, pool=stage.pool(), spot={"max": cards})
 
 
-def machine_of(kube: Kube, cluster: Cluster, tenant: str, pod: str) -> Machine:
-    """The simulated machine on which the pod runs."""
-    node = (kube.get("pod", pod, tenant) or {})["spec"]["nodeName"]
-    (place,) = (one for one in cluster.nodes if one.name == node)
-    return Machine(place.simgpu_dir)
+def node_of(kube: Kube, cluster: Cluster, tenant: str, pod: str) -> Node:
+    """The node on which the pod runs."""
+    name = (kube.get("pod", pod, tenant) or {})["spec"]["nodeName"]
+    (node,) = (one for one in cluster.nodes if one.name == name)
+    return node
 
 
 def reason_of_eviction(kube: Kube, tenant: str, pod: str) -> str:
@@ -139,13 +140,18 @@ def test_a_card_that_fails_while_it_is_lent(
     kube.apply(borrower(other, "train"))
     kube.wait_running(other, "train")
     (uuid,) = card_of(kube, owner, "owner")
-    with machine_of(kube, mizar_cluster, other, "train") as machine:
+    node = node_of(kube, mizar_cluster, other, "train")
+    with Machine(node.simgpu_dir) as machine:
         machine.set_health(uuid, xid=79)
         try:
             reason_of_eviction(kube, other, "train")
             kube.wait_gone("pod", other, "train")
         finally:
             machine.set_health(uuid, xid=0)
+            # A fault outlives the agent, until somebody says that the card is repaired.
+            repaired = node.path("/var/lib/mizar") / f"repaired-{uuid}"
+            repaired.touch()
+            wait_for("the agent to take note", lambda: not repaired.exists())
 
 
 def test_a_quota_is_kept(kube: Kube, stage: "Stage") -> None:
@@ -217,7 +223,7 @@ def test_a_borrower_stands_still_without_a_node_agent(
     agents = ("--namespace=mizar-system", "daemonset/mizar-nodeagent", "--type=merge")
     kube.run("patch", *agents, f"--patch={nowhere}")
     try:
-        with machine_of(kube, mizar_cluster, other, "train") as machine:
+        with Machine(node_of(kube, mizar_cluster, other, "train").simgpu_dir) as machine:
             (card,) = card_of(kube, owner, "owner")
             wait_for("it to stand still", lambda: busy_part(machine, card) == 0)
     finally:
