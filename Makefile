@@ -9,9 +9,9 @@ AREA ?= all
 NODES ?= 1
 NAME ?= mizar
 # Parts of the fast tests, run side by side.
-FAST := fast-waiting fast-programs fast-sanitizers fast-shim fast-others fast-properties
+FAST := fast-waiting fast-bench fast-programs fast-sanitizers fast-shim fast-others fast-properties fast-simulation
 
-.PHONY: help demo test beside-e2e check lint types fast $(FAST) harsh integration e2e gen bench soak mutants mutants-shim up down programs images shim shim-tests clean setup root-setup
+.PHONY: help demo test beside-e2e check lint types fast $(FAST) harsh integration e2e e2e-others e2e-long chaos gen bench soak mutants mutants-shim up down programs images shim shim-tests clean setup root-setup
 
 help: ## list the targets, then the folders and what may be touched there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,19 +26,24 @@ root-setup:
 	@hack/setup.sh root
 	@hack/venv.sh
 
-demo: root-setup ## a real local Kubernetes with simulated cards, Mizar on it, two pods on one card (root)
+demo: root-setup ## a real local Kubernetes with simulated cards, Mizar on it: two pods on one card, and a card that is lent (root)
 	@$(PY) -m demo
 
 test: export MIZAR_EFFORT ?= 3
 test: export MIZAR_NO_SKIPS ?= 1
-test: programs ## every test there is, none skipped, trying three times as hard as `make check` (root)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=none beside-e2e e2e
+# What failed is in the last lines of a log that may be cut.
+test: export PYTEST_ADDOPTS ?= --tb=short
+test: programs ## every test, none skipped, trying three times as hard as `make check` (root)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=none beside-e2e e2e-others
 
-# A cluster waits more than it works.
+# A cluster waits more than it works, so these run beside one, and in the end a part of e2e in
+# another.
 beside-e2e:
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory harsh
 	@$(MAKE) --no-print-directory integration
+	@$(MAKE) --no-print-directory e2e-long
+	@$(MAKE) --no-print-directory chaos
 
 check: setup shim-tests ## lint, types and fast tests; about a minute, no root
 	@$(MAKE) --no-print-directory --jobs --output-sync=target $(FAST) lint types
@@ -57,11 +62,15 @@ fast: $(FAST)
 
 # These wait for time to pass more than they work.
 WAITING := $(patsubst %,tests/unit/shim/test_%.py,contexts lazy_code nvml scribbled_time shares simulated_card)
+BENCH := tests/unit/bench tests/unit/mutants
 PROGRAMS := tests/unit/nodeagent tests/unit/operator
 SANITIZED := tests/unit/shim/test_sanitizers.py
 
 fast-waiting: setup shim-tests
 	@.venv/bin/pytest -q $(WAITING)
+
+fast-bench: setup shim-tests
+	@.venv/bin/pytest -q $(BENCH)
 
 fast-sanitizers: setup shim-tests
 	@.venv/bin/pytest -q $(SANITIZED)
@@ -70,13 +79,16 @@ fast-shim: setup shim-tests
 	@.venv/bin/pytest -q tests/unit/shim $(addprefix --ignore=,$(WAITING) $(SANITIZED))
 
 fast-properties: setup
-	@.venv/bin/pytest -q tests/property tests/stateful tests/simulation
+	@.venv/bin/pytest -q tests/property tests/stateful
+
+fast-simulation: setup
+	@.venv/bin/pytest -q tests/simulation
 
 fast-programs: setup shim-tests
 	@.venv/bin/pytest -q $(PROGRAMS)
 
 fast-others: setup shim-tests
-	@.venv/bin/pytest -q tests/unit $(addprefix --ignore=,tests/unit/shim $(PROGRAMS))
+	@.venv/bin/pytest -q tests/unit $(addprefix --ignore=,tests/unit/shim $(PROGRAMS) $(BENCH))
 
 # What holds for limits and shares on any card.
 HARSH := $(patsubst %,tests/unit/shim/test_%.py,harsh contexts lazy_code scribbled_time shares soak deployed cudart)
@@ -88,14 +100,26 @@ harsh: setup shim-tests ## the shim's tests on simulated cards that are as unkin
 integration: root-setup shim ## tests against a real API server, kubelet and registry of cards (root)
 	@.venv/bin/pytest -v --no-header tests/integration
 
-e2e: root-setup ## the whole of Mizar on a real local Kubernetes (root)
-	@.venv/bin/pytest -v --no-header tests/e2e
+# Installs Mizar again and again.
+LONG := tests/e2e/test_card_access.py
+CHAOS := tests/e2e/test_chaos.py
+
+e2e: e2e-others e2e-long ## the whole of Mizar on a real local Kubernetes (root)
+
+e2e-others: root-setup
+	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(LONG) $(CHAOS))
+
+e2e-long: root-setup
+	@.venv/bin/pytest -v --no-header --durations=30 $(LONG)
+
+chaos: root-setup ## programs die, cards fail and users move at random; MIZAR_CHAOS_MINUTES=5 MIZAR_SEED= (root)
+	@.venv/bin/pytest -v -s --no-header $(CHAOS)
 
 gen: setup ## write the generated files: CRDs, hook table, gRPC stubs
 	@hack/gen.sh
 
 # Only what starts a cluster needs root.
-bench: $(if $(filter shim compute,$(AREA)),setup,root-setup) ## benchmarks; AREA=shim for one, STRICT=1 fails for a missed goal; results in build/bench/
+bench: $(if $(filter shim compute nodeagent,$(AREA)),setup,root-setup) ## benchmarks; AREA=shim for one, STRICT=1 fails for a missed goal; results in build/bench/
 	@$(PY) -m bench $(AREA)
 
 mutants-shim: setup ## planted faults in the shim, all of which its tests must notice; ONLY=text chooses

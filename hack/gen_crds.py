@@ -60,7 +60,12 @@ class Kind:
     short: str
     scope: str
     columns: tuple[Column, ...] = field(default=())
+    scaled: bool = False
+    """Whether spec.replicas says how many pods an object stands for."""
 
+
+SCALE = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+"""Nobody writes the second, which Kubernetes asks for and takes for 0 then."""
 
 KINDS = (
     Kind(
@@ -108,6 +113,7 @@ KINDS = (
             Column("Card", ".status.cards[*].uuid", "string", "The first card", wide=True),
             AGE,
         ),
+        scaled=True,
     ),
 )
 
@@ -132,7 +138,7 @@ def crd(kind: Kind) -> dict[str, Any]:
         "served": True,
         "storage": True,
         "schema": {"openAPIV3Schema": kind_schema(kind.model)},
-        "subresources": {"status": {}},
+        "subresources": {"status": {}} | ({"scale": SCALE} if kind.scaled else {}),
         "additionalPrinterColumns": [column.to_dict() for column in kind.columns],
     }
     names = names_of(kind)

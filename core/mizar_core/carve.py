@@ -20,7 +20,7 @@ from mizar_core.device_ids import card_of
 from mizar_core.errors import CarveRefused
 from mizar_core.field_types import Cards, Devices, Name, Scaling
 from mizar_core.model_base import Model
-from mizar_core.models import ComputeMode, Isolation, MemoryMode, Tenancy
+from mizar_core.models import ComputeMode, Isolation, MemoryMode, ShareVariables, Tenancy
 from mizar_core.names import ANNOTATION_CARVE, PHYSICAL_RESOURCE, parse_resource
 from mizar_core.quantities import WHOLE_CARD, parse_scaling
 
@@ -42,6 +42,7 @@ class Carve(Model):
     tenancy: Tenancy = "PerNamespace"
     physical_resource: Name = PHYSICAL_RESOURCE
     closed: bool = False
+    variables: tuple[ShareVariables, ...] = ()
 
     def to_json(self) -> str:
         """The annotation's value; the same carve is always the same text."""

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from mizar_core.errors import DeviceIDRefused
@@ -41,6 +42,7 @@ class DeviceID:
         return f"{self.shadow}-{self.index}"
 
     @classmethod
+    @lru_cache(maxsize=8192)  # each plan of a node reads all IDs that are held, again and again
     def parse(cls, text: str) -> DeviceID:
         """Read `{namespace}/{shadow}-{index}`; DeviceIDRefused for anything else."""
         namespace, _, rest = text.partition("/")

@@ -12,8 +12,11 @@ from mizar_core.names import (
     FOREIGN_DOMAINS,
     LABEL_MAX,
     LABEL_VALUE,
+    PHYSICAL_RESOURCE,
     PREFIX_MAX,
     QUALIFIED_NAME,
+    WHOLE_CARDS,
+    alias_problem,
     is_dns_label,
     is_dns_subdomain,
     is_foreign,
@@ -71,6 +74,11 @@ def _resource(value: str) -> None:
         raise ValueError(f"'{value}' is no extended resource such as nvidia.com/gpu")
     if domain.endswith("kubernetes.io") or domain.startswith("requests."):
         raise ValueError(f"'{value}' belongs to Kubernetes: name a device plugin's resource")
+
+
+def _alias(value: str) -> None:
+    if problem := alias_problem(value):
+        raise ValueError(f"'{value}' {problem}: choose another name")
 
 
 def _namespace(value: str) -> None:
@@ -137,6 +145,23 @@ _PREFIX_RULES = rules(
     immutable("resourcePrefix", "make another GPUPool with the new prefix and move quotas to it"),
 )
 
+_ALIAS_RULES = rules(
+    rule(
+        "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')"
+        " && !self.contains('kubernetes.io') && !self.startsWith('requests.')",
+        "alias must be an extended resource with one slash, such as nvidia.com/vgpu",
+    ),
+    rule(
+        f"self != '{PHYSICAL_RESOURCE}' && !{list(WHOLE_CARDS)}.exists(w, self.startsWith(w))",
+        "is by what NVIDIA's plugin hands out whole cards and their instances: choose another name,"
+        " such as nvidia.com/vgpu",
+    ),
+    rule(
+        "!self.matches('/gpu[.][1-9][0-9]{0,3}$') && !self.startsWith('mizar.spot/')",
+        "is Mizar's own name of something else: choose another one",
+    ),
+)
+
 Count = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 Devices = Annotated[int, Field(strict=True, ge=1, le=DEVICES_MAX)]
 Cards = Annotated[int, Field(strict=True, ge=1, le=CARDS_MAX)]
@@ -188,4 +213,10 @@ ResourceName = Annotated[
     StringConstraints(strict=True, min_length=3, max_length=253),
     _checked(_resource),
     Field(json_schema_extra=rules(_RESOURCE_RULE, _PHYSICAL)),
+]
+Alias = Annotated[
+    str,
+    StringConstraints(strict=True, min_length=3, max_length=253),
+    _checked(_alias),
+    Field(json_schema_extra=_ALIAS_RULES),
 ]

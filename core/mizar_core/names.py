@@ -9,6 +9,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, Literal
 
 from mizar_core.errors import NameRefused
@@ -25,6 +26,11 @@ DEFAULT_POOL: Final = "default"
 """The GPUPool that quotas take cards of unless they name another."""
 
 PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
+
+MIG_RESOURCE: Final = "nvidia.com/mig-"
+"""Beginning of the resources of MIG devices by strategy mixed; their size follows: 1g.5gb."""
+WHOLE_CARDS: Final = ("nvidia.com/gpu.shared", MIG_RESOURCE, "nvidia.com/pgpu")
+"""What other names of NVIDIA's plugin begin with."""
 
 SPOT_RESOURCE: Final = "mizar.spot/gpu"
 """Whole cards that are lent while their owners sleep: what spot pods ask for."""
@@ -61,6 +67,10 @@ ANNOTATION_SAME_CARD: Final = "mizar.share/same-card"
 """Set to "true" on a share pod, all devices of a container are on one card, or it does not
 start."""
 
+ANNOTATION_WITHOUT_LIMITS: Final = "mizar.share/without-limits"
+"""On a share pod: names of its containers, with commas between them, that opt out of the shim. They
+run without limits where pool and quota permit it (isolation.mayOptOut)."""
+
 ANNOTATION_LOW_POWER: Final = "mizar.share/low-power"
 """Set to "true" on a pod that holds a card, its owner agrees that the card is lent while the pod is
 idle, where the pool lends cards."""
@@ -78,6 +88,13 @@ permits; 0 by default. It computes nothing meanwhile."""
 
 SPOT_GATE: Final = "mizar.share/spot"
 """The scheduling gate of a spot pod until it is its namespace's turn to have a card."""
+
+HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
+HAMI_HANDSHAKE: Final = "hami.io/node-handshake"
+"""Annotations of a node that HAMi's device plugin writes: its cards, and when it told them last."""
+HAMI_POD_NODE: Final = "hami.io/vgpu-node"
+HAMI_POD_DEVICES: Final = "hami.io/vgpu-devices-allocated"
+"""Annotations of a pod that HAMi's scheduler writes: its node, and its containers' devices."""
 
 FINALIZER_DRAIN: Final = "mizar.share/drain"
 
@@ -166,6 +183,7 @@ class EventReason(StrEnum):
     CARD_RENUMBERED = "CardRenumbered"
     SHARE_EVICTED = "ShareEvicted"
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
+    OPT_OUT_REFUSED = "OptOutRefused"
     NO_CARD_ACCESS = "NoCardAccess"
     PLANNING_FAILED = "PlanningFailed"
     SPOT_WAITING = "SpotWaiting"
@@ -193,6 +211,46 @@ class SpotEvictionReason(StrEnum):
     """The pool lends no cards any more."""
 
 
+class CreationReason(StrEnum):
+    """Why a shadow pod is created: the label `reason` of `mizar_shadow_pods_created_total`."""
+
+    DEMAND = "Demand"
+    """A share pod waits for devices."""
+    WARM = "Warm"
+    """Its quota keeps so many warm."""
+
+
+class ReapReason(StrEnum):
+    """Why a shadow pod that nobody uses ends: the label `reason` of
+    `mizar_shadow_pods_reaped_total`."""
+
+    IDLE = "Idle"
+    """It was idle for its timeout."""
+    OVER_QUOTA = "OverQuota"
+    """Its quota allows fewer now."""
+    PREEMPTED = "Preempted"
+    """Another pod waits for its cards."""
+    REPLACED = "Replaced"
+    """A share pod of its quota waits for another one."""
+    UNNEEDED = "Unneeded"
+    """It got no card, and no share pod waits for it any more."""
+    UNWANTED = "Unwanted"
+    """Its quota, its pool or its shape is gone, or its cards have failed."""
+    OTHER = "Other"
+    """Somebody else deleted it, or an operator decided so that has ended since."""
+
+
+class LossReason(StrEnum):
+    """How a shadow pod lost its cards: the label `reason` of `mizar_shadow_pods_lost_total`."""
+
+    NODE_GONE = "NodeGone"
+    POD_DELETED = "PodDeleted"
+    """Somebody deleted or evicted its pod."""
+    CARD_LOST = "CardLost"
+    """The node agent says that a card of it is gone, or another pod's."""
+    POD_ENDED = "PodEnded"
+
+
 class ConditionType(StrEnum):
     """Types of the conditions in the status of Mizar's own kinds."""
 
@@ -209,6 +267,9 @@ class ConditionType(StrEnum):
 POD_CONDITION_CARD_ACCESS: Final = "mizar.share/card-access"
 """The condition of a node agent's pod that says how containers of its node get their cards; False
 while none can."""
+POD_CONDITION_SETTINGS: Final = "mizar.share/node-settings"
+"""The condition of a node agent's pod that says whether its node has settings of its own; False
+while those that it should have cannot be used."""
 POD_CONDITION_ISOLATION: Final = "mizar.share/isolation-enforced"
 """The condition of a share pod: False while a process of it uses a card past its limits."""
 
@@ -230,6 +291,7 @@ LABEL_VALUE: Final = "([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(?:\.{_LABEL})*"
 _PROFILE = r"[1-9][0-9]{0,3}"
+_RESOURCE_PART = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 
 _IS_LABEL = re.compile(_LABEL)
 _IS_SUBDOMAIN = re.compile(_SUBDOMAIN)
@@ -298,6 +360,7 @@ def tenant_problem(namespace: str) -> str | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def parse_resource(name: str) -> ParsedResource | None:
     """The parts of a profile's resource name, in either form; None for any other name."""
     match = _RESOURCE.fullmatch(name)
@@ -305,6 +368,37 @@ def parse_resource(name: str) -> ParsedResource | None:
         return None
     form: Form = "slashed" if match["separator"] == "/" else "dotted"
     return ParsedResource(match["prefix"], int(match["profile"]), form)
+
+
+def alias_problem(alias: str) -> str | None:
+    """Why a profile cannot have this name as its alias; None if it can."""
+    domain, slash, name = alias.partition("/")
+    if not (slash and is_dns_subdomain(domain) and re.fullmatch(_RESOURCE_PART, name)):
+        return "is no extended resource such as nvidia.com/vgpu"
+    if "kubernetes.io" in domain or domain.startswith("requests."):
+        return "belongs to Kubernetes"
+    if alias == PHYSICAL_RESOURCE or alias.startswith(WHOLE_CARDS):
+        return "is by what NVIDIA's plugin hands out whole cards and their instances"
+    if parse_resource(alias) or domain == SPOT_RESOURCE.partition("/")[0]:
+        return "is Mizar's own name of something else"
+    return None
+
+
+def is_mig(physical: str) -> bool:
+    """Whether MIG devices of one size come as this resource: nvidia.com/mig-1g.5gb."""
+    return physical.startswith(MIG_RESOURCE)
+
+
+def card_model_label(physical: str) -> str:
+    """The node's label with the model of the cards that come as this resource. GPU feature
+    discovery writes labels for each size of MIG devices; all other cards have those of whole
+    ones."""
+    return f"{physical}.product" if is_mig(physical) else NODE_LABEL_CARD_MODEL
+
+
+def card_memory_label(physical: str) -> str:
+    """The node's label with their memory in MiB."""
+    return f"{physical}.memory" if is_mig(physical) else NODE_LABEL_CARD_MEMORY
 
 
 def is_mizars(resource: str) -> bool:

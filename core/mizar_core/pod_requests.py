@@ -17,6 +17,12 @@ from mizar_core.quantities import parse_quantity
 Spec = Mapping[str, Any]
 """A pod's spec, or a template's, as JSON; before validation anything may be missing in it."""
 
+Aliases = Mapping[str, ParsedResource]
+"""Names that pools give to their profiles, with what they stand for. Only admission knows them:
+they are translated there."""
+
+NO_ALIASES: Final[Aliases] = {}
+
 CONTAINER_LISTS: Final = ("initContainers", "containers")
 """The lists of containers in the order in which they start. Ephemeral containers cannot request
 anything, and a pod's own `resources` only CPU, memory and huge pages."""
@@ -51,7 +57,7 @@ class ResourceEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest(ResourceEntry):
-    """An entry that names a profile's resource, in either spelling."""
+    """An entry that names a profile's resource, in either spelling or by its alias."""
 
     parsed: ParsedResource
 
@@ -67,12 +73,12 @@ def resource_entries(spec: Spec) -> Iterator[ResourceEntry]:
                     yield ResourceEntry(str(container.get("name", "")), path, key, str(amount))
 
 
-def device_requests(spec: Spec) -> list[DeviceRequest]:
-    """The entries that name a profile's resource, in either spelling."""
+def device_requests(spec: Spec, aliases: Aliases = NO_ALIASES) -> list[DeviceRequest]:
+    """The entries that name a profile's resource, in either spelling or by an alias."""
     return [
         DeviceRequest(entry.container, entry.path, entry.key, entry.amount, parsed)
         for entry in resource_entries(spec)
-        if (parsed := parse_resource(entry.key))
+        if (parsed := aliases.get(entry.key) or parse_resource(entry.key))
     ]
 
 

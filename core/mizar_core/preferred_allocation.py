@@ -1,14 +1,15 @@
 """The devices that a container should get: the answer to the kubelet's GetPreferredAllocation.
 
-One shadow pod rather than several, one card rather than several, and shadow pods that are partly
-used before idle ones, so that idle ones stay idle and can give their cards back.
+One shadow pod rather than several, one card rather than several, one NUMA node rather than
+several, and shadow pods that are partly used before idle ones, so that idle ones stay idle and can
+give their cards back.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from mizar_core.device_ids import DeviceID, Shape, card_of
@@ -16,6 +17,9 @@ from mizar_core.errors import PlacementRefused
 
 Shadow = tuple[str, str]
 """Namespace and name of a shadow pod."""
+
+Numa = Callable[[DeviceID], Collection[int]]
+"""The NUMA nodes that a device's card is near to; none where they are not known."""
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -26,6 +30,7 @@ def preferred(
     size: int,
     shapes: Mapping[Shadow, Shape],
     held: Collection[DeviceID] = (),
+    numa: Numa = lambda device: (),
 ) -> tuple[DeviceID, ...]:
     """`size` devices among `available`, all of `must_include` among them, sorted.
 
@@ -35,8 +40,8 @@ def preferred(
     """
     free, fixed = set(available), set(must_include)
     _check(free, fixed, size)
-    choice = _Choice(free - fixed, fixed, set(held), shapes)
-    return tuple(sorted(fixed | choice.over_shadows(size - len(fixed))))
+    choice = _Choice(free - fixed, fixed, set(held), shapes, numa)
+    return tuple(sorted(choice.best(size - len(fixed))))
 
 
 def _check(free: set[DeviceID], fixed: set[DeviceID], size: int) -> None:
@@ -56,6 +61,21 @@ class _Choice:
     fixed: set[DeviceID]
     held: set[DeviceID]
     shapes: Mapping[Shadow, Shape]
+    numa: Numa
+
+    def best(self, need: int) -> set[DeviceID]:
+        """All that the container gets, with `need` chosen devices: from all that there are, or from
+        those of one NUMA node where that takes no more shadow pods and cards."""
+        nodes = sorted({node for one in self.free for node in self.numa(one)})
+        near = [{one for one in self.free if node in (self.numa(one) or nodes)} for node in nodes]
+        choices = [self, *(replace(self, free=some) for some in near if len(some) >= need)]
+        return min((self.fixed | one.over_shadows(need) for one in choices), key=self._spread)
+
+    def _spread(self, chosen: set[DeviceID]) -> tuple[int, int, int]:
+        """Over how many shadow pods, cards and NUMA nodes they are."""
+        numa = {node for one in chosen for node in self.numa(one)}
+        cards = {self._card(one) for one in chosen}
+        return len({_shadow(one) for one in chosen}), len(cards), len(numa)
 
     def over_shadows(self, need: int) -> set[DeviceID]:
         """`need` devices from the fewest shadow pods."""

@@ -127,8 +127,13 @@ def grants(sharers: Iterable[Sharer]) -> dict[str, TimeGrant]:
     is_lent = not any(one.busy and one.share for one in known)
     paused = {one.name: TimeGrant(paused=True) for one in known if one.borrows and not is_lent}
     metered = [one for one in known if one.mode != "None" and one.name not in paused]
-    demand = reduce(_Demand.plus, (one for one in metered if one.busy), _Demand())
-    granted = paused | {one.name: _grant(one, demand.if_wanting_all(one)) for one in metered}
+    demand = _demand(metered)
+    # When one with a share comes to work, those without are paused.
+    without_borrowers = _demand(one for one in metered if not one.borrows)
+    granted = paused | {
+        one.name: _grant(one, (demand if one.borrows else without_borrowers).if_wanting_all(one))
+        for one in metered
+    }
     working = [one for one in metered if one.wants_all and not granted[one.name].paused]
     for name, window in _windows(working, granted).items():
         granted[name] = replace(granted[name], window=window)
@@ -196,6 +201,10 @@ class _Demand:
         weighted = -(-self.weights * WHOLE_CARD // self.all_weights) if self.weights else 0
         left = max(0, self.room - self.own - weighted)
         return left * one.share // self.peers_own if self.peers_own else left // self.peers
+
+
+def _demand(sharers: Iterable[Sharer]) -> _Demand:
+    return reduce(_Demand.plus, (one for one in sharers if one.busy), _Demand())
 
 
 def _grant(one: Sharer, demand: _Demand) -> TimeGrant:

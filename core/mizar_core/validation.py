@@ -5,7 +5,7 @@ What is wrong with one object alone is refused by the API server itself (see `sc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from mizar_core.models import GPUPool, GPUPoolSpec, GPUQuota, ProfileQuota, isolation_of
@@ -65,6 +65,35 @@ def check_pool_among(pool: GPUPool, others: Iterable[GPUPool]) -> list[Problem]:
         for other in sorted(others, key=lambda one: one.metadata.name)
         if other.metadata.name != pool.metadata.name and _same_names(pool.spec, other.spec)
     ]
+
+
+def check_aliases(
+    pool: GPUPool, others: Iterable[GPUPool], permitted: Collection[str]
+) -> list[Problem]:
+    """The problems of the pool's aliases: those that the installation does not permit, and those
+    that another pool has."""
+    taken = {
+        alias: other.metadata.name
+        for other in others
+        if other.metadata.name != pool.metadata.name
+        for alias in other.spec.aliases
+    }
+    return [
+        Problem(f"spec.profiles[{at}].alias", problem)
+        for at, profile in enumerate(pool.spec.profiles)
+        if profile.alias and (problem := _alias_problem(profile.alias, taken, permitted))
+    ]
+
+
+def _alias_problem(alias: str, taken: Mapping[str, str], permitted: Collection[str]) -> str:
+    if alias not in permitted:
+        return (
+            f"Mizar was installed without the name '{alias}': add it to webhook.resourceNames of"
+            " its chart first"
+        )
+    if alias in taken:
+        return f"pool '{taken[alias]}' has the name '{alias}' already: choose another one"
+    return ""
 
 
 def _same_resources(quota: GPUQuota, other: GPUQuota, pools: Mapping[str, GPUPool]) -> bool:

@@ -17,6 +17,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -226,18 +227,37 @@ static void check_nvml(int error) {
     exit(EXIT_FAILURE);
 }
 
-static void print_card(unsigned index) {
-    void *card;
+static void print_device(unsigned index, void *card) {
     char name[96], uuid[96];
     struct {
         unsigned long long total, free, used;
     } memory;
-    check_nvml(NVML(nvmlDeviceGetHandleByIndex_v2, unsigned, void **)(index, &card));
     check_nvml(NVML(nvmlDeviceGetName, void *, char *, unsigned)(card, name, sizeof name));
     check_nvml(NVML(nvmlDeviceGetUUID, void *, char *, unsigned)(card, uuid, sizeof uuid));
     check_nvml(NVML(nvmlDeviceGetMemoryInfo, void *, void *)(card, &memory));
     printf("| %3u  %-28.28s %-40s | %6lluMiB / %6lluMiB |\n", index, name, uuid,
            memory.used >> MIB_SHIFT, memory.total >> MIB_SHIFT);
+}
+
+/* Of a card that MIG divides, its MIG devices: nobody can use the card itself. */
+static bool print_instances(unsigned index, void *card) {
+    unsigned on, pending, most;
+    void *instance;
+    if (!dlsym(nvml, "nvmlDeviceGetMigMode")) return false;
+    if (NVML(nvmlDeviceGetMigMode, void *, unsigned *, unsigned *)(card, &on, &pending) || !on)
+        return false;
+    check_nvml(NVML(nvmlDeviceGetMaxMigDeviceCount, void *, unsigned *)(card, &most));
+    for (unsigned i = 0; i < most; i++)
+        if (!NVML(nvmlDeviceGetMigDeviceHandleByIndex, void *, unsigned, void **)(card, i,
+                                                                                 &instance))
+            print_device(index, instance);
+    return true;
+}
+
+static void print_card(unsigned index) {
+    void *card;
+    check_nvml(NVML(nvmlDeviceGetHandleByIndex_v2, unsigned, void **)(index, &card));
+    if (!print_instances(index, card)) print_device(index, card);
 }
 
 static void run_smi(void) {

@@ -95,7 +95,7 @@ class Informer(Generic[T]):
         self._store = Store(trim)
         self._version = ""
         self._page_size = self._timing.page_size
-        self._heard_at = self._timing.clock()
+        self._heard_at = self._tried_at = self._timing.clock()
 
     def on_change(self, listener: OnChange[T]) -> None:
         """Call `listener(old, new)` on every change from now on; objects already known are told
@@ -131,6 +131,11 @@ class Informer(Generic[T]):
         """Seconds since the API server was last heard of (event, bookmark, list, end of watch)."""
         return self._timing.clock() - self._heard_at
 
+    def since_attempt(self) -> float:
+        """Seconds since it last asked the API server for anything, or heard of it. While nobody
+        answers it asks again and again, so that only one that hangs has not for minutes."""
+        return self._timing.clock() - max(self._heard_at, self._tried_at)
+
     def problem(self, stale_after: float = STALE_AFTER_S) -> str | None:
         """Why a health probe should fail, or None: never listed, or nothing heard for too long."""
         what = self._watched.kind.plural
@@ -153,6 +158,7 @@ class Informer(Generic[T]):
         """List, then watch, for ever. Errors of the API server are logged and tried again."""
         listed = False
         while True:
+            self._tried_at = self._timing.clock()
             try:
                 if not listed:
                     await self._list()

@@ -58,6 +58,7 @@ KEYS: Final[Mapping[str, str]] = {
     "actions": "of a plan, counted by type",
     "phase": "of a shadow pod",
     "carve": "how a shadow pod's cards are cut, as JSON",
+    "settings": "of a node agent, as JSON",
     "in_use": "whether somebody holds a device of a shadow pod",
     "at": "an asked-for moment",
     "reason": "of an event",

@@ -14,6 +14,7 @@ from prometheus_client import (
     PROCESS_COLLECTOR,
     CollectorRegistry,
     Gauge,
+    disable_created_metrics,
     generate_latest,
 )
 
@@ -25,6 +26,8 @@ Problems = Callable[[], Iterable[str]]
 
 def registry(component: str) -> CollectorRegistry:
     """A new registry with the metrics of every program: its version, its process, Python."""
+    # Each counter and histogram would have a second series.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     found = CollectorRegistry()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         found.register(collector)

@@ -17,7 +17,7 @@ from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.cards import CardInventory, CardSource
-from mizar_nodeagent.checkpoint import CheckpointFile
+from mizar_nodeagent.checkpoint import Checkpoint, CheckpointFile
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.kubelet.poller import KubeletPoller
@@ -34,6 +34,11 @@ log = get_logger(__name__)
 READ_CARDS_S = 2.0
 REPLAN_S = 5.0
 """Longest time between two plans: it bounds the effect of a missed wake-up."""
+REST = 3.0
+REST_MOST_S = 0.02
+"""A plan is followed by a rest of so many times the CPU time that it took, but no longer than this.
+In a storm of pods each of them is news several times over: without it, the agent would plan all the
+time, and the kubelet's calls would wait behind one plan after the other."""
 DEFAULT_GRACE = GracePeriods()
 
 
@@ -106,13 +111,18 @@ class Agent:
         """Plan for ever."""
         while True:
             await self._wait()
+            began = time.thread_time()
             before = self.state.last
             plan = self.state.replan(self._snapshot())
+            await asyncio.sleep(0)  # who has called meanwhile is answered between the steps
             self._outputs.planned()
-            await self._checkpoint.keep(plan.carvings, self.inventory.faults)
+            await asyncio.sleep(0)
+            known = Checkpoint(plan.carvings, self.inventory.faults, self.state.taken_back)
+            await self._checkpoint.keep(known)
             self._log_excluded(before, plan)
             self._apply(before, plan)
             self._planned_at = self._clock()
+            await asyncio.sleep(min(REST_MOST_S, REST * (time.thread_time() - began)))
 
     async def read_cards(self) -> None:
         """Keep the inventory of cards current, for ever."""

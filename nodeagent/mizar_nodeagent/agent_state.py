@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mizar_core.device_ids import DeviceID
+from mizar_nodeagent.checkpoint import TakenBack
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving
-from mizar_nodeagent.planning.failure_isolation import plan_isolated
 from mizar_nodeagent.planning.plan import Carvings, Plan
+from mizar_nodeagent.planning.planning_errors import plan_isolated
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key
 
@@ -19,10 +20,14 @@ or never will."""
 
 
 class AgentState:
-    """Carvings, the last snapshot and the last plan, and the allocations that are on their way."""
+    """Carvings, the last snapshot and the last plan, and the allocations that are on their way.
+    `taken_back`: when owners took each card back from its borrowers of late, by UUID."""
 
-    def __init__(self, carvings: Carvings | None = None) -> None:
+    def __init__(
+        self, carvings: Carvings | None = None, taken_back: TakenBack | None = None
+    ) -> None:
         self.carvings: dict[Key, Carving] = dict(carvings or {})
+        self.taken_back: TakenBack = dict(taken_back or {})
         self.snapshot = NodeSnapshot(now=0.0)
         self.last: Plan | None = None
         self._allocating: dict[DeviceID, float] = {}

@@ -24,6 +24,7 @@ from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.audit.isolation_condition import IsolationConditions
 from mizar_nodeagent.boot import boot_id
 from mizar_nodeagent.card_health import take_repaired
+from mizar_nodeagent.card_metrics import CardCollector
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.checkpoint import CheckpointFile
 from mizar_nodeagent.config import Config
@@ -37,14 +38,18 @@ from mizar_nodeagent.container.limits_update import LimitsUpdater
 from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.runtime_component import RuntimeComponent
 from mizar_nodeagent.container.slot_gc import SlotGarbageCollector
-from mizar_nodeagent.container.slots import Slot, Slots
+from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.container.usage_trim import UsageTrimmer
+from mizar_nodeagent.container_metrics import ContainerCollector
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
-from mizar_nodeagent.kubelet import checkpoint_file
+from mizar_nodeagent.hami_annotations import HamiAnnotations
+from mizar_nodeagent.hami_pod_annotations import HamiPodAnnotations
+from mizar_nodeagent.kubelet import allocation_record
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
-from mizar_nodeagent.metrics import AnswerLatency, NodeAgentCollector, planning_errors
+from mizar_nodeagent.metrics import AnswerLatency, DeviceCollector, planning_errors
+from mizar_nodeagent.mig import Instance
 from mizar_nodeagent.node_status import NodeStatusWriter, runtime_version
 from mizar_nodeagent.nri.plugin import RuntimePlugin
 from mizar_nodeagent.planning.snapshot import GracePeriods
@@ -56,12 +61,14 @@ from mizar_nodeagent.shadow_status import ShadowStatusWriter
 from mizar_nodeagent.shutdown_cleanup import ShutdownCleanup
 from mizar_nodeagent.spot.assembly import SpotParts, assemble_spot, told_by_thread
 from mizar_nodeagent.stale_resources import StaleResources
-from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
+from mizar_nodeagent.time_slicing.containers import containers_of
+from mizar_nodeagent.time_slicing.time_slicer import TimeSlicer
 
 STATUS_WRITERS = 4
 """ShadowPods whose status may be written at the same time."""
 STANDS_STILL_S = 600.0
-"""Without word of the API server, or without a poll of the kubelet: the agent is unhealthy."""
+"""Without a question to the API server or word of it, or without a poll of the kubelet: the agent
+is unhealthy."""
 CLAIMS_STALE_S = 30.0
 """Without an answer of the kubelet: the agent is not ready."""
 PLAN_STALE_S = 60.0
@@ -91,11 +98,11 @@ class App:
     def unwell(self) -> Iterable[str]:
         """Why the agent should be restarted: a loop that stands still.
 
-        An API server or kubelet that is away for minutes is no reason: a restart takes the devices
-        away from the kubelet for a moment.
+        An API server or kubelet that is away is no reason, however long: a restart takes the
+        devices away from the kubelet for a moment, and brings nobody back.
         """
-        if self.pods.age() > STANDS_STILL_S:
-            yield f"pods: nothing heard of the API server for {self.pods.age():.0f} s"
+        if self.pods.since_attempt() > STANDS_STILL_S:
+            yield f"pods: the API server was not asked for {self.pods.since_attempt():.0f} s"
         if min(self.poller.age, self.poller.since_attempt) > STANDS_STILL_S:
             yield f"podresources: not asked for {self.poller.since_attempt:.0f} s"
         if self.agent.idle_for > PLAN_STALE_S:
@@ -151,7 +158,7 @@ async def assemble(
     remove_old_sockets(config.plugin_dir)
     path = config.state_dir / "checkpoint.json"
     saved = checkpoint.load(path, time.monotonic(), boot)
-    state = AgentState(saved.carvings)
+    state = AgentState(saved.carvings, saved.taken_back)
     kept = CheckpointFile(path, boot)
     registry = probes.registry("nodeagent")
 
@@ -168,16 +175,29 @@ async def assemble(
         asyncio.get_running_loop().call_later(RECORDED_AFTER_S, poller.poll_soon)
         agent.wake()
 
-    access = AccessChoice(config.card_access)
+    def instance_of(uuid: str) -> Instance | None:
+        card = state.snapshot.cards.get(uuid)
+        return card.instance if card else None
+
+    access = AccessChoice(config.access, instance_of=instance_of)
     component = RuntimeComponent(Grants(state, slots), access, cards.minors, agent.warn)
     runtime = RuntimePlugin(config.card_access.nri_socket, component.create, component.look)
     if access.may_use_nri:
         access.runtime = runtime
     if access.looks:
         version = await runtime_version(client, config.node_name)
-        access.settle(await discover(config.card_access, version))
-    allocator = Allocator(state, slots, access, cards.minors, time.monotonic, time.time, allocated)
-    records = partial(checkpoint_file.read, config.plugin_dir)
+        access.settle(await discover(config.access, version))
+    allocator = Allocator(
+        state,
+        slots,
+        access,
+        cards.minors,
+        time.monotonic,
+        time.time,
+        allocated,
+        one_each=config.fail_requests_greater_than_one,
+    )
+    records = partial(allocation_record.read, config.plugin_dir)
     contexts = ContextCosts(config.state_dir / CONTEXTS, state, cards.context_bytes)
     prestart = PreStart(
         state,
@@ -208,7 +228,7 @@ async def assemble(
             loop.call_soon_threadsafe(auditor.audit_soon)
 
     time_slicer = TimeSlicer(
-        lambda: [_container(slot) for slot in slots.all()],
+        containers_of(slots),
         new_code=audit_soon,
         woke=told_by_thread(loop, lambda: spot.lender),
     )
@@ -218,13 +238,21 @@ async def assemble(
     cleanup = ShutdownCleanup(config.state_dir, state, slots, informer, poller, config.plugin_dir)
     auditor = Auditor(state, slots, cards, time_slicer.set_unaccounted, agent.warn)
     isolation = IsolationConditions(client, informer.values, lambda: auditor.unbound)
-    registry.register(
-        NodeAgentCollector(config.node_name, state, slots, plugins.connected, auditor)
-    )
+    registry.register(DeviceCollector(state, plugins.connected))
+    registry.register(ContainerCollector(config.node_name, state, slots, auditor))
+    registry.register(CardCollector(config.node_name, state, lambda: agent.inventory.readings))
     registry.register(AccessCollector(config.node_name, access, component.counts))
     reporter = AccessReporter(client, access, config.namespace, config.identity)
     limits = LimitsUpdater(state, slots, agent.notify, agent.warn, contexts.of)
     failures = planning_errors(registry)
+    hami = (
+        None
+        if config.hami_annotations == "None"
+        else HamiAnnotations(
+            client, config.node_name, state, config.hami_annotations, time.monotonic
+        )
+    )
+    hami_pods = HamiPodAnnotations(client, config.node_name, state)
     spot = assemble_spot(
         config, client, cards, agent, slots, access, poller, kubelet, prestart, latencies, registry
     )
@@ -239,6 +267,8 @@ async def assemble(
         stack.push_async_callback(podresources.close)
         stack.push_async_callback(cleanup.run)
         stack.push_async_callback(kept.write)
+        if hami is not None:
+            stack.push_async_callback(hami.withdraw)
         stack.push_async_callback(plugins.close)
         stack.push_async_callback(node.withdraw, grace.withdraw)
         stack.push_async_callback(spot.close, grace.withdraw)
@@ -273,10 +303,7 @@ async def assemble(
                 contexts.run,
                 *([runtime.run] if access.runtime else []),
                 *([reporter.run] if config.namespace else []),
+                *([hami.run, hami_pods.run] if hami is not None else []),
                 *spot.loops,
             ),
         )
-
-
-def _container(slot: Slot) -> Container:
-    return Container(slot.name, slot.limits, slot.usage)

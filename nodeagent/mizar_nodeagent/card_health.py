@@ -27,14 +27,17 @@ COOLER_BY: Final = 10
 
 @dataclass(frozen=True)
 class Readings:
-    """What NVML shows of a card's health. Temperatures in degrees Celsius, None where the card does
-    not tell; `slowdown`: the temperature at which it slows down. `remap_failed`: a row of its
-    memory could not be replaced. `links`: whether each of its NVLinks is active."""
+    """What NVML shows of a card's health and work. Temperatures in degrees Celsius, None where the
+    card does not tell; `slowdown`: the temperature at which it slows down. `remap_failed`: a row of
+    its memory could not be replaced. `links`: whether each of its NVLinks is active. `used_bytes`:
+    of its memory; `busy_percent`: of its time."""
 
     celsius: int | None = None
     slowdown: int | None = None
     remap_failed: bool = False
     links: tuple[bool, ...] = ()
+    used_bytes: int | None = None
+    busy_percent: int | None = None
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,13 @@ from typing import Any, Final, Protocol
 
 from mizar_core import carve
 from mizar_nodeagent.card_health import CardHealth, Readings, breaks_card
+from mizar_nodeagent.mig import Instance
 
 GONE: Final = "the card is gone"
+DIVIDED: Final = (
+    "MIG divides the card, so that CUDA can use its MIG devices alone: run NVIDIA's device plugin "
+    "with MIG strategy single or mixed, which announces these instead of the card"
+)
 
 NO_READINGS: Final = Readings()
 _LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
@@ -18,7 +23,9 @@ _LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
 
 @dataclass(frozen=True)
 class Card(carve.Card):
-    """A physical card, known by its UUID. `numa`: its NUMA nodes, if known.
+    """A physical card, known by its UUID. `numa`: its NUMA nodes, if known. `instance`: what it is
+    an instance of, when it is a MIG device: everything below holds for one as well. `divided`: a
+    card that has such instances.
 
     `driver`: version of its driver; `problem`: why nobody should use it; `gone_since`: since when
     NVML lists it no more (monotonic seconds); `readings`: what NVML shows of its health. A carving
@@ -33,6 +40,8 @@ class Card(carve.Card):
     problem: str = ""
     gone_since: float | None = None
     readings: Readings = NO_READINGS
+    instance: Instance | None = None
+    divided: bool = False
 
     def lasting(self) -> Card:
         """The card without what changes."""
@@ -56,8 +65,8 @@ class CardSource(Protocol):
         ...
 
     async def minors(self, uuids: Collection[str]) -> Mapping[str, int]:
-        """Minor numbers of these cards' device nodes as they are now, by UUID; a card that does not
-        answer is left out. Raises CardsUnknown."""
+        """Minor numbers of these cards' device nodes as they are now, by UUID, of a MIG device its
+        card's; a card that does not answer is left out. Raises CardsUnknown."""
         ...
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:
@@ -87,11 +96,13 @@ class CardSource(Protocol):
 class CardInventory:
     """All cards ever seen, so that one that falls off the bus is still known, as missing.
 
-    `problem`: why the last read of NVML failed; None when it succeeded.
+    `problem`: why the last read of NVML failed; None when it succeeded. `readings`: what it then
+    showed of the cards that answered.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.problem: str | None = "the cards have not been read yet"
+        self.readings: Mapping[str, Readings] = {}
         self._clock = clock
         self._health: dict[str, CardHealth] = {}
         self._gone_since: dict[str, float] = {}
@@ -102,6 +113,7 @@ class CardInventory:
     def update(self, present: Mapping[str, Card]) -> None:
         """Only these cards answer now."""
         self.problem = None
+        self.readings = {uuid: card.readings for uuid, card in present.items()}
         # A card that was missing has been reset, which clears its fault.
         for uuid in present.keys() & self._missed:
             self._faults.pop(uuid, None)
@@ -150,7 +162,12 @@ class CardInventory:
     def _problem_of(self, uuid: str) -> str:
         if self._gone_since_of(uuid) is not None:
             return GONE
+        card = self._cards[uuid]
         problems = self._health[uuid].problems if uuid in self._health else []
-        if uuid in self._faults:
-            problems = [f"the card reported XID {self._faults[uuid]}", *problems]
+        if card.divided:
+            problems = [DIVIDED, *problems]
+        # A fault of a whole card is one of all its instances.
+        for one in (uuid, *([card.instance.card] if card.instance else [])):
+            if one in self._faults:
+                problems = [f"the card reported XID {self._faults[one]}", *problems]
         return "; ".join(problems)

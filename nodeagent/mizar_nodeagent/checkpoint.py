@@ -1,10 +1,13 @@
-"""The agent's checkpoint: its carvings and the cards' faults, in one file that is complete or not
-used.
+"""The agent's checkpoint: its carvings, the cards' faults and when cards were taken back from
+borrowers, in one file that is complete or not used.
 
 The carvings can be rebuilt from the API server, podresources and NVML. The checkpoint lets a
 restarted agent offer the same devices before any of these answers, and keeps what was promised to
 others (a completed drain). Faults are told once, by an event of NVML. After the node was restarted,
-carvings wait for the kubelet to confirm them, and faults are forgotten: the cards were reset.
+carvings wait for the kubelet to confirm them, and faults are forgotten: the cards were reset; when
+cards were taken back is, too, since the clock has begun anew.
+
+A file of an earlier version is read; one of a later version is set aside, as a damaged one is.
 """
 
 from __future__ import annotations
@@ -25,29 +28,36 @@ from mizar_nodeagent.pods import Key
 
 log = get_logger(__name__)
 
-VERSION = 2
+VERSION = 3
+_VERSION_2 = 2
+"""Did not say when cards were taken back."""
 _VERSION_1 = 1
 """Had carvings alone, and did not say of which boot."""
 
 Faults = Mapping[str, int]
 """The last XID of each card that is faulty, by UUID."""
 
+TakenBack = Mapping[str, tuple[float, ...]]
+"""When owners took each card back from its borrowers of late (monotonic seconds), by UUID."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What an agent knew. After the node was restarted, none of the carvings is confirmed, and
-    there are no faults."""
+    """What an agent knows, or knew. After the node was restarted, none of the carvings is
+    confirmed, and there is nothing else."""
 
-    carvings: dict[Key, Carving] = field(default_factory=dict)
-    faults: dict[str, int] = field(default_factory=dict)
+    carvings: Carvings = field(default_factory=dict)
+    faults: Faults = field(default_factory=dict)
+    taken_back: TakenBack = field(default_factory=dict)
 
 
-def to_bytes(carvings: Carvings, faults: Faults, boot: str) -> bytes:
+def to_bytes(known: Checkpoint, boot: str) -> bytes:
     """The file's content: the same input always gives the same bytes. `boot`: the boot's ID."""
     saved = {
         "boot": boot,
-        "carvings": [carvings[key].to_dict() for key in sorted(carvings)],
-        "faults": dict(faults),
+        "carvings": [known.carvings[key].to_dict() for key in sorted(known.carvings)],
+        "faults": dict(known.faults),
+        "takenBack": {uuid: list(times) for uuid, times in known.taken_back.items()},
     }
     body = {"version": VERSION, "checksum": _checksum(saved), **saved}
     return json.dumps(body, indent=1, sort_keys=True).encode()
@@ -86,17 +96,28 @@ def _set_aside(path: Path, error: Exception) -> None:
 
 
 def _parsed(body: dict[str, Any], now: float, boot: str) -> Checkpoint:
-    saved: Any = {name: body[name] for name in ("boot", "carvings", "faults") if name in body}
-    if body["version"] not in (VERSION, _VERSION_1):
+    names = ("boot", "carvings", "faults", "takenBack")
+    saved: Any = {name: body[name] for name in names if name in body}
+    if body["version"] not in (VERSION, _VERSION_2, _VERSION_1):
         raise ValueError(f"version {body['version']} instead of {VERSION}")
-    if body["checksum"] != _checksum(saved if body["version"] == VERSION else body["carvings"]):
+    if body["checksum"] != _checksum(body["carvings"] if body["version"] == _VERSION_1 else saved):
         raise ValueError("the checksum is wrong")
     same_boot = bool(boot) and saved.get("boot") == boot
     carvings = [Carving.from_dict(one, now) for one in saved["carvings"]]
     if not same_boot:
         carvings = [replace(one, confirmed=False) for one in carvings]
-    faults = {str(uuid): int(xid) for uuid, xid in saved.get("faults", {}).items()}
-    return Checkpoint({one.key: one for one in carvings}, faults if same_boot else {})
+    found = {one.key: one for one in carvings}
+    if not same_boot:
+        return Checkpoint(found)
+    faults = {str(uuid): int(xid) for uuid, xid in saved["faults"].items()}
+    return Checkpoint(found, faults, _taken_back(saved.get("takenBack", {}), now))
+
+
+def _taken_back(saved: dict[str, list[float]], now: float) -> TakenBack:
+    return {
+        str(uuid): tuple(sorted(min(float(at), now) for at in times))
+        for uuid, times in saved.items()
+    }
 
 
 def _checksum(saved: Any) -> str:
@@ -109,17 +130,21 @@ class CheckpointFile:
     def __init__(self, path: Path, boot: str) -> None:
         self._path = path
         self._boot = boot
+        self._known: Checkpoint | None = None
         self._wanted = self._saved = b""
         self._promises: frozenset[Key] = frozenset()
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
 
-    async def keep(self, carvings: Carvings, faults: Faults) -> None:
-        """Have both written soon. Returns at once, unless a drain has been completed: the
+    async def keep(self, known: Checkpoint) -> None:
+        """Have it written soon. Returns at once, unless a drain has been completed: the
         operator acts on that, so it must be on the disk before it is reported."""
-        self._wanted = to_bytes(carvings, faults, self._boot)
+        if known == self._known and self._wanted == self._saved:
+            return
+        self._known = known
+        self._wanted = to_bytes(known, self._boot)
         promises = frozenset(
-            key for key, one in carvings.items() if one.stage is DrainStage.DRAINED
+            key for key, one in known.carvings.items() if one.stage is DrainStage.DRAINED
         )
         is_new, self._promises = bool(promises - self._promises), promises
         if is_new:

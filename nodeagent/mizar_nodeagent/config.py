@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import SettingsConfigDict
 
 from mizar_kube import settings as common
 from mizar_kube.settings import Section
 
-Way = Literal["EnvVar", "Mounts", "VolumeMounts", "CDI"]
+Way = Literal["EnvVar", "Mounts", "VolumeMounts", "CDI", "CDIAnnotations"]
 """What gives a container its cards."""
 Strategy = Literal[Way, "NRI"]
 """How a node's containers get their cards."""
@@ -49,6 +49,7 @@ class CardAccess(Section):
         "Mounts: device nodes and mounts as well. "
         "VolumeMounts: marks under /var/run/nvidia-container-devices, which the runtime reads. "
         "CDI: device names {cdi kind}=GPU-... "
+        "CDIAnnotations: the same names in an annotation, for runtimes that do not know the field. "
         "NRI: the container runtime asks the agent, which gives the card by `nri gives`. "
         "Auto: the first that the node has of NRI, CDI, VolumeMounts, Mounts (where mounts are "
         "configured) and EnvVar",
@@ -56,7 +57,8 @@ class CardAccess(Section):
     nri_socket: HostPath = Field(
         Path("/var/run/nri/nri.sock"), description="with NRI: where the runtime takes plugins"
     )
-    nri_gives: Literal[Way, "Auto"] = Field(
+    also: tuple[Way, ...] = Field((), description="ways in which the card is given besides")
+    nri_gives: Literal["EnvVar", "Mounts", "VolumeMounts", "CDI", "Auto"] = Field(
         "Auto", description="with NRI: what the container is given; Auto: as the strategy, less NRI"
     )
     cdi_dirs: tuple[HostPath, ...] = Field(
@@ -66,15 +68,44 @@ class CardAccess(Section):
         Path("/etc/nvidia-container-runtime/config.toml"),
         description="with Auto: says whether NVIDIA's container runtime takes volume mounts",
     )
-    dev_root: HostPath = Field(Path("/dev"), description="with Mounts: the folder of device nodes")
+    dev_root: HostPath = Field(
+        Path("/dev"),
+        description="with Mounts: the folder of device nodes; with another driver root, its dev",
+    )
     device_nodes: tuple[str, ...] = Field(
         DEVICE_NODES, description="with Mounts: device nodes beside the cards', if they exist"
+    )
+    pass_device_specs: bool = Field(
+        False,
+        description="give the device nodes of Mounts in the other ways as well, so that they stay "
+        "permitted when the kubelet's CPU manager changes a running container",
+    )
+    gds: bool = Field(False, description="give GPUDirect Storage to every share container")
+    mofed: bool = Field(False, description="give Mellanox' network devices, for GPUDirect RDMA")
+    gdrcopy: bool = Field(False, description="give GDRCopy's device to every share container")
+    mig_minors: HostPath = Field(
+        Path("/proc/driver/nvidia-caps/mig-minors"),
+        description="with Mounts: the driver's list of the device nodes of MIG devices",
     )
     mounts: tuple[MountConfig, ...] = Field(
         (), description="with Mounts: objects of hostPath, containerPath and readOnly"
     )
     env: dict[str, str] = Field({}, description="environment of every share container")
     cdi_kind: str = Field("nvidia.com/gpu", description="with CDI: vendor and class")
+    cdi_annotation_prefix: str = Field(
+        "cdi.k8s.io/",
+        pattern="/$",
+        description="with CDIAnnotations: what the runtime knows the annotation by",
+    )
+
+    @model_validator(mode="after")
+    def _given_by_nri(self) -> CardAccess:
+        if "CDIAnnotations" in self.also and self.strategy in ("NRI", "Auto"):
+            raise ValueError(
+                "NRI comes after the runtime has read annotations: with strategy "
+                f"{self.strategy}, let `also` name CDI instead of CDIAnnotations"
+            )
+        return self
 
 
 class Config(common.Settings):
@@ -103,7 +134,34 @@ class Config(common.Settings):
         Path("/usr/lib/mizar/libmizar.so"), description="the shim that containers get"
     )
     metrics_port: common.Port = Field(9465, description="of /healthz, /readyz and /metrics")
+    overrides: Path | None = Field(
+        Path("/etc/mizar-overrides/overrides.yaml"),
+        description="YAML file with settings for some nodes, which win over all others there",
+    )
     card_access: CardAccess = Field(CardAccess(), description="how a card gets into a container")
+    hami_annotations: Literal["None", "JSON", "Text"] = Field(
+        "None",
+        description="whether the node gets the annotations by which HAMi registers cards, in the "
+        "form of today's HAMi (JSON) or of versions before (Text)",
+    )
+    driver_root: HostPath = Field(
+        Path("/"),
+        description="where the driver is installed, on the node and in the agent's container alike",
+    )
+    fail_on_init_error: bool = Field(
+        False, description="end when NVML does not answer at the start, instead of asking again"
+    )
+    fail_requests_greater_than_one: bool = Field(
+        False, description="refuse containers that ask for more than one device"
+    )
+
+    @property
+    def access(self) -> CardAccess:
+        """How a card gets into a container, with the device nodes of the driver's root."""
+        own = self.card_access
+        if self.driver_root == Path("/") or "dev_root" in own.model_fields_set:
+            return own
+        return own.model_copy(update={"dev_root": self.driver_root / "dev"})
 
     @property
     def podresources_socket(self) -> Path:

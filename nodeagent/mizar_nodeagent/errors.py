@@ -13,6 +13,10 @@ class ConfigRefused(AgentError):
     """A setting names something that cannot be used."""
 
 
+class OverridesRefused(AgentError):
+    """The overrides for this node cannot be used; the message names each key that is wrong."""
+
+
 class KubeletAway(AgentError):
     """The kubelet does not answer (on the socket that the message names); it may come back."""
 

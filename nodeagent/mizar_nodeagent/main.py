@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mizar_kube import logs
 from mizar_kube.client import KubeClient
@@ -16,8 +16,10 @@ from mizar_kube.settings import load
 from mizar_kube.version import version
 from mizar_nodeagent.assembly import assemble
 from mizar_nodeagent.config import Config
-from mizar_nodeagent.errors import ConfigRefused
+from mizar_nodeagent.errors import CardsUnknown, ConfigRefused
 from mizar_nodeagent.nvml import Nvml
+from mizar_nodeagent.overrides.report import OverrideReporter
+from mizar_nodeagent.overrides.source import OverrideSource
 from mizar_nodeagent.single_instance import InstanceLock
 
 log = get_logger(__name__)
@@ -28,7 +30,8 @@ a plan."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Exits with 2 when the configuration cannot be used."""
+    """Run until SIGTERM or SIGINT. Exits with 2 when the configuration cannot be used, with 1 when
+    NVML does not answer and the configuration says to."""
     config = load(Config, argv)
     logs.set_up(config.log_level, config.log_format)
     log.info("the node agent starts", version=version(), node=config.node_name)
@@ -38,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (ConfigRefused, ConfigError) as error:
         print(f"mizar-nodeagent: {error}", file=sys.stderr)
         sys.exit(2)
+    except CardsUnknown as error:
+        print(f"mizar-nodeagent: failOnInitError is set, and {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 async def _until_signalled(config: Config) -> None:
@@ -48,7 +54,7 @@ async def _until_signalled(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled.set)
-    running = asyncio.create_task(_run(config))
+    running = asyncio.create_task(_run(config, signalled.set))
     waiting = asyncio.create_task(signalled.wait())
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -59,16 +65,24 @@ async def _until_signalled(config: Config) -> None:
         await running
 
 
-async def _run(config: Config) -> None:
+async def _run(config: Config, end: Callable[[], None]) -> None:
+    """`end`: ends the program, so that it is started again with other settings."""
     lock = await InstanceLock.acquire(config.state_dir)
-    cards = Nvml()
+    cards = Nvml(config.driver_root)
     try:
-        async with (
-            await KubeClient.connect(config.kubeconfig) as client,
-            assemble(config, client, cards) as app,
-        ):
-            log.info("the node agent runs", node=config.node_name)
-            await app.run()
+        if config.fail_on_init_error:
+            await cards.read()
+        async with await KubeClient.connect(config.kubeconfig) as client:
+            overrides = OverrideSource(config, client)
+            config = await overrides.start()
+            logs.set_up(config.log_level, config.log_format)
+            reporter = OverrideReporter(client, overrides, config.namespace, config.identity)
+            async with assemble(config, client, cards) as app, asyncio.TaskGroup() as group:
+                log.info("the node agent runs", node=config.node_name)
+                group.create_task(overrides.follow(end))
+                if config.namespace:
+                    group.create_task(reporter.run())
+                await app.run()
     finally:
         cards.close()
         lock.release()

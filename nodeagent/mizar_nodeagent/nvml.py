@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pynvml
 
 from mizar_kube.logs import get_logger
-from mizar_nodeagent.card_health import Readings
+from mizar_nodeagent import mig
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.cuda_context import measure
+from mizar_nodeagent.driver_root import load_driver
 from mizar_nodeagent.errors import CardsUnknown
+from mizar_nodeagent.nvml_cards import all_cards, text
 
 log = get_logger(__name__)
 
@@ -30,12 +33,14 @@ RESTART_EVERY = 3
 
 
 class Nvml:
-    """A CardSource over libnvidia-ml.so.1. Nothing is called before the first `read`.
+    """A CardSource over libnvidia-ml.so.1. Nothing is called before the first `read`. `root`: where
+    the driver is installed.
 
     One thread makes all calls, so that NVML is never shut down under a call that waits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
         self._ever: set[str] = set()
         self._sampled: dict[str, int] = {}
@@ -113,9 +118,9 @@ class Nvml:
         start, events = await self._run(self._register)
         while start == self._starts:
             found = await self._run(lambda: self._next(start, events))
-            if found is not None:
-                tell(*found)
-            else:
+            for uuid, xid in found:
+                tell(uuid, xid)
+            if not found:
                 await asyncio.sleep(EVENTS_EVERY_S)  # not in NVML, where all other calls would wait
 
     async def _run(self, call: Callable[[], T]) -> T:
@@ -126,16 +131,17 @@ class Nvml:
         restarted: at once, and then every RESTART_EVERY reads."""
         if not self._ready:
             self._start()
-        cards = {card.uuid: card for card in _all_cards()}
+        cards = {card.uuid: card for card in all_cards()}
         if self._ever - cards.keys():
             if self._misses % RESTART_EVERY == 0:
                 pynvml.nvmlShutdown()
                 self._start()
-                cards = {card.uuid: card for card in _all_cards()}
+                cards = {card.uuid: card for card in all_cards()}
             self._misses += 1
         else:
             self._misses = 0
-        self._ever.update(cards)
+        # MIG devices come and go without a restart of NVML.
+        self._ever.update(uuid for uuid, card in cards.items() if card.instance is None)
         return cards
 
     def _loads(self, uuid: str) -> dict[int, int] | None:
@@ -157,6 +163,7 @@ class Nvml:
 
     def _start(self) -> None:
         self._ready = False
+        load_driver(self._root)
         pynvml.nvmlInit()
         self._ready = True
         self._starts += 1
@@ -164,67 +171,14 @@ class Nvml:
     def _register(self) -> tuple[int, Any]:
         return self._starts, _register()
 
-    def _next(self, start: int, events: Any) -> tuple[str, int] | None:
+    def _next(self, start: int, events: Any) -> list[tuple[str, int]]:
         # The event set became invalid when NVML was restarted.
-        return _next(events) if start == self._starts else None
-
-
-def _all_cards() -> list[Card]:
-    found = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        try:
-            found.append(_card(pynvml.nvmlDeviceGetHandleByIndex(index)))
-        except pynvml.NVMLError as error:
-            log.warning("a card does not answer", index=index, error=error)
-    return found
-
-
-def _card(handle: Any) -> Card:
-    return Card(
-        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-        memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-        model=_text(pynvml.nvmlDeviceGetName(handle)),
-        driver=_text(pynvml.nvmlSystemGetDriverVersion()),
-        readings=_readings(handle),
-    )
-
-
-def _readings(handle: Any) -> Readings:
-    remapped = _told(pynvml.nvmlDeviceGetRemappedRows, handle)
-    return Readings(
-        celsius=_told(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
-        slowdown=_told(
-            pynvml.nvmlDeviceGetTemperatureThreshold,
-            handle,
-            pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
-        ),
-        remap_failed=bool(remapped and remapped[3]),
-        links=tuple(_links(handle)),
-    )
-
-
-def _links(handle: Any) -> Iterator[bool]:
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        state = _told(pynvml.nvmlDeviceGetNvLinkState, handle, link)
-        if state is None:
-            return
-        yield bool(state)
-
-
-def _told(ask: Callable[..., T], handle: Any, *what: Any) -> T | None:
-    """NVML's answer; None where the card does not tell this. Raises NVMLError where the card is
-    lost."""
-    try:
-        return ask(handle, *what)
-    except pynvml.NVMLError_GpuIsLost:
-        raise
-    except pynvml.NVMLError:
-        return None
+        return _next(events) if start == self._starts else []
 
 
 def _minor(uuid: str) -> int | None:
     try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        handle = mig.card_of(pynvml.nvmlDeviceGetHandleByUUID(uuid))
         return int(pynvml.nvmlDeviceGetMinorNumber(handle))
     except pynvml.NVMLError as error:
         log.warning("a card does not tell its device node", card=uuid, error=error)
@@ -269,13 +223,19 @@ def _register() -> Any:
     return events
 
 
-def _next(events: Any) -> tuple[str, int] | None:
+def _next(events: Any) -> list[tuple[str, int]]:
+    """The next fault with the UUID of the card, or of each instance that it concerns."""
     try:
         event = pynvml.nvmlEventSetWait_v2(events, 0)
     except pynvml.NVMLError_Timeout:
-        return None
-    return _text(pynvml.nvmlDeviceGetUUID(event.device)), int(event.eventData)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+        return []
+    card, xid = text(pynvml.nvmlDeviceGetUUID(event.device)), int(event.eventData)
+    if event.gpuInstanceId == mig.NOBODYS:
+        return [(card, xid)]
+    ids = event.gpuInstanceId, event.computeInstanceId
+    found = [
+        text(pynvml.nvmlDeviceGetUUID(one))
+        for one in mig.handles(event.device)
+        if mig.place_of(one, card).has(*ids)
+    ]
+    return [(uuid, xid) for uuid in found or [card]]

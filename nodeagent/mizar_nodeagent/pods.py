@@ -19,6 +19,8 @@ from mizar_core.names import (
     ANNOTATION_SAME_CARD,
     ANNOTATION_SPOT_GRACE,
     ANNOTATION_SPOT_NOTICE,
+    ANNOTATION_WITHOUT_LIMITS,
+    HAMI_POD_DEVICES,
     LABEL_SHADOW_POD,
     POD_CONDITION_ISOLATION,
     SPOT_RESOURCE,
@@ -51,7 +53,9 @@ class Pod:
     `priority`: of its PriorityClass. `container_ids`: (ID at the runtime, name) of its containers.
     `isolation`: status of its condition mizar.share/isolation-enforced, empty if it has none.
     `low_power`: it agrees that its cards are lent while it sleeps. `spot_notice`, `spot_grace`: the
-    seconds that it asks for when it loses a borrowed card.
+    seconds that it asks for when it loses a borrowed card. `without_limits`: its containers that
+    want none. `containers`: their names, init containers first. `hami_devices`: what its annotation
+    for HAMi's dashboards says.
     """
 
     namespace: str
@@ -74,6 +78,9 @@ class Pod:
     low_power: bool = False
     spot_notice: float = 0.0
     spot_grace: float = 0.0
+    without_limits: frozenset[str] = frozenset()
+    containers: tuple[str, ...] = ()
+    hami_devices: str = ""
 
     @property
     def uses_devices(self) -> bool:
@@ -134,12 +141,25 @@ def trim(obj: Object) -> Pod | None:
         low_power=notes.get(ANNOTATION_LOW_POWER) == "true",
         spot_notice=_seconds(notes.get(ANNOTATION_SPOT_NOTICE)),
         spot_grace=_seconds(notes.get(ANNOTATION_SPOT_GRACE)),
+        without_limits=frozenset(_names(notes.get(ANNOTATION_WITHOUT_LIMITS))),
+        containers=() if shadow else tuple(_containers(spec)),
+        hami_devices=notes.get(HAMI_POD_DEVICES, ""),
     )
 
 
 def _spot_cards(spec: Spec) -> dict[str, int]:
     found = spot_cards_requested(spec)
     return {SPOT_RESOURCE: found} if found else {}
+
+
+def _containers(spec: Spec) -> Iterable[str]:
+    for kind in ("initContainers", "containers"):
+        for one in spec.get(kind) or ():
+            yield one["name"]
+
+
+def _names(text: str | None) -> Iterable[str]:
+    return filter(None, (one.strip() for one in (text or "").split(",")))
 
 
 def _seconds(text: str | None) -> float:

@@ -22,9 +22,10 @@ from mizar_nodeagent.container.slot_gc import recorded_slots, unused_slots
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.cuda_context.costs import CONTEXTS
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet import checkpoint_file
+from mizar_nodeagent.kubelet import allocation_record
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.kubelet.poller import KubeletPoller
+from mizar_nodeagent.overrides.source import KEPT as OVERRIDES
 from mizar_nodeagent.pods import Pod
 
 log = get_logger(__name__)
@@ -72,7 +73,7 @@ class ShutdownCleanup:
         if not self._slots.all():
             return
         claims = await self._poller.poll_claims()
-        entries = await asyncio.to_thread(checkpoint_file.read, self._plugin_dir)
+        entries = await asyncio.to_thread(allocation_record.read, self._plugin_dir)
         recorded = recorded_slots(entries, self._pods.values(), self._slots.root)
         for slot in self._unused(claims, recorded):
             log.info("slot removed", **slot.names)
@@ -101,7 +102,8 @@ class ShutdownCleanup:
         except OSError:
             return
         shutil.rmtree(self._folder / "lib", ignore_errors=True)
-        for file in (*self._folder.glob("*checkpoint.*"), self._folder / CONTEXTS):
+        kept = (self._folder / CONTEXTS, self._folder / OVERRIDES)
+        for file in (*self._folder.glob("*checkpoint.*"), *kept):
             with suppress(OSError):
                 file.unlink()
 

@@ -76,7 +76,8 @@ class Result:
     `used`: UIDs of shadow pods that turned out to be in use. `refused`: the API server's message
     about shadow pods that it refuses, by quota and devices. `unanswered`: (quota, devices,
     sequence) of shadow pods whose creation got no answer. `announced`: (uid, reason) of posted
-    events. `postponed`: whether statuses were left to the next plan."""
+    events. `postponed`: whether statuses were left to the next plan. `done`: the actions that the
+    API server carried out; `failed`: those that it refused, or that somebody's use forbids."""
 
     errors: list[Exception] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
@@ -84,6 +85,8 @@ class Result:
     unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
     announced: set[tuple[str, str]] = field(default_factory=set)
     postponed: bool = False
+    done: list[Action] = field(default_factory=list)
+    failed: list[Action] = field(default_factory=list)
 
 
 class Applier:
@@ -141,7 +144,9 @@ class Applier:
                 if isinstance(action, STATUSES) and has_news():
                     result.postponed = True
                     return True
-                return await self._tried(index, action, result)
+                good = await self._tried(index, action, result)
+                (result.done if good else result.failed).append(action)
+                return good
 
     async def _tried(self, index: SnapshotIndex, action: Action, result: Result) -> bool:
         try:

@@ -33,15 +33,22 @@ class Evictor:
         self._clock = clock
         self._refused: dict[str, float] = {}
 
-    async def evict(self, pod: Key, uid: str, patience_s: float = BUDGET_RESPECTED_S) -> None:
+    async def evict(self, pod: Key, uid: str, patience_s: float = BUDGET_RESPECTED_S) -> bool:
         """Evict this very pod; does nothing where it is gone or another pod has its name. A
-        PodDisruptionBudget may hold the eviction off for `patience_s` seconds. Raises KubeError."""
+        PodDisruptionBudget may hold the eviction off for `patience_s` seconds. Returns whether the
+        pod goes. Raises KubeError."""
+        ref = Ref(POD, pod[1], pod[0])
         try:
-            await self._evict(Ref(POD, pod[1], pod[0]), uid, patience_s)
-        except (NotFound, Conflict) as gone:
+            return await self._evict(ref, uid, patience_s)
+        except NotFound as gone:
             log.info("the pod is gone already", error=gone)
+        except Conflict as conflict:
+            if await self._is_there(ref, uid):
+                raise
+            log.info("another pod has the name now", error=conflict)
+        return True
 
-    async def _evict(self, ref: Ref, uid: str, patience_s: float) -> None:
+    async def _evict(self, ref: Ref, uid: str, patience_s: float) -> bool:
         try:
             await self._client.evict(ref, uid=uid)
         except Unavailable as error:
@@ -49,13 +56,21 @@ class Evictor:
                 raise
             if self._waited(uid) < patience_s:
                 log.info("the eviction is refused by a budget", error=error)
-                return
+                return False
             log.warning(
                 "the eviction is held off for too long, so the pod is deleted",
                 error=error,
             )
             await self._client.delete(ref, uid=uid)
         self._refused.pop(uid, None)
+        return True
+
+    async def _is_there(self, ref: Ref, uid: str) -> bool:
+        """Whether it is this pod. Conflict may also mean that somebody changed it meanwhile."""
+        try:
+            return bool((await self._client.get(ref))["metadata"]["uid"] == uid)
+        except NotFound:
+            return False
 
     def _waited(self, uid: str) -> float:
         """Seconds since its eviction was refused for the first time."""

@@ -21,6 +21,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, Object, Ref
 from mizar_operator import object_views, pod_views, unreadable
+from mizar_operator.announcements import Announcements
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
 from mizar_operator.pod_views import HolderPod
 from mizar_operator.reconcile_state import Excluded, ReconcileState
@@ -54,7 +55,9 @@ class Gatherer:
 
     def state(self, key: str) -> ReconcileState:
         """The state that is kept from plan to plan for a key."""
-        return self._states.setdefault(key, ReconcileState())
+        return self._states.setdefault(
+            key, ReconcileState(announcements=Announcements(self._clock))
+        )
 
     def unreadable(self) -> dict[str, int]:
         """How many objects exist that cannot be read, by kind."""
@@ -83,7 +86,8 @@ class Gatherer:
         shadows = [self._whole(one, pools, found, memory) for one in self._shadows(key)]
         shares, pending = self._shares(key, shadows), self._caches.pending.values()
         quotas = [one for one in self._caches.quotas.values() if self._is_mine(one.spec.pool, key)]
-        memory.forget_old(self._clock(), {one.uid for one in shadows} | {one.uid for one in shares})
+        uids = {one.uid for one in shadows} | {one.uid for one in shares}
+        memory.forget_old(self._clock(), uids)
         # A shadow pod that exists was created after all: its number is not to be used again.
         memory.unanswered -= {(one.quota_key, one.devices, one.sequence) for one in shadows}
         nodes = {one.name: one for one in self._caches.nodes.values()}
@@ -94,7 +98,7 @@ class Gatherer:
             shadows=tuple(shadows),
             shares=tuple(shares),
             nodes=tuple({**found.nodes, **bare, **nodes}.values()),
-            announced=frozenset(memory.announced),
+            announced=memory.announcements.known(uids),
             missing_classes=missing,
             refused=memory.refusals(self._clock()),
             free_since=memory.free_since,
@@ -102,6 +106,7 @@ class Gatherer:
             pending=tuple(pending),
             taken=taken,
             unanswered=frozenset(memory.unanswered),
+            refused_nodes=memory.nodes_refused(self._clock()),
         )
 
     def _pools(self, key: str) -> dict[str, GPUPool]:

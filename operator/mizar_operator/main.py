@@ -157,6 +157,7 @@ class Operator:
             self.leads_from_now_on()
             self.caches.shares.on_change(action_log.log_placed)
             self.caches.shares.on_change(self.metrics.pod_changed)
+            self.caches.shadows.on_change(self.metrics.shadow_counters.changed)
             if self.settings.default_pool is not None:
                 tasks.create_task(default_pool.ensure(self._client, self.settings.default_pool))
             for _ in range(self.settings.workers):

@@ -12,11 +12,16 @@ from mizar_core.planning import Plan, Snapshot
 from mizar_core.planning.pool_nodes import in_pool
 from mizar_core.planning.snapshot import Key
 from mizar_kube import probes
+from mizar_operator.apply import Result
 from mizar_operator.pod_views import SharePod
+from mizar_operator.shadow_counters import ShadowCounters
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 START_BUCKETS = (1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
 QUOTA_LABELS = ("namespace", "quota", "profile")
+
+Labels = tuple[str, ...]
+"""The values of a series' labels."""
 
 
 class Metrics:
@@ -34,7 +39,16 @@ class Metrics:
                 ("shadow_pods", "Shadow pods."),
             )
         }
-        self.cards = Series("mizar_pool_cards", "Cards of the pool.", ["pool", "state"], registry)
+        self.cards = {
+            state: Series(name, text, ["pool"], registry)
+            for state, name, text in (
+                ("total", "mizar_pool_cards", "Cards of the pool."),
+                ("held", "mizar_pool_held_cards", "Cards that shadow pods hold."),
+                ("healthy", "mizar_pool_healthy_cards", "Cards that their nodes call healthy."),
+                ("lost", "mizar_pool_lost_cards", "Cards whose shadow pods have lost them."),
+                ("lent", "mizar_pool_lent_cards", "Cards that spot pods borrow."),
+            )
+        }
         self.node_cards = Series(
             "mizar_node_cards", "Cards of a pool's node.", ["pool", "node", "health"], registry
         )
@@ -63,8 +77,12 @@ class Metrics:
             buckets=BUCKETS,
             registry=registry,
         )
+        self.shadow_counters = ShadowCounters(registry)
         self.actions = Counter(
-            "mizar_plan_actions_total", "Actions planned.", ["action"], registry=registry
+            "mizar_actions_total",
+            "Actions of plans, done or failed.",
+            ["action", "result"],
+            registry=registry,
         )
         self.planning_errors = Counter(
             "mizar_planning_errors_total",
@@ -83,27 +101,39 @@ class Metrics:
         )
         self.leader = Gauge("mizar_leader", "1 while this replica leads.", registry=registry)
         self._quotas: dict[str, set[Key]] = {}
-        self._refused: set[tuple[str, str, str]] = set()
+        self._refused: set[Labels] = set()
 
     def planned(self, key: str, snapshot: Snapshot, plan: Plan) -> None:
-        """Count a plan's actions, and set the gauges of a key's pools, quotas and nodes."""
-        for action in plan.actions:
-            self.actions.labels(type(action).__name__).inc()
+        """Set the gauges of a key's pools, quotas and nodes."""
+        self.shadow_counters.show_pools(one.metadata.name for one in snapshot.pools)
         for name, gauge in self.quota.items():
             gauge.show(key, _of_quotas(plan, name.removesuffix("_devices")))
-        self.cards.show(key, _of_pools(snapshot.pools))
+        for state, cards in self.cards.items():
+            cards.show(key, _of_pools(snapshot.pools, state))
         self.node_cards.show(key, _of_nodes(snapshot))
         phases = Count((one.pool, one.phase or "Pending") for one in snapshot.shadows)
         self.shadow_pods.show(key, {(pool, str(phase)): n for (pool, phase), n in phases.items()})
         self._forget_refusals(key, plan.quotas)
+        for labels in _of_quotas(plan, "ready"):
+            self._count_refusals_of(labels)
         self.waiting.show(key, {(*labels,): n for labels, n in plan.waiting.items()})
+
+    def applied(self, snapshot: Snapshot, result: Result) -> None:
+        """Count what has become of a plan's actions. `snapshot`: what it was made from."""
+        for outcome, actions in (("done", result.done), ("failed", result.failed)):
+            for action in actions:
+                self.actions.labels(type(action).__name__, outcome).inc()
+        self.shadow_counters.applied(snapshot, result.done)
 
     def refusals(self, refused: Iterable[tuple[Key, int]]) -> None:
         """Count what the API server refused, by quota and devices."""
         for (namespace, name), devices in refused:
-            labels = namespace, name, str(devices)
-            self._refused.add(labels)
-            self.refused.labels(*labels).inc()
+            self._count_refusals_of((namespace, name, str(devices))).inc()
+
+    def _count_refusals_of(self, labels: Labels) -> Counter:
+        """The series of a quota's profile, from 0 on: what begins with 1 is no increase."""
+        self._refused.add(labels)
+        return self.refused.labels(*labels)
 
     def _forget_refusals(self, key: str, quotas: Mapping[Key, object]) -> None:
         """Remove the series of quotas that are gone."""
@@ -130,12 +160,8 @@ def _of_quotas(plan: Plan, figure: str) -> Mapping[Labels, float]:
     }
 
 
-def _of_pools(pools: Iterable[GPUPool]) -> Mapping[Labels, float]:
-    return {
-        (pool.metadata.name, state): count
-        for pool in pools
-        for state, count in pool.status.cards.model_dump(exclude={"usage"}).items()
-    }
+def _of_pools(pools: Iterable[GPUPool], state: str) -> Mapping[Labels, float]:
+    return {(pool.metadata.name,): getattr(pool.status.cards, state) for pool in pools}
 
 
 def _of_nodes(snapshot: Snapshot) -> Mapping[Labels, float]:
@@ -148,9 +174,6 @@ def _of_nodes(snapshot: Snapshot) -> Mapping[Labels, float]:
                 found[*labels, "healthy"] = cards.healthy
                 found[*labels, "unhealthy"] = cards.total - cards.healthy
     return found
-
-
-Labels = tuple[str, ...]
 
 
 class Series:

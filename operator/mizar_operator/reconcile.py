@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from mizar_core.planning import Plan, Snapshot, plan
-from mizar_core.planning.failure_isolation import IsolatedPlan, Planner, plan_isolated
+from mizar_core.planning.planning_errors import IsolatedPlan, Planner, plan_isolated
 from mizar_kube.logs import bound, get_logger
 from mizar_kube.work_queue import WorkQueue
 from mizar_operator.apply import Applier, Result
@@ -66,11 +66,13 @@ class Reconciler:
             result = await self._applier.apply(
                 snapshot, planned.actions, lambda: self._has_news(key, memory)
             )
+        self._metrics.applied(snapshot, result)
         memory.note_status_writes(result.postponed, self._clock())
-        memory.announced |= result.announced
+        memory.announcements.note(result.announced)
         memory.unanswered |= result.unanswered
         memory.note_free(planned.free, self._now())
         memory.note_attempts(planned.attempts, self._clock())
+        memory.note_refused_nodes(planned.refused_nodes, self._clock())
         self._requeue(key, memory, planned, result)
         if snapshot.missing_classes:
             self._queue.add(key, after=BELIEVED_S + DUE_SLACK_S)

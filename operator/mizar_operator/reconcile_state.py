@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from mizar_core.planning.exclusion import Part, PartName
 from mizar_core.planning.snapshot import Attempt, Key, Refused
+from mizar_operator.announcements import Announcements
 
 K = TypeVar("K")
 
@@ -75,6 +76,7 @@ REFUSED_MOST_S = 30.0
 TRIED_FIRST_S = 60.0
 TRIED_MOST_S = 3600.0
 EXCLUDED_FOR_S = 300.0
+REFUSED_NODE_FOR_S = 600.0
 
 Excluded = Mapping[PartName, tuple[Part, Exception]]
 
@@ -83,17 +85,18 @@ Excluded = Mapping[PartName, tuple[Part, Exception]]
 class ReconcileState:
     """The state that is kept for one key of the queue.
 
-    `announced`: (uid, reason) of posted events. `contested`: UIDs of shadow pods that turned out to
-    be in use when the API server was asked live. `refused`: (quota, devices) of shadow pods that
+    `announcements`: the events that were posted. `contested`: UIDs of shadow pods that turned out
+    to be in use when the API server was asked live. `refused`: (quota, devices) of shadow pods that
     the API server refused. `attempted`: attempts, with the UID of the pod that each was to help.
     `gone`: objects that were missing when asked live, and until when that counts (seconds of the
     clock). `taken`: whole cards that other pods had on a node, and until when that counts.
     `free_since`: since when 1, 2, … devices of a (resource, node) have been free. `unanswered`:
-    (quota, devices, sequence) of shadow pods whose creation got no answer. `excluded`: objects that
-    planning fails for.
+    (quota, devices, sequence) of shadow pods whose creation got no answer. `refused_nodes`: until
+    when each node that the scheduler refused a share pod counts as refused, by (UID, resource).
+    `excluded`: objects that planning fails for.
     """
 
-    announced: set[tuple[str, str]] = field(default_factory=set)
+    announcements: Announcements = field(default_factory=Announcements)
     contested: Backoffs[str] = field(
         default_factory=lambda: Backoffs(CONTESTED_FIRST_S, CONTESTED_MOST_S)
     )
@@ -105,6 +108,7 @@ class ReconcileState:
     taken: dict[str, tuple[float, Counter[str]]] = field(default_factory=dict)
     free_since: dict[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)
     unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
+    refused_nodes: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
     excluded: Excluded = field(default_factory=dict)
     excluded_until: float = 0.0
     statuses_late_since: float | None = None
@@ -145,6 +149,21 @@ class ReconcileState:
         wait. `waiting`: UIDs."""
         return frozenset(what for what, about in self.attempted.active(now) if about in waiting)
 
+    def note_refused_nodes(
+        self, found: Mapping[tuple[str, str], Collection[str]], now: float
+    ) -> None:
+        """Note the nodes that the scheduler refuses share pods now, by (UID, resource)."""
+        until = now + REFUSED_NODE_FOR_S
+        for share, nodes in found.items():
+            self.refused_nodes.setdefault(share, {}).update(dict.fromkeys(nodes, until))
+
+    def nodes_refused(self, now: float) -> Mapping[tuple[str, str], frozenset[str]]:
+        """The nodes that the scheduler has refused share pods of late, by (UID, resource)."""
+        return {
+            share: frozenset(node for node, until in nodes.items() if until > now)
+            for share, nodes in self.refused_nodes.items()
+        }
+
     def refusals(self, now: float) -> tuple[Refused, ...]:
         """The shadow pods that the API server is not to be asked for again yet."""
         return tuple(Refused(*key, message) for key, message in self.refused.active(now))
@@ -156,8 +175,12 @@ class ReconcileState:
 
     def forget_old(self, now: float, uids: set[str]) -> None:
         """Forget what has expired, and what is about objects that are not among these UIDs."""
-        self.announced = {one for one in self.announced if one[0] in uids}
         self.contested.keep_only(uids)
         self.refused.forget_after(REFUSED_MOST_S, now)
         self.attempted.forget_after(TRIED_MOST_S, now)
+        self.refused_nodes = {
+            share: nodes
+            for share, nodes in self.refused_nodes.items()
+            if share[0] in uids and max(nodes.values()) > now
+        }
         self.gone = {key: until for key, until in self.gone.items() if until > now}

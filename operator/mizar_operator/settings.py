@@ -27,6 +27,7 @@ class Settings(common.Settings):
         validation_alias=AliasChoices("shadow_grace", "shadow_grace_seconds"),
         description="seconds that a shadow pod which others delete keeps its cards",
     )
+    shadow_cpu: str = Field("100m", description="CPU request and limit of shadow pods")
     default_pool: dict[str, Any] | None = Field(
         None, description="spec, as JSON, of the GPUPool to make if there is none"
     )
@@ -52,4 +53,6 @@ class Settings(common.Settings):
     @property
     def pod_settings(self) -> PodSettings:
         """The settings of the pods of all ShadowPods."""
-        return PodSettings(self.pause_image, self.shadow_priority_class, self.shadow_grace)
+        return PodSettings(
+            self.pause_image, self.shadow_priority_class, self.shadow_grace, self.shadow_cpu
+        )

@@ -87,11 +87,12 @@ class Stage:
         return name
 
     def tenant(self, *profiles: Object, pool: str | None = None, **quota: object) -> str:
-        """A namespace; with a quota for these profiles when any is given."""
+        """A namespace; with a quota for these profiles, or of what else is said, when any is
+        given."""
         name = f"t{len(self.tenants)}-{self.mark}"
         self.tenants.append(name)
         self.kube.apply(objects.namespace(name))
-        if profiles:
+        if profiles or quota:
             self.kube.apply(objects.quota(name, *profiles, pool=pool or self.pool(), **quota))
         wait_for(
             f"the default service account of {name}",

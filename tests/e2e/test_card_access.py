@@ -119,7 +119,7 @@ def access(kube: Kube, mizar_cluster: Cluster) -> Iterator[Access]:
     try:
         yield made
     finally:
-        made.use(strategy="Auto", nriGives="Auto")
+        made.use(strategy="Auto", nriGives="Auto", passDeviceSpecs=False)
         kube.delete("runtimeclass", "nvidia")
 
 
@@ -159,6 +159,8 @@ WAYS: dict[str, tuple[Object, Object, str]] = {
     "NRI-VolumeMounts": ({"strategy": "NRI", "nriGives": "VolumeMounts"}, NVIDIA, "NRI"),
     "NRI-CDI": ({"strategy": "NRI", "nriGives": "CDI"}, NVIDIA, "NRI"),
     "CDI": ({"strategy": "CDI"}, NVIDIA, "CDI"),
+    "CDIAnnotations": ({"strategy": "CDIAnnotations"}, NVIDIA, "CDIAnnotations"),
+    "CDI-and-nodes": ({"strategy": "CDI", "passDeviceSpecs": True}, NVIDIA, "CDI"),
     "VolumeMounts": ({"strategy": "VolumeMounts"}, NVIDIA, "VolumeMounts"),
     "Mounts": ({"strategy": "Mounts"}, PLAIN, "Mounts"),
 }
@@ -170,7 +172,7 @@ def test_who_asks_for_all_cards_gets_its_own(
 ) -> None:
     values, spec, told = WAYS[way]
     if way != "Auto" or access.told() != {("True", "NRI")}:
-        access.use(**values)
+        access.use(**{"passDeviceSpecs": False, **values})
     access.wait_told("True", told)
     tenant = stage.tenant(HALF)
     kube.apply(greedy(kube, tenant, "a", **spec), share_pod(tenant, "b", **spec))
@@ -254,3 +256,64 @@ def _waits(kube: Kube, tenant: str, pod: str) -> bool:
         assert "does not ask Mizar now" in message, message
         return True
     return False
+
+
+def agent_on(kube: Kube, node: str) -> Object:
+    """The agent's pod of that node."""
+    pods = kube.all("pods", NAMESPACE, AGENTS)
+    (found,) = [one for one in pods if one["spec"]["nodeName"] == node]
+    return found
+
+
+def restarts(kube: Kube, node: str) -> int:
+    (status,) = agent_on(kube, node)["status"]["containerStatuses"]
+    return int(status["restartCount"])
+
+
+def test_one_node_has_settings_of_its_own(
+    kube: Kube, stage: "Stage", access: Access, mizar_cluster: Cluster
+) -> None:
+    """Who runs never notices; a mistake ends no agent."""
+    access.use(strategy="Auto", nriGives="Auto", passDeviceSpecs=False)
+    access.wait_told("True", "NRI")
+    mine, *others = [node.name for node in mizar_cluster.nodes]
+    tenant = stage.tenant(HALF)
+    pinned: Object = {"nodeSelector": {"kubernetes.io/hostname": mine}}
+    kube.apply(share_pod(tenant, "a", **pinned))
+    kube.wait_running(tenant, "a")
+    (own,) = card_of(kube, tenant, "a")
+
+    def override(settings: str) -> None:
+        data = {"overrides.yaml": f"- nodes: [{mine}]\n  settings: {settings}\n"}
+        where = ("configmap", "mizar-nodeagent-overrides", f"--namespace={NAMESPACE}")
+        kube.run("patch", *where, "--type=merge", f"--patch={json.dumps({'data': data})}")
+
+    def settings(status: str, reason: str, message: str) -> None:
+        def told() -> bool:
+            pod = agent_on(kube, mine)["status"].get("conditions", ())
+            found = [one for one in pod if one["type"] == "mizar.share/node-settings"]
+            return any(
+                (one["status"], one["reason"]) == (status, reason) and message in one["message"]
+                for one in found
+            )
+
+        # The kubelet renews a ConfigMap's files within a minute or so.
+        wait_for(f"the agent to tell {status} {reason}", told, timeout=180)
+
+    before = restarts(kube, mine)
+    override("{cardAccess: {strategy: Mounts}}")
+    settings("True", "Overridden", "cardAccess")
+    access.wait_told("True", "Mounts", mine)
+    for other in others:
+        assert access.told(other) == {("True", "NRI")}
+    assert restarts(kube, mine) == before + 1
+    override("{cardAccess: {strategi: CDI}}")
+    settings("False", "Refused", "overrides[0].settings.cardAccess.strategi: there is no such")
+    assert access.told(mine) == {("True", "Mounts")} and restarts(kube, mine) == before + 1
+    kube.apply(share_pod(tenant, "b", **pinned))
+    kube.wait_running(tenant, "b")
+    assert cards_seen_inside(kube, tenant, "a") == cards_seen_inside(kube, tenant, "b") == {own}
+    pod = kube.get("pod", "a", tenant)
+    assert pod is not None and pod["status"]["containerStatuses"][0]["restartCount"] == 0
+    override("{}")
+    access.wait_told("True", "NRI", mine)

@@ -1,11 +1,15 @@
 """Every example works as its README says: applied as it is, all of its pods run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
 
+from cluster import Cluster
+from e2e.dividing import by_size, divided
+from mizar_core.names import is_mig
 from support.kube import Kube, Object, is_ready
 from support.objects import SHARE_PODS
 from support.waiting import wait_for
@@ -31,10 +35,27 @@ def wanted_pods(folder: Path) -> int:
     return int(replicas + sum(one["kind"] in ("Pod", "Job") for one in wanted))
 
 
+@pytest.fixture
+def node_for(mizar_cluster: Cluster, kube: Kube) -> Iterator[Callable[[Path], None]]:
+    """Divides cards of a node where an example's pools take MIG devices."""
+    with ExitStack() as stack:
+
+        def prepare(folder: Path) -> None:
+            for one in manifests(folder):
+                resource = one["spec"].get("physicalResource", "") if "spec" in one else ""
+                if size := resource.removeprefix(by_size("")) if is_mig(resource) else "":
+                    stack.enter_context(divided(kube, mizar_cluster.nodes[-1], "mixed", [size]))
+
+        yield prepare
+
+
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
-def example(request: pytest.FixtureRequest, kube: Kube) -> Iterator[Path]:
+def example(
+    request: pytest.FixtureRequest, kube: Kube, node_for: Callable[[Path], None]
+) -> Iterator[Path]:
     """An example's folder; what it made goes at the end."""
     folder: Path = request.param
+    node_for(folder)
     yield folder
     kube.run("delete", f"--filename={folder}", "--ignore-not-found", "--wait=false")
     for name in namespaces(folder):

@@ -1,12 +1,19 @@
 """What Prometheus would scrape from the installed pods."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.kube import Kube
+from cluster import Cluster
+from cluster.binaries import Progress, ensure
+from cluster.mizar import CHART, RELEASE
+from support import dashboard, metrics
+from support.chart import Chart, pick
+from support.kube import Kube, Object
 from support.objects import share_pod
+from support.promtool import fired, series_of
 from support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -15,6 +22,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 SYSTEM = "mizar-system"
 GIB = 1 << 30
+COMPONENTS = {"operator": "Operator", "webhook": "Webhook", "nodeagent": "Node agent"}
+"""By label: the heading in docs/metrics.md."""
 
 
 def scrape(kube: Kube, component: str) -> str:
@@ -38,11 +47,77 @@ def metrics_port(pod: dict[str, object]) -> int:
     return int(ports[0]["containerPort"])
 
 
-@pytest.mark.parametrize("component", ["operator", "webhook", "nodeagent"])
+@pytest.mark.parametrize("component", COMPONENTS)
 def test_every_component_says_what_it_is(kube: Kube, component: str) -> None:
     """mizar_build_info is there, with a version."""
     page = scrape(kube, component)
     assert "mizar_build_info{" in page and 'version="unknown"' not in page
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_what_real_programs_expose_is_documented_and_by_the_conventions(
+    kube: Kube, stage: "Stage", component: str
+) -> None:
+    promtool = ensure(Progress.silent(), ["promtool"]).path("promtool")
+    tenant = stage.tenant({"devices": 2, "min": 0, "max": 1}, isolation={"compute": "Hard"})
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    for page in pages(kube, component, "/metrics"):
+        assert metrics.problems(COMPONENTS[component], page) == []
+        assert metrics.lint(promtool, page) == ""
+
+
+QUIET = {
+    "Cards that are given to nobody",
+    "Idle shadow pods",
+    "Waiting share pods by reason",
+    "Borrowed and waited for",
+    "Since the last work",
+}
+"""Panels that show nothing while all goes well, and nobody borrows cards or launches work."""
+
+
+def test_real_figures_fill_the_dashboard_and_raise_no_alert(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster, tmp_path: Path
+) -> None:
+    promtool = ensure(Progress.silent(), ["promtool"]).path("promtool")
+    tenant = stage.tenant({"devices": 2, "min": 0, "max": 1}, isolation={"compute": "Hard"})
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    chart = Chart(mizar_cluster.tool("helm"))
+    rules = pick(chart.render(metrics={"alerts": True}), "PrometheusRule", "mizar")["spec"]
+    board = dashboard.load()
+
+    def quiet() -> bool:
+        series = [
+            line
+            for component in COMPONENTS
+            for number, page in enumerate(pages(kube, component, "/metrics"))
+            for line in series_of(page, instance=f"{component}-{number}")
+        ]
+        assert fired(promtool, tmp_path, rules, series) == set()
+        empty = dashboard.empty_panels(promtool, tmp_path, board, series)
+        assert empty <= QUIET, empty
+        return True
+
+    wait_for("the pod's figures", quiet, interval=2.0)
+
+
+def test_the_dashboard_is_where_grafana_looks(kube: Kube, mizar_cluster: Cluster) -> None:
+    """Its sidecar asks for ConfigMaps by a label."""
+
+    def ask(enabled: bool) -> list[Object]:
+        mizar_cluster.helm(
+            *("upgrade", RELEASE, str(CHART), f"--namespace={SYSTEM}", "--reuse-values"),
+            f"--set=metrics.dashboard.enabled={str(enabled).lower()}",
+        )
+        return kube.all("configmaps", SYSTEM, "grafana_dashboard=1")
+
+    try:
+        (found,) = ask(enabled=True)
+        assert json.loads(found["data"]["mizar.json"]) == dashboard.load()
+    finally:
+        assert ask(enabled=False) == []
 
 
 def test_a_container_s_memory_is_told(kube: Kube, stage: "Stage") -> None:

@@ -33,7 +33,7 @@ def test_a_shadow_pod_deleted_by_force_in_use(
     # It cannot end itself while its launch waits.
     made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 8
     kube.apply(made)
-    names = wait_for("two pods on a card", lambda: _running(kube, tenant, 2))
+    names = wait_for("two pods on a card", lambda: running(kube, tenant, 2))
     wait_held(kube, tenant, *names)
     (card,) = card_of(kube, tenant, names[0])
     (shadow,) = kube.all("shadowpods", tenant)
@@ -55,7 +55,7 @@ def test_a_shadow_pod_deleted_by_force_in_use(
     for pod in names:
         assert card in wait_event(kube, tenant, pod, "CardLost")
         assert name in wait_event(kube, tenant, pod, "ShareEvicted")
-    after = wait_for("two others", lambda: _running(kube, tenant, 2, but=names))
+    after = wait_for("two others", lambda: running(kube, tenant, 2, but=names))
     held = wait_held(kube, tenant, *after)
     assert not any(name in device for device in held)
     wait_for("the quota to be satisfied", lambda: _satisfied(kube, tenant))
@@ -70,7 +70,7 @@ def _disruption(kube: Kube, tenant: str, pods: list[str]) -> Object | None:
     return None
 
 
-def _running(kube: Kube, tenant: str, count: int, but: list[str] | None = None) -> list[str] | None:
+def running(kube: Kube, tenant: str, count: int, but: list[str] | None = None) -> list[str] | None:
     """The names of the tenant's pods, if so many run."""
     found = [
         one["metadata"]["name"]

@@ -143,6 +143,67 @@ def test_the_only_shadow_pod_of_a_quota_goes_where_its_user_can_go(
     assert _shadow_nodes(kube, tenant, 1) == [elsewhere]
 
 
+def test_what_replaces_a_shadow_pod_does_not_go_where_the_pod_was_refused(
+    kube: Kube, stage: "Stage"
+) -> None:
+    """The quota allows one. The pod may go only where its cache is, which the scheduler alone
+    weighs, and which is the fuller node: shadow pods by themselves go to the other one."""
+    tenant, (here, there) = stage.tenant({"devices": 2, "max": 1}), _nodes(kube)
+    cache = objects.plain_pod(tenant, "cache", nodeName=here)
+    cache["metadata"]["labels"] = {"app": "cache"}
+    cache["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+    kube.apply(cache, share_pod(tenant, "first", nodeSelector={HOSTNAME: there}))
+    kube.wait_running(tenant, "cache", "first")
+    kube.delete("pod", "first", tenant)
+    term = {"labelSelector": {"matchLabels": {"app": "cache"}}, "topologyKey": HOSTNAME}
+    kube.apply(share_pod(tenant, "a", affinity={"podAffinity": {REQUIRED: [term]}}))
+    kube.wait_running(tenant, "a")
+    assert _shadow_nodes(kube, tenant, 1) == [here]
+
+
+def test_containers_of_two_profiles_meet_on_one_node(kube: Kube, stage: "Stage") -> None:
+    """The one shadow pod of each profile is idle on a node of its own, and neither can be used."""
+    shapes = [{"devices": one, "cards": 1} for one in (2, 4)]
+    limits = [{"devices": one, "max": 1} for one in (2, 4)]
+    tenant, nodes = stage.tenant(*limits, pool=stage.pool(profiles=shapes)), _nodes(kube)
+    names = ["mizar.share/gpu.2", "mizar.share/gpu.4"]
+    for name, node in zip(names, nodes, strict=True):
+        kube.apply(share_pod(tenant, node, name, nodeSelector={HOSTNAME: node}))
+    kube.wait_running(tenant, *nodes)
+    for node in nodes:
+        kube.delete("pod", node, tenant)
+    both = share_pod(tenant, "both", names[0])
+    (one,) = both["spec"]["containers"]
+    other = {**one, "name": "other", "resources": {"limits": {names[1]: 1}}}
+    both["spec"]["containers"].append(other)
+    kube.apply(both)
+    kube.wait_running(tenant, "both")
+
+
+def test_what_is_in_use_beyond_a_lowered_quota_takes_nobody_new(kube: Kube, stage: "Stage") -> None:
+    """Two shadow pods with one user each, of which the quota allows one: of two more pods one runs,
+    on the free device of the shadow pod that stays."""
+    tenant, nodes = stage.tenant(TWO), _nodes(kube)
+    kube.apply(*(share_pod(tenant, node, nodeSelector={HOSTNAME: node}) for node in nodes))
+    kube.wait_running(tenant, *nodes)
+    patch = '{"spec": {"profiles": [{"devices": 2, "max": 1}]}}'
+    kube.run(
+        "patch", "gpuquota", "gpus", f"--namespace={tenant}", "--type=merge", f"--patch={patch}"
+    )
+    resource = f"{tenant}.mizar.share/gpu.2"
+
+    def offered() -> list[int]:
+        """Devices of the tenant that the scheduler may give out, on each node."""
+        found = (one["status"]["allocatable"].get(resource, "0") for one in kube.all("nodes"))
+        return sorted(map(int, found))
+
+    wait_for("one shadow pod to be closed", lambda: offered() == [1, 2])
+    kube.apply(share_pod(tenant, "c"))
+    kube.wait_running(tenant, "c")
+    kube.apply(share_pod(tenant, "d"))
+    assert "quota gpus allows 1 shadow pod" in wait_event(kube, tenant, "d", "QuotaExceeded")
+
+
 def test_shadow_pod_deleted_in_use(kube: Kube, stage: "Stage") -> None:
     """Its user stays, nobody else gets its free device, and it goes when its user has ended."""
     tenant, (here, _) = stage.tenant(TWO), _nodes(kube)

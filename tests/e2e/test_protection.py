@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.watching import ready_shadows
+from support import objects
 from support.kube import Kube, Object
 from support.objects import share_pod, whole_card_pod
 from support.waiting import wait_for
@@ -129,6 +130,24 @@ def evict(kube: Kube, tenant: str, pod: str) -> str:
     )
     path = f"/api/v1/namespaces/{tenant}/pods/{pod}/eviction"
     return kube.attempt("create", "--raw", path, "--filename=-", input=body)[1]
+
+
+def test_a_budget_over_all_pods_of_a_namespace_permits_evictions(
+    kube: Kube, stage: "Stage"
+) -> None:
+    """It counts the tenant's shadow pods as well, of whose owners it asks how many there are."""
+    tenant = stage.tenant(HALF)
+    kube.apply(objects.deployment(tenant, "web", replicas=2))
+    kube.run("rollout", "status", "deployment/web", f"--namespace={tenant}", "--timeout=120s")
+    head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+    spec = {"maxUnavailable": 1, "selector": {}}
+    kube.apply({**head, "metadata": {"name": "all", "namespace": tenant}, "spec": spec})
+
+    def permitted() -> bool:
+        status = (kube.get("poddisruptionbudget", "all", tenant) or {}).get("status") or {}
+        return int(status.get("disruptionsAllowed", 0)) == 1
+
+    wait_for("an eviction to be permitted", permitted, timeout=60)
 
 
 def test_a_drained_node_waits_for_who_shares_its_cards(kube: Kube, stage: "Stage") -> None:

@@ -18,6 +18,7 @@ import grpc
 
 from cluster import Cluster
 from cluster.cluster import Node
+from mizar_nodeagent.card_health import REPAIRED
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 from simgpu.machine import Machine
@@ -26,6 +27,8 @@ from support.owners import Held, Look, Seen, faults
 EVERY_S = 0.1
 KUBELET_LIMIT_S = 2.0
 KUBELET_STARTS_S = 30.0
+CARD_RECOVERS_S = 30.0
+"""After a card is well again, the agent, the kubelet and NVIDIA's plugin have so long to say so."""
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CONTAINERS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
@@ -128,8 +131,8 @@ class NodeWatch:
             ),
         )
         self._kubelet = rpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
-        with Machine(node.simgpu_dir) as machine:
-            self._uuids = {f"nvidia{card.minor}": card.uuid for card in machine.cards}
+        self._machine = Machine(node.simgpu_dir)
+        self._failed_until: dict[str, float] = {}
         self._known: dict[str, Container] = {}
         self._start = (0, 0)
         self._starts_until = 0.0
@@ -148,11 +151,21 @@ class NodeWatch:
         alive = [seen for container, seen in before if container.lives()]
         if self._is_starting({f"{pod.namespace}/{pod.name}" for pod in held.pod_resources}, alive):
             return None
-        return Look(self._node.name, _held(held), tuple(alive), _offered(offered))
+        return Look(self._node.name, _held(held), tuple(alive), _offered(offered), self._failed())
 
     def close(self) -> None:
-        """End the connection to the kubelet."""
+        """End the connections to the kubelet and to the cards."""
         self._channel.close()
+        self._machine.close()
+
+    def _failed(self) -> frozenset[str]:
+        """The cards that have failed, or had until just now. A card that is well again has failed
+        until the agent, which may be dead, has read that somebody repaired it."""
+        now, noted = time.monotonic(), self._node.path("/var/lib/mizar")
+        for card in self._machine.health():
+            if not card.healthy or (noted / f"{REPAIRED}{card.uuid}").exists():
+                self._failed_until[card.uuid] = now + CARD_RECOVERS_S
+        return frozenset(uuid for uuid, until in self._failed_until.items() if now < until)
 
     def _note_start(self) -> None:
         """A kubelet that starts makes its socket anew."""
@@ -175,12 +188,14 @@ class NodeWatch:
     def _living(self) -> list[tuple[Container, Seen]]:
         """The containers of users that have cards."""
         found = []
+        usable = [one for one in self._machine.health() if not one.divided]
         for container in self._containers():
+            dev = container.files("dev")
             try:
-                names = {path.name for path in container.files("dev").glob("nvidia[0-9]*")}
+                names = {str(path.relative_to(dev)) for path in dev.glob("**/nvidia*[0-9]")}
             except OSError:
                 continue
-            if cards := frozenset(self._uuids[name] for name in names if name in self._uuids):
+            if cards := frozenset(one.uuid for one in usable if names.issuperset(one.nodes)):
                 found.append((container, Seen(container.pod, container.name, cards)))
         return found
 

@@ -52,7 +52,7 @@ def cards_seen_inside(kube: Kube, tenant: str, pod: str) -> set[str]:
     """UUIDs that the driver shows inside the pod."""
     status, answer = kube.exec(tenant, pod, "cuda-sample", "smi")
     assert status == 0, answer
-    return {word for word in answer.replace("|", " ").split() if word.startswith("GPU-")}
+    return {word for word in answer.replace("|", " ").split() if word.startswith(("GPU-", "MIG-"))}
 
 
 def wait_event(kube: Kube, tenant: str, name: str, *reasons: str, timeout: float = 60) -> str:

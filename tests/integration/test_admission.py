@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,43 @@ def test_a_pod_gets_its_tenants_resource(kube: Kube, written: str) -> None:
     stored = dry_run(kube, objects.share_pod(TENANT, "x", written))
     assert limits_of(stored["spec"]) == {MINE: "1"}
     assert stored["metadata"]["labels"] == {"mizar.share/share-pod": "true"}
+
+
+NAMED = f"{RELEASE}-named"
+
+
+@pytest.fixture
+def named(kube: Kube) -> Iterator[Object]:
+    """A pool whose profile has a name of NVIDIA's domain."""
+    profiles = [{"devices": 10, "cards": 1, "alias": "nvidia.com/vgpu"}]
+    pool = objects.pool(NAMED, profiles=profiles, resourcePrefix="named.example")
+    kube.apply(pool)
+    yield pool
+    kube.delete("gpupool", NAMED)
+
+
+def test_a_pool_names_a_resource(kube: Kube, named: Object) -> None:
+    stored = dry_run(kube, objects.share_pod(TENANT, "x", "nvidia.com/vgpu"))
+    assert limits_of(stored["spec"]) == {f"{TENANT}.named.example/gpu.10": "1"}
+    assert stored["metadata"]["labels"] == {"mizar.share/share-pod": "true"}
+    deployment = in_template("Deployment", "apps/v1", "nvidia.com/vgpu", **SELECTOR)
+    spec = dry_run(kube, deployment)["spec"]["template"]["spec"]
+    assert limits_of(spec) == {"named.example/gpu.10": "1"}
+
+
+def test_a_name_that_no_pool_has_now(kube: Kube) -> None:
+    said = refusal(kube, objects.share_pod(TENANT, "x", "nvidia.com/vgpu"))
+    assert "no profile of a GPUPool has this name as its alias" in said
+
+
+def test_names_that_a_pool_may_not_give(kube: Kube, named: Object) -> None:
+    def pool(alias: str) -> Object:
+        return objects.pool(f"{RELEASE}-x", profiles=[{"devices": 2, "cards": 1, "alias": alias}])
+
+    assert "Mizar was installed without the name" in refusal(kube, pool("example.com/x"))
+    assert f"pool '{NAMED}' has the name" in refusal(kube, pool("nvidia.com/vgpu"))
+    for alias in ("nvidia.com/gpu", "nvidia.com/mig-1g.5gb"):
+        assert "hands out whole cards and their instances" in refusal(kube, pool(alias))
 
 
 def test_labels_of_ones_own_stay(kube: Kube) -> None:
@@ -307,13 +345,23 @@ class TestPolicies:
         pod["metadata"]["labels"] = {"mizar.share/share-pod": "true"}
         dry_run(kube, pod)
 
-    def test_a_node_agent_writes_its_own_nodes_shares_only(
-        self, kube: Kube, cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
-    ) -> None:
+    @pytest.fixture
+    def agents(
+        self, kube: Kube, cluster: Cluster, tmp_path: Path
+    ) -> Iterator[tuple[str, Agent, Agent]]:
+        """The cluster's node, the agent of that one, and the agent of node `elsewhere`."""
         node = kube.all("nodes")[0]["metadata"]["name"]
         kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "elsewhere"}})
-        request.addfinalizer(lambda: kube.delete("node", "elsewhere"))
         agent, stranger = (Agent(kube, cluster, name, tmp_path) for name in (node, "elsewhere"))
+        try:
+            yield node, agent, stranger
+        finally:
+            kube.delete("node", "elsewhere")
+
+    def test_a_node_agent_writes_its_own_nodes_shares_only(
+        self, agents: tuple[str, Agent, Agent]
+    ) -> None:
+        node, agent, stranger = agents
         share = {"status": {"capacity": {MINE: "2"}, "allocatable": {MINE: "2"}}}
         assert agent.patch(node, share) == (0, "")
         remove = {"status": {"capacity": {MINE: None}, "allocatable": {MINE: None}}}
@@ -329,6 +377,84 @@ class TestPolicies:
             status, said = agent.patch(node, patch)
             assert status != 0, said
             assert sentence in said
+
+    def test_a_node_agent_writes_hamis_annotations_where_it_is_told_to(
+        self, kube: Kube, cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> None:
+        node = kube.all("nodes")[0]["metadata"]["name"]
+        agent = Agent(kube, cluster, node, tmp_path)
+
+        def annotate(key: str, value: str | None = "x") -> tuple[int, str]:
+            return agent.patch(node, {"metadata": {"annotations": {key: value}}})
+
+        register, handshake = "hami.io/node-nvidia-register", "hami.io/node-handshake"
+        assert "labels or annotations" in annotate(register)[1]
+        request.addfinalizer(lambda: install(cluster))
+        install(cluster, hamiAnnotations="JSON")
+        wait_for("the policy to permit it", lambda: annotate(register) == (0, ""), timeout=30)
+        assert annotate(handshake) == (0, "")
+        found = kube.get("node", node)
+        assert found is not None and found["metadata"]["annotations"][register] == "x"
+        for key in ("hami.io/other", "example.com/a"):
+            assert "labels or annotations" in annotate(key)[1]
+        for key in found["metadata"]["annotations"].keys() - {register, handshake}:
+            assert "labels or annotations" in annotate(key, None)[1]
+        label = {"metadata": {"labels": {register: "x"}}}
+        assert "labels or annotations" in agent.patch(node, label)[1]
+        install(cluster)
+        # Another value each time: what does not change is permitted.
+        values = map(str, count())
+        wait_for("the policy to forbid it", lambda: annotate(register, next(values))[0] != 0)
+        assert annotate(register, None) == annotate(handshake, None) == (0, "")
+
+    def test_and_on_share_pods_of_its_node(
+        self,
+        kube: Kube,
+        cluster: Cluster,
+        agents: tuple[str, Agent, Agent],
+        request: pytest.FixtureRequest,
+    ) -> None:
+        node, agent, stranger = agents
+        shares, plain = objects.share_pod(TENANT, "shares"), objects.share_pod(TENANT, "plain")
+        plain["spec"]["containers"][0]["resources"] = {}
+        for pod in (shares, plain):
+            # No node of this cluster has the resource: bound as the scheduler would do it.
+            pod["spec"]["schedulerName"] = "nobody"
+            kube.apply(pod)
+            name = pod["metadata"]["name"]
+            body: Object = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
+            body |= {"target": {"kind": "Node", "name": node}}
+            path = f"/api/v1/namespaces/{TENANT}/pods/{name}/binding"
+            kube.run("create", "--raw", path, "--filename=-", input=json.dumps(body))
+            request.addfinalizer(
+                lambda name=name: kube.delete("pod", name, TENANT, "--grace-period=0", "--force")
+            )
+
+        def annotate(pod: Object, key: str, who: Agent = agent, **more: Any) -> tuple[int, str]:
+            meta = {"annotations": {key: "x"}, **more}
+            return who.patch_pod(pod, {"metadata": meta})
+
+        devices, at = "hami.io/vgpu-devices-allocated", "hami.io/vgpu-node"
+        assert "labels or annotations" in annotate(shares, devices)[1]
+        request.addfinalizer(lambda: install(cluster))
+        install(cluster, hamiAnnotations="JSON")
+        wait_for(
+            "the policy to permit it", lambda: annotate(shares, devices) == (0, ""), timeout=30
+        )
+        assert annotate(shares, at) == (0, "")
+        found = kube.get("pod", "shares", TENANT)
+        assert found is not None
+        assert {found["metadata"]["annotations"][key] for key in (devices, at)} == {"x"}
+        assert annotate(shares, devices, uid="another")[0] != 0
+        assert "of pods on its own node, elsewhere, only" in annotate(shares, at, stranger)[1]
+        for pod, key in (
+            (plain, devices),
+            (shares, "hami.io/other"),
+            (shares, "hami.io/node-nvidia-register"),
+        ):
+            assert "labels or annotations" in annotate(pod, key)[1]
+        label = {"metadata": {"labels": {devices: "x"}}}
+        assert "labels or annotations" in agent.patch_pod(shares, label)[1]
 
     def test_a_node_agent_writes_shadow_pods_of_its_own_node_only(
         self, kube: Kube, cluster: Cluster, tmp_path: Path

@@ -150,6 +150,14 @@ def test_the_node_shows_its_cards(cluster: Cluster, kube: Kube) -> None:
     assert node["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
 
 
+def test_pods_live_through_the_api_servers_death(cluster: Cluster, kube: Kube, web: str) -> None:
+    cluster.kill_api_server()
+    assert kube.attempt("get", "nodes")[0] != 0
+    cluster.start_api_server()
+    assert kube.run("get", "nodes", "--output=name").split()
+    wait_for("exec to work again", lambda: kube.exec(NAMESPACE, "client", "true")[0] == 0)
+
+
 def test_pods_live_through_their_kubelets_death(cluster: Cluster, kube: Kube, web: str) -> None:
     node = cluster.nodes[0].name
     cluster.kill_kubelet(node)

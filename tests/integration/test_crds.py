@@ -64,6 +64,10 @@ def _memory(amount: Any) -> Object:
     return {"profiles": [{"devices": 2, "cards": 1, "memory": amount}]}
 
 
+def _alias(alias: str, devices: int = 2) -> Object:
+    return {"profiles": [{"devices": devices, "cards": 1, "alias": alias}]}
+
+
 def _numbers(**numbers: int) -> Object:
     return {"profiles": [{"devices": 2, **numbers}]}
 
@@ -80,6 +84,7 @@ ABOVE_HARD = (
 )
 MPS = "backend MPS is not built yet: set it to Auto or Shim"
 NO_MEMORY = "is no amount of memory: write one above zero, such as 8Gi or 500Mi"
+OF_WHOLE_CARDS = "is by what NVIDIA's plugin hands out whole cards and their instances"
 A_DNS_NAME = "resourcePrefix must be a DNS name with a dot, in lower case, such as mizar.share"
 NOT_THEIRS = "must not contain kubernetes.io nor begin with requests., which belong to Kubernetes"
 A_RESOURCE = "must be an extended resource with one slash, such as nvidia.com/gpu"
@@ -128,6 +133,11 @@ REFUSED = {
         _quota({"spot": {"max": -1}}),
         "spec.spot.max in body should be greater than or equal to 0",
     ),
+    "a quota that grants nothing": (
+        _quota({"profiles": []}),
+        "the quota grants nothing: list the profiles that the namespace may use in profiles, or",
+    ),
+    "a quota that says nothing": (_object("GPUQuota", "gpus", {}), "the quota grants nothing: "),
     "a spot quota without a number": (_quota({"spot": {}}), "spec.spot.max: Required value"),
     "more memory than there is": (_pool({"memoryScaling": "1.5"}), ABOVE_HARD),
     "more memory than there is, without quotes": (_pool({"memoryScaling": 2}), ABOVE_HARD),
@@ -148,6 +158,19 @@ REFUSED = {
     "prefix of the cards": (
         _pool({"resourcePrefix": "cards.example", "physicalResource": "cards.example/gpu"}),
         "resourcePrefix is that of physicalResource, whose device plugin offers under it already",
+    ),
+    "alias of whole cards": (_pool(_alias("nvidia.com/gpu")), OF_WHOLE_CARDS),
+    "alias of instances": (_pool(_alias("nvidia.com/mig-2g.10gb")), OF_WHOLE_CARDS),
+    "alias of a tenant's": (_pool(_alias("a.mizar.share/gpu.2")), "is Mizar's own name"),
+    "alias of Kubernetes": (_pool(_alias("x.kubernetes.io/a")), "alias must be an extended"),
+    "alias without a slash": (_pool(_alias("vgpu")), "alias must be an extended resource"),
+    "alias of the cards": (
+        _pool({"physicalResource": "a.example/b", **_alias("a.example/b")}),
+        "each profile needs an alias of its own, other than physicalResource",
+    ),
+    "an alias twice": (
+        _pool({"profiles": _alias("a.b/c")["profiles"] + _alias("a.b/c", 4)["profiles"]}),
+        "each profile needs an alias of its own",
     ),
     "prefix too long": (
         _pool({"resourcePrefix": "gpu." + "a" * 180}),
@@ -265,6 +288,7 @@ ACCEPTED = {
         {"maxCards": 4, "isolation": {"memory": "Oversubscribe"}, "idleTimeoutSeconds": 0}
     ),
     "a shadow pod": _shadow(),
+    "a quota for borrowers alone": _object("GPUQuota", "borrows", {"spot": {"max": 2}}),
 }
 
 FOREVER = {

@@ -303,6 +303,11 @@ async def test_a_deletion_that_a_broken_watch_hid_is_found(
             await eventually("the operator to know it", lambda: known.get(name, setup.tenant))
             proxy.cut()
             await setup.let_go(name)
+
+            async def is_gone() -> bool:
+                return name not in {one["metadata"]["name"] for one in await setup.shadows()}
+
+            await until("the ShadowPod to be gone", is_gone)
             proxy.answer({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
             await eventually("a list", lambda: known.get(name, setup.tenant) is None)
             await until("one in its place", setup.shadows)

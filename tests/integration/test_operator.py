@@ -32,7 +32,7 @@ SYSTEM = "mizar-operator-test"
 PAUSE = "localhost/mizar/pause:dev"
 IDLE_SECONDS = 2
 ROUNDS = 'mizar_reconcile_duration_seconds_count{step="apply"}'
-DELETIONS = 'mizar_plan_actions_total{action="DeleteShadow"}'
+DELETIONS = 'mizar_actions_total{action="DeleteShadow",result="failed"}'
 
 
 @dataclass

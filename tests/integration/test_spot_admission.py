@@ -131,8 +131,7 @@ def test_a_template_may_come_before_its_quota(kube: Kube) -> None:
 
 def test_a_quota_and_a_spot_pod_in_one_go(kube: Kube) -> None:
     """The pod comes milliseconds after the quota that it needs."""
-    profile = {"devices": 2, "max": 0}
-    quota = objects.quota(OTHER, profile, pool=RELEASE, spot={"max": 1})
+    quota = objects.quota(OTHER, pool=RELEASE, spot={"max": 1})
     kube.apply(quota, objects.spot_pod(OTHER, "quick", **NOWHERE))
     kube.delete("pod", "quick", OTHER, *FORCE)
     kube.delete("gpuquota", "gpus", OTHER)

@@ -12,6 +12,7 @@ from cluster.local_cluster import LocalCluster
 from integration.agent_on_node import NODE, Tenant
 from mizar_core.models import Spot
 from mizar_core.spot_rules import CONFIG_MAP, KEY, SpotRule, SpotRules
+from mizar_nodeagent.kubelet.allocation_record import FILE
 from simgpu import Machine
 from support import objects
 from support.kube import Kube, condition
@@ -22,6 +23,24 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 IDLE_S = 2
 RESOURCE = "mizar.spot/gpu"
 LOW_POWER = {"mizar.share/low-power": "true"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_a_trace(prepared: LocalCluster) -> Iterator[None]:
+    """The kubelet forgets the resource, or it refuses pods that ask for it in other modules'
+    tests: it remembers one whose plugin has ended for minutes, and across restarts."""
+    yield
+    (node,) = prepared.nodes
+    prepared.kill_kubelet(node.name)
+    node.path(f"/var/lib/kubelet/device-plugins/{FILE}").unlink()
+    prepared.start_kubelet(node.name)
+    kube = Kube(prepared)
+
+    def forgotten() -> bool:
+        offered = (kube.get("node", NODE) or {})["status"]["allocatable"]
+        return offered["nvidia.com/gpu"] == "2" and offered.get(RESOURCE, "0") == "0"
+
+    wait_for("the node to offer its own cards alone", forgotten)
 
 
 @pytest.fixture(autouse=True)

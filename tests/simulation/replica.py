@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, cast
 
 from mizar_core.planning import Plan, plan
-from mizar_core.planning.failure_isolation import Planner
+from mizar_core.planning.planning_errors import Planner
 from mizar_core.planning.spot import SpotPlan, plan_spot
 from mizar_kube.client import KubeClient
 from mizar_kube.clock import Clock

@@ -63,6 +63,7 @@ class Harness:
         self.reconciler = Reconciler(
             self.gatherer, applier, self.queue, self.metrics, lambda: self.model.time, self._clock
         )
+        self.caches.shadows.on_change(self.metrics.shadow_counters.changed)
         self.sync(KINDS)
 
     def sync(self, kinds: Iterable[Kind]) -> None:

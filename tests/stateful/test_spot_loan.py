@@ -71,7 +71,8 @@ class Loans(RuleBasedStateMachine):
     @rule(who=owners, after=st.sampled_from([0.0, IDLE_S, REST_TIMES * IDLE_S]))
     def takes_it_back(self, who: PodIdentity, after: float) -> None:
         """Nothing in the way, it is lent, and one owner comes back."""
-        self._know(complete=True, rule=Spot(idle_after_seconds=IDLE_S), problem="", borrowed=False)
+        self._know(complete=True, rule=Spot(idle_after_seconds=IDLE_S), problem="")
+        self._know(borrowed=False, revoked=False)
         for one in OWNERS:
             self.comes(one, True)
         self.sleep(OWNERS)
@@ -109,7 +110,7 @@ class Loans(RuleBasedStateMachine):
     @precondition(lambda self: self.loan.state in (State.LENT, State.RECLAIMING))
     @rule()
     def is_returned(self) -> None:
-        self._know(borrowed=False)
+        self._know(borrowed=False, revoked=False)
         assert self.loan.state not in (State.LENT, State.RECLAIMING)
 
     @precondition(lambda self: self.loan.state not in (State.LENDABLE, State.LENT))
@@ -118,10 +119,13 @@ class Loans(RuleBasedStateMachine):
         """By what the kubelet knew a moment ago; the agent itself may have just started."""
         self._know(borrowed=True)
 
-    @rule()
-    def the_agent_starts_anew(self) -> None:
-        self.loan = CardLoan(CARD)
-        self.taken = []
+    @rule(remembers=st.sampled_from([True, True, False]))
+    def the_agent_starts_anew(self, remembers: bool) -> None:
+        """With its checkpoint, or without."""
+        taking_back = self.loan.state is State.RECLAIMING
+        self.loan = CardLoan(CARD, taken_back=self.loan.taken_back if remembers else ())
+        self.taken = self.taken if remembers else []
+        self.facts["revoked"] = taking_back
         for who, agrees in self.agree.items():
             self._hear(Activity.ALIVE, who, agrees=agrees)
             self.seen[who] = set()
@@ -152,6 +156,7 @@ class Loans(RuleBasedStateMachine):
     @invariant()
     def what_was_taken_back_often_rests_but_not_for_ever(self) -> None:
         lately = [at for at in self.taken if self.now - at < FLAPPING_S]
+        assert [at for at in self.loan.taken_back if self.now - at < FLAPPING_S] == lately
         if self.loan.state is State.LENDABLE and len(lately) > 1:
             assert self.now - lately[-1] >= 2 * IDLE_S
         if self.loan.state is State.RESTING:
@@ -205,7 +210,8 @@ class Loans(RuleBasedStateMachine):
         before = self.loan.state
         self.loan = self.loan.stepped(CardFacts(**self.facts), self.now)
         by_owners = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.OWNER_ALIVE)
-        if self.loan.state is not before and self.loan.reason in by_owners:
+        is_new = self.loan.state is not before and not self.facts.get("revoked")
+        if is_new and self.loan.reason in by_owners:
             self.taken.append(self.now)
         # Whatever its owners do meanwhile, who must go goes; and who comes too late has nothing.
         if self.facts.get("borrowed") and before in (State.RECLAIMING, State.BUSY, State.RESTING):

@@ -18,7 +18,7 @@ from cluster.binaries.progress import Progress
 from cluster.images import OPERATOR, ensure_images
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
-from mizar_kube.kinds import NODE, Ref
+from mizar_kube.kinds import NODE, POD, Ref
 from support import objects
 from support.kube import Kube, Object
 from support.waiting import wait_for
@@ -29,7 +29,7 @@ SYSTEM = f"{RELEASE}-system"
 TENANT, OTHER = f"{RELEASE}-a", f"{RELEASE}-b"
 VALUES: Object = {
     "defaultPool": {"create": False},
-    "webhook": {"drainSeconds": 0},
+    "webhook": {"drainSeconds": 0, "resourceNames": ["nvidia.com/vgpu"]},
     "nodeagent": {"nodeSelector": {"mizar.share/nowhere": "true"}},
     "uninstall": {"check": False},
 }
@@ -64,9 +64,10 @@ def released(cluster: Cluster, *, operator: bool = False) -> Iterator[Kube]:
         kube.run("delete", "namespace", *names, "--ignore-not-found", "--timeout=120s")
 
 
-def install(cluster: Cluster, *, operator: bool = False) -> None:
-    """Install the chart, or upgrade it."""
+def install(cluster: Cluster, *, operator: bool = False, **nodeagent: Any) -> None:
+    """Install the chart, or upgrade it. `nodeagent`: values of that section."""
     values = VALUES | {"operator": {"replicas": int(operator)}}
+    values["nodeagent"] = {**VALUES["nodeagent"], **nodeagent}
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(CHART), f"--namespace={SYSTEM}"),
         *("--create-namespace", "--skip-crds", "--wait", "--timeout=120s"),
@@ -116,10 +117,17 @@ class Agent:
     def patch(self, node: str, patch: Object) -> tuple[int, str]:
         """Merge into the node's status, as the agent does it: kubectl would read the node first,
         which the agent may not."""
+        return self._merge(Ref(NODE, node), patch)
 
+    def patch_pod(self, pod: Object, patch: Object) -> tuple[int, str]:
+        """Merge into the pod's status, as the agent does it."""
+        meta = pod["metadata"]
+        return self._merge(Ref(POD, meta["name"], meta["namespace"]), patch)
+
+    def _merge(self, ref: Ref, patch: Object) -> tuple[int, str]:
         async def merge() -> None:
             async with await KubeClient.connect(self._path) as client:
-                await client.patch_merge(Ref(NODE, node), patch, subresource="status")
+                await client.patch_merge(ref, patch, subresource="status")
 
         return _attempted(merge())
 

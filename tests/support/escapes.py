@@ -6,6 +6,7 @@ from support.objects import Object, share_pod
 
 CUDA = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+STORAGE = {"name": "NVIDIA_GDS", "value": "enabled"}
 CAPABILITIES = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}
 SECRET = {
     "name": "NVIDIA_VISIBLE_DEVICES",
@@ -43,6 +44,7 @@ ESCAPES: dict[str, tuple[Object, str]] = {
     "a secret beside": ({"beside": {"env": [SECRET]}}, VISIBLE),
     "CDI": ({"metadata": {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}}, "cdi.k8s.io/"),
     "more of the driver": ({"main": {"env": [CAPABILITIES]}}, "main sets NVIDIA_DRIVER_..."),
+    "storage past the node": ({"main": {"env": [STORAGE]}}, "a variable such as NVIDIA_GDS"),
     **{
         f"mount {path}": (mount(path), MOUNTED)
         for path in (

@@ -91,6 +91,7 @@ class Kube:
             f"{kind} {namespace}/{name} to go",
             lambda: self.get(kind, name, namespace) is None,
             timeout,
+            explain=lambda: self.attempt("get", kind, name, *_in(namespace), "--output=yaml")[1],
         )
 
     def describe(self, namespace: str, pod: str) -> str:

@@ -29,7 +29,8 @@ from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.main import THREAD_SWITCH_S
 from mizar_nodeagent.nvml import Nvml
 from mizar_nodeagent.pods import Pod
-from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
+from mizar_nodeagent.time_slicing.containers import containers_of
+from mizar_nodeagent.time_slicing.time_slicer import TimeSlicer
 from unit.nodeagent.makers import card_claim, carve, shadow, share, share_claim, snapshot
 
 DEVICES = 16
@@ -119,7 +120,7 @@ class NodeAgent:
         self._replan()
         self._loop = asyncio.get_running_loop()
         self._time_slicer = TimeSlicer(
-            lambda: [Container(one.name, one.limits, one.usage) for one in self._slots.all()],
+            containers_of(self._slots),
             new_code=self._audit_soon,
         )
         self._auditor = Auditor(

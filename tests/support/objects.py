@@ -25,12 +25,13 @@ def pool(name: str = "default", **spec: Any) -> Object:
 
 
 def quota(tenant: str, *profiles: Object, pool: str = "default", **spec: Any) -> Object:
-    """A GPUQuota called `gpus`, of `{"devices": N, "min": a, "max": b}` profiles."""
+    """A GPUQuota called `gpus`, of `{"devices": N, "min": a, "max": b}` profiles, if any."""
+    shares = {"profiles": list(profiles)} if profiles else {}
     return {
         "apiVersion": "mizar.share/v1alpha1",
         "kind": "GPUQuota",
         "metadata": {"name": "gpus", "namespace": tenant},
-        "spec": {"pool": pool, "profiles": list(profiles), **spec},
+        "spec": {"pool": pool, **shares, **spec},
     }
 
 

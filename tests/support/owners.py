@@ -10,9 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mizar_core.device_ids import DeviceID
-from mizar_core.names import SPOT_RESOURCE, card_of_spot_device, parse_resource
+from mizar_core.names import SPOT_RESOURCE, card_of_spot_device, is_mig, parse_resource
 
 WHOLE_CARDS = "nvidia.com/gpu"
+
+
+def is_card(resource: str) -> bool:
+    """Whether cards, or MIG devices, are given out whole by this name."""
+    return resource == WHOLE_CARDS or is_mig(resource)
+
 
 Pod = str
 """namespace/name"""
@@ -45,6 +51,7 @@ class Seen:
 @dataclass(frozen=True)
 class Look:
     """A node at one moment. `offered`: per resource, the devices that the kubelet calls healthy.
+    `failed`: the cards that have failed, or had until just now; what lies on them may be unhealthy.
 
     Every container of `seen` lived before and after the kubelet was asked.
     """
@@ -53,6 +60,7 @@ class Look:
     held: tuple[Held, ...] = ()
     seen: tuple[Seen, ...] = ()
     offered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    failed: frozenset[str] = frozenset()
 
 
 def faults(look: Look) -> frozenset[str]:
@@ -71,7 +79,7 @@ def _two_holders(look: Look) -> Iterator[str]:
         for device in one.ids:
             if one.is_share:
                 holders[f"device {device}"].add(f"{one.pod}/{one.container}")
-            elif one.resource in (WHOLE_CARDS, SPOT_RESOURCE):
+            elif is_card(one.resource) or one.resource == SPOT_RESOURCE:
                 holders[f"card {device}"].add(one.pod)
     for what, who in holders.items():
         if len(who) > 1:
@@ -95,9 +103,12 @@ def _vanished(look: Look) -> Iterator[str]:
 
     None at all: the agent restarts.
     """
+    cards = _cards_of(look)
     for one in _sharers(look):
         if offered := look.offered.get(one.resource):
             for device in one.ids - offered:
+                if cards.get(_shadow_of(device), set()) & look.failed:
+                    continue
                 yield f"{one.pod} holds {device}, which is no device of the node any more"
 
 
@@ -130,7 +141,7 @@ def _sharers(look: Look) -> Iterable[Held]:
 def _cards_of(look: Look) -> dict[Pod, set[str]]:
     cards: dict[Pod, set[str]] = defaultdict(set)
     for one in look.held:
-        if one.resource == WHOLE_CARDS:
+        if is_card(one.resource):
             cards[one.pod] |= one.ids
     return dict(cards)
 

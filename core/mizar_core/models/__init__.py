@@ -36,6 +36,7 @@ from mizar_core.models.pool import (
     GPUPoolStatus,
     ModelCounts,
     Profile,
+    ShareVariables,
     Spot,
     Tenancy,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "ShadowPod",
     "ShadowPodSpec",
     "ShadowPodStatus",
+    "ShareVariables",
     "Spot",
     "SpotQuota",
     "SpotStatus",

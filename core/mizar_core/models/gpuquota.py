@@ -13,7 +13,7 @@ from mizar_core.models.isolation import Isolation, IsolationOverride
 from mizar_core.models.meta import ObjectMeta
 from mizar_core.models.pool import GPUPoolSpec
 from mizar_core.names import API_VERSION, DEFAULT_POOL, ApiVersion
-from mizar_core.schema import SHORT_NAME, immutable, list_map, rule_about, rules
+from mizar_core.schema import SHORT_NAME, immutable, list_map, rule, rule_about, rules
 
 ShadowCount = Annotated[int, Field(strict=True, ge=0, le=1000)]
 
@@ -22,6 +22,11 @@ _ORDERED = rule_about(
     "min %d is more than max %d: lower min or raise max",
     "self.min",
     "self.max",
+)
+_GRANTS = rule(
+    "self.profiles.size() > 0 || has(self.spot)",
+    "the quota grants nothing: list the profiles that the namespace may use in profiles, or say in "
+    "spot.max how many cards it may borrow, or both",
 )
 _POOL = immutable("pool", "make another GPUQuota for the other pool and delete this one")
 
@@ -57,14 +62,17 @@ class SpotQuota(Model):
 class GPUQuotaSpec(Model):
     """What the namespace may take of the pool."""
 
+    model_config = ConfigDict(json_schema_extra=rules(_GRANTS))
+
     pool: Annotated[LabelName, Field(json_schema_extra=rules(_POOL))] = DEFAULT_POOL
     """The GPUPool's name."""
 
     profiles: Annotated[
         tuple[ProfileQuota, ...],
-        Field(min_length=1, max_length=16, json_schema_extra=list_map("devices")),
-    ]
-    """The profiles that the namespace may use, and how many shadow pods of each."""
+        Field(max_length=16, json_schema_extra=list_map("devices")),
+    ] = ()
+    """The profiles that the namespace may use, and how many shadow pods of each; none for one that
+    only borrows cards."""
 
     max_cards: Count | None = None
     """Cards that all shadow pods together may hold; no ceiling by default."""
@@ -77,6 +85,12 @@ class GPUQuotaSpec(Model):
 
     idle_timeout_seconds: Seconds | None = None
     """Seconds after which an idle shadow pod gives its cards back; as in the pool by default."""
+
+    @model_validator(mode="after")
+    def _grants(self) -> GPUQuotaSpec:
+        if not self.profiles and self.spot is None:
+            raise ValueError("neither profiles nor spot.max: it grants nothing")
+        return self
 
     def profile(self, devices: int) -> ProfileQuota | None:
         """The quota of the profile of that many devices."""

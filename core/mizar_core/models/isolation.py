@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from mizar_core.model_base import Model
 from mizar_core.quantities import parse_scaling
@@ -51,6 +51,10 @@ class Isolation(Model):
     Report: its pod is told, by an event and the condition mizar.share/isolation-enforced. Strict:
     the process is killed as well."""
 
+    may_opt_out: Annotated[bool, Field(strict=True)] = False
+    """Whether a pod may name containers, by the annotation mizar.share/without-limits, that run
+    without the shim and so without limits."""
+
     def overridden_by(self, override: IsolationOverride | None) -> Isolation:
         """This isolation, with what a quota says differently."""
         if override is None:
@@ -86,4 +90,7 @@ class IsolationOverride(Model):
     """As in the pool."""
 
     enforcement: Enforcement | None = None
+    """As in the pool."""
+
+    may_opt_out: Annotated[bool, Field(strict=True)] | None = None
     """As in the pool."""

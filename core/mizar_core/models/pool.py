@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, computed_field, model_validator
 
 from mizar_core.condition import Condition
 from mizar_core.field_types import (
+    Alias,
     Cards,
     Count,
     Devices,
@@ -45,6 +46,7 @@ from mizar_core.schema import (
 )
 
 Tenancy = Literal["PerNamespace", "Shared"]
+ShareVariables = Literal["HAMi", "Fractions"]
 
 DIVIDES = rule_about(
     "self.cards < 1 || self.devices % self.cards == 0",
@@ -77,6 +79,11 @@ _POOL_RULES = (
         "resourcePrefix is that of physicalResource, whose device plugin offers under it already:"
         " use a DNS name of your own, such as mizar.share",
     ),
+    rule(
+        "self.profiles.all(p, !has(p.alias) || p.alias != self.physicalResource &&"
+        " self.profiles.filter(o, has(o.alias) && o.alias == p.alias).size() == 1)",
+        "each profile needs an alias of its own, other than physicalResource",
+    ),
 )
 
 
@@ -93,6 +100,10 @@ class Profile(Model):
 
     memory: Memory | None = None
     """Card memory per virtual device, such as 8Gi. By default, and at most, an even share."""
+
+    alias: Alias | None = None
+    """Another resource by which pods may ask for a device, such as nvidia.com/vgpu: one of those
+    that Mizar was installed with (webhook.resourceNames of its chart)."""
 
     @model_validator(mode="after")
     def _divides(self) -> Profile:
@@ -148,7 +159,8 @@ class GPUPoolSpec(Model):
 
     card_models: Annotated[tuple[Name, ...], Field(max_length=32, json_schema_extra=LIST_SET)] = ()
     """Patterns such as NVIDIA-A100-*, one of which the node's label nvidia.com/gpu.product must
-    match; all models by default, nodes without the label too. Upper and lower case are the same,
+    match (for MIG devices of strategy mixed, that of their size: nvidia.com/mig-1g.5gb.product);
+    all models by default, nodes without the label too. Upper and lower case are the same,
     and so are blank and dash: NVML's "NVIDIA A100-SXM4-40GB" is that label's value."""
 
     profiles: Annotated[
@@ -188,8 +200,17 @@ class GPUPoolSpec(Model):
     """The PriorityClass of shadow pods made from now on; by default the one that Mizar was
     installed with. Whole-card pods above it may take the cards of idle shadow pods."""
 
+    share_variables: Annotated[
+        tuple[ShareVariables, ...], Field(max_length=8, json_schema_extra=LIST_SET)
+    ] = ()
+    """Variables that tell a container its share, for its own use and never as the limit. HAMi:
+    CUDA_DEVICE_MEMORY_LIMIT_0 and so on, in MiB as 8192m, and CUDA_DEVICE_SM_LIMIT, in percent,
+    where compute is limited. Fractions: MIZAR_MEMORY_FRACTION and MIZAR_COMPUTE_FRACTION, of the
+    whole card."""
+
     physical_resource: ResourceName = PHYSICAL_RESOURCE
-    """The resource by which the stock device plugin hands out whole cards."""
+    """The resource by which the stock device plugin hands out whole cards. With
+    nvidia.com/mig-1g.5gb, or any other size, MIG devices are shared like cards."""
 
     spot: Spot = Spot()
     """Lending whole cards whose owners declared themselves low-power and are idle."""
@@ -199,6 +220,18 @@ class GPUPoolSpec(Model):
         if self.physical_resource.startswith(f"{self.resource_prefix}/"):
             raise ValueError(f"'{self.resource_prefix}' is the prefix of physicalResource")
         return self
+
+    @model_validator(mode="after")
+    def _one_alias_each(self) -> GPUPoolSpec:
+        named = [one.alias for one in self.profiles if one.alias]
+        if len(set(named) | {self.physical_resource}) <= len(named):
+            raise ValueError("each profile needs an alias of its own, other than physicalResource")
+        return self
+
+    @property
+    def aliases(self) -> dict[str, int]:
+        """The profiles' aliases, each with its number of devices."""
+        return {one.alias: one.devices for one in self.profiles if one.alias}
 
     def profile(self, devices: int) -> Profile | None:
         """The pool's profile of that many devices."""

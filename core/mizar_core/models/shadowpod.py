@@ -37,6 +37,10 @@ class ShadowPodSpec(Model):
     cards: Cards
     """Cards that it holds."""
 
+    replicas: Annotated[int, Field(strict=True, ge=1, le=1)] = 1
+    """Pods that hold the cards. A PodDisruptionBudget that selects all pods of a namespace asks the
+    owner of each how many there should be, and without an answer permits no eviction at all."""
+
     @model_validator(mode="after")
     def _divides(self) -> ShadowPodSpec:
         if self.devices % self.cards:

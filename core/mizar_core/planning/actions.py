@@ -10,7 +10,7 @@ from typing import Literal
 from mizar_core.carve import Carve
 from mizar_core.condition import Condition
 from mizar_core.models import GPUPoolStatus, GPUQuotaStatus, Phase
-from mizar_core.names import EventReason
+from mizar_core.names import CreationReason, EventReason, ReapReason
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.snapshot import Attempt, Key
 
@@ -31,6 +31,7 @@ class CreateShadow:
     cards: int
     sequence: int
     needs: Needs
+    reason: CreationReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,11 @@ class CreatePod:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Ask the node agent to take the devices out of use. `at`: when the plan asked. `why`: the
-    reason, for the event."""
+    """Ask the node agent to take the devices out of use. `at`: when the plan asked."""
 
     shadow: Key
     at: datetime
-    why: str = "its devices go out of use"
+    reason: ReapReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,10 @@ class Recarve:
 @dataclass(frozen=True, slots=True)
 class DeleteShadow:
     """Delete the pod, then the ShadowPod, if the API server, asked live, says that nobody uses
-    them."""
+    them. `reason`: None where a drain had one before, and of what is lost."""
 
     shadow: Key
+    reason: ReapReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +172,9 @@ class Plan:
     """The actions in order. `due`: when to plan again even if nothing changes. `quotas`: the status
     of every quota. `waiting`: how many share pods wait, by namespace and reason.
 
-    For the next snapshot, `free`: how many devices of a resource are free on a node, and
-    `attempts`: the actions that may not help.
+    For the next snapshot, `free`: how many devices of a resource are free on a node, `attempts`:
+    the actions that may not help, and `refused_nodes`: the nodes that the scheduler refuses a
+    waiting share pod, by its (UID, resource).
     """
 
     actions: tuple[Action, ...]
@@ -181,3 +183,4 @@ class Plan:
     waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
     free: Mapping[tuple[str, str], int] = field(default_factory=dict)
     attempts: tuple[Attempt, ...] = ()
+    refused_nodes: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)

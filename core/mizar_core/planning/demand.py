@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from mizar_core.names import CreationReason
 from mizar_core.planning.actions import CancelDrain
 from mizar_core.planning.creation import (
     Creation,
@@ -162,7 +163,8 @@ def _cancel_one_drain(draft: Draft, entitlement: Entitlement) -> bool:
 def _create_one(draft: Draft, entitlement: Entitlement) -> bool:
     if denial_for(draft, entitlement) is not None:
         return False
-    draft.create(entitlement, draft.feasible_nodes.of_pool(entitlement.pool.metadata.name))
+    needs = draft.feasible_nodes.of_pool(entitlement.pool.metadata.name)
+    draft.create(entitlement, needs, CreationReason.WARM)
     return True
 
 
@@ -177,7 +179,7 @@ def _create(
             continue
         chosen = choose(draft, share)
         if isinstance(chosen, Creation):
-            action = draft.create(chosen.entitlement, chosen.needs)
+            action = draft.create(chosen.entitlement, chosen.needs, CreationReason.DEMAND)
             bins.add(action.devices, draft.feasible_nodes.accepts(action.pool, action.needs))
             bins.put(share.count, share.needs, share.groups)
         elif chosen is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from mizar_core.models import GPUQuota
-from mizar_core.names import shadow_name
+from mizar_core.names import CreationReason, shadow_name
 from mizar_core.planning.actions import Action, CreateShadow, EmitEvent, ShadowAction
 from mizar_core.planning.feasible_nodes import FeasibleNodes
 from mizar_core.planning.node_fit import Needs
@@ -63,6 +63,8 @@ class Draft:
         self.taken = snapshot.taken
         self.attempted = set(snapshot.attempted)
         self.attempts: list[Attempt] = []
+        self.refused_before = snapshot.refused_nodes
+        self.refused_nodes: dict[tuple[str, str], frozenset[str]] = {}
         self._on_node: defaultdict[tuple[str, str], list[ShadowView]] = defaultdict(list)
         for shadow in snapshot.shadows:
             self._on_node[shadow.on_node or "", shadow.resource].append(shadow)
@@ -174,7 +176,9 @@ class Draft:
         for key in sorted(self.shadows):
             yield self.shadows[key], self.stages[key]
 
-    def create(self, entitlement: Entitlement, needs: Needs) -> CreateShadow:
+    def create(
+        self, entitlement: Entitlement, needs: Needs, reason: CreationReason
+    ) -> CreateShadow:
         """Plan one more shadow pod at the quota's cost."""
         sequence, name = self._next(entitlement)
         action = CreateShadow(
@@ -187,6 +191,7 @@ class Draft:
             cards=entitlement.profile.cards,
             sequence=sequence,
             needs=needs,
+            reason=reason,
         )
         self.do(action)
         return action

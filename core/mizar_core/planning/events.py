@@ -5,18 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mizar_core.names import EventReason, parse_resource, tenant_of
+from mizar_core.names import EventReason, ReapReason, parse_resource, tenant_of
 from mizar_core.planning.actions import Action, CreateShadow, DeleteShadow, Drain, EmitEvent
 from mizar_core.planning.creation import Denial, refusal_message
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_reason
+from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.scheduling import Assignment, Availability, is_admitted
 from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, is_agent_silent, stage_of
 from mizar_core.planning.snapshot import ShadowView, ShareView, Snapshot
 from mizar_core.quantities import counted
 
 SCHEDULING = "Scheduling"
+
+DRAINED_FOR = {
+    ReapReason.PREEMPTED: "its cards go to a pod that waits for them",
+    ReapReason.REPLACED: "it gives way to one that a pod waits for",
+}
 
 Why = tuple[EventReason, str]
 
@@ -78,10 +84,10 @@ def _blocked(draft: Draft, assignment: Assignment) -> Why:
     if refusal := draft.refusal(shadow):
         return EventReason.SHADOW_REFUSED, refusal_message(refusal)
     message = shadow.unschedulable
-    return (
-        EventReason.NO_CARD_FREE,
-        f"no card is free for shadow pod {assignment.shadow[1]}: {message}",
-    )
+    if waits_for_cards(draft, shadow):
+        why = f"no card is free for shadow pod {assignment.shadow[1]}: {message}"
+        return EventReason.NO_CARD_FREE, why
+    return EventReason.NO_NODE_FITS, f"shadow pod {assignment.shadow[1]} finds no node: {message}"
 
 
 def _denied(assignment: Assignment, denial: Denial) -> Why:
@@ -145,7 +151,8 @@ def _event(
         case CreateShadow():
             return _created(draft, action)
         case Drain():
-            return shadow_event(before[action.shadow], EventReason.SHADOW_DRAINING, action.why)
+            why = DRAINED_FOR.get(action.reason, "its devices go out of use")
+            return shadow_event(before[action.shadow], EventReason.SHADOW_DRAINING, why)
         case DeleteShadow():
             return _deleted(draft, before[action.shadow])
         case _:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import timedelta
 
-from mizar_core.names import EventReason
+from mizar_core.names import EventReason, LossReason
 from mizar_core.planning.actions import EmitEvent, EvictShare
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.shadow_stage import ShadowStage
@@ -37,15 +37,26 @@ def lost_in_use(draft: Draft, among: Iterable[ShadowView]) -> list[ShadowView]:
     return sorted(found, key=lambda one: one.key)
 
 
+def loss_of(shadow: ShadowView, nodes: Container[str]) -> LossReason:
+    """How a shadow pod lost its cards. `nodes`: the names of all nodes that exist."""
+    if shadow.on_node is not None and shadow.on_node not in nodes:
+        return LossReason.NODE_GONE
+    if shadow.pod is None or shadow.pod.deleting:
+        return LossReason.POD_DELETED
+    return LossReason.CARD_LOST if shadow.lost else LossReason.POD_ENDED
+
+
 def loss_reason(draft: Draft, shadow: ShadowView) -> str:
     """How a shadow pod lost its cards, for a message."""
-    if shadow.on_node is not None and shadow.on_node not in draft.nodes:
-        return f"its node {shadow.on_node} is gone"
-    if shadow.pod is None or shadow.pod.deleting:
-        return "its pod was deleted or evicted"
-    if shadow.lost:
-        return "its node agent says so in its condition Ready"
-    return f"its pod ended ({shadow.pod.phase})"
+    match loss_of(shadow, draft.nodes):
+        case LossReason.NODE_GONE:
+            return f"its node {shadow.on_node} is gone"
+        case LossReason.POD_DELETED:
+            return "its pod was deleted or evicted"
+        case LossReason.CARD_LOST:
+            return "its node agent says so in its condition Ready"
+        case LossReason.POD_ENDED:
+            return f"its pod ended ({shadow.pod.phase if shadow.pod else 'gone'})"
 
 
 def loss_message(draft: Draft, shadows: Iterable[ShadowView]) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from mizar_core.models import GPUPool
-from mizar_core.names import NODE_LABEL_CARD_MODEL
+from mizar_core.names import PHYSICAL_RESOURCE, card_model_label, is_mig
 from mizar_core.planning.first_fit import Accepts
 from mizar_core.planning.node_fit import (
     NO_NEEDS,
@@ -152,9 +152,13 @@ def _anti_affinity(shadows: Iterable[ShadowView]) -> dict[str, set[AntiAffinity]
 
 def pool_needs(pool: GPUPool, nodes: Iterable[NodeView]) -> Needs:
     """What a pool's shadow pods need of their nodes. The taint by which nodes keep pods without
-    cards away is tolerated without being named in the pool."""
+    cards away is tolerated without being named in the pool: that of whole cards for MIG devices
+    too."""
     spec = pool.spec
-    cards = Toleration(spec.physical_resource, "Exists", "", "NoSchedule")
+    resources = {spec.physical_resource}
+    if is_mig(spec.physical_resource):
+        resources.add(PHYSICAL_RESOURCE)
+    cards = {Toleration(one, "Exists", "", "NoSchedule") for one in resources}
     own = {
         Toleration(
             one.key or "",
@@ -168,15 +172,15 @@ def pool_needs(pool: GPUPool, nodes: Iterable[NodeView]) -> Needs:
     return replace(
         NO_NEEDS,
         selector=frozenset(spec.node_selector.items()),
-        terms=_terms(models_of(pool, nodes)),
-        tolerations=frozenset({*own, cards}),
+        terms=_terms(card_model_label(spec.physical_resource), models_of(pool, nodes)),
+        tolerations=frozenset({*own, *cards}),
     )
 
 
-def _terms(models: tuple[str, ...] | None) -> tuple[Term, ...]:
+def _terms(label: str, models: tuple[str, ...] | None) -> tuple[Term, ...]:
     if models is None:
         return ()
-    return (Term((Requirement(NODE_LABEL_CARD_MODEL, "In", models or NO_MODEL),)),)
+    return (Term((Requirement(label, "In", models or NO_MODEL),)),)
 
 
 def has_models_of(needs: Needs, pool: Needs) -> bool:

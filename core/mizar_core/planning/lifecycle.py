@@ -3,6 +3,7 @@ finish its drain, clean up after it."""
 
 from __future__ import annotations
 
+from mizar_core.names import ReapReason
 from mizar_core.planning.actions import (
     CancelDrain,
     CreatePod,
@@ -25,25 +26,25 @@ def advance(draft: Draft) -> None:
         elif stage is ShadowStage.DRAINING and shadow.held:
             draft.do(CancelDrain(shadow.key))
         elif not draft.is_wanted(shadow):
-            retire(draft, shadow)
+            retire(draft, shadow, ReapReason.UNWANTED)
         elif stage is ShadowStage.NO_POD and draft.refusal(shadow) is None:
             draft.do(CreatePod(shadow.key, draft.feasible_nodes.of_pool(shadow.pool)))
         elif stage is ShadowStage.UNSCHEDULED and _is_outdated(draft, shadow):
-            retire(draft, shadow)
+            retire(draft, shadow, ReapReason.UNWANTED)
 
 
-def retire(draft: Draft, shadow: ShadowView) -> bool:
+def retire(draft: Draft, shadow: ShadowView, reason: ReapReason) -> bool:
     """Plan the next step towards the end of a shadow pod that nobody uses; False if there is
     none."""
     stage = draft.stages[shadow.key]
     if stage in UNPLACED and not shadow.contested:
-        draft.do(DeleteShadow(shadow.key))
+        draft.do(DeleteShadow(shadow.key, reason))
     elif (
         stage in (ShadowStage.STARTING, ShadowStage.READY)
         and not shadow.held
         and not shadow.draining
     ):
-        draft.do(Drain(shadow.key, draft.now))
+        draft.do(Drain(shadow.key, draft.now, reason))
     else:
         return False
     return True

@@ -82,6 +82,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
         waiting=waiting,
         free=_free(outcomes),
         attempts=tuple(draft.attempts),
+        refused_nodes=draft.refused_nodes,
     )
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from mizar_core.field_types import MEMORY_MIN
 from mizar_core.models import GPUPool, Profile
-from mizar_core.names import NODE_LABEL_CARD_MEMORY, NODE_LABEL_CARD_MODEL
+from mizar_core.names import card_memory_label, card_model_label
 from mizar_core.planning.snapshot import NodeView
 from mizar_core.quantities import parse_scaling
 
@@ -23,8 +23,13 @@ def in_pool(node: NodeView, pool: GPUPool) -> bool:
     if not pool.spec.card_models:
         return True
     # A pod's affinity can only name the node's model by this label.
-    model = node.label(NODE_LABEL_CARD_MODEL)
+    model = model_of(node, pool)
     return model is not None and matches(model, pool.spec.card_models)
+
+
+def model_of(node: NodeView, pool: GPUPool) -> str | None:
+    """The model of the pool's cards on the node, by its label; None without the label."""
+    return node.label(card_model_label(pool.spec.physical_resource))
 
 
 def matches(model: str, globs: Iterable[str]) -> bool:
@@ -44,7 +49,7 @@ def models_of(pool: GPUPool, nodes: Iterable[NodeView]) -> tuple[str, ...] | Non
     """
     if not pool.spec.card_models:
         return None
-    found = {node.label(NODE_LABEL_CARD_MODEL) for node in nodes if in_pool(node, pool)}
+    found = {model_of(node, pool) for node in nodes if in_pool(node, pool)}
     return tuple(sorted(model for model in found if model))
 
 
@@ -54,7 +59,8 @@ MIB = 1 << 20
 def misfit(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
     """The first profile that fits no card of the pool, and why; None while all of them may fit, as
     far as the nodes' labels tell the cards' memory."""
-    sizes = [size for node in nodes if in_pool(node, pool) and (size := _card_bytes(node))]
+    label = card_memory_label(pool.spec.physical_resource)
+    sizes = [size for node in nodes if in_pool(node, pool) and (size := _card_bytes(node, label))]
     if not sizes:
         return None
     found = (_misfit(pool, profile, max(sizes)) for profile in pool.spec.profiles)
@@ -75,8 +81,8 @@ def _misfit(pool: GPUPool, profile: Profile, card: int) -> str | None:
     return None
 
 
-def _card_bytes(node: NodeView) -> int | None:
+def _card_bytes(node: NodeView, label: str) -> int | None:
     """A card's memory in bytes, by GPU feature discovery's label (in MiB); None without the
     label."""
-    label = node.label(NODE_LABEL_CARD_MEMORY) or ""
-    return int(label) * MIB if label.isdecimal() else None
+    value = node.label(label) or ""
+    return int(value) * MIB if value.isdecimal() else None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from mizar_core.names import ReapReason
 from mizar_core.planning.actions import Drain
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
@@ -45,6 +46,12 @@ def lacks_cards(message: str | None, resource: str) -> bool:
     return f"Insufficient {resource}" in (message or "")
 
 
+def waits_for_cards(draft: Draft, shadow: ShadowView) -> bool:
+    """Whether an unschedulable shadow pod waits for cards, and not only for CPU or a node."""
+    pool = draft.pools.get(shadow.pool)
+    return pool is not None and lacks_cards(shadow.unschedulable, pool.spec.physical_resource)
+
+
 def preempt_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareDevices) -> None:
     """Drain idle shadow pods where another pod needs their cards."""
     preemptors = [
@@ -55,7 +62,7 @@ def preempt_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareD
         victims = _victims(draft, preemptor, idle[preemptor.resource], spare)
         for shadow in victims:
             spare.take(shadow)
-            draft.do(Drain(shadow.key, draft.now, why="its cards go to a pod that waits for them"))
+            draft.do(Drain(shadow.key, draft.now, ReapReason.PREEMPTED))
         if victims:
             draft.record_attempt(preemptor.room)
 
@@ -70,7 +77,7 @@ def _preemptors(draft: Draft, outcomes: dict[str, DemandOutcome]) -> Iterator[Pr
         for key in outcome.placement.relied_on:
             shadow = draft.shadows[key]
             resource = draft.pools[shadow.pool].spec.physical_resource
-            if lacks_cards(shadow.unschedulable, resource) and shadow.pod is not None:
+            if waits_for_cards(draft, shadow) and shadow.pod is not None:
                 yield Preemptor(None, key, shadow.uid, resource, shadow.cards, shadow.pod.needs)
 
 

@@ -37,9 +37,16 @@ def apply_plan(snapshot: Snapshot, plan: Plan) -> Snapshot:
         if after is not None:
             shadows[after.key] = after
     attempted = snapshot.attempted | {one.what for one in plan.attempts}
-    return _apply_others(
-        replace(snapshot, shadows=tuple(shadows.values()), attempted=attempted), others
+    refused_nodes = dict(snapshot.refused_nodes)
+    for share, nodes in plan.refused_nodes.items():
+        refused_nodes[share] = refused_nodes.get(share, frozenset()) | nodes
+    applied = replace(
+        snapshot,
+        shadows=tuple(shadows.values()),
+        attempted=attempted,
+        refused_nodes=refused_nodes,
     )
+    return _apply_others(applied, others)
 
 
 def project(shadow: ShadowView | None, action: ShadowAction) -> ShadowView | None:

@@ -12,6 +12,7 @@ from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_message
 from mizar_core.planning.pool_nodes import misfit
+from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.scheduling import Assignment, Availability
 from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, is_agent_silent
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView, quota_key
@@ -72,6 +73,10 @@ def satisfied(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condi
     ):
         if state is not None:
             return state
+    if not quota.spec.profiles:
+        return ConditionState(
+            True, "Satisfied", "it has no shadow pods: its namespace only borrows"
+        )
     return ConditionState(True, "Satisfied", "nobody waits, and the minimum is warm")
 
 
@@ -181,11 +186,11 @@ def _blocked(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condit
     blocked = [one for one in found if one.unschedulable is not None]
     if not blocked:
         return None
-    return ConditionState(
-        False,
-        "NoCardFree",
-        f"without free cards: {counted(len(blocked), 'shadow pod')}: {blocked[0].unschedulable}",
-    )
+    cards = waits_for_cards(draft, blocked[0])
+    reason = EventReason.NO_CARD_FREE if cards else EventReason.NO_NODE_FITS
+    lacking, count = "free cards" if cards else "a node", counted(len(blocked), "shadow pod")
+    message = f"without {lacking}: {count}: {blocked[0].unschedulable}"
+    return ConditionState(False, str(reason), message)
 
 
 def _silent(draft: Draft, quota: GPUQuota) -> ConditionState | None:

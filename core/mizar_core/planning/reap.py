@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from mizar_core.models import idle_timeout_of
+from mizar_core.names import ReapReason
 from mizar_core.planning.actions import DeleteShadow, Drain
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
@@ -23,7 +24,7 @@ def retire_surplus(draft: Draft) -> None:
         if not draft.is_live(shadow):
             continue
         if _over_max(draft, shadow) or _over_cards(draft, shadow):
-            retire(draft, shadow)
+            retire(draft, shadow, ReapReason.OVER_QUOTA)
 
 
 def _over_max(draft: Draft, shadow: ShadowView) -> bool:
@@ -104,7 +105,7 @@ def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevice
             _drop_unneeded(draft, shadow, outcome.placement)
         elif stage is ShadowStage.READY and is_overdue(draft, shadow) and spare.has(shadow):
             spare.take(shadow)
-            draft.do(Drain(shadow.key, draft.now))
+            draft.do(Drain(shadow.key, draft.now, ReapReason.IDLE))
 
 
 def idle_until(draft: Draft, shadow: ShadowView) -> datetime | None:
@@ -144,7 +145,7 @@ def _shape(shadow: ShadowView) -> tuple[Key, int]:
 def _drop_unneeded(draft: Draft, shadow: ShadowView, placement: Placement) -> None:
     needed = shadow.key in placement.relied_on or shadow.contested
     if draft.blocked_by(shadow) is not None and not needed:
-        draft.do(DeleteShadow(shadow.key))
+        draft.do(DeleteShadow(shadow.key, ReapReason.UNNEEDED))
 
 
 def by_idleness(draft: Draft, shadows: Iterable[ShadowView]) -> list[ShadowView]:

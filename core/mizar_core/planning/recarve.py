@@ -8,7 +8,8 @@ from mizar_core.errors import CarveRefused
 from mizar_core.models import GPUPool, GPUQuota, isolation_of
 from mizar_core.planning.actions import Recarve
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.snapshot import Key, ShadowView
+from mizar_core.planning.snapshot import ShadowView
+from mizar_core.planning.surplus import surplus_in_use
 
 
 def carve_of(shadow: ShadowView, pool: GPUPool, quota: GPUQuota) -> Carve:
@@ -26,6 +27,7 @@ def carve_of(shadow: ShadowView, pool: GPUPool, quota: GPUQuota) -> Carve:
         quota=shadow.quota,
         tenancy=pool.spec.tenancy,
         physical_resource=pool.spec.physical_resource,
+        variables=pool.spec.share_variables,
     )
 
 
@@ -46,27 +48,35 @@ class _Carves:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._read: dict[str, Carve | None] = {}
-        self._others: dict[tuple[str, Key, str, int, int, str], Carve | None] = {}
+        self._others: dict[tuple[object, ...], Carve | None] = {}
+        self._surplus = surplus_in_use(draft, self._is_closed)
 
     def other_than(self, present: str, shadow: ShadowView) -> Carve | None:
         """The carve that the shadow pod's annotation should say; None if it says that at present.
 
         A shadow pod that is not wanted any more stays as it is for those that use it, but is closed
-        to others; unused, it is drained.
+        to others; unused, it is drained. One beyond its quota is closed, too.
         """
         if not self._draft.is_wanted(shadow):
             known = self._parsed(present) if shadow.held else None
             return known.changed(closed=True) if known and not known.closed else None
+        closed = shadow.key in self._surplus
         shape = shadow.pool, shadow.devices, shadow.cards, shadow.resource
-        alike = present, shadow.quota_key, *shape
+        alike = present, closed, shadow.quota_key, *shape
         if alike not in self._others:
-            self._others[alike] = self._wanted(present, shadow)
+            self._others[alike] = self._wanted(present, shadow, closed)
         return self._others[alike]
 
-    def _wanted(self, present: str, shadow: ShadowView) -> Carve | None:
+    def _wanted(self, present: str, shadow: ShadowView, closed: bool) -> Carve | None:
         pool, quota = self._draft.pools[shadow.pool], self._draft.active_quotas[shadow.quota_key]
         wanted = carve_of(shadow, pool, quota)
+        if closed:
+            wanted = wanted.changed(closed=True)
         return None if wanted == self._parsed(present) else wanted
+
+    def _is_closed(self, shadow: ShadowView) -> bool:
+        known = self._parsed((shadow.pod and shadow.pod.carve) or "")
+        return known is not None and known.closed
 
     def _parsed(self, text: str) -> Carve | None:
         """The carve in an annotation; None if it is damaged."""

@@ -14,7 +14,7 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.planning.scheduling import NodeDevices, device_pool
 from mizar_core.planning.shadow_stage import ShadowStage
-from mizar_core.planning.snapshot import ShadowView, ShareView
+from mizar_core.planning.snapshot import NodeView, ShadowView, ShareView
 
 REFUSAL_CONFIRMED_AFTER = timedelta(seconds=15)
 """How long devices must have been free beside a refusal: long enough for the scheduler to have
@@ -35,8 +35,29 @@ class RefusedNodes:
         """The share pod, with the nodes that it cannot have excluded from its needs."""
         nodes, since = self._occupied(share.groups), share.unschedulable_since
         if since is not None and since + REFUSAL_CONFIRMED_AFTER <= self._draft.now:
-            nodes |= self._by(share.needs, share.count) | self._before_a_drain(share, since)
+            refused = self._by(share.needs, share.count) | self._before_a_drain(share, since)
+            if refused:
+                self._draft.refused_nodes[share.uid, share.resource] = refused
+            nodes |= refused
+            nodes |= self._before(share, nodes, still_refused=bool(refused))
         return replace(share, needs=replace(share.needs, excluded_nodes=nodes)) if nodes else share
+
+    def _before(
+        self, share: ShareView, nodes: frozenset[str], *, still_refused: bool
+    ) -> frozenset[str]:
+        """The nodes that were refused of late, so that what replaces their shadow pods does not go
+        there again. Where no other node is left and no devices are kept for the share pod, any of
+        them may do now."""
+        before = self._draft.refused_before.get((share.uid, share.resource), frozenset())
+        needs = replace(share.needs, excluded_nodes=share.needs.excluded_nodes | nodes | before)
+        left = any(fits(needs, one) for one in self._nodes_with_cards) if before else False
+        return before if left or still_refused else frozenset()
+
+    @cached_property
+    def _nodes_with_cards(self) -> list[NodeView]:
+        known = {pool.spec.physical_resource for pool in self._draft.pools.values()}
+        nodes = self._draft.nodes.values()
+        return [one for one in nodes if one.available and not known.isdisjoint(one.cards)]
 
     def _by(self, needs: Needs, count: int) -> frozenset[str]:
         if (needs, count) not in self._known:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from mizar_core.names import EventReason
+from mizar_core.names import EventReason, ReapReason
 from mizar_core.planning.actions import Drain
 from mizar_core.planning.creation import Denial
 from mizar_core.planning.demand import DemandOutcome
@@ -101,8 +101,7 @@ class _Replacements:
         for shadow in victims:
             self._spare.take(shadow)
             self._left.add(shadow, by=-1)
-            why = "it gives way to one that a pod waits for"
-            self._draft.do(Drain(shadow.key, self._draft.now, why))
+            self._draft.do(Drain(shadow.key, self._draft.now, ReapReason.REPLACED))
 
     def _victims(self, entitlement: Entitlement) -> list[ShadowView]:
         """Idle shadow pods of the quota without which it allows one more of the entitlement; none

@@ -241,6 +241,8 @@ class Snapshot:
     `Attempt`. `pending`: pods that wait for whole cards. `taken`: cards of a (physical resource,
     node) that other pods than shadow pods have, where that is known. `unanswered`: (quota, devices,
     sequence) of shadow pods whose creation got no answer, so that it may yet take effect.
+    `refused_nodes`: nodes that the scheduler has refused a waiting share pod of late, by its (UID,
+    resource), also where no devices are free any more.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -256,3 +258,4 @@ class Snapshot:
     pending: tuple[PendingView, ...] = ()
     taken: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unanswered: frozenset[tuple[Key, int, int]] = frozenset()
+    refused_nodes: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)

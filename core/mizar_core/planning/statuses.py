@@ -19,7 +19,7 @@ from mizar_core.models import (
     Phase,
     ProfileStatus,
 )
-from mizar_core.names import NODE_LABEL_CARD_MODEL, ConditionType, EventReason
+from mizar_core.names import ConditionType, EventReason
 from mizar_core.planning.actions import (
     EmitEvent,
     WritePoolStatus,
@@ -31,7 +31,7 @@ from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import lost_event, shadow_event
 from mizar_core.planning.evict_share_pods import lost_in_use
-from mizar_core.planning.pool_nodes import in_pool
+from mizar_core.planning.pool_nodes import in_pool, model_of
 from mizar_core.planning.quota_conditions import (
     WaitingPod,
     exhausted,
@@ -244,7 +244,7 @@ def pool_counts(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCou
     for node in draft.nodes.values():
         if in_pool(node, pool):
             cards = node.cards[resource]
-            models[node.label(NODE_LABEL_CARD_MODEL) or "unknown"].update(
+            models[model_of(node, pool) or "unknown"].update(
                 total=cards.total, healthy=cards.healthy, held=held[node.name]
             )
     sums: Counter[str] = Counter()

@@ -21,8 +21,8 @@ from mizar_core.models import Isolation
 from mizar_core.names import SPOT_RESOURCE, EventReason
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
+from mizar_nodeagent import container_processes
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.audit import processes
 from mizar_nodeagent.audit.compare import (
     AuditedContainer,
     AuditResult,
@@ -68,7 +68,7 @@ class Auditor:
         cards: CardSource,
         set_unaccounted: Callable[[Mapping[SlotCard, Unaccounted]], None],
         warn: Notify,
-        proc: Path = processes.PROC,
+        proc: Path = container_processes.PROC,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
@@ -123,7 +123,7 @@ class Auditor:
         workers = await self._cards.workers(uuids) if uuids else {}
         after = await asyncio.to_thread(self._containers)
         pids = {pid for found in workers.values() for pid in found}
-        found = await asyncio.to_thread(processes.of_containers, pids, self._proc)
+        found = await asyncio.to_thread(container_processes.of_containers, pids, self._proc)
         return compare(workers, found, before, after)
 
     def _conclude(self, result: AuditResult) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mizar_nodeagent.audit.processes import ContainerProcess
 from mizar_nodeagent.container.slots import Owner
+from mizar_nodeagent.container_processes import ContainerProcess
 from mizar_nodeagent.regions.layout import code_bytes
 from mizar_nodeagent.regions.usage_snapshot import Holding, ProcessKey
 

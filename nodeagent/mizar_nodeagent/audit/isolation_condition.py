@@ -14,8 +14,8 @@ from mizar_core.model_base import format_time
 from mizar_core.names import FIELD_MANAGER_NODEAGENT, POD_CONDITION_ISOLATION
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, KubeError, NotFound
-from mizar_kube.kinds import POD
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.pod_status import condition_body
 from mizar_nodeagent.pods import Key, Pod
 
 log = get_logger(__name__)
@@ -89,12 +89,7 @@ class IsolationConditions:
     def _body(self, pod: Pod, wanted: _Condition) -> dict[str, Any]:
         condition = {"type": POD_CONDITION_ISOLATION, **vars(wanted)}
         condition["lastTransitionTime"] = format_time(self._now())
-        return {
-            "apiVersion": "v1",
-            "kind": POD.name,
-            "metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid},
-            "status": {"conditions": [condition]},
-        }
+        return condition_body(pod.namespace, pod.name, condition, pod.uid)
 
 
 def _wanted(sentence: str | None, has: str) -> _Condition | None:

@@ -6,11 +6,11 @@ import os
 import signal
 from pathlib import Path
 
-from mizar_nodeagent.audit import processes
-from mizar_nodeagent.audit.processes import ContainerProcess
+from mizar_nodeagent import container_processes
+from mizar_nodeagent.container_processes import ContainerProcess
 
 
-def kill(process: ContainerProcess, proc: Path = processes.PROC) -> str:
+def kill(process: ContainerProcess, proc: Path = container_processes.PROC) -> str:
     """Kill this very process, and not another that has its PID by now. Returns what came of it, for
     a person."""
     try:
@@ -21,7 +21,7 @@ def kill(process: ContainerProcess, proc: Path = processes.PROC) -> str:
         return f"it cannot be killed: {error}"
     try:
         # The descriptor is of whoever has the PID now, and stays so.
-        now = processes.of_containers([process.pid], proc).get(process.pid)
+        now = container_processes.of_containers([process.pid], proc).get(process.pid)
         if now is None or (now.key, now.container_id) != (process.key, process.container_id):
             return "it has ended"
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)

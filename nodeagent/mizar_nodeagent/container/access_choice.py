@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from mizar_core.names import EventReason
 from mizar_kube.logs import get_logger
+from mizar_nodeagent import mig
 from mizar_nodeagent.config import CardAccess, Strategy, Way
+from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.access_discovery import Discovery
 from mizar_nodeagent.container.slots import Slot
 from mizar_nodeagent.errors import NotYet, StartRefused
+from mizar_nodeagent.mig import Instance
+from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 
 log = get_logger(__name__)
 
@@ -37,11 +41,18 @@ class Runtime(Protocol):
 
 
 class AccessChoice:
-    """`runtime`: None where NRI is not used."""
+    """`runtime`: None where NRI is not used. `instance_of`: what the card of that UUID is an
+    instance of, if it is a MIG device."""
 
-    def __init__(self, config: CardAccess, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        config: CardAccess,
+        runtime: Runtime | None = None,
+        instance_of: Callable[[str], Instance | None] = lambda uuid: None,
+    ) -> None:
         self.config = config
         self.runtime = runtime
+        self._instance_of = instance_of
         self._found = Discovery(nri=False, way="EnvVar")
 
     @property
@@ -83,6 +94,32 @@ class AccessChoice:
         return None if strategy == "NRI" else strategy
 
     @property
+    def names_device_nodes(self) -> bool:
+        """Whether Allocate answers with the cards' device nodes."""
+        return card_access.names_device_nodes(self.answered, self.config)
+
+    def add_cards(
+        self, answer: pb.ContainerAllocateResponse, uuids: Sequence[str], minors: Mapping[str, int]
+    ) -> None:
+        """Add what gives a container these cards to the answer of Allocate. `minors`: numbers of
+        the cards' device nodes, where those are named. Raises CardsUnknown."""
+        card_access.add_parts(answer, self.parts(self.answered, uuids, minors))
+
+    def parts(
+        self, way: Way | None, uuids: Sequence[str], minors: Mapping[str, int]
+    ) -> card_access.Parts:
+        """What gives a container these cards in that way; see `card_access.parts`. Raises
+        CardsUnknown."""
+        found = card_access.parts(way, uuids, minors, self.config)
+        return card_access.with_nodes(found, self._capability_nodes(minors), self.config)
+
+    def _capability_nodes(self, minors: Mapping[str, int]) -> Iterator[str]:
+        """Device nodes that MIG devices take beside their card's."""
+        for uuid, minor in minors.items():
+            if instance := self._instance_of(uuid):
+                yield from mig.capability_nodes(instance, minor, self.config.mig_minors)
+
+    @property
     def given(self) -> Way:
         """What a container is given, by Allocate or by NRI."""
         strategy = self.strategy
@@ -92,7 +129,8 @@ class AccessChoice:
 
     def describe(self) -> str:
         """In words, for logs and people."""
-        return f"NRI, which gives {self.given}" if self.by_nri else self.strategy
+        given = " and ".join(dict.fromkeys((self.given, *self.config.also)))
+        return f"NRI, which gives {given}" if self.by_nri else given
 
     @property
     def problem(self) -> str:

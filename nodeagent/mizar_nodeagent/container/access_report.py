@@ -13,10 +13,10 @@ from mizar_core.names import FIELD_MANAGER_NODEAGENT, POD_CONDITION_CARD_ACCESS
 from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError, NotFound
-from mizar_kube.kinds import POD
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.runtime_component import Counts
+from mizar_nodeagent.pod_status import condition_body
 
 log = get_logger(__name__)
 
@@ -54,12 +54,7 @@ class AccessReporter:
         if condition == self._written:
             return
         await self._client.apply(
-            {
-                "apiVersion": "v1",
-                "kind": POD.name,
-                "metadata": {"namespace": self._namespace, "name": self._pod},
-                "status": {"conditions": [condition]},
-            },
+            condition_body(self._namespace, self._pod, condition),
             field_manager=FIELD_MANAGER_NODEAGENT,
             subresource="status",
         )
@@ -92,9 +87,8 @@ class AccessCollector(Collector):
         )
         info.add_metric((self._node, access.strategy, access.given), 1)
         yield info
-        if access.by_nri:
-            yield self._connected()
-            yield self._containers()
+        yield self._connected()
+        yield self._containers()
 
     def _connected(self) -> Metric:
         family = GaugeMetricFamily(
@@ -102,7 +96,8 @@ class AccessCollector(Collector):
             "Whether the container runtime asks before it makes a container",
             labels=("node",),
         )
-        family.add_metric((self._node,), not self._access.problem)
+        if self._access.by_nri:
+            family.add_metric((self._node,), not self._access.problem)
         return family
 
     def _containers(self) -> Metric:
@@ -111,6 +106,8 @@ class AccessCollector(Collector):
             "Containers by what became of them: given their cards, refused, or made without asking",
             labels=("node", "result"),
         )
+        if not self._access.by_nri:
+            return family
         counts = self._counts
         for result, count in (
             ("given", counts.given),

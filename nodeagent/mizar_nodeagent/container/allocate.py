@@ -14,10 +14,10 @@ from mizar_core.names import container_devices_from
 from mizar_core.preferred_allocation import preferred
 from mizar_kube.logs import bind
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.device_nodes import Minors, minors_of
-from mizar_nodeagent.container.limits import wants_shim
+from mizar_nodeagent.container.limits import grouped, wants_shim
+from mizar_nodeagent.container.share_environment import share_environment
 from mizar_nodeagent.container.shim_mounts import shim_mounts
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.errors import AllocationRefused, CardsUnknown
@@ -29,7 +29,8 @@ from mizar_nodeagent.regions.layout import CARD_MAX
 
 class Allocator:
     """`minors`: asks for numbers of device nodes. `clock`: monotonic seconds; `now`: seconds since
-    the epoch; `allocated`: called after each Allocate."""
+    the epoch; `allocated`: called after each Allocate; `one_each`: no container gets several
+    devices."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Allocator:
         clock: Callable[[], float],
         now: Callable[[], float],
         allocated: Callable[[], None],
+        one_each: bool = False,
     ) -> None:
         self._state = state
         self._slots = slots
@@ -48,6 +50,7 @@ class Allocator:
         self._clock = clock
         self._now = now
         self._allocated = allocated
+        self._one_each = one_each
 
     def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
@@ -63,16 +66,25 @@ class Allocator:
     async def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
         """A new slot and the answer that mounts it. Raises AllocationRefused."""
         devices = _parsed(ids)
+        if self._one_each and len(devices) > 1:
+            raise AllocationRefused(
+                f"the container asks for {len(devices)} of {resource}, and "
+                "failRequestsGreaterThanOne of Mizar's node agent allows one: ask for one device "
+                "of a profile with larger parts"
+            )
         uuids = _cards(self._carvings(resource, devices), devices)
         minors: dict[str, int] = {}
-        if card_access.names_device_nodes(self._access.answered):
+        if self._access.names_device_nodes:
             minors = await self._device_nodes(uuids)
         # Looked up again: meanwhile a drain may have been completed.
         carvings = self._carvings(resource, devices)
         slot = self._new_slot(resource, ids, carvings, minors)
         self._state.begin_allocation(devices, self._clock())
         self._allocated()
-        return self._answer(devices, uuids, slot)
+        answer = self._answer(devices, uuids, slot)
+        for name, value in share_environment(grouped(carvings, devices), uuids).items():
+            answer.envs[name] = value
+        return answer
 
     async def _device_nodes(self, uuids: Sequence[str]) -> dict[str, int]:
         try:
@@ -87,18 +99,14 @@ class Allocator:
         carvings: Sequence[Carving],
         minors: Mapping[str, int],
     ) -> Slot:
-        shim = any(wants_shim(one.carve.isolation) for one in carvings)
-        try:
-            slot = self._slots.create(
-                resource,
-                ids,
-                self._now(),
-                shim=shim,
-                minors=minors,
-                by_nri=self._access.by_nri,
-            )
-        except OSError as error:
-            raise AllocationRefused(f"no slot can be made on this node: {error}") from error
+        slot = self._slots.create(
+            resource,
+            ids,
+            self._now(),
+            shim=any(wants_shim(one.carve.isolation) for one in carvings),
+            minors=minors,
+            by_nri=self._access.by_nri,
+        )
         bind(slot=slot.name)
         return slot
 
@@ -109,7 +117,12 @@ class Allocator:
         held = self._state.snapshot.holders().keys() | self._state.allocating
         offered = [one for one in free if one in fixed or self._is_offered(one)]
         # Devices that are being drained are the last resort.
-        return preferred(offered if len(offered) >= size else free, fixed, size, carves, held)
+        usable = offered if len(offered) >= size else free
+        return preferred(usable, fixed, size, carves, held, self._numa)
+
+    def _numa(self, device: DeviceID) -> tuple[int, ...]:
+        carving = self._state.carving_of(device)
+        return carving.card(device).numa if carving else ()
 
     def _is_offered(self, device: DeviceID) -> bool:
         carving = self._state.carving_of(device)
@@ -131,9 +144,7 @@ class Allocator:
     ) -> pb.ContainerAllocateResponse:
         answer = pb.ContainerAllocateResponse()
         answer.annotations[container_devices_from()] = devices_from_value(devices)
-        way = self._access.answered
-        found = card_access.parts(way, uuids, slot.minors, self._access.config)
-        card_access.add_parts(answer, found)
+        self._access.add_cards(answer, uuids, slot.minors)
         if slot.shim:
             add_shim(answer, slot)
         return answer

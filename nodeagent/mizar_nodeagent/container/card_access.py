@@ -1,9 +1,10 @@
-"""The ways to give a container its cards: environment, device nodes, volume mounts or CDI."""
+"""The ways to give a container its cards: environment, device nodes, volume mounts or CDI; and
+what belongs to them: GPUDirect Storage, RDMA and GDRCopy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,20 +17,40 @@ NO_CARD: Final = "void"
 """With this in VISIBLE, NVIDIA's runtime gives a container nothing."""
 
 
+CDI_ANNOTATION: Final = "mizar_cards"
+"""What follows the prefix in the key of the annotation that names CDI devices."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What containers may get beside cards. `variable`: by which NVIDIA's runtime gives it.
+    `kind`: the class of CDI devices. `nodes`: patterns of its device nodes."""
+
+    variable: str
+    kind: str
+    nodes: tuple[str, ...]
+
+
+GDS: Final = Extra("NVIDIA_GDS", "gds", ("nvidia-fs*",))
+MOFED: Final = Extra("NVIDIA_MOFED", "mofed", ("infiniband/uverbs*", "infiniband/rdma_cm"))
+GDRCOPY: Final = Extra("NVIDIA_GDRCOPY", "gdrcopy", ("gdrdrv",))
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a container gets for its cards. `devices`: the node's device nodes, by their paths in
-    the container."""
+    the container. `annotations`: for the container runtime, on the container."""
 
     env: Mapping[str, str]
     devices: Mapping[str, Path]
     mounts: tuple[MountConfig, ...] = ()
     cdi_devices: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-def names_device_nodes(way: Way | None) -> bool:
+def names_device_nodes(way: Way | None, access: CardAccess) -> bool:
     """Whether containers get device nodes, by the cards' minor numbers."""
-    return way == "Mounts"
+    return way is not None and ("Mounts" in (way, *access.also) or access.pass_device_specs)
 
 
 def parts(
@@ -37,41 +58,77 @@ def parts(
     uuids: Sequence[str],
     minors: Mapping[str, int],
     access: CardAccess,
-    exists: Callable[[Path], bool] = Path.exists,
+    look: Callable[[Path, str], Iterable[Path]] = Path.glob,
 ) -> Parts:
-    """What gives a container these cards in that way. `way`: None for nothing, since the container
-    gets it later. `minors`: numbers of their device nodes, where `names_device_nodes`."""
+    """What gives a container these cards in that way, and in those that are given besides. `way`:
+    None for nothing, since the container gets it later. `minors`: numbers of their device nodes,
+    where `names_device_nodes`. `look`: finds files of a folder by a pattern."""
     if way is None:
         return Parts({}, {})
-    visible = ",".join(uuids)
+    ways = {way, *access.also}
+    extras = tuple(_extras(access))
     devices: Mapping[str, Path] = {}
-    mounts: tuple[MountConfig, ...] = ()
-    cdi: tuple[str, ...] = ()
-    match way:
-        case "Mounts":
-            devices, mounts = _device_nodes(uuids, minors, access, exists), access.mounts
-        case "VolumeMounts":
-            visible, mounts = VOLUME_MARKS, tuple(map(_volume_mark, uuids))
-        case "CDI":
-            # NVIDIA's runtime, where it is in use as well, would take a variable of the pod's.
-            visible, cdi = NO_CARD, tuple(f"{access.cdi_kind}={uuid}" for uuid in uuids)
-    return Parts({**access.env, VISIBLE: visible}, devices, mounts, cdi)
+    if names_device_nodes(way, access):
+        devices = _device_nodes(uuids, minors, access, extras, look)
+    mounts = access.mounts if "Mounts" in ways else ()
+    if "VolumeMounts" in ways:
+        mounts += tuple(map(_volume_mark, uuids))
+    cdi = (*(f"{access.cdi_kind}={uuid}" for uuid in uuids), *_extra_cdi_devices(access, extras))
+    annotated = {f"{access.cdi_annotation_prefix}{CDI_ANNOTATION}": ",".join(cdi)}
+    return Parts(
+        {
+            **access.env,
+            **{one.variable: "enabled" for one in extras},
+            VISIBLE: _visible(ways, uuids),
+        },
+        devices,
+        mounts,
+        cdi if "CDI" in ways else (),
+        annotated if "CDIAnnotations" in ways else {},
+    )
+
+
+def _visible(ways: Collection[Way], uuids: Sequence[str]) -> str:
+    if not {"EnvVar", "Mounts"}.isdisjoint(ways):
+        return ",".join(uuids)
+    # By CDI alone: NVIDIA's runtime, where it is in use as well, would take the pod's variable.
+    return VOLUME_MARKS if "VolumeMounts" in ways else NO_CARD
+
+
+def _extras(access: CardAccess) -> Iterator[Extra]:
+    for wanted, extra in ((access.gds, GDS), (access.mofed, MOFED), (access.gdrcopy, GDRCOPY)):
+        if wanted:
+            yield extra
+
+
+def _extra_cdi_devices(access: CardAccess, extras: Iterable[Extra]) -> Iterator[str]:
+    vendor = access.cdi_kind.partition("/")[0]
+    return (f"{vendor}/{one.kind}=all" for one in extras)
 
 
 def _device_nodes(
     uuids: Sequence[str],
     minors: Mapping[str, int],
     access: CardAccess,
-    exists: Callable[[Path], bool],
+    extras: Iterable[Extra],
+    look: Callable[[Path, str], Iterable[Path]],
 ) -> dict[str, Path]:
-    common = [name for name in access.device_nodes if exists(access.dev_root / name)]
-    names = [*(f"nvidia{minors[uuid]}" for uuid in uuids), *common]
-    return {f"/dev/{name}": access.dev_root / name for name in names}
+    root = access.dev_root
+    patterns = [*access.device_nodes, *(one for extra in extras for one in extra.nodes)]
+    found = [path for pattern in patterns for path in sorted(look(root, pattern))]
+    nodes = [*(root / f"nvidia{minors[uuid]}" for uuid in uuids), *found]
+    return {str(Path("/dev") / path.relative_to(root)): path for path in nodes}
 
 
 def _volume_mark(uuid: str) -> MountConfig:
     marks = Path(VOLUME_MARKS)
     return MountConfig(host_path=Path("/dev/null"), container_path=marks / uuid, read_only=False)
+
+
+def with_nodes(found: Parts, names: Iterable[str], access: CardAccess) -> Parts:
+    """The same parts with these device nodes as well. `names`: below /dev."""
+    more = {f"/dev/{name}": access.dev_root / name for name in names}
+    return replace(found, devices={**found.devices, **more})
 
 
 def add_parts(answer: pb.ContainerAllocateResponse, found: Parts) -> None:
@@ -88,3 +145,5 @@ def add_parts(answer: pb.ContainerAllocateResponse, found: Parts) -> None:
         )
     for name in found.cdi_devices:
         answer.cdi_devices.add(name=name)
+    for key, value in found.annotations.items():
+        answer.annotations[key] = value

@@ -13,7 +13,7 @@ from mizar_core.names import EventReason
 from mizar_core.quantities import WHOLE_CARD
 from mizar_nodeagent.errors import StartRefused
 from mizar_nodeagent.planning.carving import Carving
-from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.pods import Key, Pod
 
 LOWEST_PRIORITY = -(1 << 31)
 """The lowest priority that Kubernetes permits."""
@@ -48,6 +48,14 @@ def by_shadow_pod(ids: Iterable[str]) -> list[list[DeviceID]]:
     groups: dict[tuple[str, str], list[DeviceID]] = {}
     for device in sorted(DeviceID.parse(one) for one in ids):
         groups.setdefault((device.namespace, device.shadow), []).append(device)
+    return list(groups.values())
+
+
+def grouped(carvings: Iterable[Carving], devices: Iterable[DeviceID]) -> list[DeviceGroup]:
+    """The devices with their carvings, grouped by carving."""
+    groups: dict[Key, tuple[Carving, list[DeviceID]]] = {}
+    for carving, device in zip(carvings, devices, strict=True):
+        groups.setdefault(carving.key, (carving, []))[1].append(device)
     return list(groups.values())
 
 

@@ -23,6 +23,7 @@ from mizar_nodeagent.container.limits import (
     priority_of,
     wants_shim,
 )
+from mizar_nodeagent.container.opt_out import NO_MORE, may_opt_out
 from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
 from mizar_nodeagent.container.start_checks import WITHOUT_SHIM
@@ -207,7 +208,9 @@ class LimitsUpdater:
         self, change: _Change, owner: Owner, before: Sequence[CardLimit], wanted: ContainerLimits
     ) -> None:
         if change.wants_shim and not change.slot.shim:
-            self._warn(owner, EventReason.ISOLATION_NOT_ENFORCED, WITHOUT_SHIM)
+            if not (change.slot.opted_out and may_opt_out(change.groups)):
+                why = NO_MORE if change.slot.opted_out else WITHOUT_SHIM
+                self._warn(owner, EventReason.ISOLATION_NOT_ENFORCED, why)
             return
         notes = [describe_changes(before, wanted.cards)] if before else []
         # Not after a start of the agent: the agent before has emitted it.

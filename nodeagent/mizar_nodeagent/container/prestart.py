@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.names import EventReason
@@ -23,8 +24,9 @@ from mizar_nodeagent.container.limits import (
     describe_limits,
     priority_of,
 )
+from mizar_nodeagent.container.opt_out import REFUSED, may_opt_out, wants_out
 from mizar_nodeagent.container.slot_gc import recorded_slots
-from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
+from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, Owner, Slot, Slots
 from mizar_nodeagent.container.start_checks import (
     check_one_resource,
     check_same_card,
@@ -33,7 +35,7 @@ from mizar_nodeagent.container.start_checks import (
 )
 from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionUnserved, StartRefused
-from mizar_nodeagent.kubelet.checkpoint_file import Entry
+from mizar_nodeagent.kubelet.allocation_record import Entry
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import UNCONFIRMED
@@ -41,6 +43,8 @@ from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import limits_file, usage_file
 
 log = get_logger(__name__)
+
+OPTED_OUT = "; it has opted out of these limits"
 
 Poll = Callable[[], Awaitable[Claims]]
 Records = Callable[[], tuple[Entry, ...]]
@@ -80,7 +84,9 @@ class PreStart:
             groups = self._groups(owner, resource, ids, claims)
             limits = await self._limits(owner, groups)
             slots = self.slots_of(owner, resource, ids)
-            check_shim(groups, slots)
+            names = self._recorded_containers(slots)
+            slots = [self._opted(slot, owner, names.get(slot.name), groups) for slot in slots]
+            check_shim(groups, [slot for slot in slots if not slot.opted_out])
             own = [
                 slot
                 for slot in slots
@@ -90,7 +96,6 @@ class PreStart:
             for slot in own:
                 await check_device_nodes(self.minors, slot.minors)
             is_new = all(slot.owner is None for slot in slots)
-            names = self._recorded_containers(slots)
             for slot in slots:
                 container = names.get(slot.name, owner.container)
                 self.write(slot, replace(owner, container=container), limits)
@@ -100,7 +105,22 @@ class PreStart:
         if is_new:
             # Once for each container, however often it starts.
             note = describe_limits(owner.container, groups, limits)
-            self.notify(owner, EventReason.DEVICE_GRANTED, note)
+            out = any(slot.opted_out for slot in slots)
+            self.notify(owner, EventReason.DEVICE_GRANTED, note + (OPTED_OUT if out else ""))
+
+    def _opted(
+        self, slot: Slot, owner: Owner, recorded: str | None, groups: Sequence[DeviceGroup]
+    ) -> Slot:
+        """The slot, with or without what loads the shim, as its container's pod says and its quota
+        permits. Raises NotYet."""
+        container = slot.owner.container if slot.owner else recorded or owner.container
+        wanted = wants_out(self.pod(owner.namespace, owner.pod), container)
+        if wanted and slot.owner is None and not may_opt_out(groups):
+            self.warn(owner, EventReason.OPT_OUT_REFUSED, REFUSED.format(container))
+        try:
+            return self.slots.opt_out(slot, wanted and may_opt_out(groups))
+        except OSError as error:
+            raise NotYet(f"slot {slot.name} cannot be written: {error}") from error
 
     async def _limits(self, owner: Owner, groups: list[DeviceGroup]) -> ContainerLimits:
         """Its limits. Only the first container on a model waits for a context to be measured."""
@@ -182,7 +202,13 @@ class PreStart:
             for slot in self.slots.of(resource, ids)
             if slot.owner is None or slot.owner.of_pod(owner)
         ]
-        return found or self._recovered(resource, ids)
+        found = found or self._recovered(resource, ids)
+        for slot in found:
+            try:
+                self.slots.complete(slot)
+            except OSError as error:
+                raise NotYet(f"the files of slot {slot.name} cannot be made: {error}") from error
+        return found
 
     def _recorded_containers(self, slots: Sequence[Slot]) -> Mapping[str, str]:
         """By slot: its container. Where an init container had the devices before, claims name the
@@ -198,8 +224,9 @@ class PreStart:
 
     def _recovered(self, resource: str, ids: Sequence[str]) -> list[Slot]:
         """Slots that only the kubelet's record has, made again: the kubelet mounts them. Raises
-        NotYet."""
-        recorded = recorded_slots(self._entries(), self._running(), self.slots.root)
+        NotYet, StartRefused."""
+        entries = self._entries()
+        recorded = recorded_slots(entries, self._running(), self.slots.root)
         here = {slot.name: slot for slot in self.slots.all()}
         found = []
         for name, entry in recorded.items():
@@ -211,8 +238,23 @@ class PreStart:
             else:
                 found.append(self.slots.create(resource, ids, 0.0, name))
         if not found:
+            self._check_folder(entries, resource, ids)
             raise NotYet(f"no slot is known for {', '.join(sorted(ids))}")
         return found
+
+    def _check_folder(self, entries: Iterable[Entry], resource: str, ids: Sequence[str]) -> None:
+        """The kubelet repeats the answer of the first start, whatever folder slots are in now.
+        Raises StartRefused."""
+        uids = {uid for pod in self._running() for uid in pod.uids}
+        for entry in entries:
+            if (entry.resource, entry.ids) == (resource, frozenset(ids)) and entry.pod_uid in uids:
+                for path in map(Path, entry.mounts):
+                    if path.name == LIMITS_FILE and path.parents[1] != self.slots.root:
+                        raise StartRefused(
+                            f"its files are in {path.parent}, since nodeagent.stateDir was another "
+                            f"one than {self.slots.root.parent} when it was made: delete the pod",
+                            EventReason.ISOLATION_NOT_ENFORCED,
+                        )
 
     def write(self, slot: Slot, owner: Owner, limits: ContainerLimits) -> None:
         owner = owner if slot.owner is None else replace(slot.owner, pod_uid=owner.pod_uid)

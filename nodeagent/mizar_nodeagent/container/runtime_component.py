@@ -86,10 +86,9 @@ class RuntimeComponent:
             _check_shim(container, granted.slots)
         way = self.access.given
         minors: dict[str, int] = {}
-        if card_access.names_device_nodes(way):
+        if card_access.names_device_nodes(way, self.access.config):
             minors = await minors_of(self.minors, granted.uuids)
-        parts = card_access.parts(way, granted.uuids, minors, self.access.config)
-        return adjustment(container, granted.uuids, parts)
+        return adjustment(container, granted.uuids, self.access.parts(way, granted.uuids, minors))
 
     def _tell(self, slot: Slot, container: pb.Container) -> None:
         assert slot.owner is not None

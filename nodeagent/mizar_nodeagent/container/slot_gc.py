@@ -1,5 +1,5 @@
-"""Garbage collection of slots: removes those that no container will use again, and restores what
-the others belong to."""
+"""Garbage collection of slots: removes those that no container will use again, also of an Allocate
+that an agent did not live to answer, and restores what the others belong to."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.slots import Owner, Slot, Slots, is_slot_path
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet import checkpoint_file
-from mizar_nodeagent.kubelet.checkpoint_file import Entry
+from mizar_nodeagent.kubelet import allocation_record
+from mizar_nodeagent.kubelet.allocation_record import Entry
 from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Pod
@@ -25,7 +25,8 @@ EVERY_S = 30.0
 FRESH_S = 10.0
 """Claims that are older do not tell what is held now."""
 GRACE_S = 120.0
-"""A slot is kept for so long after Allocate: much longer than the kubelet needs to record it."""
+"""A slot whose container has not started is kept for so long after Allocate: much longer than the
+kubelet needs to record it."""
 
 
 class SlotGarbageCollector:
@@ -59,7 +60,7 @@ class SlotGarbageCollector:
     async def collect(self) -> None:
         """One round. Nothing is removed unless kubelet and API server both answer. Raises
         KubeletAway, OSError."""
-        entries = await asyncio.to_thread(checkpoint_file.read, self._plugin_dir)
+        entries = await asyncio.to_thread(allocation_record.read, self._plugin_dir)
         mounted = {path for entry in entries for path in entry.mounts}
         for library in shim_install.remove_old(self._slots.shim, mounted):
             log.info("an old version of the shim is removed", path=library)
@@ -109,16 +110,31 @@ def unused_slots(
     grace_s: float = GRACE_S,
     boot: str = "",
 ) -> list[Slot]:
-    """Slots older than the grace, or of a boot before this one, that neither the kubelet's record
-    (`recorded`, by name) nor a claim shows in use. `now`: seconds since the epoch."""
-    held = {(claim.resource, one): claim for claim in claims for one in claim.ids}
+    """Slots that neither the kubelet's record (`recorded`, by name) nor a claim shows in use; of
+    those whose container has not started in this boot, the ones older than the grace. A claim on a
+    device for which the record names another slot says nothing of this one: an agent that ended
+    before it answered Allocate leaves one, and the kubelet asks the next agent again. `now`:
+    seconds since the epoch."""
+    slots = list(slots)
+    known = {(slot.resource, one) for slot in slots if slot.name in recorded for one in slot.ids}
+    held = {
+        (claim.resource, one): claim
+        for claim in claims
+        for one in claim.ids
+        if (claim.resource, one) not in known
+    }
     return [
         slot
         for slot in slots
-        if (now - slot.created > grace_s or (boot and slot.boot not in ("", boot)))
+        if (_was_recorded(slot, boot) or now - slot.created > grace_s)
         and slot.name not in recorded
         and not any(_may_be_of(held.get((slot.resource, one)), slot) for one in slot.ids)
     ]
+
+
+def _was_recorded(slot: Slot, boot: str) -> bool:
+    """Whether the kubelet must have written it down by now if it was in use."""
+    return slot.owner is not None or bool(boot and slot.boot not in ("", boot))
 
 
 def slots_in_use(slots: Iterable[Slot], snapshot: NodeSnapshot) -> list[Slot]:

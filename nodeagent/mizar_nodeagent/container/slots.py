@@ -16,6 +16,8 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from mizar_nodeagent.regions import limits_file, usage_file
 log = get_logger(__name__)
 
 VERSION = 1
+LIMITS_FILE = "limits"
 _NAME_MAX = 63
 
 
@@ -60,7 +63,8 @@ class Slot:
     None before the first start. `shim`: whether its container has the shim, which cannot be added
     later. `minors`: of the device nodes that its container was given, by the card's UUID.
     `by_nri`: whether its container gets no card but by NRI. `boot`: ID of the node's boot in which
-    it was made; empty where that is not known."""
+    it was made; empty where that is not known. `opted_out`: its container has the shim mounted, and
+    nothing that loads it; `shim` is False then."""
 
     name: str
     folder: Path
@@ -72,17 +76,18 @@ class Slot:
     minors: Mapping[str, int] = field(default_factory=dict, compare=False)
     by_nri: bool = False
     boot: str = ""
+    opted_out: bool = False
 
     @property
     def names(self) -> dict[str, str]:
         """The keys by which log lines name it."""
         return {"slot": self.name, **(self.owner.names if self.owner else {})}
 
-    @property
+    @cached_property
     def limits(self) -> Path:
-        return self.folder / "limits"
+        return self.folder / LIMITS_FILE
 
-    @property
+    @cached_property
     def usage(self) -> Path:
         return self.folder / "usage"
 
@@ -103,6 +108,9 @@ class Slots:
         self.boot = boot
         self.shim = shim
         self._slots: dict[str, Slot] = {}
+        self._changes, self._changed = count(1), 0
+        self._by_age: tuple[int, tuple[Slot, ...]] = 0, ()
+        self._incomplete: set[str] = set()
 
     def load(self, now: float) -> None:
         """Read the slots that an earlier run left. `now`: creation time of those whose slot.json
@@ -111,10 +119,21 @@ class Slots:
         for folder in sorted(self.root.iterdir()):
             if folder.is_dir():
                 self._slots[folder.name] = _read(folder, now)
+        self._changed = next(self._changes)
 
     def all(self) -> list[Slot]:
         """Every slot, oldest first."""
-        return sorted(self._slots.values(), key=lambda slot: (slot.created, slot.name))
+        return list(self.by_age())
+
+    def by_age(self) -> tuple[Slot, ...]:
+        """Every slot, oldest first: the same tuple until something changes. May be called from any
+        thread."""
+        changed, found = self._changed, self._by_age
+        if found[0] != changed:
+            slots = sorted(self._slots.values(), key=lambda slot: (slot.created, slot.name))
+            # Outdated at once if something has changed meanwhile: the next call sees that.
+            self._by_age = found = changed, tuple(slots)
+        return found[1]
 
     def of(self, resource: str, ids: Iterable[str]) -> list[Slot]:
         """The slots of exactly these devices, oldest first."""
@@ -131,18 +150,17 @@ class Slots:
         minors: Mapping[str, int] | None = None,
         by_nri: bool = False,
     ) -> Slot:
-        """A new slot, its limits empty. Raises OSError.
+        """A new slot, its limits empty. Where the disk takes no files now, they are made later, by
+        `complete`.
 
         `name`: of a slot that was lost from the disk, while the kubelet still mounts it. `minors`:
         of the device nodes in the answer of Allocate. `by_nri`: that answer has no card.
         """
         ids = frozenset(ids)
         name = name or _new_name(ids)
-        folder = self.root / name
-        folder.mkdir(mode=0o755)
         slot = Slot(
             name,
-            folder,
+            self.root / name,
             resource,
             ids,
             now,
@@ -151,12 +169,32 @@ class Slots:
             by_nri=by_nri,
             boot=self.boot,
         )
+        self._put(slot)
+        self._incomplete.add(name)
+        try:
+            self.complete(slot)
+        except OSError as error:
+            log.warning("a slot's files cannot be made yet", error=error, **slot.names)
+        return slot
+
+    def complete(self, slot: Slot) -> None:
+        """Make the slot's files, if that was not possible before. Raises OSError."""
+        if slot.name not in self._incomplete:
+            return
+        try:
+            self._make(slot)
+        except OSError:
+            shutil.rmtree(slot.folder, ignore_errors=True)
+            raise
+        self._incomplete.discard(slot.name)
+
+    def _make(self, slot: Slot) -> None:
+        slot.folder.mkdir(mode=0o755)
         limits_file.create_empty(slot.limits)
         usage_file.create(slot.usage)
         self.shim.copy(slot.library, slot.preload)
         # The kubelet waits for this; after a power cut it is restored from the kubelet's record.
         self._keep(slot, durable=False)
-        return slot
 
     def describe(self, slot: Slot, resource: str, ids: Iterable[str]) -> Slot:
         """Write the slot.json that was lost, or differs from the kubelet's record."""
@@ -168,15 +206,30 @@ class Slots:
             return slot
         return self._keep(replace(slot, owner=owner), durable=False)
 
+    def opt_out(self, slot: Slot, out: bool) -> Slot:
+        """Have the slot's container start without the shim, or with it again; a slot that never had
+        it stays as it is. Raises OSError."""
+        if slot.opted_out == out or not (slot.shim or slot.opted_out):
+            return slot
+        # The same file: a container that restarts has it mounted.
+        slot.preload.write_bytes(b"" if out else self.shim.preload.read_bytes())
+        return self._keep(replace(slot, opted_out=out, shim=not out))
+
     def remove(self, slot: Slot) -> None:
         """Remove the slot's folder: no container will use it again."""
         self._slots.pop(slot.name, None)
+        self._changed = next(self._changes)
+        self._incomplete.discard(slot.name)
         shutil.rmtree(slot.folder, ignore_errors=True)
 
     def _keep(self, slot: Slot, durable: bool = True) -> Slot:
         write_atomically(slot.folder / "slot.json", _to_json(slot), durable=durable)
-        self._slots[slot.name] = slot
+        self._put(slot)
         return slot
+
+    def _put(self, slot: Slot) -> None:
+        self._slots[slot.name] = slot
+        self._changed = next(self._changes)
 
 
 def _new_name(ids: frozenset[str]) -> str:
@@ -196,6 +249,7 @@ def _to_json(slot: Slot) -> bytes:
         "minors": dict(slot.minors),
         "byNRI": slot.by_nri,
         "boot": slot.boot,
+        "optedOut": slot.opted_out,
         "owner": None if slot.owner is None else vars(slot.owner),
     }
     return json.dumps(body, indent=1).encode()
@@ -222,6 +276,7 @@ def _parsed(folder: Path, body: dict[str, Any]) -> Slot:
         minors={str(uuid): int(minor) for uuid, minor in dict(body.get("minors", {})).items()},
         by_nri=bool(body.get("byNRI", False)),
         boot=str(body.get("boot", "")),
+        opted_out=bool(body.get("optedOut", False)),
     )
 
 
@@ -229,4 +284,4 @@ def is_slot_path(root: Path, path: str) -> str | None:
     """The slot's name in the host path of one of its files; None for any other path."""
     folder, file = os.path.split(path)
     parent, name = os.path.split(folder)
-    return name if parent == str(root) and file == "limits" else None
+    return name if parent == str(root) and file == LIMITS_FILE else None

@@ -1,8 +1,8 @@
 """Keeps usage files from filling the node's disk: what a tenant adds to one is cut off.
 
-A usage file is the one file of the node that a tenant may write to. No limit can be set on it: the
-agent may not mount file systems of a fixed size, and RLIMIT_FSIZE would bind all of a container's
-files. So until the next look, and again after it, a tenant can take what is free on the disk.
+A usage file is the one file of the node that a tenant may write to. The agent can set no limit on
+it (docs/adr/0025-the-file-system-bounds-usage-files.md). So until the next look, and again after
+it, a tenant can take what is free on the disk.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class UsageTrimmer:
     async def trim(self) -> None:
         """Trim all files once. An error with one does not keep the others from it."""
         slots = self._slots.all()
+        if not slots:
+            return
         for slot, excess in await asyncio.to_thread(lambda: list(self._trimmed(slots))):
             self._tell(slot, excess)
         names = {slot.name for slot in slots}

@@ -33,10 +33,13 @@ _OPTIONS = (
 
 
 class PodResources:
-    """A client that outlives the kubelet's restarts: it replaces a broken channel."""
+    """A client that outlives the kubelet's restarts: it replaces a broken channel. `restarted_at`:
+    when the kubelet was first asked after its last restart, of those since the agent's start
+    (monotonic seconds)."""
 
     def __init__(self, socket: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._socket = socket
+        self.restarted_at = float("-inf")
         self._clock = clock
         self._bucket = TokenBucket(BURST, CALL_EVERY_S, clock())
         self._channel: grpc.aio.Channel | None = None
@@ -84,6 +87,8 @@ class PodResources:
         """A channel to the present socket: a restarted kubelet makes a new one."""
         socket = self._identity()
         if self._channel is None or socket != self._seen:
+            if self._channel is not None and socket != self._seen:
+                self.restarted_at = self._clock()
             self._abandon()
             self._seen = socket
             self._channel = grpc.aio.insecure_channel(f"unix://{self._socket}", options=_OPTIONS)

@@ -22,6 +22,10 @@ RETRY_S = 0.5
 """Between two polls while the kubelet does not answer."""
 
 
+STARTS_S = 30.0
+"""A kubelet that has just started serves before it has been told of its pods; for no longer."""
+
+
 @dataclass(frozen=True)
 class Intervals:
     """Seconds between polls, by how long the agent has waited for something."""
@@ -94,6 +98,7 @@ class KubeletPoller:
             await asyncio.wait([before])
         self._asking, self._next = self._next, None
         claims = await self._podresources.list(urgent=True)
+        self._check(claims)
         self._take(claims)
         return claims
 
@@ -120,6 +125,7 @@ class KubeletPoller:
             claims, healthy = await asyncio.gather(
                 self._podresources.list(), self._podresources.allocatable()
             )
+            self._check(claims)
         except KubeletAway as error:
             (log.debug if self._failed else log.warning)(
                 "the kubelet does not tell who holds what", error=error
@@ -130,6 +136,13 @@ class KubeletPoller:
         self._failed = False
         self.kubelet, self.kubelet_at = healthy, began
         self._take(claims)
+
+    def _check(self, claims: Claims) -> None:
+        """Raises KubeletAway for an answer in which nobody holds anything any more, of a kubelet
+        that may not know its pods yet."""
+        starts = claims.asked_at - self._podresources.restarted_at < STARTS_S
+        if starts and self.claims.all and not claims.all:
+            raise KubeletAway("the kubelet has just started and does not know its pods yet")
 
     def _take(self, claims: Claims) -> None:
         # A later poll may have been answered first.

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import CarveRefused
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.kubelet.claims import Claim
+from mizar_nodeagent.mig import PREFIX
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
+
+REPLICAS: Final = (
+    "NVIDIA's plugin gives a card to several pods here (sharing.timeSlicing or sharing.mps), so "
+    "that its holder does not have it alone; turn that off on this node, or leave the node out by "
+    "the pool's nodeSelector"
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,8 @@ def adopt(pod: Pod, snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> Car
         return Pending("CardsUnknown", "the kubelet has given the shadow pod no card yet")
     if len(uuids) != carve.cards:
         return Pending("CardsUnknown", f"the pod holds {len(uuids)} cards, not {carve.cards}")
+    if problem := _replicated(pod, carve.physical_resource, claims, snapshot):
+        return problem
     if problem := _not_now(pod.key, uuids, snapshot, known):
         return problem
     return Carving(
@@ -52,12 +62,33 @@ def adopt(pod: Pod, snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> Car
     )
 
 
+def _replicated(
+    pod: Pod, resource: str, claims: tuple[Claim, ...], snapshot: NodeSnapshot
+) -> Pending | None:
+    """A card that NVIDIA's plugin gives out several times (time slicing) is carved only for a
+    shadow pod that alone has a replica of it. Of several shadow pods the first gets it: the others
+    find it carved."""
+    own = {card_uuid(one): one for claim in claims for one in claim.ids}
+    if len(own) < sum(len(claim.ids) for claim in claims):
+        return Pending("CardReplicated", f"it holds a card twice: {REPLICAS}")
+    for other in snapshot.live_claims():
+        known = (snapshot.pods or {}).get((other.namespace, other.pod))
+        if other.resource != resource or (known is not None and known.shadow):
+            continue
+        for one in sorted(other.ids):
+            if card_uuid(one) in own and one != own[card_uuid(one)]:
+                user = f"{other.namespace}/{other.pod}"
+                return Pending(
+                    "CardReplicated", f"pod {user} has all of {card_uuid(one)} too: {REPLICAS}"
+                )
+    return None
+
+
 def _not_now(
     key: Key, uuids: list[str], snapshot: NodeSnapshot, known: Mapping[Key, Carving]
 ) -> Pending | None:
     if missing := [uuid for uuid in uuids if uuid not in snapshot.cards]:
-        why = snapshot.cards_problem or "NVML does not list it"
-        return Pending("CardFactsUnknown", f"nothing is known of {missing[0]}: {why}")
+        return Pending("CardFactsUnknown", _not_known(missing[0], snapshot))
     earlier = known.get(key)
     if earlier is not None and not _is_out_of_use(earlier, snapshot):
         return Pending("DevicesInUse", "the devices of an earlier pod of this name are still held")
@@ -68,6 +99,17 @@ def _not_now(
     if stray := _stray(snapshot, known):
         return Pending("DevicesInUse", f"{stray} is still held, and nobody knows on which card")
     return None
+
+
+def _not_known(uuid: str, snapshot: NodeSnapshot) -> str:
+    why = snapshot.cards_problem or "NVML does not list it"
+    if uuid.startswith(PREFIX) and not snapshot.cards_problem:
+        why += (
+            " to the node agent; nvidia-smi -L on the node shows its MIG devices: if this is one "
+            "of them, the agent's container lacks the rights to it (NVIDIA_VISIBLE_DEVICES=all, "
+            "and a driver from 470 on)"
+        )
+    return f"nothing is known of {uuid}: {why}"
 
 
 def _stray(snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> DeviceID | None:
@@ -90,11 +132,10 @@ def _is_out_of_use(carving: Carving, snapshot: NodeSnapshot) -> bool:
 
 
 def _held(uuid: str, snapshot: NodeSnapshot, claims: tuple[Claim, ...]) -> Card:
-    numa = next(
-        (nodes for claim in claims for one, nodes in claim.numa.items() if card_uuid(one) == uuid),
-        (),
-    )
-    return replace(snapshot.cards[uuid].lasting(), numa=numa)
+    """As NVIDIA's plugin told the kubelet, or else NVML says, near which processors it is."""
+    card = snapshot.cards[uuid].lasting()
+    told = (claim.numa[one] for claim in claims for one in claim.numa if card_uuid(one) == uuid)
+    return replace(card, numa=next(filter(None, told), card.numa))
 
 
 def card_uuid(device: str) -> str:

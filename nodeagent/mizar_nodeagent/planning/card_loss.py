@@ -16,7 +16,7 @@ def note_taken_card(carving: Carving, snapshot: NodeSnapshot) -> Carving:
     for the grace period."""
     other = _taker(carving, snapshot)
     if carving.taken_by or not other:
-        return replace(carving, taken_since=None)
+        return carving.changed(taken_since=None)
     since = snapshot.now if carving.taken_since is None else carving.taken_since
     if min(snapshot.now, snapshot.claims.asked_at) - since < snapshot.grace.taken:
         return replace(carving, taken_since=since)
@@ -35,7 +35,7 @@ def note_gone_card(carving: Carving, snapshot: NodeSnapshot) -> Carving:
         for card in carving.cards
         if card.uuid not in healthy and _is_long_gone(card.uuid, snapshot)
     ]
-    return replace(carving, gone=min(gone, default=""))
+    return carving.changed(gone=min(gone, default=""))
 
 
 def _is_long_gone(uuid: str, snapshot: NodeSnapshot) -> bool:
@@ -76,9 +76,7 @@ def _taker(carving: Carving, snapshot: NodeSnapshot) -> str:
     While the shadow pod has its cards too, the other claim is a mistake: kubelets may name pods
     that have ended.
     """
-    claims = [
-        one for one in snapshot.live_claims() if one.resource == carving.carve.physical_resource
-    ]
+    claims = snapshot.live_claims_on(carving.carve.physical_resource)
     own = {
         card_uuid(one)
         for claim in claims

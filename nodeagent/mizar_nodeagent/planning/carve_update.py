@@ -43,10 +43,10 @@ def close(
     `sure_at`: the time that claims are known for. Both in monotonic seconds.
     """
     if not carving.carve.closed:
-        return replace(carving, closing_since=None, withdrawn=frozenset())
-    carving = replace(carving, withdrawn=carving.withdrawn & free)
+        return carving.changed(closing_since=None, withdrawn=frozenset())
+    carving = carving.changed(withdrawn=carving.withdrawn & free)
     if free <= carving.withdrawn:
-        return replace(carving, closing_since=None)
+        return carving.changed(closing_since=None)
     since = carving.closing_since
     if since is None:
         return replace(carving, closing_since=snapshot.now)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from mizar_core.carve import Carve
+from mizar_core.carve import CardLimit, Carve, limits_for
 from mizar_core.device_ids import DeviceID, card_of, device_ids
+from mizar_core.errors import CarveRefused
 from mizar_core.model_base import format_time, parse_time
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.pods import Key
@@ -87,6 +89,22 @@ class Carving:
     def ids(self) -> tuple[DeviceID, ...]:
         """All devices, in order."""
         return device_ids(self.namespace, self.name, self.carve.devices)
+
+    def changed(self, **changes: Any) -> Carving:
+        """With these fields; the same object where they are so already, so that what was found out
+        of it is kept."""
+        same = all(getattr(self, name) == value for name, value in changes.items())
+        return self if same else replace(self, **changes)
+
+    @cached_property
+    def limits(self) -> Mapping[str, CardLimit]:
+        """The limit of a single device, by the UUID of its card: all devices of one card have the
+        same. Empty where a share would be nothing: the start of its container is refused."""
+        first = range(0, self.carve.devices, self.carve.devices // self.carve.cards)
+        try:
+            return {one.uuid: one for one in limits_for(self.carve, self.cards, first)}
+        except CarveRefused:
+            return {}
 
     def card(self, device: DeviceID) -> Card:
         """The card that the device lies on."""

@@ -81,13 +81,13 @@ def _is_leaving(pod: Pod | None) -> bool:
 
 def _with_quiet(carving: Carving, facts: Facts, now: float) -> Carving:
     if carving.stage.healthy or facts.held or facts.in_kubelet:
-        return replace(carving, quiet_since=None)
+        return carving.changed(quiet_since=None)
     return carving if carving.quiet_since is not None else replace(carving, quiet_since=now)
 
 
 def _with_idle(carving: Carving, facts: Facts, snapshot: NodeSnapshot) -> Carving:
     if facts.held:
-        return replace(carving, idle_since=None)
+        return carving.changed(idle_since=None)
     return carving if carving.idle_since is not None else replace(carving, idle_since=snapshot.time)
 
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from mizar_core.carve import CardLimit, limits_for
+from mizar_core.carve import CardLimit
 from mizar_core.condition import Condition, Status, set_condition
 from mizar_core.device_ids import DeviceID
-from mizar_core.errors import CarveRefused
 from mizar_core.models import CardStatus, DeviceStatus, Holder, ShadowPodStatus
 from mizar_core.names import ConditionType, EventReason
 from mizar_core.quantities import WHOLE_CARD
@@ -90,7 +89,6 @@ def of_carving(
     """The report on a shadow pod. `listed`: its resource's list by ID, as the kubelet gets it;
     `wanted`: what the node's status should say of the resource."""
     held = {one: holders[one] for one in carving.ids if one in holders}
-    limits = _limits(carving)
     return Report(
         key=carving.key,
         uid=carving.owner_uid,
@@ -101,7 +99,7 @@ def of_carving(
             for index, card in enumerate(carving.cards)
         ),
         devices=tuple(
-            _device(one, carving.card(one), listed[str(one)].healthy, held.get(one), limits)
+            _device(one, carving.card(one), listed[str(one)].healthy, held.get(one), carving.limits)
             for one in carving.ids
         ),
         idle_since=carving.idle_since,
@@ -112,17 +110,6 @@ def of_carving(
             ConditionState(ConditionType.DRAINING, *_draining(carving)),
         ),
     )
-
-
-def _limits(carving: Carving) -> Mapping[str, CardLimit]:
-    """The limit of a single device, by the UUID of its card: all devices of one card have the
-    same."""
-    first = range(0, carving.carve.devices, carving.carve.devices // carving.carve.cards)
-    try:
-        found = limits_for(carving.carve, carving.cards, first)
-    except CarveRefused:  # a share would be nothing: the start of its container is refused
-        return {}
-    return {limit.uuid: limit for limit in found}
 
 
 def _device(

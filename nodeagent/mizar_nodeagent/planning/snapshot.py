@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -71,15 +71,33 @@ class NodeSnapshot:
     node_at: Mapping[str, float] = field(default_factory=dict)
     grace: GracePeriods = GracePeriods()
 
-    def live_claims(self) -> Iterable[Claim]:
+    def live_claims(self) -> tuple[Claim, ...]:
         """The claims but for pods that have ended, or were deleted after the kubelet's answer."""
-        for claim in self.claims.all:
-            key = claim.namespace, claim.pod
-            if self.gone_at.get(key, float("-inf")) >= self.claims.asked_at:
-                continue
-            pod = (self.pods or {}).get(key)
-            if pod is None or not pod.ended:
-                yield claim
+        return self._live
+
+    def live_claims_on(self, resource: str) -> tuple[Claim, ...]:
+        """Those on one resource."""
+        return self._live_by_resource.get(resource, ())
+
+    # Each shadow pod's step asks for these: they are found out once for each snapshot.
+
+    @cached_property
+    def _live(self) -> tuple[Claim, ...]:
+        return tuple(one for one in self.claims.all if self._is_live(one))
+
+    def _is_live(self, claim: Claim) -> bool:
+        key = claim.namespace, claim.pod
+        if self.gone_at.get(key, float("-inf")) >= self.claims.asked_at:
+            return False
+        pod = (self.pods or {}).get(key)
+        return pod is None or not pod.ended
+
+    @cached_property
+    def _live_by_resource(self) -> dict[str, tuple[Claim, ...]]:
+        found: dict[str, list[Claim]] = {}
+        for one in self._live:
+            found.setdefault(one.resource, []).append(one)
+        return {resource: tuple(claims) for resource, claims in found.items()}
 
     def holders(self) -> Mapping[DeviceID, Holder]:
         """The holder of each held virtual device."""
@@ -87,8 +105,7 @@ class NodeSnapshot:
 
     @cached_property
     def _holders(self) -> dict[DeviceID, Holder]:
-        live = Claims(tuple(self.live_claims()))
-        return {device: claim.holder for device, claim in live.share()}
+        return {device: claim.holder for device, claim in Claims(self._live).share()}
 
     def claims_of(self, pod: Pod, resource: str) -> tuple[Claim, ...]:
         """The pod's claims, if the kubelet was asked after this very pod had been seen."""
@@ -98,6 +115,15 @@ class NodeSnapshot:
 
     def waiting_pods(self, resource: str) -> tuple[Pod, ...]:
         """Pods bound to this node that request the resource and have got nothing yet."""
+        if resource not in self._waiting:
+            self._waiting[resource] = self._find_waiting(resource)
+        return self._waiting[resource]
+
+    @cached_property
+    def _waiting(self) -> dict[str, tuple[Pod, ...]]:
+        return {}
+
+    def _find_waiting(self, resource: str) -> tuple[Pod, ...]:
         return tuple(
             pod
             for pod in (self.pods or {}).values()

@@ -46,7 +46,8 @@ def create_empty(path: Path) -> None:
     limits are written, CUDA fails there. Raises OSError."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     try:
-        os.ftruncate(descriptor, layout.LIMITS_SIZE)
+        # With all of its blocks, as the usage file's: the agent has it mapped.
+        os.posix_fallocate(descriptor, 0, layout.LIMITS_SIZE)
         _put_head(descriptor, 0, 0, layout.VERSION)
     finally:
         os.close(descriptor)

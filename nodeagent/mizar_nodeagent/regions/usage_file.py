@@ -20,11 +20,15 @@ _DISK_MAX: Final = layout.USAGE_SIZE + (256 << 10)
 
 def create(path: Path) -> None:
     """Create the file, zero but for its header; every user of the container may write to it.
-    Raises OSError."""
+    Raises OSError.
+
+    All of its blocks are taken now: where another tenant fills the disk later, the kernel would end
+    (SIGBUS) whoever writes to a part that has none.
+    """
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
         os.fchmod(descriptor, 0o666)  # whatever the umask is
-        os.ftruncate(descriptor, layout.USAGE_SIZE)
+        os.posix_fallocate(descriptor, 0, layout.USAGE_SIZE)
         _put_header(descriptor, layout.VERSION)
     finally:
         os.close(descriptor)

@@ -45,7 +45,8 @@ class CardUsage:
     `bytes`: held by living processes. `refused`: requests for memory that were refused.
     `charged_ns`: GPU time charged for work. `waited_ns`: time spent waiting for a turn. `copied`:
     by all processes that ever lived, by kind (layout.COPY_*, MEMSET). `code_uses`: first uses of
-    code whose code has been loaded.
+    code whose code has been loaded. `wanted_at`: when it last asked for GPU time (ns of
+    CLOCK_MONOTONIC; 0: never).
     """
 
     bytes: int
@@ -54,18 +55,20 @@ class CardUsage:
     waited_ns: int = 0
     copied: tuple[Copied, ...] = (Copied(),) * layout.COPY_KINDS
     code_uses: int = 0
+    wanted_at: int = 0
 
 
 @dataclass(frozen=True)
 class CardActivity:
     """What changes when a container works on a card. `wanted_at`: when it last asked for GPU time
-    (ns of CLOCK_MONOTONIC; 0: never). `memory`, `charged_ns`, `code_uses`: its memory's last
-    change, GPU time charged and first uses of code."""
+    (ns of CLOCK_MONOTONIC; 0: never). `memory`, `charged_ns`, `code_uses`, `copies`: its memory's
+    last change, GPU time charged, first uses of code and copies made."""
 
     wanted_at: int
     memory: tuple[int, int]
     charged_ns: int
     code_uses: int
+    copies: int
 
 
 ProcessKey = tuple[int, int]
@@ -136,6 +139,7 @@ def card_activity(path: Path) -> tuple[CardActivity, ...]:
     descriptor = open_promptly(path, os.O_RDONLY)
     try:
         head = _head(descriptor, path)
+        copies = _copies(head, _slots(descriptor, head))
     finally:
         os.close(descriptor)
     return tuple(
@@ -144,8 +148,9 @@ def card_activity(path: Path) -> tuple[CardActivity, ...]:
             (card.ledger.lo, card.ledger.hi),
             card.compute.charged_ns,
             card.code_uses,
+            copied,
         )
-        for card in head.cards
+        for card, copied in zip(head.cards, copies, strict=True)
     )
 
 
@@ -200,12 +205,16 @@ def _read_consistently(descriptor: int, path: Path) -> tuple[UsageHead, Slots]:
     """Head and used slots with no change of a ledger in between; after _ATTEMPTS, the last read."""
     for _ in range(_ATTEMPTS):
         head = _head(descriptor, path)
-        used = min(head.slot_high, layout.SLOT_MAX)
-        raw = os.pread(descriptor, used * sizeof(UsageSlot), _HEAD_SIZE)
-        slots = (UsageSlot * (len(raw) // sizeof(UsageSlot))).from_buffer_copy(raw)
+        slots = _slots(descriptor, head)
         if bytes(head)[_GATES] == bytes(_head(descriptor, path))[_GATES]:
             break
     return head, slots
+
+
+def _slots(descriptor: int, head: UsageHead) -> Slots:
+    used = min(head.slot_high, layout.SLOT_MAX)
+    raw = os.pread(descriptor, used * sizeof(UsageSlot), _HEAD_SIZE)
+    return (UsageSlot * (len(raw) // sizeof(UsageSlot))).from_buffer_copy(raw)
 
 
 def _head(descriptor: int, path: Path) -> UsageHead:
@@ -253,7 +262,22 @@ def _use(head: UsageHead, slots: Slots, index: int, living: list[int]) -> CardUs
         compute.waited_ns,
         _copied(head, slots, index),
         max(0, card.code_uses - sum(slots[slot].code_begun[index] for slot in living)),
+        compute.wanted_at,
     )
+
+
+def _copies(head: UsageHead, slots: Slots) -> list[int]:
+    """How many copies there were on each card, by living and dead processes."""
+    found = [_count(common) for common in head.copies]
+    for slot in slots:
+        # A tenant may write any number there.
+        if 0 < slot.copies.card <= len(found):
+            found[slot.copies.card - 1] += _count(slot.copies)
+    return found
+
+
+def _count(copies: layout.Copies) -> int:
+    return sum(kind.count for kind in copies.kinds)
 
 
 def _copied(head: UsageHead, slots: Slots, index: int) -> tuple[Copied, ...]:

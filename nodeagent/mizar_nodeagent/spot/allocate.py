@@ -11,7 +11,6 @@ from mizar_core.carve import CardLimit
 from mizar_core.names import EventReason, card_of_spot_device, container_devices_ids
 from mizar_core.quantities import parse_bytes
 from mizar_kube.logs import bind
-from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.allocate import add_shim
 from mizar_nodeagent.container.device_nodes import Minors, check_device_nodes, minors_of
@@ -51,20 +50,16 @@ class SpotAllocator:
         """A new slot and the answer that mounts it. Raises AllocationRefused."""
         uuids = _cards(ids)
         try:
-            named = card_access.names_device_nodes(self.access.answered)
+            named = self.access.names_device_nodes
             minors = await minors_of(self.minors, uuids) if named else {}
-            slot = self._new_slot(resource, ids, minors)
         except CardsUnknown as error:
             raise AllocationRefused(str(error)) from error
-        except OSError as error:
-            raise AllocationRefused(f"no slot can be made on this node: {error}") from error
+        slot = self._new_slot(resource, ids, minors)
         bind(slot=slot.name)
         physical = self.lender.allocated(uuids)
         answer = pb.ContainerAllocateResponse()
         answer.annotations[container_devices_ids()] = json.dumps(physical, separators=(",", ":"))
-        way = self.access.answered
-        found = card_access.parts(way, uuids, slot.minors, self.access.config)
-        card_access.add_parts(answer, found)
+        self.access.add_cards(answer, uuids, slot.minors)
         add_shim(answer, slot)
         return answer
 

@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 
 from mizar_kube.client import KubeClient
 from mizar_nodeagent.agent_loop import Agent
-from mizar_nodeagent.audit.processes import PROC
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.container_processes import PROC
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.node_status import NodeStatusWriter
@@ -28,10 +28,10 @@ from mizar_nodeagent.spot.allocate import SpotAllocator, SpotPreStart
 from mizar_nodeagent.spot.detectors.card_processes import ProcessDetector
 from mizar_nodeagent.spot.lender import Detectors, Lender, SpotOutputs
 from mizar_nodeagent.spot.metrics import SpotMetrics
+from mizar_nodeagent.spot.owner_polling import OwnerPolling
 from mizar_nodeagent.spot.pod_conditions import PodConditionWriter
 from mizar_nodeagent.spot.reclaim import Reclaimer
 from mizar_nodeagent.spot.rule_source import RuleSource
-from mizar_nodeagent.spot.watch import OwnerWatch
 
 WRITERS = 4
 """Pods whose conditions may be written at the same time."""
@@ -83,7 +83,7 @@ def assemble_spot(
         lambda resource: ResourcePlugin(resource, config.plugin_dir, kubelet, handlers, timed)
     )
     lender.attach(SpotOutputs(plugins, node, conditions, reclaimer, poller, agent.notify))
-    loops = (*[conditions.run] * WRITERS, node.run, OwnerWatch(lender, cards).run)
+    loops = (*[conditions.run] * WRITERS, node.run, OwnerPolling(lender, cards).run)
     loops = (*loops, rules.run) if config.namespace else loops
     return SpotParts(lender, loops, plugins, node, reclaimer)
 

@@ -77,7 +77,9 @@ class Lender:
         detectors: Detectors,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.loans: dict[str, CardLoan] = {}
+        self.loans = {
+            uuid: CardLoan(uuid, taken_back=times) for uuid, times in state.taken_back.items()
+        }
         self._state = state
         self._slots = slots
         self._rules = rules
@@ -183,6 +185,8 @@ class Lender:
 
     def unseen_by_slicer(self) -> frozenset[str]:
         """The borrowed cards with an owner that has no shim, so that only NVML shows it wake up."""
+        if not (borrowed := self.watched() & self._borrowers.keys()):
+            return frozenset()
         with_shim = {
             (slot.owner.namespace, slot.owner.pod)
             for slot in self._slots.all()
@@ -190,7 +194,7 @@ class Lender:
         }
         return frozenset(
             uuid
-            for uuid in self.watched() & self._borrowers.keys()
+            for uuid in borrowed
             if any(pod.key not in with_shim for pod in self.loans[uuid].owners)
         )
 
@@ -216,6 +220,9 @@ class Lender:
                 self._changed(before, after)
             if after.state is CardState.RECLAIMING and uuid in self._borrowers:
                 self._take_back(after)
+        self._state.taken_back = {
+            uuid: loan.taken_back for uuid, loan in self.loans.items() if loan.taken_back
+        }
         self._outputs.reclaimer.forget(self._borrowers.values())
         self._tell_shims()
         self._publish()

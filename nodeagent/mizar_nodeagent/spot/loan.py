@@ -131,7 +131,9 @@ class CardLoan:
             return replace(found, state=state, since=now, reason=None)
         # One that came although its card was not offered any more came too late.
         reason = found.refusal(facts) or SpotEvictionReason.OWNER_BACK
-        taken = (*found.taken_back, now) if reason in BY_OWNERS else found.taken_back
+        # What an earlier agent has begun is in the history already.
+        counts = reason in BY_OWNERS and not facts.revoked
+        taken = (*found.taken_back, now) if counts else found.taken_back
         return replace(found, state=state, since=now, reason=reason, taken_back=taken)
 
     def refusal(self, facts: CardFacts) -> SpotEvictionReason | None:

@@ -23,7 +23,7 @@ class SpotMetrics(Collector):
         self._loans = loans
         evictions = Counter(
             "mizar_spot_evictions",
-            "Spot pods that lost their cards, counted before they do",
+            "Spot pods that have lost their cards: no process of theirs is left",
             ("reason",),
             registry=registry,
         )
@@ -36,12 +36,9 @@ class SpotMetrics(Collector):
         )
         registry.register(self)
 
-    def evicted(self, reason: SpotEvictionReason) -> None:
-        """A spot pod is about to lose its card."""
-        self._evictions[reason].inc()
-
-    def reclaimed(self, seconds: float) -> None:
+    def reclaimed(self, reason: SpotEvictionReason, seconds: float) -> None:
         """A card is free of its borrower."""
+        self._evictions[reason].inc()
         self._reclaim.observe(seconds)
 
     def collect(self) -> Iterator[Metric]:

@@ -11,9 +11,9 @@ from mizar_core.model_base import format_time
 from mizar_core.names import FIELD_MANAGER_NODEAGENT
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound
-from mizar_kube.kinds import POD
 from mizar_kube.logs import get_logger
 from mizar_kube.work_queue import WorkQueue, work
+from mizar_nodeagent.pod_status import condition_body
 from mizar_nodeagent.spot.events import PodIdentity
 
 log = get_logger(__name__)
@@ -77,9 +77,4 @@ class PodConditionWriter:
             "message": wanted.message,
             "lastTransitionTime": format_time(self._now()),
         }
-        return {
-            "apiVersion": POD.api_version,
-            "kind": POD.name,
-            "metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid},
-            "status": {"conditions": [condition]},
-        }
+        return condition_body(pod.namespace, pod.name, condition, pod.uid)

@@ -18,12 +18,12 @@ from typing import Final
 from mizar_core.models import Spot
 from mizar_core.names import EventReason, SpotEvictionReason
 from mizar_kube.logs import get_logger
-from mizar_nodeagent.audit.processes import PROC
 from mizar_nodeagent.container.slots import Notify, Owner, Slots
+from mizar_nodeagent.container_processes import PROC
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.pods import Key
 from mizar_nodeagent.regions import limits_file
-from mizar_nodeagent.spot import processes
+from mizar_nodeagent.spot import signals
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.events import PodIdentity
 from mizar_nodeagent.spot.metrics import SpotMetrics
@@ -65,7 +65,7 @@ class Reclaimer:
         self._metrics = metrics
         self._notify = notify
         self._warn = warn
-        self._signal = partial(processes.signal_all, proc=proc)
+        self._signal = partial(signals.signal_all, proc=proc)
         self._clock = clock
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._borrowers: dict[Key, Borrower] = {}
@@ -84,12 +84,13 @@ class Reclaimer:
         self._borrowers[key] = borrower
         if key in self._running:
             return
-        self._metrics.evicted(reason)
         notice = min(borrower.notice, spot.notice_seconds) if reason in WITH_NOTICE else 0.0
         (self._let_run if notice else self._stop)(borrower)
         self._tell(card, borrower, reason, owners, notice)
         grace = min(borrower.grace, spot.grace_seconds)
-        self._running[key] = asyncio.create_task(self._end(key, self._clock(), notice, grace))
+        self._running[key] = asyncio.create_task(
+            self._end(key, reason, self._clock(), notice, grace)
+        )
 
     def forget(self, present: Iterable[Borrower]) -> None:
         """Only these borrowers hold cards now: the others are gone."""
@@ -105,7 +106,9 @@ class Reclaimer:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    async def _end(self, key: Key, began: float, notice: float, grace: float) -> None:
+    async def _end(
+        self, key: Key, reason: SpotEvictionReason, began: float, notice: float, grace: float
+    ) -> None:
         """End every process of the borrower, and see that none comes again while its pod is
         there."""
         if notice:
@@ -115,7 +118,7 @@ class Reclaimer:
             await self._ask(key, signal.SIGTERM, grace)
         await self._kill(key, began + notice + grace)
         seconds = self._clock() - began
-        self._metrics.reclaimed(seconds)
+        self._metrics.reclaimed(reason, seconds)
         log.info("card taken back", duration_ms=round(seconds * 1000, 1), **_names(key))
         while True:
             await asyncio.sleep(LATE_S)

@@ -101,6 +101,12 @@ class ContainerCard:
         else:
             self._estimate.pause()
 
+    def has_woken(self, now: int) -> bool:
+        """Whether `observe` would find it awake, which was idle at the last one; costs less."""
+        memory, wanted_at = self._files.activity(self._usage)
+        wants = -FUTURE_NS < now - wanted_at < BUSY_NS
+        return self._share > 0 and (wants or memory != self._memory)
+
     def revoke(self, now: int) -> None:
         """Pause it, whatever else is granted: the card is its owner's. `now`: as in `observe`."""
         self._revoked_until = now + REVOKED_NS

@@ -22,6 +22,9 @@ _LEARNED: Final = UsageCard.code_uses.offset - UsageCard.settled.offset - 8
 _GAP: Final = _ACCOUNT - UsageCard.code_uses.offset - 8
 _CARD_USAGE: Final = Struct(f"<Q{UsageCard.settled.offset - 8}xQ{_LEARNED}xQ{_GAP}xQQQQ")
 """The fields of CardUsage, from the beginning of UsageCard on."""
+_WANTED: Final = UsageCard.compute.offset + Compute.wanted_at.offset
+_ACTIVITY: Final = Struct(f"<Q{_WANTED - 8}xQ")
+"""Its `memory` and `wanted_at`."""
 # Unlike os.pread, this keeps the interpreter's lock: giving it away means waiting for it again,
 # once per container, behind whatever else the agent is doing. The pages are in memory.
 _pread: Final = ctypes.PyDLL(None).pread64
@@ -36,6 +39,9 @@ class Container:
     name: str
     limits: Path
     usage: Path
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # Paths take long.
 
 
 class CardUsage(NamedTuple):
@@ -104,6 +110,14 @@ class ContainerFiles:
         if _pread(self._usage, self._buffer, size, offset) != size:
             return CardUsage()
         return CardUsage._make(_CARD_USAGE.unpack_from(self._buffer))
+
+    def activity(self, offset: int) -> tuple[int, int]:
+        """`memory` and `wanted_at` of what `card_usage` would return."""
+        size = _ACTIVITY.size
+        if _pread(self._usage, self._buffer, size, offset) != size:
+            return 0, 0
+        memory, wanted_at = _ACTIVITY.unpack_from(self._buffer)
+        return memory, wanted_at
 
     def put(self, offset: int, value: int) -> None:
         """Set a word of 32 bits of the limits, in one store."""

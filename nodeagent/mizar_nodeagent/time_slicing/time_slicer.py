@@ -20,7 +20,10 @@ __all__ = ["Container", "TimeSlicer"]
 log = get_logger(__name__)
 
 CONTENDED_S: Final = 0.010
-"""Between two rounds of cards whose time several containers want."""
+"""Between two looks for containers that wake up, on cards whose time several want."""
+STEADY_NS: Final = 50_000_000
+"""Between two rounds of such a card while none wakes up. Only who stops asking for time is seen
+later for it, and that counts after a tenth of a second anyway."""
 ALL_S: Final = 0.100
 """Between two rounds of all cards, each of which also opens new containers and closes old ones."""
 RESTART_S: Final = 1.0
@@ -39,10 +42,13 @@ class SharedCard:
         self.woken: frozenset[str] = frozenset()
         self._awake: frozenset[str] = frozenset()
         self._borrowers = [one for one in containers if one.borrows]
+        self._owners = [one for one in containers if not one.borrows]
+        self._round_at = 0
         self._planned: tuple[list[tuple[bool, int | None, bool]], int] | None = None
         metered = [one for one in containers if one.mode != "None"]
-        # A Hard container that is alone has its share, whatever it does.
-        self._matters = len(metered) > 1 or any(one.mode != "Hard" for one in metered)
+        # A Hard container that is alone has its share, whatever it does; a borrower has all.
+        alone = not self._owners or all(one.mode == "Hard" for one in metered)
+        self._matters = len(metered) > 1 or not alone
 
     @property
     def has_new_code(self) -> bool:
@@ -54,8 +60,17 @@ class SharedCard:
         """Whether the next round should come soon."""
         return self._matters and any(one.busy for one in self._containers)
 
+    def is_due(self, now: int) -> bool:
+        """Whether there may be anything to do before the next round of all cards: a container that
+        was idle wakes up, or the last round of a card that is not borrowed is STEADY_NS ago. What
+        borrowers do is seen soon enough."""
+        if not self._borrowers and now - self._round_at >= STEADY_NS:
+            return True
+        return any(one.has_woken(now) for one in self._owners if not one.busy)
+
     def round(self, now: int) -> None:
         """Observe all containers, and write new grants if anything has changed."""
+        self._round_at = now
         for one in self._containers:
             one.observe(now)
             one.beat()
@@ -84,7 +99,8 @@ class SharedCard:
 class TimeSlicer:
     """Plans the time of the cards of the given containers, in a thread of its own.
 
-    `containers` is called ten times a second, from that thread. `clock`: nanoseconds of
+    `containers` is called ten times a second, from that thread; it gives the same object until
+    something has changed. `clock`: nanoseconds of
     CLOCK_MONOTONIC. `new_code` is called from there as well, when code may have come to a card that
     no container's account has yet; `woke`, with the names of containers that own a card, when these
     work again while it is borrowed: its borrowers have been paused already. A new time
@@ -103,6 +119,7 @@ class TimeSlicer:
         self._woke = woke
         self._clock = clock
         self._stopped = threading.Event()
+        self._known: Sequence[Container] = ()
         self._files: dict[Container, ContainerFiles] = {}
         self._by_container: dict[Container, dict[str, ContainerCard]] = {}
         self._refused: set[Container] = set()
@@ -120,7 +137,7 @@ class TimeSlicer:
         is_full = now >= self._rescan_at
         if is_full:
             self._rescan(now)
-        cards = self._cards if is_full else self._contended
+        cards = self._cards if is_full else [one for one in self._contended if one.is_due(now)]
         for card in cards:
             card.round(now)
         if any(card.has_new_code for card in cards):
@@ -128,7 +145,8 @@ class TimeSlicer:
         for card in cards:
             if card.woken:
                 self._woke(card.woken)
-        self._contended = [card for card in self._cards if card.is_contended]
+        if cards:
+            self._contended = [card for card in self._cards if card.is_contended]
         self._last_round = now
         return CONTENDED_S if self._contended else ALL_S
 
@@ -175,6 +193,7 @@ class TimeSlicer:
         for files in self._files.values():
             files.close()
         self._files, self._by_container, self._cards, self._contended = {}, {}, [], []
+        self._known = ()
         self._rescan_at = 0
 
     def _pause(self, seconds: float) -> None:
@@ -186,9 +205,11 @@ class TimeSlicer:
     def _rescan(self, now: int) -> None:
         """Find containers that came or went, and limits that were written."""
         self._rescan_at = now + int(ALL_S * NS)
-        wanted = self._wanted()
-        changed = self._close_old(wanted, now)
-        changed |= self._open_new(wanted)
+        wanted, changed = self._wanted(), False
+        if wanted is not self._known or now >= self._check_at:
+            self._known = wanted
+            changed = self._close_old(wanted, now)
+            changed |= self._open_new(wanted)
         changed |= self._read_limits()
         if changed:
             self._group_by_card()

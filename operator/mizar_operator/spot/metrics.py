@@ -14,7 +14,7 @@ class SpotMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._cards = Series(
-            "mizar_spot_cards",
+            "mizar_spot_borrowed_cards",
             "Cards that a namespace's spot pods have or were promised, or wait for.",
             ["namespace", "state"],
             registry,

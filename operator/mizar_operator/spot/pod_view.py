@@ -10,7 +10,10 @@ from mizar_operator.node_needs import needs_of
 from mizar_operator.object_views import Json, condition_of
 from mizar_operator.pod_views import EPOCH, time_or_none, unschedulable_message
 
-REASONS = frozenset(map(str, SpotEvictionReason))
+BEGUN = "EvictionByEvictionAPI"
+"""The reason that the API server writes over the node agent's before it deletes the pod. If it gets
+no further, because it or its disk stops in between, nothing else says that the pod has to go."""
+REASONS = {str(one): one for one in SpotEvictionReason} | {BEGUN: SpotEvictionReason.DRAIN}
 
 
 def spot_view(obj: Object) -> SpotView | None:
@@ -39,8 +42,7 @@ def spot_view(obj: Object) -> SpotView | None:
 
 
 def _lost(status: Json) -> SpotEvictionReason | None:
-    """Why a pod has lost its cards, by the condition that a node agent writes; None if none says
-    so."""
+    """Why a pod has lost its cards, by the condition that a node agent writes, or an eviction that
+    was begun; None if none says so."""
     found = condition_of(status, "DisruptionTarget")
-    told = found.get("status") == "True" and found.get("reason") in REASONS
-    return SpotEvictionReason(found["reason"]) if told else None
+    return REASONS.get(found.get("reason", "")) if found.get("status") == "True" else None

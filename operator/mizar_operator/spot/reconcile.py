@@ -13,6 +13,7 @@ from mizar_core.planning.snapshot import NodeView
 from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
 from mizar_kube.logs import get_logger
 from mizar_kube.work_queue import WorkQueue
+from mizar_operator.announcements import Announcements
 from mizar_operator.caches import SPOT, Caches
 from mizar_operator.reconcile import DUE_SLACK_S
 from mizar_operator.spot.apply import SpotApplier
@@ -44,7 +45,7 @@ class SpotReconciler:
         self._metrics = metrics
         self._now = now
         self._enabled = enabled
-        self._announced: set[tuple[str, str]] = set()
+        self._announcements = Announcements()
 
     async def reconcile(self) -> None:
         """One round. Raises the first KubeError that it met, when all else is done."""
@@ -53,7 +54,7 @@ class SpotReconciler:
         self._metrics.planned(plan)
         errors = await self._applier.apply(plan.actions)
         posted = (one for one in plan.actions if isinstance(one, EmitEvent))
-        self._announced |= {(one.uid, str(one.reason)) for one in posted}
+        self._announcements.note((one.uid, str(one.reason)) for one in posted)
         if not self._caches.pools.unreadable:
             await self._rules.write(plan.rules)
         self._requeue(plan)
@@ -64,7 +65,6 @@ class SpotReconciler:
         """The snapshot that the plan is made from, by the caches."""
         spots = tuple(self._caches.spots.values())
         uids = {one.uid for one in spots}
-        self._announced = {one for one in self._announced if one[0] in uids}
         self._applier.forget(uids)
         return SpotSnapshot(
             enabled=self._enabled,
@@ -72,7 +72,7 @@ class SpotReconciler:
             quotas=tuple(self._caches.quotas.values()),
             spots=spots,
             nodes=tuple(one for one in self._caches.nodes.values() if lends(one)),
-            announced=frozenset(self._announced),
+            announced=self._announcements.known(uids),
             unreadable=frozenset(namespace for namespace, _ in self._caches.quotas.unreadable),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,16 +60,16 @@ class Cache:
         """The tasks that keep the copies current."""
         return [one.run() for one in self.informers]
 
-    def pools(self, namespace: str) -> VisiblePools:
-        """All pools as the namespace sees them, from the copies."""
+    def pools(self, namespace: str, names: Iterable[str] = ()) -> VisiblePools:
+        """All pools as the namespace sees them, from the copies. `names`: as of VisiblePools."""
         own = [quota.pool for quota in self._quotas_of(namespace)]
-        return VisiblePools(self._pools.values(), namespace, own)
+        return VisiblePools(self._pools.values(), namespace, own, names)
 
-    def borrower(self, namespace: str) -> Borrower:
-        """What the namespace may borrow, from the copies."""
+    def borrower(self, namespace: str, names: Iterable[str] = ()) -> Borrower:
+        """What the namespace may borrow, from the copies. `names`: as of VisiblePools."""
         most = sum(quota.spot_max for quota in self._quotas_of(namespace))
         whole_cards = {pool.spec.physical_resource for pool in self._pools.values()}
-        return Borrower(namespace, most, whole_cards | {PHYSICAL_RESOURCE})
+        return Borrower(namespace, most, whole_cards | {PHYSICAL_RESOURCE, *names})
 
     def _quotas_of(self, namespace: str) -> list[QuotaCopy]:
         return [quota for (where, _), quota in self._quotas.items() if where == namespace]

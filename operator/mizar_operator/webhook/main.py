@@ -50,7 +50,9 @@ class Webhook:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then finish the reviews that have begun."""
-        reviewer = Reviewer(self._cache, self._settings.spot_settings)
+        reviewer = Reviewer(
+            self._cache, self._settings.spot_settings, self._settings.resource_names
+        )
         reviews = _runner(review_app(reviewer, self._metrics))
         told = probes.application(self._metrics.registry, self._stuck, self._unready)
         async with (

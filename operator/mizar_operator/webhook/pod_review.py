@@ -17,6 +17,7 @@ from mizar_operator.webhook.resource_names import (
     Translation,
     VisiblePools,
     misspelt_names,
+    nobodys_names,
     translate,
 )
 
@@ -72,23 +73,25 @@ def review(pod: PodSpec, pools: VisiblePools) -> Decision:
     """
     if wrong := _distinct(misspelt_names(pod, pools)):
         return Decision(refusals=wrong)
-    if pod.requests_nothing_new:
+    nobodys = list(nobodys_names(pod, pools))
+    if pod.requests_nothing_new(pools.aliases) and not nobodys:
         return Decision()
     everything = [
         TranslatedRequest(one, translate(one.key, one.parsed, pools, pod.template))
-        for one in pod.requests
+        for one in pod.requests(pools.aliases)
     ]
     doubtful = any(one.translation.doubt or not one.translation.pool for one in everything)
     ours = [one for one in everything if one.translation.is_mizars]
-    dropped = superseded(ours, pod.old_requests)
+    dropped = superseded(ours, pod.old_requests(pools.aliases))
     kept = [one for one in ours if one not in dropped]
-    refusals, doubts = _refusals(kept, pod.spec), _distinct(unavailable_names(kept))
+    refusals = _refusals(kept, pod)
+    doubts = _distinct([*unavailable_names(kept), *nobodys])
     if refusals or (doubts and not pod.template):
         return Decision(refusals=(*refusals, *doubts), doubtful=True)
     return Decision(
         [*_rename(kept, dropped, pod.pointer), *(labelled(pod, LABEL_SHARE_POD) if kept else ())],
         warnings=doubts,
-        doubtful=doubtful,
+        doubtful=doubtful or bool(doubts),
         rewritten={one.request.key: one.target for one in kept if one.is_renamed},
     )
 
@@ -109,13 +112,14 @@ def superseded(
     ]
 
 
-def _refusals(kept: Collection[TranslatedRequest], spec: Spec) -> tuple[str, ...]:
+def _refusals(kept: Collection[TranslatedRequest], pod: PodSpec) -> tuple[str, ...]:
     return _distinct(
         [
             *forbidden_names(kept),
             *named_twice(kept),
             *overcommitted(kept),
-            *mixed_resources(kept, spec),
+            *mixed_resources(kept, pod.spec),
+            *(past_the_scheduler(pod) if kept else ()),
         ]
     )
 
@@ -177,6 +181,16 @@ def mixed_resources(requests: Iterable[TranslatedRequest], spec: Spec) -> Iterat
                 f"container '{name}' asks for {resource} and {targets[0]}: it can have whole cards"
                 " or shares; use two containers"
             )
+
+
+def past_the_scheduler(pod: PodSpec) -> Iterator[str]:
+    """A sentence for a pod whose user has chosen its node. Where that node offers none of the
+    resource, its kubelet starts the pod without a card, and nobody makes a shadow pod for it."""
+    if node := pod.chosen_node:
+        yield (
+            f"nodeName {node} passes over the scheduler, which alone waits until the node has a "
+            f"device: choose the node by nodeSelector kubernetes.io/hostname: {node}"
+        )
 
 
 def _target(one: TranslatedRequest) -> ContainerTarget:

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mizar_core.pod_requests import DeviceRequest, Spec, device_requests
+from mizar_core.pod_requests import (
+    NO_ALIASES,
+    Aliases,
+    DeviceRequest,
+    Spec,
+    device_requests,
+)
+
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of the object that a kubelet makes for a static pod."""
 
 _TEMPLATE = ("spec", "template", "spec")
 
@@ -44,19 +53,24 @@ class PodSpec:
     controlled: bool = False
 
     @property
-    def requests(self) -> list[DeviceRequest]:
+    def chosen_node(self) -> str:
+        """The node that its user has chosen past the scheduler; empty where nobody has. A static
+        pod, which its kubelet shows to the API server, runs already."""
+        is_static = MIRROR in (self.annotations or {})
+        return "" if is_static else str(self.spec.get("nodeName") or "")
+
+    def requests(self, aliases: Aliases = NO_ALIASES) -> list[DeviceRequest]:
         """Its requests for devices."""
-        return device_requests(self.spec)
+        return device_requests(self.spec, aliases)
 
-    @property
-    def old_requests(self) -> set[tuple[str, ...]]:
+    def old_requests(self, aliases: Aliases = NO_ALIASES) -> set[tuple[str, ...]]:
         """The identities of its requests before the update."""
-        return {request.identity for request in device_requests(self.old or {})}
+        return {request.identity for request in device_requests(self.old or {}, aliases)}
 
-    @property
-    def requests_nothing_new(self) -> bool:
+    def requests_nothing_new(self, aliases: Aliases = NO_ALIASES) -> bool:
         """Whether an update has left all of its requests alone."""
-        return {request.identity for request in self.requests} == self.old_requests
+        now = {request.identity for request in self.requests(aliases)}
+        return now == self.old_requests(aliases)
 
 
 def pod_spec(request: dict[str, Any]) -> PodSpec | None:

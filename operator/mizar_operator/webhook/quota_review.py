@@ -3,7 +3,7 @@ whether a pool's numbers are written as Kubernetes takes them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.quantities import parse_scaling
 from mizar_core.validation import (
     Problem,
+    check_aliases,
     check_pool_among,
     check_quota_against_pool,
     check_quota_among,
@@ -38,10 +39,14 @@ def review_quota(quota: GPUQuota, pools: Iterable[GPUPool], others: Iterable[GPU
 
 
 def review_pool(
-    pool: GPUPool, old: GPUPool | None, pools: Iterable[GPUPool], quotas: Iterable[GPUQuota]
+    pool: GPUPool,
+    old: GPUPool | None,
+    pools: Sequence[GPUPool],
+    quotas: Iterable[GPUQuota],
+    names: Collection[str] = (),
 ) -> Findings:
     """What is wrong with a pool. `old`: the pool before an update. `pools`, `quotas`: all of the
-    cluster.
+    cluster. `names`: those that pools may give to profiles.
 
     A change is refused if it breaks a quota that was right before.
     """
@@ -51,7 +56,18 @@ def review_pool(
         if quota.spec.pool == pool.metadata.name
         for sentence in _newly_broken(quota, pool, old)
     ]
-    return Findings((*_sentences(check_pool_among(pool, pools)), *broken), _unused_scaling(pool))
+    wrong = [*check_pool_among(pool, pools), *_new_aliases(pool, old, pools, names)]
+    return Findings((*_sentences(wrong), *broken), _unused_scaling(pool))
+
+
+def _new_aliases(
+    pool: GPUPool, old: GPUPool | None, pools: Sequence[GPUPool], names: Collection[str]
+) -> list[Problem]:
+    """The problems of its aliases, unless it had the same before: the installation may have lost a
+    name, which must not keep anybody from changing the rest."""
+    if old is not None and old.spec.aliases == pool.spec.aliases:
+        return []
+    return check_aliases(pool, pools, names)
 
 
 def _unused_scaling(pool: GPUPool) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from mizar_core.models import GPUPool
 from mizar_core.names import (
@@ -16,7 +17,7 @@ from mizar_core.names import (
     tenant_problem,
     tenant_resource_name,
 )
-from mizar_core.pod_requests import ResourceEntry, resource_entries
+from mizar_core.pod_requests import Aliases, ResourceEntry, resource_entries
 from mizar_operator.webhook.pod_specs import PodSpec
 
 
@@ -30,14 +31,21 @@ class Match:
 
 class VisiblePools:
     """The cluster's pools, as the pods of one namespace see them. `own`: the pools that the
-    namespace's quotas name.
+    namespace's quotas name. `names`: those that pools may give to profiles as aliases.
 
     Several PerNamespace pools may have the same prefix: the quotas decide which of them a
     namespace gets devices of.
     """
 
-    def __init__(self, pools: Iterable[GPUPool], namespace: str, own: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        pools: Iterable[GPUPool],
+        namespace: str,
+        own: Iterable[str] = (),
+        names: Iterable[str] = (),
+    ) -> None:
         self.namespace = namespace
+        self.names = frozenset(names)
         self._own = set(own)
         self._pools = sorted(pools, key=lambda pool: pool.metadata.name)
 
@@ -45,6 +53,18 @@ class VisiblePools:
     def prefixes(self) -> set[str]:
         """The resource prefixes of all pools."""
         return {pool.spec.resource_prefix for pool in self._pools}
+
+    @cached_property
+    def aliases(self) -> Aliases:
+        """The profiles' aliases, as far as the installation permits them. Of several pools with
+        one, which the webhook refuses, the first has it."""
+        found: dict[str, ParsedResource] = {}
+        for pool in self._pools:
+            for alias, devices in pool.spec.aliases.items():
+                if alias in self.names:
+                    parsed = ParsedResource(pool.spec.resource_prefix, devices, "slashed")
+                    found.setdefault(alias, parsed)
+        return found
 
     def match(self, prefix: str, profile: int) -> Match | None:
         """The pool whose resources have this prefix, with or without a tenant before it; None if
@@ -166,8 +186,21 @@ def misspelt_names(pod: PodSpec, pools: VisiblePools) -> Iterator[str]:
     """
     old = {entry.identity for entry in resource_entries(pod.old or {})}
     for entry in resource_entries(pod.spec):
-        if entry.identity not in old and parse_resource(entry.key) is None:
+        known = entry.key in pools.names or parse_resource(entry.key)
+        if entry.identity not in old and not known:
             yield from _sentence(entry, pools)
+
+
+def nobodys_names(pod: PodSpec, pools: VisiblePools) -> Iterator[str]:
+    """A sentence for each alias that no pool has now, unless an update has left it alone: no
+    device plugin would offer it."""
+    old = {entry.identity for entry in resource_entries(pod.old or {})}
+    for entry in resource_entries(pod.spec):
+        if entry.key in pools.names - pools.aliases.keys() and entry.identity not in old:
+            yield (
+                f"container '{entry.container}', {entry.key}: no profile of a GPUPool has this"
+                " name as its alias: give it to one, then create the pod again"
+            )
 
 
 def _sentence(entry: ResourceEntry, pools: VisiblePools) -> Iterator[str]:

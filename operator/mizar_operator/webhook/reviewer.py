@@ -47,11 +47,15 @@ class NotReady(Exception):
 
 
 class Reviewer:
-    """Reviews requests by the pools and quotas in `cache`. Raises NotReady, KubeError."""
+    """Reviews requests by the pools and quotas in `cache`. `names`: those that pools may give to
+    profiles. Raises NotReady, KubeError."""
 
-    def __init__(self, cache: Cache, spot: SpotSettings = LENDS_NOTHING) -> None:
+    def __init__(
+        self, cache: Cache, spot: SpotSettings = LENDS_NOTHING, names: Collection[str] = ()
+    ) -> None:
         self._cache = cache
         self._spot = spot
+        self._names = names
 
     async def mutate(self, request: Request) -> Answer:
         """Translate the resources that a pod or template requests, or refuse it; refuse a pool
@@ -83,8 +87,9 @@ class Reviewer:
 
     def _review(self, pod: PodSpec) -> Decision:
         if asks_for_spot(pod):
-            return review_spot(pod, self._cache.borrower(pod.namespace), self._spot)
-        return review(pod, self._cache.pools(pod.namespace))
+            borrower = self._cache.borrower(pod.namespace, self._names)
+            return review_spot(pod, borrower, self._spot)
+        return review(pod, self._cache.pools(pod.namespace, self._names))
 
     async def validate(self, request: Request) -> Answer:
         """Check a quota against its pool, a pool against its quotas."""
@@ -110,7 +115,7 @@ class Reviewer:
         pool, old = GPUPool.from_dict(request["object"]), pool_or_none(request.get("oldObject"))
         pools = await self._cache.read_pools()
         quotas = await self._cache.read_quotas(None)
-        found = review_pool(pool, old, pools, quotas)
+        found = review_pool(pool, old, pools, quotas, self._names)
         if pool.spec.spot.enabled and not self._spot.enabled:
             found = replace(found, warnings=(*found.warnings, SPOT_IS_OFF))
         wanted = pool.spec.runtime_class_name

@@ -35,6 +35,9 @@ class Settings(common.Settings):
     spot_priority_class: str = Field(
         "", description="the PriorityClass of spot pods that name none; none by default"
     )
+    resource_names: tuple[str, ...] = Field(
+        (), description="names that pools may give to their profiles, such as nvidia.com/vgpu"
+    )
     drain_seconds: float = Field(
         5.0, ge=0, description='seconds between "not ready" and the end, for the Service to learn'
     )

@@ -1,7 +1,11 @@
-"""How long the node agent took for its answers to the kubelet, from its log."""
+"""What the node agent says in its log of its answers to the kubelet: when, and how long each
+took."""
+
+from collections.abc import Iterator
+from datetime import datetime
 
 from support.kube import Kube
-from support.logs import lines
+from support.logs import Line, lines
 
 NAMESPACE, SELECTOR = "mizar-system", "app.kubernetes.io/component=nodeagent"
 
@@ -11,9 +15,22 @@ def durations_ms(kube: Kube) -> dict[str, list[float]]:
 
     From the call's arrival in the agent to its answer: the gRPC transport is not in it.
     """
-    log = kube.run("logs", f"--namespace={NAMESPACE}", f"--selector={SELECTOR}", "--tail=-1")
     taken: dict[str, list[float]] = {}
-    for said in lines(log):
-        if said["event"] == "answered":
-            taken.setdefault(said["call"], []).append(float(said["duration_ms"]))
+    for said in _answered(kube):
+        taken.setdefault(said["call"], []).append(float(said["duration_ms"]))
     return taken
+
+
+def answers(kube: Kube) -> dict[str, list[float]]:
+    """When each answer was given, in seconds since the epoch, by the call's name."""
+    found: dict[str, list[float]] = {}
+    for said in _answered(kube):
+        found.setdefault(said["call"], []).append(
+            datetime.fromisoformat(said["timestamp"]).timestamp()
+        )
+    return found
+
+
+def _answered(kube: Kube) -> Iterator[Line]:
+    log = kube.run("logs", f"--namespace={NAMESPACE}", f"--selector={SELECTOR}", "--tail=-1")
+    return (said for said in lines(log) if said["event"] == "answered")

@@ -96,14 +96,28 @@ def _fill_cpuset(folder: Path) -> None:
 
 def existing(cluster: str) -> list[Path]:
     """The cluster's cgroup folders that are there, one per hierarchy at most."""
-    folders = [one.mountpoint / cluster_root(cluster).lstrip("/") for one in hierarchies()]
+    return _folders(cluster_root(cluster))
+
+
+def _folders(cgroup: str) -> list[Path]:
+    folders = [one.mountpoint / cgroup.lstrip("/") for one in hierarchies()]
     return [folder for folder in folders if folder.is_dir()]
 
 
-def remove(cluster: str, limit: float = 10.0) -> None:
+def renew(cluster: str, node: str) -> None:
+    """Replace the node's cgroups by empty ones; its processes must be gone."""
+    _remove(_folders(node_root(cluster, node)))
+    create(cluster, [node])
+
+
+def remove(cluster: str) -> None:
     """Remove all of the cluster's cgroups; its processes must be gone."""
+    _remove(existing(cluster))
+
+
+def _remove(tops: Iterable[Path], limit: float = 10.0) -> None:
     deadline = time.monotonic() + limit
-    for top in existing(cluster):
+    for top in tops:
         while not _remove_tree(top):
             if time.monotonic() > deadline:
                 raise ClusterError(f"cgroup {top} still has processes in it")

@@ -121,6 +121,23 @@ class Cluster:
         """Start containerd, and wait until it answers."""
         raise self._no_access("starting containerd")
 
+    def power_off(self, node: str) -> None:
+        """End all of a node's programs at once, and take what a machine loses without power; it
+        stays off until power_on. The first node cannot be chosen: the control plane is there."""
+        raise self._no_access("switching nodes off")
+
+    def power_on(self, node: str) -> None:
+        """Start the node's programs again, and wait until its kubelet answers."""
+        raise self._no_access("switching nodes on")
+
+    def kill_api_server(self) -> None:
+        """End the API server by SIGKILL; it stays down until start_api_server."""
+        raise self._no_access("killing the API server")
+
+    def start_api_server(self) -> None:
+        """Start the API server that was killed, and wait until it is ready."""
+        raise self._no_access("starting the API server")
+
     def down(self) -> None:
         """Take the cluster away."""
         raise self._no_access("taking it down")

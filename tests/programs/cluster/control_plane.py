@@ -13,7 +13,8 @@ from cluster.credentials import FRONT_PROXY, Credentials
 
 ETCD = "http://127.0.0.1:2379"
 ETCD_PEER = "http://127.0.0.1:2380"
-NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+API_SERVER = "kube-apiserver"
+NAMES = ("etcd", API_SERVER, "kube-controller-manager", "kube-scheduler")
 
 
 def etcd(data: Path) -> list[str]:

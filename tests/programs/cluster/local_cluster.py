@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cluster import cleanup, state
+from cluster import cleanup, power, state
 from cluster.binaries.progress import Progress
 from cluster.cluster import COMMAND_LIMIT, TOOLS, Cluster, Done, Node
+from cluster.control_plane import API_SERVER
 from cluster.errors import ClusterError
 from cluster.layout import Layout
 from cluster.loaded import Loaded
 from cluster.node import LocalNode
+from cluster.processes import Processes
 from cluster.spec import ClusterSpec
+from cluster.waiting import wait_until
 
 
 class LocalCluster(Cluster):
@@ -29,6 +32,7 @@ class LocalCluster(Cluster):
             name: LocalNode(layout, spec, number, binaries)
             for number, name in enumerate(spec.node_names(), start=1)
         }
+        self._api_server: list[str] = []
 
     @property
     def nodes(self) -> list[Node]:
@@ -86,6 +90,32 @@ class LocalCluster(Cluster):
     def start_containerd(self, node: str) -> None:
         self._node(node).start_containerd()
         self._node(node).wait_for_containerd()
+
+    def power_off(self, node: str) -> None:
+        power.off(self._node(node))
+
+    def power_on(self, node: str) -> None:
+        power.on(self._node(node))
+
+    def kill_api_server(self) -> None:
+        processes = Processes(self._layout)
+        processes.check([API_SERVER])
+        process = processes.get(API_SERVER)
+        assert process is not None  # It runs.
+        self._api_server = process.argv()
+        process.signal(signal.SIGKILL)
+        processes.stop(API_SERVER)
+
+    def start_api_server(self) -> None:
+        if not self._api_server:
+            raise ClusterError("the API server was not killed: kill_api_server comes first")
+        processes = Processes(self._layout)
+        first = next(iter(self._nodes.values()))
+        processes.run(API_SERVER, self._api_server, first.holder)
+        wait_until("the API server being ready", self._api_server_is_ready, processes, [API_SERVER])
+
+    def _api_server_is_ready(self) -> bool:
+        return self.kubectl("get", "--raw=/readyz", check=False).returncode == 0
 
     def down(self) -> None:
         with state.locked(self._layout):

@@ -44,6 +44,11 @@ class Process:
             return False
         return int(fields[19]) == self.start and fields[0] not in "ZX"
 
+    def argv(self) -> list[str]:
+        """The command that it runs. OSError when it has ended."""
+        line = Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        return [word.decode() for word in line.split(b"\0")[:-1]]
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to it, and never to another process that got its id since."""
         try:

@@ -111,7 +111,7 @@ class Startup:
         if self._spec.api_only:
             # Nobody makes service accounts, which pods could otherwise not do without.
             arguments.append("--disable-admission-plugins=ServiceAccount")
-        self._start("kube-apiserver", arguments)
+        self._start(control_plane.API_SERVER, arguments)
         for node in [] if self._spec.api_only else self._nodes:
             clone_store(self._images.store, node.files.containerd)
             node.start_containerd()
@@ -119,7 +119,7 @@ class Startup:
                 node.make_cards()
                 node.start_device_plugin()
         api = Api(self._forward(), self._credentials)
-        names = ["etcd", "kube-apiserver", "forwarder"]
+        names = ["etcd", control_plane.API_SERVER, "forwarder"]
         self._wait_for("the API server being ready", api.ready, names)
         for node in [] if self._spec.api_only else self._nodes:
             node.wait_for_containerd()
@@ -154,7 +154,7 @@ class Startup:
         self._wait_for(
             "the name server's Service",
             lambda: api.create("/api/v1/namespaces/kube-system/services", NAME_SERVICE),
-            ["kube-apiserver"],
+            [control_plane.API_SERVER],
         )
         self._start("kube-controller-manager", control_plane.controller_manager(self._credentials))
         self._start("kube-scheduler", control_plane.scheduler(self._credentials))

@@ -7,6 +7,7 @@ import cluster.mizar
 from cluster import ClusterSpec
 from cluster.binaries.progress import Progress
 from cluster.local import LocalProvider
+from demo.lending import Lending
 from demo.narrator import Narrator
 from demo.story import Story
 from support.kube import Kube
@@ -33,7 +34,10 @@ def main() -> int:
         with tell.step("Install Mizar with its Helm chart") as step:
             cluster.mizar.install(cluster_, Progress())
             step.seen = "operator, webhook and node agent are ready"
+        tell.act("Act 1: pods share a card")
         Story(Kube(cluster_), tell, spec.nodes * spec.cards).play()
+        tell.act("Act 2: a card works while its owner sleeps")
+        Lending(Kube(cluster_), tell).play()
     finally:
         if cluster_ is not None and not keep:
             cluster_.down()

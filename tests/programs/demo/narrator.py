@@ -39,6 +39,11 @@ class Narrator:
         self.steps.append(step)
         self.console.print(f"   {step.seen or 'done'} [dim]({step.seconds:.1f} s)[/dim]")
 
+    def act(self, title: str) -> None:
+        """Say what the steps from here on are about."""
+        self.console.print()
+        self.console.rule(f"[bold]{title}[/bold]", align="left")
+
     def show(self, text: str) -> None:
         """Print what a command answered, indented, exactly as it came."""
         for line in text.rstrip().splitlines():

@@ -102,3 +102,4 @@ class Story:
             self.kube.apply(whole_card_pod("default", "whole-cards", self.cards_in_cluster))
             self.kube.wait_running("default", "whole-cards")
             step.seen = "runs: nothing of the cards is held back"
+        self.kube.delete("pod", "whole-cards", "default")

@@ -1,4 +1,4 @@
-"""python -m simgpu create|show|fail|heal|remove|restore: the simulated cards of one directory."""
+"""python -m simgpu create|show|fail|heal|...: the simulated cards of one directory."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ DEFAULT_DIRECTORY = Path("/run/simgpu")
 
 
 def _show(machine: Machine) -> None:
-    for card in machine.cards:
+    for card in [*machine.cards, *machine.instances]:
         state = "lost" if card.lost else f"xid {card.xid}" if card.xid else "healthy"
         print(
             f"{card.index}  {card.uuid}  {card.name}  "
@@ -40,6 +40,11 @@ def _parser() -> argparse.ArgumentParser:
         ("restore", "bring a removed card back"),
     ):
         verbs.add_parser(verb, help=what).add_argument("uuid")
+    divide = verbs.add_parser("divide", help="divide a card by MIG, or make it whole again")
+    divide.add_argument("uuid")
+    divide.add_argument("profiles", nargs="*", metavar="PROFILE", help="such as 1g.5gb")
+    strategy = verbs.add_parser("strategy", help="how the device plugin announces MIG instances")
+    strategy.add_argument("strategy", choices=("none", "single", "mixed"))
     return parser
 
 
@@ -62,6 +67,10 @@ def _act(arguments: argparse.Namespace) -> None:
                 machine.remove(arguments.uuid)
             case "restore":
                 machine.restore(arguments.uuid)
+            case "divide":
+                machine.divide(arguments.uuid, *arguments.profiles)
+            case "strategy":
+                machine.mig_strategy = arguments.strategy
         _show(machine)
 
 
@@ -69,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     """0, or 1 with the reason on standard error."""
     try:
         _act(_parser().parse_args(argv))
-    except (StateError, KeyError) as problem:
+    except (StateError, KeyError, ValueError) as problem:
         print(f"simgpu: {problem}", file=sys.stderr)
         return 1
     return 0

@@ -1,6 +1,7 @@
 """The state file through libsimgpu-admin.so, so that its layout is known in C only."""
 
 import ctypes
+import errno
 import os
 from functools import cache
 from pathlib import Path
@@ -71,6 +72,13 @@ class Admin:
 
     def card_count(self) -> int:
         return self.number(MACHINE, "card_count")
+
+    def spare(self) -> int:
+        """The number of a card that is none yet, for a MIG instance. StateError: there are as many
+        as there can be."""
+        if (number := int(self._c.simadmin_spare(self._handle))) < 0:
+            raise StateError(errno.ENOSPC, "a machine has 16 cards and MIG instances at most")
+        return number
 
     def raise_xid(self, card: int, xid: int) -> None:
         self._do("raise_xid", ctypes.c_uint(card), ctypes.c_uint64(xid))

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -52,9 +52,11 @@ def wanted(spec: Spec, uuids: Iterable[str]) -> list[str]:
     return names
 
 
-def give(spec: Spec, uuids: Iterable[str], minors: Mapping[str, int], directory: Path) -> None:
-    """Add the cards' device nodes, and the driver."""
-    nodes = [f"nvidia{minors[uuid]}" for uuid in uuids]
+def give(
+    spec: Spec, uuids: Iterable[str], of_card: Mapping[str, Sequence[str]], directory: Path
+) -> None:
+    """Add the cards' device nodes, and the driver. `of_card`: names of each one's nodes."""
+    nodes = list(dict.fromkeys(node for uuid in uuids for node in of_card[uuid]))
     if not nodes:
         return
     for name in [*nodes, *CONTROL_NODES]:
@@ -82,8 +84,8 @@ def main(argv: list[str]) -> None:
     path = Path(argv[argv.index("--bundle") + 1]) / "config.json"
     spec = json.loads(path.read_text())
     with Machine(DIRECTORY) as machine:
-        minors = {card.uuid: card.minor for card in machine.health()}
-    give(spec, wanted(spec, minors), minors, DIRECTORY)
+        nodes = {card.uuid: card.nodes for card in machine.health()}
+    give(spec, wanted(spec, nodes), nodes, DIRECTORY)
     path.write_text(json.dumps(spec))
 
 

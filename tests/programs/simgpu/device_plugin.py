@@ -3,7 +3,8 @@
     python -m simgpu.device_plugin --simgpu-dir /run/simgpu
 
 It registers again when the kubelet restarts or ends the stream, each time on a socket of a new
-name, and lists a failed or removed card as Unhealthy."""
+name, and lists a failed or removed card as Unhealthy. MIG instances are nvidia.com/gpu by strategy
+single, and nvidia.com/mig-1g.5gb and so on by strategy mixed; the machine says which."""
 
 import argparse
 import asyncio
@@ -12,8 +13,9 @@ import logging
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -22,7 +24,7 @@ import grpc
 from mizar_nodeagent.proto import deviceplugin_pb2 as api
 from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
 from simgpu.admin import StateError
-from simgpu.machine import CONTROL_NODES, Machine
+from simgpu.machine import CONTROL_NODES, Health, Machine, Strategy
 
 RESOURCE = "nvidia.com/gpu"
 API_VERSION = "v1beta1"
@@ -36,17 +38,24 @@ log = logging.getLogger("simgpu.device_plugin")
 
 @dataclass(frozen=True)
 class Device:
-    """One card as the kubelet is told of it."""
+    """One card or MIG instance as the kubelet is told of it. `nodes`: names of its device nodes;
+    `numa`: its NUMA node, if one is known."""
 
     uuid: str
-    minor: int
+    nodes: tuple[str, ...]
     healthy: bool
+    numa: int | None = None
+
+
+Devices = tuple[Device, ...]
 
 
 class Cards(Protocol):
     """Where the cards come from."""
 
-    def devices(self) -> tuple[Device, ...]: ...
+    def devices(self) -> Mapping[str, Devices]:
+        """By resource."""
+        ...
 
 
 class MachineCards:
@@ -55,18 +64,46 @@ class MachineCards:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    def devices(self) -> tuple[Device, ...]:
-        return tuple(
-            Device(health.uuid, health.minor, health.healthy) for health in self._machine.health()
-        )
+    def devices(self) -> Mapping[str, Devices]:
+        return announced(self._machine.health(), self._machine.mig_strategy)
+
+
+def announced(found: Iterable[Health], strategy: Strategy) -> dict[str, Devices]:
+    """The devices of each resource. By strategy single, nothing unless all cards are divided into
+    instances of one size."""
+    resources: dict[str, list[Device]] = {RESOURCE: []}
+    found = list(found)
+    for one in found:
+        if resource := _resource(one, strategy):
+            device = Device(one.uuid, one.nodes, one.healthy, one.numa)
+            resources.setdefault(resource, []).append(device)
+    if strategy == "single" and not _are_alike(found):
+        resources[RESOURCE] = []
+    return {name: tuple(devices) for name, devices in resources.items()}
+
+
+def _resource(one: Health, strategy: Strategy) -> str | None:
+    if strategy == "none":
+        return None if one.profile else RESOURCE
+    if one.divided:
+        return None
+    return f"nvidia.com/mig-{one.profile}" if one.profile and strategy == "mixed" else RESOURCE
+
+
+def _are_alike(found: Iterable[Health]) -> bool:
+    return len({one.profile for one in found if not one.divided}) < 2
 
 
 def list_response(devices: Iterable[Device]) -> api.ListAndWatchResponse:
-    return api.ListAndWatchResponse(
-        devices=[
-            api.Device(ID=device.uuid, health="Healthy" if device.healthy else "Unhealthy")
-            for device in devices
-        ]
+    return api.ListAndWatchResponse(devices=[_listed(device) for device in devices])
+
+
+def _listed(device: Device) -> api.Device:
+    nodes = [] if device.numa is None else [api.NUMANode(ID=device.numa)]
+    return api.Device(
+        ID=device.uuid,
+        health="Healthy" if device.healthy else "Unhealthy",
+        topology=api.TopologyInfo(nodes=nodes) if nodes else None,
     )
 
 
@@ -76,8 +113,8 @@ def container_response(
     """Nodes, mounts and environment of a container that holds the cards `uuids`.
 
     KeyError: a UUID that no card has."""
-    minors = {device.uuid: device.minor for device in devices}
-    nodes = [f"nvidia{minors[uuid]}" for uuid in uuids] + list(CONTROL_NODES)
+    known = {device.uuid: device.nodes for device in devices}
+    nodes = dict.fromkeys([*(node for uuid in uuids for node in known[uuid]), *CONTROL_NODES])
     return api.ContainerAllocateResponse(
         envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)},
         devices=[
@@ -102,10 +139,13 @@ def _mount(inside: str, outside: Path, *, read_only: bool) -> api.Mount:
 class Session(rpc.DevicePluginServicer):
     """One registration: a server on a socket of its own, until the kubelet lets go of it."""
 
-    def __init__(self, directory: Path, plugin_dir: Path, cards: Cards) -> None:
+    def __init__(
+        self, directory: Path, plugin_dir: Path, resource: str, devices: Callable[[], Devices]
+    ) -> None:
         self._directory = directory
         self._plugin_dir = plugin_dir
-        self._cards = cards
+        self._resource = resource
+        self._devices = devices
         self._socket = plugin_dir / f"simgpu-{uuid.uuid4().hex[:12]}.sock"
         self._server = grpc.aio.server()
         self.ended = asyncio.Event()
@@ -126,11 +166,11 @@ class Session(rpc.DevicePluginServicer):
             f"unix:{self._plugin_dir / 'kubelet.sock'}"
         ) as channel:
             request = api.RegisterRequest(
-                version=API_VERSION, endpoint=self._socket.name, resource_name=RESOURCE
+                version=API_VERSION, endpoint=self._socket.name, resource_name=self._resource
             )
             kubelet = rpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
             await kubelet.Register(request, timeout=REGISTER_SECONDS)
-        log.info("registered %s on %s", RESOURCE, self._socket.name)
+        log.info("registered %s on %s", self._resource, self._socket.name)
 
     async def GetDevicePluginOptions(self, request: object, context: object) -> object:
         return api.DevicePluginOptions()
@@ -141,7 +181,7 @@ class Session(rpc.DevicePluginServicer):
         told = None
         try:
             while True:
-                if (devices := self._cards.devices()) != told:
+                if (devices := self._devices()) != told:
                     told = devices
                     yield list_response(devices)
                 await asyncio.sleep(LOOK_SECONDS)
@@ -151,7 +191,7 @@ class Session(rpc.DevicePluginServicer):
     async def Allocate(
         self, request: api.AllocateRequest, context: _Context
     ) -> api.AllocateResponse:
-        devices = self._cards.devices()
+        devices = self._devices()
         try:
             answers = [
                 container_response(self._directory, devices, list(container.devices_ids))
@@ -184,12 +224,30 @@ async def _until_over(session: Session, kubelet: Path, known: tuple[int, int]) -
 
 
 async def run(directory: Path, plugin_dir: Path, cards: Cards) -> None:
-    """Keep the resource registered for ever; cancel it to end."""
+    """Keep the resources registered for ever, also those that have no device any more; cancel it
+    to end."""
+    started: set[str] = set()
+    async with asyncio.TaskGroup() as group:
+        while True:
+            for resource in cards.devices().keys() - started:
+                started.add(resource)
+                devices = partial(_of, cards, resource)
+                group.create_task(_keep_registered(directory, plugin_dir, resource, devices))
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def _of(cards: Cards, resource: str) -> Devices:
+    return cards.devices().get(resource, ())
+
+
+async def _keep_registered(
+    directory: Path, plugin_dir: Path, resource: str, devices: Callable[[], Devices]
+) -> None:
     kubelet = plugin_dir / "kubelet.sock"
     while True:
         known = _identity(kubelet)
         if known:
-            async with Session(directory, plugin_dir, cards) as session:
+            async with Session(directory, plugin_dir, resource, devices) as session:
                 try:
                     await session.register()
                     await _until_over(session, kubelet, known)

@@ -2,13 +2,15 @@
 
 import os
 import uuid
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Literal, Self
 
+from simgpu import mig
 from simgpu.admin import MACHINE, Admin, create_state
 from simgpu.build import build
+from simgpu.mig import MINORS, Profile, minors_file
 from simgpu.record import Recording
 
 MIB = 1 << 20
@@ -17,6 +19,9 @@ CONTROL_NODES = ("nvidiactl", "nvidia-uvm")
 _NAMESPACE = uuid.UUID("6f1d6a6e-9f0e-5a53-8e0b-2f7f5b1d7a10")
 
 CLOCKS = {"real": 0, "manual": 1, "stepped": 2}
+
+Strategy = Literal["none", "single", "mixed"]
+"""How the device plugin announces MIG instances: not at all, as whole cards, or by their size."""
 
 # What an A100 says of itself; any of it can be given to create() by name.
 CARD_DEFAULTS = {
@@ -89,7 +94,8 @@ class Process:
 
 @dataclass(frozen=True)
 class Card:
-    """A card as it is now. Sizes are bytes."""
+    """A card as it is now, or a MIG instance: then `parent` is its card's UUID, and `profile` its
+    size. Sizes are bytes."""
 
     index: int
     uuid: str
@@ -100,6 +106,8 @@ class Card:
     lost: bool
     xid: int  # the last critical error, 0 for none since the last heal
     processes: tuple[Process, ...]
+    parent: str = ""
+    profile: str = ""
 
     @property
     def healthy(self) -> bool:
@@ -117,11 +125,17 @@ class Busy:
 
 @dataclass(frozen=True)
 class Health:
-    """What a device plugin asks about a card."""
+    """What a device plugin asks about a card or MIG instance. `minor`: of its card; `nodes`: names
+    of all its device nodes; `profile`: of an instance; `divided`: it is a card that has some;
+    `numa`: its NUMA node, if one is known."""
 
     uuid: str
     minor: int
     healthy: bool
+    nodes: tuple[str, ...]
+    profile: str = ""
+    divided: bool = False
+    numa: int | None = None
 
 
 def card_uuid(seed: str, index: int) -> str:
@@ -153,7 +167,9 @@ def create(
     directory = Path(directory)
     figures = _defaults(profile, figures) | figures
     build(directory / "driver" / "lib64")
-    _make_nodes(directory / "dev", cards)
+    _make_nodes(directory / "dev", [*CONTROL_NODES, *(f"nvidia{one}" for one in range(cards))])
+    (directory / MINORS).parent.mkdir(parents=True, exist_ok=True)
+    (directory / MINORS).write_text(minors_file(cards))
     draft = directory / ".state.new"
     draft.unlink(missing_ok=True)
     create_state(draft, cards)
@@ -181,9 +197,9 @@ def _defaults(profile: str | None, figures: Collection[str]) -> dict[str, int]:
     return known
 
 
-def _make_nodes(folder: Path, cards: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (*CONTROL_NODES, *(f"nvidia{minor}" for minor in range(cards))):
+def _make_nodes(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         _make_node(folder / name)
 
 
@@ -211,6 +227,9 @@ def environment(directory: Path | str) -> dict[str, str]:
 class Machine:
     """The machine in a directory made by create(). Raises StateError where there is none."""
 
+    FIGURES = tuple(CARD_DEFAULTS | HARSH)
+    """Names of what a card says of itself."""
+
     def __init__(self, directory: Path | str, *, state: Path | None = None) -> None:
         self.directory = Path(directory)
         self.admin = Admin(state or self.directory / "state")
@@ -227,26 +246,43 @@ class Machine:
     @property
     def cards(self) -> list[Card]:
         """Every card, lost ones too."""
-        return [self._card(index) for index in range(self.admin.card_count())]
+        return [self._card(index) for index in self._numbers() if not self.parent(index)]
+
+    @property
+    def instances(self) -> list[Card]:
+        """Every MIG instance that there is."""
+        return [self._card(index) for index in self._numbers() if self.parent(index)]
 
     def health(self) -> list[Health]:
-        """Every card's health, without looking at its memory."""
-        admin = self.admin
-        return [
-            Health(
-                uuid=admin.text(index, "uuid"),
-                minor=admin.number(index, "minor"),
-                healthy=not admin.number(index, "lost") and not admin.number(index, "last_xid"),
-            )
-            for index in range(admin.card_count())
-        ]
+        """Every card's health and every instance's, without looking at their memory."""
+        return [self._health(index) for index in self._numbers()]
 
     def card(self, uuid: str) -> Card:
-        """The card of that UUID, KeyError if there is none."""
-        for card in self.cards:
+        """The card or MIG instance of that UUID, KeyError if there is none."""
+        found = [*self.cards, *self.instances]
+        for card in found:
             if card.uuid == uuid:
                 return card
-        raise KeyError(f"no card {uuid}; there are {[card.uuid for card in self.cards]}")
+        raise KeyError(f"no card {uuid}; there are {[card.uuid for card in found]}")
+
+    def divide(self, uuid: str, *profiles: str) -> list[str]:
+        """Divide a card by MIG into instances of these sizes, such as 1g.5gb, in the place of those
+        that it has; without any it is whole again. Returns their UUIDs. ValueError: they are larger
+        than the card, or somebody uses it."""
+        return mig.divide(self, uuid, [Profile.parse(name) for name in profiles])
+
+    @property
+    def mig_strategy(self) -> Strategy:
+        """How the device plugin announces instances."""
+        return self.admin.text(MACHINE, "mig_strategy") or "none"  # type: ignore[return-value]
+
+    @mig_strategy.setter
+    def mig_strategy(self, strategy: Strategy) -> None:
+        self.admin.set_text(MACHINE, "mig_strategy", strategy)
+
+    def set_numa(self, uuid: str, node: int | None) -> None:
+        """The card is near the memory and the processors of that NUMA node."""
+        self.admin.set_number(self.card(uuid).index, "numa", 0 if node is None else node + 1)
 
     def set_health(self, uuid: str, xid: int) -> None:
         """Raise a critical error (an XID event), or with 0 call the card healthy again."""
@@ -277,6 +313,14 @@ class Machine:
         order += [card for card in cards if card.uuid not in uuids]
         for minor, card in enumerate(order):
             self.admin.set_number(card.index, "minor", minor)
+        for instance in self.instances:
+            mig.place(self, instance.index)
+
+    def set_minor(self, uuid: str, minor: int) -> None:
+        """The driver gives the card this minor number, which no card has: as where it comes back
+        while the others are in use."""
+        self.make_nodes([f"nvidia{minor}"])
+        self.admin.set_number(self.card(uuid).index, "minor", minor)
 
     def tick(self, ns: int) -> None:
         """Move a clock that is not real."""
@@ -307,8 +351,40 @@ class Machine:
         admin = self.admin
         return admin.number(card, "over_bytes"), admin.number(card, "over_count")
 
+    def _numbers(self) -> Iterator[int]:
+        """Of all cards and of the instances that there are."""
+        for index in range(self.admin.card_count()):
+            if not (self.parent(index) and self.admin.number(index, "lost")):
+                yield index
+
+    def parent(self, index: int) -> int:
+        """The number of an instance's card + 1; 0 for a whole card."""
+        return self.admin.number(index, "parent")
+
+    def make_nodes(self, names: Iterable[str]) -> None:
+        """Make device nodes of these names, unless they are there."""
+        _make_nodes(self.directory / "dev", names)
+
+    def _health(self, index: int) -> Health:
+        admin = self.admin
+        parent = self.parent(index)
+        whole = parent - 1 if parent else index
+        minor, numa = admin.number(whole, "minor"), admin.number(whole, "numa")
+        caps = [admin.number(index, f"{what}_capability") for what in ("gpu", "compute")]
+        ill = [admin.number(one, what) for one in (index, whole) for what in ("lost", "last_xid")]
+        return Health(
+            uuid=admin.text(index, "uuid"),
+            minor=minor,
+            healthy=not any(ill),
+            nodes=(f"nvidia{minor}", *(mig.capability_nodes(caps) if parent else ())),
+            profile=admin.text(index, "profile"),
+            divided=bool(admin.number(index, "divided")),
+            numa=numa - 1 if numa else None,
+        )
+
     def _card(self, index: int) -> Card:
         admin = self.admin
+        parent = self.parent(index)
         total, _, used = admin.usage(index)
         return Card(
             index=index,
@@ -319,14 +395,21 @@ class Machine:
             used=used,
             lost=bool(admin.number(index, "lost")),
             xid=admin.number(index, "last_xid"),
-            processes=tuple(self._processes(index)),
+            processes=tuple(self.processes(index).values()),
+            parent=admin.text(parent - 1, "uuid") if parent else "",
+            profile=admin.text(index, "profile"),
         )
 
-    def _processes(self, card: int) -> Iterator[Process]:
-        for slot in range(self.admin.slots()):
-            figures = self.admin.process(slot, card)
-            if figures and any(figures[1:]):
-                yield Process(*figures)
+    def processes(self, card: int) -> dict[int, Process]:
+        """The living processes on the card of that index, by their slots in the state file."""
+        slots = {slot: self.process(slot, card) for slot in range(self.admin.slots())}
+        return {slot: one for slot, one in slots.items() if one and any(astuple(one)[1:])}
+
+    def process(self, slot: int, card: int) -> Process | None:
+        """Who has that slot, with what is his on the card of that index; its pid is 0 when it is
+        dead and its memory not given back yet, which takes somebody who looks."""
+        figures = self.admin.process(slot, card)
+        return Process(*figures) if figures else None
 
     def _describe(
         self, index: int, seed: str, model: str, memory: int, figures: dict[str, int]

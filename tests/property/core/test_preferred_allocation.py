@@ -46,6 +46,25 @@ def test_fewest_shadow_pods_and_cards(request) -> None:  # type: ignore[no-untyp
         assert _spread(chosen, shapes) == min(_spread(some, shapes) for some in others)
 
 
+@effort(20)
+@given(requests(), st.lists(st.integers(0, 1), min_size=6, max_size=6))
+def test_one_numa_node_where_that_takes_no_more_cards(request, nodes) -> None:  # type: ignore[no-untyped-def]
+    shapes, held, free, fixed, size = request
+
+    def numa(device):  # type: ignore[no-untyped-def]
+        shape = shapes[device.namespace, device.shadow]
+        return (nodes["abc".index(device.shadow[-1]) * 2 + card_of(device.index, shape)],)
+
+    def spread(chosen):  # type: ignore[no-untyped-def]
+        return (*_spread(chosen, shapes), len({numa(one) for one in chosen}))
+
+    chosen = preferred(free, fixed, size, shapes, held, numa)
+    others = [set(some) for some in combinations(free, size) if set(fixed) <= set(some)]
+    best = min(map(spread, others))
+    if best[0] == best[2] == 1:
+        assert spread(chosen) == best
+
+
 @effort(14)
 @given(requests(), st.randoms(use_true_random=False))
 def test_the_order_of_the_input_makes_no_difference(request, random) -> None:  # type: ignore[no-untyped-def]

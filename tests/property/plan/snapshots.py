@@ -331,6 +331,7 @@ def wild_snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
         for sequence in range(draw(st.integers(0, 3)))
     ]
     asking = [draw(shares(pools, i, node_names)) for i in range(draw(st.integers(0, shares_max)))]
+    some_nodes = st.frozensets(st.sampled_from([*node_names, "gone"]), max_size=2)
     standing = [one for one in owners if draw(st.integers(0, 9)) > 0]
     return Snapshot(
         tuple(pools),
@@ -343,6 +344,9 @@ def wild_snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
         attempted=draw(st.frozensets(st.sampled_from(TRIED), max_size=2)),
         pending=tuple(draw(_pending(i)) for i in range(draw(st.integers(0, 2)))),
         taken=draw(st.sampled_from([{}, {("nvidia.com/gpu", "n1"): 1}])),
+        refused_nodes={
+            (one.uid, one.resource): draw(some_nodes) for one in asking if draw(st.booleans())
+        },
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.names import ReapReason
 from mizar_core.planning import Snapshot, apply_plan, plan
 from mizar_core.planning.actions import (
     CreatePod,
@@ -127,7 +128,7 @@ def test_idleness_costs_nobody_the_minimum(snapshot: Snapshot) -> None:
     drained = {
         one.shadow
         for one in planned.actions
-        if isinstance(one, Drain) and "gives way" not in one.why
+        if isinstance(one, Drain) and one.reason is not ReapReason.REPLACED
     }
     after = apply_plan(snapshot, planned)
     nodes = {one.name for one in after.nodes}

@@ -17,14 +17,16 @@ from mizar_core.planning.node_fit import NO_NEEDS, Needs, fits
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
 from mizar_core.planning.spot.actions import EvictSpot, OpenGate, WriteLent, WriteSpotStatus
+from mizar_core.planning.spot.turns import PATIENCE
 
 NOW = parse_time("2026-03-01T12:00:00Z")
 NAMESPACES = ("a", "b", "c")
 ZONES = ("x", "y")
+SECONDS = st.integers(0, 5).map(lambda seconds: timedelta(seconds=seconds))
 
 
 def quota(namespace: str, most: int, status: dict[str, object] | None = None) -> GPUQuota:
-    spec = {"profiles": [{"devices": 2, "max": 0}], "spot": {"max": most}}
+    spec = {"spot": {"max": most}}
     meta = {"name": "gpus", "namespace": namespace, "uid": namespace}
     told = {"spot": status} if status else {}
     return GPUQuota.from_dict({"metadata": meta, "spec": spec, "status": told})
@@ -53,7 +55,7 @@ def spots(draw: st.DrawFn, at: int) -> SpotView:
         name=f"p{at}",
         uid=f"u{at}",
         cards=draw(st.integers(1, 2)),
-        created=NOW - timedelta(seconds=draw(st.integers(0, 5))),
+        created=NOW - draw(st.sampled_from((timedelta(0), PATIENCE))) - draw(SECONDS),
         node=draw(st.sampled_from((None, "n0", "n1"))) if not gates else None,
         gates=gates,
         needs=draw(st.sampled_from((NO_NEEDS, *map(in_zone, ZONES)))),
@@ -234,6 +236,40 @@ def test_with_equal_demand_nobody_falls_behind_by_more_than_a_turn(
         )
         had.update({one.namespace: 10 for one in snapshot.spots})
     assert max(had[name] for name in names) - min(had[name] for name in names) <= 1.5 * longest
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    cards=st.integers(2, 4),
+    wants=st.integers(2, 4),
+    tenants=st.integers(1, 3),
+    longest=st.integers(30, 900),
+)
+def test_who_wants_several_cards_is_not_passed_for_ever(
+    seed: int, cards: int, wants: int, tenants: int, longest: int
+) -> None:
+    """Beside pods that want one card each, of its own namespace and of others, at all times."""
+    chance, names = random.Random(seed), NAMESPACES[:tenants]
+    large = SpotView("a", "large", "large", min(wants, cards), NOW, gates=(SPOT_GATE,))
+    ends: dict[str, int] = {}
+    snapshot = SpotSnapshot(
+        quotas=tuple(quota(name, cards) for name in names),
+        nodes=(NodeView("n", cards={SPOT_RESOURCE: CardsOnNode(cards, cards)}),),
+    )
+    bound = round(PATIENCE.total_seconds()) + 3 * longest
+    for second in range(0, bound + 10, 10):
+        now = NOW + timedelta(seconds=second)
+        running = [one for one in snapshot.spots if one.node and ends[one.uid] > second]
+        waiting = [waits(name, second, at, now) for name in names for at in range(cards)]
+        snapshot = replace(snapshot, spots=(*running, *waiting, large))
+        plan = plan_spot(snapshot, now)
+        if large.uid in opened(plan):
+            return
+        snapshot = applied(snapshot, plan, now)
+        ends |= {uid: second + chance.randrange(10, longest + 1) for uid in opened(plan)}
+        placed = [replace(one, node="n") for one in snapshot.spots if one.node or one.promised]
+        snapshot = replace(snapshot, spots=tuple(placed))
+    raise AssertionError(f"it has waited for {bound} s")
 
 
 def waits(namespace: str, second: int, at: int, now: datetime) -> SpotView:

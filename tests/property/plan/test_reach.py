@@ -18,9 +18,9 @@ OFTEN = {
     "CancelDrain",
     "CreateShadow",
     "DeleteShadow",
-    "Drain: its devices go out of use",
-    "Drain: its cards go to a pod that waits for them",
-    "Drain: it gives way to one that a pod waits for",
+    "Drain: Idle",
+    "Drain: Preempted",
+    "Drain: Replaced",
     "EvictShare",
     "Recarve",
     "RemoveFinalizer",
@@ -64,7 +64,7 @@ def _names(action: Action) -> Iterator[str]:
     kind = type(action).__name__
     match action:
         case Drain():
-            yield f"{kind}: {action.why}"
+            yield f"{kind}: {action.reason}"
         case EmitEvent():
             yield f"{kind}: {action.reason}"
         case _:

@@ -1,26 +1,26 @@
 """What the chart makes of its values, without a cluster."""
 
 import json
-import subprocess
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from cluster.binaries import cache
 from mizar_core.names import SpotEvictionReason
 from mizar_core.spot_rules import CONFIG_MAP
 from mizar_kube.settings import read
 from mizar_nodeagent.config import Config
+from mizar_nodeagent.overrides.model import Overrides, applied
 from mizar_operator import uninstall
 from mizar_operator.settings import Settings as OperatorSettings
 from mizar_operator.uninstall import Settings as UninstallSettings
 from mizar_operator.webhook.pod_specs import POD_SPECS
 from mizar_operator.webhook.settings import Settings as WebhookSettings
+from support.chart import CHART, Chart, Object, pick
 
-CHART = Path(__file__).resolve().parents[3] / "charts" / "mizar"
 LOCAL = CHART / "values-local.yaml"
 PROGRAMS = (
     ("Deployment", "mizar-operator"),
@@ -28,7 +28,6 @@ PROGRAMS = (
     ("DaemonSet", "mizar-nodeagent"),
     ("Job", "mizar-uninstall"),
 )
-Object = dict[str, Any]
 
 
 def operator_settings(objects: list[Object]) -> OperatorSettings:
@@ -43,45 +42,6 @@ def operator_settings(objects: list[Object]) -> OperatorSettings:
 
 
 @pytest.fixture(scope="session")
-def helm() -> str:
-    """The helm that the local cluster uses; a built one may say that Kubernetes is 1.20."""
-    found = sorted((cache.root() / "programs").glob("set-*/helm"))
-    if not found:
-        pytest.skip("helm is not in the cache yet: a local cluster puts it there (make up)")
-    return str(found[-1])
-
-
-class Chart:
-    """Renders the chart with some values."""
-
-    def __init__(self, helm: str) -> None:
-        self._helm = helm
-
-    def run(self, *arguments: str, values: Object | None = None) -> tuple[int, str]:
-        """Exit status and output of helm."""
-        done = subprocess.run(
-            [self._helm, *arguments, str(CHART), "--values=-"],
-            input=json.dumps(values or {}),
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        return done.returncode, done.stdout + done.stderr
-
-    def render(self, *flags: str, **values: Any) -> list[Object]:
-        """All objects of a release called mizar in mizar-system."""
-        where = ("template", "mizar", "--namespace=mizar-system", "--kube-version=1.36.0")
-        status, output = self.run(*where, *flags, values=values)
-        assert status == 0, output
-        return [one for one in yaml.safe_load_all(output) if one]
-
-
-@pytest.fixture(scope="session")
-def chart(helm: str) -> Chart:
-    return Chart(helm)
-
-
-@pytest.fixture(scope="session")
 def default(chart: Chart) -> list[Object]:
     """The chart as it is without any values."""
     return chart.render()
@@ -91,11 +51,6 @@ def default(chart: Chart) -> list[Object]:
 def local(chart: Chart) -> list[Object]:
     """The chart as the local cluster gets it."""
     return chart.render(f"--values={LOCAL}")
-
-
-def pick(objects: list[Object], kind: str, name: str) -> Object:
-    (found,) = [one for one in objects if one["kind"] == kind and one["metadata"]["name"] == name]
-    return found
 
 
 def pods(objects: list[Object]) -> Iterator[Object]:
@@ -115,6 +70,15 @@ def rules(objects: list[Object], part: str) -> list[Object]:
     return found
 
 
+def test_the_cpu_of_shadow_pods_is_settable(chart: Chart) -> None:
+    operator = pick(chart.render(shadowPods={"cpu": "50m"}), "Deployment", "mizar-operator")
+    (container,) = operator["spec"]["template"]["spec"]["containers"]
+    assert {"name": "MIZAR_SHADOW_CPU", "value": "50m"} in container["env"]
+    for cpu in ("0", "50", "a lot", "1.5"):
+        status, output = chart.run("lint", "--strict", values={"shadowPods": {"cpu": cpu}})
+        assert (status == 0) is (cpu in ("50", "1.5")), output
+
+
 def test_lint(chart: Chart) -> None:
     for flags in ((), (f"--values={LOCAL}",)):
         status, output = chart.run("lint", "--strict", *flags)
@@ -132,6 +96,10 @@ def test_lint(chart: Chart) -> None:
         {"logLevel": "loud"},
         {"policies": {"sharePodsMay": ["everything"]}},
         {"uninstall": {"waitSeconds": -1}},
+        {"webhook": {"resourceNames": ["nvidia.com/gpu"]}},
+        {"webhook": {"resourceNames": ["nvidia.com/mig-1g.5gb"]}},
+        {"nodeagent": {"overrides": [{"settings": {}}]}},
+        {"nodeagent": {"overrides": [{"nodes": ["n"], "settings": {"cardAccess": "CDI"}}]}},
     ],
 )
 def test_wrong_values_are_refused(chart: Chart, values: Object) -> None:
@@ -271,6 +239,42 @@ def test_the_node_agent_understands_its_configuration(
         assert str(config.podresources_socket.parent) in mounted
 
 
+@pytest.mark.parametrize(
+    ("values", "setting"),
+    [
+        ({"failOnInitError": True}, "fail_on_init_error"),
+        ({"hamiAnnotations": "Text"}, "hami_annotations"),
+        ({"failRequestsGreaterThanOne": True}, "fail_requests_greater_than_one"),
+        ({"cardAccess": {"strategy": "CDI", "also": ["EnvVar"]}}, "card_access.also"),
+        (
+            {"cardAccess": {"strategy": "CDI", "passDeviceSpecs": True}},
+            "card_access.pass_device_specs",
+        ),
+        ({"cardAccess": {"strategy": "CDI", "gds": True}}, "card_access.gds"),
+        ({"cardAccess": {"strategy": "CDI", "mofed": True}}, "card_access.mofed"),
+        ({"cardAccess": {"strategy": "CDI", "gdrcopy": True}}, "card_access.gdrcopy"),
+        (
+            {
+                "cardAccess": {
+                    "strategy": "CDIAnnotations",
+                    "cdiAnnotationPrefix": "cdi.example.com/",
+                }
+            },
+            "card_access.cdi_annotation_prefix",
+        ),
+    ],
+)
+def test_values_of_the_node_agent_reach_it(
+    chart: Chart, default: list[Object], values: Object, setting: str, tmp_path: Path
+) -> None:
+    def configured(objects: list[Object]) -> Any:
+        file = tmp_path / "nodeagent.yaml"
+        file.write_text(pick(objects, "ConfigMap", "mizar-nodeagent")["data"][file.name])
+        return attrgetter(setting)(read(Config, [f"--config={file}", "--node-name=n"]))
+
+    assert configured(chart.render(nodeagent=values)) != configured(default)
+
+
 LOOKED_AT = {"/etc/cdi", "/var/run/cdi", "/etc/nvidia-container-runtime"}
 
 
@@ -281,17 +285,57 @@ LOOKED_AT = {"/etc/cdi", "/var/run/cdi", "/etc/nvidia-container-runtime"}
         ({"strategy": "NRI", "nriGives": "Mounts"}, {"/run/other"}),
         ({"strategy": "NRI"}, {"/run/other", *LOOKED_AT}),
         ({"strategy": "Auto"}, {"/run/other", *LOOKED_AT}),
+        ({"strategy": "CDI", "on-one": "Mounts"}, set()),
+        ({"strategy": "CDI", "on-one": "NRI"}, {"/run/other", *LOOKED_AT}),
+        ({"strategy": "CDI", "on-one": "Auto"}, {"/run/other", *LOOKED_AT}),
     ],
 )
 def test_what_the_agent_looks_at_is_mounted(chart: Chart, access: Object, wanted: set[str]) -> None:
-    """Of the runtime's socket the folder, since the runtime makes the socket anew."""
+    """Of the runtime's socket the folder, since the runtime makes the socket anew. A node that has
+    a strategy of its own, `on-one`, has the mounts of all."""
     access = {**access, "nriSocket": "/run/other/nri.sock"}
-    agent = pick(chart.render(nodeagent={"cardAccess": access}), "DaemonSet", "mizar-nodeagent")
+    own = {"cardAccess": {"strategy": access.pop("on-one", "CDI")}}
+    values = {"cardAccess": access, "overrides": [{"nodes": ["n"], "settings": own}]}
+    agent = pick(chart.render(nodeagent=values), "DaemonSet", "mizar-nodeagent")
     spec = agent["spec"]["template"]["spec"]
     paths = {one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
     inside = {one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
     mine = {"/run/other", *LOOKED_AT}
     assert paths & mine == inside & mine == wanted
+
+
+def test_a_driver_elsewhere_is_mounted_where_the_agent_looks(chart: Chart, tmp_path: Path) -> None:
+    objects = chart.render(nodeagent={"driverRoot": "/run/nvidia/driver"})
+    file = tmp_path / "nodeagent.yaml"
+    file.write_text(pick(objects, "ConfigMap", "mizar-nodeagent")["data"][file.name])
+    config = read(Config, [f"--config={file}", "--node-name=n"])
+    assert config.access.dev_root == Path("/run/nvidia/driver/dev")
+    spec = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+    (volume,) = [one for one in spec["volumes"] if one["name"] == "driver"]
+    (mount,) = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "driver"]
+    assert volume["hostPath"]["path"] == mount["mountPath"] == str(config.driver_root)
+    assert mount["mountPropagation"] == "HostToContainer"
+
+
+def test_overrides_are_read_where_the_chart_mounts_them(chart: Chart) -> None:
+    own = {"nodes": ["n"], "settings": {"cardAccess": {"strategy": "CDI", "gds": True}}}
+    objects = chart.render(nodeagent={"overrides": [own]})
+    data = pick(objects, "ConfigMap", "mizar-nodeagent-overrides")["data"]
+    config = read(Config, ["--node-name=n"])
+    spec = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+    (mount,) = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "overrides"]
+    assert config.overrides
+    assert str(config.overrides.parent) == mount["mountPath"]
+    found = applied(config, Overrides.parse(data[config.overrides.name]).of("n", {}))
+    assert (found.card_access.strategy, found.card_access.gds) == ("CDI", True)
+
+
+def test_a_changed_override_starts_no_agent_anew_by_itself(chart: Chart) -> None:
+    own = {"nodes": ["n"], "settings": {"logLevel": "DEBUG"}}
+    before, after = chart.render(), chart.render(nodeagent={"overrides": [own]})
+    assert pick(before, "DaemonSet", "mizar-nodeagent") == pick(
+        after, "DaemonSet", "mizar-nodeagent"
+    )
 
 
 def test_a_changed_configuration_starts_the_agents_anew(chart: Chart) -> None:
@@ -326,6 +370,16 @@ def test_the_webhook_holds_up_share_pods_only(default: list[Object]) -> None:
         assert names == ["asks-for-a-share", "asks-anew"]
         (selector,) = webhook["namespaceSelector"]["matchExpressions"]
         assert selector["values"] == ["mizar-system", "kube-system"]
+
+
+def test_the_webhook_is_called_for_the_names_that_pools_may_give(chart: Chart) -> None:
+    objects = chart.render(webhook={"resourceNames": ["nvidia.com/vgpu", "a.example/b"]})
+    webhooks = pick(objects, "MutatingWebhookConfiguration", "mizar-webhook")["webhooks"]
+    called = [one for one in webhooks if "k in ['nvidia.com/vgpu','a.example/b']" in str(one)]
+    assert len(called) == 4, "pods, templates, cron jobs, PodTemplates"
+    spec = pick(objects, "Deployment", "mizar-webhook")["spec"]["template"]["spec"]
+    settings = read(WebhookSettings, spec["containers"][0]["args"])
+    assert settings.resource_names == ("nvidia.com/vgpu", "a.example/b")
 
 
 def test_several_webhooks_are_spread_and_not_all_evicted(chart: Chart) -> None:
@@ -391,6 +445,21 @@ def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:
         if one["kind"] == "PodMonitor"
     ]
     assert monitors == ["mizar-operator", "mizar-webhook", "mizar-nodeagent"]
+
+
+def test_all_figures_of_a_node_agent_name_its_node(chart: Chart) -> None:
+    """An alert about its device plugins does; the others' figures are of no node."""
+    named = {
+        one["metadata"]["name"]: [
+            (rule["sourceLabels"], rule["targetLabel"])
+            for endpoint in one["spec"]["podMetricsEndpoints"]
+            for rule in endpoint.get("relabelings", ())
+        ]
+        for one in chart.render(metrics={"monitors": True})
+        if one["kind"] == "PodMonitor"
+    }
+    assert named.pop("mizar-nodeagent") == [(["__meta_kubernetes_pod_node_name"], "node")]
+    assert not any(named.values())
 
 
 def test_the_uninstall_is_checked_by_hooks_that_go(chart: Chart, default: list[Object]) -> None:

@@ -59,6 +59,18 @@ def test_only_the_clusters_own_cgroups_are_removed(v1: list[Hierarchy]) -> None:
     assert len(cgroups.existing("demo-2")) == len(v1)
 
 
+def test_a_nodes_cgroups_are_renewed_beside_the_others(v1: list[Hierarchy]) -> None:
+    cgroups.create("demo", ["node-1", "node-2"])
+    for hierarchy in v1:
+        for node in ("node-1", "node-2"):
+            (hierarchy.mountpoint / "mizar-cluster-demo" / node / "kubepods").mkdir()
+    cgroups.renew("demo", "node-2")
+    for hierarchy in v1:
+        top = hierarchy.mountpoint / "mizar-cluster-demo"
+        assert (top / "node-1" / "kubepods").is_dir()
+        assert (top / "node-2").is_dir() and not (top / "node-2" / "kubepods").exists()
+
+
 def test_v2_passes_its_controllers_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[tuple[Path, str]] = []
     monkeypatch.setattr(cgroups, "_try_write", lambda file, text: written.append((file, text)))

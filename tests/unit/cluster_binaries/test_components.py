@@ -16,6 +16,8 @@ MODULES = {
     "containerd": {"github.com/containerd/containerd/v2": components.CONTAINERD},
     "cni": {"github.com/containernetworking/plugins": components.CNI},
     "helm": {"helm.sh/helm/v3": components.HELM},
+    # As a module, Prometheus 3.13.5 is 0.313.5.
+    "promtool": {"github.com/prometheus/prometheus": components.PROMETHEUS.replace("3.", "0.3", 1)},
 }
 
 

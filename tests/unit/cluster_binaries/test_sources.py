@@ -53,6 +53,16 @@ def test_a_named_folder_goes_first(
     assert said == []
 
 
+def test_what_is_at_hand_needs_no_host_and_no_build(
+    server: ReleaseServer, built: list[str], kubernetes: Component
+) -> None:
+    assert sources.at_hand("kubelet") is None
+    assert server.asked == [] and built == []
+    server.publish(kubernetes)
+    found = sources.ensure(Progress.silent(), ["kubelet"]).path("kubelet")
+    assert sources.at_hand("kubelet") == found.resolve()
+
+
 def test_a_folder_may_be_an_argument(tmp_path: Path, kubernetes: Component) -> None:
     fill(tmp_path / "mine", kubernetes)
     folders = {"kubernetes": tmp_path / "mine"}
@@ -135,7 +145,7 @@ def test_changed_pins_are_built_anew(
 
 
 def test_all_programs_lie_in_one_folder(server: ReleaseServer, built: list[str]) -> None:
-    wanted = ["kubelet", "containerd", "helm", "bridge"]
+    wanted = ["kubelet", "containerd", "helm", "bridge", "promtool"]
     binaries = sources.ensure(Progress.silent(), wanted)
     assert {binaries.path(name).parent for name in wanted} == {binaries.dir}
     assert built == [component.name for component in COMPONENTS]

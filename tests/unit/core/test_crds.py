@@ -35,8 +35,18 @@ def test_the_three_kinds_have_the_names_that_users_type() -> None:
 def test_status_is_a_subresource_without_defaults(crd: dict[str, Any]) -> None:
     version = _version(crd)
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]
-    assert version["subresources"] == {"status": {}}
+    assert version["subresources"]["status"] == {}
     assert without_defaults(status) == status
+
+
+def test_a_shadow_pod_says_how_many_pods_it_stands_for() -> None:
+    """Tenants' PodDisruptionBudgets ask, if they select all pods of their namespace."""
+    (crd,) = (one for one in CRDS if one["spec"]["names"]["kind"] == "ShadowPod")
+    version = _version(crd)
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    replicas = {key: spec["replicas"][key] for key in ("default", "minimum", "maximum")}
+    assert replicas == {"default": 1, "minimum": 1, "maximum": 1}
+    assert version["subresources"]["scale"]["specReplicasPath"] == ".spec.replicas"
 
 
 def test_a_union_is_refused() -> None:

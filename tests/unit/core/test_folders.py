@@ -67,6 +67,27 @@ def test_the_readme_names_each_folder() -> None:
     assert folders(".") <= linked("README.md")
 
 
+@pytest.mark.parametrize(
+    ("title", "names"),
+    [("How a share pod starts", r"[a-z_]+(?:/[a-z_.-]+)+"), ("Where to look", r"[a-z_./-]+")],
+)
+def test_the_files_that_are_named_exist(title: str, names: str) -> None:
+    """By a path or its end, and where to look by a name alone: up to what is said of logs."""
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout
+    known = {f"/{path}" for path in files.split()}
+    ends = {path[at:] for path in known for at, char in enumerate(path) if char == "/"}
+    ends |= {folder for end in ends for folder in _folders_above(end)}
+    text = section("ARCHITECTURE.md", title).partition("All programs log")[0]
+    named = re.findall(f"`({names})`", text)
+    assert len(named) > 5
+    assert [one for one in named if not {f"/{one}", f"/{one}.py"} & ends] == []
+
+
+def _folders_above(end: str) -> list[str]:
+    parts = end.split("/")
+    return ["/".join(parts[:length]) for length in range(2, len(parts))]
+
+
 def test_make_prints_each_row() -> None:
     done = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True)
     assert set(re.findall(r"^  ([\w/]+): ", done.stdout, re.MULTILINE)) == set(LISTED)

@@ -69,7 +69,25 @@ def test_a_wrong_quota_is_refused(spec: dict[str, Any]) -> None:
         {"resourcePrefix": "requests.example"},
         {"resourcePrefix": "nodots"},
         {"resourcePrefix": "gpu.intel.com"},
+        *(
+            {"profiles": [{"devices": 2, "cards": 1, "alias": alias}]}
+            for alias in (
+                "nvidia.com/gpu",
+                "nvidia.com/gpu.shared",
+                "nvidia.com/mig-1g.5gb",
+                "mizar.spot/gpu",
+                "team-b.mizar.share/gpu.2",
+                "kubernetes.io/vgpu",
+                "vgpu",
+                "a/b/c",
+            )
+        ),
         {"resourcePrefix": "a.example", "physicalResource": "a.example/gpu"},
+        {
+            "physicalResource": "a.example/b",
+            "profiles": [{"devices": 2, "cards": 1, "alias": "a.example/b"}],
+        },
+        {"profiles": [{"devices": n, "cards": 1, "alias": "a.example/b"} for n in (2, 4)]},
         {"profiles": [{"devices": 2, "cards": 1, "memory": "63Mi"}]},
         {"tolerations": [{"effect": "NoSchedule"}]},
         {"nodeSelector": {"a b": "c"}},
@@ -96,6 +114,12 @@ def test_a_quota_overrides_its_pool_field_by_field() -> None:
     assert models.idle_timeout_of(pool, quota) == 0
     assert models.isolation_of(pool, _quota().spec) == pool.isolation
     assert models.idle_timeout_of(pool, _quota().spec) == 300
+
+
+def test_a_quota_may_be_for_borrowers_alone() -> None:
+    quota = models.GPUQuota.from_dict({"spec": {"spot": {"max": 2}}})
+    assert quota.spec.profiles == ()
+    assert models.parse_kind(quota.to_dict()) == quota
 
 
 def test_usage_is_for_people() -> None:

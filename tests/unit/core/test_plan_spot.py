@@ -38,7 +38,7 @@ def quota(namespace: str = "a", most: int | None = 10, **status: Any) -> GPUQuot
             "metadata": {"name": "gpus", "namespace": namespace, "uid": namespace},
             "spec": {
                 "pool": "default",
-                "profiles": [{"devices": 2, "max": 0}],
+                "profiles": [{"devices": 2, "max": 1}],
                 **({} if most is None else {"spot": {"max": most}}),
             },
             "status": {"spot": status} if status else {},
@@ -163,6 +163,75 @@ class TestTurns:
     def test_who_passed_others_has_one_turn(self) -> None:
         pods = spot("two", cards=2), spot("one", age=1)
         assert opened(planned(quota(), node("a", 1), node("b", 1), *pods)) == ["a/one"]
+
+    def test_who_wants_several_and_waited_for_long_is_passed_no_more(self) -> None:
+        """Where as many cards sleep as it wants: the free one is kept until the other is back."""
+        there = had("b", 100), node("n", 2), running("r", "b"), spot("one", "b", age=1)
+        assert opened(planned(quota(), *there, spot("two", cards=2, age=599))) == ["b/one"]
+        plan = planned(quota(), *there, spot("two", cards=2, age=600))
+        assert opened(plan) == []
+        kept = "waits for its turn: the free cards are kept for who wants several at once"
+        assert said(plan)["b/one"].startswith(kept)
+        assert plan.lendable == {"n": 1}
+
+    def test_its_namespace_passes_it_neither(self) -> None:
+        two, one = spot("two", cards=2, age=600), spot("one", age=1)
+        assert opened(planned(quota(), node(lendable=2), running("r", "b"), two, one)) == []
+        elsewhere = node("n", 2), node("m", 1)
+        assert opened(planned(quota(), *elsewhere, running("r", "b"), two, one)) == ["a/one"]
+
+    def test_what_its_quota_has_left_is_kept_for_it_as_well(self) -> None:
+        two, one = spot("two", cards=2, age=600), spot("one", age=1)
+        there = node("n", 2), node("m", 1), running("r", "b", cards=2)
+        assert opened(planned(quota("a", 2), *there, two, one)) == []
+        own = node("n", 3), running("r")
+        assert opened(planned(quota("a", 2), *own, two, one)) == []
+        assert opened(planned(quota("a", 1), *there, two, one)) == ["a/one"], "it never may"
+        apart = node("n", 1), node("m", 1)
+        assert opened(planned(quota("a", 2), *apart, two, one)) == ["a/one"], "it never comes"
+
+    def test_what_is_kept_for_it_is_kept_from_all_after_it(self) -> None:
+        ones = [spot(f"one{at}", age=9 - at) for at in range(3)]
+        nodes = *(node(f"m{at}", 1) for at in range(3)), node("n", 2), running("r", "b")
+        plan = planned(quota("a", 4), *nodes, spot("two", cards=2, age=600), *ones)
+        assert opened(plan) == ["a/one0", "a/one1"]
+
+    def test_who_is_over_its_quota_keeps_no_cards_from_others(self) -> None:
+        own = running("r"), spot("two", cards=2, age=600)
+        there = had("b", 10**5), node("n", 3), spot("one", "b", age=1)
+        assert opened(planned(quota("a", 2), *own, *there)) == ["b/one"]
+
+    def test_who_wants_one_card_keeps_nothing(self) -> None:
+        """Others pass it only where it cannot run."""
+        choosy = spot("there", age=9999, needs=Needs(selector=frozenset({("zone", "b")})))
+        nodes = node("n", 1, labels=frozenset({("zone", "b")})), node("m", 1), running("r", "b")
+        assert opened(planned(quota("a", 1), *nodes, choosy, spot("any"))) == ["a/any"]
+
+    def test_who_had_less_of_late_goes_first_all_the_same(self) -> None:
+        two = spot("two", cards=2, age=600)
+        there = node("n", 2), running("r", "c"), spot("one", "b", age=1)
+        assert opened(planned(had("a", 100), had("b", 0), *there, two)) == ["b/one"]
+
+    def test_nothing_is_kept_where_fewer_sleep_than_it_wants(self) -> None:
+        two, one = spot("two", cards=2, age=600), spot("one", "b", age=1)
+        quotas = quota("a"), quota("b")
+        assert opened(planned(*quotas, node("n", 1), node("m", 1), two, one)) == ["b/one"]
+        other = replace(two, needs=Needs(selector=frozenset({("zone", "b")})))
+        there = node("n", 2), running("r", "c")
+        assert opened(planned(*quotas, *there, two, one)) == []
+        assert opened(planned(*quotas, *there, other, one)) == ["b/one"]
+
+    def test_the_node_that_has_the_most_is_kept(self) -> None:
+        others = spot("one", "b", age=2), spot("two", "b", age=1)
+        three, nodes = spot("three", cards=3, age=600), (node("n", 4), node("o", 4))
+        taken = running("r", "c", node="n", cards=3), running("s", "c", node="o", cards=2)
+        assert opened(planned(quota("a"), quota("b"), *nodes, *taken, three, *others)) == ["b/one"]
+
+    def test_what_it_was_promised_is_kept_when_an_owner_woke(self) -> None:
+        promised = spot("two", cards=2, age=600, gates=())
+        there = quota("b"), node("n", 2), running("r", "b"), spot("one", "b", age=1)
+        assert opened(planned(quota(), *there, promised)) == []
+        assert opened(planned(quota(), *there, replace(promised, created=NOW))) == ["b/one"]
 
     def test_nodes_that_the_scheduler_leaves_out_lend_nothing(self) -> None:
         assert opened(planned(quota(), node(available=False), spot("p"))) == []

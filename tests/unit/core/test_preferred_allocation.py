@@ -49,6 +49,20 @@ def test_while_none_is_enough_the_largest_come_first() -> None:
     assert _ask(free, 7) == (*B, *third[:3])
 
 
+def test_one_numa_node_before_a_partly_used_shadow_pod() -> None:
+    """Of four cards in four shadow pods; a whole card is worth more than nearness."""
+    one_each = {("team-a", f"shadow-{name}"): Profile(devices=2, cards=1) for name in "abcd"}
+    near = {"shadow-a": (0,), "shadow-b": (1,), "shadow-c": (0,), "shadow-d": ()}
+    a, b, c, d = (device_ids("team-a", f"shadow-{name}", 2) for name in "abcd")
+
+    def ask(free: list[DeviceID], *held: DeviceID) -> tuple[DeviceID, ...]:
+        return preferred(free, [], 2, one_each, held, lambda one: near[one.shadow])
+
+    assert ask([a[0], b[0], c[0]], a[1], b[1]) == (a[0], c[0])
+    assert ask([a[0], *b, c[0]], a[1], c[1]) == b
+    assert ask([a[0], d[0], b[0]], a[1]) == (a[0], d[0]), "what is not known is not avoided"
+
+
 def test_devices_beyond_the_shape_are_taken_last() -> None:
     """As of a shadow pod whose shape is not the one that it was made with."""
     beyond = DeviceID("team-a", "shadow-a", 4)

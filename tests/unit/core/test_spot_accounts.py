@@ -24,7 +24,7 @@ def quota(name: str, most: int | None, status: SpotStatus | None, **meta: object
     return GPUQuota.from_dict(
         {
             "metadata": {"name": name, "namespace": "team", **meta},
-            "spec": {"pool": "default", "profiles": [{"devices": 2, "max": 0}], **spot},
+            "spec": {"pool": "default", "profiles": [{"devices": 2, "max": 1}], **spot},
             **told,
         }
     )

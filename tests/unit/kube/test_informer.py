@@ -257,6 +257,18 @@ async def test_health() -> None:
         assert one.informer.problem(stale_after=200) is None
 
 
+async def test_an_api_server_that_is_away_for_an_hour_is_asked_all_the_while() -> None:
+    """Nothing is heard of it, but nothing hangs that a restart would mend."""
+    api = FakeApi(others=lambda asked: Answer(status(503, ""), 503))
+    async with following(api) as one:
+        began = one.clock.now
+        await until(lambda: one.clock.now > began + 3600)
+        assert one.informer.age() > 3600
+        assert one.informer.since_attempt() <= 30
+        one.clock.now += 601
+        assert one.informer.since_attempt() >= 601
+
+
 async def test_own_writes_are_taken_in_before_the_watch_brings_them() -> None:
     api = FakeApi()
     api.lists.append(listing(5, pod("a", 1)))

@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from mizar_nodeagent.kubelet.checkpoint_file import FILE
+from mizar_nodeagent.kubelet.allocation_record import FILE
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
 from mizar_nodeagent.proto import podresources_pb2 as pr
@@ -75,10 +75,13 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         self.physical: dict[str, dict[str, list[str]]] = {}
         self.allocated: dict[Key, Allocated] = {}
         self.devices: dict[str, dict[str, bool]] = {}
+        self.numa: dict[str, dict[str, list[int]]] = {}
         self.being_allocated: dict[str, set[str]] = {}
         self.registrations: list[str] = []
         self.crashed = ""
         self.refuse_registration = False
+        self.knows_its_pods = True
+        self.asked = 0
         self._clients: dict[str, Client] = {}
         self._endpoints: dict[str, Client] = {}
         self._servers: list[grpc.aio.Server] = []
@@ -163,6 +166,9 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         for one in self.being_allocated.get(resource, set()) - devices.keys():
             self.crashed = f"{one} left the list while it was being allocated"
         self.devices[resource] = devices
+        self.numa[resource] = {
+            one.ID: [node.ID for node in one.topology.nodes] for one in answer.devices
+        }
 
     async def drop_stream(self, resource: str) -> None:
         """The connection of the newest client breaks."""
@@ -263,10 +269,10 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
     # ---- podresources ----
 
     async def List(self, request: Any, context: Any) -> Any:
+        self.asked += 1
         self._free_the_dead()
-        return pr.ListPodResourcesResponse(
-            pod_resources=[self._resources(pod) for pod in self.pods.values()]
-        )
+        pods = self.pods.values() if self.knows_its_pods else ()
+        return pr.ListPodResourcesResponse(pod_resources=[self._resources(pod) for pod in pods])
 
     async def GetAllocatableResources(self, request: Any, context: Any) -> Any:
         return pr.AllocatableResourcesResponse(

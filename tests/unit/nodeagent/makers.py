@@ -1,10 +1,14 @@
 """Objects that the tests of the node agent are made of."""
 
-from collections.abc import Iterable
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from mizar_core.carve import Carve
 from mizar_core.models import Isolation
@@ -172,3 +176,11 @@ def share_object(
         },
         "status": status,
     }
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No blocks are left for files."""
+    error = OSError(errno.ENOSPC, "No space left on device")
+    with patch.object(os, "posix_fallocate", side_effect=error):
+        yield

@@ -16,13 +16,14 @@ import pytest
 
 from mizar_core.carve import CardLimit
 from mizar_core.models import Isolation
-from mizar_nodeagent.audit import auditor, processes
+from mizar_nodeagent import container_processes
+from mizar_nodeagent.audit import auditor
 from mizar_nodeagent.audit.auditor import EVERY_S, STEADY, Auditor
 from mizar_nodeagent.audit.compare import AuditedContainer, AuditResult, Finding, compare
 from mizar_nodeagent.audit.kill import kill
-from mizar_nodeagent.audit.processes import ContainerProcess
 from mizar_nodeagent.audit.unaccounted import AUDITS, Unaccounted, UnaccountedMemory
 from mizar_nodeagent.container.slots import Owner
+from mizar_nodeagent.container_processes import ContainerProcess
 from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
 from mizar_nodeagent.regions.layout import UsageCard, UsageHead
 from mizar_nodeagent.regions.usage_snapshot import Holding, ProcessKey
@@ -55,26 +56,26 @@ def put_process(proc: Path, pid: int, cgroup: str, inner: int = 7, started: int 
 )
 def test_a_process_is_known_by_its_cgroup(tmp_path: Path, cgroup: str) -> None:
     put_process(tmp_path, 500, cgroup)
-    (found,) = processes.of_containers([500, 501], tmp_path).values()
+    (found,) = container_processes.of_containers([500, 501], tmp_path).values()
     assert found == ContainerProcess(500, "a) b (c", (7, 4242), UID, ID)
 
 
 def test_a_static_pods_uid_is_a_hash(tmp_path: Path) -> None:
     put_process(tmp_path, 500, f"0::/kubepods/pod{'0f' * 16}/{ID}\n")
-    assert processes.of_containers([500], tmp_path)[500].pod_uid == "0f" * 16
+    assert container_processes.of_containers([500], tmp_path)[500].pod_uid == "0f" * 16
 
 
 def test_processes_of_the_node_itself_are_nobodys(tmp_path: Path) -> None:
     put_process(tmp_path, 500, "0::/system.slice/dcgm.service\n")
     (tmp_path / "501").mkdir()
-    assert processes.of_containers([500, 501, 502], tmp_path) == {}
+    assert container_processes.of_containers([500, 501, 502], tmp_path) == {}
 
 
 def test_a_real_process_is_read() -> None:
     started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     text = Path("/proc/self/status").read_text()
-    assert processes._inner_pid(text) == os.getpid()
-    assert processes._start_time(Path("/proc/self/stat").read_text()) == started
+    assert container_processes._inner_pid(text) == os.getpid()
+    assert container_processes._start_time(Path("/proc/self/stat").read_text()) == started
 
 
 KEY = (7, 4242)
@@ -474,7 +475,7 @@ async def test_only_where_the_quota_is_strict_it_is_killed(
 def test_another_process_of_that_pid_is_left_alone(
     node: Node, stranger: subprocess.Popen[bytes]
 ) -> None:
-    (found,) = processes.of_containers([stranger.pid], node.proc).values()
+    (found,) = container_processes.of_containers([stranger.pid], node.proc).values()
     older = replace(found, key=(found.key[0], found.key[1] - 1))
     assert kill(older, node.proc) == "it has ended"
     assert kill(replace(found, pid=2**22 - 1), node.proc) == "it has ended"
@@ -485,7 +486,7 @@ def test_what_must_not_be_killed_is_said(
     node: Node, stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for a process of another user, by an agent without CAP_KILL."""
-    (found,) = processes.of_containers([stranger.pid], node.proc).values()
+    (found,) = container_processes.of_containers([stranger.pid], node.proc).values()
     refusal = Mock(side_effect=PermissionError(1, "Operation not permitted"))
     monkeypatch.setattr(signal, "pidfd_send_signal", refusal)
     assert "cannot be killed: [Errno 1]" in kill(found, node.proc)

@@ -47,8 +47,44 @@ def test_the_chart_writes_what_is_read(tmp_path: Path, monkeypatch: pytest.Monke
         ("--state-dir=relative", "--state-dir: it must be an absolute path on the node"),
         ("--card-access.strategy=Magic", r"--card-access\.strategy: it must be 'EnvVar', 'Mounts'"),
         ("--node-name=", "--node-name must be given"),
+        ("--card-access.also=Magic", r"--card-access\.also: .*it must be 'EnvVar', 'Mounts'"),
+        ("--card-access.cdi-annotation-prefix=cdi.k8s.io", "--card-access.cdi-annotation-prefix"),
     ],
 )
 def test_what_is_wrong_is_named(flag: str, sentence: str) -> None:
     with pytest.raises(SettingsRefused, match=sentence):
         read(Config, ["--node-name=n", flag])
+
+
+def test_the_same_by_flag_variable_and_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--fail-on-init-error", "--card-access.gds", "--card-access.also=CDI,EnvVar"]
+    by_flag = read(Config, ["--node-name=n", *flags])
+    path = tmp_path / "nodeagent.yaml"
+    path.write_text("failOnInitError: true\ncardAccess: {gds: true, also: [CDI, EnvVar]}")
+    by_file = read(Config, ["--node-name=n", f"--config={path}"])
+    for name, value in (
+        ("FAIL_ON_INIT_ERROR", "true"),
+        ("CARD_ACCESS__GDS", "true"),
+        ("CARD_ACCESS__ALSO", '["CDI", "EnvVar"]'),
+    ):
+        monkeypatch.setenv(f"MIZAR_{name}", value)
+    by_variable = read(Config, ["--node-name=n"])
+    assert by_flag.card_access == by_file.card_access == by_variable.card_access
+    assert by_flag.card_access.also == ("CDI", "EnvVar") and by_flag.card_access.gds
+    assert by_flag.fail_on_init_error and by_file.fail_on_init_error
+    assert by_variable.fail_on_init_error
+
+
+def test_annotations_are_not_given_by_nri() -> None:
+    flags = ["--card-access.strategy=Auto", "--card-access.also=CDIAnnotations"]
+    with pytest.raises(SettingsRefused, match="let `also` name CDI instead of CDIAnnotations"):
+        read(Config, ["--node-name=n", *flags])
+
+
+def test_device_nodes_are_the_drivers_unless_they_are_set_apart() -> None:
+    flags = ["--node-name=n", "--driver-root=/run/nvidia/driver"]
+    assert read(Config, flags).access.dev_root == Path("/run/nvidia/driver/dev")
+    assert read(Config, [*flags, "--card-access.dev-root=/dev"]).access.dev_root == Path("/dev")
+    assert read(Config, ["--node-name=n"]).access.dev_root == Path("/dev")

@@ -1,16 +1,19 @@
 """How cards get into a container, what is known of cards, and which devices are preferred."""
 
+import asyncio
 import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 from unittest.mock import AsyncMock
 
 import pytest
 
+from mizar_core.models import Isolation
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.cards import CardInventory
-from mizar_nodeagent.config import CardAccess, MountConfig, Strategy
+from mizar_nodeagent.config import DEVICE_NODES, CardAccess, MountConfig, Strategy
 from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.allocate import Allocator
@@ -27,7 +30,9 @@ from unit.nodeagent.makers import (
     card,
     card_claim,
     cards,
+    carve,
     device,
+    full_disk,
     shadow,
     share,
     share_claim,
@@ -41,12 +46,21 @@ def given(strategy: Strategy, **how: object) -> pb.ContainerAllocateResponse:
     answer = pb.ContainerAllocateResponse()
     config = CardAccess(strategy=strategy, env={"X": "y"}, **how)  # type: ignore[arg-type]
     way = AccessChoice(config).answered
-    parts = card_access.parts(
-        way, [*TWO], TWO, config, exists=lambda path: path.name != "nvidia-modeset"
-    )
+    parts = card_access.parts(way, [*TWO], TWO, config, look=there)
     card_access.add_parts(answer, parts)
     assert answer.envs["X"] == "y"
     return answer
+
+
+def there(root: Path, pattern: str) -> list[Path]:
+    """Files of a folder with all device nodes but nvidia-modeset."""
+    names = [*DEVICE_NODES, "nvidia-fs0", "nvidia-fs1", "gdrdrv", "infiniband/uverbs0"]
+    found = [root / name for name in names if name != "nvidia-modeset"]
+    return [path for path in found if path.match(f"{root}/{pattern}")]
+
+
+def nodes(answer: pb.ContainerAllocateResponse) -> dict[str, str]:
+    return {one.container_path: one.host_path for one in answer.devices}
 
 
 class TestAccess:
@@ -84,6 +98,47 @@ class TestAccess:
             "nvidia.com/gpu=GPU-b",
         ]
         assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void", "the image's is overridden"
+
+    def test_by_cdi_in_an_annotation(self) -> None:
+        answer = given("CDIAnnotations")
+        names = "nvidia.com/gpu=GPU-a,nvidia.com/gpu=GPU-b"
+        assert answer.annotations == {"cdi.k8s.io/mizar_cards": names}
+        assert not answer.cdi_devices and answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+        other = given("CDIAnnotations", cdi_annotation_prefix="cdi.example.com/")
+        assert other.annotations == {"cdi.example.com/mizar_cards": names}
+
+    def test_in_several_ways(self) -> None:
+        answer = given("CDI", also=("VolumeMounts",))
+        assert len(answer.cdi_devices) == 2 and len(answer.mounts) == 2
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
+        answer = given("CDI", also=("EnvVar", "VolumeMounts"))
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+        assert "/dev/nvidia3" in nodes(given("EnvVar", also=("Mounts",)))
+
+    def test_device_nodes_beside_another_way(self) -> None:
+        mount = MountConfig(host_path=Path("/h/driver"), container_path=Path("/usr/local/nvidia"))
+        answer = given("CDI", pass_device_specs=True, dev_root=Path("/h/dev"), mounts=(mount,))
+        assert nodes(answer).items() >= {("/dev/nvidia3", "/h/dev/nvidia3")}
+        assert "/dev/nvidiactl" in nodes(answer) and len(answer.cdi_devices) == 2
+        assert not answer.mounts and answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+    def test_extras_in_every_way(self) -> None:
+        extras = {"gds": True, "mofed": True, "gdrcopy": True}
+        answer = given("EnvVar", **extras)
+        for name in ("GDS", "MOFED", "GDRCOPY"):
+            assert answer.envs[f"NVIDIA_{name}"] == "enabled"
+        assert [one.name for one in given("CDI", **extras).cdi_devices][2:] == [
+            "nvidia.com/gds=all",
+            "nvidia.com/mofed=all",
+            "nvidia.com/gdrcopy=all",
+        ]
+        named = {"/dev/nvidia-fs0", "/dev/nvidia-fs1", "/dev/infiniband/uverbs0", "/dev/gdrdrv"}
+        assert nodes(given("Mounts", **extras)).keys() >= named
+        assert nodes(given("Mounts", gds=True)).keys() & named == {
+            "/dev/nvidia-fs0",
+            "/dev/nvidia-fs1",
+        }
+        assert not {one for one in given("EnvVar").envs if one.endswith(("GDS", "MOFED", "COPY"))}
 
     def test_by_nri_the_kubelet_is_told_of_no_card(self) -> None:
         """Nor of a variable: the runtime could not replace both it and one of the pod's own."""
@@ -156,16 +211,22 @@ def state() -> AgentState:
 
 
 def allocator_of(
-    state: AgentState, folder: Path, strategy: Strategy = "EnvVar", minors: Minors | None = None
+    state: AgentState,
+    folder: Path,
+    strategy: Strategy = "EnvVar",
+    minors: Minors | None = None,
+    one_each: bool = False,
+    **access: Any,
 ) -> Allocator:
     shim = Shim(folder / "lib", folder / "preload")
     for path in (shim.library, shim.preload):
         path.touch()
     slots = Slots(folder / "slots", shim)
     slots.load(0.0)
-    access = AccessChoice(CardAccess(strategy=strategy))
+    choice = AccessChoice(CardAccess(strategy=strategy, **access))
+    ask = minors or no_minors
     return Allocator(
-        state, slots, access, minors or no_minors, lambda: 2.0, lambda: 0.0, lambda: None
+        state, slots, choice, ask, lambda: 2.0, lambda: 0.0, lambda: None, one_each=one_each
     )
 
 
@@ -204,7 +265,76 @@ class TestPreferred:
         assert allocator.preferred(RESOURCE, available, [], 2) == []
 
 
+class TestShareVariables:
+    def answered(self, tmp_path: Path, ids: list[str], **carving: Any) -> dict[str, str]:
+        """What a container with these devices is told of its share."""
+        state = AgentState()
+        pods = [shadow(carve=carve(**carving)), share()]
+        claims = [card_claim(SHADOW[1], *(card(one + 1).uuid for one in range(carving["cards"])))]
+        state.replan(snapshot(1, pods, claims))
+        answer = asyncio.run(allocator_of(state, tmp_path).allocate(carving["resource"], ids))
+        known = ("CUDA_", "MIZAR_")
+        return {name: value for name, value in answer.envs.items() if name.startswith(known)}
+
+    FOUR: ClassVar = {"resource": "team-a.mizar.share/gpu.4", "devices": 4, "cards": 2}
+
+    def test_none_unless_the_pool_says_so(self, tmp_path: Path) -> None:
+        assert self.answered(tmp_path, [A0], **self.FOUR) == {}
+
+    def test_as_hamis_programs_read_them(self, tmp_path: Path) -> None:
+        """A whole card and half of another."""
+        how = {**self.FOUR, "variables": ("HAMi",), "isolation": Isolation(compute="Hard")}
+        assert self.answered(tmp_path, [device(0), device(1), device(2)], **how) == {
+            "CUDA_DEVICE_MEMORY_LIMIT_0": "16384m",
+            "CUDA_DEVICE_MEMORY_LIMIT_1": "8192m",
+            "CUDA_DEVICE_SM_LIMIT": "50",
+        }
+
+    def test_time_that_is_not_limited_is_not_told(self, tmp_path: Path) -> None:
+        how = {**self.FOUR, "variables": ("HAMi",)}
+        assert self.answered(tmp_path, [A0], **how) == {"CUDA_DEVICE_MEMORY_LIMIT_0": "8192m"}
+
+    def test_fractions(self, tmp_path: Path) -> None:
+        how = {**self.FOUR, "devices": 6, "resource": "team-a.mizar.share/gpu.6"}
+        assert self.answered(tmp_path, [A0], **how, variables=("Fractions",)) == {
+            "MIZAR_MEMORY_FRACTION": "0.3333",
+            "MIZAR_COMPUTE_FRACTION": "0.3333",
+        }
+
+    def test_what_cannot_be_limited_fails_later(self, tmp_path: Path) -> None:
+        """An error here would fail the pod for good."""
+        how = {**self.FOUR, "variables": ("HAMi",), "isolation": Isolation(backend="MPS")}
+        assert self.answered(tmp_path, [A0], **how) == {}
+
+
 class TestAllocate:
+    async def test_device_nodes_beside_another_way_are_known_by_their_numbers(
+        self, state: AgentState, tmp_path: Path
+    ) -> None:
+        """Before each start they are compared: the driver may have numbered its cards anew."""
+        minors = AsyncMock(return_value={CARD: 3})
+        access = {"pass_device_specs": True, "dev_root": tmp_path}
+        allocator = allocator_of(state, tmp_path, "CDI", minors, **access)
+        answer = await allocator.allocate(RESOURCE, [A0])
+        assert nodes(answer) == {"/dev/nvidia3": str(tmp_path / "nvidia3")}
+        (slot,) = allocator._slots.all()
+        assert slot.minors == {CARD: 3}
+
+    async def test_a_full_disk_fails_no_pod(self, allocator: Allocator) -> None:
+        """Any tenant may fill it for a moment; the slot's files come before the start."""
+        with full_disk():
+            answer = await allocator.allocate(RESOURCE, [A0])
+        (slot,) = allocator._slots.all()
+        assert str(slot.limits) in {one.host_path for one in answer.mounts}
+
+    async def test_one_device_each_where_the_node_says_so(
+        self, state: AgentState, tmp_path: Path
+    ) -> None:
+        allocator = allocator_of(state, tmp_path, one_each=True)
+        with pytest.raises(AllocationRefused, match=r"asks for 2 of .*failRequestsGreaterThanOne"):
+            await allocator.allocate(RESOURCE, [A0, A1])
+        assert (await allocator.allocate(RESOURCE, [A0])).mounts
+
     async def test_marks_devices_until_the_kubelet_shows_them(
         self, allocator: Allocator, state: AgentState
     ) -> None:

@@ -30,6 +30,7 @@ from unit.nodeagent.makers import (
     shadow_object,
     share,
     share_claim,
+    share_object,
     snapshot,
 )
 from unit.nodeagent.test_assembly import SHARE, World, limits_of, mounted, until
@@ -338,3 +339,24 @@ def test_containers_that_get_less_are_limited_before_those_that_get_more(
     assert written == ["less", "more"]
     for slot in slots.all():
         assert limits_file.read(slot.limits).cards[0].memory_limit == 8 * GIB
+
+
+async def test_who_opted_out_is_told_when_that_ends(world: World) -> None:
+    """And nothing else about limits that do not bind it."""
+    may = Isolation(may_opt_out=True)
+    await world.serve_shadow(isolation=may)
+    pod = share_object("share", "team-a")
+    pod["metadata"]["annotations"] = {"mizar.share/without-limits": "other, main"}
+    world.api.put_pod(pod)
+    await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
+    held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert Path(mounted(held)["/etc/ld.so.preload"][0]).read_bytes() == b""
+    await world.start_share(NEXT)
+    world.api.put_pod(shadow_object(memory=2 * GIB, isolation=may))
+    await until(lambda: [pod for pod, _ in events(world, "LimitsChanged")] == ["next"])
+    assert given(held).memory_limit == 2 * GIB
+    assert not events(world, "IsolationNotEnforced")
+    world.api.put_pod(shadow_object(memory=2 * GIB))
+    await until(lambda: events(world, "IsolationNotEnforced"))
+    ((name, note),) = events(world, "IsolationNotEnforced")
+    assert name == "share" and "runs on without limits until it starts again" in note

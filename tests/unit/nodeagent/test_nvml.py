@@ -44,6 +44,11 @@ async def main():
             answer = await nvml.loads(await nvml.read())
         elif line == "free\\n":
             answer = {uuid: await nvml.free_bytes(uuid) for uuid in await nvml.read()}
+        elif line == "cards\\n":
+            answer = {
+                uuid: [c.memory_bytes >> 20, c.instance and vars(c.instance), c.divided, c.numa]
+                for uuid, c in (await nvml.read()).items()
+            }
         elif line == "waits\\n":
             while not waits:
                 await asyncio.sleep(0.005)
@@ -129,9 +134,10 @@ def test_what_a_card_shows_of_its_health(machine: simgpu.Machine, reader: Reader
     for figure, value in {"nvlinks": 3, "nvlinks_down": 1, "temperature_celsius": 95}.items():
         machine.set_figure(uuid, figure, value)
     machine.set_figure(uuid, "remap_failed", 1)
+    work = {"used_bytes": 0, "busy_percent": 0}
     assert reader.ask("health") == [
-        {"celsius": 95, "slowdown": 92, "remap_failed": True, "links": [False, True, True]},
-        {"celsius": 35, "slowdown": 92, "remap_failed": False, "links": []},
+        {"celsius": 95, "slowdown": 92, "remap_failed": True, "links": [False, True, True], **work},
+        {"celsius": 35, "slowdown": 92, "remap_failed": False, "links": [], **work},
     ]
 
 
@@ -141,6 +147,51 @@ def test_a_fault_is_told(machine: simgpu.Machine, reader: Reader) -> None:
     broken = machine.cards[1].uuid
     machine.set_health(broken, 79)
     assert reader.ask("fault") == [broken, 79]
+
+
+def test_a_divided_card_and_its_instances(tmp_path: Path) -> None:
+    with simgpu.create(tmp_path, cards=2) as machine:
+        first, second = (card.uuid for card in machine.cards)
+        machine.set_numa(first, 1)
+        small, large = machine.divide(first, "1g.5gb", "2g.10gb")
+        reader = Reader(machine)
+        try:
+            assert reader.ask("cards") == {
+                first: [16384, None, True, [1]],
+                small: [4864, {"card": first, "gpu": 1, "compute": 0}, False, [1]],
+                large: [9728, {"card": first, "gpu": 2, "compute": 0}, False, [1]],
+                second: [16384, None, False, []],
+            }
+            reader.ask("read")
+            assert reader.ask("minors") == {first: 0, small: 0, large: 0, second: 1}
+            loads = reader.ask("loads")
+            assert loads == {second: {}}, "what is divided tells no utilisation"
+            machine.set_figure(first, "temperature_celsius", 95)
+            told = reader.ask("health")
+            assert [one["celsius"] for one in told] == [95, 95, 95, 35]  # type: ignore[attr-defined]
+            with sample(machine, "hold", "100") as holder:
+                found = reader.ask("workers")
+                assert [*found[small]] == [str(holder)] and not found[large]  # type: ignore[index,call-overload]
+            machine.divide(first)
+            assert first in (now := reader.ask("cards")) and small not in now  # type: ignore[operator]
+        finally:
+            reader.close()
+
+
+def test_a_fault_of_an_instance_is_not_its_cards(tmp_path: Path) -> None:
+    with simgpu.create(tmp_path, cards=1) as machine:
+        (card,) = (card.uuid for card in machine.cards)
+        _, large = machine.divide(card, "1g.5gb", "2g.10gb")
+        reader = Reader(machine)
+        try:
+            reader.ask("read")
+            reader.ask("waits")
+            machine.set_health(large, 48)
+            assert reader.ask("fault") == [large, 48]
+            machine.set_health(card, 79)
+            assert reader.ask("fault") == [card, 79]
+        finally:
+            reader.close()
 
 
 def test_processes_of_a_card_are_listed_with_their_bytes(

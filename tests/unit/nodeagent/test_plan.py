@@ -126,6 +126,27 @@ class TestAdoption:
         found = plan({}, snapshot(1, [shadow()], [card_claim(SHADOW[1], f"{CARD}::3")]))
         assert found.carvings[SHADOW].cards[0].uuid == CARD
 
+    def test_of_a_time_sliced_cards_replicas_one_is_carved(self) -> None:
+        other = shadow("shadow-2-zzzzz")
+        claims = [card_claim(SHADOW[1], f"{CARD}::3"), card_claim(other.name, f"{CARD}::0")]
+        found = plan({}, snapshot(1, [shadow(), other], claims))
+        assert [*found.carvings] == [SHADOW]
+        assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
+
+    def test_two_replicas_of_a_card_are_not_two_cards(self) -> None:
+        how = carve(resource="team-a.mizar.share/gpu.4", devices=4, cards=2)
+        claims = [card_claim(SHADOW[1], f"{CARD}::0", f"{CARD}::1")]
+        found = plan({}, snapshot(1, [shadow(carve=how)], claims))
+        assert not found.carvings
+        assert said(found, "Ready") == ("False", "CardReplicated")
+
+    def test_a_card_is_not_carved_beside_a_pod_with_a_replica_of_it(self) -> None:
+        claims = [card_claim(SHADOW[1], f"{CARD}::0"), card_claim("whole", f"{CARD}::1")]
+        found = plan({}, snapshot(1, [shadow()], claims))
+        assert said(found, "Ready") == ("False", "CardReplicated")
+        claims[1] = card_claim("whole", f"{card(2).uuid}::1")
+        assert plan({}, snapshot(1, [shadow()], claims)).carvings
+
     def test_a_card_still_in_use_is_not_carved_again(self) -> None:
         other = shadow("shadow-2-bbbbb")
         carvings = served().carvings
@@ -645,3 +666,16 @@ def test_a_plan_is_the_same_in_any_order() -> None:
     one = snapshot(1, [first, second, share()], claims, BOTH)
     other: NodeSnapshot = snapshot(1, [share(), second, first], claims[::-1], BOTH)
     assert plan({}, one) == plan({}, other)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_has_not_changed_is_the_same_object(held: bool) -> None:
+    """So that what was found out of it, such as its limits, is not found out at each plan."""
+    claims = [card_claim(), *([share_claim(D0)] if held else [])]
+    pods = [shadow(), *([share()] if held else [])]
+    before = served().carvings
+    for at in (2.0, 3.0):
+        seen = snapshot(at, pods, claims, BOTH, node={RESOURCE: Counts(2, 2)})
+        after = plan(before, seen).carvings
+        assert at == 2.0 or after[SHADOW] is before[SHADOW]
+        before = after

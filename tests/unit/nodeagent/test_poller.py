@@ -5,13 +5,15 @@ import asyncio
 import pytest
 
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet.claims import Claims
-from mizar_nodeagent.kubelet.poller import KubeletPoller
+from mizar_nodeagent.kubelet.claims import Claim, Claims
+from mizar_nodeagent.kubelet.poller import STARTS_S, KubeletPoller
 from support.waiting import until
 
 
 class FakePodResources:
     """Each question is answered when its future is."""
+
+    restarted_at = float("-inf")
 
     def __init__(self) -> None:
         self.asked: list[asyncio.Future[Claims]] = []
@@ -66,3 +68,25 @@ async def test_an_error_is_for_those_who_asked_only() -> None:
     await until(lambda: len(kubelet.asked) == 2)
     kubelet.asked[1].set_result(claims(3))
     assert (await again).asked_at == 3
+
+
+async def test_a_kubelet_that_has_just_started_is_not_believed_that_nobody_holds_anything() -> None:
+    """It serves before it knows its pods; after a while it is."""
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    held = Claims((Claim("a", "pod", "main", "nvidia.com/gpu", frozenset({"GPU-1"})),), 1)
+
+    async def answered(answer: Claims) -> Claims:
+        asking = asyncio.create_task(poller.poll_claims())
+        count = len(kubelet.asked)
+        await until(lambda: len(kubelet.asked) > count)
+        kubelet.asked[-1].set_result(answer)
+        return await asking
+
+    assert await answered(claims(0.5)), "of one that was there before, and of pods that never were"
+    assert await answered(held) == held
+    kubelet.restarted_at = 2.0
+    with pytest.raises(KubeletAway, match="just started"):
+        await answered(claims(3))
+    assert poller.claims == held
+    assert await answered(claims(2 + STARTS_S)) == poller.claims == claims(2 + STARTS_S)

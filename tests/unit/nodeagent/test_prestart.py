@@ -7,13 +7,14 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from mizar_core.models import Isolation
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionDamaged, StartRefused
-from mizar_nodeagent.kubelet.checkpoint_file import Entry
+from mizar_nodeagent.kubelet.allocation_record import Entry
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
@@ -24,6 +25,7 @@ from unit.nodeagent.makers import (
     card_claim,
     carve,
     device,
+    full_disk,
     shadow,
     share,
     share_claim,
@@ -51,11 +53,14 @@ class Node:
         self.warnings: list[str] = []
         self.minors = AsyncMock(side_effect=AssertionError("nobody was given a device node"))
 
-    async def start(self, *claims: Claim, pod: Pod | None = None) -> None:
+    async def start(
+        self, *claims: Claim, pod: Pod | None = None, isolation: Isolation | None = None
+    ) -> None:
         """The first of the claims is that of the container that starts."""
         state = AgentState()
         cards = [card_claim(), card_claim(WIDE.name, card(2).uuid)]
-        state.replan(snapshot(1.0, [shadow(), WIDE, pod or share()], cards))
+        first = shadow(carve=carve(isolation=isolation or Isolation()))
+        state.replan(snapshot(1.0, [first, WIDE, pod or share()], cards))
 
         async def ask() -> Claims:
             return Claims(claims, 2.0)
@@ -117,6 +122,16 @@ async def test_a_start_fills_all_slots_of_its_pod(node: Node) -> None:
     await node.start(share_claim(D0))
     assert (written(first), written(second)) == ("uid-share", "uid-share")
     assert limits_file.read(first.limits).container == b"prepare"
+
+
+async def test_a_container_starts_when_the_disk_has_room_for_its_slot(node: Node) -> None:
+    """The kubelet tries again; an error of Allocate would have failed the pod for good."""
+    with full_disk():
+        slot = node.slot()
+        with pytest.raises(NotYet, match=r"cannot be made: .*No space left"):
+            await node.start(share_claim(D0))
+    await node.start(share_claim(D0))
+    assert written(slot) == "uid-share"
 
 
 @pytest.mark.parametrize("starts", [0, 1])
@@ -183,6 +198,14 @@ class TestRecovery:
     def _recorded(self, node: Node, name: str, *ids: str, uid: str = "uid-share") -> None:
         mounts = frozenset([f"{node.slots.root}/{name}/limits"])
         node.recorded = (*node.recorded, Entry(uid, "main", RESOURCE, frozenset(ids), mounts))
+
+    async def test_another_folder_than_at_the_first_start_is_told(self, node: Node) -> None:
+        """The kubelet mounts the files of the folder that the agent had then."""
+        mounts = frozenset({"/srv/before/slots/a-slot/limits", "/srv/driver"})
+        node.recorded = (Entry("uid-share", "main", RESOURCE, frozenset([D0]), mounts),)
+        with pytest.raises(StartRefused, match=r"/srv/before/slots/a-slot, since .*stateDir"):
+            await node.start(share_claim(D0))
+        assert node.warnings == ["IsolationNotEnforced"]
 
     async def test_a_slot_that_was_lost_is_made_again_under_its_name(self, node: Node) -> None:
         self._recorded(node, "lost", D0)
@@ -265,3 +288,49 @@ class TestDeviceNodes:
         node.minors = AsyncMock(return_value={CARD: 0})
         await node.start(share_claim(D0))
         assert written(slot) == "uid-share"
+
+
+class TestOptOut:
+    POD = share(without_limits=frozenset({"main"}))
+    MAY = Isolation(may_opt_out=True)
+
+    async def test_nothing_loads_the_shim(self, node: Node) -> None:
+        node.slot()
+        await node.start(share_claim(D0), pod=self.POD, isolation=self.MAY)
+        (slot,) = node.slots.all()
+        assert slot.preload.read_bytes() == b""
+        assert slot.opted_out and not slot.shim, "nobody takes its processes for escaped ones"
+        assert slot.library.exists() and node.warnings == []
+        again = Slots(node.slots.root, node.slots.shim)
+        again.load(0.0)
+        assert again.all()[0].opted_out, "the next agent knows it"
+        # When the container starts again.
+        await node.start(share_claim(D0), pod=self.POD, isolation=self.MAY)
+        assert node.told == ["DeviceGranted"]
+
+    async def test_other_containers_keep_it(self, node: Node) -> None:
+        node.slot()
+        pod = share(without_limits=frozenset({"side"}))
+        await node.start(share_claim(D0), pod=pod, isolation=self.MAY)
+        assert node.slots.all()[0].preload.read_bytes() == shim_install.PRELOAD
+
+    async def test_only_where_the_quota_permits_it(self, node: Node) -> None:
+        node.slot()
+        await node.start(share_claim(D0), pod=self.POD)
+        (slot,) = node.slots.all()
+        assert slot.shim and slot.preload.read_bytes() == shim_install.PRELOAD
+        assert node.warnings == ["OptOutRefused"]
+
+    async def test_a_start_after_that_has_ended_has_limits_again(self, node: Node) -> None:
+        node.slot()
+        await node.start(share_claim(D0), pod=self.POD, isolation=self.MAY)
+        await node.start(share_claim(D0), pod=self.POD)
+        (slot,) = node.slots.all()
+        assert slot.shim and not slot.opted_out
+        assert slot.preload.read_bytes() == shim_install.PRELOAD
+
+    async def test_what_was_made_without_the_shim_is_no_opt_out(self, node: Node) -> None:
+        node.slots.create(RESOURCE, [D0], 0.0, shim=False)
+        with pytest.raises(StartRefused, match="are without Mizar's shim"):
+            await node.start(share_claim(D0))
+        assert not node.slots.all()[0].opted_out

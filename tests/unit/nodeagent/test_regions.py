@@ -324,6 +324,15 @@ def test_what_is_behind_the_region_is_cut_off(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
+def test_a_usage_file_has_all_of_its_blocks_from_the_start(tmp_path: Path) -> None:
+    """On a disk that another tenant fills, who writes to a part without a block gets SIGBUS."""
+    path = tmp_path / "usage"
+    usage_file.create(path)
+    assert path.stat().st_size == layout.USAGE_SIZE
+    assert path.stat().st_blocks * 512 >= layout.USAGE_SIZE
+    assert not usage_file.truncate_excess(path)
+
+
 def test_blocks_that_are_reserved_behind_the_region_are_given_back(tmp_path: Path) -> None:
     """fallocate takes them without changing the file's size."""
     keep_size, path = 1, tmp_path / "usage"

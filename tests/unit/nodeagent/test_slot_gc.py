@@ -13,11 +13,11 @@ from mizar_nodeagent.container import shim_install, slot_gc
 from mizar_nodeagent.container.slot_gc import FRESH_S, GRACE_S, SlotGarbageCollector
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet import checkpoint_file
+from mizar_nodeagent.kubelet import allocation_record
 from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
-from unit.nodeagent.makers import RESOURCE, device, share, share_claim, snapshot
+from unit.nodeagent.makers import OWNER, RESOURCE, device, share, share_claim, snapshot
 
 D0, D1 = device(0), device(1)
 ASKED_AT = 100.0
@@ -60,7 +60,7 @@ class Node:
             for slot in slots
         ]
         body = {"Data": {"PodDeviceEntries": entries}, "Checksum": 1}
-        (self.plugin_dir / checkpoint_file.FILE).write_text(json.dumps(body))
+        (self.plugin_dir / allocation_record.FILE).write_text(json.dumps(body))
 
     async def collect(self, late: float = 0.0, now: float = LATER) -> list[Slot]:
         """One round, so long after the kubelet was asked; the slots that are left."""
@@ -106,11 +106,30 @@ async def test_what_a_pod_holds_stays(node: Node) -> None:
     assert await node.collect() == [slot]
 
 
+async def test_what_an_agent_did_not_live_to_answer_goes(node: Node) -> None:
+    """The kubelet asked the next agent for the same device, and recorded that one's answer."""
+    node.slots.create(RESOURCE, [D0], 1.0)
+    answered = node.slots.create(RESOURCE, [D0], 2.0)
+    other = node.slots.create(RESOURCE, [D1], 2.0)
+    node.record(answered)
+    node.say([share()], [share_claim(D0, D1)])
+    assert await node.collect() == [answered, other]
+
+
 async def test_a_young_slot_stays(node: Node) -> None:
     slot = node.slots.create(RESOURCE, [D0], 1.0)
     node.say([])
     assert await node.collect(now=1.0 + GRACE_S) == [slot]
     assert await node.collect(now=1.1 + GRACE_S) == []
+
+
+async def test_a_young_slot_whose_container_has_started_goes_with_its_pod(node: Node) -> None:
+    """The kubelet records an allocation before it starts the container."""
+    slot = node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), OWNER)
+    node.say([share()], [share_claim(D0)])
+    assert await node.collect(now=2.0) == [slot]
+    node.say([])
+    assert await node.collect(now=2.0) == []
 
 
 async def test_a_young_slot_of_an_earlier_boot_goes(node: Node) -> None:
@@ -146,7 +165,7 @@ async def test_before_the_api_server_has_told_its_pods_nothing_goes(node: Node) 
 async def test_without_the_kubelets_record_nothing_goes(node: Node) -> None:
     slot = node.slots.create(RESOURCE, [D0], 1.0)
     node.say([])
-    (node.plugin_dir / checkpoint_file.FILE).unlink()
+    (node.plugin_dir / allocation_record.FILE).unlink()
     with pytest.raises(KubeletAway):
         await node.collect()
     assert node.slots.all() == [slot]

@@ -13,9 +13,10 @@ from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.slot_gc import GRACE_S, recorded_slots, unused_slots
 from mizar_nodeagent.container.slots import Owner, Slots, is_slot_path
 from mizar_nodeagent.errors import ConfigRefused, KubeletAway
-from mizar_nodeagent.kubelet import checkpoint_file
-from mizar_nodeagent.kubelet.checkpoint_file import Entry
+from mizar_nodeagent.kubelet import allocation_record
+from mizar_nodeagent.kubelet.allocation_record import Entry
 from mizar_nodeagent.planning.plan import plan
+from mizar_nodeagent.regions import layout
 from support.logs import logged
 from unit.nodeagent.makers import (
     CARD,
@@ -23,6 +24,7 @@ from unit.nodeagent.makers import (
     SHADOW,
     card_claim,
     device,
+    full_disk,
     shadow,
     share,
     share_claim,
@@ -95,6 +97,35 @@ def test_one_folder_for_each_allocation(slots: Slots) -> None:
     assert slots.create(RESOURCE, [D0], 1.0).name != slots.create(RESOURCE, [D0], 2.0).name
 
 
+def test_a_slot_for_which_the_disk_has_no_room_comes_later(slots: Slots) -> None:
+    with full_disk():
+        slot = slots.create(RESOURCE, [D0], 1.0, minors={"GPU-1": 3}, by_nri=True)
+        with pytest.raises(OSError, match="No space left"):
+            slots.complete(slot)
+        assert list(slots.root.iterdir()) == [], "a try that failed leaves nothing"
+    slots.complete(slot)
+    (found,) = again(slots).all()
+    assert (found, found.minors) == (slot, {"GPU-1": 3})
+    assert {path.name for path in slot.folder.iterdir()} == {
+        *("limits", "usage", "libmizar.so", "ld.so.preload", "slot.json")
+    }
+
+
+def test_a_slot_that_is_whole_is_left_alone(slots: Slots) -> None:
+    slot = slots.create(RESOURCE, [D0], 1.0)
+    with full_disk():
+        slots.complete(slot)
+    assert slots.of(RESOURCE, [D0]) == [slot]
+
+
+def test_files_that_are_mapped_have_all_their_blocks(slots: Slots) -> None:
+    """On a disk that is full by then, the kernel ends who writes to a block that is not there."""
+    slot = slots.create(RESOURCE, [D0], 1.0)
+    for path, size in ((slot.usage, layout.USAGE_SIZE), (slot.limits, layout.LIMITS_SIZE)):
+        status = path.stat()
+        assert (status.st_size, status.st_blocks * 512 >= size) == (size, True)
+
+
 def entry(slot: str, root: Path, uid: str = "uid-share") -> Entry:
     return Entry(uid, "main", RESOURCE, frozenset([D0]), frozenset([f"{root}/{slot}/limits"]))
 
@@ -145,19 +176,20 @@ def test_only_a_slots_own_limits_tell_its_name() -> None:
 def test_the_kubelets_record_may_be_missing_or_damaged(tmp_path: Path) -> None:
     for content in (None, "", "{}", '{"Data": {"PodDeviceEntries": [1]}}'):
         if content is not None:
-            (tmp_path / checkpoint_file.FILE).write_text(content)
+            (tmp_path / allocation_record.FILE).write_text(content)
         with pytest.raises(KubeletAway):
-            checkpoint_file.read(tmp_path)
-    (tmp_path / checkpoint_file.FILE).write_text('{"Data": {"PodDeviceEntries": null}}')
-    assert checkpoint_file.read(tmp_path) == ()
+            allocation_record.read(tmp_path)
+    (tmp_path / allocation_record.FILE).write_text('{"Data": {"PodDeviceEntries": null}}')
+    assert allocation_record.read(tmp_path) == ()
 
 
 class TestCheckpoint:
     CARVINGS = plan({}, snapshot(1, [shadow()], [card_claim()])).carvings
+    KNOWN = checkpoint.Checkpoint(CARVINGS, {CARD: 79}, {CARD: (3.0, 5.5)})
 
     def written(self, folder: Path, boot: str = "this", **body: Any) -> Path:
         path = folder / "checkpoint.json"
-        content = json.loads(checkpoint.to_bytes(self.CARVINGS, {CARD: 79}, boot))
+        content = json.loads(checkpoint.to_bytes(self.KNOWN, boot))
         path.write_text(json.dumps(content | body))
         return path
 
@@ -165,14 +197,34 @@ class TestCheckpoint:
         loaded = checkpoint.load(self.written(tmp_path), 7.0, "this")
         assert loaded.carvings == {SHADOW: replace(self.CARVINGS[SHADOW], since=7.0)}
         assert loaded.faults == {CARD: 79}
+        assert loaded.taken_back == {CARD: (3.0, 5.5)}
+
+    def test_nothing_was_taken_back_later_than_now(self, tmp_path: Path) -> None:
+        loaded = checkpoint.load(self.written(tmp_path), 4.0, "this")
+        assert loaded.taken_back == {CARD: (3.0, 4.0)}
 
     @pytest.mark.parametrize(("then", "now"), [("that", "this"), ("", "")])
     def test_of_another_boot_nothing_is_certain(self, tmp_path: Path, then: str, now: str) -> None:
         loaded = checkpoint.load(self.written(tmp_path, then), 7.0, now)
         assert not loaded.carvings[SHADOW].confirmed
         assert not loaded.faults
+        assert not loaded.taken_back
 
-    def test_one_of_an_earlier_version_is_read(self, tmp_path: Path) -> None:
+    def test_one_of_the_version_before_is_read(self, tmp_path: Path) -> None:
+        """As an agent wrote it that did not keep when cards were taken back."""
+        saved = {
+            "boot": "this",
+            "carvings": [one.to_dict() for one in self.CARVINGS.values()],
+            "faults": {CARD: 79},
+        }
+        digest = hashlib.sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()
+        path = tmp_path / "checkpoint.json"
+        path.write_text(json.dumps({"version": 2, "checksum": digest, **saved}))
+        loaded = checkpoint.load(path, 7.0, "this")
+        assert loaded.carvings[SHADOW].confirmed
+        assert (loaded.faults, loaded.taken_back) == ({CARD: 79}, {})
+
+    def test_one_of_the_first_version_is_read(self, tmp_path: Path) -> None:
         saved = [one.to_dict() for one in self.CARVINGS.values()]
         for one in saved:
             del one["confirmed"]
@@ -185,7 +237,7 @@ class TestCheckpoint:
         assert not loaded.carvings[SHADOW].confirmed
 
     @pytest.mark.parametrize(
-        "damage", ["{", "{}", "[]", "7", "null", '{"version": 9}', '{"version": 1}', "[" * 10**5]
+        "damage", ["{", "{}", "[]", "7", "null", '{"version": 4}', '{"version": 1}', "[" * 10**5]
     )
     def test_a_damaged_one_is_set_aside(
         self, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
@@ -209,6 +261,7 @@ class TestCheckpoint:
             "boot": "this",
             "carvings": [known | carving if isinstance(carving, dict) else carving],
             "faults": {},
+            "takenBack": {},
         }
         digest = hashlib.sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()
         path = self.written(tmp_path, checksum=digest, **saved)
@@ -222,7 +275,8 @@ class TestCheckpoint:
         assert checkpoint.load(path, 0.0, "this") == checkpoint.Checkpoint()
 
     @pytest.mark.parametrize(
-        ("one", "other"), [(b"Serving", b"Drained"), (b" 79", b" 48"), (b"this", b"that")]
+        ("one", "other"),
+        [(b"Serving", b"Drained"), (b" 79", b" 48"), (b"this", b"that"), (b"5.5", b"5.6")],
     )
     def test_a_changed_byte_is_noticed(self, tmp_path: Path, one: bytes, other: bytes) -> None:
         path = self.written(tmp_path)

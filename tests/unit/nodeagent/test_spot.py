@@ -19,7 +19,7 @@ from mizar_nodeagent.config import Config
 from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED
-from mizar_nodeagent.spot import assembly, watch
+from mizar_nodeagent.spot import assembly, owner_polling
 from mizar_nodeagent.spot.detectors import card_processes
 from mizar_nodeagent.spot.loan import CardState
 from support.waiting import PATIENCE_S, until, wait_for
@@ -190,7 +190,7 @@ async def world(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[SpotWorld]:
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(watch, "EVERY_S", 0.1)
+    monkeypatch.setattr(owner_polling, "EVERY_S", 0.1)
     monkeypatch.setattr(card_processes, "SAMPLED_S", 0.2)
     made = SpotWorld(tmp_path_factory.mktemp("w"))
     made.proc.mkdir()
@@ -246,7 +246,7 @@ async def test_an_owner_that_works_gets_its_card_back(world: SpotWorld) -> None:
     world.cards.working[CARD] = {os.getpid(): 90}  # a process of no pod
     await until(lambda: world.state() is CardState.RECLAIMING)
     assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
-    assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 1
+    await until(lambda: world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 1)
     await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
     await until(lambda: world.pod_condition(OWNER) == AWAKE)
     await until(lambda: world.node(SPOT_RESOURCE) == ("1", "0"))
@@ -269,7 +269,7 @@ async def test_a_pod_that_did_not_agree_and_comes_to_hold_the_card_gets_it(
     await world.lend()
     world.add_owner(KubePod("team-c", "proud", "uid-proud"), annotations=None)
     await until(lambda: world.pod_condition(BORROWER) == goes("OwnerAlive"))
-    assert world.metric("mizar_spot_evictions_total", reason="OwnerAlive") == 1
+    await until(lambda: world.metric("mizar_spot_evictions_total", reason="OwnerAlive") == 1)
 
 
 async def test_a_card_without_an_owner_is_the_schedulers(world: SpotWorld) -> None:
@@ -349,6 +349,38 @@ async def test_what_an_agent_began_to_take_back_the_next_one_does(world: SpotWor
     await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
 
 
+async def test_a_lent_card_stays_lent_across_the_kubelets_restart(world: SpotWorld) -> None:
+    """A kubelet lists no pods before it was told of them: that is no word of who holds what."""
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    world.kubelet.knows_its_pods = False
+    await world.kubelet.restart()
+    asked = world.kubelet.asked
+    await until(lambda: world.kubelet.asked > asked + 1)
+    world.kubelet.knows_its_pods = True
+    await world.replanned()
+    await until(lambda: DEVICE in world.kubelet.healthy(SPOT_RESOURCE))
+    assert world.state() is CardState.LENT
+    assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 0
+    assert world.pod_condition(OWNER) == asleep("CardLent")
+
+
+async def test_how_often_a_card_was_taken_back_outlives_the_agent(world: SpotWorld) -> None:
+    """Also when the next agent has to end what the last one began: that counts once."""
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    world.cards.working[CARD] = {os.getpid(): 90}
+    await until(lambda: world.state() is CardState.RECLAIMING)
+    (taken,) = world.lender.loans[CARD].taken_back
+    await world.replanned()
+    await world.stop_agent()
+    await world.start_agent()
+    await until(lambda: world.state() is CardState.RECLAIMING)
+    assert world.lender.loans[CARD].taken_back == (taken,)
+
+
 async def test_without_the_api_server_all_but_the_deletion_happens(world: SpotWorld) -> None:
     world.add_owner()
     await world.lendable()
@@ -358,7 +390,7 @@ async def test_without_the_api_server_all_but_the_deletion_happens(world: SpotWo
         world.cards.working[CARD] = {os.getpid(): 90}
         await until(victim.ended)
         assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
-        assert DEVICE not in world.kubelet.healthy(SPOT_RESOURCE)
+        await until(lambda: DEVICE not in world.kubelet.healthy(SPOT_RESOURCE))
         world.api.down = False
         await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
 

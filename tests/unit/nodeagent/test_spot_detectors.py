@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -113,6 +114,23 @@ class TestUsageFiles:
         assert self.look(detector, slot, 101.0).activity == "Busy"
         assert self.look(detector, slot, 101.0 + QUIET_S).at == 101.0
 
+    def test_who_only_copies_works(self, slot: Slot) -> None:
+        """Each process counts its own; those of the dead are counted together."""
+        detector, first = UsageDetector(), layout.Usage.slots.offset
+        own = first + layout.UsageSlot.copies.offset
+        counts = (layout.UsageHead.copies.offset, own)
+        self.write(slot, layout.UsageHead.slot_high.offset, "<I", 1)
+        self.write(slot, own + layout.Copies.card.offset, "<Q", 1)
+        assert self.look(detector, slot, 100.0).activity == "Idle"
+        for at, place in enumerate(counts, 101):
+            self.write(slot, place, "<Q", 7)
+            assert self.look(detector, slot, float(at)).activity == "Busy"
+            assert self.look(detector, slot, at + QUIET_S).at == at
+
+    def write(self, slot: Slot, place: int, how: str, value: int) -> None:
+        with slot.usage.open("r+b") as file:
+            os.pwrite(file.fileno(), struct.pack(how, value), place)
+
     def test_who_damages_its_file_keeps_its_card(self, slot: Slot) -> None:
         slot.usage.write_bytes(b"")
         assert self.look(UsageDetector(), slot, 100.0).activity == "Busy"
@@ -169,6 +187,26 @@ class TestProcesses:
     ) -> None:
         assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
         assert self.look(detector, 2.0, first={1: 0, pid: 100}) == ["Idle"]
+
+    def test_a_borrower_that_has_ended_and_is_still_listed_is_not_taken_for_the_owner(
+        self, detector: ProcessDetector, tmp_path: Path
+    ) -> None:
+        assert self.look(detector, 1.0, first={1: 0, 9: 100}) == ["Idle"]
+        shutil.rmtree(tmp_path / "9")
+        (found,) = detector.look([OWNER], {CARD: {1: 0, 9: 100}}, set(), lambda uuid: 5, 2.0)
+        assert found.activity == "Idle"
+
+    def test_whose_a_process_is_is_asked_once_and_again_when_it_was_gone(
+        self, detector: ProcessDetector, tmp_path: Path
+    ) -> None:
+        assert self.look(detector, 1.0, first={1: 0, 9: 100}) == ["Idle"]
+        for pid in ("1", "9"):
+            (tmp_path / pid / "cgroup").unlink()
+        assert self.look(detector, 2.0, first={1: 100, 9: 100}) == ["Busy"]
+        assert self.look(detector, 2.0 + SAMPLED_S, first={1: 0}) == ["Idle"]
+        shutil.rmtree(tmp_path / "9")
+        put_process(tmp_path, 9, POD)
+        assert self.look(detector, 5.0, first={1: 0, 9: 100}) == ["Busy"]
 
     def test_a_card_that_never_told_is_nobodys_to_lend(self, detector: ProcessDetector) -> None:
         assert self.look(detector, 1.0) == []

@@ -186,7 +186,13 @@ async def test_an_owner_that_wakes_has_its_card_back(
     assert world.is_told(True)
     began = time.monotonic()
     owner.begin()
-    await until(lambda: limits_file.read(limits_of(held)).live[0].paused)
+
+    def is_halted() -> bool:
+        """Paused by the time slicer, and soon after stopped for good by the reclaimer."""
+        limits = limits_file.read(limits_of(held))
+        return bool(limits.live[0].paused) or limits_file.is_stopped(limits, world.uuid)
+
+    await until(is_halted)
     paused = time.monotonic()
     await until(lambda: not world.is_on_card(borrower))
     ended = time.monotonic()

@@ -437,6 +437,41 @@ def test_a_quiet_card_is_looked_at_less_often(room: Room) -> None:
     assert room.round() >= 0.1
 
 
+def test_a_card_whose_users_all_work_on_is_looked_at_less_often(room: Room) -> None:
+    """64 containers that work all day would cost the agent a quarter of a processor."""
+    one, two, idle = (room.add(name, "Hard", 3000) for name in ("one", "two", "idle"))
+    room.round(one, two, after_ms=100)
+    before = one.live().beat
+    for _ in range(4):
+        assert room.round(one, two, after_ms=10) < 0.02
+    assert one.live().beat == before
+    room.round(one, two, after_ms=10)
+    assert one.live().beat == before + 1
+    # Who wakes up has its share at once.
+    room.round(one, two, idle, after_ms=10)
+    assert one.live().beat == before + 2
+    assert idle.live().window
+
+
+def test_between_looks_at_all_cards_a_lent_one_is_only_looked_at_for_its_owners(room: Room) -> None:
+    """Sixteen borrowers that work all day would cost the agent much."""
+    owner, borrower = room.add("owner", "None", 3000), room.add("borrower", "Soft", 0)
+    assert room.round(borrower) < 0.02
+    before = borrower.live().beat
+    assert room.round(borrower, after_ms=10) < 0.02
+    assert borrower.live().beat == before
+    room.round(borrower, owner, after_ms=10)
+    assert borrower.live().beat == before + 1 and borrower.live().paused
+    room.round(borrower, owner, after_ms=10)  # it works beside one that is being ended
+    assert borrower.live().paused
+
+
+def test_a_borrower_whose_owner_has_no_shim_is_looked_at_less_often(room: Room) -> None:
+    borrower = room.add("borrower", "Soft", 0)
+    assert room.round(borrower) >= 0.1
+    assert borrower.live().spare_share == 10000
+
+
 def test_it_runs_in_a_thread_until_it_is_stopped(tmp_path: Path) -> None:
     tenant = Tenant(tmp_path / "one", "Soft", 5000)
     time_slicer = TimeSlicer(lambda: [tenant.container])

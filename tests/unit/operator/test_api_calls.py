@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from mizar_core.models import GPUPoolStatus, GPUQuotaStatus
-from mizar_core.names import FIELD_MANAGER_OPERATOR, LABEL_SHARE_POD, EventReason
+from mizar_core.names import FIELD_MANAGER_OPERATOR, LABEL_SHARE_POD, EventReason, ReapReason
 from mizar_core.planning.actions import (
     Action,
     CreatePod,
@@ -362,7 +362,7 @@ class TestFailures:
         teams = ("team-a", "team-b")
         result, events = _apply(
             cluster,
-            Drain(cluster.known.key, AT),
+            Drain(cluster.known.key, AT, ReapReason.IDLE),
             *(WriteQuotaStatus((team, "quota"), GPUQuotaStatus(conditions=[])) for team in teams),
             *(_event((team, "two"), "Normal") for team in teams),
             EvictShare(("team-a", "two"), cluster.find_pod("two")["metadata"]["uid"]),

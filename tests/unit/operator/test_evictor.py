@@ -19,7 +19,7 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.snapshot import PodView, ShadowView
 from mizar_kube.errors import Conflict, KubeError, NotFound, Unavailable
-from mizar_kube.kinds import Ref
+from mizar_kube.kinds import Object, Ref
 from mizar_operator.evictor import BUDGET_RESPECTED_S, Evictor
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
 
@@ -115,10 +115,12 @@ def test_quota_and_pool_say_so() -> None:
 
 
 class Api:
-    """Evicts and deletes as it is told; keeps what it was asked."""
+    """Evicts and deletes as it is told; keeps what it was asked. `there`: UID of the pod that has
+    the name now."""
 
-    def __init__(self, *answers: KubeError | None) -> None:
+    def __init__(self, *answers: KubeError | None, there: str = "") -> None:
         self.answers = list(answers)
+        self.there = there
         self.asked: list[tuple[str, str, str]] = []
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
@@ -128,6 +130,11 @@ class Api:
 
     async def delete(self, ref: Ref, *, uid: str) -> None:
         self.asked.append(("delete", ref.name, uid))
+
+    async def get(self, ref: Ref) -> Object:
+        if not self.there:
+            raise NotFound("gone")
+        return {"metadata": {"name": ref.name, "uid": self.there}}
 
 
 BUDGET = Unavailable("Cannot evict pod as it would violate its disruption budget", status=429)
@@ -160,6 +167,18 @@ def test_who_is_gone_already_is_no_trouble(gone: KubeError) -> None:
     api = Api(gone)
     _evict(api, 0.0)
     assert api.asked == [ASKED]
+
+
+def test_who_has_its_name_now_is_let_be() -> None:
+    api = Api(Conflict("uid"), there="uid-other")
+    _evict(api, 0.0)
+    assert api.asked == [ASKED]
+
+
+def test_a_pod_that_changed_meanwhile_is_tried_again() -> None:
+    """Conflict does not say whether the UID differed, or somebody wrote at the same time."""
+    with pytest.raises(Conflict):
+        _evict(Api(Conflict("the object has been modified"), there="uid-p"), 0.0)
 
 
 def test_an_api_server_that_is_away_is_trouble() -> None:

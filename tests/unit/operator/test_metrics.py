@@ -80,6 +80,16 @@ def test_refused_creations(metrics: Metrics) -> None:
     assert _values(metrics, "mizar_shadow_pods_refused_total") == {("team-a", "2", "gpus"): 2}
 
 
+def test_the_first_refused_creation_is_an_increase(metrics: Metrics) -> None:
+    """To Prometheus, a series that begins with 1 never grew."""
+    key = ("team-a", "2", "quota")
+    _show(metrics, small())
+    assert _values(metrics, "mizar_shadow_pods_refused_total") == {key: 0}
+    metrics.refusals([(("team-a", "quota"), 2)])
+    _show(metrics, small())
+    assert _values(metrics, "mizar_shadow_pods_refused_total") == {key: 1}
+
+
 def test_refused_creations_of_a_quota_that_is_gone_go(metrics: Metrics) -> None:
     metrics.refusals([(("team-a", "quota"), 2)])
     _show(metrics, small())

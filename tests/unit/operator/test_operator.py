@@ -17,6 +17,7 @@ from mizar_operator.caches import NO_POOL, follow
 from stateful.harness import KEY, KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
+from support.kube import condition
 from support.logs import logged
 
 GPU = "team-a.mizar.share/gpu.2"
@@ -91,6 +92,17 @@ def test_who_cannot_tell_of_runtime_classes_plans_all_the_same(
     operator.round()
     assert _pool_ready(model)["reason"] == "CardsFound"
     assert len(_shadows(model)) == 1
+
+
+def test_why_a_pod_waits_is_told_again_before_its_event_expires(
+    model: Model, operator: Harness
+) -> None:
+    """API servers keep events for an hour; a pod may wait for days."""
+    model.add_share("team-b", "p", "team-b.mizar.share/gpu.2", 1)
+    for _ in range(5):
+        operator.round(seconds=600)
+    told = [reason for about, reason, _ in operator.events.told if about == "Pod/p"]
+    assert told == ["NoQuota", "NoQuota"]
 
 
 def _refuse(verb: str, error: Exception) -> Callable[[Write], None]:
@@ -489,6 +501,21 @@ def test_a_quota_of_no_pool_says_so(model: Model, operator: Harness) -> None:
     operator.reconcile("")
     reasons = {one["type"]: one["reason"] for one in quota["status"]["conditions"]}
     assert reasons["Satisfied"] == "PoolNotFound"
+
+
+def test_a_quota_for_borrowers_alone_has_no_shadow_pods(model: Model, operator: Harness) -> None:
+    quota = model.api.find(GPU_QUOTA, "quota", "team-a")
+    assert quota is not None
+    quota["spec"] = {"pool": quota["spec"]["pool"], "spot": {"max": 1}}
+    model.api.touch(quota)
+    operator.sync(KINDS)
+    operator.reconcile(KEY)
+    assert _shadows(model) == []
+    told = condition(quota, "Satisfied")
+    assert (told["status"], told["message"]) == (
+        "True",
+        "it has no shadow pods: its namespace only borrows",
+    )
 
 
 def test_it_comes_back_when_time_has_come(model: Model, operator: Harness) -> None:

@@ -602,7 +602,7 @@ def test_who_waits_for_anothers_stuck_shadow_pod_is_told() -> None:
     stuck = shadow(
         namespace="team-b",
         resource="mizar.share/gpu.2",
-        pod=PodView(unschedulable="no cards"),
+        pod=PodView(unschedulable="2 Insufficient nvidia.com/gpu"),
         quota_uid="uid-team-b-quota",
     )
     snapshot = small(
@@ -612,6 +612,16 @@ def test_who_waits_for_anothers_stuck_shadow_pod_is_told() -> None:
         shares=(waiting("p", resource="mizar.share/gpu.2"),),
     )
     assert satisfied(snapshot).reason == "NoCardFree"
+
+
+def test_what_keeps_a_shadow_pod_from_a_node_is_not_always_a_card() -> None:
+    full = "0/2 nodes are available: 2 Insufficient cpu."
+    stuck = shadow(pod=PodView(unschedulable=full))
+    snapshot = small(shadows=(stuck,), shares=(waiting("p"),))
+    found = satisfied(snapshot)
+    assert (found.reason, found.message) == ("NoNodeFits", f"without a node: 1 shadow pod: {full}")
+    events = {(str(one.reason), one.message) for one in actions(EmitEvent, snapshot)}
+    assert ("NoNodeFits", f"shadow pod {stuck.name} finds no node: {full}") in events
 
 
 def test_a_condition_keeps_its_time_while_it_lasts() -> None:

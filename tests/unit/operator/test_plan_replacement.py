@@ -195,6 +195,32 @@ def test_one_on_a_node_that_the_scheduler_refuses_the_pod() -> None:
     assert _drained(_refused(nodes=(_node("n2"),))) == [], "there is no other node"
 
 
+def _without_shadows(*refused: str) -> list[Needs]:
+    """The needs of what is created for the pod when these nodes were refused it before."""
+    nodes = {("uid-team-a-p", GPU): frozenset(refused)}
+    none = _refused(shadows=(), free_since={}, refused_nodes=nodes)
+    return [one.needs for one in actions(CreateShadow, none)]
+
+
+def test_what_replaces_it_does_not_go_there_again() -> None:
+    """No device is left on the node by which it could be seen that the scheduler refuses it."""
+    after = apply_plan(_refused(), plan(_refused(), NOW))
+    assert after.refused_nodes == {("uid-team-a-p", GPU): frozenset({"n2"})}
+    (needs,) = _without_shadows("n2")
+    assert needs.excluded_nodes == {"n2"}
+
+
+def test_where_all_nodes_were_refused_any_may_do_now() -> None:
+    (needs,) = _without_shadows("n1", "n2")
+    assert needs.excluded_nodes == frozenset()
+
+
+def test_it_stays_where_all_other_nodes_were_refused_too() -> None:
+    """Each node was tried once: more moves would only cost others their cards."""
+    nodes = {("uid-team-a-p", GPU): frozenset({"n1"})}
+    assert _drained(_refused(refused_nodes=nodes)) == []
+
+
 def test_its_drain_is_not_called_off_for_the_pod_that_it_was_no_use_to() -> None:
     """While it drains, no device is free there that the scheduler could pass over."""
     draining = replace(apply_plan(_refused(), plan(_refused(), NOW)), free_since={})

@@ -66,6 +66,8 @@ def test_an_annotation_that_says_the_same_in_other_words_stays() -> None:
     ("spec", "expected"),
     [
         ({"isolation": {"compute": "Hard"}}, {"isolation": Isolation(compute="Hard")}),
+        ({"isolation": {"mayOptOut": True}}, {"isolation": Isolation(may_opt_out=True)}),
+        ({"shareVariables": ["HAMi"]}, {"variables": ("HAMi",)}),
         ({"memoryScaling": "1.5"}, {"memory_scaling": "1.5"}),
         ({"coreScaling": "0.5"}, {"core_scaling": "0.5"}),
         ({"profiles": [{"devices": 2, "cards": 1, "memory": "4Gi"}]}, {"memory": 4 * GIB}),
@@ -133,6 +135,41 @@ def test_another_shape_in_use_keeps_its_limits_and_takes_nobody_new(spec: dict[s
     assert _recarved(after) == []
     # When the pool has the old shape again, it takes others again.
     assert _recarved(replace(after, pools=(pool(),))) == [_carve()]
+
+
+def _two_in_use(**spec: Any) -> Snapshot:
+    """Two shadow pods, the first with one user and the second with two, and a quota."""
+    fewer = _carved(holders=HELD, name="shadow-2-a", uid="uid-a")
+    more = _carved(holders=HELD * 2, name="shadow-2-b", uid="uid-b")
+    return _snapshot(fewer, more, quotas=(quota("team-a", **spec),))
+
+
+LOWERED = {
+    "fewer shadow pods": {"profiles": [{"devices": 2, "max": 1}]},
+    "fewer cards": {"maxCards": 1},
+    "another profile": {"profiles": [{"devices": 2, "max": 1}, {"devices": 4, "max": 1}]},
+}
+
+
+@pytest.mark.parametrize("spec", LOWERED.values(), ids=LOWERED)
+def test_beyond_a_lowered_quota_the_least_used_takes_nobody_new(spec: dict[str, Any]) -> None:
+    """Else pods that come while others go would keep both for ever."""
+    snapshot = _two_in_use(**spec)
+    found = [one for one in plan(snapshot, NOW).actions if isinstance(one, Recarve)]
+    assert [(one.shadow[1], one.carve) for one in found] == [("shadow-2-a", _carve(closed=True))]
+    after = apply_plan(snapshot, plan(snapshot, NOW))
+    assert _recarved(after) == []
+    # The other one has fewer users now: the choice stays.
+    first, second = sorted(after.shadows, key=lambda one: one.name)
+    first, second = replace(first, holders=HELD * 2), replace(second, holders=HELD)
+    assert _recarved(replace(after, shadows=(first, second))) == []
+    # The quota is raised again.
+    assert _recarved(replace(after, quotas=(quota("team-a"),))) == [_carve()]
+
+
+def test_a_revoked_quota_closes_all_that_is_in_use() -> None:
+    snapshot = _two_in_use(profiles=[{"devices": 2, "max": 0}])
+    assert _recarved(snapshot) == [_carve(closed=True)] * 2
 
 
 def test_one_that_is_deleted_in_use_takes_nobody_new_and_goes_when_idle() -> None:

@@ -1,7 +1,7 @@
 """The state that the operator keeps from plan to plan."""
 
 from mizar_core.planning.snapshot import Attempt, Refused
-from mizar_operator.reconcile_state import Backoffs, ReconcileState
+from mizar_operator.reconcile_state import REFUSED_NODE_FOR_S, Backoffs, ReconcileState
 from property.plan.snapshots import NOW, at
 
 N1, N2 = ("gpu.2", "n1"), ("gpu.2", "n2")
@@ -34,6 +34,18 @@ def test_refusals_are_told_in_their_words_until_it_is_time() -> None:
     assert memory.refusals(1) == (Refused(*OFFER, "exceeded quota"),)
     assert memory.next_try(1) == 1
     assert memory.refusals(2) == ()
+
+
+def test_refused_nodes_count_for_a_while_as_long_as_the_pod_is_there() -> None:
+    memory = ReconcileState()
+    one, other = ("uid-p", "gpu.2"), ("uid-q", "gpu.2")
+    memory.note_refused_nodes({one: {"n1"}, other: {"n1"}}, 0)
+    memory.note_refused_nodes({one: {"n2"}}, REFUSED_NODE_FOR_S / 2)
+    memory.forget_old(REFUSED_NODE_FOR_S - 1, {"uid-p"})
+    assert memory.nodes_refused(REFUSED_NODE_FOR_S - 1) == {one: {"n1", "n2"}}
+    assert memory.nodes_refused(REFUSED_NODE_FOR_S) == {one: {"n2"}}
+    memory.forget_old(2 * REFUSED_NODE_FOR_S, {"uid-p"})
+    assert memory.refused_nodes == {}
 
 
 def test_how_long_devices_have_been_free() -> None:

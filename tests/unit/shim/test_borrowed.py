@@ -108,6 +108,18 @@ def test_every_launch_tells_while_the_card_is_lent(owner: Owner) -> None:
         assert owner.woke_at > before
 
 
+@pytest.mark.parametrize("what", ["copy", "clear"])
+def test_who_only_copies_tells_while_the_card_is_lent(owner: Owner, what: str) -> None:
+    before = owner.woke_at
+    assert owner.do(what) == 0
+    assert owner.woke_at == before, "it takes nobody's time from neighbours"
+    owner.lend()
+    for _ in range(3):
+        before = owner.woke_at
+        assert owner.do(what) == 0
+        assert owner.woke_at > before
+
+
 @pytest.mark.parametrize("what", ["alloc", "pool", "array", "context"])
 def test_what_takes_memory_tells(owner: Owner, what: str) -> None:
     owner.lend()

@@ -45,7 +45,7 @@ def test_a_card_that_is_not_there() -> None:
 def test_what_a_container_gets(tmp_path: Path) -> None:
     simgpu.create(tmp_path / "m", cards=2).close()
     given = spec()
-    give(given, ["GPU-b"], {"GPU-a": 0, "GPU-b": 1}, tmp_path / "m")
+    give(given, ["GPU-b"], {"GPU-a": ["nvidia0"], "GPU-b": ["nvidia1"]}, tmp_path / "m")
     nodes = ["/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"]
     assert [one["path"] for one in given["linux"]["devices"]] == nodes
     assert all(one["allow"] for one in given["linux"]["resources"]["devices"])

@@ -12,7 +12,7 @@ from mizar_nodeagent.proto import deviceplugin_pb2 as api
 from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
 from simgpu.device_plugin import Device, container_response, list_response, run
 
-CARDS = (Device("GPU-a", 0, True), Device("GPU-b", 1, True))
+CARDS = (Device("GPU-a", ("nvidia0",), True), Device("GPU-b", ("nvidia1",), True))
 
 
 class FixedCards:
@@ -21,8 +21,8 @@ class FixedCards:
     def __init__(self) -> None:
         self.now = CARDS
 
-    def devices(self) -> tuple[Device, ...]:
-        return self.now
+    def devices(self) -> dict[str, tuple[Device, ...]]:
+        return {"nvidia.com/gpu": self.now}
 
 
 class Kubelet(rpc.RegistrationServicer):
@@ -68,7 +68,7 @@ async def kubelet(tmp_path: Path, cards: FixedCards) -> AsyncIterator[Kubelet]:
 
 
 def test_devices_are_named_by_uuid_with_their_health() -> None:
-    response = list_response([Device("GPU-a", 0, True), Device("GPU-b", 1, False)])
+    response = list_response([Device("GPU-a", (), True), Device("GPU-b", (), False)])
     listed = [(device.ID, device.health) for device in response.devices]
     assert listed == [("GPU-a", "Healthy"), ("GPU-b", "Unhealthy")]
 
@@ -92,7 +92,7 @@ async def test_a_change_of_health_is_told_at_once(kubelet: Kubelet, cards: Fixed
     async with channel:
         stream = plugin.ListAndWatch(api.Empty())
         assert await stream.read() == list_response(CARDS)
-        cards.now = (CARDS[0], Device("GPU-b", 1, False))
+        cards.now = (CARDS[0], Device("GPU-b", ("nvidia1",), False))
         assert await stream.read() == list_response(cards.now)
         stream.cancel()
 

@@ -242,7 +242,7 @@ def test_what_nvml_does_not_simulate_is_not_supported(bench: Bench) -> None:
         NVML
         + """
 try:
-    n.nvmlDeviceGetMigMode(n.nvmlDeviceGetHandleByIndex(0))
+    n.nvmlDeviceSetMigMode(n.nvmlDeviceGetHandleByIndex(0), 1)
 except n.NVMLError_NotSupported:
     print("not supported")"""
     )
@@ -326,3 +326,17 @@ def test_cards_are_numbered_anew(bench: Bench) -> None:
     machine.renumber(second)
     node.unlink()
     assert json.loads(bench.python(look)) == [[second, 0, 2]]
+
+
+def test_a_card_comes_back_by_a_number_that_was_free(bench: Bench) -> None:
+    """Who has the device node of its old number sees it no more."""
+    machine, dev = bench.machine, bench.machine.directory / "dev"
+    first, second = (card.uuid for card in machine.cards)
+    look = (
+        NVML + "print(json.dumps([n.nvmlDeviceGetUUID(n.nvmlDeviceGetHandleByIndex(i)) "
+        "for i in range(n.nvmlDeviceGetCount())]))"
+    )
+    machine.set_minor(first, 2)
+    assert sorted(json.loads(bench.python(look))) == sorted([first, second])
+    (dev / "nvidia2").unlink()
+    assert json.loads(bench.python(look)) == [second]

@@ -1,6 +1,7 @@
 """What the watcher beside the end-to-end tests calls a fault."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -86,6 +87,12 @@ def test_a_borrower_on_the_card_of_its_owner_is_right() -> None:
 )
 def test_faults(wrong: Look, said: str) -> None:
     assert faults(wrong) == {f"node-1: {said}"}
+
+
+def test_on_a_failed_card_devices_may_be_unhealthy() -> None:
+    there = Look("node-1", (SHADOW, USER), (), {SHARES: frozenset({SECOND})}, frozenset({"GPU-a"}))
+    assert faults(there) == set()
+    assert faults(replace(there, failed=frozenset({"GPU-b"}))) != set()
 
 
 def test_while_an_agent_restarts_nothing_has_vanished() -> None:

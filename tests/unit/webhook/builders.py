@@ -69,9 +69,10 @@ def decide(
     old: Object | None = None,
     template: bool = False,
     labels: dict[str, str] | None = None,
+    names: tuple[str, ...] = (),
 ) -> Decision:
     """The decision on a pod spec; one default pool if none is given."""
-    known = VisiblePools(pools or (pool(),), namespace, own)
+    known = VisiblePools(pools or (pool(),), namespace, own, names)
     return review(PodSpec(pod, namespace, "/spec", old, template, labels), known)
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from mizar_operator.webhook.pod_review import Decision
+from mizar_operator.webhook.pod_review import Decision, review
+from mizar_operator.webhook.pod_specs import PodSpec
+from mizar_operator.webhook.resource_names import VisiblePools
 from unit.webhook.builders import (
     Object,
     asking,
@@ -61,6 +63,19 @@ def test_another_prefix() -> None:
     before = asking("gpus.example.com.gpu.2")
     decision = decide(before, pool(resourcePrefix="gpus.example.com"))
     assert limits(patched(before, decision)) == {"team-a.gpus.example.com/gpu.2": "1", "cpu": "1"}
+
+
+@pytest.mark.parametrize("template", [False, True])
+def test_a_node_is_chosen_by_the_scheduler(template: bool) -> None:
+    """A kubelet that knows nothing of the resource starts such a pod without a card."""
+    chosen = {**asking("mizar.share/gpu.2"), "nodeName": "n1"}
+    (said,) = decide(chosen, template=template).refusals
+    assert "nodeName n1" in said and "kubernetes.io/hostname: n1" in said
+    assert decide({**asking("cpu"), "nodeName": "n1"}) == Decision()
+    bound = {**asking(MINE), "nodeName": "n1"}
+    assert decide(bound, old=bound) == Decision()
+    mirror = PodSpec(chosen, "team-a", annotations={"kubernetes.io/config.mirror": "abc"})
+    assert not review(mirror, VisiblePools([pool()], "team-a")).refusals
 
 
 @pytest.mark.parametrize("key", ["nvidia.com/gpu", "amd.com/gpu.2", "example.com.gpu.2", "cpu"])
@@ -158,6 +173,52 @@ def test_a_misspelt_name_of_a_pool_with_another_prefix() -> None:
 def test_what_was_misspelt_before_does_not_hold_up_an_update() -> None:
     """Nobody can mend a pod; and whoever mends a template sends the right name."""
     assert decide(asking("mizar.share/gpu"), old=asking("mizar.share/gpu")) == Decision()
+
+
+VGPU = "nvidia.com/vgpu"
+NAMED = pool(profiles=[{"devices": 10, "cards": 1, "alias": VGPU}])
+TEN = "team-a.mizar.share/gpu.10"
+
+
+class TestAlias:
+    def test_is_translated_and_labelled(self) -> None:
+        before = asking(VGPU)
+        decision = decide(before, NAMED, names=(VGPU,))
+        assert limits(patched(before, decision)) == {TEN: "1", "cpu": "1"}
+        assert decision.rewritten == {VGPU: TEN}
+        assert any("share-pod" in str(one) for one in decision.patch)
+
+    def test_in_a_template(self) -> None:
+        before = asking(VGPU)
+        after = patched(before, decide(before, NAMED, names=(VGPU,), template=True))
+        assert limits(after) == {"mizar.share/gpu.10": "1", "cpu": "1"}
+
+    def test_is_the_same_as_the_profiles_own_name(self) -> None:
+        both = spec(container({VGPU: "1", "mizar.share/gpu.10": "1"}))
+        (sentence,) = decide(both, NAMED, names=(VGPU,)).refusals
+        assert "are the same: keep one of them" in sentence
+
+    def test_the_same_manifest_again_changes_nothing(self) -> None:
+        before = asking(VGPU)
+        there = patched(before, decide(before, NAMED, names=(VGPU,)))
+        again = with_also(there, VGPU, "1")
+        after = patched(again, decide(again, NAMED, names=(VGPU,), old=there))
+        assert limits(after) == limits(there)
+
+    def test_without_the_installations_leave_it_is_somebody_elses(self) -> None:
+        assert decide(asking(VGPU), NAMED) == Decision()
+
+    def test_that_no_pool_has(self) -> None:
+        decision = decide(asking(VGPU), names=(VGPU,))
+        assert "no profile of a GPUPool has this name as its alias" in decision.refusals[0]
+        assert decision.doubtful, "the pool may be new"
+        decision = decide(asking(VGPU), names=(VGPU,), template=True)
+        assert decision.warnings and not decision.refusals
+
+    def test_below_mizars_own_prefix_it_is_no_mistake(self) -> None:
+        small = pool(profiles=[{"devices": 10, "cards": 1, "alias": "mizar.share/small"}])
+        decision = decide(asking("mizar.share/small"), small, names=("mizar.share/small",))
+        assert decision.rewritten == {"mizar.share/small": TEN}
 
 
 class TestLabel:

@@ -109,3 +109,24 @@ def test_pools_that_could_be_mixed_up() -> None:
 )
 def test_each_gets_a_sentence(spec: Any, sentences: list[str]) -> None:
     assert list(unquoted_numbers({"spec": spec})) == sentences
+
+
+class TestAliases:
+    NAMED = pool(profiles=[{"devices": 2, "cards": 1, "alias": "nvidia.com/vgpu"}])
+
+    def test_the_installation_permits_names(self) -> None:
+        assert not review_pool(self.NAMED, None, [], [], ["nvidia.com/vgpu"]).problems
+        (problem,) = review_pool(self.NAMED, None, [], []).problems
+        assert problem.startswith("spec.profiles[0].alias: Mizar was installed without the name")
+        assert "webhook.resourceNames" in problem
+
+    def test_two_pools_have_not_the_same(self) -> None:
+        other = pool("other", profiles=[{"devices": 4, "cards": 1, "alias": "nvidia.com/vgpu"}])
+        (problem,) = review_pool(other, None, [self.NAMED], [], ["nvidia.com/vgpu"]).problems
+        assert "pool 'default' has the name 'nvidia.com/vgpu' already" in problem
+        assert not review_pool(self.NAMED, None, [self.NAMED], [], ["nvidia.com/vgpu"]).problems
+
+    def test_a_name_that_is_permitted_no_more_holds_up_no_other_change(self) -> None:
+        profiles = self.NAMED.to_dict()["spec"]["profiles"]
+        changed = pool(profiles=profiles, idleTimeoutSeconds=1)
+        assert not review_pool(changed, self.NAMED, [self.NAMED], []).problems

@@ -1,16 +1,19 @@
 {{- /* CEL: whether the name k of a resource means a share or a spot card, in either spelling, misspelt
-       too. Without a slash Kubernetes itself knows no name that ends so. */ -}}
+       too, or by a name that pools may give. Without a slash Kubernetes itself knows no name that ends so.
+       Call with the root. */ -}}
 {{- define "mizar.cel.meansShare" -}}
 k.matches('[./]gpu[.][0-9]+$') || k.matches('(^|[.])mizar[.](share|spot)[./]') || k.matches('^[^/]+[.]gpu[^/]*$')
+{{- with .Values.webhook.resourceNames }} || k in {{ toJson . | replace "\"" "'" }}{{ end }}
 {{- end -}}
 
 {{- /* CEL: whether any container of a pod spec asks for what means a share.
-       Call with the path of the spec, such as "object.spec". */ -}}
+       Call with (list $ "object.spec"): the root, and the path of the spec. */ -}}
 {{- define "mizar.cel.asks" -}}
-({{ . }}.containers + (has({{ . }}.initContainers) ? {{ . }}.initContainers : [])).exists(c,
+{{- $root := first . -}}{{- $spec := last . -}}
+({{ $spec }}.containers + (has({{ $spec }}.initContainers) ? {{ $spec }}.initContainers : [])).exists(c,
   has(c.resources) && (
-    (has(c.resources.limits) && c.resources.limits.exists(k, {{ include "mizar.cel.meansShare" . }})) ||
-    (has(c.resources.requests) && c.resources.requests.exists(k, {{ include "mizar.cel.meansShare" . }}))))
+    (has(c.resources.limits) && c.resources.limits.exists(k, {{ include "mizar.cel.meansShare" $root }})) ||
+    (has(c.resources.requests) && c.resources.requests.exists(k, {{ include "mizar.cel.meansShare" $root }}))))
 {{- end -}}
 
 {{- /* CEL: the resources of all containers of a pod spec, to compare old and new. */ -}}

@@ -22,7 +22,7 @@ from mizar_core.planning.spot.actions import (
 )
 from mizar_core.planning.spot.snapshot import SpotSnapshot, SpotView
 from mizar_core.planning.spot.statuses import write_lent, write_quotas
-from mizar_core.planning.spot.turns import Room, take_turns
+from mizar_core.planning.spot.turns import Room, is_impatient, take_turns
 from mizar_core.planning.spot.waiting import waiting_events
 from mizar_core.quantities import counted
 from mizar_core.spot_rules import spot_rules
@@ -46,7 +46,7 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
         in_use[spot.namespace] += spot.cards if spot.has_cards else 0
     room = _room(snapshot, now)
     waiting = [one for one in snapshot.spots if one.waits]
-    granted = take_turns(waiting, room, accounts, in_use) if snapshot.enabled else []
+    granted = take_turns(waiting, room, accounts, in_use, now) if snapshot.enabled else []
     left = [one for one in waiting if one not in granted]
     borrowing = _borrowing(snapshot, accounts, in_use, left)
     events = [_reclaimed(one, reason, accounts) for one in surplus]
@@ -111,8 +111,9 @@ def _room(snapshot: SpotSnapshot, now: datetime) -> Room:
     room = Room(snapshot.nodes, snapshot.spots)
     for spot in sorted(snapshot.spots, key=lambda one: (one.order, one.namespace)):
         since = spot.stuck_since()
-        if spot.promised and (since is None or now - since < STUCK_AFTER):
-            room.place(spot)
+        promised = spot.promised and (since is None or now - since < STUCK_AFTER)
+        if promised and not room.place(spot) and is_impatient(spot, now):
+            room.keep(spot)
     return room
 
 

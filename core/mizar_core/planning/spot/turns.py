@@ -4,7 +4,8 @@ late, as far as cards are lendable and quotas allow."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 
 from mizar_core.names import SPOT_RESOURCE
 from mizar_core.planning.node_fit import Needs, fits
@@ -12,10 +13,18 @@ from mizar_core.planning.snapshot import NodeView
 from mizar_core.planning.spot.accounts import Accounts
 from mizar_core.planning.spot.snapshot import SpotView
 
+PATIENCE = timedelta(minutes=10)
+"""A pod that wants several cards lets others pass for so long."""
+
+
+def is_impatient(spot: SpotView, now: datetime) -> bool:
+    """Whether cards are kept for the pod until it can have all that it wants."""
+    return spot.cards > 1 and now - spot.created >= PATIENCE
+
 
 class Room:
     """The cards of each node that nobody has: what the node offers less what pods there have, as
-    the scheduler counts."""
+    the scheduler counts. `kept`: how many of them are kept for pods that want more."""
 
     def __init__(self, nodes: Iterable[NodeView], spots: Iterable[SpotView]) -> None:
         self._nodes = {
@@ -29,10 +38,16 @@ class Room:
             name: max(0, node.cards[SPOT_RESOURCE].healthy - taken[name])
             for name, node in sorted(self._nodes.items())
         }
+        self.kept: Counter[str] = Counter()
         self._full: set[tuple[Needs, int]] = set()
 
     @property
     def total(self) -> int:
+        """Free cards of all nodes that are kept for nobody."""
+        return self.free_cards - self.kept.total()
+
+    @property
+    def free_cards(self) -> int:
         """Free cards of all nodes."""
         return sum(self.free.values())
 
@@ -46,11 +61,32 @@ class Room:
         if not found:
             self._full.add(shape)
             return False
-        self.free[min(found, key=lambda name: (self.free[name], name))] -= spot.cards
+        self.free[min(found, key=lambda name: (self._left(name), name))] -= spot.cards
         return True
 
+    def keep(self, spot: SpotView) -> None:
+        """Give nobody else the cards of the node that has the most for the pod."""
+        if found := self._asleep(spot):
+            name = min(found, key=lambda one: (-self._left(one), one))
+            self.kept[name] += self._left(name)
+
+    def will_have(self, spot: SpotView) -> bool:
+        """Whether some node can give the pod all its cards once other borrowers there have ended:
+        where fewer sleep than it wants, keeping them would not bring it any nearer."""
+        return bool(self._asleep(spot))
+
+    def _asleep(self, spot: SpotView) -> list[str]:
+        return [
+            name
+            for name, node in self._nodes.items()
+            if node.cards[SPOT_RESOURCE].healthy >= spot.cards and fits(spot.needs, node)
+        ]
+
     def _takes(self, name: str, spot: SpotView) -> bool:
-        return self.free[name] >= spot.cards and fits(spot.needs, self._nodes[name])
+        return self._left(name) >= spot.cards and fits(spot.needs, self._nodes[name])
+
+    def _left(self, name: str) -> int:
+        return self.free[name] - self.kept[name]
 
 
 def queues(spots: Iterable[SpotView]) -> dict[str, list[SpotView]]:
@@ -62,30 +98,48 @@ def queues(spots: Iterable[SpotView]) -> dict[str, list[SpotView]]:
 
 
 def take_turns(
-    waiting: Iterable[SpotView], room: Room, accounts: Accounts, in_use: Counter[str]
+    waiting: Iterable[SpotView], room: Room, accounts: Accounts, in_use: Counter[str], now: datetime
 ) -> list[SpotView]:
     """The pods whose turn it is, in order. `in_use`: cards of each namespace, to which theirs are
     added; `room` shrinks by them.
 
-    A pod that fits nowhere now holds up no other.
+    A pod that fits nowhere now holds up no other, until it is impatient.
     """
-    queue, granted = queues(waiting), list[SpotView]()
+
+    def keeps(spot: SpotView) -> bool:
+        allowed = spot.cards <= accounts.most(spot.namespace)
+        return allowed and is_impatient(spot, now) and room.will_have(spot)
+
+    queue, granted, kept = queues(waiting), list[SpotView](), Counter[str]()
     while queue:
         name = min(queue, key=lambda one: (accounts.figure(one, in_use[one]), one))
-        spot = _next(queue, name, room, accounts.most(name) - in_use[name])
+        allowed = accounts.most(name) - in_use[name] - kept[name]
+        spot, more = _next(queue, name, room, allowed, keeps)
+        kept[name] += more
         if spot is not None:
             in_use[name] += spot.cards
             granted.append(spot)
     return granted
 
 
-def _next(queue: dict[str, list[SpotView]], name: str, room: Room, allowed: int) -> SpotView | None:
+def _next(
+    queue: dict[str, list[SpotView]],
+    name: str,
+    room: Room,
+    allowed: int,
+    keeps: Callable[[SpotView], bool],
+) -> tuple[SpotView | None, int]:
     """The namespace's next pod that finds room and is allowed; it, and those before it, leave the
-    queue, which goes when it is empty."""
-    left = queue[name]
+    queue, which goes when it is empty. And how many cards of its quota are kept for those before
+    it, as the cards of a node are."""
+    left, kept = queue[name], 0
     for at, spot in enumerate(left):
-        if spot.cards <= allowed and room.place(spot):
+        if spot.cards <= allowed - kept and room.place(spot):
             queue[name] = left[at + 1 :]
-            return spot
+            return spot, kept
+        if keeps(spot):
+            if spot.cards <= allowed - kept:
+                room.keep(spot)
+            kept += spot.cards
     del queue[name]
-    return None
+    return None, kept

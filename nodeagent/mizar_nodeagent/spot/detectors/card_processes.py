@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mizar_nodeagent.audit import processes
+from mizar_nodeagent import container_processes
 from mizar_nodeagent.spot.events import Activity, OwnerEvent, Source
 from mizar_nodeagent.spot.owners import CardOwner
 
@@ -20,6 +20,10 @@ BLIND_S: Final = 5.0
 
 ProcessLoads = Mapping[int, int]
 """By PID on the node: percent of the card's time, of the last samples; 0 without any."""
+
+
+_Homes = Mapping[int, str]
+"""By PID: the UID of the process' pod; empty for a process of the node itself."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,10 @@ class ProcessDetector:
     follows from its cgroup: what is not the borrower's counts as the owners', a process of the
     node itself too."""
 
-    def __init__(self, proc: Path = processes.PROC) -> None:
+    def __init__(self, proc: Path = container_processes.PROC) -> None:
         self._proc = proc
         self._seen: dict[str, _Seen] = {}
+        self._homes: dict[str, _Homes] = {}
 
     def look(
         self,
@@ -53,18 +58,22 @@ class ProcessDetector:
         """Of each owner that holds one of these cards, BUSY, or IDLE since it last worked.
         `borrowers`: UIDs of pods; `most`: the percentage up to which the card of that UUID counts
         as idle; `now`: monotonic seconds. Reads /proc."""
-        pids = {pid for one in loads.values() for pid in one}
-        theirs = {
-            pid
-            for pid, home in processes.of_containers(pids, self._proc).items()
-            if home.pod_uid not in borrowers
-        } | processes.of_node(pids, self._proc)
         for uuid, one in loads.items():
-            owned = {pid: load for pid, load in one.items() if pid in theirs}
+            homes = self._homes[uuid] = self._find_homes(one, self._homes.get(uuid, {}))
+            owned = {pid: one[pid] for pid, home in homes.items() if home not in borrowers}
             self._seen[uuid] = _look(self._seen.get(uuid), owned, most(uuid), now)
         for owner in found:
             if seen := [self._seen[uuid] for uuid in owner.cards if uuid in self._seen]:
                 yield _event(owner, seen, len(owner.cards), now)
+
+    def _find_homes(self, pids: Collection[int], known: _Homes) -> _Homes:
+        """Of those that run. `known`: of the processes that were on the same card at the last look;
+        none moves to another pod."""
+        old = {pid: known[pid] for pid in pids if pid in known and (self._proc / str(pid)).exists()}
+        new = [pid for pid in pids if pid not in known]
+        pods = container_processes.of_containers(new, self._proc).items()
+        nodes = dict.fromkeys(container_processes.of_node(new, self._proc), "")
+        return old | nodes | {pid: home.pod_uid for pid, home in pods}
 
 
 def _look(seen: _Seen | None, loads: ProcessLoads, most: int, now: float) -> _Seen:

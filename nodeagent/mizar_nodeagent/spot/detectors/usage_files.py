@@ -1,4 +1,4 @@
-"""The shim's usage files: when a container last wanted time of a card, or took memory of it."""
+"""The shim's usage files: when a container last wanted time of a card, took memory, or copied."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.container.slots import Slot
 from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.pods import Key
 from mizar_nodeagent.regions import usage_snapshot
 from mizar_nodeagent.regions.usage_snapshot import CardActivity
 from mizar_nodeagent.spot.events import Activity, OwnerEvent, Source
@@ -34,14 +35,14 @@ class UsageDetector:
     ) -> Iterable[OwnerEvent]:
         """Of each owner, BUSY, or IDLE since it last worked. `slots`: those in use; `now`:
         monotonic seconds."""
-        times: dict[tuple[str, str], list[float]] = {}
+        times: dict[Key, list[float]] = {owner.pod.key: [-math.inf] for owner in found}
         before, self._read = self._read, {}
         for slot in slots:
-            if slot.owner is not None:
-                last = self._last_work(slot, before.get(slot.name), now)
-                times.setdefault((slot.owner.namespace, slot.owner.pod), []).append(last)
+            key = (slot.owner.namespace, slot.owner.pod) if slot.owner else None
+            if key in times:
+                times[key].append(self._last_work(slot, before.get(slot.name), now))
         for owner in found:
-            last = max(times.get(owner.pod.key, [-math.inf]))
+            last = max(times[owner.pod.key])
             works = now - last < QUIET_S
             activity = Activity.BUSY if works else Activity.IDLE
             yield OwnerEvent(activity, owner.pod, owner.cards, last, Source.USAGE)

@@ -11,6 +11,6 @@ verified, a build from the Go modules that src/ pins. runc is Debian's.
 from cluster.binaries.components import ALL
 from cluster.binaries.errors import SetupError
 from cluster.binaries.progress import Progress
-from cluster.binaries.sources import Binaries, ensure
+from cluster.binaries.sources import Binaries, at_hand, ensure
 
-__all__ = ["ALL", "Binaries", "Progress", "SetupError", "ensure"]
+__all__ = ["ALL", "Binaries", "Progress", "SetupError", "at_hand", "ensure"]

@@ -16,6 +16,7 @@ ETCD = "3.6.8"
 CONTAINERD = "2.2.9"
 HELM = "3.22.0"
 CNI = "1.9.1"
+PROMETHEUS = "3.13.5"
 GO = "1.26.8"
 
 SOURCES = Path(__file__).parent / "src"
@@ -125,6 +126,13 @@ def _helm_release() -> Release:
     return Release(HELM_HOST, path, f"{path}.sha256sum", members={"helm": f"linux-{ARCH}/helm"})
 
 
+def _prometheus_release() -> Release:
+    name = f"prometheus-{PROMETHEUS}.linux-{ARCH}"
+    members = {"promtool": f"{name}/promtool"}
+    tag = f"v{PROMETHEUS}"
+    return _github("prometheus/prometheus", tag, f"{name}.tar.gz", "sha256sums.txt", members)
+
+
 _CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 _CNI_PROGRAMS = ("bridge", "host-local", "loopback", "portmap")
 _VERSION = "k8s.io/component-base/version"
@@ -188,6 +196,22 @@ COMPONENTS = (
         releases=(_helm_release(),),
         build=Build(
             "helm", ldflags=f"-X helm.sh/helm/v3/internal/version.version=v{HELM}", minutes=2
+        ),
+    ),
+    Component(
+        name="promtool",
+        asked="promtool",
+        title=f"promtool of Prometheus {PROMETHEUS}",
+        version=PROMETHEUS,
+        programs=("promtool",),
+        folder_variable="MIZAR_PROMTOOL_BIN_DIR",
+        releases=(_prometheus_release(),),
+        # Without what finds targets in clouds: half of what there is to build, and not needed here.
+        build=Build(
+            "promtool",
+            ldflags=f"-X github.com/prometheus/common/version.Version={PROMETHEUS}",
+            tags="remove_all_sd",
+            minutes=4,
         ),
     ),
 )

@@ -56,6 +56,13 @@ def ensure(
     return Binaries(_linked(programs))
 
 
+def at_hand(program: str) -> Path | None:
+    """The program, if it is there without a download or a build; None otherwise."""
+    (component,) = (one for one in COMPONENTS if program in one.programs)
+    place = _Sources(Progress.silent(), {}).at_hand(component)
+    return place / program if place else None
+
+
 @dataclass
 class _Sources:
     """One pass over the components; hosts are asked at most once in it."""
@@ -66,13 +73,14 @@ class _Sources:
 
     def places(self, components: list[Component]) -> dict[Component, Path]:
         """Where the programs of each component are."""
-        here = {one: self._at_hand(one) for one in components}
+        here = {one: self.at_hand(one) for one in components}
         absent = [one for one, place in here.items() if place is None]
         if absent:
             self._ask_hosts(absent)
         return {one: place or self._get(one) for one, place in here.items()}
 
-    def _at_hand(self, component: Component) -> Path | None:
+    def at_hand(self, component: Component) -> Path | None:
+        """The folder of its programs, if they need not be got first."""
         named = self.folders.get(component.name) or folder.named(component)
         if named:
             folder.check(component, named, self.progress)

@@ -26,7 +26,16 @@ struct field {
 static const struct field card_fields[] = {
     CARD_TEXT(uuid),
     CARD_TEXT(name),
+    CARD_TEXT(profile),
     CARD_NUMBER(minor),
+    CARD_NUMBER(numa),
+    CARD_NUMBER(divided),
+    CARD_NUMBER(parent),
+    CARD_NUMBER(gpu_instance),
+    CARD_NUMBER(compute_instance),
+    CARD_NUMBER(gpu_capability),
+    CARD_NUMBER(compute_capability),
+    CARD_NUMBER(slices),
     CARD_NUMBER(memory_bytes),
     CARD_NUMBER(reserved_bytes),
     CARD_NUMBER(context_bytes),
@@ -85,6 +94,7 @@ static const struct field machine_fields[] = {
     {"clock_ns", offsetof(struct sim_state, clock_ns), 0},
     {"cuda_version", offsetof(struct sim_state, cuda_version), 0},
     {"driver_version", offsetof(struct sim_state, driver_version), 32},
+    {"mig_strategy", offsetof(struct sim_state, mig_strategy), 16},
     {NULL, 0, 0},
 };
 
@@ -134,6 +144,16 @@ API struct sim *simadmin_open(const char *path) {
 API void simadmin_close(struct sim *sim) {
     sim_close(sim);
     free(sim);
+}
+
+/* The number of a card that is none yet: a new one, or an instance's that is no more. -1: there are
+ * as many as there can be. */
+API int simadmin_spare(struct sim *sim) {
+    for (unsigned card = 0; card < sim->state->card_count; card++)
+        if (sim->state->cards[card].parent && sim->state->cards[card].lost) return (int)card;
+    if (sim->state->card_count >= SIM_MAX_CARDS) return -1;
+    sim->state->cards[sim->state->card_count].lost = 1; /* until it is described */
+    return (int)sim->state->card_count++;
 }
 
 API int simadmin_get(struct sim *sim, int card, const char *field, uint64_t *value) {

@@ -43,7 +43,7 @@ API CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* "GPU-xxxxxxxx-xxxx-..." to its 16 bytes. */
+/* "GPU-xxxxxxxx-xxxx-..." or "MIG-..." to its 16 bytes. */
 static void parse_uuid(const char *text, char bytes[16]) {
     char digits[3] = {0};
     text += 4;
@@ -55,15 +55,24 @@ static void parse_uuid(const char *text, char bytes[16]) {
     }
 }
 
+static unsigned whole_card_of(CUdevice device) {
+    return sim_card_whole(&driver.sim, driver.card[device]);
+}
+
+/* Of an instance, this one tells its card's UUID ... */
 API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
+    TRY(driver_device(device));
+    if (!uuid) return CUDA_ERROR_INVALID_VALUE;
+    parse_uuid(driver.sim.state->cards[whole_card_of(device)].uuid, uuid->bytes);
+    return CUDA_SUCCESS;
+}
+
+/* ... and this one its own. */
+API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
     TRY(driver_device(device));
     if (!uuid) return CUDA_ERROR_INVALID_VALUE;
     parse_uuid(card_of(device)->uuid, uuid->bytes);
     return CUDA_SUCCESS;
-}
-
-API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
-    return cuDeviceGetUuid(uuid, device);
 }
 
 API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
@@ -107,7 +116,7 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
 API CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device) {
     TRY(driver_device(device));
     if (!id || length < 13) return CUDA_ERROR_INVALID_VALUE;
-    snprintf(id, (size_t)length, "0000:%02X:00.0", driver.card[device] + 1);
+    snprintf(id, (size_t)length, "0000:%02X:00.0", whole_card_of(device) + 1);
     return CUDA_SUCCESS;
 }
 

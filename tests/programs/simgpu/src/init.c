@@ -24,9 +24,11 @@ static void in_forked_child(void) {
 }
 
 static bool usable(unsigned card) {
-    return sim_card_visible(&driver.sim, card) && !sim_card_lost(&driver.sim, card);
+    return sim_card_visible(&driver.sim, card) && !sim_card_lost(&driver.sim, card) &&
+           !driver.sim.state->cards[card].divided;
 }
 
+/* Whole cards and instances; a divided card itself is none. */
 static int usable_cards(unsigned *cards) {
     int count = 0;
     for (unsigned card = 0; card < driver.sim.state->card_count; card++)
@@ -40,7 +42,8 @@ static int find_token(const char *token, size_t length, const unsigned *cards, i
     long index = strtol(token, &end, 10);
     if (length && end == token + length) return index >= 0 && index < count ? (int)index : -1;
     int found = -1;
-    if (length < 5 || strncasecmp(token, "GPU-", 4) != 0) return -1;
+    if (length < 5 || (strncasecmp(token, "GPU-", 4) != 0 && strncasecmp(token, "MIG-", 4) != 0))
+        return -1;
     for (int i = 0; i < count; i++) {
         if (strncasecmp(driver.sim.state->cards[cards[i]].uuid, token, length) != 0) continue;
         if (found >= 0) return -1;
@@ -73,6 +76,16 @@ static void choose_listed(const char *list, const unsigned *cards, int count) {
     }
 }
 
+/* A process can use one instance and nothing beside it. */
+static void keep_one_instance(void) {
+    for (int i = 0; i < driver.count; i++)
+        if (sim_card_is_instance(&driver.sim, driver.card[i])) {
+            driver.card[0] = driver.card[i];
+            driver.count = 1;
+            return;
+        }
+}
+
 static void choose_cards(void) {
     unsigned cards[SIM_MAX_CARDS];
     int count = usable_cards(cards);
@@ -80,10 +93,11 @@ static void choose_cards(void) {
     driver.count = 0;
     if (list) {
         choose_listed(list, cards, count);
-        return;
+    } else {
+        driver.count = count;
+        memcpy(driver.card, cards, sizeof cards);
     }
-    driver.count = count;
-    memcpy(driver.card, cards, sizeof cards);
+    keep_one_instance();
 }
 
 static CUresult start(void) {

@@ -37,5 +37,10 @@ nvmlReturn_t nvml_card(nvmlDevice_t device, struct sim_card **card);
 /* Its number, also when it is lost. */
 nvmlReturn_t nvml_card_number(nvmlDevice_t device, unsigned *number);
 nvmlDevice_t nvml_handle(unsigned card);
+/* The whole card behind a handle: NVML_ERROR_NOT_SUPPORTED for a MIG instance's, of which NVML tells
+ * less than of a card. */
+nvmlReturn_t nvml_whole_card(nvmlDevice_t device, struct sim_card **card);
+/* Of whole cards: NVML_ERROR_NOT_SUPPORTED for one that is divided as well. */
+nvmlReturn_t nvml_undivided_card(nvmlDevice_t device, struct sim_card **card);
 
 #endif

@@ -56,7 +56,13 @@ static nvmlReturn_t usage_of(nvmlDevice_t device, struct sim_usage *usage) {
     struct sim_card *card;
     TRY(nvml_sim(&sim));
     TRY(nvml_card(device, &card));
-    *usage = recent_usage(sim, (unsigned)(card - sim->state->cards));
+    unsigned number = (unsigned)(card - sim->state->cards);
+    *usage = recent_usage(sim, number);
+    for (int at = -1; (at = sim_next_instance(sim, number, at)) >= 0;) {
+        uint64_t used = recent_usage(sim, (unsigned)at).used;
+        usage->used += used;
+        usage->free -= used;
+    }
     return NVML_SUCCESS;
 }
 
@@ -96,7 +102,7 @@ typedef struct {
 API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
     struct sim_card *card;
     unsigned number;
-    TRY(nvml_card(device, &card));
+    TRY(nvml_whole_card(device, &card));
     TRY(nvml_card_number(device, &number));
     if (!pci) return NVML_ERROR_INVALID_ARGUMENT;
     unsigned bus = (number + 1) & 0xff;
@@ -124,7 +130,7 @@ API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v2_t *pci
 #define FIGURE(name, type, worth)                             \
     API nvmlReturn_t name(nvmlDevice_t device, type *value) { \
         struct sim_card *card;                                \
-        TRY(nvml_card(device, &card));                        \
+        TRY(nvml_whole_card(device, &card));                        \
         if (!value) return NVML_ERROR_INVALID_ARGUMENT;       \
         *value = (type)(worth);                               \
         return NVML_SUCCESS;                                  \
@@ -143,11 +149,10 @@ FIGURE(nvmlDeviceGetPersistenceMode, int, 1)
 FIGURE(nvmlDeviceGetDisplayActive, int, 0)
 FIGURE(nvmlDeviceGetDisplayMode, int, 0)
 FIGURE(nvmlDeviceGetPerformanceState, int, 0)
-FIGURE(nvmlDeviceIsMigDeviceHandle, unsigned, ((void)card, 0))
 
 API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *celsius) {
     struct sim_card *card;
-    TRY(nvml_card(device, &card));
+    TRY(nvml_whole_card(device, &card));
     if (sensor || !celsius) return NVML_ERROR_INVALID_ARGUMENT;
     *celsius = (unsigned)card->temperature_celsius;
     return NVML_SUCCESS;
@@ -158,7 +163,7 @@ API nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, int kind
                                                    unsigned *celsius) {
     enum { SLOWDOWN = 1 };
     struct sim_card *card;
-    TRY(nvml_card(device, &card));
+    TRY(nvml_whole_card(device, &card));
     if (!celsius) return NVML_ERROR_INVALID_ARGUMENT;
     if (kind != SLOWDOWN) return NVML_ERROR_NOT_SUPPORTED;
     *celsius = (unsigned)card->slowdown_celsius;
@@ -169,7 +174,7 @@ API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correc
                                            unsigned *uncorrected, unsigned *pending,
                                            unsigned *failed) {
     struct sim_card *card;
-    TRY(nvml_card(device, &card));
+    TRY(nvml_whole_card(device, &card));
     if (!corrected || !uncorrected || !pending || !failed) return NVML_ERROR_INVALID_ARGUMENT;
     *corrected = *uncorrected = *pending = 0;
     *failed = (unsigned)card->remap_failed;
@@ -178,7 +183,7 @@ API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correc
 
 API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active) {
     struct sim_card *card;
-    TRY(nvml_card(device, &card));
+    TRY(nvml_whole_card(device, &card));
     if (!active || link >= card->nvlinks) return NVML_ERROR_INVALID_ARGUMENT;
     *active = link >= card->nvlinks_down;
     return NVML_SUCCESS;
@@ -186,7 +191,7 @@ API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, un
 
 API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
     struct sim_card *card;
-    TRY(nvml_card(device, &card));
+    TRY(nvml_whole_card(device, &card));
     if (!major || !minor) return NVML_ERROR_INVALID_ARGUMENT;
     *major = (int)card->compute_major;
     *minor = (int)card->compute_minor;
@@ -197,7 +202,7 @@ enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO, CLOCKS };
 
 static nvmlReturn_t clock_of(nvmlDevice_t device, int type, unsigned *mhz) {
     struct sim_card *card;
-    TRY(nvml_card(device, &card));
+    TRY(nvml_whole_card(device, &card));
     if (type < 0 || type >= CLOCKS || !mhz) return NVML_ERROR_INVALID_ARGUMENT;
     *mhz = (unsigned)(type == CLOCK_MEMORY ? card->memory_clock_mhz : card->clock_mhz);
     return NVML_SUCCESS;

@@ -36,35 +36,48 @@ API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) {
 
 API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, uint64_t *types) {
     struct sim_card *card;
-    TRY(nvml_card(device, &card));
+    TRY(nvml_whole_card(device, &card));
     if (!types) return NVML_ERROR_INVALID_ARGUMENT;
     *types = XID_CRITICAL_ERROR;
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, uint64_t types, nvmlEventSet_t set) {
+    struct sim *sim;
     struct sim_card *card;
     unsigned number;
-    TRY(nvml_card(device, &card));
+    TRY(nvml_sim(&sim));
+    TRY(nvml_whole_card(device, &card));
     TRY(nvml_card_number(device, &number));
     if (!set) return NVML_ERROR_INVALID_ARGUMENT;
     if (types & ~(uint64_t)XID_CRITICAL_ERROR) return NVML_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&lock);
-    if (!set->types[number]) set->told[number] = card->xid_count;
+    if (!set->types[number]) {
+        set->told[number] = card->xid_count;
+        for (unsigned one = 0; one < SIM_MAX_CARDS; one++)
+            if (sim_card_is_instance(sim, one) && sim_card_whole(sim, one) == number)
+                set->told[one] = sim->state->cards[one].xid_count;
+    }
     set->types[number] |= types;
     pthread_mutex_unlock(&lock);
     return NVML_SUCCESS;
 }
 
-/* The oldest error not told yet; those that the card no longer keeps are passed over. */
+/* The oldest error not told yet; those that the card no longer keeps are passed over. An instance's
+ * is told of its card, with the instance's IDs. */
 static bool take_event(struct sim *sim, unsigned number, nvmlEventSet_t set,
                        nvmlEventData_t *data) {
     const struct sim_card *card = &sim->state->cards[number];
+    unsigned whole = sim_card_whole(sim, number);
     uint64_t count = card->xid_count;
-    if (!(set->types[number] & XID_CRITICAL_ERROR) || set->told[number] >= count) return false;
+    if (!(set->types[whole] & XID_CRITICAL_ERROR) || set->told[number] >= count) return false;
     if (set->told[number] + SIM_MAX_XIDS < count) set->told[number] = count - SIM_MAX_XIDS;
     uint64_t xid = card->xids[set->told[number]++ % SIM_MAX_XIDS];
-    *data = (nvmlEventData_t){nvml_handle(number), XID_CRITICAL_ERROR, xid, UINT32_MAX, UINT32_MAX};
+    *data = (nvmlEventData_t){nvml_handle(whole), XID_CRITICAL_ERROR, xid, UINT32_MAX, UINT32_MAX};
+    if (whole != number) {
+        data->gpuInstanceId = (unsigned)card->gpu_instance;
+        data->computeInstanceId = (unsigned)card->compute_instance;
+    }
     return true;
 }
 

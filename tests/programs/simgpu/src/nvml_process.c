@@ -17,20 +17,39 @@ enum { NO_INSTANCE = -1 };
 struct worker {
     unsigned pid;
     uint64_t bytes;
+    unsigned gpu_instance, compute_instance;
 };
 
+static struct worker worker_of(const struct sim_card *card, pid_t pid, uint64_t bytes) {
+    unsigned none = (unsigned)NO_INSTANCE;
+    return (struct worker){
+        .pid = (unsigned)pid,
+        .bytes = bytes,
+        .gpu_instance = card->parent ? (unsigned)card->gpu_instance : none,
+        .compute_instance = card->parent ? (unsigned)card->compute_instance : none,
+    };
+}
+
 /* The living processes with a context on the card that this process may see. */
-static unsigned list_workers(struct sim *sim, unsigned card, struct worker *workers) {
+static unsigned list_own_workers(struct sim *sim, unsigned card, struct worker *workers) {
     unsigned count = 0;
-    sim_reap(sim);
     for (int slot = 0; slot < (int)sim->state->slots_touched; slot++) {
         const struct sim_process *process = &sim->state->processes[slot];
         if (process->state != SIM_SLOT_LIVE || !process->contexts[card]) continue;
         pid_t pid = sim_owner(sim, slot);
         if (!pid) continue;
-        workers[count++] =
-            (struct worker){(unsigned)pid, process->memory[card] + process->managed[card]};
+        workers[count++] = worker_of(&sim->state->cards[card], pid,
+                                     process->memory[card] + process->managed[card]);
     }
+    return count;
+}
+
+/* Those of a card's instances as well. */
+static unsigned list_workers(struct sim *sim, unsigned card, struct worker *workers) {
+    sim_reap(sim);
+    unsigned count = list_own_workers(sim, card, workers);
+    for (int at = -1; (at = sim_next_instance(sim, card, at)) >= 0;)
+        count += list_own_workers(sim, (unsigned)at, workers + count);
     return count;
 }
 
@@ -72,8 +91,8 @@ API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, un
     struct worker workers[SIM_MAX_PROCESSES];
     TRY(find_workers(device, count, infos, workers));
     for (unsigned i = 0; i < *count; i++)
-        infos[i] = (nvmlProcessInfo_v2_t){workers[i].pid, workers[i].bytes, (unsigned)NO_INSTANCE,
-                                          (unsigned)NO_INSTANCE};
+        infos[i] = (nvmlProcessInfo_v2_t){workers[i].pid, workers[i].bytes,
+                                          workers[i].gpu_instance, workers[i].compute_instance};
     return NVML_SUCCESS;
 }
 

@@ -31,11 +31,11 @@ static nvmlReturn_t open_machine(void) {
 
 static void list_devices(void) {
     count = 0;
-    for (unsigned card = 0; card < machine.state->card_count; card++) {
-        devices[card].card = card;
-        if (sim_card_visible(&machine, card) && !sim_card_lost(&machine, card))
+    for (unsigned card = 0; card < SIM_MAX_CARDS; card++) devices[card].card = card;
+    for (unsigned card = 0; card < machine.state->card_count; card++)
+        if (!sim_card_is_instance(&machine, card) && sim_card_visible(&machine, card) &&
+            !sim_card_lost(&machine, card))
             order[count++] = card;
-    }
 }
 
 static nvmlReturn_t init(void) {
@@ -67,6 +67,16 @@ nvmlReturn_t nvml_card(nvmlDevice_t device, struct sim_card **card) {
     *card = &machine.state->cards[number];
     harsh_spend(&machine, (*card)->nvml_ns, (*card)->nvml_spread_ns);
     return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvml_whole_card(nvmlDevice_t device, struct sim_card **card) {
+    TRY(nvml_card(device, card));
+    return (*card)->parent ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvml_undivided_card(nvmlDevice_t device, struct sim_card **card) {
+    TRY(nvml_whole_card(device, card));
+    return (*card)->divided ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
 nvmlDevice_t nvml_handle(unsigned card) {
@@ -127,6 +137,10 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *devic
     for (int i = 0; i < count; i++)
         if (strcasecmp(machine.state->cards[order[i]].uuid, uuid) == 0)
             return give_handle(order[i], device);
+    for (int i = 0; i < count; i++)
+        for (int at = -1; (at = sim_next_instance(&machine, order[i], at)) >= 0;)
+            if (strcasecmp(machine.state->cards[at].uuid, uuid) == 0)
+                return give_handle((unsigned)at, device);
     return NVML_ERROR_NOT_FOUND;
 }
 
@@ -153,9 +167,18 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *dev
     return by_bus_id(id, device);
 }
 
+/* Of an instance: its index on its card. */
 API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
-    unsigned card;
+    unsigned card, before = 0;
     TRY(nvml_card_number(device, &card));
+    if (sim_card_is_instance(&machine, card)) {
+        int at = -1;
+        while ((at = sim_next_instance(&machine, sim_card_whole(&machine, card), at)) >= 0 &&
+               at < (int)card)
+            before++;
+        *index = before;
+        return NVML_SUCCESS;
+    }
     for (int i = 0; i < count; i++)
         if (order[i] == card) *index = (unsigned)i;
     return NVML_SUCCESS;

@@ -17,7 +17,7 @@ typedef struct {
 static nvmlReturn_t find(nvmlDevice_t device, struct sim **sim, unsigned *number) {
     struct sim_card *card;
     TRY(nvml_sim(sim));
-    TRY(nvml_card(device, &card));
+    TRY(nvml_undivided_card(device, &card));
     *number = (unsigned)(card - (*sim)->state->cards);
     return NVML_SUCCESS;
 }

@@ -179,14 +179,38 @@ void sim_unlock_card(struct sim *sim, unsigned card) {
     pthread_mutex_unlock(&card_mutexes[card]);
 }
 
-bool sim_card_visible(const struct sim *sim, unsigned card) {
+static bool node_is_there(const char *name, uint64_t number) {
     const char *dev = getenv("SIMGPU_DEV");
     char path[512];
-    snprintf(path, sizeof path, "%s/nvidia%llu", dev && *dev ? dev : "/dev",
-             (unsigned long long)sim->state->cards[card].minor);
+    snprintf(path, sizeof path, "%s/%s%llu", dev && *dev ? dev : "/dev", name,
+             (unsigned long long)number);
     return access(path, F_OK) == 0;
 }
 
+bool sim_card_visible(const struct sim *sim, unsigned card) {
+    const struct sim_card *info = &sim->state->cards[card];
+    if (!node_is_there("nvidia", sim->state->cards[sim_card_whole(sim, card)].minor)) return false;
+    return !info->parent || (node_is_there("nvidia-caps/nvidia-cap", info->gpu_capability) &&
+                             node_is_there("nvidia-caps/nvidia-cap", info->compute_capability));
+}
+
 bool sim_card_lost(const struct sim *sim, unsigned card) {
-    return sim->state->cards[card].lost != 0;
+    return sim->state->cards[card].lost || sim->state->cards[sim_card_whole(sim, card)].lost;
+}
+
+bool sim_card_is_instance(const struct sim *sim, unsigned card) {
+    return sim->state->cards[card].parent != 0;
+}
+
+unsigned sim_card_whole(const struct sim *sim, unsigned card) {
+    uint64_t parent = sim->state->cards[card].parent;
+    return parent ? (unsigned)parent - 1 : card;
+}
+
+int sim_next_instance(const struct sim *sim, unsigned whole, int after) {
+    for (unsigned card = (unsigned)(after + 1); card < sim->state->card_count; card++)
+        if (sim->state->cards[card].parent == whole + 1 && sim_card_visible(sim, card) &&
+            !sim_card_lost(sim, card))
+            return (int)card;
+    return -1;
 }

@@ -16,7 +16,7 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "SIMGPU1"
-#define SIM_LAYOUT 6u
+#define SIM_LAYOUT 7u
 
 enum {
     SIM_MAX_CARDS = 16,
@@ -27,6 +27,7 @@ enum {
     SIM_COPY_ENGINES = 3,
     SIM_NAME_BYTES = 96,
     SIM_UUID_BYTES = 48,
+    SIM_PROFILE_BYTES = 32,
 };
 
 typedef _Atomic uint64_t sim_u64;
@@ -82,10 +83,18 @@ struct sim_timeline {
     uint64_t work_before[SIM_MAX_PROCESSES], work_then[SIM_MAX_PROCESSES];
 };
 
+/* A card, or a MIG instance of one: an instance has memory, SMs and a time line of its own. */
 struct sim_card {
     char uuid[SIM_UUID_BYTES];
     char name[SIM_NAME_BYTES];
     sim_u64 minor;
+    sim_u64 numa;   /* its NUMA node + 1; 0: none is known */
+    sim_u64 divided; /* 1: MIG is on, so that the card itself can be used by nobody */
+    sim_u64 parent; /* of an instance: its card's number + 1; 0: a whole card */
+    char profile[SIM_PROFILE_BYTES];          /* of an instance, such as 1g.5gb */
+    sim_u64 gpu_instance, compute_instance;   /* their IDs on the parent */
+    sim_u64 gpu_capability, compute_capability; /* numbers of nodes in /dev/nvidia-caps */
+    sim_u64 slices;                           /* of the parent's seven */
     sim_u64 memory_bytes;
     sim_u64 reserved_bytes; /* what the driver keeps for itself */
     sim_u64 context_bytes;  /* what one context costs */
@@ -121,7 +130,7 @@ struct sim_card {
     sim_u64 nvml_missing;        /* every so many lists of processes lack one */
     sim_u64 watch_bytes;         /* tests ask whether processes ever hold more together; 0: nobody asks */
     sim_u64 over_bytes, over_count; /* by how much at most, and how often */
-    sim_u64 lost;                /* 1: fell off the bus */
+    sim_u64 lost;                /* 1: fell off the bus, or an instance that is no more */
     sim_u64 last_xid;            /* 0: healthy, as far as tests say */
     sim_u64 xid_count; /* critical errors raised so far; the newest SIM_MAX_XIDS are kept */
     sim_u64 xids[SIM_MAX_XIDS];
@@ -141,6 +150,7 @@ struct sim_state {
     sim_u64 clock_ns;     /* the time, unless the clock is real */
     sim_u32 clock_ticks;  /* a futex: changes whenever a test moves the clock */
     char driver_version[32];
+    char mig_strategy[16]; /* of the device plugin: none, single or mixed */
     sim_u32 slots_touched; /* slots from here on have never been used */
     struct sim_card cards[SIM_MAX_CARDS];
     struct sim_process processes[SIM_MAX_PROCESSES];
@@ -174,9 +184,17 @@ bool sim_slot_alive(const struct sim *sim, int slot);
 void sim_lock_card(struct sim *sim, unsigned card);
 void sim_unlock_card(struct sim *sim, unsigned card);
 
-/* A card can be used by this process iff its device node is there. */
+/* A card can be seen by this process iff its device node is there; an instance, iff the nodes of its
+ * capabilities are there as well. */
 bool sim_card_visible(const struct sim *sim, unsigned card);
+/* Also an instance of a lost card. */
 bool sim_card_lost(const struct sim *sim, unsigned card);
+/* The card that an instance is of; a whole card is its own. */
+unsigned sim_card_whole(const struct sim *sim, unsigned card);
+bool sim_card_is_instance(const struct sim *sim, unsigned card);
+/* The next instance of the card after number `after` that this process can use, beginning with its
+ * own number; -1: there is none. */
+int sim_next_instance(const struct sim *sim, unsigned whole, int after);
 
 struct sim_usage {
     uint64_t total, free, used, reserved;

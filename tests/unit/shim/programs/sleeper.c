@@ -5,6 +5,8 @@
  *     pool MIB         from the default pool
  *     array MIB        an array of bytes
  *     context          a second context
+ *     copy             a byte from the card
+ *     clear            a byte of the card, by a memset
  */
 #include <string.h>
 
@@ -16,6 +18,7 @@
 
 static const char image[4096] = "\177ELF";
 static CUfunction function;
+static CUdeviceptr kept;
 
 static void start(void) {
     CUcontext context;
@@ -25,6 +28,7 @@ static void start(void) {
     DO(cuCtxSetCurrent, context);
     DO(cuModuleLoadData, &module, image);
     DO(cuModuleGetFunction, &function, module, "us_1");
+    DO(cuMemAlloc_v2, &kept, 1);
 }
 
 static CUresult launch(void) {
@@ -40,7 +44,10 @@ static CUresult array_of(size_t bytes) {
 static CUresult obey(const char *what, size_t bytes) {
     CUdeviceptr pointer;
     CUcontext context;
+    char byte;
     if (!strcmp(what, "launch")) return launch();
+    if (!strcmp(what, "copy")) return CALL(cuMemcpyDtoH_v2, &byte, kept, 1);
+    if (!strcmp(what, "clear")) return CALL(cuMemsetD8Async, kept, 0, 1, NULL);
     if (!strcmp(what, "alloc")) return CALL(cuMemAlloc_v2, &pointer, bytes);
     if (!strcmp(what, "pool")) return CALL(cuMemAllocAsync, &pointer, bytes, NULL);
     if (!strcmp(what, "array")) return array_of(bytes);

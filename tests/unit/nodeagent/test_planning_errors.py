@@ -9,8 +9,8 @@ import pytest
 
 from mizar_core.carve import Carve
 from mizar_nodeagent.planning.carving import Carving, DrainStage
-from mizar_nodeagent.planning.failure_isolation import plan_isolated
 from mizar_nodeagent.planning.plan import Carvings, Plan, plan
+from mizar_nodeagent.planning.planning_errors import plan_isolated
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_events import shadow_events

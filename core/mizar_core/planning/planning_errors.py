@@ -1,4 +1,4 @@
-"""Failure isolation: an object for which planning fails is excluded from the plan, so that it does
+"""An object for which planning fails is excluded from the plan, so that it does
 not stop all others of its pool."""
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 from mizar_core.planning import Plan, Snapshot, plan
 from mizar_core.planning.exclusion import Part, PartName, parts
-from mizar_core.planning.failure_isolation import IsolatedPlan, Planner, plan_isolated
+from mizar_core.planning.planning_errors import IsolatedPlan, Planner, plan_isolated
 from mizar_core.planning.snapshot import PendingView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
 

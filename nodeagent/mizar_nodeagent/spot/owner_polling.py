@@ -20,7 +20,7 @@ EVERY_S: Final = 0.5
 """Between two about other cards, and between two looks at usage files."""
 
 
-class OwnerWatch:
+class OwnerPolling:
     """Asks NVML and reads usage files on behalf of the lender. The time slicer tells it of owners
     with the shim that wake up, much sooner."""
 

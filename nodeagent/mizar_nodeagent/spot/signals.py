@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from mizar_nodeagent.audit import processes
-from mizar_nodeagent.audit.processes import PROC
+from mizar_nodeagent import container_processes
+from mizar_nodeagent.container_processes import PROC
 from mizar_nodeagent.spot.borrowers import Borrower
 
 SANDBOX: Final = "pause"
@@ -30,6 +30,6 @@ def pids(borrower: Borrower, proc: Path = PROC) -> frozenset[int]:
     """The processes of the borrower's containers that run, by PID on the node."""
     return frozenset(
         one.pid
-        for one in processes.of_pods(borrower.uids, proc)
+        for one in container_processes.of_pods(borrower.uids, proc)
         if one.container_id not in borrower.spared and one.name != SANDBOX
     )

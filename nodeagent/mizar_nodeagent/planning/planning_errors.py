@@ -1,4 +1,4 @@
-"""Failure isolation: a shadow pod for which planning fails is excluded from the plan, so that it
+"""A shadow pod for which planning fails is excluded from the plan, so that it
 does not stop all others of the node.
 
 Its carving stays as it is: its devices stay on the list as Unhealthy, its card is carved for nobody

@@ -1,0 +1,29 @@
+"""Containers that opt out of the shim, and so of their limits, where pool and quota permit it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from mizar_core.names import ANNOTATION_WITHOUT_LIMITS
+from mizar_nodeagent.container.limits import DeviceGroup
+from mizar_nodeagent.pods import Pod
+
+REFUSED: Final = (
+    f"container {{}} has its limits although the pod's {ANNOTATION_WITHOUT_LIMITS} names it: "
+    "that takes isolation.mayOptOut of the GPUQuota or its pool"
+)
+NO_MORE: Final = (
+    "isolation.mayOptOut is no longer true: this container runs on without limits until it starts "
+    "again; delete the pod to have that now"
+)
+
+
+def wants_out(pod: Pod | None, container: str) -> bool:
+    """Whether the pod says that this container wants no limits."""
+    return pod is not None and container in pod.without_limits
+
+
+def may_opt_out(groups: Iterable[DeviceGroup]) -> bool:
+    """Whether that is permitted for all of its devices."""
+    return all(carving.carve.isolation.may_opt_out for carving, _ in groups)

@@ -1,0 +1,59 @@
+"""What a container may know of its share by variables, where its pool says so.
+
+For the application's own use: limits are enforced by a file that no tenant writes, and a tenant can
+set these variables to anything. They are as when the devices were allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from mizar_core.carve import CardLimit
+from mizar_core.models import ShareVariables
+from mizar_core.quantities import WHOLE_CARD
+from mizar_nodeagent.container.limits import ContainerLimits, DeviceGroup, container_limits
+from mizar_nodeagent.errors import StartRefused
+
+HAMI_MEMORY: Final = "CUDA_DEVICE_MEMORY_LIMIT_{}"
+HAMI_CORES: Final = "CUDA_DEVICE_SM_LIMIT"
+MEMORY_FRACTION: Final = "MIZAR_MEMORY_FRACTION"
+COMPUTE_FRACTION: Final = "MIZAR_COMPUTE_FRACTION"
+
+
+def share_environment(groups: Sequence[DeviceGroup], uuids: Sequence[str]) -> dict[str, str]:
+    """The variables of a container with these devices. `uuids`: its cards, in the order in which it
+    is given them."""
+    wanted = {one for carving, _ in groups for one in carving.carve.variables}
+    if not wanted:
+        return {}
+    try:
+        limits = container_limits(groups, 0)
+    except StartRefused:
+        return {}  # PreStartContainer says so, and is asked again
+    return dict(_variables(wanted, limits, uuids))
+
+
+def _variables(
+    wanted: Iterable[ShareVariables], limits: ContainerLimits, uuids: Sequence[str]
+) -> Iterable[tuple[str, str]]:
+    cards = {one.uuid: one for one in limits.cards}
+    ordered = [cards[uuid] for uuid in uuids]
+    if "HAMi" in wanted:
+        for at, card in enumerate(ordered):
+            yield HAMI_MEMORY.format(at), f"{card.memory_bytes >> 20}m"
+        if any(card.compute_mode != "None" for card in ordered):
+            yield HAMI_CORES, str(max(1, min(_cores(ordered)) * 100 // WHOLE_CARD))
+    if "Fractions" in wanted:
+        memory = min(card.memory_bytes / limits.physical[card.uuid] for card in ordered)
+        yield MEMORY_FRACTION, _fraction(memory)
+        yield COMPUTE_FRACTION, _fraction(min(_cores(ordered)) / WHOLE_CARD)
+
+
+def _cores(cards: Iterable[CardLimit]) -> list[int]:
+    return [card.core_share for card in cards]
+
+
+def _fraction(value: float) -> str:
+    """Rounded down, so that parts never add up to more than there is."""
+    return f"{int(value * 10_000) / 10_000:.4f}"

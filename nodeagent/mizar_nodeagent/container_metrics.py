@@ -1,0 +1,259 @@
+"""Prometheus metrics of the containers that share cards: what each may take, and what it takes."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mizar_core.device_ids import DeviceID
+from mizar_core.errors import DeviceIDRefused
+from mizar_core.quantities import WHOLE_CARD
+from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.audit.auditor import Auditor
+from mizar_nodeagent.container.slot_gc import slots_in_use
+from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.regions import layout, limits_file, usage_snapshot
+from mizar_nodeagent.regions.layout import LimitsCard, LimitsLive
+from mizar_nodeagent.regions.usage_snapshot import CardUsage, Copied
+
+LABELS = ("node", "namespace", "pod", "container", "device_uuid")
+NS = 1e9
+
+MEMORY_MODES = {number: name for name, number in layout.MEMORY_MODES.items()}
+COMPUTE_MODES = {number: name for name, number in layout.COMPUTE_MODES.items()} | {
+    layout.COMPUTE_STOPPED: "Stopped"
+}
+# Unspecified: unified addresses, whose direction only the driver can tell.
+DIRECTIONS = {
+    "host_to_device": layout.COPY_TO_DEVICE,
+    "device_to_host": layout.COPY_TO_HOST,
+    "device_to_device": layout.COPY_DEVICES,
+    "unspecified": layout.COPY_OTHER,
+}
+
+Family = GaugeMetricFamily | CounterMetricFamily
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A container on one card. `now`: monotonic seconds; `epoch`: seconds since 1970 at that
+    moment. `without_shim`: its processes that no limits bind."""
+
+    card: LimitsCard
+    live: LimitsLive
+    use: CardUsage
+    enforcement: str
+    without_shim: int
+    now: float
+    epoch: float
+
+    @property
+    def metered(self) -> bool:
+        """Whether its work is measured: where no share is set, nobody counts it."""
+        return bool(self.card.compute_mode)
+
+    @property
+    def last_work(self) -> float | None:
+        """When it last asked for GPU time, in seconds since 1970; None: never, or not known."""
+        wanted = self.use.wanted_at / NS
+        return self.epoch - max(0.0, self.now - wanted) if wanted else None
+
+
+Values = Iterable[tuple[tuple[str, ...], float]]
+"""Values of further labels, and the metric's value."""
+
+
+def _one(value: float | None) -> Values:
+    return () if value is None else (((), value),)
+
+
+def _copies(reading: Reading, value: Callable[[Copied], float]) -> Values:
+    return [((way,), value(reading.use.copied[kind])) for way, kind in DIRECTIONS.items()]
+
+
+@dataclass(frozen=True)
+class ContainerMetric:
+    """A metric of a container on a card. `values`: none where it is not known."""
+
+    kind: type[Family]
+    name: str
+    about: str
+    values: Callable[[Reading], Values]
+    labels: tuple[str, ...] = field(default=())
+
+    def family(self) -> Family:
+        """An empty family of it."""
+        return self.kind(self.name, self.about, labels=(*LABELS, *self.labels))
+
+
+METRICS = (
+    ContainerMetric(
+        GaugeMetricFamily,
+        "mizar_device_memory_limit_bytes",
+        "Memory that a container may take",
+        lambda one: _one(one.card.memory_limit),
+    ),
+    ContainerMetric(
+        GaugeMetricFamily,
+        "mizar_device_memory_used_bytes",
+        "Memory that a container's processes hold, by their own account",
+        lambda one: _one(one.use.bytes),
+    ),
+    ContainerMetric(
+        CounterMetricFamily,
+        "mizar_device_memory_refused",
+        "Requests that were refused because a container would have had more than its limit",
+        lambda one: _one(one.use.refused),
+    ),
+    ContainerMetric(
+        GaugeMetricFamily,
+        "mizar_device_memory_unaccounted_bytes",
+        "Memory that NVML tells of a container beyond its own account; taken off its limit",
+        lambda one: _one(one.live.unaccounted_bytes),
+    ),
+    ContainerMetric(
+        GaugeMetricFamily,
+        "mizar_device_compute_share_ratio",
+        "Part of the card's time that is a container's own; absent where no share is set",
+        lambda one: _one(one.card.core_share / WHOLE_CARD if one.metered else None),
+    ),
+    ContainerMetric(
+        CounterMetricFamily,
+        "mizar_device_compute_seconds",
+        "GPU time that a container has used; absent where no share is set",
+        lambda one: _one(one.use.charged_ns / NS if one.metered else None),
+    ),
+    ContainerMetric(
+        CounterMetricFamily,
+        "mizar_device_compute_throttled_seconds",
+        "Time that a container's work waited for its turn; absent where no share is set",
+        lambda one: _one(one.use.waited_ns / NS if one.metered else None),
+    ),
+    ContainerMetric(
+        GaugeMetricFamily,
+        "mizar_device_last_work_timestamp_seconds",
+        "When a container last asked for GPU time, since 1970; absent before the first time",
+        lambda one: _one(one.last_work),
+    ),
+    ContainerMetric(
+        GaugeMetricFamily,
+        "mizar_device_processes_without_shim",
+        "Processes of a container with memory on the card that its limits do not bind",
+        lambda one: _one(one.without_shim),
+    ),
+    ContainerMetric(
+        GaugeMetricFamily,
+        "mizar_device_isolation_info",
+        "How a container is kept to its limits on a card; always 1",
+        lambda one: [
+            (
+                (
+                    MEMORY_MODES.get(one.card.memory_mode, "unknown"),
+                    COMPUTE_MODES.get(one.card.compute_mode, "unknown"),
+                    one.enforcement,
+                ),
+                1,
+            )
+        ],
+        ("memory", "compute", "enforcement"),
+    ),
+    ContainerMetric(
+        CounterMetricFamily,
+        "mizar_device_memsets",
+        "Memsets that a container started",
+        lambda one: _one(one.use.copied[layout.MEMSET].count),
+    ),
+    ContainerMetric(
+        CounterMetricFamily,
+        "mizar_device_memset_bytes",
+        "Bytes of the memsets that a container started",
+        lambda one: _one(one.use.copied[layout.MEMSET].bytes),
+    ),
+    ContainerMetric(
+        CounterMetricFamily,
+        "mizar_device_copies",
+        "Copies that a container started on the card's copy engines, outside of graphs",
+        lambda one: _copies(one, lambda copied: copied.count),
+        ("direction",),
+    ),
+    ContainerMetric(
+        CounterMetricFamily,
+        "mizar_device_copied_bytes",
+        "Bytes of the copies that a container started, outside of graphs",
+        lambda one: _copies(one, lambda copied: copied.bytes),
+        ("direction",),
+    ),
+)
+
+
+class ContainerCollector(Collector):
+    """The containers that hold devices now, read at each scrape in the scrape's thread. `clock`:
+    monotonic seconds; `now`: seconds since 1970."""
+
+    def __init__(
+        self,
+        node: str,
+        state: AgentState,
+        slots: Slots,
+        auditor: Auditor,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._node = node
+        self._state = state
+        self._slots = slots
+        self._auditor = auditor
+        self._clock = clock
+        self._now = now
+
+    def collect(self) -> Iterable[Metric]:
+        families = [(one, one.family()) for one in METRICS]
+        for labels, reading in self._readings().items():
+            for metric, family in families:
+                for further, value in metric.values(reading):
+                    family.add_metric((*labels, *further), value)
+        return [family for _, family in families]
+
+    def _readings(self) -> Mapping[tuple[str, ...], Reading]:
+        """By labels: two slots of one container never give a series twice."""
+        past = collections.Counter((one.owner, one.uuid) for one in self._auditor.without_shim)
+        found: dict[tuple[str, ...], Reading] = {}
+        for slot in slots_in_use(self._slots.all(), self._state.snapshot):
+            # Without its files, or with damaged ones, a container has no metrics and fails closed.
+            with suppress(OSError, RegionDamaged):
+                found |= self._of_slot(slot, past)
+        return found
+
+    def _of_slot(
+        self, slot: Slot, past: Mapping[tuple[Owner, str], int]
+    ) -> Mapping[tuple[str, ...], Reading]:
+        owner = slot.owner
+        assert owner is not None
+        region = limits_file.read(slot.limits)
+        cards = region.cards[: region.card_count]
+        uses = usage_snapshot.card_usage(slot.usage, len(cards))
+        enforcement, now, epoch = self._enforcement(slot), self._clock(), self._now()
+        return {
+            (self._node, owner.namespace, owner.pod, owner.container, uuid): Reading(
+                card, live, use, enforcement, past.get((owner, uuid), 0), now, epoch
+            )
+            for card, live, use in zip(cards, region.live, uses, strict=False)
+            if (uuid := card.uuid.decode())
+        }
+
+    def _enforcement(self, slot: Slot) -> str:
+        """What becomes of a process that its limits do not bind; None: nothing binds any."""
+        if not slot.shim:
+            return "None"
+        try:
+            carving = self._state.carving_of(DeviceID.parse(min(slot.ids)))
+        except (DeviceIDRefused, ValueError):
+            carving = None
+        return carving.carve.isolation.enforcement if carving else "Report"

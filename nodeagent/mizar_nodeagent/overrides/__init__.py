@@ -1,0 +1,1 @@
+"""Settings that are different on some nodes."""

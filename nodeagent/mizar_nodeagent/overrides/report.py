@@ -1,0 +1,71 @@
+"""Says on the agent's own pod whether settings are different on its node, and whether those that
+should be can be used."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from mizar_core.names import FIELD_MANAGER_NODEAGENT, POD_CONDITION_SETTINGS
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError, NotFound
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.overrides.source import OverrideSource
+from mizar_nodeagent.pod_status import condition_body
+
+log = get_logger(__name__)
+
+EVERY_S: Final = 2.0
+MESSAGE_MAX: Final = 1024
+MANAGER: Final = f"{FIELD_MANAGER_NODEAGENT}-settings"
+"""A field manager of its own, since another condition is written of the same pod."""
+
+
+class OverrideReporter:
+    """`namespace`, `pod`: the agent's own."""
+
+    def __init__(
+        self, client: KubeClient, source: OverrideSource, namespace: str, pod: str
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._namespace = namespace
+        self._pod = pod
+        self._written: dict[str, str] | None = None
+
+    async def run(self) -> None:
+        """Write the condition whenever it differs, for ever."""
+        while True:
+            try:
+                await self.write()
+            except NotFound:
+                return  # the agent does not run as a pod
+            except KubeError as error:
+                log.info("the node's overrides cannot be told", error=error)
+            await asyncio.sleep(EVERY_S)
+
+    async def write(self) -> None:
+        """Write it once, unless it is there already. Raises KubeError."""
+        condition = self._condition()
+        if condition == self._written:
+            return
+        body = condition_body(self._namespace, self._pod, condition)
+        await self._client.apply(body, field_manager=MANAGER, subresource="status")
+        self._written = condition
+
+    def _condition(self) -> dict[str, str]:
+        source = self._source
+        names = ", ".join(sorted(source.used))
+        now = f"this node has its own {names}" if names else "the node has everybody's settings"
+        if source.problem:
+            return _body("False", "Refused", f"{source.problem}; meanwhile {now}")
+        return _body("True", "Overridden" if names else "Default", now)
+
+
+def _body(status: str, reason: str, message: str) -> dict[str, str]:
+    return {
+        "type": POD_CONDITION_SETTINGS,
+        "status": status,
+        "reason": reason,
+        "message": message[:MESSAGE_MAX],
+    }

@@ -1,0 +1,128 @@
+"""Finds what is different on this node, remembers what was good, and notices changes.
+
+An override that cannot be used ends nobody: the agent goes on with what it had, also after a
+restart, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError, NotFound
+from mizar_kube.kinds import NODE, Ref
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.config import Config
+from mizar_nodeagent.errors import OverridesRefused
+from mizar_nodeagent.files import write_atomically
+from mizar_nodeagent.overrides.model import Overrides, applied
+
+log = get_logger(__name__)
+
+EVERY_S: Final = 5.0
+"""Between two looks at the file, which the kubelet renews within a minute or so."""
+KEPT: Final = "overrides.json"
+"""In the state folder: what was used last, which is used again where the present is no good."""
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Found:
+    """`settings`: what is different here. `problem`: why that is not what the ConfigMap says now;
+    empty where it is. `certain`: whether it is known; the API server may not tell labels now."""
+
+    settings: Mapping[str, Any]
+    problem: str = ""
+    certain: bool = True
+
+
+class OverrideSource:
+    """`config`: the settings of all nodes. `labels`: asks for the node's labels; raises KubeError.
+    `used` is what the agent runs with, from the first `look` on."""
+
+    def __init__(self, config: Config, client: KubeClient) -> None:
+        self._config = config
+        self._client = client
+        self._kept = config.state_dir / KEPT
+        self.used: Mapping[str, Any] = {}
+        self.problem = ""
+
+    async def start(self) -> Config:
+        """The settings of this node."""
+        found = await self.look()
+        self.used, self.problem = found.settings, found.problem
+        if found.problem:
+            log.error("the node's overrides cannot be used", problem=found.problem)
+        elif found.certain:
+            self._keep(found.settings)
+        if found.settings:
+            log.info("settings are different on this node", settings=json.dumps(found.settings))
+        return applied(self._config, found.settings)
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when the agent should run with other settings, which takes a restart."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            found = await self.look()
+            if not found.certain:
+                continue
+            if found.problem and found.problem != self.problem:
+                log.error("the node's overrides cannot be used", problem=found.problem)
+            self.problem = found.problem
+            if not found.problem and found.settings != self.used:
+                log.info("settings of this node have changed: the agent starts again")
+                self._keep(found.settings)
+                changed()
+                return
+
+    async def look(self) -> Found:
+        """What holds on this node now, or held last."""
+        try:
+            text = _read(self._config.overrides)
+            overrides = Overrides.parse(text)
+            labels = await self._labels() if overrides.by_label else {}
+            settings = overrides.of(self._config.node_name, labels)
+            applied(self._config, settings)
+            return Found(settings)
+        except OverridesRefused as error:
+            return Found(self._last_good(), problem=str(error))
+        except KubeError as error:
+            log.info("the node's labels are not known now", error=error)
+            return Found(self._last_good(), certain=False)
+
+    async def _labels(self) -> Labels:
+        try:
+            node = await self._client.get(Ref(NODE, self._config.node_name))
+        except NotFound:
+            return {}
+        return dict(node.get("metadata", {}).get("labels") or {})
+
+    def _last_good(self) -> Mapping[str, Any]:
+        """What was used last; nothing where this version of the agent cannot use it."""
+        try:
+            settings = json.loads(self._kept.read_bytes())
+            applied(self._config, settings)
+        except (OSError, ValueError, TypeError, AttributeError, OverridesRefused):
+            return {}
+        return dict(settings)
+
+    def _keep(self, settings: Mapping[str, Any]) -> None:
+        try:
+            write_atomically(self._kept, json.dumps(settings).encode())
+        except OSError as error:
+            log.warning("the node's overrides cannot be remembered", error=error)
+
+
+def _read(path: Path | None) -> str:
+    try:
+        return path.read_text() if path else ""
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise OverridesRefused(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,84 @@
+"""Counters of shadow pods that were created, reaped and lost, counted when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter
+
+from mizar_core.names import CreationReason, LossReason, ReapReason
+from mizar_core.planning.actions import (
+    Action,
+    CancelDrain,
+    CreateShadow,
+    DeleteShadow,
+    Drain,
+    WriteShadowStatus,
+)
+from mizar_core.planning.evict_share_pods import loss_of
+from mizar_core.planning.shadow_stage import ShadowStage, stage_of
+from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
+
+
+class ShadowCounters:
+    """`applied` gets the actions that the API server has carried out; `changed` is a listener to
+    changes of ShadowPods."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str) -> Counter:
+            return Counter(
+                f"mizar_shadow_pods_{name}_total", text, ["pool", "reason"], registry=registry
+            )
+
+        self._created = counter("created", "Shadow pods that were created, by what for.")
+        self._reaped = counter("reaped", "Shadow pods that are gone and had their cards, by why.")
+        self._lost = counter("lost", "Shadow pods that lost their cards, by how.")
+        self._reasons: dict[Key, ReapReason] = {}
+        self._known_lost: set[str] = set()
+
+    def show_pools(self, pools: Iterable[str]) -> None:
+        """Have all series of these pools, so that the first of its sort is an increase."""
+        for pool in pools:
+            for counter, reasons in (
+                (self._created, CreationReason),
+                (self._reaped, ReapReason),
+                (self._lost, LossReason),
+            ):
+                for reason in reasons:
+                    counter.labels(pool, reason.value)
+
+    def applied(self, snapshot: Snapshot, actions: Iterable[Action]) -> None:
+        """These actions are done. `snapshot`: what they were planned from."""
+        nodes = {one.name for one in snapshot.nodes}
+        known = {one.key: one for one in snapshot.shadows}
+        for action in actions:
+            match action:
+                case CreateShadow():
+                    self._created.labels(action.pool, action.reason.value).inc()
+                case (
+                    Drain(reason=ReapReason() as reason)
+                    | DeleteShadow(reason=ReapReason() as reason)
+                ):
+                    self._reasons[action.shadow] = reason
+                case CancelDrain():
+                    self._reasons.pop(action.shadow, None)
+            if isinstance(action, DeleteShadow | WriteShadowStatus) and action.shadow in known:
+                self._note_loss(known[action.shadow], nodes)
+
+    def _note_loss(self, shadow: ShadowView, nodes: set[str]) -> None:
+        """A loss is told by the phase, or by the deletion where nobody used the shadow pod."""
+        if stage_of(shadow, nodes) is not ShadowStage.LOST or shadow.uid in self._known_lost:
+            return
+        self._known_lost.add(shadow.uid)
+        if shadow.phase != "Lost":
+            self._lost.labels(shadow.pool, loss_of(shadow, nodes).value).inc()
+
+    def changed(self, old: ShadowView | None, new: ShadowView | None) -> None:
+        """A ShadowPod that is gone was reaped, unless it was lost before."""
+        if old is None or (new is not None and new.uid == old.uid):
+            return
+        reason = self._reasons.pop(old.key, ReapReason.OTHER)
+        if old.uid in self._known_lost or old.phase == "Lost":
+            self._known_lost.discard(old.uid)
+        else:
+            self._reaped.labels(old.pool, reason.value).inc()

@@ -1,0 +1,82 @@
+"""Mizar's own programs in a cluster, to be ended and waited for; containers without API server."""
+
+from uuid import uuid4
+
+from cluster import Cluster
+from cluster.binaries import ensure
+from cluster.binaries.progress import Progress
+from cluster.cluster import Done, Node, command
+from e2e.watcher import CONTAINERS, read_container
+from support.kube import Kube, Object
+
+SYSTEM = "mizar-system"
+WORKLOADS = {
+    "operator": ("deployment", "mizar-operator"),
+    "webhook": ("deployment", "mizar-webhook"),
+    "nodeagent": ("daemonset", "mizar-nodeagent"),
+}
+
+
+def component_pods(kube: Kube, component: str) -> list[Object]:
+    """The pods of `operator`, `webhook` or `nodeagent`."""
+    return kube.all("pods", SYSTEM, f"app.kubernetes.io/component={component}")
+
+
+def delete_component(kube: Kube, component: str) -> None:
+    """Delete the component's pods without grace, as a crashed node would lose them."""
+    selector = f"--selector=app.kubernetes.io/component={component}"
+    kube.run("delete", "pods", f"--namespace={SYSTEM}", selector, "--grace-period=0", "--force")
+
+
+def wait_component(kube: Kube, component: str) -> None:
+    """Wait until the workload has all of its pods back."""
+    workload = "/".join(WORKLOADS[component])
+    kube.run("rollout", "status", workload, f"--namespace={SYSTEM}", "--timeout=180s")
+
+
+def kill_component(kube: Kube, on: Cluster, component: str) -> None:
+    """SIGKILL the component's containers."""
+    for pod in component_pods(kube, component):
+        kill_containers(on, pod)
+
+
+def kill_containers(on: Cluster, pod: Object) -> None:
+    """SIGKILL a pod's containers that run, through containerd. Raises CommandFailed where that is
+    away, or a container has just ended."""
+    (node,) = (one for one in on.nodes if one.name == pod["spec"]["nodeName"])
+    for status in pod["status"]["containerStatuses"]:
+        if "running" in status["state"]:
+            kill_container(node, container_id(status))
+
+
+def container_id(status: Object) -> str:
+    """Containerd's ID of a container, by its status in the pod."""
+    return str(status["containerID"]).removeprefix("containerd://")
+
+
+def living_container(node: Node, pod: str, name: str = "main") -> str:
+    """Containerd's ID of a container of `pod` (namespace/name) that lives, by containerd's folder.
+    Raises LookupError."""
+    for folder in node.path(CONTAINERS).iterdir():
+        found = read_container(folder, node)
+        if found and (found.pod, found.name) == (pod, name) and found.lives():
+            return folder.name
+    raise LookupError(f"no container {name} of {pod} lives on {node.name}")
+
+
+def kill_container(node: Node, container: str) -> None:
+    """SIGKILL a container, through containerd. Raises CommandFailed as `kill_containers` does."""
+    ctr = str(ensure(Progress(), ["ctr"]).path("ctr"))
+    address = f"--address={node.path('/run/containerd/containerd.sock')}"
+    kill = ["tasks", "kill", "--signal=SIGKILL", container]
+    command([ctr, address, "--namespace=k8s.io", *kill], None, check=True, timeout=30)
+
+
+def exec_in_container(
+    on: Cluster, node: str, container: str, *words: str, detach: bool = False, check: bool = True
+) -> Done:
+    """Run a command in a container, without kubelet and API server. Raises CommandFailed where it
+    fails and `check` is true."""
+    flags = [f"--exec-id={uuid4().hex[:8]}", *(["--detach"] if detach else [])]
+    ctr = ["ctr", "--namespace=k8s.io", "tasks", "exec", *flags, container, *words]
+    return on.exec_on_node(node, ctr, check=check)

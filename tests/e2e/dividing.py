@@ -1,0 +1,52 @@
+"""Divides a node's simulated cards by MIG, as nvidia-smi mig does, while a test runs."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+from cluster.cluster import Node
+from simgpu.machine import Machine
+from support.kube import Kube
+from support.waiting import wait_for
+
+CARDS = "nvidia.com/gpu"
+
+
+def offered(kube: Kube, node: Node, resource: str) -> int:
+    """How many the node has to give."""
+    found = kube.get("node", node.name)
+    assert found is not None
+    return int(found["status"]["allocatable"].get(resource, 0))
+
+
+@contextmanager
+def divided(
+    kube: Kube, node: Node, strategy: Literal["single", "mixed"], *sizes: Sequence[str]
+) -> Iterator[list[str]]:
+    """The node's cards, in order, divided into instances of these sizes, and announced by NVIDIA's
+    plugin; gives the instances' UUIDs. The cards are whole again at the end."""
+    before = offered(kube, node, CARDS)
+    with Machine(node.simgpu_dir) as machine:
+        cards = [card.uuid for card in machine.cards]
+        machine.mig_strategy = strategy
+        try:
+            made = [
+                one
+                for card, own in zip(cards, sizes, strict=False)
+                for one in machine.divide(card, *own)
+            ]
+            if strategy == "single":
+                wait_for("MIG devices", lambda: offered(kube, node, CARDS) == len(made))
+            for size in {one for own in sizes for one in own} if strategy == "mixed" else ():
+                wait_for(f"MIG devices {size}", lambda s=size: offered(kube, node, by_size(s)))  # type: ignore[misc]
+            yield made
+        finally:
+            for card in cards:
+                machine.divide(card)
+            machine.mig_strategy = "none"
+            wait_for("whole cards", lambda: offered(kube, node, CARDS) == before)
+
+
+def by_size(size: str) -> str:
+    """The resource of MIG devices of that size, by strategy mixed."""
+    return f"nvidia.com/mig-{size}"

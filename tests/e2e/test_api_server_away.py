@@ -1,0 +1,171 @@
+"""The API server is away for longer than leases and back-offs last: nodes go on without it.
+
+MIZAR_AWAY_S says for how many seconds (100).
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster.cluster import Node
+from cluster.local_cluster import LocalCluster
+from e2e.components import (
+    WORKLOADS,
+    component_pods,
+    container_id,
+    exec_in_container,
+    kill_container,
+    living_container,
+    wait_component,
+)
+from e2e.test_compute import BUSY
+from e2e.test_restarts import restart_counts
+from e2e.test_spot import node_of
+from e2e.test_spot_restarts import BORROWER, lent
+from e2e.watching import card_of, ready_shadows, wait_held
+from simgpu.machine import Machine
+from support.kube import Kube, Object
+from support.objects import share_pod
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+AWAY_S = float(os.environ.get("MIZAR_AWAY_S", "100"))
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(AWAY_S + 900)]
+HALF = {"devices": 2, "min": 0, "max": 1}
+PODS = ("left", "right")
+LOOK_S = 2.0
+LOW, HIGH = 0.35, 0.55
+"""Of the card's time, what a pod gets of its half at least, on a machine that is busy, and at
+most."""
+
+
+@dataclass(frozen=True)
+class Sharers:
+    """Two pods that work on a card without a pause, each with half of its time and memory. All
+    that is asked here, the node alone answers."""
+
+    cluster: LocalCluster
+    node: Node
+    machine: Machine
+    tenant: str
+    card: str
+
+    def container(self, pod: str) -> str:
+        """The ID of the pod's container that lives."""
+        return living_container(self.node, f"{self.tenant}/{pod}")
+
+    def run(self, pod: str, *words: str) -> tuple[int, str]:
+        """Status and output of a command in the pod's container, which prints something."""
+        return wait_for(f"what {words} says in {pod}", lambda: self._ask(pod, *words), 30)
+
+    def _ask(self, pod: str, *words: str) -> tuple[int, str] | None:
+        """None where ctr has lost the output, as it may of a short command on a busy machine."""
+        where = (self.cluster, self.node.name, self.container(pod))
+        done = exec_in_container(*where, *words, check=False)
+        return (done.returncode, str(done.stdout)) if done.stdout else None
+
+    def check(self) -> None:
+        """Each is kept within its memory, sees its card alone, and has its half of the time."""
+        for pod in PODS:
+            status, answer = self.run(pod, "cuda-sample", "alloc", "12000")
+            assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer, answer
+            status, answer = self.run(pod, "cuda-sample", "smi")
+            assert status == 0, answer
+            words = answer.replace("|", " ").split()
+            assert {one for one in words if one.startswith("GPU-")} == {self.card}, answer
+        wait_for("both to have their half of the time", self._halves, 60)
+
+    def kill(self, pod: str) -> None:
+        """SIGKILL the pod's container; another has started on return."""
+        before = self.container(pod)
+        kill_container(self.node, before)
+        wait_for(f"{pod} to start again", lambda: self.container(pod) != before)
+
+    def _halves(self) -> bool:
+        before, began = self._work(), time.monotonic()
+        time.sleep(LOOK_S)
+        after, took = self._work(), time.monotonic() - began
+        parts = [(after[pid] - before.get(pid, 0)) / took / 1e9 for pid in after]
+        shares = sorted(part for part in parts if part > 0.01)
+        assert len(shares) == 2 and all(LOW <= one <= HIGH for one in shares), shares
+        return True
+
+    def _work(self) -> dict[int, int]:
+        return {one.pid: one.work_ns for one in self.machine.card(self.card).processes}
+
+
+def test_pods_never_notice_that_the_api_server_is_away(
+    kube: Kube, stage: "Stage", mizar_cluster: LocalCluster
+) -> None:
+    """Limits are kept, time is shared, containers and the agent itself are killed and come back,
+    the owner of a lent card gets it. Then statuses are right, and nothing else was restarted."""
+    tenant = stage.tenant(HALF, pool=stage.pool(isolation={"compute": "Hard"}))
+    kube.apply(*(share_pod(tenant, name, command=BUSY) for name in PODS))
+    kube.wait_running(tenant, *PODS)
+    ready_shadows(kube, tenant)
+    held = wait_held(kube, tenant, *PODS)
+    (card,) = card_of(kube, tenant, PODS[0])
+    node = node_of(kube, mizar_cluster, tenant, PODS[0])
+    agents = _restarts(kube)
+    agent = _agent_of(kube, node)
+    with lent(kube, stage, mizar_cluster) as loan, Machine(node.simgpu_dir) as machine:
+        sharers = Sharers(mizar_cluster, node, machine, tenant, card)
+        sharers.check()
+        mizar_cluster.kill_api_server()
+        try:
+            until = time.monotonic() + AWAY_S
+            sharers.check()
+            sharers.kill("left")
+            sharers.check()
+            _kill_agent(node, agent)
+            sharers.check()
+            sharers.kill("left")
+            sharers.check()
+            while time.monotonic() < until:
+                sharers.check()
+            loan.owner_works()
+            loan.wait_ended()
+        finally:
+            mizar_cluster.start_api_server()
+        back = time.monotonic()
+        # Agent and operator ask for it every 30 s by now, one after the other.
+        kube.wait_gone("pod", loan.borrows, BORROWER)
+        print(f"the borrower's pod was gone {time.monotonic() - back:.0f} s after it was back")
+        loan.wait_evicted()
+        # Until the kubelets report, Kubernetes calls the pods of silent nodes not ready.
+        for component in WORKLOADS:
+            wait_component(kube, component)
+        loan.wait_lendable()
+    assert wait_held(kube, tenant, *PODS) == held
+    ready_shadows(kube, tenant)
+    wait_for("left's restarts", lambda: restart_counts(kube, tenant, "left") == {"main": 2})
+    assert restart_counts(kube, tenant, "right") == {"main": 0}
+    killed = agent["metadata"]["name"]
+    assert _restarts(kube) == agents | {killed: agents[killed] + 1}
+
+
+def _restarts(kube: Kube) -> dict[str, int]:
+    """How often each agent was started again."""
+    return {
+        one["metadata"]["name"]: int(one["status"]["containerStatuses"][0]["restartCount"])
+        for one in component_pods(kube, "nodeagent")
+    }
+
+
+def _agent_of(kube: Kube, node: Node) -> Object:
+    pods = component_pods(kube, "nodeagent")
+    (found,) = (one for one in pods if one["spec"]["nodeName"] == node.name)
+    return found
+
+
+def _kill_agent(node: Node, agent: Object) -> None:
+    """SIGKILL the agent's container; another has started on return."""
+    pod = f"{agent['metadata']['namespace']}/{agent['metadata']['name']}"
+    before = container_id(agent["status"]["containerStatuses"][0])
+    kill_container(node, before)
+    wait_for("the next agent", lambda: living_container(node, pod, "nodeagent") != before)

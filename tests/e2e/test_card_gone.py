@@ -1,0 +1,95 @@
+"""A card drops off the bus under its sharers, and comes back by another number."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster import Cluster
+from cluster.cluster import Node
+from e2e.components import kill_containers
+from e2e.test_card_access import card_nodes_inside
+from e2e.test_loss import running
+from e2e.test_restarts import restart_counts
+from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_event, wait_held
+from simgpu.machine import Machine
+from support.kube import Kube
+from support.objects import deployment, share_pod
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+HALF = {"devices": 2, "min": 0, "max": 1}
+GONE_AFTER_S = 60.0
+"""A card that NVML has not listed for so long is gone for good: no reset takes that long."""
+NEXT_MINOR = 2
+"""The first that is free on a node of two cards."""
+
+
+def test_a_card_that_is_gone_and_comes_back_by_another_number(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+) -> None:
+    """Its sharers are told at once, and evicted when the card is gone for good. Who comes after
+    them gets its device node by the new number, and the neighbour on the other card never does."""
+    node = mizar_cluster.nodes[-1]
+    pool = stage.pool(nodeSelector={"kubernetes.io/hostname": node.name})
+    near, tenant = (stage.tenant(HALF, pool=pool) for _ in range(2))
+    kube.apply(share_pod(near, "near"))
+    kube.wait_running(near, "near")
+    wait_held(kube, near, "near")
+    (other,) = card_of(kube, near, "near")
+    kube.apply(deployment(tenant, "users", replicas=2))
+    names = wait_for("two pods on a card", lambda: running(kube, tenant, 2))
+    ready_shadows(kube, tenant)
+    wait_held(kube, tenant, *names)
+    (card,) = card_of(kube, tenant, names[0])
+    assert card != other
+    nodes = card_nodes_inside(kube, near, "near")
+
+    with Machine(node.simgpu_dir) as machine, restored(machine, card, node):
+        machine.remove(card)
+        gone = time.monotonic()
+        for pod in names:
+            assert "gone" in wait_event(kube, tenant, pod, "DeviceUnhealthy")
+        assert not _evicted(kube, tenant, names)
+        wait_for("their eviction", lambda: _evicted(kube, tenant, names))
+        assert time.monotonic() - gone >= GONE_AFTER_S
+        assert card in wait_event(kube, tenant, names[0], "CardLost")
+
+        machine.set_minor(card, NEXT_MINOR)
+        machine.restore(card)
+        after = wait_for(
+            "two others on the card",
+            lambda: running(kube, tenant, 2, but=names),
+            explain=lambda: kube.attempt("get", "pods,shadowpods", "-A", "-o", "wide")[1],
+        )
+        for pod in after:
+            assert cards_seen_inside(kube, tenant, pod) == {card}
+            assert card_nodes_inside(kube, tenant, pod) == {f"nvidia{NEXT_MINOR}"}
+        assert restart_counts(kube, near, "near") == {"main": 0}
+        kill_containers(mizar_cluster, kube.get("pod", "near", near) or {})
+        wait_for("near to start again", lambda: restart_counts(kube, near, "near") == {"main": 1})
+        kube.wait_running(near, "near")
+        assert cards_seen_inside(kube, near, "near") == {other}
+        assert card_nodes_inside(kube, near, "near") == nodes
+
+
+def _evicted(kube: Kube, tenant: str, pods: list[str]) -> bool:
+    """Whether any of them is."""
+    return any("ShareEvicted" in dict(kube.events(tenant, pod)) for pod in pods)
+
+
+@contextmanager
+def restored(machine: Machine, card: str, node: Node) -> Iterator[None]:
+    """In the end the card is there, by the number that it has now."""
+    minor = machine.card(card).minor
+    try:
+        yield
+    finally:
+        machine.set_minor(card, minor)
+        machine.restore(card)
+        (node.simgpu_dir / "dev" / f"nvidia{NEXT_MINOR}").unlink(missing_ok=True)

@@ -1,0 +1,97 @@
+"""Near which processors a device is reaches the kubelet, whose topology manager goes by it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from cluster import Cluster
+from cluster.cluster import Node
+from cluster.layout import Layout
+from e2e.watching import holders, ready_shadows
+from simgpu.machine import Machine
+from support.kube import Kube
+from support.objects import share_pod
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+SYSFS = "/sys/devices/system/node"
+TWO_NODES = "/run/numa"
+ONE = {"devices": 1, "cards": 1}
+
+
+@pytest.fixture
+def node(mizar_cluster: Cluster) -> Iterator[Node]:
+    """The node's kubelet finds two NUMA nodes, each with a processor and a card, and wants all that
+    a container gets to be of one. It takes nothing but what sysfs says."""
+    node = mizar_cluster.nodes[-1]
+    config = Layout(mizar_cluster.name).node(node.name).config / "kubelet.yaml"
+    text = config.read_text()
+    policy = {"topologyManagerPolicy": "single-numa-node"}
+    _make_nodes(node.path(TWO_NODES))
+    mizar_cluster.exec_on_node(node.name, ["mount", "--bind", TWO_NODES, SYSFS])
+    with Machine(node.simgpu_dir) as machine:
+        try:
+            for number, card in enumerate(machine.cards):
+                machine.set_numa(card.uuid, number)
+            config.write_text(yaml.safe_dump(yaml.safe_load(text) | policy))
+            mizar_cluster.restart_kubelet(node.name)
+            yield node
+        finally:
+            for card in machine.cards:
+                machine.set_numa(card.uuid, None)
+            mizar_cluster.exec_on_node(node.name, ["umount", SYSFS])
+            config.write_text(text)
+            mizar_cluster.restart_kubelet(node.name)
+
+
+def _make_nodes(folder: Path) -> None:
+    """Two NUMA nodes of a processor each, as the kernel shows them."""
+    for number, distance in enumerate(("10 21", "21 10")):
+        own = folder / f"node{number}"
+        (own / "hugepages").mkdir(parents=True)
+        (own / "meminfo").write_text(f"Node {number} MemTotal:       8388608 kB\n")
+        (own / "distance").write_text(f"{distance}\n")
+        (own / f"cpu{number}").symlink_to(f"/sys/devices/system/cpu/cpu{number}")
+
+
+def test_a_container_gets_no_devices_of_two_numa_nodes(
+    kube: Kube, node: Node, stage: "Stage"
+) -> None:
+    """Two cards on two NUMA nodes, a device on each. One device is given; two are refused by the
+    topology manager, which can know by the devices' topology alone. Near the same processors, two
+    are given."""
+    with Machine(node.simgpu_dir) as machine:
+        here = {"kubernetes.io/hostname": node.name}
+        pool = stage.pool(nodeSelector=here, profiles=[ONE], idleTimeoutSeconds=3)
+        tenant = stage.tenant({"devices": 1, "min": 2, "max": 2}, pool=pool)
+        ready_shadows(kube, tenant, 2)
+        resource = "mizar.share/gpu.1"
+        kube.apply(share_pod(tenant, "one", resource))
+        kube.wait_running(tenant, "one")
+        kube.delete("pod", "one", tenant)
+        wait_for("its device to be free", lambda: not holders(kube, tenant))
+
+        kube.apply(share_pod(tenant, "apart", resource, count=2))
+        wait_for("the kubelet to refuse it", lambda: _refusal(kube, tenant, "apart"))
+        assert _refusal(kube, tenant, "apart") == "TopologyAffinityError"
+        kube.delete("pod", "apart", tenant)
+
+        for card in machine.cards:
+            machine.set_numa(card.uuid, 1)
+        near = stage.tenant({"devices": 1, "min": 2, "max": 2}, pool=pool)
+        kube.run("delete", "gpuquotas", "--all", f"--namespace={tenant}")
+        ready_shadows(kube, near, 2)
+        kube.apply(share_pod(near, "together", resource, count=2))
+        kube.wait_running(near, "together")
+
+
+def _refusal(kube: Kube, tenant: str, pod: str) -> str:
+    """Why the kubelet refused the pod; empty while it has not."""
+    found = kube.get("pod", pod, tenant)
+    return str(found["status"].get("reason", "")) if found else ""

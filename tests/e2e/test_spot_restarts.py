@@ -1,0 +1,213 @@
+"""A card is lent while what watches over it dies or is away: agent, kubelet, API server."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from cluster import Cluster
+from cluster.cluster import Node
+from cluster.local_cluster import LocalCluster
+from e2e.components import component_pods, container_id, exec_in_container, kill_component
+from e2e.test_loss import busy_part
+from e2e.test_restarts import restart_counts
+from e2e.test_spot import WORK, borrower, borrowing, lender, node_of, reason_of_eviction
+from e2e.watching import card_of, ready_shadows, wait_event
+from simgpu.machine import Machine
+from support.kube import Kube, condition, is_ready
+from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+WORKED_NS = 50_000_000
+OWNER, BORROWER = "owner", "train"
+
+
+@dataclass(frozen=True)
+class Loan:
+    """The card that tenant `lends` has lent to pod BORROWER of tenant `borrows`, which works on it
+    as process `pid`. `asleep`: the ID of pod OWNER's container."""
+
+    kube: Kube
+    cluster: LocalCluster
+    machine: Machine
+    node: Node
+    lends: str
+    borrows: str
+    card: str
+    pid: int
+    asleep: str
+
+    def owner(self, *command: str, detach: bool = False) -> str:
+        """The output of a command in the owner's container, without kubelet and API server."""
+        where = (self.cluster, self.node.name, self.asleep)
+        return str(exec_in_container(*where, *command, detach=detach).stdout)
+
+    def owner_works(self) -> None:
+        """For two seconds, in which it has the card for itself."""
+        answer = self.owner(*WORK)
+        busy = [float(line.split()[1]) for line in answer.splitlines() if line.startswith("busy")]
+        # Beside a borrower it would have half of the card.
+        assert busy and min(busy) > 75, answer
+
+    def wait_still(self) -> None:
+        """Until nobody works on the card."""
+        wait_for("the borrower to stand still", lambda: busy_part(self.machine, self.card) == 0)
+
+    def wait_ended(self) -> None:
+        """Until the borrower's process is not on the card any more."""
+        wait_for(
+            "the borrower's end",
+            lambda: self.pid not in self._processes(),
+            60,
+            interval=0.02,
+            explain=self._agents_log,
+        )
+
+    def wait_evicted(self) -> None:
+        """Until the borrower's pod is gone, and its events say why."""
+        assert "OwnerBack" in reason_of_eviction(self.kube, self.borrows, BORROWER)
+        self.kube.wait_gone("pod", self.borrows, BORROWER)
+        assert self.card in wait_event(self.kube, self.lends, OWNER, "OwnerWoke")
+
+    def wait_lent_on(self) -> None:
+        """Until the borrower, which nobody has ended, works again."""
+        wait_for("the borrower to work", lambda: busy_part(self.machine, self.card) > 0.9)
+        assert self.pid in self._processes()
+        assert restart_counts(self.kube, self.borrows, BORROWER) == {"main": 0}
+        assert "SpotEvicted" not in dict(self.kube.events(self.borrows, BORROWER))
+        wait_for("its owner to be told", lambda: self.active() == "False")
+
+    def wait_lendable(self) -> None:
+        """Until another borrower has the card. An API server that has just started refuses pods
+        until its admission plugins have listed what they need."""
+        wait_for("a borrower to be accepted", self._again)
+        self.kube.wait_running(self.borrows, "again")
+
+    def _again(self) -> bool:
+        made = yaml.safe_dump(borrower(self.borrows, "again"))
+        status, answer = self.kube.attempt("apply", "--filename=-", input=made)
+        assert status == 0, answer
+        return True
+
+    def _agents_log(self) -> str:
+        """Its end, which can be read without a kubelet."""
+        logs = self.node.path("/var/log/pods").glob("mizar-system_mizar-nodeagent-*/*/*.log")
+        return "\n".join(log.read_text()[-8000:] for log in sorted(logs))
+
+    @contextmanager
+    def without_kubelet(self) -> Iterator[None]:
+        """The node's kubelet is dead meanwhile."""
+        self.cluster.kill_kubelet(self.node.name)
+        try:
+            yield
+        finally:
+            self.cluster.start_kubelet(self.node.name)
+
+    def active(self) -> str:
+        """The condition of the owner's pod."""
+        found = self.kube.get("pod", OWNER, self.lends) or {}
+        return str(condition(found, "mizar.share/active")["status"])
+
+    def _processes(self) -> set[int]:
+        return {one.pid for one in self.machine.card(self.card).processes}
+
+
+@contextmanager
+def lent(kube: Kube, stage: "Stage", cluster: LocalCluster) -> Iterator[Loan]:
+    """A card that is lent, and its borrower works."""
+    lends, borrows = lender(kube, stage, OWNER), borrowing(kube, stage)
+    kube.apply(borrower(borrows, BORROWER))
+    kube.wait_running(borrows, BORROWER)
+    # A kubelet that dies before it has started the shadow pod refuses it when it comes back.
+    ready_shadows(kube, lends)
+    (card,) = card_of(kube, lends, OWNER)
+    node = node_of(kube, cluster, borrows, BORROWER)
+    pod = kube.get("pod", OWNER, lends)
+    assert pod is not None
+    asleep = container_id(pod["status"]["containerStatuses"][0])
+    with Machine(node.simgpu_dir) as machine:
+        pid = wait_for("the borrower to work", lambda: _worker(machine, card))
+        yield Loan(kube, cluster, machine, node, lends, borrows, card, pid, asleep)
+
+
+@pytest.fixture
+def loan(kube: Kube, stage: "Stage", mizar_cluster: LocalCluster) -> Iterator[Loan]:
+    with lent(kube, stage, mizar_cluster) as made:
+        yield made
+
+
+def _worker(machine: Machine, card: str) -> int | None:
+    found = [one.pid for one in machine.card(card).processes if one.work_ns > WORKED_NS]
+    return found[0] if found else None
+
+
+def agent_on(kube: Kube, node: Node) -> tuple[str, int] | None:
+    """The node's agent that is ready, and how often it was started again."""
+    for pod in component_pods(kube, "nodeagent"):
+        if pod["spec"]["nodeName"] == node.name and is_ready(pod):
+            status = pod["status"]["containerStatuses"][0]
+            return pod["metadata"]["uid"], status["restartCount"]
+    return None
+
+
+def test_an_agent_that_is_killed_and_comes_back(
+    loan: Loan, kube: Kube, mizar_cluster: Cluster
+) -> None:
+    """What it had lent stays lent, and comes back when its owner works."""
+    before = wait_for("the agent", lambda: agent_on(kube, loan.node))
+    kill_component(kube, mizar_cluster, "nodeagent")
+    wait_for("the next one", lambda: agent_on(kube, loan.node) not in (None, before))
+    loan.wait_lent_on()
+    loan.owner_works()
+    loan.wait_evicted()
+    loan.wait_lendable()
+
+
+@pytest.mark.parametrize("still", [False, True], ids=["sleeps again", "still works"])
+def test_an_owner_that_wakes_while_nobody_is_there_to_see_it(
+    loan: Loan, kube: Kube, mizar_cluster: Cluster, still: bool
+) -> None:
+    """No agent, and no kubelet that would start one: the borrower stands still by itself. The next
+    agent lends on, if the owner sleeps again."""
+    with loan.without_kubelet():
+        kill_component(kube, mizar_cluster, "nodeagent")
+        loan.wait_still()
+        loan.owner_works()
+        if still:
+            loan.owner("cuda-sample", "busy", detach=True)
+    if not still:
+        loan.wait_lent_on()
+        return
+    loan.wait_ended()
+    loan.wait_evicted()
+    assert busy_part(loan.machine, loan.card) > 0.5, "the owner works on"
+    wait_for("the owner's condition", lambda: loan.active() == "True")
+
+
+def test_a_kubelet_that_starts_again(loan: Loan, mizar_cluster: Cluster) -> None:
+    """The card stays lent, and its owner gets it back also while there is no kubelet."""
+    mizar_cluster.restart_kubelet(loan.node.name)
+    loan.wait_lent_on()
+    with loan.without_kubelet():
+        loan.owner_works()
+        loan.wait_ended()
+    loan.wait_evicted()
+    loan.wait_lendable()
+
+
+def test_an_owner_that_wakes_while_the_api_server_is_away(loan: Loan) -> None:
+    """The node does all of it alone, but for the pod's deletion, which follows."""
+    loan.cluster.kill_api_server()
+    try:
+        loan.owner_works()
+        loan.wait_ended()
+    finally:
+        loan.cluster.start_api_server()
+    loan.wait_evicted()
+    loan.wait_lendable()

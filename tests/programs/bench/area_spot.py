@@ -1,0 +1,154 @@
+"""What owners notice of having lent their cards, and how much of an idle card is lent: sixteen
+cards on one node, each owned by a pod that sleeps with its memory, and for each of them a borrower
+at full load: it has all memory that it can get, and always two kernels of 2 ms in flight.
+
+Owners are woken one after another, WAKINGS times each: such a one works for a second beside its
+borrower, and soon after for a second alone, with which the first is compared. Owners note the times
+themselves; of borrowers counts what the card has done for them, and whether a process of theirs is
+there, looked at every half of a millisecond. Meanwhile all cards are recorded, ten times a
+second: lendable as the kubelet has it, lent while another process than the owner's is there.
+
+That is harsher than life: each owner wakes every minute and a half. A card that was taken back more
+than once in ten minutes rests longer than its idle time, so that only the first RESTED_LATE wakings
+say how soon it is lendable; how much it is lent, all of them.
+
+The pods go before what else this machine does, and the node agent has the processor that the
+chart's values ask for. How much longer the owner waited for a processor in its first second than in
+the other is a figure of its own: that much of the slowdown is the machine's, on which two
+processors are all that sixteen borrowers and a cluster have.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+import cluster.mizar
+from bench.figures import ROOT, Figure, Report, figure
+from bench.precedence import give_pods_precedence, give_precedence
+from bench.spot import stage, waking
+from bench.spot.recorder import Recorder
+from bench.spot.stage import CARDS, IDLE_AFTER_S, Owner, Stage
+from bench.spot.timeline import Look, Sleep, lendable_after, lent_percent
+from bench.spot.waking import Waking
+from cluster import Cluster, ClusterSpec
+from cluster.binaries.progress import Progress
+from cluster.local import LocalProvider
+from simgpu.machine import Machine
+
+WAKINGS = 3
+PACE_S = 6.0
+"""From one owner's waking to the next one's."""
+RESTED_LATE = 2
+CPU_S = 20.0
+"""The agent's time is measured for so long."""
+
+
+def measure() -> Report:
+    """Bring a cluster up, wake its owners, take it down."""
+    subprocess.run(["make", "-s", "-C", ROOT / "shim", stage.PROGRAM], check=True)
+    spec = ClusterSpec(name=f"bench-{os.getpid()}", cards=CARDS)
+    up = LocalProvider().up(spec, Progress())
+    try:
+        _install(up)
+        give_pods_precedence(up.name)
+        with Stage(up) as scene:
+            return _measure_on(scene)
+    finally:
+        up.down()
+
+
+def _install(up: Cluster) -> None:
+    """With what the chart requests for its programs, which the local values do without."""
+    values = yaml.safe_load(cluster.mizar.LOCAL_VALUES.read_text())
+    for part in ("operator", "webhook", "nodeagent"):
+        del values[part]["resources"]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(values, file)
+        file.flush()
+        cluster.mizar.install(up, Progress(), Path(file.name))
+
+
+def _measure_on(scene: Stage) -> Report:
+    owners = scene.owners()
+    give_precedence(os.getpid())
+    recorder = Recorder(scene.node, owners)
+    with Machine(scene.node.simgpu_dir) as machine:
+        alone = {one.uuid: waking.woken_alone(one) for one in owners}
+        asleep = _agent_percent(scene)
+        scene.borrow()
+        for one in owners:
+            waking.wait_lent(one, machine)
+        print("  all cards are lent", flush=True)
+        busy, began = _agent_percent(scene), time.monotonic()
+        wakings = list(_wakings(owners, machine))
+    looks, failures = recorder.stop(), scene.failures()
+    slept = [(uuid, one.ended_s) for uuid, one in alone.items()]
+    slept += [(one.owner.uuid, one.alone.ended_s) for one in wakings[: RESTED_LATE * CARDS]]
+    cards = [(looks[one.uuid], _sleeps(one, wakings, began)) for one in owners]
+    return Report(
+        "spot",
+        [
+            *_of_wakings(wakings),
+            _lendable(slept, looks),
+            figure("lent_share_percent", [lent_percent(cards, IDLE_AFTER_S)], 50, "%", ">= 95 %"),
+            figure("agent_cpu_percent", [busy], 50, "%", "<= 2 %"),
+            figure("agent_cpu_nothing_lent_percent", [asleep], 50, "%"),
+        ],
+        unmeasured=[f"an owner that failed: {one}" for one in failures],
+    )
+
+
+def _agent_percent(scene: Stage) -> float:
+    """Of a core, that the node agent uses."""
+    before, began = scene.agent_cpu_s(), time.monotonic()
+    time.sleep(CPU_S)
+    return 100 * (scene.agent_cpu_s() - before) / (time.monotonic() - began)
+
+
+def _wakings(owners: Sequence[Owner], machine: Machine) -> Iterator[Waking]:
+    for number in range(WAKINGS):
+        for one in owners:
+            due = time.monotonic() + PACE_S
+            waking.wait_lent(one, machine)
+            found = waking.woken(one, machine, 1 + 2 * number)
+            yield found
+            print(f"  {found}", flush=True)
+            time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _of_wakings(wakings: Sequence[Waking]) -> list[Figure]:
+    paused, free = [one.paused_ms for one in wakings], [one.free_ms for one in wakings]
+    slower = [one.slowdown_percent for one in wakings]
+    waits = [one.waited_percent for one in wakings]
+    waited = figure("owner_first_second_cpu_wait_percent", waits, 50, "%")
+    return [
+        figure("owner_wake_to_paused_ms_p95", paused, 95, "ms", "<= 20 ms"),
+        figure("owner_wake_to_paused_ms_p50", paused, 50, "ms"),
+        figure("owner_wake_to_card_free_ms_p95", free, 95, "ms", "<= 500 ms"),
+        figure("owner_wake_to_card_free_ms_p50", free, 50, "ms"),
+        figure("owner_first_second_slowdown_percent", slower, 50, "%", "<= 10 %", waited.name),
+        waited,
+    ]
+
+
+def _lendable(slept: Sequence[tuple[str, float]], looks: dict[str, list[Look]]) -> Figure:
+    """`slept`: which card's owner fell asleep when."""
+    found = [lendable_after(looks[uuid], began) for uuid, began in slept]
+    taken = [one for one in found if one is not None]
+    return figure("idle_to_lendable_s_p95", taken, 95, "s", f"<= {IDLE_AFTER_S + 1} s")
+
+
+def _sleeps(owner: Owner, wakings: Sequence[Waking], began: float) -> list[Sleep]:
+    """The owner's, from `began` until its last waking."""
+    found = []
+    for one in (each for each in wakings if each.owner == owner):
+        found.append(Sleep(began, one.beside.woke / 1e9))
+        began = one.alone.ended / 1e9
+    return found

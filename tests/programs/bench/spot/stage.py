@@ -1,0 +1,185 @@
+"""The cluster with its sixteen owners and their borrowers."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from bench.figures import ROOT
+from cluster.cluster import Cluster
+from simgpu.machine import Machine
+from support import objects
+from support.kube import Kube, Object
+from support.waiting import wait_for
+
+OWNERS, BORROWERS = "owners", "borrowers"
+CARDS = 16
+IDLE_AFTER_S = 2
+WAITING = 2
+"""Borrowers beyond the number of cards, so that one always waits."""
+FOLDER = f"/opt/mizar-bench-{os.getpid()}"
+"""Of the node, which has it in common with this machine; the pods have it as /bench."""
+PROGRAM = ROOT / "build" / "shim" / "bench" / "spot"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What bench/workloads/spot.c writes: ns of CLOCK_MONOTONIC, and kernels in a second."""
+
+    woke: int
+    first_done: int
+    ended: int
+    kernels: int
+
+    @property
+    def ended_s(self) -> float:
+        """When its work ended, in seconds."""
+        return self.ended / 1e9
+
+
+@dataclass(frozen=True)
+class Owner:
+    """An owner's pod with its card: the card's index on the node, its UUID, the owner's PID there
+    as the host sees it. Writing a byte to `wake` wakes it; `records`: what it did each time."""
+
+    pod: str
+    card: int
+    uuid: str
+    pid: int
+    wake: Path
+    records: Path
+
+    def record(self, number: int) -> Record | None:
+        """Of its so many-th waking, from 0 on; None until it is written."""
+        lines = self.records.read_text().split("\n")[:-1]
+        return Record(*map(int, lines[number].split())) if number < len(lines) else None
+
+
+class Stage:
+    """Puts the pods onto the cluster's only node. Use it as a context manager: it leaves nothing on
+    this machine."""
+
+    def __init__(self, up: Cluster) -> None:
+        (self.node,) = up.nodes
+        self.kube = Kube(up)
+        self._folder = self.node.path(FOLDER)
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True)
+        self._folder.chmod(0o777)
+        shutil.copy(PROGRAM, self._folder / PROGRAM.name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder)
+
+    def owners(self) -> list[Owner]:
+        """Sixteen that sleep, each with a card that it agreed to lend; in random order."""
+        kube, spot = self.kube, {"enabled": True, "idleAfterSeconds": IDLE_AFTER_S}
+        profile = {"devices": 1, "cards": 1}
+        kube.apply(objects.pool("lent", profiles=[profile], spot=spot))
+        for tenant, cards in ((OWNERS, CARDS), (BORROWERS, 0)):
+            kube.apply(objects.namespace(tenant))
+            wait_for("the account", lambda: kube.get("serviceaccount", "default", tenant))  # noqa: B023
+            most = {"devices": 1, "min": 0, "max": cards}
+            borrows = {"spot": {"max": CARDS + WAITING}} if tenant == BORROWERS else {}
+            kube.apply(objects.quota(tenant, most, pool="lent", **borrows))
+        names = [f"owner-{number}" for number in range(CARDS)]
+        kube.apply(*map(self._owner, names))
+        kube.wait_running(OWNERS, *names)
+        held = wait_for("the owners on their cards", self._cards)
+        found = [self._found(name, held[name]) for name in names]
+        random.Random(os.getpid()).shuffle(found)
+        return found
+
+    def borrow(self) -> None:
+        """Have every card borrowed, as soon as it can be."""
+        made = objects.deployment(BORROWERS, "train", "mizar.spot/gpu", CARDS + WAITING)
+        _run(made["spec"]["template"]["spec"], "borrow")
+        self.kube.apply(made)
+
+    def failures(self) -> list[str]:
+        """Of the owners' pods: those that ended or were started again."""
+        states = {
+            one["metadata"]["name"]: (one["status"]["phase"], _restarts(one))
+            for one in self.kube.all("pods", OWNERS, objects.SHARE_PODS)
+        }
+        return [f"{name}: {state}" for name, state in states.items() if state != ("Running", 0)]
+
+    def agent_cpu_s(self) -> float:
+        """CPU seconds that the node agent has used."""
+        (pod,) = self.kube.all("pods", "mizar-system", "app.kubernetes.io/component=nodeagent")
+        return sum(map(_cpu_s, _processes_of(pod["metadata"]["uid"])))
+
+    def _owner(self, name: str) -> Object:
+        wake, records = self._files(name)
+        os.mkfifo(wake)
+        records.touch()
+        for one in (wake, records):
+            one.chmod(0o666)
+        pod = objects.share_pod(OWNERS, name, "mizar.share/gpu.1")
+        pod["metadata"]["annotations"] = {"mizar.share/low-power": "true"}
+        _run(pod["spec"], "own", f"/bench/{wake.name}", f"/bench/{records.name}")
+        return pod
+
+    def _files(self, name: str) -> tuple[Path, Path]:
+        return self._folder / f"{name}.wake", self._folder / f"{name}.records"
+
+    def _cards(self) -> dict[str, str] | None:
+        """UUID of each owner's card, by the owner's name."""
+        held = {
+            device["holder"]["name"]: device["card"]
+            for shadow in self.kube.all("shadowpods", OWNERS)
+            for device in shadow.get("status", {}).get("devices", [])
+            if device.get("holder")
+        }
+        return held if len(held) == CARDS else None
+
+    def _found(self, name: str, uuid: str) -> Owner:
+        with Machine(self.node.simgpu_dir) as machine:
+            index = machine.card(uuid).index
+            # The agent may just be trying what a context costs.
+            (pid,) = wait_for(f"{name} alone on its card", lambda: _alone(machine, index))
+        return Owner(name, index, uuid, pid, *self._files(name))
+
+
+def _processes_of(pod_uid: str) -> list[int]:
+    """The pod's processes, by the PIDs that they have here."""
+    return [
+        int(one.parent.name) for one in Path("/proc").glob("[0-9]*/cgroup") if pod_uid in _read(one)
+    ]
+
+
+def _cpu_s(pid: int) -> float:
+    fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _read(path: Path) -> str:
+    """Empty where the process has ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _run(spec: Object, *arguments: str) -> None:
+    """Have a pod's container run our program."""
+    (container,) = spec["containers"]
+    container["command"] = ["/bench/spot", *arguments]
+    container["volumeMounts"] = [{"name": "bench", "mountPath": "/bench"}]
+    spec["volumes"] = [{"name": "bench", "hostPath": {"path": FOLDER, "type": "Directory"}}]
+
+
+def _alone(machine: Machine, card: int) -> list[int] | None:
+    """The PID of the only process on the card, if it is the only one."""
+    pids = [one.pid for one in machine.processes(card).values() if one.pid]
+    return pids if len(pids) == 1 else None
+
+
+def _restarts(pod: Object) -> int:
+    return sum(one["restartCount"] for one in pod["status"].get("containerStatuses", []))

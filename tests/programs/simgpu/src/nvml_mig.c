@@ -1,0 +1,113 @@
+/* Cards that MIG divides, and their instances. */
+#include <stddef.h>
+
+#include "nvml.h"
+
+enum { MAX_INSTANCES = 7 };
+
+typedef struct {
+    unsigned multiprocessorCount;
+    unsigned sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount,
+        sharedOfaCount;
+    unsigned gpuInstanceSliceCount, computeInstanceSliceCount;
+    uint64_t memorySizeMB;
+} nvmlDeviceAttributes_t;
+
+/* The instance behind a handle: NVML_ERROR_INVALID_ARGUMENT for a card's. */
+static nvmlReturn_t instance(nvmlDevice_t device, struct sim_card **card) {
+    TRY(nvml_card(device, card));
+    return (*card)->parent ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_instance) {
+    struct sim_card *card;
+    TRY(nvml_card(device, &card));
+    if (!is_instance) return NVML_ERROR_INVALID_ARGUMENT;
+    *is_instance = card->parent != 0;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending) {
+    struct sim_card *card;
+    TRY(nvml_whole_card(device, &card));
+    if (!current || !pending) return NVML_ERROR_INVALID_ARGUMENT;
+    *current = *pending = (unsigned)card->divided;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count) {
+    struct sim_card *card;
+    TRY(nvml_whole_card(device, &card));
+    if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+    *count = MAX_INSTANCES;
+    return NVML_SUCCESS;
+}
+
+/* NVML_ERROR_NOT_FOUND where the card has no instance of that index: it may have a later one. */
+API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index,
+                                                     nvmlDevice_t *found) {
+    struct sim *sim;
+    struct sim_card *card;
+    int at = -1;
+    TRY(nvml_sim(&sim));
+    TRY(nvml_whole_card(device, &card));
+    if (!found || index >= MAX_INSTANCES) return NVML_ERROR_INVALID_ARGUMENT;
+    do at = sim_next_instance(sim, (unsigned)(card - sim->state->cards), at);
+    while (at >= 0 && index--);
+    if (at < 0) return NVML_ERROR_NOT_FOUND;
+    *found = nvml_handle((unsigned)at);
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t device,
+                                                              nvmlDevice_t *whole) {
+    struct sim_card *card;
+    TRY(instance(device, &card));
+    if (!whole) return NVML_ERROR_INVALID_ARGUMENT;
+    *whole = nvml_handle((unsigned)card->parent - 1);
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned *id) {
+    struct sim_card *card;
+    TRY(instance(device, &card));
+    if (!id) return NVML_ERROR_INVALID_ARGUMENT;
+    *id = (unsigned)card->gpu_instance;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned *id) {
+    struct sim_card *card;
+    TRY(instance(device, &card));
+    if (!id) return NVML_ERROR_INVALID_ARGUMENT;
+    *id = (unsigned)card->compute_instance;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *found) {
+    struct sim_card *card;
+    TRY(instance(device, &card));
+    if (!found) return NVML_ERROR_INVALID_ARGUMENT;
+    *found = (nvmlDeviceAttributes_t){
+        .multiprocessorCount = (unsigned)card->sm_count,
+        .gpuInstanceSliceCount = (unsigned)card->slices,
+        .computeInstanceSliceCount = (unsigned)card->slices,
+        .memorySizeMB = card->memory_bytes >> 20,
+    };
+    return NVML_SUCCESS;
+}
+
+/* The NUMA node of a card and of its instances, as a set of bits. */
+API nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned words,
+                                             unsigned long *nodes, int scope) {
+    enum { BITS = 8 * sizeof(unsigned long) };
+    struct sim_card *card;
+    (void)scope;
+    TRY(nvml_whole_card(device, &card));
+    if (!words || !nodes) return NVML_ERROR_INVALID_ARGUMENT;
+    if (!card->numa) return NVML_ERROR_NOT_SUPPORTED;
+    if ((card->numa - 1) / BITS >= words) return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < words; i++) nodes[i] = 0;
+    nodes[(card->numa - 1) / BITS] |= 1ul << (card->numa - 1) % BITS;
+    return NVML_SUCCESS;
+}

@@ -1,0 +1,68 @@
+"""A driver below a folder of its own, and a node without one: the agent's program itself."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import simgpu
+
+READ = """
+import asyncio, sys
+from pathlib import Path
+from mizar_nodeagent.cuda_context import measure
+from mizar_nodeagent.nvml import Nvml
+
+async def main():
+    cards = Nvml(Path(sys.argv[1]))
+    for uuid in sorted(await cards.read()):
+        print(uuid, await cards.context_bytes(uuid))
+    cards.close()
+
+asyncio.run(main())
+"""
+COST = 200 << 20
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program without the folders of the driver among those that are searched."""
+    kept = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib/x86_64-linux-gnu"])
+def test_nvml_and_cuda_come_from_the_drivers_root(tmp_path: Path, folder: str) -> None:
+    with simgpu.create(tmp_path / "machine", cards=2, context_bytes=COST) as machine:
+        paths = simgpu.environment(machine.directory)
+        shutil.copytree(paths.pop("LD_LIBRARY_PATH"), tmp_path / "root" / folder)
+        done = run("-c", READ, str(tmp_path / "root"), **paths)
+        assert done.returncode == 0, done.stderr
+        found = dict(line.split() for line in done.stdout.splitlines())
+        assert found == {card.uuid: str(COST) for card in machine.cards}
+
+
+def test_an_agent_without_a_driver_ends_where_it_is_told_to(tmp_path: Path) -> None:
+    flags = ("--node-name=n", f"--state-dir={tmp_path}", f"--driver-root={tmp_path}")
+    done = run("-m", "mizar_nodeagent.main", *flags, "--fail-on-init-error")
+    assert done.returncode == 1
+    assert (
+        f"failOnInitError is set, and there is no libnvidia-ml.so.1 below driverRoot {tmp_path}"
+        in (done.stderr)
+    )
+
+
+def test_else_it_says_so_and_asks_again(tmp_path: Path) -> None:
+    """As far as the API server, which is not there either."""
+    flags = ("--node-name=n", f"--state-dir={tmp_path}", f"--driver-root={tmp_path}")
+    done = run("-m", "mizar_nodeagent.main", *flags, KUBECONFIG=str(tmp_path / "none"))
+    assert done.returncode == 2
+    assert "failOnInitError" not in done.stderr

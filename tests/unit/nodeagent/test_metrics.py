@@ -1,0 +1,137 @@
+"""The node agent's metrics of containers, cards and shadow pods."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+import pytest
+
+from mizar_core.models import Isolation
+from mizar_nodeagent.card_health import Readings
+from mizar_nodeagent.regions.layout import Compute, UsageCard, UsageHead
+from support.waiting import until
+from unit.nodeagent.fake_kubelet import Allocated
+from unit.nodeagent.makers import CARD, GIB, SHADOW, card
+from unit.nodeagent.test_assembly import World, mounted, world
+
+__all__ = ["world"]
+
+CONTAINER = {
+    "node": "node-1",
+    "namespace": "team-a",
+    "pod": "share",
+    "container": "main",
+    "device_uuid": CARD,
+}
+OF_SHADOW = {"node": "node-1", "namespace": SHADOW[0], "pod": SHADOW[1]}
+OF_CARD = {"node": "node-1", "device_uuid": CARD}
+ISOLATION = Isolation(compute="Hard", enforcement="Strict")
+
+
+def value(world: World, name: str, labels: dict[str, str]) -> float | None:
+    assert world.app is not None
+    return world.app.registry.get_sample_value(name, labels)
+
+
+def series(world: World, **labels: str) -> list[str]:
+    """Names of the series with these labels."""
+    assert world.app is not None
+    return [
+        one.name
+        for family in world.app.registry.collect()
+        for one in family.samples
+        if labels.items() <= one.labels.items()
+    ]
+
+
+def write(held: Allocated, **words: int) -> None:
+    """Words of the container's compute on its first card, as its shim writes them."""
+    usage = mounted(held)["/run/mizar/usage"][0]
+    at = UsageHead.cards.offset + UsageCard.compute.offset
+    with open(usage, "r+b") as file:  # noqa: PTH123
+        for name, number in words.items():
+            file.seek(at + getattr(Compute, name).offset)
+            file.write(bytes(ctypes.c_uint64(number)))
+
+
+async def shared(world: World, isolation: Isolation = ISOLATION) -> Allocated:
+    await world.serve_shadow(isolation=isolation)
+    held = await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    return held
+
+
+async def test_what_a_container_may_and_does_use(world: World) -> None:
+    held = await shared(world)
+    write(held, charged_ns=3_000_000_000, waited_ns=500_000_000)
+    assert value(world, "mizar_device_memory_limit_bytes", CONTAINER) == 8 * GIB
+    assert value(world, "mizar_device_memory_used_bytes", CONTAINER) == 0
+    assert value(world, "mizar_device_memory_refused_total", CONTAINER) == 0
+    assert value(world, "mizar_device_compute_share_ratio", CONTAINER) == 0.5
+    assert value(world, "mizar_device_compute_seconds_total", CONTAINER) == 3
+    assert value(world, "mizar_device_compute_throttled_seconds_total", CONTAINER) == 0.5
+    assert value(world, "mizar_device_processes_without_shim", CONTAINER) == 0
+    how = {"memory": "Hard", "compute": "Hard", "enforcement": "Strict"}
+    assert value(world, "mizar_device_isolation_info", CONTAINER | how) == 1
+
+
+async def test_when_it_last_worked(world: World) -> None:
+    held = await shared(world)
+    name = "mizar_device_last_work_timestamp_seconds"
+    assert value(world, name, CONTAINER) is None
+    write(held, wanted_at=time.monotonic_ns() - 60_000_000_000)
+    assert value(world, name, CONTAINER) == pytest.approx(time.time() - 60, abs=10)
+    write(held, wanted_at=2**63)  # a tenant may write what it likes: not in the future
+    assert value(world, name, CONTAINER) == pytest.approx(time.time(), abs=10)
+
+
+async def test_what_nobody_measures_is_not_told_as_nothing(world: World) -> None:
+    await shared(world, Isolation())
+    names = series(world, pod="share")
+    assert "mizar_device_memory_used_bytes" in names
+    assert not [one for one in names if "compute" in one or "work" in one]
+
+
+async def test_series_of_a_deleted_pod_go(world: World) -> None:
+    await shared(world)
+    assert series(world, pod="share") and value(world, "mizar_card_holders", OF_CARD) == 1
+    world.kubelet.remove_pod("uid-share")
+    world.api.delete_pod("team-a", "share")
+    await until(lambda: world.holders() == [])
+    assert series(world, pod="share") == []
+    assert value(world, "mizar_card_holders", OF_CARD) == 0
+
+
+async def test_a_shadow_pod_s_holders_and_idleness(world: World) -> None:
+    await world.serve_shadow()
+    idle = "mizar_shadow_pod_idle_seconds"
+    await until(lambda: (value(world, idle, OF_SHADOW) or 0) > 0)
+    assert value(world, "mizar_shadow_pod_holders", OF_SHADOW) == 0
+    assert value(world, "mizar_shadow_pod_card_info", {**OF_SHADOW, "device_uuid": CARD}) == 1
+    await world.start_share(count=2)
+    await until(lambda: world.holders() == ["share", "share"])
+    assert value(world, idle, OF_SHADOW) == 0
+    assert value(world, "mizar_shadow_pod_holders", OF_SHADOW) == 1  # a container, two devices
+    world.kubelet.remove_pod("uid-share")
+    world.api.delete_pod("team-a", "share")
+    world.api.delete_pod(*SHADOW)
+    world.kubelet.remove_pod(f"uid-{SHADOW[1]}")
+    await until(lambda: not series(world, pod=SHADOW[1]))
+
+
+async def test_a_card(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.serve_shadow()
+    assert world.app is not None
+    inventory = world.app.agent.inventory
+    monkeypatch.setattr(inventory, "readings", {CARD: Readings(used_bytes=GIB, busy_percent=40)})
+    assert value(world, "mizar_card_info", {**OF_CARD, "model": card().model}) == 1
+    assert value(world, "mizar_card_memory_bytes", OF_CARD) == 16 * GIB
+    assert value(world, "mizar_card_memory_used_bytes", OF_CARD) == GIB
+    assert value(world, "mizar_card_utilization_ratio", OF_CARD) == 0.4
+    assert value(world, "mizar_card_healthy", OF_CARD) == 1
+    other = {**OF_CARD, "device_uuid": card(2).uuid}
+    assert value(world, "mizar_card_memory_used_bytes", other) is None
+    world.cards.tell(CARD, 79)
+    await until(lambda: value(world, "mizar_card_healthy", OF_CARD) == 0)
+    assert value(world, "mizar_card_healthy", other) == 1

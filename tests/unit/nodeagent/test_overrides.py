@@ -1,0 +1,207 @@
+"""Settings that are different on some nodes, and what becomes of those that cannot be used."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mizar_kube.errors import NotFound, Unavailable
+from mizar_kube.settings import read
+from mizar_nodeagent.config import Config
+from mizar_nodeagent.errors import OverridesRefused
+from mizar_nodeagent.overrides import source as module
+from mizar_nodeagent.overrides.model import Overrides, applied
+from mizar_nodeagent.overrides.report import OverrideReporter
+from mizar_nodeagent.overrides.source import KEPT, OverrideSource
+from support.waiting import until
+
+BASE = read(Config, ["--node-name=n", "--card-access.strategy=Mounts", "--card-access.gds"])
+
+
+def own(settings: str, where: str = "nodes: [n]") -> str:
+    return f"- {where}\n  settings: {settings}\n"
+
+
+CDI = own("{cardAccess: {strategy: CDI}}")
+BAD = own("{cardAccess: {strategi: CDI}}")
+
+
+class TestModel:
+    def of(self, text: str, labels: Mapping[str, str] | None = None) -> Config:
+        return applied(BASE, Overrides.parse(text).of("n", labels or {}))
+
+    def test_by_name(self) -> None:
+        found = self.of(CDI).card_access
+        assert (found.strategy, found.gds) == ("CDI", True), "what it doesn't name stays"
+        assert self.of(CDI.replace("[n]", "[other]")) == BASE
+
+    def test_by_all_labels(self) -> None:
+        text = own("{failRequestsGreaterThanOne: true}", "nodeSelector: {a: b, c: d}")
+        assert self.of(text, {"a": "b", "c": "d", "e": "f"}).fail_requests_greater_than_one
+        assert self.of(text, {"a": "b"}) == BASE
+
+    def test_later_ones_win(self) -> None:
+        text = own("{cardAccess: {strategy: CDI, mofed: true}}") + own(
+            "{cardAccess: {strategy: NRI}}"
+        )
+        found = self.of(text).card_access
+        assert (found.strategy, found.mofed) == ("NRI", True)
+
+    def test_device_nodes_follow_the_drivers_root_as_before(self) -> None:
+        base = BASE.model_copy(update={"driver_root": Path("/run/nvidia/driver")})
+        found = applied(base, Overrides.parse(CDI).of("n", {}))
+        assert found.access.dev_root == Path("/run/nvidia/driver/dev")
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            (BAD, r"overrides\[0\]\.settings\.cardAccess\.strategi: there is no such setting"),
+            (
+                own("{stateDir: /x}"),
+                r"stateDir: there is no such setting, or it is the same on all",
+            ),
+            (own("{cardAccess: {nriSocket: /x}}"), "nriSocket: .* it is the same on all nodes"),
+            (own("{cardAccess: {strategy: X}}"), "strategy: it must be 'EnvVar', .*, not 'X'"),
+            (own("{cardAccess: {devRoot: x}}"), "devRoot: it must be an absolute path on the node"),
+            (own("{cardAccess: {strategy: NRI, also: [CDIAnnotations]}}"), "let `also` name CDI"),
+            (own("{}", "node: [n]"), r"overrides\[0\]\.node: there is no such setting"),
+            ("- settings: {}", "must say by nodes or nodeSelector where it holds"),
+            ("- nodes: [n]", r"overrides\[0\]\.settings must be given"),
+            ("a: b", "must be a list of nodes with their settings"),
+            ("- {", "are no YAML"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, text: str, sentence: str) -> None:
+        with pytest.raises(OverridesRefused, match=sentence):
+            self.of(text)
+
+    def test_a_mistake_about_another_node_is_not_this_ones(self) -> None:
+        text = BAD.replace("[n]", "[other]") + CDI
+        assert self.of(text).card_access.strategy == "CDI"
+
+
+class World:
+    """A node whose overrides are in a file, and whose labels an API server tells."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "overrides.yaml"
+        self.state = folder
+        self.labels: Mapping[str, str] | Exception = {}
+        self.applied: list[Any] = []
+        self.config = BASE.model_copy(update={"overrides": self.file, "state_dir": folder})
+
+    async def get(self, ref: object) -> Any:
+        if isinstance(self.labels, Exception):
+            raise self.labels
+        return {"metadata": {"labels": self.labels}}
+
+    async def apply(self, body: Any, **how: object) -> None:
+        self.applied.append(body["status"]["conditions"][0])
+
+    def source(self, **changes: Any) -> OverrideSource:
+        return OverrideSource(self.config.model_copy(update=changes), self)  # type: ignore[arg-type]
+
+    async def strategy(self) -> str:
+        """Of an agent that starts now."""
+        return (await self.source().start()).card_access.strategy
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+class TestStart:
+    async def test_without_a_file(self, world: World) -> None:
+        assert await world.source().start() == world.config
+
+    async def test_a_bad_one_leaves_what_was_good(self, world: World) -> None:
+        world.file.write_text(CDI)
+        assert await world.strategy() == "CDI"
+        world.file.write_text(BAD)
+        assert await world.strategy() == "CDI"
+        assert await world.strategy() == "CDI", "and is not remembered"
+
+    async def test_a_first_one_that_is_bad_changes_nothing(self, world: World) -> None:
+        world.file.write_text(BAD)
+        source = world.source()
+        assert await source.start() == world.config
+        assert "strategi" in source.problem
+
+    async def test_one_that_is_taken_back_is_forgotten(self, world: World) -> None:
+        world.file.write_text(CDI)
+        await world.strategy()
+        world.file.write_text("[]")
+        assert await world.strategy() == "Mounts"
+        world.file.write_text(BAD)
+        assert await world.strategy() == "Mounts"
+
+    async def test_without_an_api_server_labels_are_as_they_were(self, world: World) -> None:
+        world.file.write_text(own("{cardAccess: {strategy: CDI}}", "nodeSelector: {a: b}"))
+        world.labels = {"a": "b"}
+        assert await world.strategy() == "CDI"
+        world.labels = Unavailable("away")
+        source = world.source()
+        assert (await source.start()).card_access.strategy == "CDI"
+        assert not source.problem
+        world.labels = NotFound("no such node")
+        assert await world.strategy() == "Mounts"
+
+    @pytest.mark.parametrize("kept", ["{", "[]", '"x"', '{"cardAccess": {"ofANewerAgent": 1}}'])
+    async def test_what_was_remembered_may_be_of_no_use(self, world: World, kept: str) -> None:
+        (world.state / KEPT).write_text(kept)
+        world.file.write_text(BAD)
+        assert await world.strategy() == "Mounts"
+
+
+class TestFollow:
+    @pytest.fixture(autouse=True)
+    def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "EVERY_S", 0.001)
+
+    async def test_a_good_change_ends_the_agent_and_a_bad_one_does_not(self, world: World) -> None:
+        source, changed = world.source(), asyncio.Event()
+        await source.start()
+        following = asyncio.create_task(source.follow(changed.set))
+        world.file.write_text(BAD)
+        await until(lambda: source.problem)
+        assert not changed.is_set()
+        world.file.write_text("[]")
+        await until(lambda: not source.problem)
+        assert not changed.is_set(), "it is as before"
+        world.file.write_text(CDI)
+        await asyncio.wait_for(changed.wait(), 10)
+        await following
+        world.file.write_text(BAD)
+        assert await world.strategy() == "CDI", "the next agent knows it"
+
+    async def test_a_bad_change_ends_nobody_when_what_was_good_is_lost(self, world: World) -> None:
+        world.file.write_text(CDI)
+        source, changed = world.source(), asyncio.Event()
+        await source.start()
+        (world.state / KEPT).unlink()
+        world.file.write_text(BAD)
+        following = asyncio.create_task(source.follow(changed.set))
+        await until(lambda: source.problem)
+        world.file.write_text(CDI)
+        await until(lambda: not source.problem)
+        assert not changed.is_set()
+        following.cancel()
+
+
+class TestReport:
+    async def test_the_agents_pod_says_so(self, world: World) -> None:
+        source = SimpleNamespace(used={}, problem="")
+        reporter = OverrideReporter(world, source, "ns", "pod")  # type: ignore[arg-type]
+        for used, problem in (({}, ""), ({}, ""), ({"cardAccess": {}}, ""), ({}, "x: no")):
+            source.used, source.problem = used, problem
+            await reporter.write()
+        assert [(one["status"], one["reason"]) for one in world.applied] == [
+            ("True", "Default"),
+            ("True", "Overridden"),
+            ("False", "Refused"),
+        ]
+        assert world.applied[-1]["message"].startswith("x: no; meanwhile")
