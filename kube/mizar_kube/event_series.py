@@ -14,6 +14,10 @@ BURST = 10
 """New events of one object at once."""
 REFILL_S = 60.0
 """One more new event of the object is permitted each REFILL_S."""
+REFUSED_AGAIN_S = 5.0
+REFUSED_S = 60.0
+"""Seconds after which, and for which, an event is tried again that the API server does not permit:
+one that has just started permits nothing until it has read all roles."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class Occurrence:
 
 @dataclass
 class Series:
-    """One event and how often it occurred. `seen_at`, `written_at`: monotonic seconds."""
+    """One event and how often it occurred. `seen_at`, `written_at`, `refused_at` (for the first
+    time), `retry_at`: monotonic seconds."""
 
     occurrence: Occurrence
     name: str
@@ -49,6 +54,8 @@ class Series:
     count: int = 1
     written_count: int = 0
     written_at: float = 0.0
+    refused_at: float | None = None
+    retry_at: float = 0.0
 
     @property
     def wants_update(self) -> bool:
@@ -83,12 +90,20 @@ class EventLog:
             one
             for one in self._series.values()
             if one.wants_update
+            and now >= one.retry_at
             and (not one.written_count or now - one.written_at >= UPDATE_EVERY_S)
         ]
 
     def written(self, series: Series, count: int, now: float) -> None:
         """The API server has this count now."""
-        series.written_count, series.written_at = count, now
+        series.written_count, series.written_at, series.refused_at = count, now, None
+
+    def refused(self, series: Series, now: float) -> bool:
+        """The API server does not permit to write it. Returns whether it may be tried again."""
+        if series.refused_at is None:
+            series.refused_at = now
+        series.retry_at = now + REFUSED_AGAIN_S
+        return now - series.refused_at < REFUSED_S
 
     def discard(self, series: Series) -> None:
         """Forget an event that cannot be written."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import KubeError, NotFound, Unavailable
+from mizar_kube.errors import Forbidden, KubeError, NotFound, Unauthorized, Unavailable
 from mizar_kube.event_series import EventLog, Occurrence, Regarding, Series, regarding
 from mizar_kube.kinds import EVENT, Object, Ref
 from mizar_kube.logs import get_logger
@@ -95,9 +95,15 @@ class EventRecorder:
             except Unavailable:
                 raise
             except KubeError as error:
+                if self._may_be_permitted_later(series, error):
+                    continue
                 log.info("event dropped", reason=series.occurrence.reason, error=error)
                 self._log.discard(series)
         self._log.tidy(self._clock())
+
+    def _may_be_permitted_later(self, series: Series, error: KubeError) -> bool:
+        refused = isinstance(error, Forbidden | Unauthorized)
+        return refused and self._log.refused(series, self._clock())
 
     async def _write(self, series: Series) -> None:
         count = series.count

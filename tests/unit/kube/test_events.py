@@ -145,19 +145,38 @@ def test_what_limits_an_object_is_remembered_while_it_does() -> None:
     assert not log._buckets
 
 
-async def test_refused_events_are_dropped_and_the_rest_goes_on() -> None:
+@pytest.mark.parametrize(("code", "reason"), [(401, "Unauthorized"), (403, "Forbidden")])
+async def test_what_is_not_permitted_yet_is_written_later(code: int, reason: str) -> None:
+    """An API server that has just started knows no roles."""
+    answers = iter([Answer(status(code, reason), code), Answer({})])
+    api = FakeApi(others=lambda asked: next(answers))
+    async with recording(api) as one:
+        one.recorder.emit(ABOUT, "A", "b")
+        for one.now in (0, 1, 4.9):
+            await one.recorder.flush()
+        assert len(api.asked) == 1
+        for one.now in (5, 10):
+            await one.recorder.flush()
+        assert (len(api.asked), one.recorder.dropped) == (2, 0)
+
+
+@pytest.mark.parametrize(("code", "reason", "tried"), [(403, "Forbidden", 13), (422, "Invalid", 1)])
+async def test_refused_events_are_dropped_and_the_rest_goes_on(
+    code: int, reason: str, tried: int
+) -> None:
     def reply(asked: Asked) -> Answer:
         refused = asked.body["reason"] == "Bad"
-        return Answer(status(403, "Forbidden"), 403) if refused else Answer({})
+        return Answer(status(code, reason), code) if refused else Answer({})
 
     api = FakeApi(others=reply)
     async with recording(api) as one:
         one.recorder.emit(ABOUT, "Bad", "b")
         one.recorder.emit(ABOUT, "Good", "b")
-        await one.recorder.flush()
-        await one.recorder.flush()
+        for one.now in range(0, 100, 5):
+            await one.recorder.flush()
         assert one.recorder.dropped == 1
-    assert [asked.body["reason"] for asked in api.asked] == ["Bad", "Good"]
+    assert [asked.body["reason"] for asked in api.asked][:2] == ["Bad", "Good"]
+    assert len(api.asked) == tried + 1
 
 
 async def test_events_wait_for_an_api_server_that_is_away() -> None:
