@@ -33,8 +33,11 @@ test: export MIZAR_EFFORT ?= 3
 test: export MIZAR_NO_SKIPS ?= 1
 # What failed is in the last lines of a log that may be cut.
 test: export PYTEST_ADDOPTS ?= --tb=short
+test: export MIZAR_FAILURES := $(CURDIR)/build/failures.txt
 test: programs ## every test, none skipped, trying three times as hard as `make check` (root)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=none beside-e2e e2e-others
+	@mkdir -p build; rm -f "$$MIZAR_FAILURES"
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=none beside-e2e e2e-others \
+		|| { echo "all failures, once more:"; cat "$$MIZAR_FAILURES" 2>/dev/null; exit 1; }
 
 # A cluster waits more than it works, so these run beside one, and in the end a part of e2e in
 # another.

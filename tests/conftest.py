@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,12 @@ settings.load_profile("mizar")
 
 NO_SKIPS = "MIZAR_NO_SKIPS"
 """Set where all that tests need is there, as in `make test`: what is skipped then has failed."""
+
+FAILURES = os.environ.pop("MIZAR_FAILURES", None)
+"""The file to which failures are appended: `make test` runs pytest several times, side by side, and
+shows all failures at its end. Runs of pytest within tests leave it alone."""
+LONGEST_FAILURE = 3000
+"""Characters of a failure's report that are kept, its end."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -28,6 +35,15 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode
 ) -> None:
-    """Say how to draw the same again."""
+    """Say how to draw the same again, and keep what failed."""
     if exitstatus == pytest.ExitCode.TESTS_FAILED:
         terminalreporter.line(f"drawn with MIZAR_SEED={SEED}")
+    if FAILURES:
+        failed = [*_reports(terminalreporter, "failed"), *_reports(terminalreporter, "error")]
+        with Path(FAILURES).open("a") as file:
+            file.writelines(f"{one.longreprtext[-LONGEST_FAILURE:]}\n" for one in failed)
+            file.writelines(f"FAILED {one.nodeid} ({one.when})\n" for one in failed)
+
+
+def _reports(reporter: pytest.TerminalReporter, kind: str) -> list[pytest.TestReport]:
+    return [one for one in reporter.getreports(kind) if isinstance(one, pytest.TestReport)]
