@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter as Count
 from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from mizar_core.models import GPUPool
 from mizar_core.planning import Plan, Snapshot
+from mizar_core.planning.exclusion import PartKind
 from mizar_core.planning.pool_nodes import in_pool
 from mizar_core.planning.snapshot import Key
 from mizar_kube import probes
@@ -90,6 +92,8 @@ class Metrics:
             ["kind"],
             registry=registry,
         )
+        for kind in get_args(PartKind):  # so that the first one is seen as an increase
+            self.planning_errors.labels(kind)
         self.unreadable = Gauge(
             "mizar_unreadable_objects",
             "Objects that are there but cannot be read; what depends on them is left as it is.",

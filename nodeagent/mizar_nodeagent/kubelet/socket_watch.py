@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 SOCKET = "kubelet.sock"
-EVERY_S = 0.05
+EVERY_S = 0.1
 """A check costs some microseconds; a pod that starts before the plugins are back gets no device."""
 
 Identity = tuple[int, int]

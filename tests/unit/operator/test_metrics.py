@@ -130,3 +130,10 @@ def test_counters_say_so(metrics: Metrics) -> None:
     for family in text_string_to_metric_families(page):
         if family.type == "counter":
             assert f"# TYPE {family.name}_total counter" in page
+
+
+def test_failures_of_planning_are_counted_from_zero() -> None:
+    """An alert sees no increase in a series that begins with 1."""
+    registry = Metrics().registry
+    for kind in ("Pod", "PendingPod", "Node", "ShadowPod", "GPUQuota", "GPUPool"):
+        assert registry.get_sample_value("mizar_planning_errors_total", {"kind": kind}) == 0
