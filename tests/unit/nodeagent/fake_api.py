@@ -15,6 +15,44 @@ from mizar_kube.client import KubeClient
 Object = dict[str, Any]
 
 
+class Watches:
+    """The changes of one kind's objects. A watch tells of those after the version that it names: an
+    object may be made between a list and the watch that follows it."""
+
+    def __init__(self) -> None:
+        self._told: list[tuple[int, str]] = []
+        self._queues: set[asyncio.Queue[str | None]] = set()
+
+    def tell(self, kind: str, obj: Object) -> None:
+        """Tell all watches that an object was ADDED, MODIFIED or DELETED."""
+        line = json.dumps({"type": kind, "object": obj})
+        self._told.append((int(obj["metadata"]["resourceVersion"]), line))
+        for queue in self._queues:
+            queue.put_nowait(line)
+
+    def end(self) -> None:
+        """End all watches."""
+        for queue in self._queues:
+            queue.put_nowait(None)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """A watch, until it is ended."""
+        since = int(request.query["resourceVersion"])
+        queue: asyncio.Queue[str | None] = asyncio.Queue()
+        for version, line in self._told:
+            if version > since:
+                queue.put_nowait(line)
+        self._queues.add(queue)
+        response = web.StreamResponse()
+        try:
+            await response.prepare(request)
+            while (line_or_end := await queue.get()) is not None:
+                await response.write(line_or_end.encode() + b"\n")
+        finally:
+            self._queues.discard(queue)
+        return response
+
+
 class FakeApi:
     """Keeps objects in memory; `down` makes every call fail."""
 
@@ -30,8 +68,7 @@ class FakeApi:
         self.rules_down = False
         self._rules = ""
         self._version = 1
-        self._watchers: set[asyncio.Queue[Object | None]] = set()
-        self._rule_watchers: set[asyncio.Queue[Object | None]] = set()
+        self._pod_watches, self._rule_watches = Watches(), Watches()
 
     # ---- what a test does ----
 
@@ -45,8 +82,7 @@ class FakeApi:
         kind = "DELETED" if not text else "MODIFIED" if self._rules else "ADDED"
         self._version += 1
         self._rules = text
-        for watcher in self._rule_watchers:
-            watcher.put_nowait({"type": kind, "object": self._config_map()})
+        self._rule_watches.tell(kind, self._config_map())
 
     def _config_map(self) -> Object:
         return {
@@ -67,13 +103,13 @@ class FakeApi:
         self._version += 1
         pod["metadata"]["resourceVersion"] = str(self._version)
         self.pods[key] = pod
-        self._tell(kind, pod)
+        self._pod_watches.tell(kind, pod)
 
     def delete_pod(self, namespace: str, name: str) -> None:
         pod = self.pods.pop((namespace, name))
         self._version += 1
         pod["metadata"]["resourceVersion"] = str(self._version)
-        self._tell("DELETED", pod)
+        self._pod_watches.tell("DELETED", pod)
 
     def put_shadow(self, namespace: str, name: str, uid: str) -> None:
         self.shadows[namespace, name] = {
@@ -94,10 +130,6 @@ class FakeApi:
                 return one["status"], one["reason"]
         return "", ""
 
-    def _tell(self, kind: str, pod: Object) -> None:
-        for watcher in self._watchers:
-            watcher.put_nowait({"type": kind, "object": json.loads(json.dumps(pod))})
-
     # ---- what the agent asks ----
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -108,14 +140,14 @@ class FakeApi:
         if request.path == "/api/v1/pods":
             assert request.query["fieldSelector"] == "spec.nodeName=node-1"
             if "watch" in request.query:
-                return await self._watch(request, self._watchers)
+                return await self._pod_watches.serve(request)
             return self._list(list(self.pods.values()))
         if request.path == "/api/v1/namespaces/mizar/configmaps":
             assert request.query["fieldSelector"] == "metadata.name=mizar-spot"
             if self.rules_down:
                 return web.json_response({"message": "down"}, status=503)
             if "watch" in request.query:
-                return await self._watch(request, self._rule_watchers)
+                return await self._rule_watches.serve(request)
             return self._list([self._config_map()] if self._rules else [])
         if request.method != "GET":
             self.writes.append((request.path, json.loads(await request.text())))
@@ -135,20 +167,6 @@ class FakeApi:
     def _list(self, items: list[Object]) -> web.Response:
         meta = {"resourceVersion": str(self._version)}
         return web.json_response({"items": items, "metadata": meta})
-
-    async def _watch(
-        self, request: web.Request, watchers: set[asyncio.Queue[Object | None]]
-    ) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        queue: asyncio.Queue[Object | None] = asyncio.Queue()
-        watchers.add(queue)
-        try:
-            while (event := await queue.get()) is not None:
-                await response.write(json.dumps(event).encode() + b"\n")
-        finally:
-            watchers.discard(queue)
-        return response
 
     def _patch_node(self, patch: Any) -> web.Response:
         for field, numbers in patch["status"].items():
@@ -182,8 +200,9 @@ class FakeApi:
         return web.json_response(pod)
 
     def end_watches(self) -> None:
-        for watcher in self._watchers | self._rule_watchers:
-            watcher.put_nowait(None)
+        """As an API server does that is shut down."""
+        self._pod_watches.end()
+        self._rule_watches.end()
 
 
 @asynccontextmanager

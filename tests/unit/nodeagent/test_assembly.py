@@ -17,8 +17,9 @@ from aiohttp.test_utils import TestServer
 
 from mizar_core.models import ComputeMode, Isolation
 from mizar_kube import probes
-from mizar_nodeagent import agent_loop, assembly
-from mizar_nodeagent.assembly import App, assemble
+from mizar_nodeagent import agent_base, agent_loop
+from mizar_nodeagent.app import App
+from mizar_nodeagent.assembly import assemble
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess, Config
 from mizar_nodeagent.container import access_choice
@@ -569,7 +570,7 @@ async def test_a_bug_in_planning_for_one_shadow_pod_leaves_the_agent_running(
 async def test_a_fault_survives_the_agent_and_ends_with_the_boot(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assembly, "boot_id", lambda: "this")
+    monkeypatch.setattr(agent_base, "boot_id", lambda: "this")
     await world.stop_agent()
     await world.start_agent()
     await world.serve_shadow()
@@ -581,7 +582,7 @@ async def test_a_fault_survives_the_agent_and_ends_with_the_boot(
     assert world.condition("Healthy") == ("False", "CardFailed")
     assert not world.kubelet.healthy(RESOURCE)
     await world.stop_agent()
-    monkeypatch.setattr(assembly, "boot_id", lambda: "next")
+    monkeypatch.setattr(agent_base, "boot_id", lambda: "next")
     await world.start_agent()
     await until(lambda: world.condition("Healthy") == ("True", "CardsWell"))
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
@@ -593,7 +594,7 @@ async def test_after_a_reboot_the_kubelet_confirms_before_anybody_gets_a_device(
     await world.serve_shadow()
     held = await world.start_share()
     await world.stop_agent()
-    monkeypatch.setattr(assembly, "boot_id", lambda: "next")
+    monkeypatch.setattr(agent_base, "boot_id", lambda: "next")
     world.kubelet.remove_pod(SHADOW_POD.uid)  # until it has admitted its pods again
     await world.start_agent()
     await until(lambda: world.ready() == ("False", "Unconfirmed"))

@@ -1,0 +1,88 @@
+"""What all parts of the agent are built on: its state, as an earlier run left it, and its ways to
+the kubelet, the API server and the cards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from mizar_kube import probes
+from mizar_kube.client import KubeClient
+from mizar_nodeagent import checkpoint
+from mizar_nodeagent.agent_loop import Agent
+from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.boot import boot_id
+from mizar_nodeagent.card_health import take_repaired
+from mizar_nodeagent.cards import CardSource
+from mizar_nodeagent.checkpoint import CheckpointFile
+from mizar_nodeagent.config import Config
+from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.kubelet.podresources import PodResources
+from mizar_nodeagent.kubelet.poller import KubeletPoller
+from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
+from mizar_nodeagent.metrics import AnswerLatency
+from mizar_nodeagent.planning.snapshot import GracePeriods
+
+Loop = Callable[[], Coroutine[None, None, None]]
+"""What a part does for ever."""
+
+
+@dataclass(frozen=True)
+class AgentBase:
+    """`checkpoint`: the file that `agent` writes its plans to; `latencies`: measures the answers to
+    the kubelet."""
+
+    config: Config
+    client: KubeClient
+    cards: CardSource
+    registry: CollectorRegistry
+    state: AgentState
+    slots: Slots
+    checkpoint: CheckpointFile
+    agent: Agent
+    podresources: PodResources
+    poller: KubeletPoller
+    kubelet: KubeletSocket
+    latencies: AnswerLatency
+
+
+def restore(
+    config: Config, client: KubeClient, cards: CardSource, grace: GracePeriods
+) -> AgentBase:
+    """Read what an earlier run left in the state folder, which is made where there is none. Raises
+    ConfigRefused, OSError."""
+    config.state_dir.mkdir(parents=True, exist_ok=True)
+    boot = boot_id()
+    slots = Slots(
+        config.state_dir / "slots", shim_install.install(config.shim_path, config.state_dir), boot
+    )
+    slots.load(time.time())
+    path = config.state_dir / "checkpoint.json"
+    saved = checkpoint.load(path, time.monotonic(), boot)
+    state, kept = AgentState(saved.carvings, saved.taken_back), CheckpointFile(path, boot)
+    repaired = partial(take_repaired, config.state_dir)
+    agent = Agent(state, cards, kept, grace=grace, repaired=repaired)
+    agent.inventory.restore(
+        saved.faults, [card for one in saved.carvings.values() for card in one.cards]
+    )
+    podresources = PodResources(config.podresources_socket)
+    registry = probes.registry("nodeagent")
+    return AgentBase(
+        config=config,
+        client=client,
+        cards=cards,
+        registry=registry,
+        state=state,
+        slots=slots,
+        checkpoint=kept,
+        agent=agent,
+        podresources=podresources,
+        poller=KubeletPoller(podresources, agent.wake),
+        kubelet=KubeletSocket(config.plugin_dir),
+        latencies=AnswerLatency(registry),
+    )

@@ -1,0 +1,55 @@
+"""The time slicer and the auditor, which tell each other of the containers, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from mizar_kube.informer import Informer
+from mizar_nodeagent.agent_base import AgentBase, Loop
+from mizar_nodeagent.audit.auditor import Auditor
+from mizar_nodeagent.audit.isolation_condition import IsolationConditions
+from mizar_nodeagent.container_metrics import ContainerCollector
+from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.time_slicing.containers import containers_of
+from mizar_nodeagent.time_slicing.time_slicer import TimeSlicer
+
+
+@dataclass(frozen=True)
+class AuditParts:
+    """What deals out the cards' time, and what sees that limits are kept."""
+
+    time_slicer: TimeSlicer
+    loops: tuple[Loop, ...]
+
+
+def assemble_audit(
+    base: AgentBase, pods: Informer[Pod], woke: Callable[[Collection[str]], None]
+) -> AuditParts:
+    """Put the parts together; called in the event loop. `woke`: called in it with the slots of
+    containers that want their lent cards back."""
+    loop = asyncio.get_running_loop()
+
+    def audit_soon() -> None:
+        _from_thread(loop, lambda: auditor.audit_soon())
+
+    def woken(slots: Collection[str]) -> None:
+        _from_thread(loop, lambda: woke(slots))
+
+    time_slicer = TimeSlicer(containers_of(base.slots), new_code=audit_soon, woke=woken)
+    auditor = Auditor(
+        base.state, base.slots, base.cards, time_slicer.set_unaccounted, base.agent.warn
+    )
+    conditions = IsolationConditions(base.client, pods.values, lambda: auditor.unbound)
+    base.registry.register(
+        ContainerCollector(base.config.node_name, base.state, base.slots, auditor)
+    )
+    return AuditParts(time_slicer, (time_slicer.serve, auditor.run, conditions.run))
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Call in the event loop, from the time slicer's thread."""
+    with suppress(RuntimeError):  # the loop has ended before the thread
+        loop.call_soon_threadsafe(call)

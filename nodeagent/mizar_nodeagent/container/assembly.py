@@ -1,0 +1,110 @@
+"""The parts that give containers their cards and limits, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from mizar_nodeagent.agent_base import AgentBase, Loop
+from mizar_nodeagent.container.access_choice import AccessChoice
+from mizar_nodeagent.container.access_discovery import discover
+from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
+from mizar_nodeagent.container.allocate import Allocator
+from mizar_nodeagent.container.granted_cards import Grants
+from mizar_nodeagent.container.limits_update import LimitsUpdater
+from mizar_nodeagent.container.prestart import PreStart
+from mizar_nodeagent.container.runtime_component import RuntimeComponent
+from mizar_nodeagent.container.slot_gc import SlotGarbageCollector
+from mizar_nodeagent.container.usage_trim import UsageTrimmer
+from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
+from mizar_nodeagent.kubelet import allocation_record
+from mizar_nodeagent.mig import Instance
+from mizar_nodeagent.node_status import runtime_version
+from mizar_nodeagent.nri.plugin import RuntimePlugin
+from mizar_nodeagent.plugin.server import Handlers
+
+RECORDED_AFTER_S = 0.02
+"""The kubelet records an allocation some milliseconds after the agent's answer."""
+
+
+@dataclass(frozen=True)
+class ContainerParts:
+    """`handlers`: the answers to the kubelet's calls."""
+
+    access: AccessChoice
+    prestart: PreStart
+    handlers: Handlers
+    limits: LimitsUpdater
+    loops: tuple[Loop, ...]
+
+
+async def assemble_container(base: AgentBase) -> ContainerParts:
+    """Put the parts together, with the way that this node gives containers their cards. Raises
+    ConfigRefused."""
+    config, state, slots, agent = base.config, base.state, base.slots, base.agent
+    access, access_loops = await _card_access(base)
+    allocator = Allocator(
+        state,
+        slots,
+        access,
+        base.cards.minors,
+        time.monotonic,
+        time.time,
+        partial(_allocated, base),
+        one_each=config.fail_requests_greater_than_one,
+    )
+    contexts = ContextCosts(config.state_dir / CONTEXTS, state, base.cards.context_bytes)
+    prestart = PreStart(
+        state,
+        slots,
+        base.poller.poll_claims,
+        partial(allocation_record.read, config.plugin_dir),
+        agent.notify,
+        agent.warn,
+        contexts,
+        base.cards.minors,
+        access.check,
+    )
+    return ContainerParts(
+        access=access,
+        prestart=prestart,
+        handlers=Handlers(allocator.preferred, allocator.allocate, prestart.prepare),
+        limits=LimitsUpdater(state, slots, agent.notify, agent.warn, contexts.of),
+        loops=(
+            SlotGarbageCollector(state, slots, config.plugin_dir).run,
+            UsageTrimmer(slots, agent.warn).run,
+            contexts.run,
+            *access_loops,
+        ),
+    )
+
+
+async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]:
+    """The choice among the ways to give a container its cards, and what it needs to go on."""
+    config, state = base.config, base.state
+
+    def instance_of(uuid: str) -> Instance | None:
+        card = state.snapshot.cards.get(uuid)
+        return card.instance if card else None
+
+    access = AccessChoice(config.access, instance_of=instance_of)
+    grants = Grants(state, base.slots)
+    component = RuntimeComponent(grants, access, base.cards.minors, base.agent.warn)
+    runtime = RuntimePlugin(config.card_access.nri_socket, component.create, component.look)
+    if access.may_use_nri:
+        access.runtime = runtime
+    if access.looks:
+        version = await runtime_version(base.client, config.node_name)
+        access.settle(await discover(config.access, version))
+    base.registry.register(AccessCollector(config.node_name, access, component.counts))
+    reporter = AccessReporter(base.client, access, config.namespace, config.identity)
+    runs_runtime = (runtime.run,) if access.runtime else ()
+    return access, (*runs_runtime, *((reporter.run,) if config.namespace else ()))
+
+
+def _allocated(base: AgentBase) -> None:
+    """The kubelet has its answer: ask it soon what it made of that."""
+    asyncio.get_running_loop().call_later(RECORDED_AFTER_S, base.poller.poll_soon)
+    base.agent.wake()
