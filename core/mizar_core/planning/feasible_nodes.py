@@ -45,6 +45,7 @@ class FeasibleNodes:
         self._feasible: dict[tuple[str, Needs], list[NodeView]] = {}
         self._needed: dict[tuple[str, Needs], Needs] = {}
         self._serves: dict[tuple[str, Needs, Needs], bool] = {}
+        self._covers: dict[tuple[str, Needs, Needs], bool] = {}
 
     def of_pool(self, pool: str) -> Needs:
         """What every shadow pod of a pool needs of its node."""
@@ -64,6 +65,23 @@ class FeasibleNodes:
         """Tells whether a shadow pod with these needs serves a share pod, by the share pod's
         needs."""
         return lambda share: self.serves(pool, needs, share)
+
+    def covers(self, pool: str, needs: Needs, other: Needs) -> bool:
+        """Whether a shadow pod with these needs may be placed on every node where one with the
+        other needs may."""
+        key = pool, needs, other
+        if key not in self._covers:
+            names = {one.name for one in self._feasible_for(pool, needs)}
+            self._covers[key] = all(one.name in names for one in self._feasible_for(pool, other))
+        return self._covers[key]
+
+    def accepts_blocked(self, pool: str, needs: Needs) -> Accepts:
+        """Tells whether a share pod may as well wait for a shadow pod with these needs that gets no
+        node: a new shadow pod for it could go nowhere else."""
+        return lambda share: (
+            self.serves(pool, needs, share)
+            and self.covers(pool, needs, self.needs_for(pool, share))
+        )
 
     def needs_for(self, pool: str, share: Needs) -> Needs:
         """What a shadow pod for the share pod needs of its node, and no more than that.

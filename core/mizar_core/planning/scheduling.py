@@ -200,10 +200,7 @@ def _onto_shadows(
 ) -> list[ShareView]:
     owners: dict[int, Key] = {}
     for shadow in shadows:
-        needs = shadow.pod.needs if shadow.pod else draft.feasible_nodes.of_pool(shadow.pool)
-        owners[bins.add(shadow.devices, draft.feasible_nodes.accepts(shadow.pool, needs))] = (
-            shadow.key
-        )
+        owners[bins.add(shadow.devices, _to_shadow(draft, shadow))] = shadow.key
     rest = []
     for share in waiting:
         number = bins.put(share.count, share.needs, share.groups)
@@ -215,6 +212,13 @@ def _onto_shadows(
         if owner is not None:
             placement.relied_on.add(owner)
     return rest
+
+
+def _to_shadow(draft: Draft, shadow: ShadowView) -> Accepts:
+    needs = shadow.pod.needs if shadow.pod else draft.feasible_nodes.of_pool(shadow.pool)
+    if shadow.unschedulable is not None:
+        return draft.feasible_nodes.accepts_blocked(shadow.pool, needs)
+    return draft.feasible_nodes.accepts(shadow.pool, needs)
 
 
 def _unplaced(draft: Draft, resource: str, *, blocked: bool) -> list[ShadowView]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mizar_core.names import EventReason
 from mizar_core.planning import Snapshot, plan
-from mizar_core.planning.actions import CreateShadow, Drain, EmitEvent
+from mizar_core.planning.actions import CreateShadow, DeleteShadow, Drain, EmitEvent
 from mizar_core.planning.node_fit import (
     HOSTNAME,
     AntiAffinity,
@@ -16,7 +16,7 @@ from mizar_core.planning.node_fit import (
     Term,
     Toleration,
 )
-from mizar_core.planning.snapshot import NodeView, PodView
+from mizar_core.planning.snapshot import NodeView, PodView, ShadowView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, satisfied, small
 
@@ -101,6 +101,99 @@ def test_a_pod_that_tolerates_no_node_of_the_pool_is_told_the_taint() -> None:
     assert event.reason is EventReason.NO_NODE_FITS
     assert "taint nvidia.com/gpu=present:NoSchedule of node n1" in event.message
     assert satisfied(snapshot).reason == "NoNodeFits"
+
+
+# Shadow pods that get no node.
+
+EVERYWHERE = (node("n1", zone="west"), node("n2", zone="east"))
+FULL = "1 Insufficient nvidia.com/gpu, 1 node(s) didn't match Pod's node affinity/selector"
+
+
+def _stuck(needs: Needs) -> ShadowView:
+    return shadow(pod=PodView(unschedulable=FULL, needs=needs))
+
+
+def test_who_may_go_elsewhere_does_not_wait_for_one_that_may_not() -> None:
+    """A pod that must go to a full zone has a shadow pod that waits for a card there."""
+    pinned, free = waiting("pinned", needs=Needs(WEST)), waiting("free")
+    snapshot = small(nodes=EVERYWHERE, shadows=(_stuck(Needs(WEST)),), shares=(pinned, free))
+    (made,) = actions(CreateShadow, snapshot)
+    assert not made.needs.selector
+    assert not actions(DeleteShadow, snapshot)
+
+
+def test_who_may_go_nowhere_else_waits_for_the_same_one() -> None:
+    """A second shadow pod would wait for the same cards."""
+    shares = tuple(waiting(name, needs=Needs(WEST)) for name in ("first", "second"))
+    parts = {"shadows": (_stuck(Needs(WEST)),), "shares": shares}
+    assert not actions(CreateShadow, small(nodes=EVERYWHERE, **parts))
+    only_west = small(nodes=(node("n1", zone="west"),), **(parts | {"shares": (waiting("p"),)}))
+    assert not actions(CreateShadow, only_west)
+
+
+def test_a_corrected_node_selector_reaches_who_waits() -> None:
+    """A pod cannot be changed, so another one comes."""
+    parts = {
+        "pools": (pool(nodeSelector={"zone": "east"}),),
+        "nodes": EVERYWHERE,
+        "shadows": (_stuck(Needs(frozenset({("zone", "aest")}))),),
+        "shares": (waiting("p"),),
+    }
+    (made,) = actions(CreateShadow, small(**parts))
+    assert made.needs.selector == {("zone", "east")}
+    assert actions(DeleteShadow, small(**parts))
+
+
+def test_a_correction_needs_no_second_shadow_pod_in_the_quota() -> None:
+    snapshot = small(
+        quotas=(quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 1}]),),
+        nodes=EVERYWHERE,
+        shadows=(_stuck(Needs(frozenset({("zone", "aest")}))),),
+        shares=(waiting("p"),),
+    )
+    assert actions(DeleteShadow, snapshot)
+    assert not actions(CreateShadow, snapshot), "before the other one is gone"
+    assert actions(CreateShadow, replace(snapshot, shadows=()))
+
+
+WARM = (quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 4}]),)
+
+
+def test_a_corrected_toleration_reaches_what_is_kept_warm() -> None:
+    nodes, shadows = (_tainted("n1", TEAM_A),), (_stuck(Needs()),)
+    assert not actions(DeleteShadow, small(quotas=WARM, nodes=nodes, shadows=shadows))
+    pools = (pool(tolerations=[{"key": "team", "operator": "Exists"}]),)
+    corrected = small(pools=pools, quotas=WARM, nodes=nodes, shadows=shadows)
+    assert actions(DeleteShadow, corrected)
+    (made,) = actions(CreateShadow, corrected)
+    assert made.needs.tolerates(TEAM_A)
+
+
+def test_what_is_kept_warm_is_not_bound_by_a_pod_that_is_gone() -> None:
+    parts = {"quotas": WARM, "nodes": EVERYWHERE, "shadows": (_stuck(Needs(WEST)),)}
+    (made,) = actions(CreateShadow, small(**parts))
+    assert not made.needs.selector
+    needed = small(shares=(waiting("p", needs=Needs(WEST)),), **parts)
+    assert not actions(DeleteShadow, needed)
+
+
+def test_what_is_kept_warm_leaves_a_node_that_has_left_the_pool() -> None:
+    parts = {
+        "pools": (pool(nodeSelector={"zone": "east"}),),
+        "quotas": (
+            quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 1}], idleTimeoutSeconds=50),
+        ),
+    }
+    left = small(nodes=EVERYWHERE, shadows=(ready(idle_since=at(60)),), **parts)
+    assert actions(Drain, left)
+    assert not actions(Drain, replace(left, shadows=(ready(idle_since=at(40)),)))
+    used = ready(idle_since=None, holders=(("team-a", "p"),))
+    user = waiting("p", node="n1")
+    assert not actions(Drain, replace(left, shadows=(used,), shares=(user,)))
+    unknown = replace(node("n1"), available=False, labels=frozenset(), cards={})
+    assert not actions(Drain, replace(left, nodes=(unknown, EVERYWHERE[1])))
+    inside = replace(left, nodes=(node("n1", zone="east"),))
+    assert not actions(Drain, inside)
 
 
 # Replicas that must be apart.
