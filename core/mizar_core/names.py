@@ -166,6 +166,7 @@ class EventReason(StrEnum):
     SHADOW_DRAINING = "ShadowDraining"
     SHADOW_REAPED = "ShadowReaped"
     QUOTA_EXCEEDED = "QuotaExceeded"
+    NO_POOL = "NoPool"
     NO_QUOTA = "NoQuota"
     NO_CARD_FREE = "NoCardFree"
     NO_NODE_FITS = "NoNodeFits"

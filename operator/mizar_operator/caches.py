@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
 from mizar_core.names import LABEL_SHADOW_POD, LABEL_SHARE_POD, LABEL_SPOT_POD, tenant_of
@@ -132,6 +132,12 @@ class Caches:
             if key and (key == prefix or tenant_of(prefix, key) is not None)
         }
 
+    def keys_of_resources(self, resources: Collection[str]) -> set[str]:
+        """The keys whose shadow pods offer one of the resources, whatever their pools' prefixes are
+        now, and NO_POOL."""
+        offering = (one.pool for one in self.holders.values() if one.resource in resources)
+        return {NO_POOL, *(self.key_of_pool(name) for name in offering)}
+
 
 def follow(caches: Caches, add: Callable[[str], None]) -> None:
     """Call `add(key)` whenever a pod or a node changes for which there is something to plan."""
@@ -139,8 +145,8 @@ def follow(caches: Caches, add: Callable[[str], None]) -> None:
     def of_share(pod: SharePod) -> set[str]:
         prefixes = {prefix for prefix, _ in pod.demands}
         found = {key for prefix in prefixes for key in caches.keys_of_prefix(prefix)}
-        # It belongs to no pool, but may have, or get, devices of a pool that is gone.
-        return found or {NO_POOL}
+        # It belongs to no pool, but may have devices of shadow pods that another pool made.
+        return found or caches.keys_of_resources({one.resource for _, one in pod.demands})
 
     _listen(caches.holders, lambda pod: {caches.key_of_pool(pod.pool)}, add)
     _listen(caches.shares, of_share, add)

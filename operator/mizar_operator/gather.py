@@ -121,14 +121,16 @@ class Gatherer:
         return [one for one in known if self._is_mine(one.pool, key)]
 
     def _shares(self, key: str, shadows: Iterable[ShadowView]) -> list[ShareView]:
-        resources = {one.resource for one in shadows} if key == NO_POOL else set[str]()
-        mine: dict[str, bool] = {}
+        """The share pods that may have devices of these shadow pods, and those that may get some
+        of the key's pools. Those that nobody's pool is for are told so by NO_POOL."""
+        resources = {one.resource for one in shadows}
+        keys: dict[str, set[str]] = {}
         found = []
         for value in self._caches.shares.values():
             for prefix, view in value.demands:
-                if prefix not in mine:
-                    mine[prefix] = key in self._caches.keys_of_prefix(prefix)
-                if mine[prefix] or view.resource in resources:
+                if prefix not in keys:
+                    keys[prefix] = self._caches.keys_of_prefix(prefix) or {NO_POOL}
+                if key in keys[prefix] or (view.resource in resources and view.node is not None):
                     found.append(view)
         return found
 

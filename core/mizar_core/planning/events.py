@@ -65,6 +65,12 @@ def _not_admitted(draft: Draft, share: ShareView) -> Why:
             f"{share.resource} belongs to namespace {tenant}: ask for the resource without a "
             f"namespace, as in the examples",
         )
+    if prefix.startswith(f"{share.namespace}."):
+        return (
+            EventReason.NO_POOL,
+            f"the GPUPool that offered {share.resource} is gone, or has another resource prefix: "
+            "create the pod again once there is one",
+        )
     return (
         EventReason.NOT_ADMITTED,
         f"{share.resource} was not rewritten at admission and no node will ever offer it: "

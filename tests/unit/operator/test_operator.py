@@ -465,21 +465,31 @@ def test_share_pods_of_a_pool_that_is_gone_make_work(model: Model, operator: Har
     assert asyncio.run(operator.queue.get()) == NO_POOL
 
 
-def test_who_uses_a_lost_shadow_pod_of_a_pool_that_is_gone_is_evicted(
-    model: Model, operator: Harness
+def _takes_prefix(model: Model, prefix: str) -> None:
+    """The pool is deleted, and made again with another prefix: a prefix cannot be changed."""
+    (pool,) = model.pools()
+    pool["spec"]["resourcePrefix"] = prefix
+    model.api.touch(pool)
+
+
+@pytest.mark.parametrize("key", [NO_POOL, "other.example"], ids=["deleted", "made again"])
+def test_who_uses_a_lost_shadow_pod_of_a_former_pool_is_evicted(
+    key: str, model: Model, operator: Harness
 ) -> None:
     model.add_share("team-a", "p", GPU, 1)
     for _ in range(5):
         operator.round()
     (shadow,) = _shadows(model)
-    (pool,) = model.pools()
     pod = _pod(model, shadow)
     assert pod is not None
-    model.api.remove(pool)
+    if key == NO_POOL:
+        model.api.remove(model.pools()[0])
+    else:
+        _takes_prefix(model, key)
     model.lost.add(("team-a", shadow["metadata"]["name"]))
     model.api.remove(pod)
     operator.sync(KINDS)
-    operator.reconcile(NO_POOL)
+    operator.reconcile(key)
     share = model.api.find(POD, "p", "team-a")
     assert share is not None
     assert "deletionTimestamp" in share["metadata"]
@@ -488,8 +498,43 @@ def test_who_uses_a_lost_shadow_pod_of_a_pool_that_is_gone_is_evicted(
         model.kubelet("n1")
         model.agent("n1")
         operator.sync(KINDS)
-        operator.reconcile(NO_POOL)
+        operator.reconcile(key)
     assert _shadows(model) == []
+
+
+def test_a_change_of_who_uses_a_former_pools_shadow_pod_makes_work(
+    model: Model, operator: Harness
+) -> None:
+    model.add_share("team-a", "p", GPU, 1)
+    for _ in range(5):
+        operator.round()
+    _takes_prefix(model, "other.example")
+    operator.sync(KINDS)
+    operator.work()
+    follow(operator.caches, operator.queue.add)
+    operator.work()
+    share = model.api.find(POD, "p", "team-a")
+    assert share is not None
+    model.api.start_delete(share)
+    operator.sync([POD])
+    keys = {asyncio.run(operator.queue.get()) for _ in range(len(operator.queue))}
+    assert "other.example" in keys
+
+
+def test_who_waits_for_a_former_pool_is_told_so_once(model: Model, operator: Harness) -> None:
+    """Not that its resource was not rewritten: it was."""
+    model.add_share("team-a", "user", GPU, 1)
+    for _ in range(5):
+        operator.round()
+    model.add_share("team-a", "late", GPU, 4)
+    operator.round()
+    _takes_prefix(model, "other.example")
+    operator.sync(KINDS)
+    operator.events.told.clear()
+    for key in (NO_POOL, "other.example"):
+        operator.reconcile(key)
+    told = [(about, reason) for about, reason, _ in operator.events.told if "Pod/" in about]
+    assert told == [("Pod/late", "NoPool")]
 
 
 def test_a_quota_of_no_pool_says_so(model: Model, operator: Harness) -> None:
