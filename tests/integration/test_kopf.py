@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
@@ -26,7 +27,7 @@ from mizar_kube.errors import NotFound
 from mizar_kube.http_session import session
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NAMESPACE, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import kopf_store
-from mizar_operator.main import Operator, run
+from mizar_operator.main import Operator
 from mizar_operator.settings import Settings
 from support import objects
 from support.kube import Kube
@@ -275,10 +276,12 @@ class Proxy:
             await response.prepare(request)
             pump = asyncio.create_task(_pump(answer, response))
             cut = asyncio.create_task(self._deaf.wait() if is_watch else asyncio.Event().wait())
-            await asyncio.wait({pump, cut}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (pump, cut):
-                task.cancel()
-            await asyncio.gather(pump, cut, return_exceptions=True)
+            try:
+                await asyncio.wait({pump, cut}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (pump, cut):
+                    task.cancel()
+                await asyncio.gather(pump, cut, return_exceptions=True)
         return response
 
 
@@ -317,13 +320,19 @@ async def test_a_watch_that_fails_ends_the_process(kubeconfig: Path, tmp_path: P
     """With exit code 1, so that it is started again."""
     proxy = Proxy(kubeconfig)
     with proxy.serving() as url:
-        settings = Settings(
-            kubeconfig=str(_kubeconfig(url, tmp_path)), metrics_port=0, leader_election=False
-        )
-        process = asyncio.create_task(run(settings))
         proxy.cut()
         proxy.answer({"type": "ERROR", "object": {"kind": "Status", "code": 500}})
-        assert await asyncio.wait_for(process, PATIENCE_S) == 1
+        flags = (
+            f"--kubeconfig={_kubeconfig(url, tmp_path)}",
+            "--metrics-port=0",
+            "--no-leader-election",
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "mizar_operator.main", *flags, stderr=asyncio.subprocess.PIPE
+        )
+        _, log = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+        assert process.returncode == 1, log.decode()
+        assert "Error in the watch-stream" in log.decode()
     assert proxy.answers == 1
 
 
