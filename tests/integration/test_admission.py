@@ -543,6 +543,35 @@ def test_a_lost_secret_is_made_anew_and_trusted(kube: Kube) -> None:
     wait_for("the webhook to be trusted again", lambda: translates(kube), timeout=20)
 
 
+def test_a_deleted_secret_is_created_anew_and_trusted(kube: Kube) -> None:
+    """By which a rotation is forced. Replicas that start afterwards serve with it as well."""
+    before = authorities(kube)
+    kube.delete("secret", WEBHOOK, SYSTEM)
+    wait_for("other authorities", lambda: authorities(kube) not in (None, before))
+    for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
+        wait_for(f"the {kind} to trust them", lambda kind=kind: trusts(kube, kind))  # type: ignore[misc]
+    wait_for("the webhook to be trusted again", lambda: translates(kube), timeout=20)
+    kube.run("rollout", "restart", "deployment", WEBHOOK, f"--namespace={SYSTEM}")
+    done = ("rollout", "status", "deployment", WEBHOOK, f"--namespace={SYSTEM}", "--timeout=120s")
+    kube.run(*done)
+    wait_for("the new replicas to be asked", lambda: translates(kube), timeout=20)
+
+
+def authorities(kube: Kube) -> str | None:
+    """The authorities in the webhook's Secret, in base64; None while there are none."""
+    found = kube.get("secret", WEBHOOK, SYSTEM)
+    return ((found or {}).get("data") or {}).get("ca.crt")
+
+
+def trusts(kube: Kube, kind: str) -> bool:
+    """Whether all webhooks of the configuration trust the authorities in the Secret, and no
+    others."""
+    found = kube.get(kind, WEBHOOK)
+    assert found is not None
+    bundles = {one["clientConfig"].get("caBundle") for one in found["webhooks"]}
+    return bundles == {authorities(kube)}
+
+
 def translates(kube: Kube) -> bool:
     pod = json.dumps(objects.share_pod(TENANT, "x", "mizar.share.gpu.2"))
     return kube.attempt("create", "--dry-run=server", "--filename=-", input=pod)[0] == 0

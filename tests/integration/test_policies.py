@@ -38,6 +38,7 @@ VALUES = {
     "uninstall": {"check": False},
 }
 OPERATOR = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
+WEBHOOK = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-webhook"
 EDITOR = "--as=editor"
 DRAINER = "--as=drainer"
 """May evict pods and update nodes, as autoscalers may and who drains nodes."""
@@ -532,3 +533,20 @@ def test_a_share_pod_keeps_its_label(kube: Kube) -> None:
         assert "mizar.share/share-pod stays for as long as the pod is there" in said
     kube.run(*here, *merge({"labels": {"app": "y"}}))
     kube.delete("pod", "share", TENANT, "--grace-period=0", "--force")
+
+
+def test_the_webhook_makes_no_secret_but_its_own(kube: Kube) -> None:
+    """The others would be another's, or be filled by Kubernetes with another account's token."""
+    account = {"kubernetes.io/service-account.name": f"{RELEASE}-operator"}
+    token = {"type": "kubernetes.io/service-account-token"}
+
+    def ask(name: str, notes: Object | None = None, **more: str) -> str:
+        meta = {"name": name, "namespace": SYSTEM, "annotations": notes or {}}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, **more}
+        create = ("create", "--dry-run=server", "--filename=-", WEBHOOK)
+        return kube.attempt(*create, input=json.dumps(body))[1]
+
+    sentence = f"Mizar's webhook makes the Secret {RELEASE}-webhook of type Opaque, and no other"
+    assert sentence in ask("another")
+    assert sentence in ask(f"{RELEASE}-webhook", account, **token)
+    assert "already exists" in ask(f"{RELEASE}-webhook")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
+from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from mizar_kube.informer import Informer, Watched
@@ -20,7 +21,8 @@ from mizar_operator.webhook.serving_tls import ServingTLS
 log = get_logger(__name__)
 
 CHECK_EVERY_S = 60.0
-RETRY_S = 1.0
+RETRY_FIRST_S, RETRY_MOST_S = 1.0, 60.0
+"""Seconds between tries while they fail: at first, and at most."""
 CONFIGURATIONS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 
 
@@ -48,14 +50,25 @@ class SelfSigned:
         self._tls = tls
         self._now = now
         self._changed = asyncio.Event()
+        self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
         self._bundle: Bundle | None = None
         self._trusted = False
+        self._failure: KubeError | None = None
 
     def problem(self) -> str | None:
-        """Why API servers cannot connect to the webhook; None if they can."""
+        """Why API servers cannot connect to the webhook; None if they can. A replica whose
+        certificate still serves stays ready when it cannot be renewed: the others are no better."""
+        if found := self._lacking():
+            return f"{found}: {self._failure}" if self._failure else found
+        return None
+
+    def _lacking(self) -> str | None:
         if self._bundle is None:
             return "no certificate yet"
-        return None if self._trusted else "the webhook configurations don't trust us yet"
+        if not self._trusted:
+            return "the webhook configurations don't trust us yet"
+        ended = self._bundle.certificate.not_valid_after_utc <= self._now()
+        return "the certificate has ended" if ended else None
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """The tasks that must run: watches that notice changes, and the reconciling itself."""
@@ -76,12 +89,15 @@ class SelfSigned:
             delay = CHECK_EVERY_S
             try:
                 await self.reconcile()
+                self._failure = None
+                self._backoff.reset()
             except Conflict as conflict:
                 log.info("another replica changed the certificate", error=conflict)
                 continue
             except KubeError as error:
-                log.warning("the certificate could not be renewed", error=error)
-                delay = RETRY_S
+                log.warning("the certificate could not be kept right", error=error)
+                self._failure = error
+                delay = self._backoff.next()
             await wait_until_set(self._changed, within=delay)
 
     async def reconcile(self) -> None:

@@ -157,9 +157,12 @@ def test_nobody_may_everything(default: list[Object]) -> None:
 
 
 def test_who_may_read_secrets_and_write_nodes(default: list[Object]) -> None:
-    (secrets,) = [rule for rule in rules(default, "webhook") if "secrets" in rule["resources"]]
-    assert secrets["resourceNames"] == ["mizar-webhook"]
-    assert "create" not in secrets["verbs"]
+    kept, made = [rule for rule in rules(default, "webhook") if "secrets" in rule["resources"]]
+    assert kept["resourceNames"] == ["mizar-webhook"]
+    assert kept["verbs"] == ["get", "list", "watch", "update"]
+    assert made["verbs"] == ["create"]
+    for role in (one for one in default if one["kind"] == "ClusterRole"):
+        assert not any("secrets" in rule["resources"] for rule in role["rules"])
     for part in ("operator", "nodeagent"):
         assert not any("secrets" in rule["resources"] for rule in rules(default, part))
     for part in ("operator", "webhook", "nodeagent"):
@@ -391,6 +394,19 @@ def test_several_webhooks_are_spread_and_not_all_evicted(chart: Chart) -> None:
     assert not [obj for obj in one if obj["kind"] == "PodDisruptionBudget"]
 
 
+def test_the_webhook_makes_no_secret_but_its_own(chart: Chart, default: list[Object]) -> None:
+    """RBAC cannot say so of a creation."""
+    policy = pick(default, "ValidatingAdmissionPolicy", "mizar-webhook")["spec"]
+    (who,) = policy["matchConditions"]
+    assert "'system:serviceaccount:mizar-system:mizar-webhook'" in who["expression"]
+    (rule,) = policy["validations"]
+    assert "object.metadata.name == 'mizar-webhook'" in rule["expression"]
+    assert pick(default, "ValidatingAdmissionPolicyBinding", "mizar-webhook")
+    managed = chart.render(webhook={"certificates": {"source": "certManager"}})
+    names = [one["metadata"]["name"] for one in managed if "AdmissionPolicy" in one["kind"]]
+    assert "mizar-webhook" not in names
+
+
 def test_cert_manager_in_place_of_our_own(chart: Chart) -> None:
     objects = chart.render(webhook={"certificates": {"source": "certManager"}})
     assert not [one for one in objects if one["kind"] == "Secret"]
@@ -407,7 +423,7 @@ def test_cert_manager_in_place_of_our_own(chart: Chart) -> None:
     assert read(WebhookSettings, container["args"]).certificate_dir == Path("/certificate")
 
 
-POLICIES = ("tenancy", "shadowPods", "operator", "sharePods", "spotPods", "nodeagent")
+POLICIES = ("tenancy", "shadowPods", "operator", "sharePods", "spotPods", "nodeagent", "webhook")
 ESCAPES = ("visibleDevices", "driverVariables", "mounts", "hostPaths", "hostPID", "privileged")
 
 

@@ -1,18 +1,22 @@
 """Replicas agree on one certificate, and the webhook configurations always trust it."""
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
 
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import Conflict
+from mizar_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
 from mizar_kube.kinds import SECRET, Ref
 from mizar_operator.webhook.certificate_authority import CA_LIFE, SERVING_LIFE, from_secret
 from mizar_operator.webhook.self_signed_certificate import SelfSigned, trust_patch
 from mizar_operator.webhook.serving_tls import ServingTLS
+from support import virtual_time
+from support.waiting import until
 from unit.kube.fake_api import FakeApi, serving
 from unit.webhook.objects_api import Object, Objects
 
@@ -64,6 +68,12 @@ def trusted(objects: Objects) -> set[bytes]:
     }
 
 
+def shown(replica: Replica) -> bytes:
+    """What the replica serves with, as PEM."""
+    assert replica.self_signed._bundle is not None
+    return replica.self_signed._bundle.certificate_pem
+
+
 async def test_the_first_makes_everything() -> None:
     objects = installed()
     async with replicas(objects) as (one, _):
@@ -111,6 +121,100 @@ async def test_without_a_secret_one_is_made() -> None:
     async with replicas(objects) as (one, _):
         await one.self_signed.reconcile()
     assert from_secret(objects.stored[SECRET_PATH]["data"])
+
+
+async def test_a_secret_that_is_deleted_brings_a_certificate_of_a_new_authority() -> None:
+    objects = installed()
+    async with replicas(objects) as (one, two):
+        for replica in (one, two):
+            await replica.self_signed.reconcile()
+        (old,) = trusted(objects)
+        del objects.stored[SECRET_PATH]
+        for replica in (one, two):
+            await replica.self_signed.reconcile()
+        bundle = from_secret(objects.stored[SECRET_PATH]["data"])
+        assert bundle is not None
+        assert trusted(objects) == {bundle.ca_pem}
+        assert old not in bundle.ca_pem
+        for replica in (one, two):
+            assert shown(replica) == bundle.certificate_pem
+
+
+async def test_of_two_that_make_the_secret_one_reads_what_the_other_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = installed()
+    del objects.stored[SECRET_PATH]
+    async with replicas(objects) as (one, two):
+        read = KubeClient.get
+
+        async def late(client: KubeClient, ref: Ref, **more: Any) -> Object:
+            """Nothing was there when this was asked, and the other's Secret comes next."""
+            monkeypatch.setattr(KubeClient, "get", read)
+            await two.self_signed.reconcile()
+            raise NotFound("no secret", status=404)
+
+        monkeypatch.setattr(KubeClient, "get", late)
+        running = asyncio.create_task(one.self_signed.run())
+        await until(lambda: one.self_signed.problem() is None)
+        running.cancel()
+        assert shown(one) == shown(two)
+
+
+class Refusing:
+    """An API server on which there is no Secret and none may be made."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.error: KubeError = Forbidden("secrets is forbidden: cannot create", status=403)
+
+    async def get(self, ref: Ref, **_: Any) -> Object:
+        raise NotFound("no secret", status=404)
+
+    async def create(self, obj: Object, **_: Any) -> Object:
+        self.tries += 1
+        raise self.error
+
+
+def test_a_refused_secret_is_tried_again_ever_more_seldom_and_readiness_says_why() -> None:
+    api, times = Refusing(), list[float]()
+
+    async def an_hour() -> None:
+        one = Replica(cast(KubeClient, api))
+        running = asyncio.create_task(one.self_signed.run())
+        for _ in range(2):
+            await asyncio.sleep(1800)
+            times.append(api.tries)
+        assert one.self_signed.problem() == (
+            "no certificate yet: secrets is forbidden: cannot create"
+        )
+        running.cancel()
+
+    virtual_time.run(an_hour())
+    assert times[0] < 80
+    assert times[1] > times[0], "it never gives up"
+    assert times[1] - times[0] <= 60
+
+
+async def test_who_serves_already_stays_ready_without_a_secret_until_its_certificate_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    objects = installed()
+    async with replicas(objects) as (one, _):
+        await one.self_signed.reconcile()
+        running = asyncio.create_task(one.self_signed.run())
+        tries = []
+
+        async def away(client: KubeClient, ref: Ref, **more: Any) -> Object:
+            tries.append(ref)
+            raise Unavailable("no answer")
+
+        monkeypatch.setattr(KubeClient, "get", away)
+        await until(lambda: tries)
+        assert one.self_signed.problem() is None
+        one.now = START + SERVING_LIFE
+        assert one.self_signed.problem() == "the certificate has ended: no answer"
+        running.cancel()
 
 
 async def test_a_secret_that_somebody_broke_is_mended() -> None:
