@@ -90,14 +90,14 @@ def renewed(bundle: Bundle | None, dns_name: str, now: datetime) -> Bundle | Non
     """The bundle to replace this one with; None while this one will do.
 
     An authority is renewed after two thirds of its life and trusted for a while before it signs,
-    so that API servers trust the certificate of every replica at every moment.
+    so that API servers trust the certificate of every replica at every moment. What is not valid
+    yet, since it was made while a clock was ahead, is replaced at once: API servers refuse it.
     """
-    if bundle is None or not _trusted(bundle.authorities, now):
+    if bundle is None:
         return fresh(dns_name, now)
-    if _old(bundle.authorities[0], now):
-        authority, ca_key = _authority(now)
-        trusted = (authority, *_trusted(bundle.authorities, now))
-        return Bundle(trusted, ca_key, bundle.certificate, bundle.key)
+    newest = bundle.authorities[0]
+    if not _is_valid(newest, now) or _old(newest, now):
+        return _with_new_authority(bundle, dns_name, now)
     if _must_sign(bundle, dns_name, now):
         certificate, key = _serving(bundle.authorities[0], bundle.ca_key, dns_name, now)
         return Bundle(_trusted(bundle.authorities, now), bundle.ca_key, certificate, key)
@@ -110,15 +110,28 @@ def fresh(dns_name: str, now: datetime) -> Bundle:
     return Bundle((authority,), ca_key, *_serving(authority, ca_key, dns_name, now))
 
 
+def _with_new_authority(bundle: Bundle, dns_name: str, now: datetime) -> Bundle:
+    """Shows the same certificate if one of the authorities that stay has signed it."""
+    made, trusted = fresh(dns_name, now), _trusted(bundle.authorities, now)
+    stays = any(_signed_by(bundle.certificate, one) for one in trusted)
+    shown = bundle if stays else made
+    return Bundle((*made.authorities, *trusted), made.ca_key, shown.certificate, shown.key)
+
+
 def _trusted(
     authorities: Iterable[x509.Certificate], now: datetime
 ) -> tuple[x509.Certificate, ...]:
-    return tuple(one for one in authorities if one.not_valid_after_utc > now)
+    return tuple(one for one in authorities if _is_valid(one, now))
+
+
+def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:
+    """A clock that is behind by less than SKEW finds valid what was made just now."""
+    return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
 
 
 def _must_sign(bundle: Bundle, dns_name: str, now: datetime) -> bool:
     shown, newest = bundle.certificate, bundle.authorities[0]
-    if _dns_names(shown) != [dns_name] or shown.not_valid_after_utc <= now:
+    if _dns_names(shown) != [dns_name] or not _is_valid(shown, now):
         return True
     known = now - newest.not_valid_before_utc >= SKEW + PROPAGATION
     return (not _signed_by(shown, newest) and known) or (_old(shown, now) and known)

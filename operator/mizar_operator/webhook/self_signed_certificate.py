@@ -22,7 +22,7 @@ log = get_logger(__name__)
 
 CHECK_EVERY_S = 60.0
 RETRY_FIRST_S, RETRY_MOST_S = 1.0, 60.0
-"""Seconds between tries while they fail: at first, and at most."""
+"""Seconds between tries while they fail, and between renewals in a row: at first, and at most."""
 CONFIGURATIONS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 
 
@@ -51,6 +51,7 @@ class SelfSigned:
         self._now = now
         self._changed = asyncio.Event()
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
+        self._renewals = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
         self._bundle: Bundle | None = None
         self._trusted = False
         self._failure: KubeError | None = None
@@ -67,8 +68,9 @@ class SelfSigned:
             return "no certificate yet"
         if not self._trusted:
             return "the webhook configurations don't trust us yet"
-        ended = self._bundle.certificate.not_valid_after_utc <= self._now()
-        return "the certificate has ended" if ended else None
+        if self._bundle.certificate.not_valid_after_utc <= self._now():
+            return "the certificate has ended"
+        return None
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """The tasks that must run: watches that notice changes, and the reconciling itself."""
@@ -86,31 +88,40 @@ class SelfSigned:
         """Reconcile whenever something changes, and every CHECK_EVERY_S seconds, for ever."""
         while True:
             self._changed.clear()
-            delay = CHECK_EVERY_S
             try:
-                await self.reconcile()
+                renewed_now = await self.reconcile()
                 self._failure = None
                 self._backoff.reset()
             except Conflict as conflict:
                 log.info("another replica changed the certificate", error=conflict)
-                continue
             except KubeError as error:
                 log.warning("the certificate could not be kept right", error=error)
                 self._failure = error
-                delay = self._backoff.next()
-            await wait_until_set(self._changed, within=delay)
+                await wait_until_set(self._changed, within=self._backoff.next())
+            else:
+                await self._rest(renewed_now)
 
-    async def reconcile(self) -> None:
-        """Renew what is due, serve with the current bundle, and have it trusted. Raises
-        KubeError."""
-        self._bundle = await self._current()
+    async def _rest(self, renewed_now: bool) -> None:
+        """Wait for the next change. Who renews again and again does so ever more seldom: replicas
+        whose clocks are months apart would undo each other's work without a pause."""
+        if renewed_now:
+            await asyncio.sleep(self._renewals.next())
+        if not await wait_until_set(self._changed, within=CHECK_EVERY_S):
+            self._renewals.reset()
+
+    async def reconcile(self) -> bool:
+        """Renew what is due, serve with the current bundle, and have it trusted. Returns whether
+        anything was due. Raises KubeError."""
+        self._bundle, renewed_now = await self._current()
         if self._tls.use(self._bundle.certificate_pem, self._bundle.key_pem):
             log.info("certificate in use", expires=self._tls.expires)
         for kind in CONFIGURATIONS:
             await self._trust(Ref(kind, self._configuration), self._bundle)
         self._trusted = True
+        return renewed_now
 
-    async def _current(self) -> Bundle:
+    async def _current(self) -> tuple[Bundle, bool]:
+        """The bundle that counts, and whether it was made just now."""
         try:
             found = await self._client.get(self._secret)
         except NotFound:
@@ -119,10 +130,10 @@ class SelfSigned:
         new = renewed(bundle, self._dns_name, self._now())
         if new is None:
             assert bundle is not None, "what is missing is made anew"
-            return bundle
+            return bundle, False
         await self._write(found, new)
         log.info("certificate renewed", **_about(self._secret))
-        return new
+        return new, True
 
     async def _write(self, found: Object | None, bundle: Bundle) -> None:
         """Raises Conflict when another replica was faster: its bundle counts."""

@@ -8,6 +8,7 @@ from cryptography import x509
 from mizar_operator.webhook.certificate_authority import (
     CA_LIFE,
     SERVING_LIFE,
+    SKEW,
     Bundle,
     fresh,
     from_secret,
@@ -78,6 +79,50 @@ def test_nothing_and_expired_authorities_start_anew(bundle: Bundle) -> None:
     new = renewed(bundle, NAME, START + CA_LIFE + timedelta(days=1))
     assert new is not None
     assert not set(new.authorities) & set(bundle.authorities)
+
+
+def test_what_a_clock_that_was_ahead_made_is_made_anew() -> None:
+    ahead = fresh(NAME, START + SKEW + timedelta(seconds=1))
+    new = renewed(ahead, NAME, START)
+    assert new is not None
+    assert not set(new.authorities) & set(ahead.authorities)
+    assert signers(new) == [0]
+    assert new.certificate.not_valid_before_utc == START - SKEW
+    assert renewed(new, NAME, START) is None
+
+
+def test_a_clock_that_is_ahead_by_less_than_what_is_allowed_for_does_no_harm() -> None:
+    assert renewed(fresh(NAME, START + SKEW), NAME, START) is None
+
+
+def test_a_certificate_of_a_clock_that_was_ahead_is_signed_anew_by_the_same_authority(
+    bundle: Bundle,
+) -> None:
+    ahead = renewed(bundle, NAME, START + SERVING_LIFE)
+    assert ahead is not None
+    assert ahead.certificate != bundle.certificate
+    now = START + timedelta(days=1)
+    new = renewed(ahead, NAME, now)
+    assert new is not None
+    assert new.authorities == bundle.authorities
+    assert new.certificate.not_valid_before_utc == now - SKEW
+    assert renewed(new, NAME, now) is None
+
+
+def test_an_authority_of_a_clock_that_was_ahead_goes_and_what_was_shown_stays(
+    bundle: Bundle,
+) -> None:
+    ahead = renewed(bundle, NAME, START + CA_LIFE * 0.7)
+    assert ahead is not None
+    assert len(ahead.authorities) == 2
+    now = START + timedelta(days=1)
+    new = renewed(ahead, NAME, now)
+    assert new is not None
+    assert ahead.authorities[0] not in new.authorities
+    assert new.certificate == bundle.certificate
+    assert signers(new) == [1]
+    assert from_secret(new.to_secret()), "it is consistent"
+    assert renewed(new, NAME, now) is None
 
 
 def test_another_name_needs_another_certificate(bundle: Bundle) -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
-from mizar_kube.kinds import SECRET, Ref
+from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Ref
 from mizar_operator.webhook.certificate_authority import CA_LIFE, SERVING_LIFE, from_secret
 from mizar_operator.webhook.self_signed_certificate import SelfSigned, trust_patch
 from mizar_operator.webhook.serving_tls import ServingTLS
+from stateful.memory_api import MemoryApi, Write
 from support import virtual_time
 from support.waiting import until
 from unit.kube.fake_api import FakeApi, serving
@@ -250,6 +251,35 @@ async def test_a_new_authority_is_trusted_before_it_signs() -> None:
         assert bundle is not None
         assert len(bundle.authorities) == 2
         assert trusted(objects) == {bundle.ca_pem}
+
+
+def test_replicas_whose_clocks_are_months_apart_renew_ever_more_seldom() -> None:
+    """Each finds what the other has made due."""
+    api, renewals = MemoryApi(), list[Ref]()
+    api.put({"apiVersion": "v1", "kind": "Secret", "metadata": named("w")})
+    for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+        head = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": {"name": "w"}}
+        api.put({**head, "webhooks": []})
+
+    async def an_hour() -> None:
+        one, two = (Replica(cast(KubeClient, api)) for _ in range(2))
+        two.now = START + SERVING_LIFE
+
+        def written(write: Write) -> None:
+            renewals.append(write[1])
+            assert len(renewals) < 1000
+            for replica in (one, two):
+                replica.self_signed._changed.set()
+
+        api.before_write = written
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(each.self_signed.run()) for each in (one, two)]
+            await asyncio.sleep(3600)
+            for task in running:
+                task.cancel()
+
+    virtual_time.run(an_hour())
+    assert 2 < len(renewals) < 250
 
 
 def test_the_patch_changes_only_what_is_wrong_and_only_what_was_read() -> None:
