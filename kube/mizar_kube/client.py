@@ -20,6 +20,9 @@ PAGE_SIZE = 500
 WATCH_TIMEOUT_S = 240
 WATCH_SLACK_S = 15.0
 """A watch sends something, or ends, within its timeout and this, which covers a slow API server."""
+WATCH_QUIET_S = 150.0
+"""API servers send a bookmark about once a minute: a watch that brings nothing for so long is
+broken, and ends."""
 
 # Inside KubeClient, `list` is the method.
 Objects = list[Object]
@@ -237,7 +240,7 @@ class KubeClient:
         """Changes after `resource_version`, until the server ends the watch after timeout_seconds.
 
         Raises Gone when the version is too old (list again), Unavailable when the connection
-        breaks. Never yields an incomplete line.
+        breaks or brings nothing for WATCH_QUIET_S. Never yields an incomplete line.
         """
         params = _selectors(label_selector, field_selector) | {
             "watch": "true",
@@ -246,7 +249,8 @@ class KubeClient:
             "timeoutSeconds": str(timeout_seconds),
         }
         call = ApiCall("GET", kind.path(namespace), params)
-        lines = self._calls.lines(call, quiet=timeout_seconds + WATCH_SLACK_S)
+        quiet = min(timeout_seconds + WATCH_SLACK_S, WATCH_QUIET_S)
+        lines = self._calls.lines(call, quiet)
         async with aclosing(lines):
             async for line in lines:
                 yield _event(line, kind, call)

@@ -24,7 +24,10 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 STALE_AFTER_S = 180.0
-"""API servers send a bookmark about once a minute: after so long without one, a watch is broken."""
+"""API servers send a bookmark about once a minute: after so long without one, the copy is stale."""
+STANDS_STILL_S = 600.0
+"""Without a question to the API server or word of it: a loop that hangs. A watch ends by itself
+long before that, and so does every pause between tries."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner than this without an event is a failure, to be retried with a
 back-off."""
@@ -74,7 +77,11 @@ class Copy(Protocol):
         """Keep the copy current until cancelled."""
 
     def problem(self) -> str | None:
-        """Why a health probe should fail, or None."""
+        """Why the copy cannot be relied on now, or None."""
+
+    def stands_still(self) -> str | None:
+        """What a restart would solve, or None. An API server that does not answer is no such
+        thing, however long: it is asked again and again."""
 
 
 class Informer(Generic[T]):
@@ -137,12 +144,19 @@ class Informer(Generic[T]):
         return self._timing.clock() - max(self._heard_at, self._tried_at)
 
     def problem(self, stale_after: float = STALE_AFTER_S) -> str | None:
-        """Why a health probe should fail, or None: never listed, or nothing heard for too long."""
+        """Why the copy cannot be relied on now, or None: never listed, or nothing heard for too
+        long."""
         what = self._watched.kind.plural
         if not self.synced.is_set():
             return f"{what}: not listed yet"
         if (age := self.age()) > stale_after:
             return f"{what}: nothing heard of the API server for {age:.0f} s"
+        return None
+
+    def stands_still(self) -> str | None:
+        """What a restart would solve, or None: see Copy."""
+        if (idle := self.since_attempt()) > STANDS_STILL_S:
+            return f"{self._watched.kind.plural}: the API server was not asked for {idle:.0f} s"
         return None
 
     def observe(self, obj: Object) -> None:

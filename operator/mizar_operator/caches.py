@@ -89,8 +89,12 @@ class Caches:
         return all(one.synced.is_set() for one in self)
 
     def problems(self) -> list[str]:
-        """The problems for which a health probe should fail."""
+        """Why nothing can be planned from the copies now."""
         return [problem for one in self if (problem := one.problem()) is not None]
+
+    def standing_still(self) -> list[str]:
+        """The problems that a restart would solve."""
+        return [problem for one in self if (problem := one.stands_still()) is not None]
 
     def unreadable(self) -> dict[str, int]:
         """How many objects exist that cannot be read, by kind."""

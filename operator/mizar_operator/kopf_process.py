@@ -10,6 +10,7 @@ from typing import Any
 import kopf
 
 from mizar_core.names import GROUP, VERSION
+from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.kinds import Kind
@@ -18,8 +19,9 @@ from mizar_operator.handlers import Memo
 
 log = get_logger(__name__)
 
-SERVED_RETRY_S = 0.5
-"""Seconds until the API server is asked again whether it serves Mizar's kinds."""
+SERVED_FIRST_S, SERVED_MOST_S = 0.5, 10.0
+"""Seconds until the API server is asked again whether it serves Mizar's kinds: at first, and at
+most."""
 
 
 class KopfFailed(Exception):
@@ -66,8 +68,10 @@ class EndlessBackoff:
 
 
 async def served(client: KubeClient, kinds: Collection[Kind]) -> None:
-    """Wait until the API server serves the kinds, which takes a second or two when they are new.
-    Kopf looks only once, and would never watch a kind that is served later."""
+    """Wait until the API server serves the kinds, which takes a second or two when they are new,
+    and as long as it takes when it is away. Kopf looks only once, and would never watch a kind that
+    is served later."""
+    backoff = Backoff(SERVED_FIRST_S, SERVED_MOST_S)
     while True:
         try:
             found = await client.request("GET", f"/apis/{GROUP}/{VERSION}")
@@ -77,4 +81,4 @@ async def served(client: KubeClient, kinds: Collection[Kind]) -> None:
             log.info("waiting for the API server to serve kinds", kind=sorted(missing))
         except KubeError as error:
             log.info("waiting for the custom resources: are the CRDs applied?", error=error)
-        await asyncio.sleep(SERVED_RETRY_S)
+        await asyncio.sleep(backoff.next())

@@ -68,7 +68,7 @@ class KopfStore(Generic[T]):
         self._lists = 0
         self._told = False
         self._listed_version = ""
-        self._listed_at = self._pace.clock()
+        self._listed_at = self._tried_at = self._pace.clock()
 
     def on_change(self, listener: OnChange[T]) -> None:
         """Call `listener(old, new)` on every change from now on, and at once, as (None, value), for
@@ -115,12 +115,26 @@ class KopfStore(Generic[T]):
             self._put(obj)
 
     def problem(self) -> str | None:
-        """Why a health probe should fail, or None: never listed, not listed for too long, or Kopf
-        has told of nothing, though it begins by telling of every object."""
+        """Why the copy cannot be relied on now, or None: never listed, not listed for too long, or
+        Kopf has told of nothing, though it begins by telling of every object."""
         if not self.synced.is_set():
             return f"{self._kind.plural}: not listed yet"
-        if (age := self._pace.clock() - self._listed_at) > 2 * self._pace.period + LATE_S:
+        if (age := self._pace.clock() - self._listed_at) > self._late:
             return f"{self._kind.plural}: could not be listed for {age:.0f} s"
+        return self._unwatched()
+
+    def stands_still(self) -> str | None:
+        """What a restart would solve, or None: no list was begun for too long, or Kopf does not
+        watch."""
+        if (idle := self._pace.clock() - self._tried_at) > self._late:
+            return f"{self._kind.plural}: the API server was not asked for {idle:.0f} s"
+        return self._unwatched()
+
+    @property
+    def _late(self) -> float:
+        return 2 * self._pace.period + LATE_S
+
+    def _unwatched(self) -> str | None:
         if self._lists > 1 and len(self._store) and not self._told:
             return f"{self._kind.plural}: Kopf does not watch them"
         return None
@@ -141,9 +155,11 @@ class KopfStore(Generic[T]):
     async def refresh(self) -> None:
         """Make the copy agree with a list. Raises KubeError; what was listed until then counts."""
         corrected, keys, version = 0, set[Key](), ""
+        self._tried_at = self._pace.clock()
         async with aclosing(self._client.list_pages(self._kind)) as pages:
             async for page in pages:
                 version = page.resource_version
+                self._tried_at = self._pace.clock()
                 restored = self._is_restored(version)
                 corrected += sum(self._put(obj, even_older=restored) for obj in page.items)
                 keys.update(map(key_of, page.items))

@@ -47,7 +47,7 @@ from mizar_operator.spot import assembly as spot_assembly
 log = get_logger(__name__)
 
 LEASE_NAME = "mizar-operator"
-STARTING_FOR_S = 120.0
+TELL_EVERY_S = 60.0
 STUCK_AFTER_S = 120.0
 RETRY_MOST_S = 15.0
 RESYNC_SPREAD_S = 5.0
@@ -100,17 +100,18 @@ class Operator:
         )
         self._kopf_stop, self._kopf_ready = asyncio.Event(), asyncio.Event()
         self._kopf_ending = asyncio.Event()
-        self._started = self._clock.seconds()
         self._led_since: float | None = None
         followers = (gpupool.follow, gpuquota.follow, shadowpod.follow, caches.follow)
         for follow in (*followers, spot_assembly.follow):
             follow(self.caches, self.queue.add)
 
     def dead(self) -> list[str]:
-        """The problems that a restart would solve."""
-        problems = self.caches.problems()
-        if not self.caches.synced and self._clock.seconds() - self._started < STARTING_FOR_S:
-            problems = []
+        """The problems that a restart would solve.
+
+        An API server that is away is none, however long: a process that is restarted for it in vain
+        waits longer and longer for its next start, and so does whoever waits for a leader.
+        """
+        problems = self.caches.standing_still()
         if (stuck := self._stuck()) > STUCK_AFTER_S:
             problems.append(f"queue: nothing has come of a key for {stuck:.0f} s")
         return problems
@@ -149,7 +150,7 @@ class Operator:
 
     async def _lead(self) -> None:
         """Wait until all caches are filled and this replica leads, then process the queue."""
-        await wait_synced(self.caches, timeout=STARTING_FOR_S)
+        await self._filled()
         async with asyncio.TaskGroup() as tasks:
             if self.settings.leader_election:
                 await self.leader.acquire()
@@ -163,6 +164,14 @@ class Operator:
             for _ in range(self.settings.workers):
                 tasks.create_task(work(self.queue, self._reconcile))
             await self._resync()
+
+    async def _filled(self) -> None:
+        """Wait until all caches are filled, and tell now and then why they are not."""
+        while True:
+            try:
+                return await wait_synced(self.caches, timeout=TELL_EVERY_S)
+            except TimeoutError as error:
+                log.warning("waiting for the first lists", error=error)
 
     async def _reconcile(self, key: str) -> None:
         if key == SPOT:
@@ -185,8 +194,7 @@ class Operator:
 
     async def watch(self) -> None:
         """Run Kopf, the only watch of Mizar's own kinds, until it is told to end."""
-        async with asyncio.timeout(STARTING_FOR_S):
-            await served(self._client, (GPU_POOL, GPU_QUOTA, SHADOW_POD))
+        await served(self._client, (GPU_POOL, GPU_QUOTA, SHADOW_POD))
         await kopf.operator(
             settings=kopf_settings(),
             memo=Memo(self.caches, self._login, self._kopf_ending.set),

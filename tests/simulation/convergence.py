@@ -78,8 +78,8 @@ async def _is_right(schedule: Schedule) -> None:
 def _knows_everything(schedule: Schedule, replica: Replica) -> None:
     """Its copies are what the API server has."""
     caches = replica.operator.caches
-    if problems := replica.operator.dead():
-        raise Broken(f"{replica.name} should be started again: {problems}")
+    if problems := [*replica.operator.dead(), *replica.operator.unready()]:
+        raise Broken(f"{replica.name} is not well: {problems}")
     for kind, copy, trim in (
         (GPU_POOL, caches.pools, caches.pools._store._trim),
         (GPU_QUOTA, caches.quotas, caches.quotas._store._trim),

@@ -147,7 +147,7 @@ class Replica:
             await self._running
             if not self.alone:
                 await self.operator.leader.release()
-        except (LeadershipLost, TimeoutError):
+        except LeadershipLost:
             return
         except asyncio.CancelledError:
             if not self._killed:

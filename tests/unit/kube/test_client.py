@@ -197,6 +197,16 @@ async def test_a_quiet_watch_ends_some_time(monkeypatch: pytest.MonkeyPatch) -> 
             await anext(client.watch(POD, resource_version="1", timeout_seconds=0))
 
 
+async def test_a_watch_without_a_bookmark_ends_long_before_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_module, "WATCH_QUIET_S", 0.05)
+    api = FakeApi()
+    async with serving(api) as client:
+        with pytest.raises(Unavailable, match="timed out"):
+            await anext(client.watch(POD, resource_version="1", timeout_seconds=3600))
+
+
 async def test_a_watch_that_never_begins_ends_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_calls, "HEAD_TIMEOUT_S", 0.05)
 

@@ -265,8 +265,10 @@ async def test_an_api_server_that_is_away_for_an_hour_is_asked_all_the_while() -
         await until(lambda: one.clock.now > began + 3600)
         assert one.informer.age() > 3600
         assert one.informer.since_attempt() <= 30
+        assert one.informer.stands_still() is None
         one.clock.now += 601
         assert one.informer.since_attempt() >= 601
+        assert "pods: the API server was not asked for" in str(one.informer.stands_still())
 
 
 async def test_own_writes_are_taken_in_before_the_watch_brings_them() -> None:

@@ -141,12 +141,28 @@ async def test_a_list_that_is_overdue_is_a_problem() -> None:
     assert one.problem() == "shadowpods: could not be listed for 261 s"
 
 
+async def test_lists_that_fail_stand_not_still() -> None:
+    """But those that nobody asks for any more."""
+    now = [0.0]
+    one = store(Listing([], "5"), pace=Pace(period=100, clock=lambda: now[0]))
+    await one.refresh()
+    now[0] = 250
+    cast(Lists, one._client).failures = 1
+    with pytest.raises(Unavailable):
+        await one.refresh()
+    now[0] = 500
+    assert one.problem() == "shadowpods: could not be listed for 500 s"
+    assert one.stands_still() is None
+    now[0] = 511
+    assert one.stands_still() == "shadowpods: the API server was not asked for 261 s"
+
+
 async def test_a_kind_that_kopf_does_not_watch_is_a_problem() -> None:
     one = store(Listing([obj("a", 1)], "5"))
     await one.refresh()
     assert one.problem() is None
     await one.refresh()
-    assert one.problem() == "shadowpods: Kopf does not watch them"
+    assert one.problem() == one.stands_still() == "shadowpods: Kopf does not watch them"
     one.tell(None, obj("a", 1))
     assert one.problem() is None
 

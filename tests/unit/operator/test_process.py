@@ -1,12 +1,21 @@
-"""The process as its probes see it."""
+"""The process as its probes see it, and what it does while the API server is away."""
 
-from typing import cast
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, cast
 
-from mizar_kube.client import KubeClient
+import kopf
+import pytest
+
+from mizar_kube.client import KubeClient, Listing, WatchEvent
 from mizar_kube.clock import Clock
+from mizar_kube.errors import NotFound, Unavailable
+from mizar_kube.informer import STANDS_STILL_S
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
 from mizar_operator.main import STUCK_AFTER_S, Operator
 from mizar_operator.settings import Settings
 from stateful.memory_api import MemoryApi
+from support import virtual_time
 
 
 class Seconds:
@@ -40,3 +49,138 @@ async def test_a_replica_that_waits_for_the_lease_is_not_stuck() -> None:
     assert not _queue_problems(operator)
     seconds.now += STUCK_AFTER_S + 1
     assert _queue_problems(operator) == ["queue: nothing has come of a key for 121 s"]
+
+
+async def test_a_loop_that_asks_nothing_any_more_is_a_reason_to_start_again() -> None:
+    """Nothing runs here, so no loop does."""
+    seconds = Seconds()
+    operator = _operator(seconds)
+    seconds.now = STANDS_STILL_S
+    assert not operator.dead()
+    seconds.now = 2 * STANDS_STILL_S
+    silent = "the API server was not asked for 1200 s"
+    assert set(operator.dead()) == {
+        f"{kind}: {silent}" for kind in ("gpupools", "gpuquotas", "shadowpods", "pods", "nodes")
+    }
+
+
+class Served(MemoryApi):
+    """An API server that comes and goes, and that knows the custom resources only from some time
+    on."""
+
+    def __init__(self, *, here: bool, crds: bool = True) -> None:
+        super().__init__()
+        self.here, self.crds = here, crds
+        self.asked = 0
+        self.before_write = lambda write: self._answer()
+
+    def _answer(self, kind: Kind | None = None) -> None:
+        self.asked += 1
+        if not self.here:
+            raise Unavailable("no answer")
+        if kind in (GPU_POOL, GPU_QUOTA, SHADOW_POD) and not self.crds:
+            raise NotFound("no such kind", status=404)
+
+    async def get(self, ref: Ref, **more: Any) -> Object:
+        self._answer()
+        return await super().get(ref, **more)
+
+    async def list_pages(self, kind: Kind, *_: Any, **__: Any) -> AsyncGenerator[Listing, None]:
+        self._answer(kind)
+        yield Listing([*self.all(kind)], "1")
+
+    async def watch(self, kind: Kind, *_: Any, **__: Any) -> AsyncGenerator[WatchEvent, None]:
+        for _ in range(240):
+            self._answer(kind)
+            meta = {"resourceVersion": "1"}
+            yield WatchEvent("BOOKMARK", {"metadata": meta})
+            await asyncio.sleep(1)
+
+    async def request(self, method: str, path: str, **_: Any) -> Object:
+        self._answer(GPU_POOL)
+        return {"resources": [{"name": one.plural} for one in (GPU_POOL, GPU_QUOTA, SHADOW_POD)]}
+
+
+class Running:
+    """An operator's process in virtual time, with Kopf left out."""
+
+    def __init__(self, api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kopf_runs = False
+
+        async def kopf_operator(**_: Any) -> None:
+            self.kopf_runs = True
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(kopf, "operator", kopf_operator)
+        clock = Clock(asyncio.get_running_loop().time)
+        settings = Settings(identity="a", namespace="mizar-system")
+        self.operator = Operator(cast(KubeClient, api), settings, clock)
+        self.task = asyncio.create_task(self.operator.run(asyncio.Event()))
+
+    @property
+    def leads(self) -> bool:
+        return bool(self.operator.metrics.leader._value.get() == 1)
+
+    async def lasts(self, seconds: int) -> None:
+        """It goes on for so long, and no probe asks for its end."""
+        for _ in range(0, seconds, 10):
+            assert not self.operator.dead()
+            assert not self.task.done(), self.task.exception()
+            await asyncio.sleep(10)
+
+
+@pytest.mark.parametrize("waits_for", ["an API server", "the CRDs"])
+def test_what_it_starts_with_is_waited_for_without_an_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, waits_for: str
+) -> None:
+    """A process that ended would wait up to five minutes for its next start."""
+
+    async def hours() -> None:
+        away = waits_for == "an API server"
+        api = Served(here=not away, crds=away)
+        process = Running(api, monkeypatch)
+        await process.lasts(3 * 3600)
+        assert process.operator.unready()
+        assert not process.leads
+        assert not process.kopf_runs
+        api.here = api.crds = True
+        await process.lasts(60)
+        assert not process.operator.unready()
+        assert process.leads
+        assert process.kopf_runs
+
+    virtual_time.run(hours())
+    told = [one for one in caplog.messages if "waiting for the first lists" in one]
+    assert 100 < len(told) < 200
+    assert "gpupools: not listed yet" in told[0]
+
+
+def test_an_absence_is_no_reason_to_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the Lease, which it cannot keep meanwhile: here another replica leads."""
+
+    async def hours() -> None:
+        api = Served(here=True)
+        process = Running(api, monkeypatch)
+        monkeypatch.setattr(process.operator.leader, "_may_take", lambda lease: False)
+        api.put(lease("b"))
+        await process.lasts(600)
+        api.here = False
+        await process.lasts(3 * 3600)
+        assert process.operator.unready()
+        asked = api.asked
+        await process.lasts(60)
+        assert api.asked > asked
+        api.here = True
+        await process.lasts(60)
+        assert not process.operator.unready()
+
+    virtual_time.run(hours())
+
+
+def lease(holder: str) -> Object:
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "mizar-operator", "namespace": "mizar-system"},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15},
+    }
