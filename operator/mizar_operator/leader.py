@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
@@ -34,6 +35,14 @@ class Pace:
     duration: float = 15.0
     deadline: float = 10.0
     retry: float = 2.0
+
+
+class _Held(Enum):
+    """What a try to take or renew the Lease has shown."""
+
+    HERE = "it is ours"
+    ELSEWHERE = "it names another replica, and is good"
+    UNKNOWN = "there was no answer, or somebody else wrote it just now"
 
 
 class Leader:
@@ -71,7 +80,7 @@ class Leader:
         """Wait until this replica leads."""
         await self._find_owner()
         waited = False
-        while not await self._try():
+        while await self._try() is not _Held.HERE:
             if not waited:
                 log.info("another replica leads: waiting", lease=self._ref.name)
                 waited = True
@@ -90,15 +99,18 @@ class Leader:
         self._owners = [{**kind, "name": self._owner.name, "uid": uid}]
 
     async def keep(self) -> None:
-        """Renew the Lease for ever. Raises LeadershipLost at the deadline, even in the middle of a
-        slow call: the age of the Lease counts from when its last renewal was sent."""
+        """Renew the Lease for ever. Raises LeadershipLost when it names another replica, at once;
+        and at the deadline where there is no answer, even in the middle of a slow call: the age of
+        the Lease counts from when its last renewal was sent."""
         while (left := self._pace.deadline - (self._clock() - self._renewed)) > 0:
             try:
                 async with asyncio.timeout(left):
                     await self._sleep(self._pace.retry)
-                    await self._try()
+                    held = await self._try()
             except TimeoutError:
                 break
+            if held is _Held.ELSEWHERE:
+                raise LeadershipLost(f"another replica holds lease {self._ref.name}")
         raise LeadershipLost(f"lease {self._ref.name} could not be renewed")
 
     async def release(self) -> None:
@@ -111,29 +123,29 @@ class Leader:
         except KubeError as error:
             log.info("the lease was not released", lease=self._ref.name, error=error)
 
-    async def _try(self) -> bool:
-        """Take or renew the Lease; whether that has succeeded."""
+    async def _try(self) -> _Held:
+        """Take or renew the Lease, and tell who has it."""
         sent = self._clock()
-        if succeeded := await self._write():
+        if (held := await self._write()) is _Held.HERE:
             self._renewed = sent
-        return succeeded
+        return held
 
-    async def _write(self) -> bool:
+    async def _write(self) -> _Held:
         try:
             try:
                 lease = await self._client.get(self._ref, timeout=self._pace.retry)
             except NotFound:
                 await self._client.create(self._written(None), timeout=self._pace.retry)
-                return True
+                return _Held.HERE
             if not self._may_take(lease):
-                return False
+                return _Held.ELSEWHERE
             await self._client.replace(self._written(lease), timeout=self._pace.retry)
-            return True
+            return _Held.HERE
         except (AlreadyExists, Conflict):
-            return False
+            return _Held.UNKNOWN
         except KubeError as error:
             log.warning("the lease could not be taken", lease=self._ref.name, error=error)
-            return False
+            return _Held.UNKNOWN
 
     def _may_take(self, lease: Object) -> bool:
         spec, version = lease["spec"], lease["metadata"]["resourceVersion"]

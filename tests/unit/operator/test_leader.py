@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import Unavailable
+from mizar_kube.errors import Conflict, Unavailable
 from mizar_kube.kinds import LEASE, Object, Ref
-from mizar_operator.leader import Leader, LeadershipLost
+from mizar_operator.leader import Leader, LeadershipLost, _Held
 from stateful.memory_api import MemoryApi, Write
 from support import virtual_time
 
@@ -65,8 +65,8 @@ async def test_a_holder_that_renews_keeps_the_lease() -> None:
     await first.acquire()
     for _ in range(20):
         await time.sleep(2)
-        assert await first._try()
-        assert not await second._try()
+        assert await first._try() is _Held.HERE
+        assert await second._try() is _Held.ELSEWHERE
 
 
 async def test_a_silent_holder_is_followed_after_the_leases_duration() -> None:
@@ -131,6 +131,37 @@ async def test_who_cannot_renew_stops_before_another_can_start() -> None:
     with pytest.raises(LeadershipLost):
         await leader.keep()
     assert time.now < 15
+
+
+async def test_who_reads_that_another_leads_stops_at_once() -> None:
+    """As when it was stopped for so long that the other could begin, or somebody wrote the Lease by
+    hand."""
+    api, time = MemoryApi(), Time()
+    leader = _leader(api, "a", time)
+    await leader.acquire()
+    lease = api.find(LEASE, "mizar-operator", "mizar-system")
+    assert lease is not None
+    lease["spec"]["holderIdentity"] = "b"
+    api.touch(lease)
+    with pytest.raises(LeadershipLost, match="another replica holds lease mizar-operator"):
+        await leader.keep()
+    assert time.now == 2.0
+    assert _holder(api) == "b"
+
+
+async def test_who_is_overtaken_by_another_write_looks_again() -> None:
+    """It may have been a person's, who changes a label."""
+    api, time = MemoryApi(), Time()
+    leader = _leader(api, "a", time)
+    await leader.acquire()
+
+    def overtaken(_: Write) -> None:
+        if time.now < 5:
+            raise Conflict("it has changed", status=409)
+
+    api.before_write = overtaken
+    with pytest.raises(NothingCame):
+        await leader.keep()
 
 
 class SlowApi(MemoryApi):
