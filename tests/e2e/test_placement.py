@@ -1,5 +1,6 @@
 """Pods that may not go to any node: their shadow pod goes where they can, or they are told why."""
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -101,6 +102,44 @@ def test_what_no_node_has_is_told_in_the_schedulers_words(kube: Kube, stage: "St
     assert "Insufficient memory" in wait_event(kube, tenant, "a", "NoNodeFits", timeout=120)
     quota = kube.get("gpuquota", "gpus", tenant) or {}
     assert condition(quota, "Satisfied")["status"] == "False"
+
+
+def test_who_may_go_elsewhere_does_not_wait_for_a_full_node(kube: Kube, stage: "Stage") -> None:
+    """One pod must go to a node without a free card; the next one may go to any."""
+    tenant, (here, there) = stage.tenant(TWO), _nodes(kube)
+    full = [f"full-{number}" for number in range(_cards(kube, here))]
+    kube.apply(*(whole_card_pod(tenant, name, nodeSelector={HOSTNAME: here}) for name in full))
+    kube.wait_running(tenant, *full)
+    kube.apply(share_pod(tenant, "pinned", nodeSelector={HOSTNAME: here}))
+    wait_event(kube, tenant, "pinned", "NoCardFree")
+    kube.apply(share_pod(tenant, "free"))
+    kube.wait_running(tenant, "free")
+    waits, runs = sorted(kube.all("shadowpods", tenant), key=_is_on_a_node)
+    assert not _is_on_a_node(waits) and runs["status"]["node"] == there
+    for name in full:
+        kube.delete("pod", name, tenant)
+    kube.wait_running(tenant, "pinned")
+
+
+def _is_on_a_node(shadow: Object) -> bool:
+    """Whether a ShadowPod has a node."""
+    return bool(shadow.get("status", {}).get("node"))
+
+
+def _cards(kube: Kube, node: str) -> int:
+    return int((kube.get("node", node) or {})["status"]["allocatable"]["nvidia.com/gpu"])
+
+
+def test_a_pool_that_is_corrected(kube: Kube, stage: "Stage") -> None:
+    """Its quota has no room for a second shadow pod, and the first waits for a node that is not
+    there."""
+    pool = stage.pool(nodeSelector={HOSTNAME: "a-typo"})
+    tenant = stage.tenant({"devices": 2, "min": 1, "max": 1}, pool=pool)
+    kube.apply(share_pod(tenant, "a"))
+    wait_event(kube, tenant, "a", "NoNodeFits")
+    right = {"spec": {"nodeSelector": {HOSTNAME: _nodes(kube)[0]}}}
+    kube.run("patch", "gpupool", pool, "--type=merge", f"--patch={json.dumps(right)}")
+    kube.wait_running(tenant, "a")
 
 
 def test_idle_shadow_pods_give_way_to_whole_card_pods(kube: Kube, stage: "Stage") -> None:
