@@ -140,12 +140,13 @@ class Metrics:
         return self.refused.labels(*labels)
 
     def _forget_refusals(self, key: str, quotas: Mapping[Key, object]) -> None:
-        """Remove the series of quotas that are gone."""
-        for namespace, name in self._quotas.get(key, set()) - set(quotas):
+        """Remove the series of quotas that are gone. One that another key has now, since its pool
+        was made anew, is still there."""
+        before, self._quotas[key] = self._quotas.get(key, set()), set(quotas)
+        for namespace, name in before.difference(*self._quotas.values()):
             for labels in [one for one in self._refused if one[:2] == (namespace, name)]:
                 self.refused.remove(*labels)
                 self._refused.discard(labels)
-        self._quotas[key] = set(quotas)
 
     def pod_changed(self, old: SharePod | None, new: SharePod | None) -> None:
         """Observe how long a share pod took to start, when its containers have begun to run."""
@@ -181,20 +182,23 @@ def _of_nodes(snapshot: Snapshot) -> Mapping[Labels, float]:
 
 
 class Series:
-    """A gauge whose series come and go with pools, quotas and nodes. Each key of the queue has
-    series of its own."""
+    """A gauge whose series come and go with pools, quotas and nodes. Keys of the queue may have the
+    same series, as a namespace that waits in several pools: it is the sum of their values."""
 
     def __init__(
         self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry
     ) -> None:
         self._gauge = Gauge(name, text, labels, registry=registry)
-        self._shown: dict[str, set[Labels]] = {}
+        self._values: dict[str, dict[Labels, float]] = {}
 
     def show(self, key: str, values: Mapping[Labels, float]) -> None:
-        """Set all series of a key; those that are not among the values are removed."""
-        for labels, value in values.items():
-            self._gauge.labels(*labels).set(value)
-        for labels in self._shown.pop(key, set()) - set(values):
-            self._gauge.remove(*labels)
+        """Set all values of a key; series that no key has a value of are removed."""
+        before = self._values.pop(key, {})
         if values:
-            self._shown[key] = set(values)
+            self._values[key] = dict(values)
+        for labels in {**before, **values}:
+            found = [one[labels] for one in self._values.values() if labels in one]
+            if found:
+                self._gauge.labels(*labels).set(sum(found))
+            else:
+                self._gauge.remove(*labels)

@@ -65,6 +65,19 @@ def test_waiting_pods_by_reason(metrics: Metrics) -> None:
     assert found == {("team-a", "QuotaExceeded"): 3, ("team-a", "Scheduling"): 2}
 
 
+def test_pods_that_wait_in_pools_of_two_prefixes_are_added_up(metrics: Metrics) -> None:
+    def wait(key: str, count: int) -> dict[tuple[str, ...], float]:
+        _show(metrics, small(shares=tuple(waiting(f"p{i}") for i in range(count))), key=key)
+        return _values(metrics, "mizar_waiting_pods")
+
+    labels = ("team-a", "WaitingForShadow")
+    assert wait("mizar.share", 5) == {labels: 5}
+    assert wait("other.prefix", 1) == {labels: 6}
+    assert wait("mizar.share", 2) == {labels: 3}
+    assert wait("other.prefix", 0) == {labels: 2}
+    assert wait("mizar.share", 0) == {}
+
+
 def test_series_go_with_what_they_are_about(metrics: Metrics) -> None:
     _show(metrics, small(shadows=(ready(),), shares=(waiting("p"),)))
     _show(metrics, small(pools=(pool("other"),), quotas=()), key="other.prefix")
@@ -95,6 +108,18 @@ def test_refused_creations_of_a_quota_that_is_gone_go(metrics: Metrics) -> None:
     _show(metrics, small())
     assert _values(metrics, "mizar_shadow_pods_refused_total")
     _show(metrics, Snapshot())
+    assert not _values(metrics, "mizar_shadow_pods_refused_total")
+
+
+def test_refused_creations_of_a_quota_that_another_key_plans_now_stay(metrics: Metrics) -> None:
+    """Its pool was made anew, with another prefix."""
+    _show(metrics, small())
+    metrics.refusals([(("team-a", "quota"), 2)])
+    _show(metrics, small(), key="other.prefix")
+    _show(metrics, Snapshot())
+    key = ("team-a", "2", "quota")
+    assert _values(metrics, "mizar_shadow_pods_refused_total") == {key: 1}
+    _show(metrics, Snapshot(), key="other.prefix")
     assert not _values(metrics, "mizar_shadow_pods_refused_total")
 
 
