@@ -106,7 +106,7 @@ class Applier:
         self._client = client
         self._caches = caches
         self._events = events
-        self._budgets = DisruptionBudgets(client)
+        self._budgets = DisruptionBudgets(client, clock)
         self._evictor = Evictor(client, clock)
         self._creator = ShadowCreator(client, caches, pod_settings)
         self._deleter = ShadowDeleter(client, caches, self._budgets)
@@ -122,6 +122,8 @@ class Applier:
         A failure voids the later actions of the same namespace and nothing else, so that one
         tenant's failures do not hold up the others.
         """
+        # First: an action may drop the budget of a namespace whose last shadow pod goes meanwhile.
+        await self._budgets.keep(snapshot)
         index, result, failed = SnapshotIndex(snapshot), Result(), set[str]()
         for _, group in groupby(actions, key=type):
             todo = [one for one in group if _namespace(one) not in failed]

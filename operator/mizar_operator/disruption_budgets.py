@@ -2,41 +2,118 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Final
 
 from mizar_core.names import BUDGET_NAME, FIELD_MANAGER_OPERATOR
+from mizar_core.planning.snapshot import Snapshot
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
-from mizar_kube.kinds import BUDGET, Ref
+from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
+from mizar_kube.kinds import BUDGET, Object, Ref
 from mizar_kube.logs import get_logger
-from mizar_operator.manifests import budget
+from mizar_operator.manifests import LABEL_MANAGED_BY, budget
 
 log = get_logger(__name__)
 
+LOOKED_AT_EVERY_S: Final = 240.0
+"""Seconds until a budget is looked at again: somebody may have deleted it, and what refused it,
+such as a ResourceQuota, may allow it now."""
+LOOKS_AT_ONCE: Final = 16
+
 
 class DisruptionBudgets:
-    """One budget per namespace, from the first use of a shadow pod until there is none left."""
+    """One budget per namespace, from the first use of a shadow pod until there is none left.
+    `clock` counts seconds."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
-        self._known = set[str]()
+        self._clock = clock
+        self._there = set[str]()
+        self._looked_at: dict[str, float] = {}
+        self._limit = asyncio.Semaphore(LOOKS_AT_ONCE)
 
     async def ensure(self, namespace: str) -> None:
-        """Create the namespace's budget if there is none. Where that is forbidden, shadow pods do
-        without: their marks still keep autoscalers away. Raises KubeError when the API server does
-        not answer."""
-        if namespace in self._known:
-            return
-        try:
-            await self._client.create(budget(namespace), field_manager=FIELD_MANAGER_OPERATOR)
-        except AlreadyExists:
-            pass
-        except (Forbidden, Invalid) as refused:
-            log.warning("the PodDisruptionBudget is refused", namespace=namespace, error=refused)
-        self._known.add(namespace)
+        """Create the namespace's budget unless it was there of late. Where that is forbidden,
+        shadow pods do without: their marks still keep autoscalers away. Raises KubeError when the
+        API server does not answer."""
+        if namespace not in self._there:
+            await self._create(namespace)
+
+    async def keep(self, snapshot: Snapshot) -> None:
+        """Every LOOKED_AT_EVERY_S, look whether the namespaces of shadow pods that are marked as in
+        use have their budgets, and create those that are missing. Raises nothing: a budget that
+        cannot be asked for holds up nobody."""
+        await asyncio.gather(*(self._look(one) for one in _in_use(snapshot) if self._is_due(one)))
 
     async def drop(self, namespace: str) -> None:
-        """Remove the namespace's budget. Raises KubeError."""
-        self._known.discard(namespace)
-        with suppress(NotFound):
-            await self._client.delete(Ref(BUDGET, BUDGET_NAME, namespace))
+        """Remove the namespace's budget, if it is the operator's. Raises KubeError."""
+        self._there.discard(namespace)
+        self._looked_at.pop(namespace, None)
+        found = await self._find(namespace)
+        if found is None:
+            return
+        if not _is_ours(found):
+            log.warning("the PodDisruptionBudget is somebody else's", namespace=namespace)
+            return
+        await self._delete(namespace, found["metadata"]["uid"])
+
+    async def _create(self, namespace: str) -> None:
+        self._looked_at[namespace] = self._clock()
+        try:
+            with suppress(AlreadyExists):
+                await self._client.create(budget(namespace), field_manager=FIELD_MANAGER_OPERATOR)
+        except (Forbidden, Invalid) as refused:
+            log.warning("the PodDisruptionBudget is refused", namespace=namespace, error=refused)
+            self._there.discard(namespace)
+        else:
+            self._there.add(namespace)
+
+    def _is_due(self, namespace: str) -> bool:
+        since = self._looked_at.get(namespace)
+        return since is None or self._clock() - since >= LOOKED_AT_EVERY_S
+
+    async def _look(self, namespace: str) -> None:
+        self._looked_at[namespace] = self._clock()
+        try:
+            async with self._limit:
+                if await self._find(namespace) is None:
+                    await self._create(namespace)
+                else:
+                    self._there.add(namespace)
+        except KubeError as error:
+            log.warning("no PodDisruptionBudget can be kept", namespace=namespace, error=error)
+
+    async def _find(self, namespace: str) -> Object | None:
+        try:
+            return await self._client.get(_ref(namespace))
+        except NotFound:
+            return None
+
+    async def _delete(self, namespace: str, uid: str) -> None:
+        try:
+            await self._client.delete(_ref(namespace), uid=uid)
+        except NotFound:
+            log.info("the PodDisruptionBudget is gone already", namespace=namespace)
+
+
+def _ref(namespace: str) -> Ref:
+    return Ref(BUDGET, BUDGET_NAME, namespace)
+
+
+def _is_ours(found: Object) -> bool:
+    labels = found["metadata"].get("labels") or {}
+    return bool(labels.get(LABEL_MANAGED_BY) == FIELD_MANAGER_OPERATOR)
+
+
+def _in_use(snapshot: Snapshot) -> Iterable[str]:
+    """The namespaces of shadow pods that are marked as in use, sorted."""
+    return sorted(
+        {
+            shadow.namespace
+            for shadow in snapshot.shadows
+            if shadow.pod is not None and shadow.pod.in_use and not shadow.pod.deleting
+        }
+    )

@@ -34,6 +34,8 @@ container only."""
 NO_SIDECAR_ANNOTATION = {"linkerd.io/inject": "disabled"}
 """Keeps Linkerd's sidecar out, for the same reason."""
 
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+
 MORE_THAN_THERE_ARE = 2**31 - 1
 """Healthy pods that a budget asks for, so that it allows no eviction. `maxUnavailable: 0` would
 make Kubernetes look for the scale of the pods' owners, and complain that ShadowPods have none."""
@@ -137,7 +139,7 @@ def budget(namespace: str) -> Object:
         "metadata": {
             "name": BUDGET_NAME,
             "namespace": namespace,
-            "labels": {"app.kubernetes.io/managed-by": FIELD_MANAGER_OPERATOR},
+            "labels": {LABEL_MANAGED_BY: FIELD_MANAGER_OPERATOR},
         },
         "spec": {
             "minAvailable": MORE_THAN_THERE_ARE,

@@ -54,7 +54,7 @@ class Rules:
             return
         if self._leased and (holder := self._holder()) != sender.partition("/")[0]:
             self._broken(f"{sender} writes ({verb} {ref}) while {holder!r} leads")
-        if verb in ("delete", "evict") and not body["uid"] and ref.kind != BUDGET:
+        if verb in ("delete", "evict") and not body["uid"]:
             self._broken(f"{sender} ends {ref} of whatever UID")
 
     def _holder(self) -> str:

@@ -57,7 +57,11 @@ class Harness:
         self.queue: WorkQueue[str] = WorkQueue(clock=self._clock)
         self.gatherer = Gatherer(client, self.caches, clock=self._clock)
         applier = Applier(
-            client, self.caches, cast(EventRecorder, self.events), PodSettings("pause")
+            client,
+            self.caches,
+            cast(EventRecorder, self.events),
+            PodSettings("pause"),
+            clock=self._clock,
         )
         self.metrics = Metrics()
         self.reconciler = Reconciler(

@@ -9,10 +9,18 @@ from mizar_core.names import BUDGET_NAME
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import SetInUse
 from mizar_core.planning.snapshot import PodView, ShadowView
-from mizar_kube.errors import AlreadyExists, Forbidden, KubeError, NotFound, Unavailable
-from mizar_kube.kinds import Object, Ref
+from mizar_kube.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotFound,
+    Unavailable,
+)
+from mizar_kube.kinds import BUDGET, Object, Ref, ref_of
 from mizar_operator import manifests
-from mizar_operator.disruption_budgets import DisruptionBudgets
+from mizar_operator.disruption_budgets import LOOKED_AT_EVERY_S, DisruptionBudgets
 from property.plan.snapshots import NOW, at, node, pool, quota, ready
 
 USED = {"holders": (("team-a", "a"),), "in_use": True, "idle_since": None}
@@ -57,52 +65,175 @@ def test_marks_go_as_they_came() -> None:
 
 
 class Api:
-    """Answers each call with what a test says, and remembers it."""
+    """Has one budget at most; raises what a test says, and remembers each call."""
 
-    def __init__(self, *answers: KubeError | None) -> None:
+    def __init__(self, *answers: KubeError | None, budget: Object | None = None) -> None:
         self.calls: list[str] = []
+        self.budget = budget
         self._answers = list(answers)
 
+    async def get(self, ref: Ref, **_: Any) -> Object:
+        self._answer("get", ref)
+        return self._found()
+
     async def create(self, obj: Object, **_: Any) -> Object:
-        self._answer(f"create {obj['metadata']['namespace']}/{obj['metadata']['name']}")
+        self._answer("create", ref_of(obj))
+        if self.budget is not None:
+            raise AlreadyExists("there")
+        self.budget = made(obj)
         return obj
 
-    async def delete(self, ref: Ref, **_: Any) -> Object:
-        self._answer(f"delete {ref.namespace}/{ref.name}")
+    async def delete(self, ref: Ref, *, uid: str, **_: Any) -> Object:
+        self._answer("delete", ref)
+        if self._found()["metadata"]["uid"] != uid:
+            raise Conflict("uid")
+        self.budget = None
         return {}
 
-    def _answer(self, call: str) -> None:
+    def take(self) -> list[str]:
+        """The calls since the last time."""
+        taken, self.calls = self.calls, []
+        return taken
+
+    def _found(self) -> Object:
+        if self.budget is None:
+            raise NotFound("gone")
+        return self.budget
+
+    def _answer(self, call: str, ref: Ref) -> None:
+        assert (ref.kind, ref.name, ref.namespace) == (BUDGET, BUDGET_NAME, "team-a")
         self.calls.append(call)
         if error := self._answers.pop(0) if self._answers else None:
             raise error
 
 
-CREATE, DELETE = f"create team-a/{BUDGET_NAME}", f"delete team-a/{BUDGET_NAME}"
+def made(obj: Object, uid: str = "ours", **meta: Any) -> Object:
+    return {**obj, "metadata": {**obj["metadata"], "uid": uid, **meta}}
 
 
-@pytest.mark.parametrize("answer", [None, AlreadyExists("there"), Forbidden("ResourceQuota")])
-async def test_a_budget_is_made_once(answer: KubeError | None) -> None:
-    api = Api(answer)
-    budgets = DisruptionBudgets(api)  # type: ignore[arg-type]
+class Budgets(DisruptionBudgets):
+    """With a clock that the test moves."""
+
+    def __init__(self, api: Api) -> None:
+        self.time = 1000.0
+        super().__init__(api, lambda: self.time)  # type: ignore[arg-type]
+
+    async def look_after(self, seconds: float, *shadows: ShadowView) -> None:
+        self.time += seconds
+        await self.keep(Snapshot(shadows=shadows or (_marked(ready(**USED)),)))
+
+
+OURS = made(manifests.budget("team-a"))
+REFUSED = Forbidden("exceeded quota: objects")
+
+
+async def test_a_budget_is_made_once() -> None:
+    api = Api()
+    budgets = Budgets(api)
     await budgets.ensure("team-a")
     await budgets.ensure("team-a")
-    assert api.calls == [CREATE]
+    assert api.calls == ["create"]
+
+
+async def test_a_budget_that_is_there_is_not_made() -> None:
+    api = Api(budget=OURS)
+    budgets = Budgets(api)
+    await budgets.ensure("team-a")
+    await budgets.ensure("team-a")
+    assert api.calls == ["create"]
+
+
+@pytest.mark.parametrize("answer", [REFUSED, Invalid("a policy")])
+async def test_a_budget_that_is_refused_is_tried_again(answer: KubeError) -> None:
+    """When the next shadow pod comes into use, and now and then while one is."""
+    api = Api(answer, answer, answer)
+    budgets = Budgets(api)
+    await budgets.ensure("team-a")
+    await budgets.ensure("team-a")
+    await budgets.look_after(LOOKED_AT_EVERY_S - 1)
+    assert api.take() == ["create", "create"]
+    await budgets.look_after(1)
+    await budgets.look_after(LOOKED_AT_EVERY_S)
+    assert api.take() == ["get", "get", "create"]
+    await budgets.ensure("team-a")
+    assert api.take() == []
 
 
 async def test_a_budget_that_could_not_be_made_is_tried_again() -> None:
     api = Api(Unavailable("away"))
-    budgets = DisruptionBudgets(api)  # type: ignore[arg-type]
+    budgets = Budgets(api)
     with pytest.raises(Unavailable):
         await budgets.ensure("team-a")
     await budgets.ensure("team-a")
-    assert api.calls == [CREATE, CREATE]
+    assert api.calls == ["create", "create"]
 
 
-@pytest.mark.parametrize("answer", [None, NotFound("gone")])
-async def test_a_budget_that_was_dropped_is_made_anew(answer: KubeError | None) -> None:
-    api = Api(None, answer)
-    budgets = DisruptionBudgets(api)  # type: ignore[arg-type]
+async def test_a_budget_that_somebody_deleted_comes_again() -> None:
+    api = Api()
+    budgets = Budgets(api)
+    await budgets.ensure("team-a")
+    await budgets.look_after(LOOKED_AT_EVERY_S)
+    await budgets.look_after(1)
+    assert api.take() == ["create", "get"]
+    api.budget = None
+    await budgets.look_after(LOOKED_AT_EVERY_S)
+    assert api.take() == ["get", "create"]
+    assert api.budget is not None
+
+
+async def test_the_next_operator_looks_at_once() -> None:
+    api = Api(budget=OURS)
+    budgets = Budgets(api)
+    await budgets.look_after(0)
+    await budgets.ensure("team-a")
+    assert api.calls == ["get"]
+
+
+async def test_nobody_looks_where_none_is_marked() -> None:
+    api = Api()
+    deleting = _marked(ready(**USED), deleting=True)
+    await Budgets(api).look_after(0, ready(**USED), deleting)
+    assert api.calls == []
+
+
+async def test_a_budget_that_cannot_be_asked_for_holds_up_nobody() -> None:
+    api = Api(Unavailable("away"))
+    budgets = Budgets(api)
+    await budgets.look_after(0)
+    await budgets.look_after(LOOKED_AT_EVERY_S)
+    assert api.calls == ["get", "get", "create"]
+
+
+async def test_a_budget_that_was_dropped_is_made_anew() -> None:
+    api = Api()
+    budgets = Budgets(api)
     await budgets.ensure("team-a")
     await budgets.drop("team-a")
+    await budgets.drop("team-a")
     await budgets.ensure("team-a")
-    assert api.calls == [CREATE, DELETE, CREATE]
+    assert api.calls == ["create", "get", "delete", "get", "create"]
+
+
+async def test_a_budget_that_goes_meanwhile_is_dropped() -> None:
+    api = Api(None, NotFound("gone"), budget=OURS)
+    await Budgets(api).drop("team-a")
+    assert api.calls == ["get", "delete"]
+
+
+async def test_somebody_elses_budget_is_not_dropped() -> None:
+    api = Api(budget=made(OURS, labels={"app.kubernetes.io/managed-by": "somebody"}))
+    await Budgets(api).drop("team-a")
+    assert api.calls == ["get"]
+
+
+async def test_a_budget_that_took_the_name_meanwhile_is_not_dropped() -> None:
+    api = Api(budget=OURS)
+
+    async def get(ref: Ref) -> Object:
+        api.budget = made(OURS, uid="another")
+        return OURS
+
+    api.get = get  # type: ignore[method-assign]
+    with pytest.raises(Conflict):
+        await Budgets(api).drop("team-a")
+    assert api.budget == made(OURS, uid="another")

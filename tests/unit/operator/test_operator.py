@@ -14,6 +14,7 @@ from mizar_kube.errors import Conflict, Forbidden, Unavailable
 from mizar_kube.kinds import BUDGET, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import action_log
 from mizar_operator.caches import NO_POOL, follow
+from mizar_operator.disruption_budgets import LOOKED_AT_EVERY_S
 from stateful.harness import KEY, KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
@@ -450,6 +451,18 @@ def test_no_budget_stays_behind_when_two_lose_their_cards_in_use(
     operator.reconcile()
     assert _shadows(model) == []
     assert list(model.api.all(BUDGET)) == []
+
+
+def test_a_budget_that_somebody_deleted_comes_again(model: Model, operator: Harness) -> None:
+    _ready_shadow(model, operator)
+    for _ in range(3):
+        operator.round()
+    (budget,) = model.api.all(BUDGET)
+    model.api.remove(budget)
+    operator.round(LOOKED_AT_EVERY_S)
+    assert list(model.api.all(BUDGET)) == []
+    operator.round()
+    assert len(list(model.api.all(BUDGET))) == 1
 
 
 def test_share_pods_of_a_pool_that_is_gone_make_work(model: Model, operator: Harness) -> None:
