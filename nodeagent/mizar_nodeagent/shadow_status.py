@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from mizar_kube.logs import get_logger
 from mizar_kube.work_queue import WorkQueue, work
 from mizar_nodeagent.planning.reports import Report
 from mizar_nodeagent.pods import Key
+from mizar_nodeagent.read_again import ReadAgain
 
 log = get_logger(__name__)
 
@@ -38,7 +40,8 @@ class _Known:
 
 
 class ShadowStatusWriter:
-    """`set_desired` takes the reports of a plan; `run` writes those that differ."""
+    """`set_desired` takes the reports of a plan; `run` writes those that differ from what the API
+    server has. It is asked again now and then, as `random` has it: see `read_again`."""
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class ShadowStatusWriter:
         node: str,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
         self._node = node
@@ -54,17 +58,23 @@ class ShadowStatusWriter:
         self._missing_since: dict[Key, float] = {}
         self._wanted: dict[Key, Report] = {}
         self._known: dict[Key, _Known] = {}
+        self._read_again: ReadAgain[Key] = ReadAgain(clock, random)
+        self._outdated: set[Key] = set()
         self._queue: WorkQueue[Key] = WorkQueue(first_delay=0.1, max_delay=10.0)
 
     def set_desired(self, reports: Iterable[Report]) -> None:
-        """The reports on all ShadowPods of this node."""
+        """The reports on all ShadowPods of this node; to be called every few seconds."""
         before, self._wanted = self._wanted, {report.key: report for report in reports}
         for key, report in self._wanted.items():
             if before.get(key) != report:
                 self._queue.add(key)
+        for key in self._read_again.due(self._wanted):
+            self._outdated.add(key)
+            self._queue.add(key)
         for key in self._known.keys() - self._wanted.keys():
             del self._known[key]
             self._missing_since.pop(key, None)
+            self._outdated.discard(key)
 
     async def run(self) -> None:
         """Write for ever; what fails is tried again later."""
@@ -74,7 +84,7 @@ class ShadowStatusWriter:
         if key not in self._wanted:
             return
         try:
-            known = await self._read(key)
+            known = self._known[key] = await self._read(key)
             report = self._wanted.get(key)
             # Another ShadowPod of this name may have come meanwhile.
             if report is not None and report.uid in ("", known.uid):
@@ -88,17 +98,21 @@ class ShadowStatusWriter:
             self._known.pop(key, None)
 
     async def _read(self, key: Key) -> _Known:
-        """What the API server has; asked once, for the times that an earlier agent wrote."""
+        """What the API server has, which is asked where that is not known."""
         known = self._known.get(key)
         wanted = self._wanted[key]
-        if known is not None and wanted.uid in ("", known.uid):
+        if known is not None and wanted.uid not in ("", known.uid):
+            known = None
+        if known is not None and key not in self._outdated:
             return known
         found = await self._client.get(Ref(SHADOW_POD, key[1], key[0]))
+        self._outdated.discard(key)
+        uid = str(found["metadata"]["uid"])
         status = ShadowPodStatus.from_dict(found.get("status") or {})
-        idle = None
-        if status.idle_since and wanted.idle_since and status.idle_since < wanted.idle_since:
-            idle = status.idle_since, wanted.idle_since
-        return _Known(str(found["metadata"]["uid"]), status, idle)
+        if known is not None and known.uid == uid:
+            # The times are this agent's own: a status that is older now is no earlier agent's.
+            return replace(known, status=status)
+        return _Known(uid, status, _idle(status, wanted))
 
     async def _apply(self, report: Report, known: _Known) -> None:
         if known.idle and report.idle_since == known.idle[1]:
@@ -127,6 +141,13 @@ class ShadowStatusWriter:
         self._queue.add(report.key, after=MISSING_GRACE_S - missing)
         as_before = replace(ready, status=was.status, reason=was.reason, message=was.message)
         return replace(report, conditions=(as_before, *others))
+
+
+def _idle(status: ShadowPodStatus, wanted: Report) -> tuple[datetime, datetime] | None:
+    """See `_Known`."""
+    if status.idle_since and wanted.idle_since and status.idle_since < wanted.idle_since:
+        return status.idle_since, wanted.idle_since
+    return None
 
 
 def _own(status: ShadowPodStatus, report: Report) -> tuple[Any, ...]:

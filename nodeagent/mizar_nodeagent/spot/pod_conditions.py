@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,9 +13,11 @@ from mizar_core.model_base import format_time
 from mizar_core.names import FIELD_MANAGER_NODEAGENT
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound
+from mizar_kube.kinds import POD, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.work_queue import WorkQueue, work
 from mizar_nodeagent.pod_status import condition_body
+from mizar_nodeagent.read_again import ReadAgain
 from mizar_nodeagent.spot.events import PodIdentity
 
 log = get_logger(__name__)
@@ -31,25 +35,36 @@ class PodCondition:
 
 class PodConditionWriter:
     """`set_desired` takes one condition for each pod; `run` writes those that differ. What fails is
-    tried again for as long as it is desired."""
+    tried again for as long as it is desired. What was written is read again now and then, as
+    `clock` (seconds) and `random` have it: see `read_again`."""
 
     def __init__(
-        self, client: KubeClient, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        client: KubeClient,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
         self._now = now
         self._wanted: Mapping[PodIdentity, PodCondition] = {}
         self._written: dict[PodIdentity, PodCondition] = {}
+        self._read_again: ReadAgain[PodIdentity] = ReadAgain(clock, random)
+        self._outdated: set[PodIdentity] = set()
         self._queue: WorkQueue[PodIdentity] = WorkQueue(first_delay=0.1, max_delay=5.0)
 
     def set_desired(self, conditions: Mapping[PodIdentity, PodCondition]) -> None:
         """The conditions of all pods of this node that have one of the agent's. Pods without a UID
-        are left out: another pod of that name must not get it."""
+        are left out: another pod of that name must not get it. To be called every few seconds."""
         self._wanted = {pod: one for pod, one in conditions.items() if pod.uid}
         self._written = {pod: one for pod, one in self._written.items() if pod in self._wanted}
         for pod, one in self._wanted.items():
             if self._written.get(pod) != one:
                 self._queue.add(pod)
+        self._outdated &= self._wanted.keys()
+        for pod in self._read_again.due(self._wanted):
+            self._outdated.add(pod)
+            self._queue.add(pod)
 
     async def run(self) -> None:
         """Write for ever."""
@@ -57,17 +72,30 @@ class PodConditionWriter:
 
     async def _write(self, pod: PodIdentity) -> None:
         wanted = self._wanted.get(pod)
-        if wanted is None or self._written.get(pod) == wanted:
+        if wanted is None:
             return
         try:
-            await self._client.apply(
-                self._body(pod, wanted),
-                field_manager=FIELD_MANAGER_NODEAGENT,
-                subresource="status",
-            )
+            await self._forget_if_gone(pod)
+            if self._written.get(pod) != wanted:
+                await self._apply(pod, wanted)
         except (NotFound, Conflict) as error:
             log.info("the pod is gone", namespace=pod.namespace, pod=pod.name, error=error)
         self._written[pod] = wanted
+
+    async def _forget_if_gone(self, pod: PodIdentity) -> None:
+        """Read an outdated pod, to see whether it has the condition that was written last."""
+        if pod not in self._outdated:
+            return
+        found = await self._client.get(Ref(POD, pod.name, pod.namespace))
+        self._outdated.discard(pod)
+        written = self._written.get(pod)
+        if written is not None and not _has(found, written):
+            del self._written[pod]
+
+    async def _apply(self, pod: PodIdentity, wanted: PodCondition) -> None:
+        await self._client.apply(
+            self._body(pod, wanted), field_manager=FIELD_MANAGER_NODEAGENT, subresource="status"
+        )
 
     def _body(self, pod: PodIdentity, wanted: PodCondition) -> dict[str, Any]:
         condition = {
@@ -78,3 +106,14 @@ class PodConditionWriter:
             "lastTransitionTime": format_time(self._now()),
         }
         return condition_body(pod.namespace, pod.name, condition, pod.uid)
+
+
+def _has(pod: Object, wanted: PodCondition) -> bool:
+    """Whether the pod's status has the condition, or needs none any more: others may say of a pod
+    that is being deleted why it goes."""
+    if "deletionTimestamp" in pod["metadata"]:
+        return True
+    fields = {**vars(wanted), "status": str(wanted.is_true)}
+    del fields["is_true"]
+    found = pod.get("status", {}).get("conditions") or ()
+    return any(fields.items() <= {"message": "", **one}.items() for one in found)

@@ -54,7 +54,7 @@ class Watches:
 
 
 class FakeApi:
-    """Keeps objects in memory; `down` makes every call fail."""
+    """Keeps objects in memory; `down` makes every call fail, `read_only` every write."""
 
     def __init__(self) -> None:
         self.pods: dict[tuple[str, str], Object] = {}
@@ -64,6 +64,7 @@ class FakeApi:
         self.asked: list[str] = []  # paths of all calls, also of those that failed
         self.writes: list[tuple[str, Any]] = []
         self.down = False
+        self.read_only = False
         self.conditions: dict[tuple[str, str], Object] = {}  # the last that was applied to a pod
         self.rules_down = False
         self._rules = ""
@@ -134,7 +135,7 @@ class FakeApi:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(request.path)
-        if self.down:
+        if self.down or (self.read_only and request.method != "GET"):
             return web.json_response({"message": "down"}, status=503)
         path = request.path.removesuffix("/status").split("/")
         if request.path == "/api/v1/pods":
@@ -157,6 +158,8 @@ class FakeApi:
             return self._patch_node(self.writes[-1][1])
         if path[-2] == "shadowpods":
             return self._shadow((path[-3], path[-1]), request.method)
+        if path[-2] == "pods" and request.method == "GET":
+            return self._pod((path[-3], path[-1]))
         if path[-2] == "pods":
             return self._pod_status((path[-3], path[-1]), self.writes[-1][1])
         if path[-1] == "events":
@@ -185,6 +188,11 @@ class FakeApi:
                 return web.json_response({"reason": "Conflict"}, status=409)
             shadow["status"] = body["status"]
         return web.json_response(shadow)
+
+    def _pod(self, key: tuple[str, str]) -> web.Response:
+        if key not in self.pods:
+            return web.json_response({"reason": "NotFound"}, status=404)
+        return web.json_response(self.pods[key])
 
     def _pod_status(self, key: tuple[str, str], body: Any) -> web.Response:
         """A server-side apply of conditions."""

@@ -1,12 +1,13 @@
 """Conditions of pods: what follows from the loans, and how it is written."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 
 import pytest
 
 from mizar_core.names import SpotEvictionReason
+from mizar_nodeagent.read_again import READ_AGAIN_S
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.device_list import counts, devices
 from mizar_nodeagent.spot.events import PodIdentity
@@ -63,6 +64,75 @@ def test_the_devices_and_their_counts() -> None:
     known, unknown = counts(listed, {f"{A}-spot", f"{B}-spot"}), counts(listed, set())
     assert (known.capacity, known.allocatable) == (3, 1)
     assert (unknown.capacity, unknown.allocatable) == (2, 0)
+
+
+class Written:
+    """A writer of ACTIVE to the pod; its clock is the test's."""
+
+    def __init__(self) -> None:
+        self.api, self.now = FakeApi(), 0.0
+        self.api.put_pod(share_object())
+
+    async def run(self, act: Callable[[], Awaitable[None]]) -> None:
+        async with serving(self.api) as client:
+            self.writer = PodConditionWriter(client, clock=lambda: self.now, random=lambda: 0.5)
+            running = asyncio.create_task(self.writer.run())
+            self.writer.set_desired({WHO: ACTIVE})
+            await until(lambda: self.api.writes)
+            await act()
+            running.cancel()
+
+    async def read_at(self, now: float) -> None:
+        """Wait until the pod was read at that time, once."""
+        self.now, asked = now, len(self.api.asked)
+        self.writer.set_desired({WHO: ACTIVE})
+        await until(lambda: len(self.api.asked) > asked)
+        self.writer.set_desired({WHO: ACTIVE})
+        assert self.api.asked[asked] == "/api/v1/namespaces/team-a/pods/share"
+
+
+async def test_a_pod_is_read_now_and_then_and_not_written_while_it_is_right() -> None:
+    world = Written()
+
+    async def act() -> None:
+        for turn in (1, 2, 3):
+            await world.read_at(turn * READ_AGAIN_S)
+        assert len(world.api.asked) == 4 and len(world.api.writes) == 1
+
+    await world.run(act)
+
+
+async def test_a_pod_that_is_restored_from_a_backup_gets_its_condition_again() -> None:
+    world = Written()
+
+    async def act() -> None:
+        world.api.put_pod(share_object())
+        world.api.read_only = True
+        await world.read_at(READ_AGAIN_S)
+        await until(lambda: len(world.api.asked) > 3)
+        world.api.read_only = False
+        await until(lambda: len(world.api.writes) == 2)
+
+    await world.run(act)
+    (condition,) = world.api.pods["team-a", "share"]["status"]["conditions"]
+    assert condition["type"] == ACTIVE.type
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_pod_that_goes_is_left_alone(gone: bool) -> None:
+    world = Written()
+
+    async def act() -> None:
+        pod = share_object()
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        world.api.put_pod(pod)
+        if gone:
+            world.api.delete_pod("team-a", "share")
+        for turn in (1, 2):
+            await world.read_at(turn * READ_AGAIN_S)
+        assert len(world.api.asked) == 3 and len(world.api.writes) == 1
+
+    await world.run(act)
 
 
 async def test_a_condition_is_written_once_and_to_that_very_pod() -> None:

@@ -1,15 +1,18 @@
 """The writers of statuses: what they write, when, how often, and what they leave alone."""
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from mizar_core.models import CardStatus
 from mizar_core.names import ConditionType
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.reports import ConditionState, Report
 from mizar_nodeagent.planning.snapshot import Counts
+from mizar_nodeagent.read_again import READ_AGAIN_S
 from mizar_nodeagent.shadow_status import ShadowStatusWriter
 from support.waiting import until
 from unit.nodeagent.fake_api import FakeApi, serving
@@ -20,6 +23,7 @@ READY = ConditionState(ConditionType.READY, "True", "Serving", "")
 MISSING = ConditionState(ConditionType.READY, "False", "NotAdvertised", "")
 BROKEN = ConditionState(ConditionType.READY, "False", "Unhealthy", "")
 REPORT = Report(SHADOW, "owner", (READY,), idle_since=T2)
+CARD = CardStatus(uuid="GPU-1", model="NVIDIA T", memory_mib=1024)
 NEXT = ("team-a", "next")
 
 
@@ -36,7 +40,7 @@ class World:
     @asynccontextmanager
     async def statuses(self) -> AsyncIterator[ShadowStatusWriter]:
         async with serving(self.api) as client:
-            made = ShadowStatusWriter(client, "node-1", lambda: T2, lambda: self.now)
+            made = ShadowStatusWriter(client, "node-1", lambda: T2, lambda: self.now, lambda: 0.5)
             task = asyncio.create_task(made.run())
             yield made
             task.cancel()
@@ -58,6 +62,20 @@ class World:
             statuses.set_desired([*reports, replace(REPORT, key=NEXT, conditions=(said,))])
             wanted = said.status, said.reason
             await until(lambda: self.api.condition(*NEXT, "Ready") == wanted)  # noqa: B023
+
+    @property
+    def reads(self) -> int:
+        """How often the ShadowPod's status was read."""
+        return sum(path.endswith(f"/{SHADOW[1]}") for path in self.api.asked)
+
+    @property
+    def writes(self) -> int:
+        """How often it was written."""
+        return sum(path.endswith(f"/{SHADOW[1]}/status") for path, _ in self.api.writes)
+
+    def tries_since(self, asked: int) -> int:
+        """How often the agent tried to write it after so many calls."""
+        return sum(path.endswith(f"/{SHADOW[1]}/status") for path in self.api.asked[asked:])
 
     @property
     def ready(self) -> tuple[str, str]:
@@ -129,6 +147,42 @@ async def test_a_shadow_pod_that_is_gone_is_no_trouble() -> None:
     async with world.statuses() as statuses:
         await world.let_write(statuses, REPORT)
         assert len(world.api.writes) == 2
+
+
+async def test_a_status_that_is_restored_from_a_backup_is_written_again() -> None:
+    world = World()
+    later = T2.replace(microsecond=999)
+    used = replace(REPORT, conditions=(BROKEN,), cards=(CARD,), idle_since=later)
+    async with world.statuses() as statuses:
+        await world.let_write(statuses, REPORT)
+        backup = copy.deepcopy(world.api.status(*SHADOW))
+        backup["idleSince"] = "2026-01-01T00:00:00Z"
+        await world.let_write(statuses, used)
+        newest = copy.deepcopy(world.api.status(*SHADOW))
+        world.api.shadows[SHADOW]["status"] = backup
+        world.now = READ_AGAIN_S - 1
+        await world.let_write(statuses, used)
+        assert world.api.status(*SHADOW) == backup
+        world.now = READ_AGAIN_S
+        world.api.read_only = True
+        reads, asked = world.reads, len(world.api.asked)
+        statuses.set_desired([used])
+        await until(lambda: world.tries_since(asked) > 1)
+        assert world.reads == reads + 1
+        world.api.read_only = False
+        await until(lambda: world.api.status(*SHADOW) == newest)
+
+
+async def test_a_status_is_read_now_and_then_and_not_written_while_it_is_right() -> None:
+    world = World()
+    used = replace(REPORT, cards=(CARD,), idle_since=T2.replace(microsecond=999))
+    async with world.statuses() as statuses:
+        await world.let_write(statuses, used)
+        for turn in (1, 2):
+            world.now, reads = turn * READ_AGAIN_S, world.reads
+            for _ in range(3):
+                await world.let_write(statuses, used)
+            assert (world.reads, world.writes) == (reads + 1, 1)
 
 
 async def test_the_nodes_figures_are_written_once() -> None:
