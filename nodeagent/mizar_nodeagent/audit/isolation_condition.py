@@ -4,6 +4,8 @@ uses a card past its limits, True again afterwards; pods that never had one do n
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +14,7 @@ from typing import Any, Final
 from mizar_core.condition import Status
 from mizar_core.model_base import format_time
 from mizar_core.names import FIELD_MANAGER_NODEAGENT, POD_CONDITION_ISOLATION
+from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, KubeError, NotFound
 from mizar_kube.logs import get_logger
@@ -21,6 +24,7 @@ from mizar_nodeagent.pods import Key, Pod
 log = get_logger(__name__)
 
 EVERY_S: Final = 1.0
+RETRY_MOST_S: Final = 60.0
 MANAGER: Final = f"{FIELD_MANAGER_NODEAGENT}-isolation"
 """A field manager of its own: what others write of a pod's status stays theirs."""
 
@@ -35,9 +39,19 @@ class _Condition:
 ENFORCED: Final = _Condition("True", "AllBound", "no process uses a card past the pod's limits")
 
 
+@dataclass
+class _Retry:
+    """When a write that failed is tried again (seconds of the clock)."""
+
+    backoff: Backoff
+    due: float = 0.0
+
+
 class IsolationConditions:
     """`unbound`: a sentence for each pod with processes that no limits bind, by its key; None while
-    that is not known. `pods`: the node's pods."""
+    that is not known. `pods`: the node's pods. `clock` counts seconds; `random` gives numbers in
+    [0, 1). What fails is tried again, after at most RETRY_MOST_S seconds or as the API server asks.
+    """
 
     def __init__(
         self,
@@ -45,12 +59,17 @@ class IsolationConditions:
         pods: Callable[[], Iterable[Pod]],
         unbound: Callable[[], Mapping[Key, str] | None],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
         self._pods = pods
         self._unbound = unbound
         self._now = now
+        self._clock = clock
+        self._random = random
         self._written: dict[str, Status] = {}
+        self._retries: dict[str, _Retry] = {}
 
     async def run(self) -> None:
         """Write what differs, for ever."""
@@ -59,32 +78,48 @@ class IsolationConditions:
             await self.write()
 
     async def write(self) -> None:
-        """Write what differs now. What fails is tried again the next time."""
+        """Write what differs now, and is not to be tried later."""
         unbound, pods = self._unbound(), list(self._pods())
         if unbound is None:
             return
-        self._written = {
-            pod.uid: self._written[pod.uid] for pod in pods if pod.uid in self._written
-        }
+        there = {pod.uid for pod in pods}
+        self._written = {uid: one for uid, one in self._written.items() if uid in there}
+        self._retries = {uid: one for uid, one in self._retries.items() if uid in there}
         for pod in pods:
             wanted = _wanted(unbound.get(pod.key), self._written.get(pod.uid, pod.isolation))
-            if wanted is None or pod.ended:
-                continue
-            try:
-                await self._client.apply(
-                    self._body(pod, wanted), field_manager=MANAGER, subresource="status"
-                )
-            except (NotFound, Conflict):
-                continue  # it is gone, or another one of its name
-            except KubeError as error:
-                log.warning(
-                    "a pod's condition cannot be written",
-                    namespace=pod.namespace,
-                    pod=pod.name,
-                    error=error,
-                )
-                continue
+            if wanted is not None and not pod.ended and self._is_due(pod):
+                await self._write(pod, wanted)
+
+    def _is_due(self, pod: Pod) -> bool:
+        retry = self._retries.get(pod.uid)
+        return retry is None or self._clock() >= retry.due
+
+    async def _write(self, pod: Pod, wanted: _Condition) -> None:
+        try:
+            await self._client.apply(
+                self._body(pod, wanted), field_manager=MANAGER, subresource="status"
+            )
+        except KubeError as error:
+            self._failed(pod, error)
+        else:
+            self._retries.pop(pod.uid, None)
             self._written[pod.uid] = wanted.status
+
+    def _failed(self, pod: Pod, error: KubeError) -> None:
+        """Have it tried later. One that is gone, or whose name another has, is only not known yet
+        to be so."""
+        first = Backoff(EVERY_S, RETRY_MOST_S, self._random)
+        retry = self._retries.setdefault(pod.uid, _Retry(first))
+        delay = max(retry.backoff.next(), error.retry_after or 0.0)
+        retry.due = self._clock() + delay
+        if not isinstance(error, NotFound | Conflict):
+            log.warning(
+                "a pod's condition cannot be written",
+                namespace=pod.namespace,
+                pod=pod.name,
+                error=error,
+                retry_s=round(delay, 1),
+            )
 
     def _body(self, pod: Pod, wanted: _Condition) -> dict[str, Any]:
         condition = {"type": POD_CONDITION_ISOLATION, **vars(wanted)}

@@ -21,6 +21,7 @@ class Node:
         self.api = FakeApi()
         self.api.put_pod(share_object())
         self.unbound: dict[Key, str] | None = {}
+        self.now = 0.0
         self.agent = AsyncExitStack()
 
     async def start_agent(self) -> None:
@@ -30,6 +31,8 @@ class Node:
             client,
             lambda: filter(None, map(trim, list(self.api.pods.values()))),
             lambda: self.unbound,
+            clock=lambda: self.now,
+            random=lambda: 1.0,
         )
 
     async def after(self, unbound: dict[Key, str] | None) -> tuple[str, int]:
@@ -40,6 +43,15 @@ class Node:
         pod = trim(self.api.pods[KEY])
         assert pod is not None
         return pod.isolation, len(self.api.writes) - before
+
+    async def tries(self, seconds: int) -> list[float]:
+        """When the agent tries to write, looking each second."""
+        found = []
+        for _ in range(seconds):
+            self.now, before = self.now + 1, len(self.api.asked)
+            await self.conditions.write()
+            found += [self.now] * (len(self.api.asked) - before)
+        return found
 
 
 @pytest.fixture
@@ -71,7 +83,29 @@ async def test_what_fails_is_tried_again(node: Node) -> None:
     node.api.down = True
     assert (await node.after({KEY: WHY}))[0] == ""
     node.api.down = False
+    node.now = 1.0
     assert await node.after({KEY: WHY}) == ("False", 1)
+
+
+async def test_what_is_refused_is_tried_ever_more_seldom(node: Node) -> None:
+    node.api.down, node.unbound = True, {KEY: WHY}
+    assert await node.tries(200) == [1, 2, 4, 8, 16, 32, 64, 124, 184]
+    other = share_object("other")
+    node.api.put_pod(other)
+    node.unbound = {KEY: WHY, ("team-a", "other"): WHY}
+    assert await node.tries(2) == [201, 202], "each pod has its own delays"
+    node.api.down = False
+    assert await node.tries(100) == [204, 244]
+    node.api.down, node.unbound = True, {}
+    assert (await node.tries(2))[::2] == [303, 304], "a success ends the delays"
+
+
+async def test_a_pod_that_is_gone_is_not_asked_for_each_second(node: Node) -> None:
+    pods = [trim(node.api.pods[KEY])]
+    node.conditions._pods = lambda: filter(None, pods)
+    node.api.delete_pod(*KEY)
+    node.unbound = {KEY: WHY}
+    assert await node.tries(10) == [1, 2, 4, 8]
 
 
 async def test_another_pod_of_its_name_is_left_alone(node: Node) -> None:
