@@ -111,7 +111,7 @@ def _outputs(base: AgentBase, container: ContainerParts, spot: SpotParts) -> Out
 
 def _register_metrics(base: AgentBase, outputs: Outputs) -> None:
     name, inventory = base.config.node_name, base.agent.inventory
-    base.registry.register(DeviceCollector(base.state, outputs.plugins.connected))
+    base.registry.register(DeviceCollector(name, base.state, outputs.plugins.connected))
     base.registry.register(CardCollector(name, base.state, lambda: inventory.readings))
 
 

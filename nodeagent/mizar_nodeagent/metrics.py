@@ -47,7 +47,10 @@ def planning_errors(registry: CollectorRegistry) -> Counter:
 class DeviceCollector(Collector):
     """The node's devices and plugins, read at each scrape in the scrape's thread."""
 
-    def __init__(self, state: AgentState, connected: Callable[[], dict[str, bool]]) -> None:
+    def __init__(
+        self, node: str, state: AgentState, connected: Callable[[], dict[str, bool]]
+    ) -> None:
+        self._node = node
         self._state = state
         self._connected = connected
 
@@ -57,21 +60,23 @@ class DeviceCollector(Collector):
 
     def _devices(self) -> Metric:
         family = GaugeMetricFamily(
-            "mizar_devices", "Virtual devices in the kubelet's list", labels=("resource", "health")
+            "mizar_devices",
+            "Virtual devices in the kubelet's list",
+            labels=("node", "resource", "health"),
         )
         plan = self._state.last
         for resource, devices in (plan.lists if plan else {}).items():
             healthy = sum(one.healthy for one in devices)
-            family.add_metric((resource, "Healthy"), healthy)
-            family.add_metric((resource, "Unhealthy"), len(devices) - healthy)
+            family.add_metric((self._node, resource, "Healthy"), healthy)
+            family.add_metric((self._node, resource, "Unhealthy"), len(devices) - healthy)
         return family
 
     def _plugins(self) -> Metric:
         family = GaugeMetricFamily(
             "mizar_deviceplugin_connected",
             "1 if the kubelet follows the list",
-            labels=("resource",),
+            labels=("node", "resource"),
         )
         for resource, connected in self._connected().items():
-            family.add_metric((resource,), connected)
+            family.add_metric((self._node, resource), connected)
         return family

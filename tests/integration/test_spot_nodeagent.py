@@ -153,7 +153,8 @@ def test_a_card_is_lent_while_its_owner_sleeps_and_comes_back_at_once(
     )
     assert has_condition(tenant, "owner", "mizar.share/active", "True", "CardKept")
     wait_for("nothing to be offered", lambda: allocatable(tenant) == "0", 30)
-    assert 'mizar_spot_evictions_total{reason="OwnerBack"} 1.0' in tenant.agent.page("/metrics")
+    evicted = f'mizar_spot_evictions_total{{node="{NODE}",reason="OwnerBack"}} 1.0'
+    assert evicted in tenant.agent.page("/metrics")
     reasons = dict(tenant.kube.events(tenant.name, "train"))
     assert "SpotEvicted" in reasons and card in reasons["SpotEvicted"]
     tenant.kube.delete("pod", "train", tenant.name)

@@ -17,6 +17,11 @@ _LEGEND = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _OF_HISTOGRAM = re.compile(r"_(bucket|sum|count)$")
 
 
+def metrics(expression: str) -> list[tuple[str, str]]:
+    """The metrics of an expression, each with its matchers."""
+    return [(name, matchers) for name, matchers in _METRIC.findall(expression)]
+
+
 def problems(
     expression: str, known: Mapping[str, Iterable[Documented]], legend: str = ""
 ) -> list[str]:
@@ -24,8 +29,8 @@ def problems(
     program that has the metric."""
     told: list[str] = []
     labels: set[str] = set()
-    for name, matchers in _METRIC.findall(expression):
-        own = _labels(name, known)
+    for name, matchers in metrics(expression):
+        own = labels_of(name, known)
         if own is None:
             told.append(f"{name} is exposed by no program")
             continue
@@ -40,7 +45,7 @@ def problems(
     ]
 
 
-def _labels(name: str, known: Mapping[str, Iterable[Documented]]) -> set[str] | None:
+def labels_of(name: str, known: Mapping[str, Iterable[Documented]]) -> set[str] | None:
     """The labels of a series of that name; None if there is none."""
     if name in known:
         found = [one for one in known[name] if one.type != "histogram"]

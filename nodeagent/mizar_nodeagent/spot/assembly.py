@@ -51,7 +51,7 @@ def assemble_spot(base: AgentBase, access: AccessChoice, prestart: PreStart) -> 
     config, client, agent, slots = base.config, base.client, base.agent, base.slots
     rules = RuleSource(client, config.namespace, config.node_name, agent.wake)
     lender = Lender(agent.state, slots, rules, Detectors(processes=ProcessDetector(PROC)))
-    metrics = SpotMetrics(base.registry, lambda: list(lender.loans.values()))
+    metrics = SpotMetrics(base.registry, config.node_name, lambda: list(lender.loans.values()))
     reclaimer = Reclaimer(slots, metrics, agent.notify, agent.warn, PROC)
     conditions = PodConditionWriter(client)
     node = NodeStatusWriter(client, config.node_name, agent.wake)

@@ -15,25 +15,28 @@ BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class SpotMetrics(Collector):
-    """`loans`: all cards, read at each scrape."""
+    """`loans`: all cards of the node, read at each scrape."""
 
     def __init__(
-        self, registry: CollectorRegistry, loans: Callable[[], Iterable[CardLoan]]
+        self, registry: CollectorRegistry, node: str, loans: Callable[[], Iterable[CardLoan]]
     ) -> None:
+        self._node = node
         self._loans = loans
         evictions = Counter(
             "mizar_spot_evictions",
             "Spot pods that have lost their cards: no process of theirs is left",
-            ("reason",),
+            ("node", "reason"),
             registry=registry,
         )
-        self._evictions = {reason: evictions.labels(reason.value) for reason in SpotEvictionReason}
-        self._reclaim = Histogram(
+        self._evictions = {one: evictions.labels(node, one.value) for one in SpotEvictionReason}
+        reclaim = Histogram(
             "mizar_spot_reclaim_seconds",
             "From the moment when a card is to come back until no process of its borrower is left",
+            ("node",),
             buckets=BUCKETS,
             registry=registry,
         )
+        self._reclaim = reclaim.labels(node)
         registry.register(self)
 
     def reclaimed(self, reason: SpotEvictionReason, seconds: float) -> None:
@@ -43,9 +46,9 @@ class SpotMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
-            "mizar_spot_cards", "Cards by what may happen to them", labels=("state",)
+            "mizar_spot_cards", "Cards by what may happen to them", labels=("node", "state")
         )
         states = [loan.state for loan in self._loans()]
         for state in CardState:
-            family.add_metric((state.value,), states.count(state))
+            family.add_metric((self._node, state.value), states.count(state))
         yield family

@@ -82,6 +82,19 @@ def test_it_is_for_the_pools_nodes_and_namespaces_that_one_chooses(board: Board)
     assert used == found.keys() - {"datasource"}
 
 
+def test_panels_are_filtered_by_what_one_chooses(board: Board) -> None:
+    """By all variables that are labels of their metrics, also where one chooses several."""
+    known = all_documented()
+    missing = [
+        (title, metric, name)
+        for title, expression, _ in targets(board)
+        for metric, matchers in promql.metrics(expression)
+        for name in variables(board).keys() & (promql.labels_of(metric, known) or set())
+        if f'{name}=~"${name}' not in matchers
+    ]
+    assert missing == []
+
+
 def test_no_panel_covers_another(board: Board) -> None:
     places = [one["gridPos"] for one in board["panels"]]
     assert len({one["id"] for one in board["panels"]}) == len(places)

@@ -121,7 +121,7 @@ class SpotWorld(World):
         ]
 
     def metric(self, name: str, **labels: str) -> float:
-        return self.app.registry.get_sample_value(name, labels) or 0.0
+        return self.app.registry.get_sample_value(name, {"node": "node-1", **labels}) or 0.0
 
 
 HEARS = """
