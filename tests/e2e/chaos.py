@@ -16,6 +16,7 @@ from cluster import Cluster
 from cluster.cluster import Node
 from cluster.errors import CommandFailed
 from e2e.components import WORKLOADS, component_pods, delete_component, kill_containers
+from mizar_nodeagent.card_health import REPAIRED
 from simgpu.machine import Machine
 from support.kube import Kube
 from support.objects import SHARE_PODS
@@ -188,14 +189,14 @@ def repair_card(node: Node, uuid: str) -> None:
     also where no agent runs: `await_repairs` waits for it."""
     with Machine(node.simgpu_dir) as machine:
         machine.restore(uuid)
-    (node.path("/var/lib/mizar") / f"repaired-{uuid}").touch()
+    (node.path("/var/lib/mizar") / f"{REPAIRED}{uuid}").touch()
 
 
 def await_repairs(nodes: list[Node]) -> None:
     """Wait until the agents have taken note of all repairs."""
     for node in nodes:
         folder = node.path("/var/lib/mizar")
-        wait_for(f"the agent of {node.name}", lambda f=folder: not list(f.glob("repaired-*")))  # type: ignore[misc]
+        wait_for(f"the agent of {node.name}", lambda f=folder: not list(f.glob(f"{REPAIRED}*")))  # type: ignore[misc]
 
 
 def _kind(what: str) -> str:

@@ -10,6 +10,7 @@ from cluster.cluster import Node
 from e2e.test_compute import BUSY, wait_percent
 from e2e.test_loss import busy_part
 from e2e.watching import card_of, cards_seen_inside, wait_event
+from mizar_nodeagent.card_health import REPAIRED
 from simgpu.machine import Machine
 from support.kube import Kube, Object, condition
 from support.objects import share_pod, whole_card_pod
@@ -150,7 +151,7 @@ def test_a_card_that_fails_while_it_is_lent(
         finally:
             machine.set_health(uuid, xid=0)
             # A fault outlives the agent, until somebody says that the card is repaired.
-            repaired = node.path("/var/lib/mizar") / f"repaired-{uuid}"
+            repaired = node.path("/var/lib/mizar") / f"{REPAIRED}{uuid}"
             repaired.touch()
             wait_for("the agent to take note", lambda: not repaired.exists())
 

@@ -1,5 +1,6 @@
 """Which signs make a card Unhealthy, and when it is well again."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -7,7 +8,14 @@ from typing import ClassVar
 import pytest
 
 from mizar_nodeagent import card_health
-from mizar_nodeagent.card_health import NOTED_XIDS, PROGRAM_XIDS, SIGNS, CardHealth, Readings
+from mizar_nodeagent.card_health import (
+    NOTED_XIDS,
+    PROGRAM_XIDS,
+    REPAIRED,
+    SIGNS,
+    CardHealth,
+    Readings,
+)
 from mizar_nodeagent.cards import CardInventory
 from unit.nodeagent.makers import CARD, card
 
@@ -111,11 +119,16 @@ def test_somebody_says_that_a_card_was_repaired(tmp_path: Path) -> None:
     inventory = CardInventory()
     inventory.restore({CARD: 79})
     inventory.update({CARD: card()})
-    (tmp_path / f"repaired-{CARD}").touch()
+    (tmp_path / f"{REPAIRED}{CARD}").touch()
     for uuid in card_health.take_repaired(tmp_path):
         inventory.repaired(uuid)
     assert inventory.cards()[CARD].problem == ""
     assert not card_health.take_repaired(tmp_path)
+
+
+def test_the_runbook_names_the_file_of_a_repaired_card() -> None:
+    named = re.findall(r"touch /var/lib/mizar/(\S+)UUID`", RUNBOOK.read_text())
+    assert set(named) == {REPAIRED}
 
 
 def test_the_runbook_has_the_table() -> None:
