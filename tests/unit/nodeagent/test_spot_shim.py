@@ -182,8 +182,7 @@ async def test_an_owner_that_wakes_has_its_card_back(
     owner = await world.share(compute)
     await world.lendable(world.uuid)
     borrower, held = await world.borrow()
-    assert world.state(world.uuid) is CardState.LENT
-    assert world.is_told(True)
+    await until(lambda: world.state(world.uuid) is CardState.LENT and world.is_told(True))
     began = time.monotonic()
     owner.begin()
 
