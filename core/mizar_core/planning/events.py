@@ -117,8 +117,8 @@ def _no_quota(draft: Draft, share: ShareView) -> Why:
         )
     return (
         EventReason.NO_QUOTA,
-        f"namespace {share.namespace} has no GPUQuota: ask an administrator for one with "
-        f"profile {profile}",
+        f"namespace {share.namespace} has no GPUQuota of a pool that offers {share.resource}: ask "
+        f"an administrator for one with profile {profile}",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
@@ -239,15 +239,16 @@ def _below_minimum(draft: Draft, quota: GPUQuota) -> ConditionState | None:
 
 
 def _overdrawn(draft: Draft, quota: GPUQuota) -> str | None:
-    key, limits = quota_key(quota), {one.devices: one.max for one in quota.spec.profiles}
-    for devices in sorted({shadow.devices for shadow in _own(draft, quota)}):
-        count, limit = draft.usage.live.shadows[key, devices], limits.get(devices, 0)
+    limits = {one.devices: one.max for one in quota.spec.profiles}
+    kept = [one for one in _own(draft, quota) if draft.is_live(one) or one.held]
+    for devices, count in sorted(Counter(one.devices for one in kept).items()):
+        limit = limits.get(devices, 0)
         if count > limit:
             return (
                 f"{counted(count, 'shadow pod')} of profile {devices}, {limit} allowed: those in "
                 "use stay until their share pods end"
             )
-    cards, ceiling = draft.usage.live.cards[key], quota.spec.max_cards
+    cards, ceiling = sum(one.cards for one in kept), quota.spec.max_cards
     if ceiling is not None and cards > ceiling:
         return f"{counted(cards, 'card')} held, {ceiling} allowed: those in use stay"
     return None

@@ -19,6 +19,7 @@ from mizar_core.planning.reap import SpareDevices, by_idleness, is_above_min, is
 from mizar_core.planning.scheduling import Availability
 from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
+from mizar_core.quantities import counted
 
 
 def replace_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareDevices) -> None:
@@ -37,7 +38,7 @@ def replace_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareD
             if _fits(coming, share) or replacements.make_room(
                 share, denied.entitlement, coming, attempt
             ):
-                outcome.denials[share.uid] = _replacement_denial(denied.entitlement)
+                outcome.denials[share.uid] = _replacement_denial(draft, denied.entitlement)
             spare.add(where, -kept[assignment.node])
 
 
@@ -62,7 +63,15 @@ def _attempt(share: ShareView, availability: Availability) -> Attempt:
     return Attempt(f"replace/{who}", share.uid)
 
 
-def _replacement_denial(entitlement: Entitlement) -> Denial:
+def _replacement_denial(draft: Draft, entitlement: Entitlement) -> Denial:
+    """Why there is no shadow pod yet, where others go: at once, or when their users have ended."""
+    going = [one for one in draft.of_quota(entitlement.key) if not draft.is_live(one)]
+    if going and all(one.held for one in going):
+        return Denial(
+            EventReason.QUOTA_EXCEEDED,
+            f"{counted(len(going), 'shadow pod')} of quota {entitlement.key[1]} that nobody else "
+            "can use stay until the share pods that use them end",
+        )
     return Denial(
         EventReason.WAITING_FOR_SHADOW,
         f"a shadow pod of quota {entitlement.key[1]} that it cannot use gives way to one for it",

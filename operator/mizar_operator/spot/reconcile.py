@@ -56,7 +56,9 @@ class SpotReconciler:
         posted = (one for one in plan.actions if isinstance(one, EmitEvent))
         self._announcements.note((one.uid, str(one.reason)) for one in posted)
         if not self._caches.pools.unreadable:
-            await self._rules.write(plan.rules)
+            look_again = await self._rules.write(plan.rules)
+            if look_again is not None:
+                self._queue.add(SPOT, after=look_again)
         self._requeue(plan)
         if errors:
             raise errors[0]

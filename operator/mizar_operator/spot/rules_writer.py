@@ -14,8 +14,9 @@ from mizar_kube.logs import get_logger
 
 log = get_logger(__name__)
 
-BELIEVED_S = 300.0
-"""Seconds until the ConfigMap is looked at again: nobody but the operator writes it."""
+BELIEVED_S = 30.0
+"""Seconds until the ConfigMap is looked at again. Nobody but the operator writes it; but an upgrade
+of the chart makes an empty one where it was deleted, and then no card is lent."""
 
 NO_RULES = SpotRules().to_json()
 
@@ -31,8 +32,13 @@ class RulesWriter:
         self._clock = clock
         self._written: tuple[str, float] | None = None
 
-    async def write(self, rules: str) -> None:
-        """Write the rules, unless they are there. Raises KubeError."""
+    async def write(self, rules: str) -> float | None:
+        """Write the rules, unless they are there. Returns after how many seconds to look again;
+        None where nothing is lent. Raises KubeError."""
+        await self._keep(rules)
+        return None if rules == NO_RULES else BELIEVED_S
+
+    async def _keep(self, rules: str) -> None:
         if self._written and self._written[0] == rules and self._clock() < self._written[1]:
             return
         try:

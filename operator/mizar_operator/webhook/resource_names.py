@@ -54,6 +54,15 @@ class VisiblePools:
         """The resource prefixes of all pools."""
         return {pool.spec.resource_prefix for pool in self._pools}
 
+    def is_own(self, pool: GPUPool) -> bool:
+        """Whether a quota of the namespace names the pool."""
+        return pool.metadata.name in self._own
+
+    @property
+    def absent(self) -> list[str]:
+        """The pools that the namespace's quotas name and that do not exist."""
+        return sorted(self._own - {pool.metadata.name for pool in self._pools})
+
     @cached_property
     def aliases(self) -> Aliases:
         """The profiles' aliases, as far as the installation permits them. Of several pools with
@@ -81,8 +90,7 @@ class VisiblePools:
         # A name that is translated already must stay as it is, so it comes before a pool whose
         # prefix happens to look like a translated name.
         spelling = [self.namespace, None].index(match.tenant) if self._mine(match) else 2
-        foreign = match.pool.metadata.name not in self._own
-        return spelling, foreign, match.pool.spec.profile(profile) is None
+        return spelling, not self.is_own(match.pool), match.pool.spec.profile(profile) is None
 
     def _mine(self, match: Match) -> bool:
         return match.tenant in (self.namespace, None)
@@ -136,7 +144,8 @@ def translate(key: str, parsed: ParsedResource, pools: VisiblePools, template: b
     if refusal := _refusal(parsed, match, pools.namespace):
         return Translation(key, refusal=refusal, pool=name, whole_card=whole)
     target = _target(parsed, match.pool, pools.namespace, template)
-    return Translation(target, doubt=_doubt(parsed, match.pool), pool=name, whole_card=whole)
+    doubt = _doubt(parsed, match.pool, pools)
+    return Translation(target, doubt=doubt, pool=name, whole_card=whole)
 
 
 def _without_pool(key: str, parsed: ParsedResource) -> Translation:
@@ -161,9 +170,12 @@ def _refusal(parsed: ParsedResource, match: Match, namespace: str) -> str:
     return tenant_problem(namespace) or ""
 
 
-def _doubt(parsed: ParsedResource, pool: GPUPool) -> str:
+def _doubt(parsed: ParsedResource, pool: GPUPool, pools: VisiblePools) -> str:
     if pool.spec.profile(parsed.profile):
         return ""
+    if pools.absent and not pools.is_own(pool):
+        absent = f"there is no pool '{pools.absent[0]}', which a GPUQuota of the namespace names"
+        return f"{absent}: ask an administrator"
     missing = f"pool '{pool.metadata.name}' has no profile of {parsed.profile} devices"
     return f"{missing}: ask for one of {offered(pool)}"
 

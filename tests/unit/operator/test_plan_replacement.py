@@ -4,6 +4,7 @@ use."""
 from dataclasses import replace
 from typing import Any
 
+from mizar_core.condition import Condition
 from mizar_core.names import EventReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CancelDrain, CreateShadow, DeleteShadow, Drain, EmitEvent
@@ -11,7 +12,7 @@ from mizar_core.planning.node_fit import HOSTNAME, Needs
 from mizar_core.planning.projection import apply_plan
 from mizar_core.planning.snapshot import CardsOnNode, NodeView, PodView, ShadowView
 from property.plan.snapshots import NOW, at, quota, ready, waiting
-from support.planned import actions, satisfied, small
+from support.planned import actions, satisfied, small, status
 
 GPU = "team-a.mizar.share/gpu.2"
 
@@ -254,3 +255,35 @@ def test_the_minimum_of_a_profile_that_nobody_asks_for_is_kept_first() -> None:
 def test_a_shadow_pod_that_waits_for_a_node_gives_way_to_nobody() -> None:
     stuck = replace(ready("shadow-2-there"), node=None, ready=False, phase="Pending", pod=PodView())
     assert _drained(_elsewhere(shadows=(stuck,))) == []
+
+
+def test_who_waits_for_others_to_end_is_told_so() -> None:
+    """The quota was made anew while two shadow pods of the earlier one were in use."""
+    used = tuple(
+        ready(
+            f"shadow-2-{name}",
+            "n2",
+            quota_uid="of an earlier quota",
+            holders=(("team-a", name),),
+            idle_since=None,
+        )
+        for name in ("one", "two")
+    )
+    users = tuple(waiting(name, node="n2") for name in ("one", "two"))
+    start = _elsewhere(most=1)
+    snapshot = replace(start, shadows=used, shares=(*start.shares, *users))
+    told = {one.about[1]: one for one in actions(EmitEvent, snapshot)}
+    assert told["p"].reason is EventReason.QUOTA_EXCEEDED and told["p"].type == "Warning"
+    assert "2 shadow pods of quota quota that nobody else can use stay" in told["p"].message
+    assert "that nobody else can use" in _exhausted(snapshot).message
+    alone = replace(snapshot, shares=users)
+    assert _exhausted(alone).reason == "Overdrawn"
+    assert "2 shadow pods of profile 2, 1 allowed" in _exhausted(alone).message
+    assert _exhausted(replace(alone, shadows=used[:1], shares=users[:1])).reason != "Overdrawn"
+    idle = tuple(replace(one, holders=(), idle_since=at(60)) for one in used)
+    assert _exhausted(replace(alone, shadows=idle, shares=())).reason != "Overdrawn"
+
+
+def _exhausted(snapshot: Snapshot) -> Condition:
+    (found,) = (one for one in status(snapshot).conditions if one.type == "Exhausted")
+    return found

@@ -84,6 +84,14 @@ def test_what_is_not_ours_is_left_alone(key: str) -> None:
     assert (decision.patch, decision.refusals) == ([], ())
 
 
+def test_a_quota_of_a_pool_that_is_not_there_is_named() -> None:
+    """Rather than the profiles of a pool of which the namespace has no quota."""
+    (sentence,) = decide(asking("mizar.share/gpu.3"), own=("nosuch",)).refusals
+    assert "there is no pool 'nosuch', which a GPUQuota of the namespace names" in sentence
+    (sentence,) = decide(asking("mizar.share/gpu.3"), own=("default", "nosuch")).refusals
+    assert "pool 'default' has no profile of 3 devices" in sentence
+
+
 def test_what_nobody_offers_may_be_a_pool_that_we_have_not_heard_of() -> None:
     assert decide(asking("amd.com/gpu.2")).doubtful
     assert not decide(asking("mizar.share/gpu.2")).doubtful
