@@ -128,6 +128,10 @@ class Admin:
         """How many process slots were ever used."""
         return int(self._c.simadmin_slots(self._handle))
 
+    def is_locked(self, card: int) -> bool:
+        """Whether another process is in the middle of something on the card just now."""
+        return bool(self._c.simadmin_is_locked(self._handle, ctypes.c_uint(card)))
+
     def process(self, slot: int, card: int) -> list[int] | None:
         """PID, bytes, managed bytes, contexts and ns of work of a living slot on a card."""
         figures = (ctypes.c_uint64 * 5)()

@@ -400,6 +400,11 @@ class Machine:
             profile=admin.text(index, "profile"),
         )
 
+    def is_locked(self) -> bool:
+        """Whether a process is in the middle of something on a card just now: who stops it there
+        stops whoever looks at the card as well."""
+        return any(self.admin.is_locked(card) for card in self._numbers())
+
     def processes(self, card: int) -> dict[int, Process]:
         """The living processes on the card of that index, by their slots in the state file."""
         slots = {slot: self.process(slot, card) for slot in range(self.admin.slots())}

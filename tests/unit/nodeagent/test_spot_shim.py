@@ -20,7 +20,7 @@ from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.spot import assembly
 from mizar_nodeagent.spot.loan import CardState
-from support.waiting import PATIENCE_S, until
+from support.waiting import PATIENCE_S, until, wait_for
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CONTAINER_ID, RESOURCE, SHADOW, UID, card, shadow_object
 from unit.nodeagent.test_assembly import SHADOW_POD, Cards, limits_of
@@ -135,6 +135,17 @@ class ShimWorld(SpotWorld):
         program.await_ready()
         return program
 
+    def stopped(self, program: Program) -> bool:
+        """Stop a program that works; False where it has a lock of the card, which whoever looks at
+        the card would wait for: then it goes on."""
+        pid = program.process.pid
+        program.process.send_signal(signal.SIGSTOP)
+        wait_for("it to stop", lambda: _state(pid) == "T", interval=0.001)
+        if not self.machine.is_locked():
+            return True
+        program.process.send_signal(signal.SIGCONT)
+        return False
+
     def worked(self, program: Program) -> int:
         """ns that the card has worked for the program."""
         (one,) = self.machine.cards
@@ -144,6 +155,11 @@ class ShimWorld(SpotWorld):
     def is_on_card(self, program: Program) -> bool:
         (one,) = self.machine.cards
         return program.process.pid in {process.pid for process in one.processes}
+
+
+def _state(pid: int) -> str:
+    """The process's state, as ps shows it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.fixture
@@ -230,7 +246,7 @@ async def test_an_owner_comes_back_again_and_again(world: ShimWorld) -> None:
         owner.process.send_signal(signal.SIGCONT)
         owner.begin()
         await until(lambda: not world.is_on_card(borrower))  # noqa: B023
-        owner.process.send_signal(signal.SIGSTOP)
+        await until(lambda: world.stopped(owner))
         world.let_go()
         (world.proc / str(borrower.process.pid)).rename(world.folder / str(borrower.process.pid))
     await world.lendable(world.uuid)

@@ -1,7 +1,10 @@
 """What one process sees of another, and what tests can do to the cards."""
 
+import fcntl
 import json
+import os
 import signal
+import struct
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ MIB = 1 << 20
 CONTEXT = 300  # MiB
 MODULE = 2
 MS = 1_000_000  # ns
+CARD_LOCKS = 1 << 41  # where state.c has them in the state file
+F_OFD_SETLK = 37  # Linux: a lock of the open file, not of the process
 
 NVML = """
 import json, pynvml as n
@@ -184,6 +189,17 @@ def test_visible_devices(
     seen = bench.run("cards", **more).split()
     assert seen == ([uuids[i][4:].replace("-", "") for i in wanted] or ["none"])
     bench.end()
+
+
+def test_a_card_that_somebody_is_busy_with_is_locked(bench: Bench) -> None:
+    lock = struct.Struct("hhqqi")  # struct flock
+    asked = lock.pack(fcntl.F_WRLCK, os.SEEK_SET, CARD_LOCKS + 1, 1, 0)
+    file = os.open(bench.machine.directory / "state", os.O_RDWR)
+    assert not bench.machine.is_locked()
+    fcntl.fcntl(file, F_OFD_SETLK, asked)
+    assert bench.machine.is_locked()
+    os.close(file)
+    assert not bench.machine.is_locked()
 
 
 def test_a_card_without_a_device_node_is_not_there(bench: Bench) -> None:

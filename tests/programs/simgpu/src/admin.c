@@ -322,6 +322,10 @@ static uint64_t work_of(struct sim *sim, int slot, unsigned card) {
     return work - sim->state->processes[slot].inherited[card];
 }
 
+API int simadmin_is_locked(const struct sim *sim, unsigned card) {
+    return sim_card_is_locked(sim, card);
+}
+
 /* pid, bytes, managed bytes, contexts, ns of work done; the answer is 0 for a slot without a
  * living owner. */
 API int simadmin_process(struct sim *sim, int slot, unsigned card, uint64_t figures[5]) {

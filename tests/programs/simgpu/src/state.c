@@ -179,6 +179,12 @@ void sim_unlock_card(struct sim *sim, unsigned card) {
     pthread_mutex_unlock(&card_mutexes[card]);
 }
 
+bool sim_card_is_locked(const struct sim *sim, unsigned card) {
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = card_locks + card, .l_len = 1};
+    return fcntl(sim->fd, F_OFD_GETLK, &lock) || lock.l_type != F_UNLCK;
+}
+
 static bool node_is_there(const char *name, uint64_t number) {
     const char *dev = getenv("SIMGPU_DEV");
     char path[512];

@@ -183,6 +183,8 @@ bool sim_slot_alive(const struct sim *sim, int slot);
 /* One holder among all processes and threads; a dead holder lets go. */
 void sim_lock_card(struct sim *sim, unsigned card);
 void sim_unlock_card(struct sim *sim, unsigned card);
+/* Whether somebody else has the lock now. */
+bool sim_card_is_locked(const struct sim *sim, unsigned card);
 
 /* A card can be seen by this process iff its device node is there; an instance, iff the nodes of its
  * capabilities are there as well. */
