@@ -8,6 +8,9 @@ import pytest
 from hypothesis import settings
 
 from support.effort import SEED, effort
+from support.watchdog import pytest_runtest_protocol
+
+__all__ = ["pytest_runtest_protocol"]  # pytest finds its hooks by their names
 
 settings.register_profile("mizar", effort())
 settings.load_profile("mizar")
