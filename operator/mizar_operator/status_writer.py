@@ -8,7 +8,7 @@ from mizar_core.planning.actions import WriteShadowStatus
 from mizar_core.planning.snapshot import Key
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind, Object
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
 from mizar_operator.caches import Caches
 
 
@@ -46,9 +46,20 @@ class StatusWriter:
             written = await self._client.apply(
                 body, field_manager=self._field_manager, subresource="status"
             )
-        except (NotFound, Conflict):
+        except NotFound:
+            return
+        except Conflict:
+            if await self._is_there(Ref(kind, name, namespace or None), uid):
+                raise
             return
         self._observe(kind, written)
+
+    async def _is_there(self, ref: Ref, uid: str) -> bool:
+        """Whether it is this object. Conflict may also mean that somebody changed it meanwhile."""
+        try:
+            return (await self._client.get(ref))["metadata"]["uid"] == uid or not uid
+        except NotFound:
+            return False
 
     def _observe(self, kind: Kind, written: Object) -> None:
         if kind == GPU_POOL:

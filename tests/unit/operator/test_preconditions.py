@@ -23,7 +23,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
-from mizar_operator.apply import Applier
+from mizar_operator.apply import Applier, Result
 from mizar_operator.delete_guard import StillInUse
 from mizar_operator.disruption_budgets import DisruptionBudgets
 from mizar_operator.manifests import PodSettings
@@ -293,18 +293,38 @@ def test_a_status_is_not_written_to_another_object_that_took_the_name(
     kind: Kind, cluster: Cluster
 ) -> None:
     """Nor is that an error: the next plan knows the other one."""
-    operator, obj = cluster.operator, next(iter(cluster.model.api.all(kind)))
-    obj["status"] = {}
+    obj = next(iter(cluster.model.api.all(kind)))
+    result = _write_status(kind, obj, cluster, lambda: _replace(cluster, obj))
+    assert not result.errors
+    assert obj["status"] == {}
+
+
+@pytest.mark.parametrize("kind", STATUS_WRITES)
+def test_a_status_that_meets_a_conflict_is_tried_again(kind: Kind, cluster: Cluster) -> None:
+    """It is the same object, which somebody changed at that moment."""
+    obj = next(iter(cluster.model.api.all(kind)))
+
+    def conflict(_: Write) -> None:
+        raise Conflict("it has been modified", status=409, reason="Conflict")
+
+    def refuse() -> None:
+        cluster.model.api.before_write = conflict
+
+    result = _write_status(kind, obj, cluster, refuse)
+    assert [type(one) for one in result.errors] == [Conflict]
+
+
+def _write_status(
+    kind: Kind, obj: Object, cluster: Cluster, meanwhile: Callable[[], None]
+) -> Result:
+    """Plan the object's status, which it lacks, and write it after `meanwhile`."""
+    operator, obj["status"] = cluster.operator, {}
     operator.sync([kind])
     snapshot = operator.snapshot()
-    writes = [
-        one
-        for one in plan(snapshot, cluster.model.time).actions
-        if isinstance(one, STATUS_WRITES[kind])
-    ]
-    _replace(cluster, obj)
+    planned = plan(snapshot, cluster.model.time).actions
+    writes = [one for one in planned if isinstance(one, STATUS_WRITES[kind])]
+    assert writes
+    meanwhile()
     client, events = cast(KubeClient, cluster.model.api), cast(EventRecorder, operator.events)
     applier = Applier(client, operator.caches, events, PodSettings("pause"))
-    result = asyncio.run(applier.apply(snapshot, writes))
-    assert writes and not result.errors
-    assert obj["status"] == {}
+    return asyncio.run(applier.apply(snapshot, writes))
