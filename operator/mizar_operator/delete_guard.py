@@ -14,7 +14,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object, Ref
 from mizar_operator import object_views, pod_views
 from mizar_operator.caches import Caches
-from mizar_operator.gather import find
+from mizar_operator.live_objects import find
 from mizar_operator.pod_views import HolderPod, SharePod
 
 

@@ -14,6 +14,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
 from mizar_kube.kinds import BUDGET, Object, Ref
 from mizar_kube.logs import get_logger
+from mizar_operator.live_objects import find
 from mizar_operator.manifests import LABEL_MANAGED_BY, budget
 
 log = get_logger(__name__)
@@ -52,7 +53,7 @@ class DisruptionBudgets:
         """Remove the namespace's budget, if it is the operator's. Raises KubeError."""
         self._there.discard(namespace)
         self._looked_at.pop(namespace, None)
-        found = await self._find(namespace)
+        found = await find(self._client, _ref(namespace))
         if found is None:
             return
         if not _is_ours(found):
@@ -79,18 +80,12 @@ class DisruptionBudgets:
         self._looked_at[namespace] = self._clock()
         try:
             async with self._limit:
-                if await self._find(namespace) is None:
+                if await find(self._client, _ref(namespace)) is None:
                     await self._create(namespace)
                 else:
                     self._there.add(namespace)
         except KubeError as error:
             log.warning("no PodDisruptionBudget can be kept", namespace=namespace, error=error)
-
-    async def _find(self, namespace: str) -> Object | None:
-        try:
-            return await self._client.get(_ref(namespace))
-        except NotFound:
-            return None
 
     async def _delete(self, namespace: str, uid: str) -> None:
         try:

@@ -10,6 +10,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound, Unavailable
 from mizar_kube.kinds import POD, Ref
 from mizar_kube.logs import get_logger
+from mizar_operator.live_objects import is_there
 
 log = get_logger(__name__)
 
@@ -43,7 +44,7 @@ class Evictor:
         except NotFound as gone:
             log.info("the pod is gone already", error=gone)
         except Conflict as conflict:
-            if await self._is_there(ref, uid):
+            if await is_there(self._client, ref, uid):
                 raise
             log.info("another pod has the name now", error=conflict)
         return True
@@ -64,13 +65,6 @@ class Evictor:
             await self._client.delete(ref, uid=uid)
         self._refused.pop(uid, None)
         return True
-
-    async def _is_there(self, ref: Ref, uid: str) -> bool:
-        """Whether it is this pod. Conflict may also mean that somebody changed it meanwhile."""
-        try:
-            return bool((await self._client.get(ref))["metadata"]["uid"] == uid)
-        except NotFound:
-            return False
 
     def _waited(self, uid: str) -> float:
         """Seconds since its eviction was refused for the first time."""

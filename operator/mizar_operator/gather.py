@@ -18,11 +18,11 @@ from mizar_core.planning.quotas import resource_of
 from mizar_core.planning.snapshot import NodeView, PendingView, ShadowView, ShareView, Snapshot
 from mizar_core.pod_requests import cards_requested
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, Object, Ref
 from mizar_operator import object_views, pod_views, unreadable
 from mizar_operator.announcements import Announcements
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
+from mizar_operator.live_objects import find
 from mizar_operator.pod_views import HolderPod
 from mizar_operator.reconcile_state import Excluded, ReconcileState
 from mizar_operator.runtime_classes import RuntimeClasses
@@ -239,11 +239,3 @@ def _waiting(
     """The UIDs of the pods and shadow pods that wait for a node."""
     found = {one.uid for one in shares if one.node is None} | {one.uid for one in pending}
     return found | {one.uid for one in shadows if one.on_node is None}
-
-
-async def find(client: KubeClient, ref: Ref) -> Object | None:
-    """The object as the API server has it now; None if there is none."""
-    try:
-        return await client.get(ref)
-    except NotFound:
-        return None

@@ -10,6 +10,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
 from mizar_operator.caches import Caches
+from mizar_operator.live_objects import is_there
 
 
 class StatusWriter:
@@ -49,17 +50,10 @@ class StatusWriter:
         except NotFound:
             return
         except Conflict:
-            if await self._is_there(Ref(kind, name, namespace or None), uid):
+            if await is_there(self._client, Ref(kind, name, namespace or None), uid):
                 raise
             return
         self._observe(kind, written)
-
-    async def _is_there(self, ref: Ref, uid: str) -> bool:
-        """Whether it is this object. Conflict may also mean that somebody changed it meanwhile."""
-        try:
-            return (await self._client.get(ref))["metadata"]["uid"] == uid or not uid
-        except NotFound:
-            return False
 
     def _observe(self, kind: Kind, written: Object) -> None:
         if kind == GPU_POOL:

@@ -1,0 +1,23 @@
+"""Objects as the API server has them now, past the caches."""
+
+from __future__ import annotations
+
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import NotFound
+from mizar_kube.kinds import Object, Ref
+
+
+async def find(client: KubeClient, ref: Ref) -> Object | None:
+    """The object; None if there is none. Raises KubeError where that is not known."""
+    try:
+        return await client.get(ref)
+    except NotFound:
+        return None
+
+
+async def is_there(client: KubeClient, ref: Ref, uid: str) -> bool:
+    """Whether the object is there and has this UID; any will do if `uid` is empty. It tells what a
+    Conflict means: somebody changed the object, or another one has its name now. Raises
+    KubeError."""
+    found = await find(client, ref)
+    return found is not None and uid in ("", found["metadata"]["uid"])
