@@ -103,7 +103,10 @@ class Chaos:
 
     def _kill_component(self) -> str:
         component = self.random.choice(list(WORKLOADS))
-        pod = self.random.choice(component_pods(self.kube, component))
+        pods = component_pods(self.kube, component)
+        if not pods:
+            return f"{component} has no pod to kill just now"
+        pod = self.random.choice(pods)
         name = pod["metadata"]["name"]
         if sum(one["restartCount"] for one in pod["status"]["containerStatuses"]) > RESTARTS:
             self.kube.delete("pod", name, pod["metadata"]["namespace"], "--wait=false")

@@ -190,15 +190,24 @@ def _cards_are_free(kube: Kube, cluster: Cluster, users: list[Users]) -> bool:
 
 
 def _explain(kube: Kube, users: list[Users]) -> str:
-    wide = ("--all-namespaces", "--output=wide")
-    looks: list[tuple[str, ...]] = [
-        ("get", "pods", *wide),
-        ("get", "shadowpods", "--all-namespaces", "--output=yaml"),
-    ]
+    """What is looked at first comes first, since long logs are cut in their middle."""
+    looks: list[tuple[str, ...]] = [("get", "pods", "--all-namespaces", "--output=wide")]
     looks += [("get", "events", f"--namespace={one.tenant}") for one in users]
     looks += [
         ("logs", one["metadata"]["name"], f"--namespace={SYSTEM}", "--tail=100")
         for component in ("operator", "nodeagent")
         for one in component_pods(kube, component)
     ]
-    return "\n".join(kube.attempt(*look)[1][-20_000:] for look in looks)
+    answers = [kube.attempt(*look)[1][-20_000:] for look in looks]
+    return "\n".join([_conditions(kube, users), *answers])
+
+
+def _conditions(kube: Kube, users: list[Users]) -> str:
+    return "\n".join(
+        f"{tenant.tenant} {one['metadata']['name']} {state['type']}={state['status']} "
+        f"since {state['lastTransitionTime']}: {state['reason']}: {state['message']}"
+        for tenant in users
+        for kind in ("gpuquotas", "shadowpods")
+        for one in kube.all(kind, tenant.tenant)
+        for state in one.get("status", {}).get("conditions", [])
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from mizar_kube.logs import get_logger
@@ -15,13 +15,42 @@ log = get_logger(__name__)
 
 RETIRE_AFTER_S = 300.0
 """Seconds without a device after which a plugin ends; the kubelet forgets its resource later."""
+UNDONE_AFTER_S = 10.0
+"""A kubelet that follows a list has its devices within a moment. One that has none of them for so
+long has undone the registration: on a busy node it handles the end of an earlier stream that late,
+and then disconnects the newest plugin without ending its stream."""
+
+
+@dataclass(frozen=True)
+class Advertised:
+    """The healthy devices that the kubelet has of each resource, as it said at a time (monotonic
+    seconds)."""
+
+    devices: Mapping[str, frozenset[str]]
+    at: float
 
 
 @dataclass
 class _Running:
+    """`missing_since`: since when the kubelet has had none of the devices that it follows."""
+
     plugin: ResourcePlugin
     task: asyncio.Task[None]
     empty_since: float | None = None
+    missing_since: float | None = None
+
+    def is_undone(self, healthy: set[str], kubelet: Collection[str], at: float) -> bool:
+        """Whether to register again. `kubelet`: the resource's devices that the kubelet had at that
+        time."""
+        if not self.plugin.connected or not healthy or not healthy.isdisjoint(kubelet):
+            self.missing_since = None
+            return False
+        if self.missing_since is None:
+            self.missing_since = at
+        if at - self.missing_since < UNDONE_AFTER_S:
+            return False
+        self.missing_since = None
+        return True
 
 
 class PluginManager:
@@ -37,10 +66,18 @@ class PluginManager:
         self._running: dict[str, _Running] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
-    def apply(self, lists: Mapping[str, tuple[Device, ...]]) -> None:
-        """Show these lists; resources without a list have no devices any more."""
+    def apply(
+        self, lists: Mapping[str, tuple[Device, ...]], advertised: Advertised | None = None
+    ) -> None:
+        """Show these lists; resources without a list have no devices any more. `advertised`: what
+        the kubelet has, if it answers."""
         for resource, devices in lists.items():
-            self._get_or_start(resource).plugin.update(devices)
+            running = self._get_or_start(resource)
+            running.plugin.update(devices)
+            if advertised is None:
+                running.missing_since = None
+            else:
+                self._repair(resource, running, advertised)
         for resource, running in list(self._running.items()):
             self._retire_or_restart(resource, running, bool(lists.get(resource)))
 
@@ -54,6 +91,13 @@ class PluginManager:
             self._end(running)
         self._running.clear()
         await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _repair(self, resource: str, running: _Running, advertised: Advertised) -> None:
+        healthy = {one.id for one in running.plugin.streams.devices if one.healthy}
+        kubelet = advertised.devices.get(resource, frozenset())
+        if running.is_undone(healthy, kubelet, advertised.at):
+            log.warning("the kubelet has none of the devices that it was told", resource=resource)
+            running.plugin.register_again()
 
     def _get_or_start(self, resource: str) -> _Running:
         if resource not in self._running:

@@ -45,6 +45,7 @@ class ResourcePlugin:
         self._servicer = Servicer(resource, self.streams, handlers, timed)
         self._server: Server | None = None
         self._failing = False
+        self._undone = asyncio.Event()
         self._backoff = Backoff(first=SETTLE_S, most=5.0)
 
     @property
@@ -55,6 +56,11 @@ class ResourcePlugin:
     def update(self, devices: tuple[Device, ...]) -> None:
         """Show this list to the kubelet."""
         self.streams.update(devices)
+
+    def register_again(self) -> None:
+        """End the stream and register anew: the kubelet has undone the registration, though it left
+        the stream open."""
+        self._undone.set()
 
     async def run(self) -> None:
         """Serve and register, and do both again whenever the kubelet has lost the plugin."""
@@ -103,9 +109,12 @@ class ResourcePlugin:
         return True
 
     async def _until_lost(self, kubelet: Identity) -> None:
-        other_kubelet = asyncio.ensure_future(self._kubelet.changed_from(kubelet))
-        other_streams = asyncio.ensure_future(self.streams.until_other_than(1))
-        waiting = {other_kubelet, other_streams}
+        self._undone.clear()
+        waiting = {
+            asyncio.ensure_future(self._kubelet.changed_from(kubelet)),
+            asyncio.ensure_future(self.streams.until_other_than(1)),
+            asyncio.ensure_future(self._undone.wait()),
+        }
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -113,9 +122,9 @@ class ResourcePlugin:
                 one.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
         log.info(
-            "the kubelet is gone or has streams too many",
+            "registering again: the kubelet is gone, or it undid the registration",
             resource=self.resource,
-            count=self.streams.open,
+            streams=self.streams.open,
         )
 
     async def _reachable_server(self) -> Server:

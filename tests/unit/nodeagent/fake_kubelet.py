@@ -156,10 +156,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         newest = self._clients.pop(client.resource, None)
         if newest is not None:
             await newest.channel.close(None)
-            self.devices[client.resource] = dict.fromkeys(
-                self.devices.get(client.resource, {}), False
-            )
-            self._endpoints[client.resource].stopped = True
+            self._disconnect(client.resource)
 
     def _receive(self, resource: str, answer: pb.ListAndWatchResponse) -> None:
         devices = {one.ID: one.health == "Healthy" for one in answer.devices}
@@ -169,6 +166,16 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         self.numa[resource] = {
             one.ID: [node.ID for node in one.topology.nodes] for one in answer.devices
         }
+
+    def undo_registration(self, resource: str) -> None:
+        """It comes to the end of an earlier stream only now: the newest client counts as
+        disconnected, and its stream stays open."""
+        self._clients.pop(resource)
+        self._disconnect(resource)
+
+    def _disconnect(self, resource: str) -> None:
+        self.devices[resource] = dict.fromkeys(self.devices.get(resource, {}), False)
+        self._endpoints[resource].stopped = True
 
     async def drop_stream(self, resource: str) -> None:
         """The connection of the newest client breaks."""

@@ -12,7 +12,7 @@ from mizar_nodeagent.errors import AllocationRefused
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.plugin import resource_plugin, server
-from mizar_nodeagent.plugin.manager import PluginManager
+from mizar_nodeagent.plugin.manager import Advertised, PluginManager
 from mizar_nodeagent.plugin.resource_plugin import ResourcePlugin
 from mizar_nodeagent.plugin.server import Handlers
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
@@ -182,6 +182,65 @@ async def test_two_streams_end_as_one(kubelet: FakeKubelet) -> None:
         await until(lambda: kubelet.is_serving(R) and made.connected()[R])
         made.apply({R: (ONE, TWO)})
         await until(lambda: len(kubelet.healthy(R)) == 2)
+
+
+async def test_registers_again_when_the_kubelet_has_undone_the_registration(
+    kubelet: FakeKubelet,
+) -> None:
+    """Its stream stays open, so that only the kubelet's answer tells."""
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+        kubelet.undo_registration(R)
+        for now in (0.0, 9.9):
+            made.apply({R: (ONE,)}, Advertised({}, at=now))
+        await let_run()
+        assert made.connected()[R] and not kubelet.is_serving(R)
+        made.apply({R: (ONE,)}, Advertised({}, at=10.0))
+        await until(lambda: kubelet.is_serving(R))
+
+
+@pytest.mark.parametrize(
+    ("devices", "had"),
+    [((ONE, TWO), frozenset({TWO.id})), ((Device(ONE.id, False),), frozenset()), ((), frozenset())],
+)
+async def test_stays_registered_when_the_kubelet_follows(
+    kubelet: FakeKubelet, devices: tuple[Device, ...], had: frozenset[str]
+) -> None:
+    """With one device that it has, or none to have: containers may be getting devices now."""
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: devices or (ONE,)})
+        await until(lambda: made.connected()[R])
+        for now in (0.0, 10.0, 20.0):
+            made.apply({R: devices}, Advertised({R: had}, at=now))
+        await until(lambda: len(kubelet.devices[R]) == len(devices))
+        await let_run()
+        assert made.connected()[R] and kubelet.registrations == [R]
+
+
+async def test_a_time_without_devices_counts_anew_after_an_answer_with_them(
+    kubelet: FakeKubelet,
+) -> None:
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+        for now, had in ((0.0, {}), (5.0, {R: frozenset({ONE.id})}), (10.0, {}), (19.9, {})):
+            made.apply({R: (ONE,)}, Advertised(had, at=now))
+        await let_run()
+        assert made.connected()[R] and kubelet.registrations == [R]
+
+
+async def test_a_time_without_devices_counts_from_the_registration(kubelet: FakeKubelet) -> None:
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)}, Advertised({}, at=0.0))
+        await kubelet.start()
+        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+        made.apply({R: (ONE,)}, Advertised({}, at=10.0))
+        await let_run()
+        assert made.connected()[R] and kubelet.registrations == [R]
 
 
 async def test_a_refused_registration_is_tried_again(kubelet: FakeKubelet) -> None:
