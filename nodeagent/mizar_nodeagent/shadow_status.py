@@ -92,10 +92,11 @@ class ShadowStatusWriter:
         except NotFound:
             log.info("the ShadowPod is gone", namespace=key[0], shadow=key[1])
             self._known.pop(key, None)
-        except Conflict as error:
-            # Another ShadowPod of that name; its pod, when it comes, is reported on.
-            log.info("the ShadowPod is another one", namespace=key[0], shadow=key[1], error=error)
+        except Conflict:
+            # Another ShadowPod has the name, which the next attempt reads and leaves alone, or
+            # somebody wrote to it at that moment.
             self._known.pop(key, None)
+            raise
 
     async def _read(self, key: Key) -> _Known:
         """What the API server has, which is asked where that is not known."""

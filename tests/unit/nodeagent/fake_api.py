@@ -64,6 +64,7 @@ class FakeApi:
         self.asked: list[str] = []  # paths of all calls, also of those that failed
         self.writes: list[tuple[str, Any]] = []
         self.down = False
+        self.conflicts = 0  # so many writes of ShadowPods are refused with 409
         self.read_only = False
         self.conditions: dict[tuple[str, str], Object] = {}  # the last that was applied to a pod
         self.rules_down = False
@@ -184,7 +185,9 @@ class FakeApi:
         shadow = self.shadows[key]
         if method == "PATCH":
             body = self.writes[-1][1]
-            if body["metadata"].get("uid") != shadow["metadata"]["uid"]:
+            other = body["metadata"].get("uid") != shadow["metadata"]["uid"]
+            if other or self.conflicts:
+                self.conflicts -= not other
                 return web.json_response({"reason": "Conflict"}, status=409)
             shadow["status"] = body["status"]
         return web.json_response(shadow)

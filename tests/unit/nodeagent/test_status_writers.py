@@ -133,6 +133,16 @@ async def test_another_shadow_pod_of_the_name_is_left_alone() -> None:
         assert world.ready == ("", "")
 
 
+async def test_a_status_that_meets_a_conflict_is_written_again() -> None:
+    """The API server answers so, too, when somebody else has just written to the object."""
+    world = World()
+    world.api.conflicts = 1
+    async with world.statuses() as statuses:
+        statuses.set_desired([REPORT])
+        await until(lambda: world.ready == ("True", "Serving"))
+        assert world.api.conflicts == 0
+
+
 async def test_a_report_on_one_that_is_gone_says_nothing_of_its_successor() -> None:
     world = World()
     world.api.put_shadow(*SHADOW, "another")
