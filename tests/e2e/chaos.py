@@ -103,9 +103,10 @@ class Chaos:
 
     def _kill_component(self) -> str:
         component = self.random.choice(list(WORKLOADS))
-        pods = component_pods(self.kube, component)
+        found = component_pods(self.kube, component)
+        pods = [one for one in found if one["status"].get("containerStatuses")]
         if not pods:
-            return f"{component} has no pod to kill just now"
+            return f"{component} has no container to kill just now"
         pod = self.random.choice(pods)
         name = pod["metadata"]["name"]
         if sum(one["restartCount"] for one in pod["status"]["containerStatuses"]) > RESTARTS:

@@ -5,7 +5,7 @@ from uuid import uuid4
 from cluster import Cluster
 from cluster.binaries import ensure
 from cluster.binaries.progress import Progress
-from cluster.cluster import Done, Node, command
+from cluster.cluster import COMMAND_LIMIT, Done, Node, command
 from e2e.watcher import CONTAINERS, read_container
 from support.kube import Kube, Object
 
@@ -29,9 +29,11 @@ def delete_component(kube: Kube, component: str) -> None:
 
 
 def wait_component(kube: Kube, component: str) -> None:
-    """Wait until the workload has all of its pods back."""
+    """Wait until the workload has all of its pods back: for nearly as long as a command may take,
+    since the kubelet waits up to 5 minutes before it starts a container again."""
     workload = "/".join(WORKLOADS[component])
-    kube.run("rollout", "status", workload, f"--namespace={SYSTEM}", "--timeout=180s")
+    wait = f"--timeout={COMMAND_LIMIT - 10:.0f}s"
+    kube.run("rollout", "status", workload, f"--namespace={SYSTEM}", wait)
 
 
 def kill_component(kube: Kube, on: Cluster, component: str) -> None:

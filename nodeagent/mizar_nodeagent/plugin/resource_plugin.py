@@ -21,8 +21,9 @@ STREAM_TIMEOUT_S = 5.0
 """The kubelet opens its stream so soon after a registration."""
 END_TIMEOUT_S = 2.0
 """Streams end so soon when they are told to."""
-SETTLE_S = 0.05
-"""The kubelet handles the end of a stream later; until then it would undo a new registration."""
+SETTLE_S = 0.5
+"""The kubelet handles the end of a stream later, on a busy node by a good deal; until then it would
+undo a new registration."""
 STABLE_S = 10.0
 """A stream that lived so long was no failure: the back-off starts again."""
 
@@ -135,9 +136,13 @@ class ResourcePlugin:
         return self._server
 
     async def _end_streams(self) -> None:
+        """End what is open and let the kubelet, if it still runs, take note of that."""
+        if not self.streams.open:
+            return
         self.streams.end_all()
         if not await self.streams.until_open(0, END_TIMEOUT_S):
             await self._stop()
+        await asyncio.sleep(SETTLE_S)
 
     async def _stop(self) -> None:
         server, self._server = self._server, None

@@ -80,6 +80,8 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         self.registrations: list[str] = []
         self.crashed = ""
         self.refuse_registration = False
+        self.ends_after = 0.0  # seconds that it takes to handle the end of a stream
+        self.ended = 0  # streams whose end it has handled
         self.knows_its_pods = True
         self.asked = 0
         self._clients: dict[str, Client] = {}
@@ -155,6 +157,8 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         # Here the kubelet takes whichever client is the newest.
         newest = self._clients.pop(client.resource, None)
         if newest is not None:
+            await asyncio.sleep(self.ends_after)
+            self.ended += 1
             await newest.channel.close(None)
             self._disconnect(client.resource)
 

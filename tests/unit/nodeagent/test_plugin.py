@@ -201,6 +201,24 @@ async def test_registers_again_when_the_kubelet_has_undone_the_registration(
         await until(lambda: kubelet.is_serving(R))
 
 
+@pytest.mark.parametrize("breaks", ["stream", "socket"])
+async def test_a_kubelet_that_is_slow_to_handle_an_end_does_not_undo_the_next_registration(
+    kubelet: FakeKubelet, breaks: str
+) -> None:
+    """Whether the stream has ended, or the socket has changed: who saw the old kubelet's socket
+    just before may have registered with the new one."""
+    kubelet.ends_after = 0.1
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+        if breaks == "stream":
+            await kubelet.drop_stream(R)
+        else:
+            (kubelet.plugin_dir / "kubelet.sock").chmod(0o700)
+        await until(lambda: kubelet.ended == 1 and kubelet.is_serving(R))
+
+
 @pytest.mark.parametrize(
     ("devices", "had"),
     [((ONE, TWO), frozenset({TWO.id})), ((Device(ONE.id, False),), frozenset()), ((), frozenset())],
