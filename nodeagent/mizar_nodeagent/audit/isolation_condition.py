@@ -83,7 +83,13 @@ class IsolationConditions:
         if unbound is None:
             return
         there = {pod.uid for pod in pods}
-        self._written = {uid: one for uid, one in self._written.items() if uid in there}
+        # Only until the watch shows it: an API server that is restored from a backup loses it.
+        shown = {(pod.uid, pod.isolation) for pod in pods}
+        self._written = {
+            uid: one
+            for uid, one in self._written.items()
+            if uid in there and (uid, one) not in shown
+        }
         self._retries = {uid: one for uid, one in self._retries.items() if uid in there}
         for pod in pods:
             wanted = _wanted(unbound.get(pod.key), self._written.get(pod.uid, pod.isolation))

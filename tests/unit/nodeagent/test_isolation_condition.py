@@ -79,6 +79,18 @@ async def test_the_next_agent_says_nothing_before_it_knows(node: Node) -> None:
     assert await node.after({}) == ("True", 1)
 
 
+async def test_a_condition_that_a_restored_api_server_lost_is_written_again(node: Node) -> None:
+    assert await node.after({KEY: WHY}) == ("False", 1)
+    node.api.put_pod(share_object())
+    assert await node.after({KEY: WHY}) == ("False", 1)
+
+
+async def test_nothing_is_written_twice_before_the_watch_shows_it(node: Node) -> None:
+    pods = [trim(node.api.pods[KEY])]
+    node.conditions._pods = lambda: filter(None, pods)
+    assert await node.after({KEY: WHY}) == ("False", 1)
+
+
 async def test_what_fails_is_tried_again(node: Node) -> None:
     node.api.down = True
     assert (await node.after({KEY: WHY}))[0] == ""
