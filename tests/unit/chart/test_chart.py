@@ -394,6 +394,20 @@ def test_several_webhooks_are_spread_and_not_all_evicted(chart: Chart) -> None:
     assert not [obj for obj in one if obj["kind"] == "PodDisruptionBudget"]
 
 
+def test_no_policy_refuses_everything_while_its_parameters_kind_is_unknown(
+    default: list[Object],
+) -> None:
+    """An API server that has just started does not know Mizar's kinds for up to 30 s. A policy with
+    such parameters that fails closed then refuses every pod of the cluster."""
+    policies = [one for one in default if one["kind"] == "ValidatingAdmissionPolicy"]
+    by_kind = {
+        (one["spec"]["paramKind"]["kind"], one["spec"]["failurePolicy"])
+        for one in policies
+        if "paramKind" in one["spec"]
+    }
+    assert by_kind == {("GPUPool", "Ignore"), ("ShadowPod", "Ignore")}
+
+
 def test_the_webhook_makes_no_secret_but_its_own(chart: Chart, default: list[Object]) -> None:
     """RBAC cannot say so of a creation."""
     policy = pick(default, "ValidatingAdmissionPolicy", "mizar-webhook")["spec"]
