@@ -28,6 +28,7 @@ VERSION: Final = "v1beta1"
 REGISTER_TIMEOUT_S = 5.0
 GRACE_S = 0.5
 """Calls that run when a server stops have so long to end."""
+STOP_TIMEOUT_S = 5.0
 
 OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
@@ -149,8 +150,13 @@ class Server:
         return identity(self.socket) == self._identity
 
     async def stop(self) -> None:
-        """Stop when the running calls have ended, after GRACE_S at the latest."""
-        await self._server.stop(GRACE_S)
+        """Stop when the running calls have ended, after GRACE_S at the latest. A server that does
+        not end by STOP_TIMEOUT_S is left behind without its socket: the next one has its own."""
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._server.stop(GRACE_S)
+        except TimeoutError:
+            log.warning("a plugin's server does not end", socket=self.socket.name)
         with suppress(OSError):
             self.socket.unlink()
 

@@ -4,7 +4,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
+import grpc
 import pytest
 
 from mizar_kube.backoff import Backoff
@@ -233,7 +235,7 @@ async def test_stays_registered_when_the_kubelet_follows(
         await until(lambda: made.connected()[R])
         for now in (0.0, 10.0, 20.0):
             made.apply({R: devices}, Advertised({R: had}, at=now))
-        await until(lambda: len(kubelet.devices[R]) == len(devices))
+        await until(lambda: len(kubelet.devices.get(R, ())) == len(devices))
         await let_run()
         assert made.connected()[R] and kubelet.registrations == [R]
 
@@ -305,6 +307,25 @@ async def test_a_resources_next_plugin_begins_when_the_last_one_is_gone() -> Non
     await until(lambda: said[-1] == "begin" and len(said) > 1)
     await made.close()
     assert said == ["begin", "end", "begin", "end"]
+
+
+async def test_a_server_that_does_not_end_holds_up_no_registration(
+    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(stopped: Any, grace: float) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(server, "STOP_TIMEOUT_S", 0.1)
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R))
+        with monkeypatch.context() as stuck:
+            stuck.setattr(type(grpc.aio.server()), "stop", never)
+            (socket,) = kubelet.plugin_dir.glob("mizar-*.sock")
+            socket.unlink()
+            await kubelet.drop_stream(R)
+            await until(lambda: len(kubelet.registrations) == 2 and kubelet.is_serving(R))
 
 
 async def test_a_removed_socket_is_made_anew(kubelet: FakeKubelet) -> None:
