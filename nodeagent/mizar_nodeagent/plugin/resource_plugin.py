@@ -125,7 +125,7 @@ class ResourcePlugin:
         log.info(
             "registering again: the kubelet is gone, or it undid the registration",
             resource=self.resource,
-            streams=self.streams.open,
+            count=self.streams.open,
         )
 
     async def _reachable_server(self) -> Server:

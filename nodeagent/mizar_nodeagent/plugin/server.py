@@ -156,7 +156,7 @@ class Server:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._server.stop(GRACE_S)
         except TimeoutError:
-            log.warning("a plugin's server does not end", socket=self.socket.name)
+            log.warning("a plugin's server does not end", path=str(self.socket))
         with suppress(OSError):
             self.socket.unlink()
 
