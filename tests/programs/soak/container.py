@@ -330,7 +330,7 @@ class Container:
         usable = [self._usable(self.survivor)]
         while usable[-1] < USABLE:
             if time.monotonic() > began + HANG_S:
-                raise Hang(f"{usable[-1]:.1f} % of a limit can be had: {self._books()}")
+                raise Hang(f"{usable[-1]:.1f} % of a limit can be had: {self.books()}")
             time.sleep(LOOK_S)  # of who never stands still, the agent assumes the worst
             usable.append(self._usable(self.survivor))
         took = time.monotonic() - began
@@ -380,7 +380,7 @@ class Container:
 
         wait_for("the agent to look", lambda: not told())
 
-    def _books(self) -> list[str]:
+    def books(self) -> list[str]:
         """What account, agent and card say, for people."""
         region = limits_file.read(self._slot / "limits")
         use = usage_snapshot.take(self._slot / "usage", len(LIMITS))

@@ -65,7 +65,10 @@ def test_every_attack_is_tried(layout: dict[str, Any]) -> None:
 def check(attack: str, container: Container, **env: str) -> None:
     container.forget_the_dead()
     container.watch()
-    run("attack", attack, env=container.env | env)
+    try:
+        run("attack", attack, env=container.env | env)
+    except AssertionError as error:
+        raise AssertionError("\n".join([str(error), *container.books()])) from None
     assert container.machine.over(0) == (0, 0)
 
 
