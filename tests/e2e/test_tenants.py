@@ -107,7 +107,9 @@ def test_shadow_pod_that_cannot_be_scheduled_is_reported(kube: Kube, stage: "Sta
     kube.apply(share_pod(tenant, "a"))
 
     def reported() -> bool:
-        (shadow,) = kube.all("shadowpods", tenant)
+        shadows = kube.all("shadowpods", tenant)
+        assert len(shadows) == 1, f"{len(shadows)} ShadowPods"
+        (shadow,) = shadows
         scheduled = condition(shadow, "Scheduled")
         assert shadow["status"].get("phase") == "Pending"
         return bool(scheduled["status"] == "False" and "nvidia.com/gpu" in scheduled["message"])
