@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,16 +116,17 @@ def _wake(kube: Kube, owned: Owned, command: list[str]) -> float:
     theirs = owned.pids() - owned.own
     with ThreadPoolExecutor(1) as pool:
         work = pool.submit(kube.exec, owned.tenant, "owner", *command)
-        took = _free_after(owned, theirs)
+        took = _free_after(owned, theirs, work)
         status, answer = work.result()
     assert status == 0, f"{command}: {answer}"
     assert not owned.pids() - owned.own, "the borrower is back while the owner is awake"
     return took
 
 
-def _free_after(owned: Owned, theirs: frozenset[int]) -> float:
-    """From the start of the owner's process until no borrower is left on the card."""
-    wait_for("the owner to wake", owned.is_awake, interval=LOOK_S)
+def _free_after(owned: Owned, theirs: frozenset[int], work: Future[tuple[int, str]]) -> float:
+    """From the start of the owner's process until no borrower is left on the card. The process may
+    end between two looks of a busy machine."""
+    wait_for("the owner to wake", lambda: owned.is_awake() or work.done(), interval=LOOK_S)
     woke = time.monotonic()
     wait_for("the card to be free", lambda: not owned.pids() & theirs, interval=LOOK_S)
     return time.monotonic() - woke
