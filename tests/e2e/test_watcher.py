@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster import Cluster
+from e2e.watcher import wait_noted
 from e2e.watching import card_of, wait_held
 from simgpu.machine import Machine
 from support.kube import Kube
@@ -37,4 +38,5 @@ def test_a_container_that_was_given_a_card_in_use_by_hand(
     expected_faults.append(f"{tenant}/intruder/main has card {card}, which was given to {tenant}/")
     kube.apply(intruder)
     kube.wait_running(tenant, "intruder")
+    wait_noted(expected_faults[0])
     kube.delete("pod", "intruder", tenant)

@@ -23,10 +23,13 @@ from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 from simgpu.machine import Machine
 from support.owners import Held, Look, Seen, faults
+from support.waiting import wait_for
 
 EVERY_S = 0.1
 KUBELET_LIMIT_S = 2.0
-KUBELET_STARTS_S = 30.0
+KUBELET_STARTS_S = 120.0
+"""So long at most, a kubelet that has just started may not know all pods that run: it asks the API
+server for them, which may be away."""
 CARD_RECOVERS_S = 30.0
 """After a card is well again, the agent, the kubelet and NVIDIA's plugin have so long to say so."""
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -61,6 +64,10 @@ class Watcher:
             raise self._broken
         found, self._found = self._found, set()
         return sorted(found)
+
+    def has_noted(self, words: str) -> bool:
+        """Whether one of the faults that the next answer of `found` tells contains these words."""
+        return any(words in fault for fault in self._found.copy())
 
     def run(self) -> None:
         """Look until `end` is called."""
@@ -117,6 +124,12 @@ def watching(cluster: Cluster) -> Iterator[Watcher]:
             node.close()
 
 
+def wait_noted(words: str) -> None:
+    """Wait until a watcher has noted a fault with these words: two looks may take seconds where the
+    machine is busy."""
+    wait_for(f"{words} to be noted", lambda: any(one.has_noted(words) for one in working))
+
+
 class NodeWatch:
     """Takes looks at one node of a local cluster."""
 
@@ -149,7 +162,7 @@ class NodeWatch:
         except grpc.RpcError:
             return None
         alive = [seen for container, seen in before if container.lives()]
-        if self._is_starting({f"{pod.namespace}/{pod.name}" for pod in held.pod_resources}, alive):
+        if self._is_starting({f"{pod.namespace}/{pod.name}" for pod in held.pod_resources}):
             return None
         return Look(self._node.name, _held(held), tuple(alive), _offered(offered), self._failed())
 
@@ -176,11 +189,12 @@ class NodeWatch:
         if (start := (socket.st_ino, socket.st_ctime_ns)) != self._start:
             self._start, self._starts_until = start, time.monotonic() + KUBELET_STARTS_S
 
-    def _is_starting(self, known: set[str], alive: list[Seen]) -> bool:
-        """Whether the kubelet has just started and has not been told of all its pods yet."""
+    def _is_starting(self, known: set[str]) -> bool:
+        """Whether the kubelet has just started and has not been told of all its pods yet, shadow
+        pods among them: it takes note of one after the other."""
         if time.monotonic() >= self._starts_until:
             return False
-        if all(one.pod in known for one in alive):
+        if all(one.pod in known for one in self._containers()):
             self._starts_until = 0.0
             return False
         return True
