@@ -25,7 +25,6 @@ def divided(
 ) -> Iterator[list[str]]:
     """The node's cards, in order, divided into instances of these sizes, and announced by NVIDIA's
     plugin; gives the instances' UUIDs. The cards are whole again at the end."""
-    before = offered(kube, node, CARDS)
     with Machine(node.simgpu_dir) as machine:
         cards = [card.uuid for card in machine.cards]
         machine.mig_strategy = strategy
@@ -33,7 +32,7 @@ def divided(
             made = [
                 one
                 for card, own in zip(cards, sizes, strict=False)
-                for one in machine.divide(card, *own)
+                for one in _divide(machine, card, *own)
             ]
             if strategy == "single":
                 wait_for("MIG devices", lambda: offered(kube, node, CARDS) == len(made))
@@ -41,10 +40,23 @@ def divided(
                 wait_for(f"MIG devices {size}", lambda s=size: offered(kube, node, by_size(s)))  # type: ignore[misc]
             yield made
         finally:
-            for card in cards:
-                machine.divide(card)
             machine.mig_strategy = "none"
-            wait_for("whole cards", lambda: offered(kube, node, CARDS) == before)
+            for card in cards:
+                _divide(machine, card)
+            wait_for("whole cards", lambda: offered(kube, node, CARDS) == len(cards))
+
+
+def _divide(machine: Machine, card: str, *sizes: str) -> list[str]:
+    """Divide a card once nobody uses it: the node agent may just try what a context costs."""
+
+    def attempt() -> tuple[list[str]]:
+        try:
+            return (machine.divide(card, *sizes),)
+        except ValueError as in_use:
+            raise AssertionError(str(in_use)) from in_use
+
+    (made,) = wait_for(f"{card} to be divided", attempt)
+    return made
 
 
 def by_size(size: str) -> str:

@@ -31,7 +31,14 @@ def use(cluster: Cluster, kube: Kube, **values: Any) -> None:
         input=yaml.safe_dump(values),
     )
     for name in ("daemonset/mizar-nodeagent", "deployment/mizar-webhook"):
-        kube.run("rollout", "status", name, "--timeout=180s", f"--namespace={NAMESPACE}")
+        kube.run("rollout", "status", name, "--timeout=240s", f"--namespace={NAMESPACE}")
+    # The API server goes on asking a webhook that it is connected to, until it has ended.
+    wait_for("the earlier pods to end", lambda: not leaving(kube))
+
+
+def leaving(kube: Kube) -> list[Object]:
+    """Mizar's pods that are to end and have not yet."""
+    return [one for one in kube.all("pods", NAMESPACE) if "deletionTimestamp" in one["metadata"]]
 
 
 @pytest.fixture(scope="module")

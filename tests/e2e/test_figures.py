@@ -9,6 +9,7 @@ import pytest
 from cluster import Cluster
 from cluster.binaries import Progress, ensure
 from cluster.mizar import CHART, RELEASE
+from e2e.watching import wait_held
 from support import dashboard, metrics
 from support.chart import Chart, pick
 from support.kube import Kube, Object
@@ -137,6 +138,7 @@ def test_a_container_s_memory_is_told(kube: Kube, stage: "Stage") -> None:
 
     wait_for("the container's memory in the figures", told)
 
+    wait_held(kube, tenant, "a")
     found = [json.loads(one) for one in pages(kube, "nodeagent", "/debug/devices")]
     (pod,) = (pod for one in found for pod in one["sharePods"] if pod["name"] == f"{tenant}/a")
     ((container,),) = (pod["containers"],)
