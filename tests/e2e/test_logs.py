@@ -26,12 +26,21 @@ def grep(kube: Kube, program: str, word: str) -> list[Line]:
     return sorted(found, key=lambda line: str(line["timestamp"]))
 
 
+def wait_logged(kube: Kube, program: str, word: str, event: str) -> list[Line]:
+    """Wait for lines of that event with the word: a log may tell of it a little later."""
+    return wait_for(
+        f"{program} to log {event!r}",
+        lambda: [line for line in grep(kube, program, word) if line["event"] == event],
+    )
+
+
 def test_one_grep_follows_a_share_pod_from_admission_to_running(kube: Kube, stage: "Stage") -> None:
     """Rewritten, waited for, placed, and given its limits: each in a line with the pod's name."""
     tenant, name = stage.tenant(HALF), f"followed-{stage.mark}"
     kube.apply(share_pod(tenant, name))
     kube.wait_running(tenant, name)
     (held,) = wait_held(kube, tenant, name)
+    wait_logged(kube, "operator", name, "share pod placed")
     found = {one: grep(kube, one, name) for one in ("webhook", "operator", "nodeagent")}
 
     (rewritten,) = (one for one in found["webhook"] if one["event"] == "rewritten")
@@ -64,10 +73,7 @@ def test_a_pod_that_has_no_name_yet_is_found_by_its_beginning(kube: Kube, stage:
     tenant = stage.tenant(HALF)
     kube.apply(deployment(tenant, "web"))
     (pod,) = wait_for("the pod", lambda: kube.all("pods", tenant, "app=web"))
-    (line,) = (
-        one for one in grep(kube, "webhook", "generate_name") if one.get("namespace") == tenant
-    )
-    assert line["event"] == "rewritten"
+    (line,) = wait_logged(kube, "webhook", tenant, "rewritten")
     assert pod["metadata"]["name"].startswith(line["generate_name"])
 
 

@@ -34,7 +34,7 @@ def _web(tenant: str, **spec: Any) -> Object:
 
 def _roll_out(kube: Kube, tenant: str) -> list[str]:
     """Wait for the Deployment; gives the nodes of its replicas."""
-    kube.run("rollout", "status", "deployment/web", f"--namespace={tenant}", "--timeout=120s")
+    kube.run("rollout", "status", "deployment/web", f"--namespace={tenant}", "--timeout=240s")
     return [one["spec"]["nodeName"] for one in kube.all("pods", tenant, "app=web")]
 
 
@@ -100,8 +100,12 @@ def test_what_no_node_has_is_told_in_the_schedulers_words(kube: Kube, stage: "St
     pod["spec"]["containers"][0]["resources"]["requests"] = {"memory": "1Pi"}
     kube.apply(pod)
     assert "Insufficient memory" in wait_event(kube, tenant, "a", "NoNodeFits", timeout=120)
-    quota = kube.get("gpuquota", "gpus", tenant) or {}
-    assert condition(quota, "Satisfied")["status"] == "False"
+    wait_for(
+        "the quota to be called unsatisfied",
+        lambda: (
+            condition(kube.get("gpuquota", "gpus", tenant) or {}, "Satisfied")["status"] == "False"
+        ),
+    )
 
 
 def test_who_may_go_elsewhere_does_not_wait_for_a_full_node(kube: Kube, stage: "Stage") -> None:

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,7 @@ def test_a_node_that_loses_its_power(kube: Kube, stage: "Stage", mizar_cluster: 
         after = wait_for(
             "two pods that started since",
             lambda: _running(kube, tenant, but=before),
+            timeout=240,
             explain=lambda: kube.attempt("get", "pods", "-A", "-o", "wide")[1],
         )
         same = len(before.keys() & after.keys())
@@ -94,8 +95,12 @@ def _running(kube: Kube, tenant: str, but: dict[str, str] | None = None) -> dict
 
 def _slots(node: Node, tenant: str) -> set[str]:
     """Names of the tenant's slots."""
-    found = node.path(STATE).glob("slots/*/slot.json")
-    return {one.parent.name for one in found if f'"{tenant}.' in one.read_text()}
+    found = set()
+    for one in node.path(STATE).glob("slots/*/slot.json"):
+        with suppress(FileNotFoundError):  # The agent may just be collecting it.
+            if f'"{tenant}.' in one.read_text():
+                found.add(one.parent.name)
+    return found
 
 
 def _was_rebooted(kube: Kube, node: str) -> bool:
@@ -114,17 +119,19 @@ def _make_state_of_an_earlier_boot(folder: Path) -> None:
 @contextmanager
 def _early_offers(node: Node) -> Iterator[set[str]]:
     """Virtual devices that the kubelet calls healthy meanwhile, although by its own word their
-    shadow pod has no card."""
+    shadow pod has no card: in two looks in a row, since it is asked for the one after the other."""
     found: set[str] = set()
     end, watch = threading.Event(), NodeWatch(node)
 
     def look() -> None:
+        before: set[str] = set()
         while not end.wait(LOOK_S):
             if seen := watch.look():
                 holding = {one.pod for one in seen.held if one.resource == WHOLE_CARDS}
-                for resource, ids in seen.offered.items():
-                    if parse_resource(resource):
-                        found.update(one for one in ids if _shadow(one) not in holding)
+                shares = [ids for name, ids in seen.offered.items() if parse_resource(name)]
+                now = {one for ids in shares for one in ids if _shadow(one) not in holding}
+                found.update(now & before)
+                before = now
 
     thread = threading.Thread(target=look)
     thread.start()

@@ -30,7 +30,7 @@ def container_status(socket: str, container_id: str) -> bytes:
             request_serializer=lambda raw: raw,
             response_deserializer=lambda raw: raw,
         )
-        return bytes(call(request, timeout=10))
+        return bytes(call(request, timeout=60))
 
 
 def test_annotation_as_the_runtime_receives_it(

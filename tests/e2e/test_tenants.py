@@ -49,7 +49,7 @@ def test_dotted_name_in_a_pod_and_in_a_deployment(kube: Kube, stage: "Stage") ->
     pod = share_pod(tenant, "dotted", "mizar.share.gpu.2")
     kube.apply(pod, objects.deployment(tenant, "dotted", "mizar.share.gpu.2"))
     kube.wait_running(tenant, "dotted")
-    kube.run("rollout", "status", "deployment/dotted", f"--namespace={tenant}", "--timeout=120s")
+    kube.run("rollout", "status", "deployment/dotted", f"--namespace={tenant}", "--timeout=240s")
     limits = kube.get("pod", "dotted", tenant)["spec"]["containers"][0]["resources"]["limits"]  # type: ignore[index]
     assert limits == {f"{tenant}.mizar.share/gpu.2": "1"}
 

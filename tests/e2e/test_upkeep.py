@@ -20,10 +20,10 @@ def test_the_default_pool_is_its_administrators(kube: Kube) -> None:
     patch = ("patch", "gpupool", "default", "--type=merge")
     kube.run(*patch, '--patch={"spec":{"idleTimeoutSeconds":77}}')
     kube.run("rollout", "restart", "deployment/mizar-operator", f"--namespace={SYSTEM}")
-    status = ("rollout", "status", "deployment/mizar-operator", "--timeout=120s")
+    status = ("rollout", "status", "deployment/mizar-operator", "--timeout=240s")
     kube.run(*status, f"--namespace={SYSTEM}")
     try:
-        wait_for("the new operator to lead", lambda: leads(kube), timeout=60)
+        wait_for("the new operator to lead", lambda: leads(kube))
         pool = kube.get("gpupool", "default")
         assert pool is not None
         assert pool["spec"]["idleTimeoutSeconds"] == 77
@@ -58,4 +58,5 @@ def test_former_tenants_are_swept_off_the_node(kube: Kube, stage: "Stage") -> No
         status = found["status"]
         return not any(former in status[field] for field in ("capacity", "allocatable"))
 
-    wait_for(f"{former} to go from {node}", swept, timeout=120)
+    # The agent does so a minute after its start.
+    wait_for(f"{former} to go from {node}", swept, timeout=240)

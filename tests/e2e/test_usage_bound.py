@@ -49,7 +49,7 @@ def _change_agents_folder(kube: Kube, cluster: Cluster, node: Node, command: lis
     before = agent_on(kube, node)
     cluster.exec_on_node(node.name, command)
     for pod in component_pods(kube, "nodeagent"):
-        if pod["spec"]["nodeName"] == node.name:
+        if pod["spec"].get("nodeName") == node.name:
             kube.delete("pod", pod["metadata"]["name"], SYSTEM)
     wait_for("the next agent", lambda: agent_on(kube, node) not in (None, before))
 
@@ -73,6 +73,11 @@ def test_a_tenant_that_fills_its_usage_file(kube: Kube, node: Node, stage: "Stag
     for _ in range(5):
         status, answer = kube.exec(tenant, "near", "cuda-sample", "alloc", "2048")
         assert status == 0, answer
-    told = [message for _, message in kube.events(tenant, "greedy")]
-    assert any("it is cut off" in message for message in told), told
+
+    def told() -> bool:
+        messages = [message for _, message in kube.events(tenant, "greedy")]
+        assert any("it is cut off" in message for message in messages), messages
+        return True
+
+    wait_for("its pod to be told", told)
     assert restart_counts(kube, tenant, "near") == {"main": 0}

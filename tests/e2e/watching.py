@@ -26,7 +26,7 @@ def holders(kube: Kube, tenant: str) -> dict[str, str]:
     }
 
 
-def wait_held(kube: Kube, tenant: str, *pods: str, timeout: float = 60) -> dict[str, str]:
+def wait_held(kube: Kube, tenant: str, *pods: str, timeout: float = 120) -> dict[str, str]:
     """Wait until exactly these pods hold the tenant's devices; gives pod name by device ID."""
     want = sorted(f"{tenant}/{pod}" for pod in pods)
 
@@ -65,7 +65,7 @@ def cards_seen_inside(kube: Kube, tenant: str, pod: str) -> set[str]:
     return {word for word in answer.replace("|", " ").split() if word.startswith(("GPU-", "MIG-"))}
 
 
-def wait_event(kube: Kube, tenant: str, name: str, *reasons: str, timeout: float = 60) -> str:
+def wait_event(kube: Kube, tenant: str, name: str, *reasons: str, timeout: float = 120) -> str:
     """Wait for an event with one of these reasons about the object; gives its message."""
 
     def probe() -> str | None:
