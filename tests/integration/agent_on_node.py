@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -50,7 +52,7 @@ class AgentProcess:
         with (self.folder / "agent.log").open("ab") as log:
             entering = self.cluster.entering(NODE, ["env", *named, *shell, *argv])
             self.process = subprocess.Popen(entering, stdout=log, stderr=log)
-        wait_for("the node agent to be ready", self.is_ready, 60, explain=self.log)
+        wait_for("the node agent to be ready", self.is_ready, 180, explain=self.log)
 
     def stop(self, signal: str = "TERM") -> float:
         """Seconds until it had ended."""
@@ -58,7 +60,7 @@ class AgentProcess:
         began = time.monotonic()
         pid = (self.folder / "pid").read_text().strip()
         self.cluster.exec_on_node(NODE, ["kill", f"-{signal}", pid])
-        self.process.wait(30)
+        self.process.wait(60)
         self.process = None
         return time.monotonic() - began
 
@@ -176,7 +178,7 @@ class Tenant:
             assert (found["status"], found["reason"]) == (status, reason), found
             return True
 
-        wait_for(f"{type}={status} ({reason}) of {name}", holds, 30, explain=self.agent.log)
+        wait_for(f"{type}={status} ({reason}) of {name}", holds, 120, explain=self.agent.log)
 
     def share(self, name: str, count: int = 1, command: list[str] | None = None) -> None:
         """A share pod, as it is after admission."""
@@ -184,6 +186,29 @@ class Tenant:
 
     def run(self, *names: str) -> None:
         self.kube.wait_running(self.name, *names)
+
+    def wait_holding(self, name: str) -> None:
+        """Until the pod's program has its memory: the pod runs as soon as its container does."""
+        here = f"--namespace={self.name}"
+        wait_for(
+            f"{name} to hold its memory", lambda: "holding" in self.kube.run("logs", name, here)
+        )
+
+    @contextmanager
+    def another(self) -> Iterator[None]:
+        """Another share pod, which runs. Bound before the kubelet has the devices again, a pod is
+        refused for good; this one has an owner, which makes the next."""
+        self.kube.apply(objects.deployment(self.name, "two", self.resource))
+        here = f"--namespace={self.name}"
+        self.kube.run("rollout", "status", "deployment/two", here, "--timeout=240s")
+        yield
+        self.kube.delete("deployment", "two", self.name)
+
+    def both_hold(self) -> bool:
+        """Whether pod one and `another` hold a device each."""
+        found = sorted(self.holders().values())
+        assert len(found) == 2 and found[0] == "one" and found[1].startswith("two-"), found
+        return True
 
     def holders(self, name: str = "shadow-2-aaaaa") -> dict[str, str]:
         """Pod by device index."""
