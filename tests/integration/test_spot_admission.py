@@ -367,7 +367,7 @@ class TestTurns:
         quota = ("patch", "gpuquota", "gpus", f"--namespace={TENANT}", "--type=merge")
         kube.run(*quota, f"--patch={small}")
         kube.wait_gone("pod", TENANT, "second")
-        assert "SpotEvicted" in {reason for reason, _ in kube.events(TENANT, "second")}
+        wait_for("its event", lambda: "SpotEvicted" in dict(kube.events(TENANT, "second")))
         kube.run(*quota, f"--patch={small.replace('0', '2')}")
         wait_for("nothing is borrowed", lambda: self.borrowed(kube).get("inUse") == 0)
         wait_for("the pool's figure", lambda: self.lent(kube) == 0)
@@ -385,11 +385,15 @@ class TestTurns:
         assert "LENT" in shown[0]
         found = wait_for("the rules", lambda: self.rules(kube))
         assert found[0]["pool"] == RELEASE
-        pool = kube.get("gpupool", RELEASE)
-        assert pool is not None
-        kinds = {one["type"]: one["status"] for one in pool["status"]["conditions"]}
-        assert kinds["Lending"] == "True"
-        assert "Ready" in kinds, "both writers of the status have their part"
+
+        def told() -> bool:
+            pool = kube.get("gpupool", RELEASE)
+            assert pool is not None
+            kinds = {one["type"]: one["status"] for one in pool["status"]["conditions"]}
+            assert "Ready" in kinds, "both writers of the status have their part"
+            return kinds["Lending"] == "True"
+
+        wait_for("the pool to say that it lends", told)
 
     def rules(self, kube: Kube) -> list[Object]:
         found = kube.get("configmap", "mizar-spot", SYSTEM)

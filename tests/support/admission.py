@@ -61,7 +61,7 @@ def released(cluster: Cluster, *, operator: bool = False) -> Iterator[Kube]:
         kube.run("delete", "gpupools", RELEASE, "--ignore-not-found")
         names = (TENANT, OTHER, SYSTEM)
         # Another module may begin with the same names.
-        kube.run("delete", "namespace", *names, "--ignore-not-found", "--timeout=120s")
+        kube.run("delete", "namespace", *names, "--ignore-not-found", "--timeout=280s")
 
 
 def install(cluster: Cluster, *, operator: bool = False, **nodeagent: Any) -> None:
@@ -70,7 +70,7 @@ def install(cluster: Cluster, *, operator: bool = False, **nodeagent: Any) -> No
     values["nodeagent"] = {**VALUES["nodeagent"], **nodeagent}
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(CHART), f"--namespace={SYSTEM}"),
-        *("--create-namespace", "--skip-crds", "--wait", "--timeout=120s"),
+        *("--create-namespace", "--skip-crds", "--wait", "--timeout=280s"),
         *(f"--values={CHART / 'values-local.yaml'}", "--values=-"),
         input=yaml.safe_dump(values),
     )
