@@ -99,8 +99,11 @@ def test_nodes_and_so_the_api_server_reach_a_service(
     cluster: Cluster, kube: Kube, web: str
 ) -> None:
     node = cluster.nodes[0].name
-    answer = cluster.exec_on_node(node, asking(web))
-    assert answer.stdout == "hello from web\n"
+    ask = asking(web)
+    wait_for(
+        "an answer",
+        lambda: cluster.exec_on_node(node, ask, check=False).stdout == "hello from web\n",
+    )
 
 
 def test_exec_passes_the_exit_status_on(kube: Kube, web: str) -> None:
@@ -108,8 +111,9 @@ def test_exec_passes_the_exit_status_on(kube: Kube, web: str) -> None:
 
 
 def test_looking_for_a_name_server_fails_at_once(kube: Kube, web: str) -> None:
-    status, said = kube.exec(NAMESPACE, "client", "timeout", "4", "getent", "hosts", "a.example")
-    assert status == 2, said  # not found; 124 would be the timeout
+    status, said = kube.exec(NAMESPACE, "client", "timeout", "15", "getent", "hosts", "a.example")
+    # Not found; 124 would be the timeout. Without an answer it would take a minute.
+    assert status == 2, said
 
 
 def test_a_pod_has_a_token_that_the_api_server_takes_and_no_rights(kube: Kube, web: str) -> None:

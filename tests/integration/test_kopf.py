@@ -32,11 +32,11 @@ from mizar_operator.settings import Settings
 from support import objects
 from support.kube import Kube
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
 NEVER_S = 3600.0
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 HEADERS = ("Content-Type", "Accept")
 
 

@@ -327,10 +327,9 @@ def test_only_the_scheduler_gives_a_shadow_pod_its_node(
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": NAME}, "target": target}
     path = f"/api/v1/namespaces/{TENANT}/{where.format(NAME)}"
     ask = ("create", "--raw", path, "--filename=-", EDITOR)
-    assert (
-        "only the scheduler gives a shadow pod its node"
-        in kube.attempt(*ask, input=json.dumps(body))[1]
-    )
+    sentence = "only the scheduler gives a shadow pod its node"
+    # Until the API server has read the Role, it says no more than that this is forbidden.
+    wait_for("its refusal", lambda: sentence in kube.attempt(*ask, input=json.dumps(body))[1])
 
 
 class TestShadowPodObjects:
@@ -378,8 +377,9 @@ class TestShadowPodObjects:
             }
         )
         none = merge({"finalizers": None})
-        said = patch(kube, EDITOR, *none, kind="shadowpod")[1]
-        assert "keeps its cards while somebody uses them" in said
+        sentence = "keeps its cards while somebody uses them"
+        # Until the API server has read the Role, it says no more than that this is forbidden.
+        wait_for("refusal", lambda: sentence in patch(kube, EDITOR, *none, kind="shadowpod")[1])
         assert patch(kube, DRAINER, *none, kind="shadowpod")[0] == 0
 
 

@@ -46,7 +46,7 @@ def test_former_resources_go_from_the_nodes_and_no_others(cluster: Cluster) -> N
         env={**cluster.environment(), "PATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     after = status(kube, node)
     none = {"status": dict.fromkeys(("capacity", "allocatable"), dict.fromkeys(counts))}
