@@ -7,6 +7,7 @@ from cluster.binaries import ensure
 from cluster.binaries.progress import Progress
 from cluster.cluster import COMMAND_LIMIT, Done, Node, command
 from e2e.watcher import CONTAINERS, read_container
+from support.admission import wait_until_asked
 from support.kube import Kube, Object
 
 SYSTEM = "mizar-system"
@@ -34,6 +35,8 @@ def wait_component(kube: Kube, component: str) -> None:
     workload = "/".join(WORKLOADS[component])
     wait = f"--timeout={COMMAND_LIMIT - 10:.0f}s"
     kube.run("rollout", "status", workload, f"--namespace={SYSTEM}", wait)
+    if component == "webhook":
+        wait_until_asked(kube)
 
 
 def kill_component(kube: Kube, on: Cluster, component: str) -> None:

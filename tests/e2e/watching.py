@@ -4,7 +4,7 @@ from support.kube import Kube, Object, condition
 from support.waiting import wait_for
 
 
-def ready_shadows(kube: Kube, tenant: str, count: int = 1, timeout: float = 120) -> list[Object]:
+def ready_shadows(kube: Kube, tenant: str, count: int = 1, timeout: float = 180) -> list[Object]:
     """Wait until exactly `count` ShadowPods of the tenant are Ready and give them by name."""
 
     def probe() -> list[Object] | None:

@@ -75,7 +75,7 @@ class Kube:
         found = self.get("pod", pod, namespace)
         return str(found["status"].get("phase", "Unknown")) if found else "absent"
 
-    def wait_running(self, namespace: str, *pods: str, timeout: float = 120) -> None:
+    def wait_running(self, namespace: str, *pods: str, timeout: float = 180) -> None:
         """Wait until every named pod is Running with all containers ready."""
         for pod in pods:
             wait_for(
@@ -85,7 +85,7 @@ class Kube:
                 explain=lambda pod=pod: self.describe(namespace, pod),  # type: ignore[misc]
             )
 
-    def wait_gone(self, kind: str, namespace: str, name: str, timeout: float = 120) -> None:
+    def wait_gone(self, kind: str, namespace: str, name: str, timeout: float = 180) -> None:
         """Wait until the object is no longer there."""
         wait_for(
             f"{kind} {namespace}/{name} to go",

@@ -115,7 +115,7 @@ def remove(cluster: str) -> None:
     _remove(existing(cluster))
 
 
-def _remove(tops: Iterable[Path], limit: float = 10.0) -> None:
+def _remove(tops: Iterable[Path], limit: float = 60.0) -> None:
     deadline = time.monotonic() + limit
     for top in tops:
         while not _remove_tree(top):

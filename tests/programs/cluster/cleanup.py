@@ -14,7 +14,7 @@ from cluster.errors import ClusterError
 from cluster.layout import Layout
 from cluster.processes import Process, Processes, marked, wait_gone
 
-LIMIT = 60.0
+LIMIT = 240.0
 
 
 def remove(layout: Layout, progress: Progress) -> bool:

@@ -18,7 +18,7 @@ RELEASE, NAMESPACE = "mizar", "mizar-system"
 IMAGES = (OPERATOR, NODEAGENT, CUDA_SAMPLE, PAUSE)
 CHART = Path(__file__).parents[3] / "charts" / "mizar"
 LOCAL_VALUES = CHART / "values-local.yaml"
-LIMIT = 180.0  # seconds
+LIMIT = 300.0  # seconds
 INTERVAL = 0.2
 CONTENT = "mizar.share/image-content"
 

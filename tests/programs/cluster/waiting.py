@@ -10,7 +10,7 @@ from cluster.errors import ComponentFailed
 from cluster.processes import Processes
 
 T = TypeVar("T")
-LIMIT = 120.0
+LIMIT = 240.0
 INTERVAL = 0.05
 
 
