@@ -92,7 +92,7 @@ class Access:
             "--values=-",
             input=yaml.safe_dump({"nodeagent": {"cardAccess": access}}),
         )
-        rollout = ("rollout", "status", "daemonset/mizar-nodeagent", "--timeout=180s")
+        rollout = ("rollout", "status", "daemonset/mizar-nodeagent", "--timeout=240s")
         self.kube.run(*rollout, f"--namespace={NAMESPACE}")
 
     def told(self, node: str | None = None) -> set[tuple[str, str]]:

@@ -37,7 +37,7 @@ def test_node_agent_restart(kube: Kube, stage: "Stage") -> None:
     delete_component(kube, "nodeagent")
     kube.apply(objects.deployment(tenant, "more", replicas=2))
     wait_component(kube, "nodeagent")
-    kube.run("rollout", "status", "deployment/more", f"--namespace={tenant}", "--timeout=180s")
+    kube.run("rollout", "status", "deployment/more", f"--namespace={tenant}", "--timeout=240s")
 
     wait_for_two_more(kube, tenant, before)
     assert restart_counts(kube, tenant, "a") == {"main": 0}
@@ -66,7 +66,7 @@ def test_node_agent_killed(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -
     before = wait_held(kube, tenant, "a")
     kill_component(kube, mizar_cluster, "nodeagent")
     kube.apply(objects.deployment(tenant, "more", replicas=2))
-    kube.run("rollout", "status", "deployment/more", f"--namespace={tenant}", "--timeout=180s")
+    kube.run("rollout", "status", "deployment/more", f"--namespace={tenant}", "--timeout=240s")
 
     def a_kept_its_device() -> bool:
         return before.items() <= holders(kube, tenant).items()
@@ -136,7 +136,7 @@ def test_kubelet_restart(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> 
     for node in mizar_cluster.nodes:
         mizar_cluster.restart_kubelet(node.name)
     kube.apply(objects.deployment(tenant, "more", replicas=2))
-    kube.run("rollout", "status", "deployment/more", f"--namespace={tenant}", "--timeout=180s")
+    kube.run("rollout", "status", "deployment/more", f"--namespace={tenant}", "--timeout=240s")
     wait_for_two_more(kube, tenant, before)
     assert restart_counts(kube, tenant, "a") == {"main": 0}
 
