@@ -68,7 +68,7 @@ class Kube:
             for event in self.all("events", namespace)
             if event["involvedObject"].get("name") == name
         ]
-        return [(event["reason"], event.get("message", "")) for event in found]
+        return [(one["reason"], one.get("message", "")) for one in sorted(found, key=_began)]
 
     def phase(self, namespace: str, pod: str) -> str:
         """The pod's phase, or `absent`."""
@@ -115,6 +115,12 @@ def condition(obj: Object, kind: str) -> Object:
         if one["type"] == kind:
             return dict(one)
     raise LookupError(f"{obj['kind']} {obj['metadata']['name']} has no condition {kind} yet")
+
+
+def _began(event: Object) -> str:
+    """When it happened first, by what its writer says; names of Mizar's events are random."""
+    times = (event.get("eventTime"), event.get("firstTimestamp"))
+    return str(next(filter(None, times), event["metadata"]["creationTimestamp"]))
 
 
 def _in(namespace: str | None) -> list[str]:
