@@ -42,6 +42,18 @@ static void wait_for_all(void) {
     DO(cuCtxSynchronize);
 }
 
+/*
+ * What the agent told last may be too much, until it has looked three times at a process that stands still: a
+ * call that this refuses does not wait. So it is made again for as long as a minute.
+ */
+enum { MOMENTS = 3000 };
+
+static void wait_a_moment(int *left) {
+    const struct timespec moment = {0, 20000000};
+    CHECK((*left)--);
+    nanosleep(&moment, NULL);
+}
+
 /* ---- frees that wait behind work ----------------------------------------------------------------- */
 
 static void wait_to_go_on(void *unused) {
@@ -314,9 +326,8 @@ static void graphs_of_graphs(void) {
 
 /* A call waits a second for the agent's look, which may be late on a busy machine. */
 static void launch_patiently(CUgraphExec exec) {
-    int tries = 60;
-    while (tries && !granted(CALL(cuGraphLaunch, exec, stream))) tries--;
-    CHECK(tries);
+    int left = MOMENTS;
+    while (!granted(CALL(cuGraphLaunch, exec, stream))) wait_a_moment(&left);
 }
 
 /* Whatever a graph asks for, its launch takes whole pages. */
@@ -530,13 +541,12 @@ static void begin(void) {
     DO(cuStreamCreate, &stream, 1);
 }
 
-/* Nothing was charged that is not there any more. A call waits a second for the agent's look, which may be late. */
+/* Nothing was charged that is not there any more. */
 static void all_is_there(void) {
     CUdeviceptr pointer;
-    int tries = 60;
+    int left = MOMENTS;
     wait_for_all();
-    while (tries && !take(&pointer, MOST)) tries--;
-    CHECK(tries);
+    while (!take(&pointer, MOST)) wait_a_moment(&left);
     give(pointer);
 }
 
