@@ -24,7 +24,7 @@ from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.planning.snapshot import GracePeriods, NodeSnapshot
-from mizar_nodeagent.plugin.manager import Advertised, PluginManager
+from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_events import shadow_events
 from mizar_nodeagent.shadow_status import ShadowStatusWriter
@@ -184,7 +184,7 @@ class Agent:
 
     def _apply(self, before: Plan | None, plan: Plan) -> None:
         outputs = self._outputs
-        outputs.plugins.apply(plan.lists, self._advertised())
+        outputs.plugins.apply(plan.lists, self._poller.advertised)
         self._rewrite_new_resources(before, plan)
         outputs.node.set_desired(plan.counts, plan.rewrite)
         outputs.statuses.set_desired(plan.reports)
@@ -192,10 +192,6 @@ class Agent:
         for event in shadow_events(before, plan, self.state.snapshot.pods or {}):
             about = Regarding(event.kind, event.about[1], event.about[0], event.uid)
             outputs.events.emit(about, event.reason, event.message, warning=event.warning)
-
-    def _advertised(self) -> Advertised | None:
-        kubelet = self._poller.kubelet
-        return None if kubelet is None else Advertised(kubelet, self._poller.kubelet_at)
 
     def _rewrite_new_resources(self, before: Plan | None, plan: Plan) -> None:
         """A kubelet that lost a resource has written 0 of it to the node's status, or will."""

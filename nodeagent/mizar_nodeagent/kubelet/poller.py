@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mizar_kube.logs import get_logger
@@ -40,6 +40,15 @@ class Intervals:
         if waited < self.quick_until:
             return self.quick
         return self.slow if waited < self.slow_until else IDLE_INTERVAL_S
+
+
+@dataclass(frozen=True)
+class Advertised:
+    """The healthy devices that the kubelet has of each resource, as it said at a time (monotonic
+    seconds)."""
+
+    devices: Mapping[str, frozenset[str]]
+    at: float
 
 
 class KubeletPoller:
@@ -101,6 +110,11 @@ class KubeletPoller:
         self._check(claims)
         self._take(claims)
         return claims
+
+    @property
+    def advertised(self) -> Advertised | None:
+        """What the kubelet has of each resource; None while it does not answer."""
+        return None if self.kubelet is None else Advertised(self.kubelet, self.kubelet_at)
 
     @property
     def age(self) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.kubelet.poller import Advertised
 from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.plugin.resource_plugin import SETTLE_S, ResourcePlugin
 
@@ -19,15 +20,6 @@ UNDONE_AFTER_S = 10.0
 """A kubelet that follows a list has its devices within a moment. One that has none of them for so
 long has undone the registration: on a busy node it handles the end of an earlier stream that late,
 and then disconnects the newest plugin without ending its stream."""
-
-
-@dataclass(frozen=True)
-class Advertised:
-    """The healthy devices that the kubelet has of each resource, as it said at a time (monotonic
-    seconds)."""
-
-    devices: Mapping[str, frozenset[str]]
-    at: float
 
 
 @dataclass

@@ -342,9 +342,10 @@ class Lender:
             self._follow_until = now + FOLLOW_FOR_S
         lowered = _healthy(self._devices) - _healthy(listed)
         self._devices = listed
-        outputs.plugins.apply({SPOT_RESOURCE: listed})
-        if outputs.poller.kubelet is not None:
-            self._kubelet = outputs.poller.kubelet.get(SPOT_RESOURCE, frozenset())
+        advertised = outputs.poller.advertised
+        outputs.plugins.apply({SPOT_RESOURCE: listed}, advertised)
+        if advertised is not None:
+            self._kubelet = advertised.devices.get(SPOT_RESOURCE, frozenset())
         wanted = {SPOT_RESOURCE: device_list.counts(listed, self._kubelet)}
         # The kubelet may be writing what it had before.
         outputs.node.set_desired(wanted, frozenset({SPOT_RESOURCE} if lowered else ()))

@@ -11,10 +11,11 @@ import pytest
 
 from mizar_kube.backoff import Backoff
 from mizar_nodeagent.errors import AllocationRefused
+from mizar_nodeagent.kubelet.poller import Advertised
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.plugin import resource_plugin, server
-from mizar_nodeagent.plugin.manager import Advertised, PluginManager
+from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.plugin.resource_plugin import ResourcePlugin
 from mizar_nodeagent.plugin.server import Handlers
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb

@@ -17,6 +17,7 @@ from mizar_core.names import SPOT_RESOURCE, spot_device_id
 from mizar_core.spot_rules import SpotRule, SpotRules
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.kubelet import podresources
+from mizar_nodeagent.plugin import manager
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED
 from mizar_nodeagent.spot import assembly, owner_polling
@@ -227,6 +228,22 @@ async def test_a_sleeping_owners_card_is_lent(world: SpotWorld) -> None:
     await until(lambda: world.pod_condition(OWNER) == asleep("CardLent"))
     await until(lambda: world.notes("OwnerAsleep") and world.notes("SpotGranted"))
     assert world.node(SPOT_RESOURCE) == ("1", "1")
+
+
+async def test_a_registration_that_the_kubelet_has_undone_is_made_again(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream stays open, so that only the kubelet's answer tells."""
+    monkeypatch.setattr(manager, "UNDONE_AFTER_S", 0.2)
+    world.add_owner()
+    await world.lendable()
+    world.kubelet.undo_registration(SPOT_RESOURCE)
+
+    def is_serving() -> bool:
+        world.app.poller.poll_soon()
+        return world.kubelet.is_serving(SPOT_RESOURCE)
+
+    await until(is_serving)
 
 
 async def test_who_did_not_agree_lends_nothing(world: SpotWorld) -> None:
