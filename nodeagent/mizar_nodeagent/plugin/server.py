@@ -146,8 +146,9 @@ class Server:
 
     @property
     def reachable(self) -> bool:
-        """Whether the socket is still there: a kubelet that starts deletes all of them."""
-        return identity(self.socket) == self._identity
+        """Whether the socket is still there: a kubelet that starts deletes all of them, perhaps
+        before the server was made."""
+        return self._identity is not None and identity(self.socket) == self._identity
 
     async def stop(self) -> None:
         """Stop when the running calls have ended, after GRACE_S at the latest. A server that does

@@ -339,3 +339,24 @@ async def test_a_removed_socket_is_made_anew(kubelet: FakeKubelet) -> None:
         await kubelet.drop_stream(R)
         await until(lambda: not kubelet.is_serving(R))
         await until(lambda: kubelet.is_serving(R))
+
+
+async def test_a_socket_that_is_removed_while_its_server_begins_is_made_anew(
+    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a kubelet that starts at that moment."""
+    kind = type(grpc.aio.server())
+    begin, removed = kind.start, []
+
+    async def begin_and_lose(made: Any) -> None:
+        await begin(made)
+        if not removed:
+            removed.extend(kubelet.plugin_dir.glob("mizar-*.sock"))
+            removed[0].unlink()
+
+    await kubelet.start()
+    monkeypatch.setattr(kind, "start", begin_and_lose)
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R))
+    assert len(removed) == 1
