@@ -149,6 +149,7 @@ class ResourcePlugin:
         self.streams.end_all()
         if server is not None:
             await server.stop()
+            self.streams.forget_all()
 
 
 def _text(error: BaseException) -> str:

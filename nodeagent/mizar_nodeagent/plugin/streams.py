@@ -37,14 +37,14 @@ class Streams:
     def __init__(self) -> None:
         self.devices: tuple[Device, ...] = ()
         self._version = 0
-        self._open = 0
+        self._open: set[object] = set()
         self._ending = 0
         self._changed = asyncio.Event()
 
     @property
     def open(self) -> int:
         """How many streams are open."""
-        return self._open
+        return len(self._open)
 
     def update(self, devices: tuple[Device, ...]) -> None:
         """Send this list, unless it is the same as before."""
@@ -58,12 +58,18 @@ class Streams:
         self._ending += 1
         self._signal_change()
 
+    def forget_all(self) -> None:
+        """Count no stream that is open now: the server of those that have not ended is left
+        behind."""
+        self._open.clear()
+        self._signal_change()
+
     async def until_open(self, count: int, timeout: float) -> bool:
         """Wait until exactly `count` streams are open; False if they are not within `timeout`
         seconds."""
         try:
             async with asyncio.timeout(timeout):
-                while self._open != count:
+                while self.open != count:
                     await self._changed.wait()
         except TimeoutError:
             return False
@@ -71,12 +77,13 @@ class Streams:
 
     async def until_other_than(self, count: int) -> None:
         """Wait until some other number of streams is open."""
-        while self._open == count:
+        while self.open == count:
             await self._changed.wait()
 
     async def stream(self, send: Send) -> None:
         """Run one stream: send the list now and each time it changes, until `end_all`."""
-        self._open += 1
+        this = object()
+        self._open.add(this)
         self._signal_change()
         sent, ending = -1, self._ending
         try:
@@ -87,7 +94,7 @@ class Streams:
                 sent = self._version
                 await send(answer(self.devices))
         finally:
-            self._open -= 1
+            self._open.discard(this)
             self._signal_change()
 
     def _signal_change(self) -> None:

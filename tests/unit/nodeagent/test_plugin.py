@@ -18,6 +18,7 @@ from mizar_nodeagent.plugin import resource_plugin, server
 from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.plugin.resource_plugin import ResourcePlugin
 from mizar_nodeagent.plugin.server import Handlers
+from mizar_nodeagent.plugin.streams import Streams
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_kubelet import Admission, FakeKubelet, KubePod
@@ -327,6 +328,31 @@ async def test_a_server_that_does_not_end_holds_up_no_registration(
             socket.unlink()
             await kubelet.drop_stream(R)
             await until(lambda: len(kubelet.registrations) == 2 and kubelet.is_serving(R))
+
+
+async def test_a_stream_that_does_not_end_is_not_counted_with_the_next_one(
+    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a kubelet that reads nothing any more, on a server that does not end either."""
+
+    async def never(answer: pb.ListAndWatchResponse) -> None:
+        await asyncio.Event().wait()
+
+    streams = Streams()
+    monkeypatch.setattr(resource_plugin, "Streams", lambda: streams)
+    monkeypatch.setattr(resource_plugin, "END_TIMEOUT_S", 0.1)
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R))
+        stuck = asyncio.create_task(streams.stream(never))
+        await until(lambda: len(kubelet.registrations) == 2)
+        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+        assert not stuck.done()
+        made.apply({R: (ONE, TWO)})
+        await until(lambda: len(kubelet.healthy(R)) == 2)
+        assert len(kubelet.registrations) == 2
+        stuck.cancel()
 
 
 async def test_a_removed_socket_is_made_anew(kubelet: FakeKubelet) -> None:
