@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -16,7 +16,7 @@ from mizar_kube.kinds import POD
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.cards import CardInventory, CardSource
+from mizar_nodeagent.cards import Card, CardInventory, CardSource
 from mizar_nodeagent.checkpoint import Checkpoint, CheckpointFile
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.errors import CardsUnknown
@@ -28,10 +28,14 @@ from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_events import shadow_events
 from mizar_nodeagent.shadow_status import ShadowStatusWriter
+from mizar_nodeagent.slow_call import SlowCall
 
 log = get_logger(__name__)
 
 READ_CARDS_S = 2.0
+CARDS_WITHIN_S = 60.0
+"""NVML that has not answered for so long hangs, as it does with a driver that hangs; to begin may
+take it some seconds for each card."""
 REPLAN_S = 5.0
 """Longest time between two plans: it bounds the effect of a missed wake-up."""
 REST = 3.0
@@ -126,20 +130,28 @@ class Agent:
 
     async def read_cards(self) -> None:
         """Keep the inventory of cards current, for ever."""
-        while True:
-            before = (self.inventory.problem, self.inventory.cards())
-            for uuid in self._repaired():
-                log.info("a card is said to be repaired", card=uuid)
-                self.inventory.repaired(uuid)
-            try:
-                self.inventory.update(await self._cards.read())
-            except CardsUnknown as error:
-                if self.inventory.problem != str(error):
-                    log.error("the cards are not known", error=error)
-                self.inventory.problem = str(error)
-            if (self.inventory.problem, self.inventory.cards()) != before:
-                self.wake()
-            await asyncio.sleep(READ_CARDS_S)
+        reading: SlowCall[Mapping[str, Card]] = SlowCall()
+        try:
+            while True:
+                await self._read_cards(reading)
+                await asyncio.sleep(READ_CARDS_S)
+        finally:
+            reading.cancel()
+
+    async def _read_cards(self, reading: SlowCall[Mapping[str, Card]]) -> None:
+        before = (self.inventory.problem, self.inventory.cards())
+        for uuid in self._repaired():
+            log.info("a card is said to be repaired", card=uuid)
+            self.inventory.repaired(uuid)
+        try:
+            self.inventory.update(await reading.answer(self._cards.read, CARDS_WITHIN_S))
+        except (CardsUnknown, TimeoutError) as error:
+            problem = str(error) or f"NVML has not answered for {CARDS_WITHIN_S:g} s"
+            if self.inventory.problem != problem:
+                log.error("the cards are not known", error=problem)
+            self.inventory.problem = problem
+        if (self.inventory.problem, self.inventory.cards()) != before:
+            self.wake()
 
     async def follow_faults(self) -> None:
         """Record the faults that cards report, for ever."""

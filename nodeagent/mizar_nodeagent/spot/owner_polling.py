@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.errors import CardsUnknown
+from mizar_nodeagent.slow_call import SlowCall
 from mizar_nodeagent.spot.detectors.card_processes import ProcessLoads
 from mizar_nodeagent.spot.lender import Lender
 
@@ -27,9 +28,16 @@ class OwnerPolling:
     def __init__(self, lender: Lender, cards: CardSource) -> None:
         self._lender = lender
         self._cards = cards
+        self._asked: SlowCall[Mapping[str, ProcessLoads]] = SlowCall()
 
     async def run(self) -> None:
         """Watch for ever."""
+        try:
+            await self._watch()
+        finally:
+            self._asked.cancel()
+
+    async def _watch(self) -> None:
         rounds = 0
         while True:
             quick = self._lender.unseen_by_slicer()
@@ -45,9 +53,13 @@ class OwnerPolling:
             return
         if only is None:
             self._lender.look_at_usage()
-        loads: dict[str, ProcessLoads] = {}
+        self._lender.look_at_processes(await self._loads(watched))
+
+    async def _loads(self, uuids: Collection[str]) -> Mapping[str, ProcessLoads]:
+        """What NVML tells; nothing while it hangs, so that the lender finds out that cards tell
+        nothing."""
         try:
-            loads = dict(await self._cards.loads(watched))
-        except CardsUnknown as error:
-            log.debug("the cards' processes are not known", error=error)
-        self._lender.look_at_processes(loads)
+            return await self._asked.answer(lambda: self._cards.loads(uuids), within=EVERY_S)
+        except (CardsUnknown, TimeoutError) as error:
+            log.debug("the cards' processes are not known", error=repr(error))
+            return {}

@@ -429,6 +429,27 @@ async def test_a_broken_card_takes_its_devices_away(world: World) -> None:
     await until(lambda: "DeviceUnhealthy" in world.event_reasons())
 
 
+async def test_nvml_that_hangs_is_told_until_it_answers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.serve_shadow()
+    answers = asyncio.Event()
+    read = world.cards.read
+
+    async def late() -> dict[str, Card]:
+        await answers.wait()
+        return await read()
+
+    monkeypatch.setattr(agent_loop, "CARDS_WITHIN_S", 0.05)
+    monkeypatch.setattr(agent_loop, "READ_CARDS_S", 0.05)
+    monkeypatch.setattr(world.cards, "read", late)
+    hangs = "NVML has not answered for 0.05 s"
+    await until(lambda: hangs in world.app.unready())
+    assert world.ready() == ("True", "Serving")
+    answers.set()
+    await until(lambda: hangs not in world.app.unready())
+
+
 async def test_a_drain_ends_drained(world: World) -> None:
     await world.serve_shadow()
     world.api.put_pod(shadow_object(drain="2026-01-01T00:00:00Z"))

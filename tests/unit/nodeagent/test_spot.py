@@ -1,11 +1,12 @@
 """The agent lends cards: between a kubelet and an API server that behave like the real ones."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,28 @@ async def test_a_registration_that_the_kubelet_has_undone_is_made_again(
         return world.kubelet.is_serving(SPOT_RESOURCE)
 
     await until(is_serving)
+
+
+async def test_a_card_is_taken_back_when_nvml_hangs(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else would tell that an owner without the shim works."""
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    monkeypatch.setattr(card_processes, "BLIND_S", 0.3)
+    answers = asyncio.Event()
+    loads = world.cards.loads
+
+    async def late(uuids: Collection[str]) -> dict[str, dict[int, int]]:
+        await answers.wait()
+        return await loads(uuids)
+
+    monkeypatch.setattr(world.cards, "loads", late)
+    await until(lambda: world.state() is CardState.RECLAIMING)
+    await gone(world)
+    answers.set()
+    await world.lendable()
 
 
 async def test_who_did_not_agree_lends_nothing(world: SpotWorld) -> None:

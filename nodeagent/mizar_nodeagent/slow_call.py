@@ -1,0 +1,33 @@
+"""Waiting for a call that may hang, such as one of NVML under a driver that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class SlowCall(Generic[T]):
+    """One call at a time. One that takes too long goes on, and the next to ask gets its answer:
+    another call would wait behind it."""
+
+    def __init__(self) -> None:
+        self._running: asyncio.Task[T] | None = None
+
+    async def answer(self, call: Callable[[], Coroutine[Any, Any, T]], within: float) -> T:
+        """The answer to `call`, or to an earlier one that still runs. Raises what that raises, and
+        TimeoutError after `within` seconds."""
+        if self._running is None:
+            self._running = asyncio.create_task(call())
+        await asyncio.wait({self._running}, timeout=within)
+        if not self._running.done():
+            raise TimeoutError
+        running, self._running = self._running, None
+        return running.result()
+
+    def cancel(self) -> None:
+        """Wait for no answer any more."""
+        if self._running is not None:
+            self._running.cancel()
