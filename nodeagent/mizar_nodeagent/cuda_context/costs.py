@@ -67,13 +67,16 @@ class ContextCosts:
     async def learn(self, uuids: Iterable[str]) -> None:
         """Measure the models of those cards, unless known or failed less than RETRY_S ago."""
         for uuid in uuids:
-            async with self._learning:
-                card = self._state.snapshot.cards.get(uuid)
-                if card and not self.of(uuid) and self._may_try(uuid):
-                    await self._learn(card)
+            # Looked at before too: who waits for nothing must not wait for another card.
+            if self._to_be_learned(uuid):
+                async with self._learning:
+                    if card := self._to_be_learned(uuid):
+                        await self._learn(card)
 
-    def _may_try(self, uuid: str) -> bool:
-        return self._clock() >= self._failed_at.get(uuid, -math.inf) + RETRY_S
+    def _to_be_learned(self, uuid: str) -> Card | None:
+        card = self._state.snapshot.cards.get(uuid)
+        may_try = self._clock() >= self._failed_at.get(uuid, -math.inf) + RETRY_S
+        return card if card and may_try and not self.of(uuid) else None
 
     async def _learn(self, card: Card) -> None:
         size = await self._measure(card.uuid)

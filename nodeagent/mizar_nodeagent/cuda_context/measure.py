@@ -15,6 +15,8 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 WITHIN_S: Final = 10.0
+END_WITHIN_S: Final = 2.0
+"""A process that a signal has not ended by then waits in a driver that hangs: it is left behind."""
 LOOK_S: Final = 0.05
 
 Workers = Callable[[Collection[str]], Awaitable[Mapping[str, Mapping[int, int]]]]
@@ -57,10 +59,14 @@ async def _context_on(uuid: str) -> AsyncIterator[Process]:
             raise EOFError("it says why on standard error")
         yield process
     finally:
-        await _end(process)
+        await _end(process, uuid)
 
 
-async def _end(process: Process) -> None:
+async def _end(process: Process, uuid: str) -> None:
     with suppress(ProcessLookupError):
         process.kill()
-    await process.communicate()
+    try:
+        async with asyncio.timeout(END_WITHIN_S):
+            await process.communicate()
+    except TimeoutError:
+        log.warning("a process that made a context does not end", card=uuid)

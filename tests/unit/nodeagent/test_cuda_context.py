@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from asyncio.subprocess import Process
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,12 @@ class Lab:
         facts = {one.uuid: replace(one, **changes) for one in (card(1), card(2))}
         self.state.replan(snapshot(1, [shadow()], [card_claim()], cards=facts))
 
+    def see_another_model(self) -> None:
+        """The second card is of a model that is not known."""
+        facts = {one.uuid: replace(one, driver="580.1") for one in (card(1), card(2))}
+        facts[OTHER] = replace(facts[OTHER], model="NVIDIA H100")
+        self.state.replan(snapshot(1, [shadow()], [card_claim()], cards=facts))
+
     def costs(self) -> ContextCosts:
         """As an agent has them that begins now."""
         return ContextCosts(self.path, self.state, self._measure, lambda: self.now)
@@ -67,6 +74,18 @@ async def test_another_agent_knows_it_until_driver_or_model_is_another(lab: Lab)
     assert lab.costs().of(CARD) == 0
     lab.see(driver="580.1", model="NVIDIA H100")
     assert lab.costs().of(CARD) == 0
+
+
+async def test_what_is_known_waits_for_no_other_card(lab: Lab) -> None:
+    hangs = asyncio.Event()
+    await lab.costs().learn([CARD])
+    lab.see_another_model()
+    costs = ContextCosts(lab.path, lab.state, lambda uuid: hangs.wait(), lambda: lab.now)  # type: ignore[arg-type,return-value]
+    learning = asyncio.create_task(costs.learn([OTHER]))
+    await asyncio.sleep(0)
+    await costs.learn([CARD])
+    assert not learning.done()
+    learning.cancel()
 
 
 @pytest.mark.parametrize("cost", [0, -1, 16 * GIB])
@@ -135,6 +154,21 @@ async def test_a_full_card_tells_nothing(machine: simgpu.Machine) -> None:
     card = machine.cards[0]
     machine.admin.set_number(0, "memory_bytes", COST - MIB)
     assert await measured(machine, card.uuid) == 0
+
+
+async def test_a_process_that_does_not_end_is_left_behind(
+    machine: simgpu.Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a driver that hangs, where no signal reaches it: every measurement waits for this one,
+    and with it the start of containers."""
+    kill = Process.kill
+    left: list[Process] = []
+    monkeypatch.setattr(measure, "END_WITHIN_S", 0.1)
+    monkeypatch.setattr(Process, "kill", lambda process: left.append(process))
+    monkeypatch.setattr(Process, "communicate", lambda process: asyncio.Event().wait())
+    assert await measured(machine, machine.cards[0].uuid) == COST
+    kill(left[0])
+    await left[0].wait()
 
 
 async def test_without_a_driver_nothing_is_told(
