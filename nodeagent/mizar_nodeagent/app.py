@@ -15,6 +15,7 @@ from mizar_kube.informer import Informer
 from mizar_nodeagent import device_map
 from mizar_nodeagent.agent_base import Loop
 from mizar_nodeagent.agent_loop import Agent
+from mizar_nodeagent.cancellation import run_for_ever
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.slots import Slots
@@ -96,5 +97,5 @@ class App:
             asyncio.TaskGroup() as group,
         ):
             for loop in self.loops:
-                group.create_task(loop())
+                group.create_task(run_for_ever(loop))
             self.agent.wake()

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from mizar_kube.token_bucket import TokenBucket
+from mizar_nodeagent.cancellation import is_asked_to_end
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.claims import Claims, from_list
 from mizar_nodeagent.proto import podresources_pb2 as pb
@@ -82,6 +83,11 @@ class PodResources:
             raise KubeletAway(
                 f"the kubelet does not answer {method} on {self._socket}: {error.details()}"
             ) from error
+        except asyncio.CancelledError:
+            if is_asked_to_end():
+                raise
+            # A channel that is closed cancels its calls, and with them who waits for them.
+            raise KubeletAway(f"the connection to {self._socket} was replaced") from None
 
     def _connected(self) -> grpc.aio.Channel:
         """A channel to the present socket: a restarted kubelet makes a new one."""

@@ -726,6 +726,17 @@ def test_short_paths() -> None:
     )
 
 
+async def test_a_loop_that_ends_as_if_it_was_cancelled_ends_the_agent(world: World) -> None:
+    """What waits for a gRPC channel that is closed ends so; nobody would notice."""
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(ExceptionGroup) as found:
+        await replace(world.app, loops=(cancelled, asyncio.Event().wait)).run()
+    assert "nobody asked" in str(found.value.exceptions[0])
+
+
 async def test_an_api_server_that_is_away_is_no_reason_for_a_restart(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,17 @@
 """Questions to the kubelet that many ask at once."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from mizar_nodeagent.errors import KubeletAway
+from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.kubelet.claims import Claim, Claims
+from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import STARTS_S, KubeletPoller
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
+from unit.nodeagent.fake_kubelet import FakeKubelet
 
 
 class FakePodResources:
@@ -26,6 +30,36 @@ class FakePodResources:
 
 def claims(at: float) -> Claims:
     return Claims((), at)
+
+
+class SilentKubelet(FakeKubelet):
+    """It answers no question for claims."""
+
+    async def List(self, request: Any, context: Any) -> Any:
+        self.asked += 1
+        await asyncio.Event().wait()
+
+
+async def test_a_closed_connection_ends_no_caller(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did as if the caller had been cancelled, which ended the poller for good."""
+    monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
+    kubelet = SilentKubelet(tmp_path_factory.mktemp("k"))
+    await kubelet.start()
+    client = PodResources(kubelet.podresources_dir / "kubelet.sock")
+    asking = asyncio.create_task(client.list())
+    await until(lambda: kubelet.asked == 1)
+    await client.close()
+    with pytest.raises(KubeletAway):
+        await asking
+    asking = asyncio.create_task(client.list())
+    await until(lambda: kubelet.asked == 2)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await client.close()
+    await kubelet.stop()
 
 
 async def test_those_who_come_together_share_an_answer() -> None:
