@@ -47,7 +47,8 @@ class ResourcePlugin:
         self._server: Server | None = None
         self._failing = False
         self._undone = asyncio.Event()
-        self._backoff = Backoff(first=SETTLE_S, most=5.0)
+        # A delay is at least half of what it is drawn from.
+        self._backoff = Backoff(first=2 * SETTLE_S, most=5.0)
 
     @property
     def connected(self) -> bool:

@@ -223,6 +223,22 @@ async def test_a_kubelet_that_is_slow_to_handle_an_end_does_not_undo_the_next_re
         await until(lambda: kubelet.ended == 1 and kubelet.is_serving(R))
 
 
+async def test_a_stream_that_broke_is_given_the_same_time(
+    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever number the back-off draws."""
+    monkeypatch.setattr(
+        resource_plugin, "Backoff", lambda first, most: Backoff(first, most, lambda: 0.0)
+    )
+    kubelet.ends_after = 0.8 * resource_plugin.SETTLE_S
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+        await kubelet.drop_stream(R)
+        await until(lambda: kubelet.ended == 1 and kubelet.is_serving(R))
+
+
 @pytest.mark.parametrize(
     ("devices", "had"),
     [((ONE, TWO), frozenset({TWO.id})), ((Device(ONE.id, False),), frozenset()), ((), frozenset())],
