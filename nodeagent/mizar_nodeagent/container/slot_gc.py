@@ -78,7 +78,11 @@ class SlotGarbageCollector:
     def _restore(self, recorded: dict[str, Entry], pods: dict[str, Pod]) -> None:
         for slot in self._slots.all():
             if entry := recorded.get(slot.name):
-                self._restore_one(slot, entry, pods[entry.pod_uid])
+                try:
+                    self._restore_one(slot, entry, pods[entry.pod_uid])
+                except OSError as error:
+                    # On a full disk, others are removed all the same.
+                    log.warning("a slot cannot be described", error=error, **slot.names)
 
     def _restore_one(self, slot: Slot, entry: Entry, pod: Pod) -> None:
         if slot.ids != entry.ids:

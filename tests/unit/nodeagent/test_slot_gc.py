@@ -1,6 +1,7 @@
 """Slots over time, by the kubelet's own record: forgotten, or told again what they are for."""
 
 import base64
+import errno
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.container import shim_install, slot_gc
+from mizar_nodeagent.container import shim_install, slot_gc, slots
 from mizar_nodeagent.container.slot_gc import FRESH_S, GRACE_S, SlotGarbageCollector
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway
@@ -114,6 +115,18 @@ async def test_what_an_agent_did_not_live_to_answer_goes(node: Node) -> None:
     node.record(answered)
     node.say([share()], [share_claim(D0, D1)])
     assert await node.collect() == [answered, other]
+
+
+async def test_a_full_disk_keeps_no_other_slot(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    lost = node.slots.create(RESOURCE, [D1], 1.0)
+    node.slots.create(RESOURCE, [D1], 2.0)
+    node.record(lost, ids=(D0,))
+    node.say([share()])
+    monkeypatch.setattr(slots, "write_atomically", is_full)
+    assert await node.collect() == [lost]
 
 
 async def test_a_young_slot_stays(node: Node) -> None:
