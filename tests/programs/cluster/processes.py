@@ -37,12 +37,14 @@ class Process:
     start: int
 
     def alive(self) -> bool:
-        """Whether it still runs; a zombie does not."""
+        """Whether it still runs. A zombie does not, but its first thread is one already while
+        others of it still end, and hold its files and ports."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             return False
-        return int(fields[19]) == self.start and fields[0] not in "ZX"
+        state, threads, start = fields[0], int(fields[17]), int(fields[19])
+        return start == self.start and (state not in "ZX" or (state == "Z" and threads > 1))
 
     def argv(self) -> list[str]:
         """The command that it runs. OSError when it has ended."""

@@ -11,7 +11,7 @@ from cluster import processes
 from cluster.errors import ClusterError, ComponentFailed
 from cluster.layout import Layout
 from cluster.processes import Process, Processes, marked, tail, wait_gone
-from support.waiting import PATIENCE_S
+from support.waiting import PATIENCE_S, wait_for
 
 
 @pytest.fixture
@@ -44,6 +44,22 @@ def test_a_process_that_ignores_politeness_is_killed(layout: Layout) -> None:
         pass
     known.stop("stubborn", grace=0.1)
     assert not stubborn.alive()
+
+
+def test_a_process_whose_first_thread_has_ended_runs_while_another_does(layout: Layout) -> None:
+    """It has its ports for so long: who is killed with many threads ends so on a busy machine."""
+    program = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    known = Processes(layout)
+    headless = known.run("headless", [sys.executable, "-c", program])
+    stat = Path(f"/proc/{headless.pid}/stat")
+    wait_for("its first thread to end", lambda: ") Z " in stat.read_text())
+    assert headless.alive()
+    known.stop("headless")
+    assert not headless.alive()
 
 
 def test_output_goes_to_the_log(layout: Layout) -> None:
