@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.watching import wait_holding
 from support.kube import Kube, condition, is_ready
 from support.objects import share_pod
 from support.waiting import wait_for
@@ -151,6 +150,6 @@ def test_memory_beyond_the_card_where_the_quota_says_so(kube: Kube, stage: "Stag
     for name in ("a", "b"):
         kube.apply(share_pod(tenant, name, command=["cuda-sample", "hold", "10240"]))
     kube.wait_running(tenant, "a", "b")
-    wait_holding(kube, tenant, "a", "b")
+    kube.wait_holding(tenant, "a", "b")
     for name in ("a", "b"):
         assert kube.exec(tenant, name, "cuda-sample", "alloc", "3072")[0] == 3

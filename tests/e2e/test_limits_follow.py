@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.test_compute import BUSY, wait_percent
-from e2e.watching import ready_shadows, wait_event, wait_held, wait_holding
+from e2e.watching import ready_shadows, wait_event, wait_held
 from support import objects
 from support.kube import Kube, Object
 from support.objects import share_pod
@@ -81,7 +81,7 @@ def test_memory_down_below_use_and_up(kube: Kube, stage: "Stage") -> None:
     kube.apply(share_pod(tenant, "a", command=["cuda-sample", "hold", "5120"]))
     kube.wait_running(tenant, "a")
     wait_held(kube, tenant, "a")
-    wait_holding(kube, tenant, "a")
+    kube.wait_holding(tenant, "a")
     assert memory_inside(kube, tenant, "a") == HALF_MIB
 
     change(kube, pool, profiles=profile(memory="4Gi"))

@@ -9,7 +9,7 @@ from cluster import Cluster
 from cluster.cluster import Node
 from e2e.test_compute import BUSY, wait_percent
 from e2e.test_loss import busy_part
-from e2e.watching import card_of, cards_seen_inside, wait_event, wait_held, wait_holding
+from e2e.watching import card_of, cards_seen_inside, wait_event, wait_held
 from mizar_nodeagent.card_health import REPAIRED
 from simgpu.machine import Machine
 from support.kube import Kube, Object, condition
@@ -46,7 +46,7 @@ def lender(kube: Kube, stage: "Stage", name: str = "owner") -> str:
     kube.apply(annotated(share_pod(tenant, name), low_power="true"))
     kube.wait_running(tenant, name)
     # Until it has its memory it is about to work, whatever the clock says on a slow machine.
-    wait_holding(kube, tenant, name)
+    kube.wait_holding(tenant, name)
     wait_held(kube, tenant, name)
     return tenant
 
@@ -98,7 +98,7 @@ def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> N
     stage.pool(spot=LENDS)
     kube.apply(annotated(whole_card_pod(owner, "owner"), low_power="true"))
     kube.wait_running(owner, "owner")
-    wait_holding(kube, owner, "owner")
+    kube.wait_holding(owner, "owner")
     kube.apply(borrower(other, "train"))
     kube.wait_running(other, "train")
     wait_percent(kube, other, "train", 90, 101)

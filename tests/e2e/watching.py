@@ -38,16 +38,6 @@ def wait_held(kube: Kube, tenant: str, *pods: str, timeout: float = 120) -> dict
     return wait_for(f"{want} to hold the devices of {tenant}", probe, timeout)
 
 
-def wait_holding(kube: Kube, tenant: str, *pods: str) -> None:
-    """Wait until the pods' programs, `cuda-sample hold`, have their memory: a pod runs as soon as
-    its container does, and on a busy machine its program begins much later."""
-    for pod in pods:
-        wait_for(
-            f"{tenant}/{pod} to hold its memory",
-            lambda pod=pod: "holding" in kube.run("logs", pod, f"--namespace={tenant}"),  # type: ignore[misc]
-        )
-
-
 def card_of(kube: Kube, tenant: str, pod: str) -> set[str]:
     """UUIDs of the cards on which the pod's devices lie, by the ShadowPods' status."""
     return {

@@ -187,13 +187,6 @@ class Tenant:
     def run(self, *names: str) -> None:
         self.kube.wait_running(self.name, *names)
 
-    def wait_holding(self, name: str) -> None:
-        """Until the pod's program has its memory: the pod runs as soon as its container does."""
-        here = f"--namespace={self.name}"
-        wait_for(
-            f"{name} to hold its memory", lambda: "holding" in self.kube.run("logs", name, here)
-        )
-
     @contextmanager
     def another(self) -> Iterator[None]:
         """Another share pod, which runs. Bound before the kubelet has the devices again, a pod is

@@ -69,7 +69,7 @@ def test_an_agents_restart_loses_nothing(tenant: Tenant) -> None:
     tenant.shadow()
     tenant.share("one")
     tenant.run("one")
-    tenant.wait_holding("one")
+    tenant.kube.wait_holding(tenant.name, "one")
     tenant.wait_condition("Ready", "True", "Serving")
     before = tenant.status()["devices"]
     tenant.agent.restart("KILL")

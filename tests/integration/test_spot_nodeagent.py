@@ -79,7 +79,7 @@ def card(tenant: Tenant, machine: Machine) -> str:
     """The card of a whole-card pod that holds memory and sleeps."""
     apply(tenant, objects.whole_card_pod(tenant.name, "owner"), LOW_POWER)
     tenant.run("owner")
-    tenant.wait_holding("owner")
+    tenant.kube.wait_holding(tenant.name, "owner")
     wait_for(
         "the card to be lendable", lambda: allocatable(tenant) == "1", 120, 0.05, tenant.agent.log
     )
@@ -193,7 +193,7 @@ def test_who_shares_a_card_lends_it_if_all_agree(tenant: Tenant, machine: Machin
     share = objects.share_pod(tenant.name, "one", tenant.resource)
     apply(tenant, share, LOW_POWER)
     tenant.run("one")
-    tenant.wait_holding("one")
+    tenant.kube.wait_holding(tenant.name, "one")
     wait_for("the card to be lendable", lambda: allocatable(tenant) == "1")
     borrow(tenant)
     tenant.wait_condition("Ready", "True", "Serving")

@@ -85,6 +85,15 @@ class Kube:
                 explain=lambda pod=pod: self.describe(namespace, pod),  # type: ignore[misc]
             )
 
+    def wait_holding(self, namespace: str, *pods: str) -> None:
+        """Wait until the pods' programs, `cuda-sample hold`, have their memory: a pod runs as soon
+        as its container does, and on a busy machine its program begins much later."""
+        for pod in pods:
+            wait_for(
+                f"{namespace}/{pod} to hold its memory",
+                lambda pod=pod: "holding" in self.run("logs", pod, f"--namespace={namespace}"),  # type: ignore[misc]
+            )
+
     def wait_gone(self, kind: str, namespace: str, name: str, timeout: float = 180) -> None:
         """Wait until the object is no longer there."""
         wait_for(

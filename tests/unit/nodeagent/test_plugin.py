@@ -98,6 +98,16 @@ async def plugins(
         await kubelet.stop()
 
 
+@asynccontextmanager
+async def registered(kubelet: FakeKubelet) -> AsyncIterator[PluginManager]:
+    """A kubelet that has started and follows a list of one device."""
+    await kubelet.start()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+        yield made
+
+
 @pytest.fixture
 async def kubelet(tmp_path_factory: pytest.TempPathFactory) -> FakeKubelet:
     # A socket's path must be short.
@@ -192,10 +202,7 @@ async def test_registers_again_when_the_kubelet_has_undone_the_registration(
     kubelet: FakeKubelet,
 ) -> None:
     """Its stream stays open, so that only the kubelet's answer tells."""
-    await kubelet.start()
-    async with plugins(kubelet) as made:
-        made.apply({R: (ONE,)})
-        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+    async with registered(kubelet) as made:
         kubelet.undo_registration(R)
         for now in (0.0, 9.9):
             made.apply({R: (ONE,)}, Advertised({}, at=now))
@@ -212,10 +219,7 @@ async def test_a_kubelet_that_is_slow_to_handle_an_end_does_not_undo_the_next_re
     """Whether the stream has ended, or the socket has changed: who saw the old kubelet's socket
     just before may have registered with the new one."""
     kubelet.ends_after = 0.1
-    await kubelet.start()
-    async with plugins(kubelet) as made:
-        made.apply({R: (ONE,)})
-        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+    async with registered(kubelet):
         if breaks == "stream":
             await kubelet.drop_stream(R)
         else:
@@ -231,10 +235,7 @@ async def test_a_stream_that_broke_is_given_the_same_time(
         resource_plugin, "Backoff", lambda first, most: Backoff(first, most, lambda: 0.0)
     )
     kubelet.ends_after = 0.8 * resource_plugin.SETTLE_S
-    await kubelet.start()
-    async with plugins(kubelet) as made:
-        made.apply({R: (ONE,)})
-        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+    async with registered(kubelet):
         await kubelet.drop_stream(R)
         await until(lambda: kubelet.ended == 1 and kubelet.is_serving(R))
 
@@ -261,10 +262,7 @@ async def test_stays_registered_when_the_kubelet_follows(
 async def test_a_time_without_devices_counts_anew_after_an_answer_with_them(
     kubelet: FakeKubelet,
 ) -> None:
-    await kubelet.start()
-    async with plugins(kubelet) as made:
-        made.apply({R: (ONE,)})
-        await until(lambda: kubelet.is_serving(R) and made.connected()[R])
+    async with registered(kubelet) as made:
         for now, had in ((0.0, {}), (5.0, {R: frozenset({ONE.id})}), (10.0, {}), (19.9, {})):
             made.apply({R: (ONE,)}, Advertised(had, at=now))
         await let_run()
