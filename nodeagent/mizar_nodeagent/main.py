@@ -17,6 +17,7 @@ from mizar_kube.version import version
 from mizar_nodeagent.assembly import assemble
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.errors import CardsUnknown, ConfigRefused
+from mizar_nodeagent.loop_watchdog import end_when_hanging
 from mizar_nodeagent.nvml import Nvml
 from mizar_nodeagent.overrides.report import OverrideReporter
 from mizar_nodeagent.overrides.source import OverrideSource
@@ -37,13 +38,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     log.info("the node agent starts", version=version(), node=config.node_name)
     sys.setswitchinterval(THREAD_SWITCH_S)
     try:
-        asyncio.run(_until_signalled(config))
+        asyncio.run(_watched(config))
     except (ConfigRefused, ConfigError) as error:
         print(f"mizar-nodeagent: {error}", file=sys.stderr)
         sys.exit(2)
     except CardsUnknown as error:
         print(f"mizar-nodeagent: failOnInitError is set, and {error}", file=sys.stderr)
         sys.exit(1)
+
+
+async def _watched(config: Config) -> None:
+    watching = asyncio.create_task(end_when_hanging())
+    try:
+        await _until_signalled(config)
+    finally:
+        watching.cancel()
 
 
 async def _until_signalled(config: Config) -> None:
