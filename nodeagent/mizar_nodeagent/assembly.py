@@ -92,7 +92,12 @@ def _outputs(base: AgentBase, container: ContainerParts, spot: SpotParts) -> Out
 
     def make_plugin(resource: str) -> ResourcePlugin:
         return ResourcePlugin(
-            resource, config.plugin_dir, base.kubelet, container.handlers, base.latencies
+            resource,
+            config.plugin_dir,
+            base.kubelet,
+            base.poller.poll_devices,
+            container.handlers,
+            base.latencies,
         )
 
     def planned() -> None:

@@ -13,6 +13,7 @@ from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.planning.plan import Plan
+from mizar_nodeagent.shared_call import SharedCall
 
 log = get_logger(__name__)
 
@@ -69,8 +70,8 @@ class KubeletPoller:
         self._clock = clock
         self._intervals = Intervals()
         self._wake = asyncio.Event()
-        self._asking: asyncio.Task[Claims] | None = None
-        self._next: asyncio.Task[Claims] | None = None
+        self._list = SharedCall(self._list_urgently)
+        self._allocatable = SharedCall(podresources.allocatable)
         self._waiting_for: object = None
         self._waiting_since: float | None = None
         self._failed = False
@@ -93,19 +94,17 @@ class KubeletPoller:
         """The claims as they are now or a moment later, for a caller that cannot wait. Raises
         KubeletAway.
 
-        Callers at the same time share an answer, but never one that was asked for before they came:
-        each of many containers that start at once would have all pods listed.
+        Callers at the same time share an answer: each of many containers that start at once would
+        have all pods listed.
         """
-        if self._next is None:
-            self._next = asyncio.create_task(self._ask(self._asking))
-            # Nobody may be left who waits for it.
-            self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await asyncio.shield(self._next)
+        return await self._list.answer()
 
-    async def _ask(self, before: asyncio.Task[Claims] | None) -> Claims:
-        if before is not None:
-            await asyncio.wait([before])
-        self._asking, self._next = self._next, None
+    async def poll_devices(self, resource: str) -> frozenset[str]:
+        """The resource's devices that the kubelet takes for healthy, as it is now or a moment
+        later. Raises KubeletAway."""
+        return (await self._allocatable.answer()).get(resource, frozenset())
+
+    async def _list_urgently(self) -> Claims:
         claims = await self._podresources.list(urgent=True)
         self._check(claims)
         self._take(claims)

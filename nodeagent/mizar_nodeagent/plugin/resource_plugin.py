@@ -4,12 +4,14 @@ kubelet's restarts."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
 
 from mizar_kube.backoff import Backoff
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.socket_watch import Identity, KubeletSocket
 from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.plugin.server import Handlers, Server, Servicer, Timed, register
@@ -24,8 +26,16 @@ END_TIMEOUT_S = 2.0
 SETTLE_S = 0.5
 """The kubelet handles the end of a stream later, on a busy node by a good deal; until then it would
 undo a new registration."""
+FORGET_TIMEOUT_S = 5.0
+"""A kubelet that has handled the end has no healthy device of the resource. It is waited for so
+long: what it undoes, it may undo unseen, when a list that changes just then is followed."""
+FORGET_POLL_S = 0.1
 STABLE_S = 10.0
 """A stream that lived so long was no failure: the back-off starts again."""
+
+
+KubeletDevices = Callable[[str], Awaitable[frozenset[str]]]
+"""Asks the kubelet which devices of a resource it takes for healthy. Raises KubeletAway."""
 
 
 class ResourcePlugin:
@@ -36,6 +46,7 @@ class ResourcePlugin:
         resource: str,
         plugin_dir: Path,
         kubelet: KubeletSocket,
+        kubelet_devices: KubeletDevices,
         handlers: Handlers,
         timed: Timed,
     ) -> None:
@@ -43,6 +54,7 @@ class ResourcePlugin:
         self.streams = Streams()
         self._plugin_dir = plugin_dir
         self._kubelet = kubelet
+        self._kubelet_devices = kubelet_devices
         self._servicer = Servicer(resource, self.streams, handlers, timed)
         self._server: Server | None = None
         self._failing = False
@@ -95,6 +107,7 @@ class ResourcePlugin:
     async def _connect(self) -> bool:
         """Register. Returns whether the kubelet has opened its stream."""
         server = await self._reachable_server()
+        await self._until_forgotten()
         try:
             await register(self._kubelet.path, server.socket, self.resource)
         except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
@@ -109,6 +122,15 @@ class ResourcePlugin:
             return False
         log.info("registered with the kubelet", resource=self.resource)
         return True
+
+    async def _until_forgotten(self) -> None:
+        """Wait until the kubelet has handled the end of the last stream, if it answers."""
+        try:
+            async with asyncio.timeout(FORGET_TIMEOUT_S):
+                while await self._kubelet_devices(self.resource):  # noqa: ASYNC110
+                    await asyncio.sleep(FORGET_POLL_S)
+        except (KubeletAway, TimeoutError) as error:
+            log.debug("registering all the same", resource=self.resource, error=_text(error))
 
     async def _until_lost(self, kubelet: Identity) -> None:
         self._undone.clear()

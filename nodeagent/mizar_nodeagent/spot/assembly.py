@@ -70,6 +70,7 @@ def _plugins(
     start = SpotPreStart(lender, prestart, base.cards.free_bytes)
     handlers = Handlers(allocator.preferred, allocator.allocate, start.prepare)
     folder, kubelet, timed = base.config.plugin_dir, base.kubelet, base.latencies
+    devices = base.poller.poll_devices
     return PluginManager(
-        lambda resource: ResourcePlugin(resource, folder, kubelet, handlers, timed)
+        lambda resource: ResourcePlugin(resource, folder, kubelet, devices, handlers, timed)
     )

@@ -11,7 +11,8 @@ import pytest
 
 from mizar_kube.backoff import Backoff
 from mizar_nodeagent.errors import AllocationRefused
-from mizar_nodeagent.kubelet.poller import Advertised
+from mizar_nodeagent.kubelet.podresources import PodResources
+from mizar_nodeagent.kubelet.poller import Advertised, KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.plugin import resource_plugin, server
@@ -84,9 +85,11 @@ async def plugins(
     watching = asyncio.create_task(socket.run())
     given = fake or FakeHandlers()
     handlers = Handlers(given.preferred, given.allocate, given.prestart)
+    podresources = PodResources(kubelet.podresources_dir / "kubelet.sock")
+    asked = KubeletPoller(podresources, lambda: None).poll_devices
     made = PluginManager(
         lambda name: ResourcePlugin(
-            name, kubelet.plugin_dir, socket, handlers, lambda call, seconds: None
+            name, kubelet.plugin_dir, socket, asked, handlers, lambda call, seconds: None
         ),
         clock,
     )
@@ -95,6 +98,7 @@ async def plugins(
     finally:
         await made.close()
         watching.cancel()
+        await podresources.close()
         await kubelet.stop()
 
 
@@ -212,13 +216,14 @@ async def test_registers_again_when_the_kubelet_has_undone_the_registration(
         await until(lambda: kubelet.is_serving(R))
 
 
+@pytest.mark.parametrize("after", [0.1, 3 * resource_plugin.SETTLE_S])
 @pytest.mark.parametrize("breaks", ["stream", "socket"])
 async def test_a_kubelet_that_is_slow_to_handle_an_end_does_not_undo_the_next_registration(
-    kubelet: FakeKubelet, breaks: str
+    kubelet: FakeKubelet, breaks: str, after: float
 ) -> None:
     """Whether the stream has ended, or the socket has changed: who saw the old kubelet's socket
     just before may have registered with the new one."""
-    kubelet.ends_after = 0.1
+    kubelet.ends_after = after
     async with registered(kubelet):
         if breaks == "stream":
             await kubelet.drop_stream(R)
@@ -238,6 +243,21 @@ async def test_a_stream_that_broke_is_given_the_same_time(
     async with registered(kubelet):
         await kubelet.drop_stream(R)
         await until(lambda: kubelet.ended == 1 and kubelet.is_serving(R))
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_kubelet_that_keeps_its_devices_is_waited_for_no_longer_than_a_bound(
+    kubelet: FakeKubelet, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one that does not say which it has."""
+    monkeypatch.setattr(resource_plugin, "FORGET_TIMEOUT_S", 0.2)
+    await kubelet.start()
+    kubelet.devices[R] = {"kept": True}
+    if not answers:
+        (kubelet.podresources_dir / "kubelet.sock").unlink()
+    async with plugins(kubelet) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: kubelet.healthy(R) == {ONE.id} and made.connected()[R])
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ class FakePodResources:
         self.asked.append(asyncio.get_running_loop().create_future())
         return await self.asked[-1]
 
+    async def allocatable(self) -> dict[str, frozenset[str]]:
+        return {}
+
 
 def claims(at: float) -> Claims:
     return Claims((), at)
