@@ -4,7 +4,8 @@ pod without any device beside them, all in one run on one cluster.
 A start is timed by this process, from the moment the pod's creation is asked for until a watch
 brings the pod with its container running: it includes admission, scheduling, the kubelet, the
 runtime and the status' way back. MIZAR_BENCH_RUNS sets the number of runs (at least 60). One that
-does not come to an end is dropped, and counted. Then comes a burst on two nodes (burst.py).
+does not come to an end is dropped, and counted. Then follow changes of limits (limits_follow.py),
+and a burst on two nodes (burst.py).
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 import cluster.mizar
-from bench import burst
+from bench import burst, limits_follow
 from bench.agent_log import durations_ms
 from bench.figures import Figure, Report, figure
 from cluster import Cluster, ClusterSpec
@@ -50,7 +51,7 @@ def _measure_starts() -> list[Figure]:
     up = LocalProvider().up(ClusterSpec(name=f"bench-{os.getpid()}"), Progress())
     try:
         cluster.mizar.install(up, Progress())
-        return _figures(*_measure_on(up))
+        return [*_figures(*_measure_on(up)), _follow(limits_follow.measure(up))]
     finally:
         up.down()
 
@@ -161,6 +162,10 @@ def _figures(starts: Samples, dropped: int, calls: Samples) -> list[Figure]:
         figure("allocate_p99_ms", calls["allocate"], 99, "ms", "<= 5 ms"),
         figure("prestart_p99_ms", calls["prestart"], 99, "ms", "<= 20 ms"),
     ]
+
+
+def _follow(taken: list[float]) -> Figure:
+    return figure("limits_follow_p95_s", taken, 95, "s", "<= 5 s")
 
 
 def _over(samples: list[float], bare: list[float]) -> list[float]:
