@@ -53,7 +53,7 @@ class Webhook:
         reviewer = Reviewer(
             self._cache, self._settings.spot_settings, self._settings.resource_names
         )
-        reviews = _runner(review_app(reviewer, self._metrics))
+        reviews = _runner(review_app(reviewer, self._metrics, lambda: self._draining))
         told = probes.application(self._metrics.registry, self._stuck, self._unready)
         async with (
             probes.serving(told, self._settings.metrics_port),

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from pydantic import ValidationError
 
 from mizar_kube.errors import KubeError
@@ -25,12 +26,32 @@ takes objects of up to 3 MiB."""
 Review = Callable[[Request], Awaitable[Answer]]
 
 
-def review_app(reviewer: Reviewer, metrics: Metrics) -> web.Application:
-    """The application that serves /mutate and /validate."""
-    app = web.Application(client_max_size=MAX_REVIEW_BYTES)
+def review_app(
+    reviewer: Reviewer, metrics: Metrics, draining: Callable[[], bool]
+) -> web.Application:
+    """The application that serves /mutate and /validate. While it is `draining`, each answer closes
+    its connection: API servers keep connections, and refuse the pod whose review they are sending
+    when the server ends."""
+
+    @web.middleware
+    async def let_go(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            answer = await handler(request)
+        except web.HTTPException as error:
+            _close_if(draining(), error)
+            raise
+        _close_if(draining(), answer)
+        return answer
+
+    app = web.Application(client_max_size=MAX_REVIEW_BYTES, middlewares=[let_go])
     app.router.add_post("/mutate", _handler(reviewer.mutate, metrics))
     app.router.add_post("/validate", _handler(reviewer.validate, metrics))
     return app
+
+
+def _close_if(draining: bool, answer: web.StreamResponse) -> None:
+    if draining:
+        answer.force_close()
 
 
 def _handler(review: Review, metrics: Metrics) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -3,7 +3,7 @@
 import base64
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,14 +73,17 @@ class Webhook:
 
 @asynccontextmanager
 async def running(
-    objects: Objects, synced: bool = True, spot: SpotSettings = LENDS_NOTHING
+    objects: Objects,
+    synced: bool = True,
+    spot: SpotSettings = LENDS_NOTHING,
+    draining: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Webhook]:
     async with serving(FakeApi(others=objects)) as client:
         cache = Cache(client)
         if synced:
             for informer in cache.informers:
                 await informer._list()
-        app = review_app(Reviewer(cache, spot), Metrics())
+        app = review_app(Reviewer(cache, spot), Metrics(), draining)
         async with TestClient(TestServer(app)) as http:
             yield Webhook(objects, cache, http)
 
@@ -144,6 +147,19 @@ async def test_templates_are_patched_where_they_are(resource: Any, wrap: Any) ->
         before = wrap(asking("mizar.share.gpu.2"))
         response = await webhook.ask("/mutate", request(before, resource))
     assert jsonpatch.apply_patch(before, patch(response)) == wrap(asking("mizar.share/gpu.2"))
+
+
+@pytest.mark.parametrize(("review", "status"), [(request({"spec": {}}), 200), ({}, 400)])
+async def test_an_api_server_keeps_its_connection_until_the_webhook_drains(
+    review: Json, status: int
+) -> None:
+    """Whatever the answer is: it would send the next review to a server that ends."""
+    draining = False
+    async with running(cluster(), draining=lambda: draining) as webhook:
+        for draining in (False, True):
+            answer = await webhook.http.post("/mutate", json=review)
+            assert answer.status == status
+            assert (answer.headers.get("Connection") == "close") is draining
 
 
 async def test_refusals_reach_the_user() -> None:
@@ -364,7 +380,9 @@ async def test_metrics_count_reviews() -> None:
         cache = Cache(client)
         for informer in cache.informers:
             await informer._list()
-        async with TestClient(TestServer(review_app(Reviewer(cache), metrics))) as http:
+        async with TestClient(
+            TestServer(review_app(Reviewer(cache), metrics, lambda: False))
+        ) as http:
             for key in ("mizar.share.gpu.2", "team-b.mizar.share/gpu.2", "cpu"):
                 await http.post("/mutate", json=request({"spec": asking(key)}))
     for outcome in ("patched", "refused", "allowed"):
