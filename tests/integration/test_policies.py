@@ -291,6 +291,21 @@ def test_only_who_administers_nodes_deletes_a_shadow_pod(kube: Kube, shadow: str
         kube.run(*delete, *who)
 
 
+def delete_all(kube: Kube, path: str, who: str = EDITOR) -> str:
+    """What is said to a request that deletes all objects of a kind in the tenant's namespace."""
+    everything = path.format(f"namespaces/{TENANT}")
+    return kube.attempt("delete", "--raw", everything, who)[1]
+
+
+def test_who_deletes_all_pods_deletes_no_shadow_pod(kube: Kube, shadow: str) -> None:
+    """Such a request names no pod."""
+    said = delete_all(kube, "/api/v1/{}/pods")
+    assert "delete those pods, and it goes by itself after the idle timeout" in said
+    found = kube.get("pod", shadow, TENANT)
+    assert found is not None
+    assert "deletionTimestamp" not in found["metadata"]
+
+
 def test_the_scheduler_preempts_no_shadow_pod_in_use(kube: Kube, shadow: str) -> None:
     delete = ("delete", "pod", NAME, f"--namespace={TENANT}", "--dry-run=server", SCHEDULER)
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
@@ -507,6 +522,9 @@ class TestOperator:
         kube.delete("pod", "plain", TENANT, "--grace-period=0", "--force")
 
 
+BUDGETS = "/apis/policy/v1/{}/poddisruptionbudgets"
+
+
 def test_the_budget_of_shadow_pods_in_use_is_the_operators(kube: Kube) -> None:
     body = json.dumps(manifests.budget(TENANT))
     create = ("create", "--filename=-", "--dry-run=server")
@@ -518,7 +536,28 @@ def test_the_budget_of_shadow_pods_in_use_is_the_operators(kube: Kube) -> None:
     assert sentence in kube.attempt("delete", *here, EDITOR)[1]
     loose = ("--type=merge", '--patch={"spec":{"minAvailable":0}}')
     assert sentence in kube.attempt("patch", *here, EDITOR, *loose)[1]
+    assert sentence in delete_all(kube, BUDGETS)
+    found = kube.get("pdb", "mizar-shadow-pods-in-use", TENANT)
+    assert found is not None
+    assert "deletionTimestamp" not in found["metadata"]
     kube.run("delete", *here, OPERATOR)
+
+
+def test_other_budgets_are_their_owners(kube: Kube) -> None:
+    """Also one whose name is made by the API server."""
+    meta = {"generateName": "mizar-shadow-pods-in-use-", "namespace": TENANT}
+    mine = json.dumps(manifests.budget(TENANT) | {"metadata": meta})
+    kube.run("create", "--filename=-", EDITOR, input=mine)
+    delete_all(kube, BUDGETS)
+    assert kube.all("pdb", TENANT) == []
+
+
+def test_kubernetes_deletes_a_budget_with_its_namespace(kube: Kube) -> None:
+    kube.run("create", "--filename=-", OPERATOR, input=json.dumps(manifests.budget(TENANT)))
+    controller = "--as=system:serviceaccount:kube-system:namespace-controller"
+    group = "--as-group=system:serviceaccounts:kube-system"
+    kube.run("delete", "--raw", BUDGETS.format(f"namespaces/{TENANT}"), controller, group)
+    assert kube.all("pdb", TENANT) == []
 
 
 def test_a_share_pod_keeps_its_label(kube: Kube) -> None:
