@@ -1,4 +1,5 @@
-"""Eviction of pods that have lost their card, as their PodDisruptionBudgets allow."""
+"""Eviction of pods that have lost their card, as their PodDisruptionBudgets and the chart's
+policies allow."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable
 
 from mizar_core.planning.snapshot import Key
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import Conflict, NotFound, Unavailable
+from mizar_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
 from mizar_kube.kinds import POD, Ref
 from mizar_kube.logs import get_logger
 from mizar_operator.live_objects import is_there
@@ -23,8 +24,8 @@ FORGOTTEN_S = 3600.0
 
 
 class Evictor:
-    """Evicts pods, and deletes those that a PodDisruptionBudget holds for too long. `clock` counts
-    seconds.
+    """Evicts pods, and deletes those that a PodDisruptionBudget holds for too long, or that may not
+    be evicted where they are. `clock` counts seconds.
 
     The time of the first refusal is in memory only: another leader waits from the start.
     """
@@ -36,8 +37,8 @@ class Evictor:
 
     async def evict(self, pod: Key, uid: str, patience_s: float = BUDGET_RESPECTED_S) -> bool:
         """Evict this very pod; does nothing where it is gone or another pod has its name. A
-        PodDisruptionBudget may hold the eviction off for `patience_s` seconds. Returns whether the
-        pod goes. Raises KubeError."""
+        PodDisruptionBudget, or a policy, may hold the eviction off for `patience_s` seconds.
+        Returns whether the pod goes. Raises KubeError."""
         ref = Ref(POD, pod[1], pod[0])
         try:
             return await self._evict(ref, uid, patience_s)
@@ -52,11 +53,11 @@ class Evictor:
     async def _evict(self, ref: Ref, uid: str, patience_s: float) -> bool:
         try:
             await self._client.evict(ref, uid=uid)
-        except Unavailable as error:
-            if error.status != TOO_MANY_REQUESTS:
+        except (Unavailable, Forbidden) as error:
+            if not _held_off(error):
                 raise
             if self._waited(uid) < patience_s:
-                log.info("the eviction is refused by a budget", error=error)
+                log.info("the eviction is refused by a budget or a policy", error=error)
                 return False
             log.warning(
                 "the eviction is held off for too long, so the pod is deleted",
@@ -73,3 +74,9 @@ class Evictor:
             one: since for one, since in self._refused.items() if now - since < FORGOTTEN_S
         }
         return now - self._refused.setdefault(uid, now)
+
+
+def _held_off(error: KubeError) -> bool:
+    """Whether a budget refuses it, or a policy: pods of some namespaces the operator may delete, as
+    far as they are Mizar's, and not evict."""
+    return isinstance(error, Forbidden) or error.status == TOO_MANY_REQUESTS

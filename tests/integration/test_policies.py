@@ -260,10 +260,10 @@ def test_nobody_gets_into_a_shadow_pod(kube: Kube, shadow: str, how: str) -> Non
     kube.delete("pod", "plain", TENANT, "--grace-period=0", "--force")
 
 
-def evict(kube: Kube, who: str, pod: str) -> str:
-    meta = {"name": pod, "namespace": TENANT}
+def evict(kube: Kube, who: str, pod: str, namespace: str = TENANT) -> str:
+    meta = {"name": pod, "namespace": namespace}
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
-    path = f"/api/v1/namespaces/{TENANT}/pods/{pod}/eviction"
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
     body = body | {"deleteOptions": {"dryRun": ["All"]}}
     ask = ("create", "--raw", path, "--filename=-", who)
     return kube.attempt(*ask, input=json.dumps(body))[1]
@@ -500,6 +500,18 @@ class TestOperator:
         status, said = kube.attempt("patch", "pod", *here, *merge({"labels": {"a": "b"}}))
         assert status != 0, said
         kube.run("delete", "pod", *here, "--grace-period=0", "--force")
+
+    @pytest.mark.parametrize("namespace", ["kube-system", SYSTEM])
+    def test_it_evicts_nothing_that_the_cluster_or_mizar_rests_on(
+        self, kube: Kube, namespace: str
+    ) -> None:
+        nowhere = {"mizar.share/nowhere": "true"}
+        name = f"plain-{RELEASE}"
+        kube.apply(objects.plain_pod(namespace, name, nodeSelector=nowhere))
+        said = evict(kube, OPERATOR, name, namespace)
+        assert f"Mizar's operator evicts no pods in namespace {namespace}" in said
+        assert '"status":"Success"' in evict(kube, DRAINER, name, namespace).replace(" ", "")
+        kube.delete("pod", name, namespace, "--grace-period=0", "--force")
 
     def test_it_changes_and_deletes_no_others(self, kube: Kube, shadow: str) -> None:
         kube.apply(objects.plain_pod(TENANT, "plain", nodeSelector={"mizar.share/nowhere": "true"}))

@@ -18,7 +18,7 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
 )
 from mizar_core.planning.snapshot import PodView, ShadowView
-from mizar_kube.errors import Conflict, KubeError, NotFound, Unavailable
+from mizar_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
 from mizar_kube.kinds import Object, Ref
 from mizar_operator.evictor import BUDGET_RESPECTED_S, Evictor
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
@@ -158,6 +158,14 @@ def test_a_budget_is_respected_for_a_while() -> None:
 
 def test_a_budget_that_never_allows_it_does_not_keep_it_for_ever() -> None:
     api = Api(BUDGET, BUDGET)
+    _evict(api, 0.0, BUDGET_RESPECTED_S)
+    assert api.asked == [ASKED, ASKED, DELETED]
+
+
+def test_who_may_not_be_evicted_where_it_is_is_deleted() -> None:
+    """As in kube-system, where the chart lets the operator evict nobody."""
+    refused = Forbidden("Mizar's operator evicts no pods in namespace kube-system", status=403)
+    api = Api(refused, refused)
     _evict(api, 0.0, BUDGET_RESPECTED_S)
     assert api.asked == [ASKED, ASKED, DELETED]
 
