@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cluster import Cluster
-from support import escapes, objects
+from support import escapes, int_or_string, objects
 from support.admission import (
     OTHER,
     RELEASE,
@@ -261,6 +261,7 @@ def test_templates_are_refused_in_the_same_words(kube: Kube, key: str) -> None:
             {"profiles": [{"devices": 2, "cards": 1, "memory": 8.5}]},
             'spec.profiles[0].memory: write 8.5 in quotes, "8.5"',
         ),
+        ({"spot": {"reserve": True}}, "spec.spot.reserve: true is no number: write one in quotes"),
     ],
 )
 def test_a_number_without_quotes_gets_a_sentence(kube: Kube, spec: Object, sentence: str) -> None:
@@ -275,8 +276,16 @@ def test_a_number_without_quotes_gets_a_sentence(kube: Kube, spec: Object, sente
     assert sentence in said
 
 
+@pytest.mark.parametrize("field", int_or_string.fields("gpupools"))
+def test_no_number_that_wants_quotes_is_forgotten(kube: Kube, field: str) -> None:
+    spec = {"resourcePrefix": "numbers.example.com", **int_or_string.with_value(field, 1.5)}
+    said = refusal(kube, objects.pool(f"{RELEASE}-numbers", **spec))
+    assert f'{field}: write 1.5 in quotes, "1.5"' in said
+
+
 def test_numbers_that_need_no_quotes_pass(kube: Kube) -> None:
     fine = {"coreScaling": 2, "memoryScaling": "1", "profiles": [{"devices": 2, "cards": 1}]}
+    fine["spot"] = {"reserve": 2**30}
     dry_run(kube, objects.pool(f"{RELEASE}-n", resourcePrefix="numbers.example.com", **fine))
 
 

@@ -107,6 +107,7 @@ def unquoted_numbers(pool: dict[str, Any]) -> Iterator[str]:
     profiles = spec.get("profiles")
     for at, profile in enumerate(profiles if isinstance(profiles, list) else ()):
         yield from _sentence(f"spec.profiles[{at}].memory", _map(profile).get("memory"), "8Gi")
+    yield from _sentence("spec.spot.reserve", _map(spec.get("spot")).get("reserve"), "1Gi")
 
 
 def _sentence(field: str, value: Any, example: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from mizar_operator.webhook.quota_review import (
     review_quota,
     unquoted_numbers,
 )
+from support import int_or_string
 from unit.webhook.builders import pool, quota
 
 UNKNOWN = [{"devices": 3, "max": 1}]
@@ -100,7 +101,13 @@ def test_pools_that_could_be_mixed_up() -> None:
             ],
         ),
         ({"memoryScaling": "1.5", "coreScaling": 2, "profiles": [{"memory": "8Gi"}]}, []),
-        ({"memoryScaling": None, "profiles": None}, []),
+        (
+            {"spot": {"reserve": True}},
+            ['spec.spot.reserve: true is no number: write one in quotes, such as "1Gi"'],
+        ),
+        ({"memoryScaling": None, "profiles": None, "spot": None}, []),
+        ({"spot": {"reserve": 2**30}}, []),
+        ({"spot": 1.5}, []),
         ({"profiles": 3}, []),
         ({"profiles": [3]}, []),
         (3, []),
@@ -109,6 +116,14 @@ def test_pools_that_could_be_mixed_up() -> None:
 )
 def test_each_gets_a_sentence(spec: Any, sentences: list[str]) -> None:
     assert list(unquoted_numbers({"spec": spec})) == sentences
+
+
+@pytest.mark.parametrize(
+    "field", [field for kind in int_or_string.USERS for field in int_or_string.fields(kind)]
+)
+def test_no_field_that_wants_quotes_is_forgotten(field: str) -> None:
+    (sentence,) = unquoted_numbers({"spec": int_or_string.with_value(field, 1.5)})
+    assert sentence.startswith(f'{field}: write 1.5 in quotes, "1.5"')
 
 
 class TestAliases:
