@@ -62,12 +62,28 @@ def test_a_spot_pod_waits_for_its_turn(kube: Kube) -> None:
 
 def test_what_the_pod_says_itself_stays(kube: Kube) -> None:
     own: Object = {
-        "priorityClassName": "system-cluster-critical",
+        "priorityClassName": f"{RELEASE}-patient",
         "schedulingGates": [{"name": "example.com/mine"}],
     }
+    priority_class(kube, own["priorityClassName"], preemptionPolicy="Never")
     spec = dry_run(kube, objects.spot_pod(TENANT, "x", **own))["spec"]
+    kube.delete("priorityclass", own["priorityClassName"])
     assert spec["schedulingGates"] == [{"name": "example.com/mine"}, GATE]
-    assert (spec["priorityClassName"], spec["priority"]) == ("system-cluster-critical", 2000000000)
+    assert (spec["priorityClassName"], spec["priority"]) == (own["priorityClassName"], 5)
+
+
+def priority_class(kube: Kube, name: str, **fields: Any) -> None:
+    head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 5}
+    kube.apply({**head, "metadata": {"name": name}, **fields})
+
+
+def test_a_spot_pod_preempts_nobody_by_a_class_of_its_own(kube: Kube) -> None:
+    pod = objects.spot_pod(TENANT, "x", priorityClassName="system-cluster-critical")
+    assert (
+        "a pod that borrows cards never preempts others, and its PriorityClass"
+        " system-cluster-critical lets it: name one whose preemptionPolicy is Never,"
+        f" such as {CLASS}"
+    ) in refusal(kube, pod)
 
 
 def test_a_job_makes_spot_pods(kube: Kube) -> None:
@@ -195,6 +211,9 @@ class TestGate:
         pod["metadata"]["labels"] = {"mizar.share/spot-pod": "true"}
         assert "was not seen by Mizar's webhook" in refusal(kube, pod)
         pod["spec"]["schedulingGates"] = [GATE]
+        said = refusal(kube, pod)
+        assert "never preempts others, and its PriorityClass lets it: name one" in said
+        pod["spec"]["priorityClassName"] = CLASS
         dry_run(kube, pod)
 
     def test_a_pod_that_names_its_node_does_not_get_past_it(self, kube: Kube) -> None:
