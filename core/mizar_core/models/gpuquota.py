@@ -150,7 +150,8 @@ class GPUQuotaStatus(Model):
     """Devices that containers hold."""
 
     waiting: Count = 0
-    """Devices that share pods wait for."""
+    """Devices that share pods wait for, also those of a profile that no quota of the namespace
+    has."""
 
     cards: Count = 0
     """Cards that the shadow pods hold or wait for."""

@@ -48,6 +48,24 @@ def too_many_devices(share: ShareView) -> Denial | None:
     )
 
 
+def no_entitlement(draft: Draft, share: ShareView) -> Denial:
+    """Why no quota of the share pod's namespace pays for a shadow pod of what it requests."""
+    parsed = parse_resource(share.resource)
+    profile = parsed.profile if parsed else 0
+    own = sorted(key[1] for key in draft.active_quotas if key[0] == share.namespace)
+    if own:
+        return Denial(
+            EventReason.UNKNOWN_PROFILE,
+            f"no quota of namespace {share.namespace} ({', '.join(own)}) has profile {profile} "
+            "of a pool that offers it: add it to the quota, or ask for another profile",
+        )
+    return Denial(
+        EventReason.NO_QUOTA,
+        f"namespace {share.namespace} has no GPUQuota of a pool that offers {share.resource}: ask "
+        f"an administrator for one with profile {profile}",
+    )
+
+
 def refusal_message(message: str) -> str:
     """The API server's refusal of a shadow pod as a sentence."""
     return f"the API server refuses a shadow pod: {message}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mizar_core.names import EventReason, ReapReason, parse_resource, tenant_of
 from mizar_core.planning.actions import Action, CreateShadow, DeleteShadow, Drain, EmitEvent
-from mizar_core.planning.creation import Denial, refusal_message
+from mizar_core.planning.creation import Denial, no_entitlement, refusal_message
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_reason
@@ -49,7 +49,8 @@ def _why(draft: Draft, share: ShareView, outcome: DemandOutcome) -> Why | None:
         return _blocked(draft, assignment)
     if denial := outcome.denials.get(share.uid):
         return _denied(assignment, denial)
-    return _no_quota(draft, share)
+    denial = no_entitlement(draft, share)
+    return denial.reason, denial.message
 
 
 def _not_admitted(draft: Draft, share: ShareView) -> Why:
@@ -103,23 +104,6 @@ def _denied(assignment: Assignment, denial: Denial) -> Why:
     )
     lead = "" if said_all else "no devices are free, and "
     return denial.reason, f"{lead}{denial.message}"
-
-
-def _no_quota(draft: Draft, share: ShareView) -> Why:
-    parsed = parse_resource(share.resource)
-    profile = parsed.profile if parsed else 0
-    own = sorted(key[1] for key in draft.active_quotas if key[0] == share.namespace)
-    if own:
-        return (
-            EventReason.UNKNOWN_PROFILE,
-            f"no quota of namespace {share.namespace} ({', '.join(own)}) has profile {profile} "
-            "of a pool that offers it: add it to the quota, or ask for another profile",
-        )
-    return (
-        EventReason.NO_QUOTA,
-        f"namespace {share.namespace} has no GPUQuota of a pool that offers {share.resource}: ask "
-        f"an administrator for one with profile {profile}",
-    )
 
 
 def _waiting_event(share: ShareView, reason: EventReason, message: str) -> EmitEvent:

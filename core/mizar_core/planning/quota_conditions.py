@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
 from mizar_core.names import EventReason
-from mizar_core.planning.creation import Denial, refusal_message
+from mizar_core.planning.creation import Denial, no_entitlement, refusal_message
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_message
@@ -44,21 +44,28 @@ class WaitingPod:
 
 
 def waiting_pods(draft: Draft, outcomes: dict[str, DemandOutcome]) -> dict[Key, list[WaitingPod]]:
-    """The waiting share pods, by the first quota at whose cost they could be served."""
+    """The waiting share pods, by the first quota at whose cost they could be served; those whose
+    profile no quota of the namespace has, by its first quota."""
     found: defaultdict[Key, list[WaitingPod]] = defaultdict(list)
     for resource, outcome in sorted(outcomes.items()):
         for share in outcome.waiting:
-            if entitlements := draft.entitlements.for_pods_of(share.namespace, resource):
-                assignment, denial = (
-                    outcome.placement.assignments[share.uid],
-                    outcome.denials.get(share.uid),
-                )
-                found[entitlements[0].key].append(WaitingPod(share, assignment, denial))
+            quota = draft.entitlements.quota_for(share.namespace, resource)
+            if quota is not None:
+                found[quota].append(_waiting_pod(draft, outcome, share))
     return dict(found)
 
 
+def _waiting_pod(draft: Draft, outcome: DemandOutcome, share: ShareView) -> WaitingPod:
+    assignment = outcome.placement.assignments[share.uid]
+    denial = outcome.denials.get(share.uid)
+    if denial is None and assignment.availability is Availability.NONE:
+        denial = no_entitlement(draft, share)
+    return WaitingPod(share, assignment, denial)
+
+
 def satisfied(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> ConditionState:
-    """Whether no share pod waits and `min` shadow pods are warm, else the first reason why not."""
+    """Whether no share pod and no spot pod waits and `min` shadow pods are warm, else the first
+    reason why not."""
     for state in (
         _misconfigured(draft, quota),
         _lost(draft, quota),
@@ -69,6 +76,7 @@ def satisfied(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condi
         _silent(draft, quota),
         _coming(waiting),
         _unscheduled(waiting),
+        _borrowers_wait(quota),
         _below_minimum(draft, quota),
     ):
         if state is not None:
@@ -216,6 +224,18 @@ def _unscheduled(waiting: list[WaitingPod]) -> ConditionState | None:
         False,
         "Scheduling",
         f"devices are free; the scheduler is to place {counted(len(waiting), 'share pod')}",
+    )
+
+
+def _borrowers_wait(quota: GPUQuota) -> ConditionState | None:
+    """Whether spot pods of the namespace wait for cards to borrow."""
+    if quota.status.spot is None or not quota.status.spot.waiting:
+        return None
+    return ConditionState(
+        False,
+        str(EventReason.SPOT_WAITING),
+        f"spot pods wait to borrow {counted(quota.status.spot.waiting, 'card')}: their events say "
+        "for what",
     )
 
 

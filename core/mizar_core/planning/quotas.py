@@ -48,9 +48,11 @@ class Entitlements:
     def __init__(self, pools: Iterable[GPUPool], quotas: Iterable[GPUQuota]) -> None:
         self._by_quota: dict[tuple[Key, int], Entitlement] = {}
         self._by_demand: defaultdict[tuple[str, str], list[Entitlement]] = defaultdict(list)
+        self._first_of: dict[str, Key] = {}
         known = {pool.metadata.name: pool for pool in pools}
         for quota in sorted(quotas, key=quota_key):
             if (pool := known.get(quota.spec.pool)) is not None:
+                self._first_of.setdefault(quota_key(quota)[0], quota_key(quota))
                 self._add_all(quota, pool)
 
     def __iter__(self) -> Iterator[Entitlement]:
@@ -64,6 +66,13 @@ class Entitlements:
         """The entitlements at whose cost shadow pods are created for the namespace's share pods
         that request the resource, in the order in which they are used."""
         return self._by_demand.get((namespace, resource), [])
+
+    def quota_for(self, namespace: str, resource: str) -> Key | None:
+        """The quota that the namespace's share pods that request the resource count for: the first
+        that allows them shadow pods, else the namespace's first, since none of its quotas has the
+        profile; None if it has none."""
+        found = self.for_pods_of(namespace, resource)
+        return found[0].key if found else self._first_of.get(namespace)
 
     def _add_all(self, quota: GPUQuota, pool: GPUPool) -> None:
         for limits in sorted(quota.spec.profiles, key=lambda one: one.devices):

@@ -127,12 +127,15 @@ def _quota_status(
             conditions, type, state.status, state.reason, state.message, draft.now
         )
     found = list(profiles.values())
+    waited_for = sum(one.share.count for one in waiting)
+    # A profile that no quota has is in no line of its own: a pod may ask for any.
+    unknown = waited_for - sum(one.waiting for one in found)
     return GPUQuotaStatus(
         profiles=tuple(found),
-        ready=sum(one.ready for one in found),
+        ready=sum(one.ready for one in found) - unknown,
         pipelining=sum(one.pipelining for one in found),
         in_use=sum(one.in_use for one in found),
-        waiting=sum(one.waiting for one in found),
+        waiting=waited_for,
         cards=draft.usage.existing.cards[key],
         spot=quota.status.spot,
         next_sequence=draft.next_sequence(key),

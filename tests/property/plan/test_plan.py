@@ -20,8 +20,10 @@ from mizar_core.planning.actions import (
     RemoveFinalizer,
     WriteQuotaStatus,
 )
+from mizar_core.planning.draft import Draft
 from mizar_core.planning.feasible_nodes import FeasibleNodes
 from mizar_core.planning.node_fit import Needs
+from mizar_core.planning.scheduling import is_admitted
 from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of
 from mizar_core.planning.snapshot import Key, quota_key
 from property.plan.clusters import snapshots
@@ -222,6 +224,21 @@ def test_nobody_waits_beside_a_satisfied_quota(snapshot: Snapshot) -> None:
     for key, status in plan(snapshot, NOW).quotas.items():
         satisfied = next(one for one in status.conditions if one.type == "Satisfied")
         assert satisfied.status == "False" or status.waiting == 0, (key, status)
+
+
+@effort(9)
+@given(snapshots())
+def test_all_that_wait_count_for_a_quota_of_their_namespace(snapshot: Snapshot) -> None:
+    """Whatever profile they ask for."""
+    draft, counted = Draft(snapshot, NOW), Counter[str]()
+    for (namespace, _), status in plan(snapshot, NOW).quotas.items():
+        counted[namespace] += status.waiting
+    paid = {key[0] for key, one in draft.active_quotas.items() if one.spec.pool in draft.pools}
+    waiting = Counter[str]()
+    for one in snapshot.shares:
+        if one.node is None and one.namespace in paid and is_admitted(draft, one):
+            waiting[one.namespace] += one.count
+    assert +counted == waiting
 
 
 @effort(9)

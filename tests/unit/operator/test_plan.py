@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mizar_core.models import GPUPoolStatus, GPUQuota
+from mizar_core.models import GPUPoolStatus, GPUQuota, SpotStatus
 from mizar_core.names import EventReason, shadow_name
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import (
@@ -523,6 +523,47 @@ def test_nobody_waits_beside_a_satisfied_quota() -> None:
     """Also where devices are free, and the scheduler has yet to say so."""
     snapshot = small(shadows=(ready(),), shares=(waiting("p"),))
     assert (satisfied(snapshot).status, satisfied(snapshot).reason) == ("False", "Scheduling")
+
+
+def test_who_asks_for_a_profile_that_no_quota_has_waits_for_the_first_quota() -> None:
+    other = quota("team-a", "second", profiles=[{"devices": 8, "max": 2}])
+    snapshot = small(
+        pools=(pool(profiles=[{"devices": n, "cards": 1} for n in (2, 4, 8)]),),
+        quotas=(other, quota("team-a", "first")),
+        shares=(waiting("a", 3, "team-a.mizar.share/gpu.4"),),
+    )
+    first, second = (plan(snapshot, NOW).quotas["team-a", name] for name in ("first", "second"))
+    assert (first.waiting, first.ready, second.waiting) == (3, -3, 0)
+    assert [one.devices for one in first.profiles] == [2]
+    assert satisfied(snapshot).reason == "UnknownProfile"
+    assert satisfied(snapshot).message.startswith("share pod a waits: no quota of namespace team-a")
+
+
+def test_an_unknown_profile_does_not_hide_who_is_served_by_others() -> None:
+    """In a Shared pool, devices of another tenant's shadow pod may be free for it."""
+    shared = "mizar.share/gpu.4"
+    made = ready("shadow-4-aaaaa", devices=4, namespace="team-b", resource=shared)
+    quotas = (quota("team-a"), quota("team-b", profiles=[{"devices": 4, "max": 1}]))
+    snapshot = small(
+        pools=(pool(tenancy="Shared"),),
+        quotas=quotas,
+        shadows=(made,),
+        shares=(waiting("a", resource=shared),),
+    )
+    assert (status(snapshot).waiting, satisfied(snapshot).reason) == (1, "Scheduling")
+
+
+@pytest.mark.parametrize("profiles", [[], [{"devices": 2, "max": 1}]])
+def test_a_quota_whose_spot_pods_wait_is_not_satisfied(profiles: list[dict[str, int]]) -> None:
+    def borrowing(cards: int) -> Snapshot:
+        made = quota("team-a", profiles=profiles, spot={"max": 2})
+        spot = SpotStatus(in_use=1, waiting=cards)
+        return small(quotas=(made.changed(status=made.status.changed(spot=spot)),))
+
+    assert satisfied(borrowing(0)).status == "True"
+    found = satisfied(borrowing(1))
+    assert (found.status, found.reason) == ("False", "SpotWaiting")
+    assert "1 card:" in found.message
 
 
 # Pods of several containers.
