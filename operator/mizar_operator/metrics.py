@@ -109,7 +109,7 @@ class Metrics:
 
     def planned(self, key: str, snapshot: Snapshot, plan: Plan) -> None:
         """Set the gauges of a key's pools, quotas and nodes."""
-        self.shadow_counters.show_pools(one.metadata.name for one in snapshot.pools)
+        self.shadow_counters.planned(key, snapshot)
         for name, gauge in self.quota.items():
             gauge.show(key, _of_quotas(plan, name.removesuffix("_devices")))
         for state, cards in self.cards.items():

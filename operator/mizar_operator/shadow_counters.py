@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -35,17 +35,37 @@ class ShadowCounters:
         self._lost = counter("lost", "Shadow pods that lost their cards, by how.")
         self._reasons: dict[Key, ReapReason] = {}
         self._known_lost: set[str] = set()
+        self._pools: dict[str, set[str]] = {}
+        self._shown: set[str] = set()
 
-    def show_pools(self, pools: Iterable[str]) -> None:
-        """Have all series of these pools, so that the first of its sort is an increase."""
-        for pool in pools:
-            for counter, reasons in (
-                (self._created, CreationReason),
-                (self._reaped, ReapReason),
-                (self._lost, LossReason),
-            ):
-                for reason in reasons:
-                    counter.labels(pool, reason.value)
+    def planned(self, key: str, snapshot: Snapshot) -> None:
+        """Have all series of a key's pools, so that the first of its sort is an increase, and none
+        of pools that are gone and have no shadow pod left."""
+        pools = {one.metadata.name for one in snapshot.pools}
+        self._pools[key] = pools | {one.pool for one in snapshot.shadows}
+        for pool in self._shown.difference(*self._pools.values()):
+            self._hide(pool)
+        for pool in self._pools[key]:
+            self._show(pool)
+
+    def _show(self, pool: str) -> None:
+        self._shown.add(pool)
+        for counter, reason in self._series():
+            counter.labels(pool, reason)
+
+    def _hide(self, pool: str) -> None:
+        self._shown.discard(pool)
+        for counter, reason in self._series():
+            counter.remove(pool, reason)
+
+    def _series(self) -> Iterator[tuple[Counter, str]]:
+        yield from ((self._created, one.value) for one in CreationReason)
+        yield from ((self._reaped, one.value) for one in ReapReason)
+        yield from ((self._lost, one.value) for one in LossReason)
+
+    def _count(self, counter: Counter, pool: str, reason: str) -> None:
+        self._show(pool)
+        counter.labels(pool, reason).inc()
 
     def applied(self, snapshot: Snapshot, actions: Iterable[Action]) -> None:
         """These actions are done. `snapshot`: what they were planned from."""
@@ -54,7 +74,7 @@ class ShadowCounters:
         for action in actions:
             match action:
                 case CreateShadow():
-                    self._created.labels(action.pool, action.reason.value).inc()
+                    self._count(self._created, action.pool, action.reason.value)
                 case (
                     Drain(reason=ReapReason() as reason)
                     | DeleteShadow(reason=ReapReason() as reason)
@@ -71,7 +91,7 @@ class ShadowCounters:
             return
         self._known_lost.add(shadow.uid)
         if shadow.phase != "Lost":
-            self._lost.labels(shadow.pool, loss_of(shadow, nodes).value).inc()
+            self._count(self._lost, shadow.pool, loss_of(shadow, nodes).value)
 
     def changed(self, old: ShadowView | None, new: ShadowView | None) -> None:
         """A ShadowPod that is gone was reaped, unless it was lost before."""
@@ -81,4 +101,4 @@ class ShadowCounters:
         if old.uid in self._known_lost or old.phase == "Lost":
             self._known_lost.discard(old.uid)
         else:
-            self._reaped.labels(old.pool, reason.value).inc()
+            self._count(self._reaped, old.pool, reason.value)

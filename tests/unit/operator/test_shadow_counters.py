@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mizar_kube.errors import Conflict
 from mizar_kube.kinds import POD, SHADOW_POD
+from mizar_operator.caches import NO_POOL
 from stateful.harness import Harness
 from stateful.model import Model
 
@@ -87,3 +89,34 @@ def test_a_lost_node_is_a_loss_and_no_reaping(operator: Harness) -> None:
         operator.model.control()
     assert count(operator, "lost") == {"NodeGone": 1}
     assert count(operator, "reaped") == {}
+
+
+def series_of(operator: Harness, pool: str) -> set[str]:
+    """The counters that have series of the pool."""
+    names = {f"mizar_shadow_pods_{name}_total" for name in ("created", "reaped", "lost")}
+    samples = (one for family in operator.metrics.registry.collect() for one in family.samples)
+    return {one.name for one in samples if one.name in names and one.labels["pool"] == pool}
+
+
+def test_the_series_of_a_pool_go_with_its_last_shadow_pod(operator: Harness) -> None:
+    served(operator)
+    assert len(series_of(operator, "pool")) == 3
+    operator.model.api.remove(operator.model.pools()[0])
+    seen = []
+    for _ in range(20):
+        operator.round()
+        operator.reconcile(NO_POOL)
+        left = any(operator.model.api.all(SHADOW_POD))
+        seen.append((left, count(operator, "reaped"), len(series_of(operator, "pool"))))
+    assert (True, {}, 3) in seen
+    assert seen[-1] == (False, {}, 0)
+
+
+def test_the_series_of_a_pool_that_another_key_plans_now_stay(operator: Harness) -> None:
+    operator.round()
+    snapshot = operator.snapshot()
+    operator.metrics.shadow_counters.planned("other.share", snapshot)
+    operator.metrics.shadow_counters.planned("mizar.share", replace(snapshot, pools=()))
+    assert len(series_of(operator, "pool")) == 3
+    operator.metrics.shadow_counters.planned("other.share", replace(snapshot, pools=()))
+    assert not series_of(operator, "pool")
