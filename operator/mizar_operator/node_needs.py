@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mizar_core.names import LABEL_ANTI_AFFINITY
-from mizar_core.planning.node_fit import AntiAffinity, Needs, Requirement, Term, Toleration
+from mizar_core.planning.node_fit import AntiAffinity, Needs, Requirement, Taint, Term, Toleration
 from mizar_kube.kinds import Object
 
 Json = Mapping[str, Any]
@@ -19,6 +19,11 @@ NAME_FIELD = "metadata.name"
 KUBERNETES_OWN = "node.kubernetes.io/"
 """Prefix of the taints by which Kubernetes marks nodes as unhealthy or unschedulable. Every pod
 gets tolerations of some of them."""
+
+OUTAGES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""The taints, of effect NoExecute, of a node whose kubelet does not answer."""
+OUTAGE_TOLERATED_S = 300
+"""Seconds for which every pod tolerates them that does not say anything else."""
 
 
 def needs_of(obj: Json) -> Needs:
@@ -151,12 +156,31 @@ def _line(one: Requirement) -> Object:
 
 
 def _tolerations(spec: Json) -> Iterable[Toleration]:
+    found = _all_tolerations(spec)
+    return (one for one in found if not one.key.startswith(KUBERNETES_OWN))
+
+
+def _all_tolerations(spec: Json) -> Iterable[Toleration]:
     for one in spec.get("tolerations") or ():
-        if not (one.get("key") or "").startswith(KUBERNETES_OWN):
-            key, operator, value, effect = (
-                str(one.get(field) or "") for field in ("key", "operator", "value", "effect")
-            )
-            yield Toleration(key, operator, value, effect, one.get("tolerationSeconds"))
+        key, operator, value, effect = (
+            str(one.get(field) or "") for field in ("key", "operator", "value", "effect")
+        )
+        yield Toleration(key, operator, value, effect, one.get("tolerationSeconds"))
+
+
+def outage_tolerations(spec: Json) -> frozenset[Toleration]:
+    """The tolerations with which another pod stays on a node whose kubelet does not answer for as
+    long as the pod of this spec does; none where that is no longer than pods do by default."""
+    found = {_of_outage(spec, Taint(key, "", "NoExecute")) for key in OUTAGES}
+    return frozenset(one for one in found if one is not None)
+
+
+def _of_outage(spec: Json, taint: Taint) -> Toleration | None:
+    # Kubernetes goes by the first toleration that covers the taint.
+    first = next((one for one in _all_tolerations(spec) if one.covers(taint)), None)
+    if first is None or (first.seconds is not None and first.seconds <= OUTAGE_TOLERATED_S):
+        return None
+    return Toleration(taint.key, "Exists", "", taint.effect, first.seconds)
 
 
 def _toleration(one: Toleration) -> Object:

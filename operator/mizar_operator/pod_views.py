@@ -22,7 +22,7 @@ from mizar_core.planning.preemption import lacks_cards
 from mizar_core.planning.snapshot import PendingView, PodView, ShareView
 from mizar_core.pod_requests import cards_requested, devices_after_init, devices_requested
 from mizar_kube.kinds import Object
-from mizar_operator.node_needs import needs_of
+from mizar_operator.node_needs import needs_of, outage_tolerations
 from mizar_operator.object_views import Json, condition_of
 
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -98,7 +98,7 @@ def share_view(obj: Object) -> SharePod | None:
     unschedulable = unschedulable_message(scheduled)
     initialized = condition_of(status, "Initialized").get("status") == "True"
     kept = devices_after_init(spec) if initialized and spec.get("initContainers") else None
-    needs, owner = needs_of(obj), _controller(meta)
+    needs, owner, outages = needs_of(obj), _controller(meta), outage_tolerations(spec)
     views = (
         ShareView(
             namespace=meta["namespace"],
@@ -116,6 +116,7 @@ def share_view(obj: Object) -> SharePod | None:
             if unschedulable
             else None,
             deleting="deletionTimestamp" in meta,
+            outages=outages,
         )
         for resource, count in asked.items()
     )

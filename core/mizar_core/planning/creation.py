@@ -96,7 +96,7 @@ def creation_for(draft: Draft, share: ShareView) -> Creation | Denial | None:
             or denial_for(draft, entitlement)
         )
         if why is None:
-            return Creation(entitlement, needs)
+            return Creation(entitlement, needs.outlasting(share.outages))
         first = first or why
     return first
 

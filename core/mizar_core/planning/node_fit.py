@@ -108,6 +108,11 @@ class Needs:
             anti_affinity=self.anti_affinity | other.anti_affinity,
         )
 
+    def outlasting(self, tolerations: Iterable[Toleration]) -> Needs:
+        """These needs with those of the tolerations whose taints are not tolerated yet."""
+        more = {t for t in tolerations if not self.tolerates(Taint(t.key, t.value, t.effect))}
+        return replace(self, tolerations=self.tolerations | more) if more else self
+
     def implies(self, other: Needs) -> bool:
         """Whether every node that meets these needs meets the others too, taints aside."""
         return (

@@ -13,7 +13,7 @@ from typing import Literal
 
 from mizar_core.condition import Condition
 from mizar_core.models import GPUPool, GPUQuota, Phase
-from mizar_core.planning.node_fit import HOSTNAME, NO_NEEDS, Needs, Pairs, Taint
+from mizar_core.planning.node_fit import HOSTNAME, NO_NEEDS, Needs, Pairs, Taint, Toleration
 
 Key = tuple[str, str]
 """(namespace, name)."""
@@ -127,7 +127,9 @@ class ShareView:
 
     `count`: devices. `owner`: the UID of its controller, else its own. `after_init`: how many
     devices it keeps, where init containers that requested more have ended. `unschedulable`: the
-    scheduler's message, if it found no node.
+    scheduler's message, if it found no node. `outages`: tolerations with which it stays for longer
+    than other pods on a node whose kubelet does not answer. They are no needs, since they say
+    nothing of where it may go.
 
     Pods that have ended, that are being deleted before they got a node, or that a scheduling gate
     holds back are not in a snapshot.
@@ -146,6 +148,7 @@ class ShareView:
     unschedulable: str | None = None
     unschedulable_since: datetime | None = None
     deleting: bool = False
+    outages: frozenset[Toleration] = frozenset()
 
     @property
     def key(self) -> Key:

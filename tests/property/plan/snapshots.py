@@ -39,6 +39,7 @@ SIZES = (2, 4)
 ZONES = ("east", "west")
 RESOURCES = tuple(f"team-a.mizar.share/gpu.{size}" for size in SIZES)
 TAINTS = (Taint("team", "a", "NoSchedule"), Taint("nvidia.com/gpu", "", "NoSchedule"))
+OUTAGES = frozenset({Toleration("node.kubernetes.io/unreachable", "Exists", "", "NoExecute")})
 APART = AntiAffinity("web", HOSTNAME)
 TRIED = (
     *(f"carry/uid-owner/{resource}" for resource in RESOURCES),
@@ -303,6 +304,7 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
         unschedulable="Insufficient devices" if stuck else None,
         unschedulable_since=at(draw(st.sampled_from([5, 20]))) if stuck else None,
         deleting=draw(st.integers(0, 5)) == 0,
+        outages=draw(st.sampled_from([frozenset[Toleration](), OUTAGES])),
     )
 
 

@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mizar_core.planning.node_fit import HOSTNAME, Needs, Requirement, Term, Toleration
-from mizar_operator.node_needs import REQUIRED, anti_affinity_labels, needs_of, node_constraints
+from mizar_operator.node_needs import (
+    OUTAGES,
+    REQUIRED,
+    anti_affinity_labels,
+    needs_of,
+    node_constraints,
+    outage_tolerations,
+)
 from support.effort import effort
 
 words = st.sampled_from(["a", "b", "c"])
@@ -90,3 +97,26 @@ def test_nodes_that_will_not_do_are_named_in_every_term() -> None:
 def test_tolerations_that_every_pod_gets_are_nobodys_wish() -> None:
     own = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
     assert needs_of({"metadata": {}, "spec": {"tolerations": [own]}}) == Needs()
+
+
+def _outage(key: str, **fields: Any) -> dict[str, Any]:
+    return {"key": key, "operator": "Exists", "effect": "NoExecute", **fields}
+
+
+def test_who_stays_for_longer_on_a_node_that_does_not_answer() -> None:
+    def seconds(*tolerations: dict[str, Any]) -> dict[str, int | None]:
+        found = outage_tolerations({"tolerations": list(tolerations)})
+        assert all(one[1:4] == ("Exists", "", "NoExecute") for one in found)
+        return {one.key: one.seconds for one in found}
+
+    not_ready, unreachable = OUTAGES
+    by_default = [_outage(key, tolerationSeconds=300) for key in OUTAGES]
+    assert seconds() == seconds(*by_default) == {}
+    assert seconds(_outage(not_ready, tolerationSeconds=20)) == {}
+    assert seconds(_outage(not_ready, tolerationSeconds=900)) == {not_ready: 900}
+    assert seconds(_outage(unreachable), by_default[0]) == {unreachable: None}
+    assert seconds({"operator": "Exists"}) == dict.fromkeys(OUTAGES)
+    assert seconds({"operator": "Exists"}, by_default[0]) == dict.fromkeys(OUTAGES)
+    assert seconds({"operator": "Exists", "effect": "NoSchedule"}) == {}
+    assert seconds({"key": not_ready, "effect": "NoExecute"}) == {not_ready: None}
+    assert seconds({"key": not_ready, "value": "other"}) == {}

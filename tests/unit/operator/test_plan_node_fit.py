@@ -17,13 +17,17 @@ from mizar_core.planning.node_fit import (
     Toleration,
 )
 from mizar_core.planning.snapshot import NodeView, PodView, ShadowView
+from mizar_kube.kinds import POD
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
+from stateful.harness import Harness
+from stateful.model import Model
 from support.planned import actions, satisfied, small
 
 WEST = frozenset({("zone", "west")})
 TEAM_A = Taint("team", "a", "NoSchedule")
 FOR_A = Toleration("team", "Equal", "a", "NoSchedule")
 GPU = "team-a.mizar.share/gpu.2"
+UNREACHABLE = Toleration("node.kubernetes.io/unreachable", "Exists", "", "NoExecute")
 APART = frozenset({AntiAffinity("web", HOSTNAME)})
 A100 = Requirement("nvidia.com/gpu.product", "In", ("A100",))
 
@@ -82,6 +86,43 @@ def test_tolerating_everything_is_no_invitation_to_cordoned_nodes() -> None:
     (made,) = actions(CreateShadow, small(nodes=nodes, shares=shares))
     assert FOR_A in made.needs.tolerations
     assert all(one.key for one in made.needs.tolerations)
+
+
+def test_a_shadow_pod_stays_on_a_silent_node_as_long_as_who_it_is_made_for() -> None:
+    model = Model()
+    model.add_node("n1")
+    model.add_pool()
+    model.add_quota("team-a", [{"devices": 2, "min": 0, "max": 1}])
+    model.add_share("team-a", "one", GPU, 1)
+    share = model.api.find(POD, "one", "team-a")
+    assert share is not None
+    share["spec"]["tolerations"] = [
+        {"key": UNREACHABLE.key, "operator": "Exists", "tolerationSeconds": 900},
+        {"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"},
+    ]
+    operator = Harness(model)
+    operator.round()
+    (made,) = (one for one in model.api.all(POD) if one["metadata"]["name"] != "one")
+    added = {"key": UNREACHABLE.key, "operator": "Exists", "effect": "NoExecute"}
+    assert {**added, "tolerationSeconds": 900} in made["spec"]["tolerations"]
+    assert len(made["spec"]["tolerations"]) == 2
+
+
+def test_who_stays_for_how_long_divides_no_shadow_pods() -> None:
+    shares = (waiting("a", outages=frozenset({UNREACHABLE})), waiting("b"))
+    for order in (shares, shares[::-1]):
+        named = tuple(replace(one, name=f"p{n}") for n, one in enumerate(order))
+        assert len(actions(CreateShadow, small(shares=named))) == 1
+    assert not actions(CreateShadow, small(shadows=(ready(),), shares=shares))
+    assert not actions(CreateShadow, small(shadows=(shadow(),), shares=shares))
+
+
+def test_a_pool_may_say_how_long_its_shadow_pods_stay_on_a_silent_node() -> None:
+    own = {"key": UNREACHABLE.key, "operator": "Exists", "tolerationSeconds": 20}
+    shares = (waiting("a", outages=frozenset({UNREACHABLE})),)
+    snapshot = small(pools=(pool(tolerations=[{**own, "effect": "NoExecute"}]),), shares=shares)
+    (made,) = actions(CreateShadow, snapshot)
+    assert [t.seconds for t in made.needs.tolerations if t.key == UNREACHABLE.key] == [20]
 
 
 def test_devices_behind_a_taint_are_not_free_to_all() -> None:
