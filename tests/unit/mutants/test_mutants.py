@@ -12,7 +12,7 @@ import pytest
 from mutants.harmless import BadList, Entry, read, sort_out
 from mutants.mutations import mutations_of
 from mutants.report import Outcome
-from mutants.scope import PACKAGES, ROOT, Package, UnknownModule, parts
+from mutants.scope import LEFT_OUT, PACKAGES, ROOT, Package, UnknownModule, parts
 from mutants.suite import Fate
 
 TINY = '''
@@ -273,6 +273,32 @@ def test_every_package_has_modules_and_tests() -> None:
 def test_every_module_that_a_package_names_exists(package: Package) -> None:
     missing = [one for one in package.modules if not list(ROOT.glob(one))]
     assert missing == []
+
+
+def _modules(*patterns: str) -> set[str]:
+    found = (path for pattern in patterns for path in ROOT.glob(pattern))
+    return {str(path.relative_to(ROOT)) for path in found if path.name != "__init__.py"}
+
+
+def test_each_module_of_a_mutated_program_is_in_scope_or_left_out_for_a_reason() -> None:
+    """A folder within a folder as well."""
+    judged = _modules(*(one for package in PACKAGES for one in package.modules))
+    left_out = _modules(*(one for patterns, _ in LEFT_OUT for one in patterns))
+    programs = {"/".join(one.split("/")[:2]) for one in judged}
+    every = _modules(*(f"{program}/**/*.py" for program in programs))
+    assert len(programs) == 3
+    assert every - judged - left_out == set(), "name them in PACKAGES or LEFT_OUT"
+    assert judged & left_out == set()
+
+
+def test_what_is_left_out_exists() -> None:
+    assert all(why for _, why in LEFT_OUT)
+    assert [one for patterns, _ in LEFT_OUT for one in patterns if not _modules(one)] == []
+
+
+def test_no_module_is_of_two_packages() -> None:
+    every = [path for package in PACKAGES for path in package.files()]
+    assert len(every) == len(set(every))
 
 
 def test_part_of_a_package_is_not_judged_as_a_whole() -> None:
