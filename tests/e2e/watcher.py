@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from mizar_nodeagent.card_health import REPAIRED
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 from simgpu.machine import Machine
-from support.owners import Held, Look, Seen, faults
+from support.owners import Held, Look, Seen, Withdrawals, faults
 from support.waiting import wait_for
 
 EVERY_S = 0.1
@@ -34,6 +35,11 @@ CARD_RECOVERS_S = 30.0
 """After a card is well again, the agent, the kubelet and NVIDIA's plugin have so long to say so."""
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CONTAINERS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
+
+LOOKS_PER_S = 1.0
+"""Fewer on average, where kubelets answer, say that nobody looked for some of the time."""
+SHORT_S = 10.0
+"""In so few seconds an average says nothing."""
 
 working: list[Watcher] = []
 reports: list[str] = []
@@ -53,8 +59,13 @@ class Watcher:
     blind: int = 0
     most_seen: int = 0
     longest_gap_s: float = 0.0
+    blind_s: float = 0.0
+    """In which some kubelet gave no answer that could be used."""
+    rounds: int = 0
+    """In which all did."""
     _found: set[str] = field(default_factory=set)
     _before: dict[str, frozenset[str]] = field(default_factory=dict)
+    _withdrawals: dict[int, Withdrawals] = field(default_factory=lambda: defaultdict(Withdrawals))
     _end: threading.Event = field(default_factory=threading.Event)
     _broken: BaseException | None = None
 
@@ -74,25 +85,42 @@ class Watcher:
         try:
             last = time.monotonic()
             while not self._end.wait(EVERY_S):
+                blind = self.blind
                 self._round()
                 now = time.monotonic()
-                self.longest_gap_s, last = max(self.longest_gap_s, now - last), now
+                self.longest_gap_s = max(self.longest_gap_s, now - last)
+                if self.blind == blind:
+                    self.rounds += 1
+                else:
+                    self.blind_s += now - last
+                last = now
         except Exception as error:
             self._broken = error
+
+    def check(self, seconds: float) -> None:
+        """It has looked all the time, for so many seconds. Raises what ended it, or AssertionError:
+        it took too few looks."""
+        if self._broken is not None:
+            raise self._broken
+        sighted = seconds - self.blind_s
+        assert sighted < SHORT_S or self.rounds >= LOOKS_PER_S * sighted, (
+            f"the watcher looked {self.rounds} times in {sighted:.0f} s"
+        )
 
     def end(self) -> None:
         """Ask `run` to return."""
         self._end.set()
 
     def _round(self) -> None:
-        for node in self.nodes:
-            look = node.look()
+        for number, node in enumerate(self.nodes):
+            look, withdrawals = node.look(), self._withdrawals[number]
             if look is None:
                 self.blind += 1
+                withdrawals.forget()
                 continue
             self.looks += 1
             self.most_seen = max(self.most_seen, len(look.seen))
-            wrong = faults(look)
+            wrong = faults(look) | withdrawals.faults(look, time.monotonic())
             self._found |= wrong & self._before.get(look.node, frozenset())
             self._before[look.node] = wrong
 
@@ -107,10 +135,12 @@ class Watcher:
 
 @contextmanager
 def watching(cluster: Cluster) -> Iterator[Watcher]:
-    """A watcher at work on the cluster's nodes, in a thread."""
+    """A watcher at work on the cluster's nodes, in a thread. Raises at the end where it has not
+    looked all the time."""
     nodes = [NodeWatch(node) for node in cluster.nodes]
     watcher = Watcher(nodes)
     thread = threading.Thread(target=watcher.run, name=f"watcher of {cluster.name}")
+    began = time.monotonic()
     thread.start()
     working.append(watcher)
     try:
@@ -118,10 +148,12 @@ def watching(cluster: Cluster) -> Iterator[Watcher]:
     finally:
         working.remove(watcher)
         watcher.end()
+        lasted = time.monotonic() - began
         thread.join()
         reports.append(f"{cluster.name}: {watcher}")
         for node in nodes:
             node.close()
+    watcher.check(lasted)
 
 
 def wait_noted(words: str) -> None:
@@ -164,12 +196,24 @@ class NodeWatch:
         alive = [seen for container, seen in before if container.lives()]
         if self._is_starting({f"{pod.namespace}/{pod.name}" for pod in held.pod_resources}):
             return None
-        return Look(self._node.name, _held(held), tuple(alive), _offered(offered), self._failed())
+        return Look(
+            self._node.name,
+            _held(held),
+            tuple(alive),
+            _offered(offered),
+            self._failed(),
+            self._serving(),
+        )
 
     def close(self) -> None:
         """End the connections to the kubelet and to the cards."""
         self._channel.close()
         self._machine.close()
+
+    def _serving(self) -> frozenset[str]:
+        """The agents' processes, and which start of the kubelet it is; empty without an agent."""
+        agents = {one.identity for one in self._known.values() if one.is_agent and one.lives()}
+        return frozenset(agents | {f"kubelet {self._start}"}) if agents else frozenset()
 
     def _failed(self) -> frozenset[str]:
         """The cards that have failed, or had until just now. A card that is well again has failed
@@ -241,6 +285,16 @@ class Container:
     def is_users(self) -> bool:
         """Whether it is a container of a pod that does not look after cards."""
         return bool(self.name) and self.pod.partition("/")[0] not in SYSTEM
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether it is a node agent's."""
+        return self.name == "nodeagent" and self.pod.startswith("mizar-system/")
+
+    @property
+    def identity(self) -> str:
+        """What no other container has, nor a later one of the same pod."""
+        return f"{self.pod} {self.process.name} {self.began}"
 
     def lives(self) -> bool:
         """Whether the process still runs."""

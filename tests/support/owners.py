@@ -52,6 +52,8 @@ class Seen:
 class Look:
     """A node at one moment. `offered`: per resource, the devices that the kubelet calls healthy.
     `failed`: the cards that have failed, or had until just now; what lies on them may be unhealthy.
+    `serving`: what tells the node agents and the kubelet that run now from any that ran before;
+    empty where no agent runs.
 
     Every container of `seen` lived before and after the kubelet was asked.
     """
@@ -61,6 +63,7 @@ class Look:
     seen: tuple[Seen, ...] = ()
     offered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
+    serving: frozenset[str] = frozenset()
 
 
 def faults(look: Look) -> frozenset[str]:
@@ -101,7 +104,7 @@ def _without_shadow(look: Look) -> Iterator[str]:
 def _vanished(look: Look) -> Iterator[str]:
     """A held device that the kubelet has no longer, though it has others of the resource.
 
-    None at all: the agent restarts.
+    None at all: the agent restarts, or `Withdrawals` notices.
     """
     cards = _cards_of(look)
     for one in _sharers(look):
@@ -110,6 +113,57 @@ def _vanished(look: Look) -> Iterator[str]:
                 if cards.get(_shadow_of(device), set()) & look.failed:
                     continue
                 yield f"{one.pod} holds {device}, which is no device of the node any more"
+
+
+WITHDRAWN_FOR_S = 90.0
+"""An agent or a kubelet that starts may need the API server, which may be away, and the other; then
+they have all devices again long before."""
+LOOKED_AWAY_S = 10.0
+"""After so long without a look it is not known what was offered meanwhile."""
+
+
+class Withdrawals:
+    """Notices held devices of a resource of which a node offers nothing any more, although the same
+    agent and the same kubelet have run for WITHDRAWN_FOR_S all the while. Resources are tenants'
+    own, so that a tenant's only shadow pod is all that there is of one.
+
+    One for each node. A withdrawal that ends sooner, as with its users, is not noticed.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[Pod, str], float] = {}
+        self._serving: frozenset[str] = frozenset()
+        self._looked_at = float("-inf")
+
+    def faults(self, look: Look, at: float) -> frozenset[str]:
+        """A sentence for every device that has been withdrawn for too long. `at`: monotonic
+        seconds."""
+        if look.serving != self._serving or at - self._looked_at > LOOKED_AWAY_S:
+            self.forget()
+        self._serving, self._looked_at = look.serving, at
+        withdrawn = set(_withdrawn(look)) if look.serving else set()
+        self._since = {one: self._since.get(one, at) for one in withdrawn}
+        return frozenset(
+            f"{look.node}: {pod} holds {device}, and the node has offered nothing of its resource "
+            f"for {WITHDRAWN_FOR_S:g} s"
+            for (pod, device), since in self._since.items()
+            if at - since >= WITHDRAWN_FOR_S
+        )
+
+    def forget(self) -> None:
+        """The kubelet did not answer, so that nothing lasts until now."""
+        self._since.clear()
+
+
+def _withdrawn(look: Look) -> Iterator[tuple[Pod, str]]:
+    """Pods and the devices that they hold of a resource of which nothing is offered. Not those
+    whose shadow pod is gone, which another sentence tells, or has a card that failed."""
+    cards = _cards_of(look)
+    for one in _sharers(look):
+        for device in () if look.offered.get(one.resource) else one.ids:
+            own = cards.get(_shadow_of(device))
+            if own and not own & look.failed:
+                yield one.pod, device
 
 
 def _on_anothers_card(look: Look) -> Iterator[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mizar_core.names import SPOT_RESOURCE
-from support.owners import WHOLE_CARDS, Held, Look, Seen, faults
+from support.owners import WHOLE_CARDS, Held, Look, Seen, Withdrawals, faults
 
 SHARES = "team-a.mizar.share/gpu.2"
 FIRST, SECOND = "team-a/shadow-2-x7k4q-0-0", "team-a/shadow-2-x7k4q-0-1"
@@ -98,3 +98,53 @@ def test_on_a_failed_card_devices_may_be_unhealthy() -> None:
 def test_while_an_agent_restarts_nothing_has_vanished() -> None:
     assert faults(look(SHADOW, USER, offered={SHARES: frozenset()})) == set()
     assert faults(look(SHADOW, USER)) == set()
+
+
+SERVED = replace(look(SHADOW, USER), serving=frozenset({"agent 1", "kubelet 1"}))
+OFFERED = replace(SERVED, offered={SHARES: frozenset({FIRST})})
+WITHDRAWN = (
+    f"node-1: team-a/one holds {FIRST}, and the node has offered nothing of its resource for 90 s"
+)
+
+
+def told(*looks: Look, every: float = 1.0) -> frozenset[str]:
+    """What the last of these looks tells of withdrawals."""
+    withdrawals = Withdrawals()
+    found: frozenset[str] = frozenset()
+    for number, one in enumerate(looks):
+        found = withdrawals.faults(one, 1000 + number * every)
+    return found
+
+
+def test_a_resource_that_is_withdrawn_for_long_is_noticed() -> None:
+    """Though a tenant has no other devices there."""
+    assert told(OFFERED, *[SERVED] * 90) == set()
+    assert told(OFFERED, *[SERVED] * 91) == {WITHDRAWN}
+    assert told(*[SERVED] * 91) == {WITHDRAWN}, "it may never have been offered"
+    assert told(*[replace(SERVED, offered={SHARES: frozenset()})] * 91) == {WITHDRAWN}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        OFFERED,
+        replace(SERVED, serving=frozenset()),
+        replace(SERVED, serving=frozenset({"agent 2", "kubelet 1"})),
+        replace(SERVED, failed=frozenset({"GPU-a"})),
+        replace(SERVED, held=(USER,)),
+        replace(SERVED, held=(SHADOW,)),
+    ],
+    ids=["offered", "no agent", "another agent", "failed card", "no shadow pod", "not held"],
+)
+def test_what_may_be_in_between_begins_a_new_withdrawal(other: Look) -> None:
+    assert told(*[SERVED] * 80, other, *[SERVED] * 90) == set()
+    assert told(*[SERVED] * 80, other, *[SERVED] * 92) == {WITHDRAWN}
+
+
+def test_what_nobody_looked_at_is_not_known() -> None:
+    assert told(*[SERVED] * 20, every=11.0) == set()
+    withdrawals = Withdrawals()
+    for at in range(91):
+        if at == 50:
+            withdrawals.forget()
+        assert withdrawals.faults(SERVED, at) == set()
