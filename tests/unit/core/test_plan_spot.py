@@ -10,7 +10,7 @@ import pytest
 
 from mizar_core.model_base import parse_time
 from mizar_core.models import GPUPool, GPUQuota
-from mizar_core.names import SPOT_GATE, SpotEvictionReason
+from mizar_core.names import SPOT_GATE, EventReason, SpotEvictionReason
 from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
@@ -201,6 +201,13 @@ class TestTurns:
         there = had("b", 10**5), node("n", 3), spot("one", "b", age=1)
         assert opened(planned(quota("a", 2), *own, *there)) == ["b/one"]
 
+    def test_who_is_over_what_is_kept_of_its_quota_keeps_no_cards(self) -> None:
+        own = spot("first", cards=2, age=700), spot("second", cards=2, age=600)
+        nodes = node("n", 2), node("m", 2), running("r", "c", "n"), running("s", "c", "m")
+        there = had("b", 10**5), spot("one", "b", age=1)
+        assert opened(planned(quota("a", 4), *own, *nodes, *there)) == []
+        assert opened(planned(quota("a", 3), *own, *nodes, *there)) == ["b/one"]
+
     def test_who_wants_one_card_keeps_nothing(self) -> None:
         """Others pass it only where it cannot run."""
         choosy = spot("there", age=9999, needs=Needs(selector=frozenset({("zone", "b")})))
@@ -272,6 +279,8 @@ class TestEviction:
             "a/promised": "evicted (QuotaReclaim): spot.max of the GPUQuotas of namespace a"
             " allows 2 cards now"
         }
+        events = [one for one in plan.actions if isinstance(one, EmitEvent)]
+        assert [(one.type, one.reason) for one in events] == [("Warning", EventReason.SPOT_EVICTED)]
         assert evicted(planned(quota("a", 1), *pods)) == [first, second]
         assert len(evicted(planned(*pods))) == 3
 
