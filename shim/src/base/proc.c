@@ -6,13 +6,40 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/kept_directory.h"
 #include "base/sys.h"
 
 #define PF_EXITING 0x4
 #define MARK SIGIO
 
-static bool read_text(const char *path, char *text, size_t bytes) {
-    int fd = sys_open(path, O_RDONLY);
+static struct kept_directory kept = KEPT_NONE;
+
+void proc_keep(void) {
+    kept_directory_open(&kept, "/proc");
+}
+
+static int open_by_path(const char *name, int flags) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%s", name);
+    return sys_open(path, flags);
+}
+
+/* "self" is this process in the /proc that is kept, whatever the program has made of the path since. */
+static int open_own(const char *name, int flags) {
+    int fd = kept_directory_entry(&kept, name, flags);
+    return fd >= 0 ? fd : open_by_path(name, flags);
+}
+
+/* A PID means what it means in this process's PID namespace, whose /proc may have been mounted since. */
+static int open_of(unsigned pid, const char *name, int flags) {
+    char entry[48];
+    snprintf(entry, sizeof entry, "%u/%s", pid, name);
+    int fd = open_by_path(entry, flags);
+    return fd >= 0 ? fd : kept_directory_entry(&kept, entry, flags);
+}
+
+/* Closes the descriptor. */
+static bool read_text(int fd, char *text, size_t bytes) {
     if (fd < 0) return false;
     long length = sys_read(fd, text, bytes - 1);
     sys_close(fd);
@@ -30,12 +57,9 @@ static const char *field(const char *text, int number) {
 }
 
 bool proc_stat(unsigned pid, struct proc_stat *stat) {
-    char path[64], text[1024];
-    if (pid)
-        snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    else
-        snprintf(path, sizeof path, "/proc/self/stat");
-    if (!read_text(path, text, sizeof text)) return false;
+    char text[1024];
+    int fd = pid ? open_of(pid, "stat", O_RDONLY) : open_own("self/stat", O_RDONLY);
+    if (!read_text(fd, text, sizeof text)) return false;
     const char *name_end = strrchr(text, ')'); /* the name itself may hold anything */
     if (!name_end || strlen(name_end) < 3) return false;
     const char *rest = name_end + 2;
@@ -48,7 +72,10 @@ bool proc_stat(unsigned pid, struct proc_stat *stat) {
 
 uint64_t proc_pid_namespace(void) {
     char text[64];
-    long length = SYS(SYS_readlinkat, AT_FDCWD, "/proc/self/ns/pid", text, sizeof text - 1);
+    int link = open_own("self/ns/pid", O_PATH | O_NOFOLLOW);
+    if (link < 0) return 0;
+    long length = SYS(SYS_readlinkat, link, "", text, sizeof text - 1);
+    sys_close(link);
     if (length <= 0) return 0;
     text[length] = 0;
     const char *number = strchr(text, '[');
@@ -59,7 +86,7 @@ uint64_t proc_pid_namespace(void) {
 int64_t proc_clock_shift(void) {
     static const char clock[] = "monotonic";
     char text[256], *end;
-    if (!read_text("/proc/self/timens_offsets", text, sizeof text)) return 0;
+    if (!read_text(open_own("self/timens_offsets", O_RDONLY), text, sizeof text)) return 0;
     const char *line = strstr(text, clock);
     if (!line) return 0;
     int64_t seconds = strtol(line + strlen(clock), &end, 10);

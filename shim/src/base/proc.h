@@ -12,7 +12,13 @@ struct proc_stat {
     uint64_t start_time;
 };
 
-/* pid 0: this process. */
+/*
+ * Keeps /proc open, so that a program that hides it from itself later, by chroot say, still finds what is
+ * said of its own process. /proc and not /proc/self: that would stay the parent's in a forked child.
+ */
+void proc_keep(void);
+
+/* pid 0: this process. False where /proc does not tell. */
 bool proc_stat(unsigned pid, struct proc_stat *stat);
 
 /* Identifies this process's PID namespace; 0 when /proc does not tell. */

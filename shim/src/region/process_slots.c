@@ -51,13 +51,11 @@ static void raise_high(struct mizar_usage *usage, unsigned slot) {
         continue;
 }
 
-static void introduce(struct mizar_usage_slot *entry) {
-    struct proc_stat stat = {0};
+static void introduce(struct mizar_usage_slot *entry, const struct proc_stat *self) {
     struct timespec now;
-    proc_stat(0, &stat);
     clock_gettime(CLOCK_REALTIME, &now);
     entry->pid = (uint32_t)SYS(SYS_getpid);
-    entry->start_time = stat.start_time;
+    entry->start_time = self->start_time;
     entry->generation++;
     entry->pid_ns = proc_pid_namespace();
     entry->attached_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
@@ -71,11 +69,11 @@ static void introduce(struct mizar_usage_slot *entry) {
  * The slot's lock decides; a loser tries the next one. Bytes may be left although the state is
  * EMPTY (an owner killed before it introduced itself), so every claim settles.
  */
-static bool claim(struct mizar_usage *usage, int fd, unsigned slot) {
+static bool claim(struct mizar_usage *usage, int fd, unsigned slot, const struct proc_stat *self) {
     if (!dead_processes_lock(fd, slot)) return false;
     raise_high(usage, slot);
     if (dead_processes_settle_slot(usage, slot)) {
-        introduce(&usage->slots[slot]);
+        introduce(&usage->slots[slot], self);
         return true;
     }
     dead_processes_unlock(fd, slot);
@@ -83,12 +81,13 @@ static bool claim(struct mizar_usage *usage, int fd, unsigned slot) {
 }
 
 /* First the slots that look free, which costs no system call for the others; then every one. */
-static int claim_any(struct mizar_usage *usage, int fd) {
+static int claim_any(struct mizar_usage *usage, int fd, const struct proc_stat *self) {
     for (unsigned slot = 0; slot < MIZAR_SLOT_MAX; slot++)
-        if (load_relaxed(&usage->slots[slot].state) == MIZAR_STATE_EMPTY && claim(usage, fd, slot))
+        if (load_relaxed(&usage->slots[slot].state) == MIZAR_STATE_EMPTY &&
+            claim(usage, fd, slot, self))
             return (int)slot;
     for (unsigned slot = 0; slot < MIZAR_SLOT_MAX; slot++)
-        if (claim(usage, fd, slot)) return (int)slot;
+        if (claim(usage, fd, slot, self)) return (int)slot;
     return -1;
 }
 
@@ -98,9 +97,9 @@ static void shake_hands(struct mizar_usage *usage) {
 }
 
 /* -1: no slot. The descriptor is closed in any case; a kept mapping holds the lock. */
-static int claim_with(struct mizar_usage *usage, int fd) {
+static int claim_with(struct mizar_usage *usage, int fd, const struct proc_stat *self) {
     dead_processes_settle_some(usage, fd, load_relaxed(&usage->attached) * SETTLE_AT_ATTACH, SETTLE_AT_ATTACH);
-    int slot = claim_any(usage, fd);
+    int slot = claim_any(usage, fd, self);
     if (slot >= 0 && !keep_lock(fd)) slot = -1;
     if (slot < 0) __atomic_fetch_add(&usage->no_slot, 1, __ATOMIC_RELAXED);
     if (slot >= 0) shake_hands(usage);
@@ -109,8 +108,13 @@ static int claim_with(struct mizar_usage *usage, int fd) {
 
 static bool attach(struct regions *regions) {
     static int told;
+    struct proc_stat self;
+    if (!proc_stat(0, &self)) { /* by its start time the agent knows the process */
+        message_once(&told, "CUDA is refused: /proc/self/stat cannot be read");
+        return false;
+    }
     int fd = regions_open_usage();
-    int slot = fd < 0 ? -1 : claim_with(regions->usage, fd);
+    int slot = fd < 0 ? -1 : claim_with(regions->usage, fd, &self);
     if (fd >= 0) sys_close(fd);
     if (slot < 0) {
         message_once(&told, "CUDA is refused: no process slot is free (%u are taken)",

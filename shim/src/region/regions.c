@@ -3,10 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
+#include "base/kept_directory.h"
 #include "base/message.h"
+#include "base/proc.h"
 #include "base/sys.h"
 #include "region/limits_file.h"
 
@@ -28,46 +29,18 @@ static const char *directory(void) {
 
 /* ---- the directory ------------------------------------------------------------------------------ */
 
-/*
- * Looked for when the library is loaded, and kept open: nothing that the program does later, chroot say,
- * makes Mizar seem not to be here. Away from the numbers that scripts use, and below 64, up to which
- * no process's table has to grow.
- */
-#define PLACE_FROM 50
-
-static int place = -1;
-static dev_t place_device;
-static ino_t place_inode;
+/* Nothing that the program does after it was loaded makes Mizar seem not to be here. */
+static struct kept_directory place = KEPT_NONE;
 static uint32_t looked;
-
-static bool identify(int fd, struct stat *stat) {
-    return SYS(SYS_fstat, fd, stat) == 0;
-}
-
-static void keep(int fd) {
-    struct stat stat;
-    long moved = SYS(SYS_fcntl, fd, F_DUPFD_CLOEXEC, PLACE_FROM);
-    sys_close(fd);
-    if (moved < 0 || !identify((int)moved, &stat)) return;
-    place_device = stat.st_dev;
-    place_inode = stat.st_ino;
-    place = (int)moved;
-}
-
-/* The program may close any descriptor, and use its number for something else. */
-static bool is_kept(void) {
-    struct stat stat;
-    return place >= 0 && identify(place, &stat) && stat.st_dev == place_device &&
-           stat.st_ino == place_inode;
-}
 
 static struct regions *publish(struct regions *made);
 
 static void look_for_mizar(void) {
     if (__atomic_exchange_n(&looked, 1, __ATOMIC_ACQ_REL)) return;
-    int fd = sys_open(directory(), O_PATH | O_DIRECTORY);
-    if (fd >= 0) keep(fd);
-    if (fd == -ENOENT) publish(&inert);
+    if (kept_directory_open(&place, directory()) == -ENOENT)
+        publish(&inert);
+    else
+        proc_keep();
 }
 
 __attribute__((constructor)) static void look_at_load(void) {
@@ -76,7 +49,8 @@ __attribute__((constructor)) static void look_at_load(void) {
 
 static int open_file(const char *name, int flags) {
     char path[4096];
-    if (is_kept()) return (int)SYS(SYS_openat, place, name, flags | O_CLOEXEC, 0);
+    int fd = kept_directory_entry(&place, name, flags);
+    if (fd != -EBADF) return fd;
     snprintf(path, sizeof path, "%s/%s", directory(), name);
     return sys_open(path, flags);
 }

@@ -176,6 +176,12 @@ class Slot:
                 file.seek(first + self.offset(f"mizar_usage_slot.{name}"))
                 file.write(value.to_bytes(size, "little"))
 
+    def said_of_itself(self, slot: int, name: str, size: int = 4) -> int:
+        """A word by which the process in the slot introduced itself; of `size` bytes."""
+        at = self.offset("mizar_usage.slots") + slot * self.layout["sizes"]["mizar_usage_slot"]
+        at += self.offset(f"mizar_usage_slot.{name}")
+        return int.from_bytes(self.usage.read_bytes()[at : at + size], "little")
+
     def _of_process(self, slot: int, card: int, name: str) -> int:
         sizes = self.layout["sizes"]
         at = self.offset("mizar_usage.slots") + slot * sizes["mizar_usage_slot"]

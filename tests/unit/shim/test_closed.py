@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +91,11 @@ def jail(shell: Shell, slot: Slot) -> None:
         pytest.skip("may not chroot")
 
 
+def start_time(pid: int) -> int:
+    """When the process started, in ticks since boot: field 22 of its stat."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
 @pytest.mark.parametrize("away", [hide, jail])
 def test_who_loses_sight_of_mizar_is_limited(
     away: Callable[[Shell, Slot], None], env: dict[str, str], slot: Slot
@@ -102,6 +108,32 @@ def test_who_loses_sight_of_mizar_is_limited(
         shell("use", 0)
         assert shell.alloc(65 * MIB) == OUT_OF_MEMORY
         assert shell.alloc(60 * MIB) == SUCCESS
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_who_loses_sight_of_proc_is_known_by_its_start_time(
+    forked: bool, env: dict[str, str], slot: Slot
+) -> None:
+    """The node agent takes a process whose start time it does not find for one without the shim."""
+    with Shell(env, start=False) as shell:
+        jail(shell, slot)
+        pid = shell("fork").detail if forked else shell("pid").code
+        assert shell("init").code == SUCCESS
+        shell("use", 0)
+        assert shell.alloc(MIB) == SUCCESS
+        assert slot.said_of_itself(0, "pid") == pid
+        assert slot.said_of_itself(0, "start_time", 8) == start_time(pid)
+        assert slot.said_of_itself(0, "pid_ns", 8) == Path(f"/proc/{pid}/ns/pid").stat().st_ino
+
+
+def test_who_has_no_proc_has_no_cuda(env: dict[str, str]) -> None:
+    hide_proc = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    if subprocess.run([*hide_proc, "true"], capture_output=True).returncode:
+        pytest.skip("may not mount")
+    with Shell(env, start=False, under=hide_proc) as shell:
+        assert shell("init").code == SYSTEM_NOT_READY
+        shell.send("exit")
+        assert "CUDA is refused: /proc/self/stat cannot be read" in shell.errors()
 
 
 def test_who_closes_all_files_is_limited(env: dict[str, str], slot: Slot) -> None:

@@ -78,8 +78,8 @@ sys.exit(3)
 
 
 def test_programs_without_cuda_are_left_alone(env: dict[str, str], slot: Slot) -> None:
-    """The limits are a pipe that nobody writes: whoever opens it hangs. Only the directory is kept
-    open, out of the program's way (shim/src/region/regions.c)."""
+    """The limits are a pipe that nobody writes: whoever opens it hangs. Only their directory
+    and /proc are kept open, out of the program's way (shim/src/base/kept_directory.h)."""
     slot.limits.unlink()
     os.mkfifo(slot.limits)
     command = [sys.executable, "-I", "-W", "ignore", "-c", PROBE]
@@ -88,7 +88,7 @@ def test_programs_without_cuda_are_left_alone(env: dict[str, str], slot: Slot) -
     }
     shimmed = subprocess.run(command, env=env, capture_output=True, timeout=PATIENCE_S)
     bare = subprocess.run(command, env=bare_env, capture_output=True, timeout=PATIENCE_S)
-    kept = json.loads(bare.stdout) | {"fds": [*json.loads(bare.stdout)["fds"], "50"]}
+    kept = json.loads(bare.stdout) | {"fds": [*json.loads(bare.stdout)["fds"], "50", "51"]}
     assert json.loads(shimmed.stdout) == kept
     assert (shimmed.returncode, shimmed.stderr) == (bare.returncode, bare.stderr)
     assert shimmed.returncode == 3

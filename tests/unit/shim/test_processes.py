@@ -70,15 +70,20 @@ def half_ended() -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.parametrize("jailed", [False, True])
 def test_what_a_process_had_stays_its_own_until_its_last_thread_has_ended(
-    env: dict[str, str], slot: Slot
+    jailed: bool, env: dict[str, str], slot: Slot
 ) -> None:
-    """It may have let its slot go already, but not its memory."""
+    """It may have let its slot go already, but not its memory: one without /proc knows, too."""
     with Shell(env) as one:
         assert one.alloc(40 * MIB) == SUCCESS
     with half_ended() as process:
         slot.be(0, process.pid)
-        with Shell(env) as other:
+        with Shell(env, start=False) as other:
+            if jailed and other("jail").code:
+                pytest.skip("may not chroot")
+            assert other("init").code == SUCCESS
+            other("use", 0)
             assert other.alloc(30 * MIB) == OUT_OF_MEMORY
             process.kill()
             process.wait()
