@@ -24,7 +24,7 @@ PERIOD_US, WINDOW_US = 30_000, 10_000  # 1000 s, by which a clock is shifted, en
 
 def constant(name: str) -> int:
     """A number that the shim's source defines, in ns."""
-    text = (ROOT / "shim" / "src" / "time" / "meters.c").read_text()
+    text = (ROOT / "shim" / "src" / "time" / "context_meter.c").read_text()
     found = re.search(rf"#define {name} UINT64_C\((\d+)\)", text)
     assert found
     return int(found[1])
