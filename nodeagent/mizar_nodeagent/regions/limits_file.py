@@ -110,8 +110,17 @@ def unlimit_time(path: Path, uuids: Collection[str]) -> bool:
 
 def is_stopped(region: Limits, uuid: str) -> bool:
     """Whether the container may do nothing more on this card."""
+    return _has_mode(region, uuid, layout.COMPUTE_STOPPED)
+
+
+def is_unlimited(region: Limits, uuid: str) -> bool:
+    """Whether the container may compute on this card at any time."""
+    return _has_mode(region, uuid, layout.COMPUTE_MODES["None"])
+
+
+def _has_mode(region: Limits, uuid: str, mode: int) -> bool:
     return any(
-        card.uuid.decode(errors="replace") == uuid and card.compute_mode == layout.COMPUTE_STOPPED
+        card.uuid.decode(errors="replace") == uuid and card.compute_mode == mode
         for card in region.cards[: min(region.card_count, layout.CARD_MAX)]
     )
 

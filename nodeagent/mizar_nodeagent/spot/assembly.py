@@ -52,7 +52,7 @@ def assemble_spot(base: AgentBase, access: AccessChoice, prestart: PreStart) -> 
     rules = RuleSource(client, config.namespace, config.node_name, agent.wake)
     lender = Lender(agent.state, slots, rules, Detectors(processes=ProcessDetector(PROC)))
     metrics = SpotMetrics(base.registry, config.node_name, lambda: list(lender.loans.values()))
-    reclaimer = Reclaimer(slots, metrics, agent.notify, agent.warn, PROC)
+    reclaimer = Reclaimer(slots, metrics, agent.notify, agent.warn, lender.step, PROC)
     conditions = PodConditionWriter(client)
     node = NodeStatusWriter(client, config.node_name, agent.wake)
     plugins = _plugins(base, lender, access, prestart)

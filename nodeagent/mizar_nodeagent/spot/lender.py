@@ -268,7 +268,7 @@ class Lender:
         self._revoked = {
             uuid
             for uuid, one in self._borrowers.items()
-            if any(one.owns(slot) and _is_stopped(slot, uuid) for slot in slots)
+            if any(one.owns(slot) and _is_going(slot, uuid) for slot in slots)
         }
 
     def _take(self, events: Iterable[OwnerEvent]) -> None:
@@ -302,6 +302,9 @@ class Lender:
     def _take_back(self, loan: CardLoan) -> None:
         assert loan.reason is not None
         borrower, rule = self._borrowers[loan.uuid], self._last_rule.get(loan.uuid, Spot())
+        if loan.uuid in self._revoked:
+            # It had its notice from an earlier agent: none that dies again and again prolongs it.
+            rule = Spot()
         self._outputs.reclaimer.take_back(loan.uuid, borrower, loan.reason, rule, [*loan.owners])
 
     def _tell_shims(self) -> None:
@@ -325,7 +328,9 @@ class Lender:
         self._publish_devices()
         ruled = {uuid for uuid, rule in self._rule.items() if rule is not None}
         loans = self.loans.values()
-        found = owner_conditions.conditions(loans, self._borrowers, ruled, self._told)
+        has_ended = outputs.reclaimer.has_ended
+        ended = {uuid: one for uuid, one in self._borrowers.items() if has_ended(one.pod.key)}
+        found = owner_conditions.conditions(loans, ended, ruled, self._told)
         self._told = {pod for pod, one in found.items() if one.type == POD_CONDITION_ACTIVE}
         outputs.conditions.set_desired(found)
 
@@ -374,8 +379,10 @@ def _tell_shim(slot: Slot, uuids: Collection[str]) -> bool:
     return True
 
 
-def _is_stopped(slot: Slot, uuid: str) -> bool:
+def _is_going(slot: Slot, uuid: str) -> bool:
+    """Whether a borrower was told that it loses the card: it is stopped, or in its notice."""
     try:
-        return limits_file.is_stopped(limits_file.read(slot.limits), uuid)
+        limits = limits_file.read(slot.limits)
+        return limits_file.is_stopped(limits, uuid) or limits_file.is_unlimited(limits, uuid)
     except (OSError, RegionDamaged):
         return False

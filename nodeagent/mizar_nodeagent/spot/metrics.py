@@ -24,7 +24,7 @@ class SpotMetrics(Collector):
         self._loans = loans
         evictions = Counter(
             "mizar_spot_evictions",
-            "Spot pods that have lost their cards: no process of theirs is left",
+            "Spot pods that have lost their cards, counted before they are evicted",
             ("node", "reason"),
             registry=registry,
         )
@@ -39,9 +39,12 @@ class SpotMetrics(Collector):
         self._reclaim = reclaim.labels(node)
         registry.register(self)
 
-    def reclaimed(self, reason: SpotEvictionReason, seconds: float) -> None:
-        """A card is free of its borrower."""
+    def evicted(self, reason: SpotEvictionReason) -> None:
+        """A spot pod is to be evicted; to be called before anybody can know it."""
         self._evictions[reason].inc()
+
+    def reclaimed(self, seconds: float) -> None:
+        """A card is free of its borrower."""
         self._reclaim.observe(seconds)
 
     def collect(self) -> Iterator[Metric]:

@@ -18,12 +18,12 @@ DISRUPTION_TARGET: Final = "DisruptionTarget"
 
 def conditions(
     loans: Iterable[CardLoan],
-    borrowers: Mapping[str, Borrower],
+    ended: Mapping[str, Borrower],
     ruled: Collection[str],
     told: Collection[PodIdentity],
 ) -> dict[PodIdentity, PodCondition]:
-    """By pod. `borrowers`: by card. `ruled`: the cards that may come to be lent; only owners of
-    these have a condition, and those that have one already: `told`."""
+    """By pod. `ended`: the borrowers that may be evicted, by card. `ruled`: the cards that may come
+    to be lent; only owners of these have a condition, and those that have one already: `told`."""
     found: dict[PodIdentity, PodCondition] = {}
     for loan in sorted(loans, key=lambda one: one.uuid):
         for pod, owner in loan.owners.items():
@@ -31,7 +31,7 @@ def conditions(
                 lends = found.get(pod)
                 if lends is None or lends.is_true:
                     found[pod] = _active(loan)
-        borrower = borrowers.get(loan.uuid)
+        borrower = ended.get(loan.uuid)
         if loan.reason is not None and borrower is not None:
             found[borrower.pod] = PodCondition(
                 DISRUPTION_TARGET, True, loan.reason, f"card {loan.uuid}: {WHY[loan.reason]}"

@@ -1,7 +1,8 @@
 """Takes cards back: stops the borrower's work, ends its processes, and says so.
 
 Nothing of it needs the API server, but for the pod's deletion, which the operator does when it sees
-the condition DisruptionTarget.
+the condition DisruptionTarget: that has to wait until the processes are ended, or the kubelet would
+end them in the middle of their notice.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ SOON_S: Final = 0.005
 LATE_S: Final = 0.5
 """Between two looks once some have survived for LONG_S."""
 LONG_S: Final = 5.0
+"""After notice and grace: then the pod has to go, whether its processes could be ended or not."""
 WITH_NOTICE: Final = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.DRAIN)
 """For other reasons the card is somebody's who never agreed to a notice, or nobody's."""
 
@@ -49,8 +51,9 @@ WHY: Final = {
 
 
 class Reclaimer:
-    """Takes back all cards of a borrower at once. `notify`, `warn`: emit events on a pod. `proc`:
-    the node's /proc; `clock`: monotonic seconds."""
+    """Takes back all cards of a borrower at once. `notify`, `warn`: emit events on a pod. `ended`
+    is called soon after a borrower has come to be `has_ended`. `proc`: the node's /proc; `clock`:
+    monotonic seconds."""
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Reclaimer:
         metrics: SpotMetrics,
         notify: Notify,
         warn: Notify,
+        ended: Callable[[], None],
         proc: Path = PROC,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -65,10 +69,14 @@ class Reclaimer:
         self._metrics = metrics
         self._notify = notify
         self._warn = warn
+        self._tell_ended = ended
         self._signal = partial(signals.signal_all, proc=proc)
         self._clock = clock
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._borrowers: dict[Key, Borrower] = {}
+        self._in_notice: set[Key] = set()
+        self._ended: set[Key] = set()
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
 
     def take_back(
         self,
@@ -85,12 +93,22 @@ class Reclaimer:
         if key in self._running:
             return
         notice = min(borrower.notice, spot.notice_seconds) if reason in WITH_NOTICE else 0.0
+        if notice:
+            self._in_notice.add(key)
         (self._let_run if notice else self._stop)(borrower)
         self._tell(card, borrower, reason, owners, notice)
         grace = min(borrower.grace, spot.grace_seconds)
         self._running[key] = asyncio.create_task(
             self._end(key, reason, self._clock(), notice, grace)
         )
+        late = notice + grace + LONG_S
+        loop = asyncio.get_running_loop()
+        self._timers[key] = loop.call_later(late, self._let_go, key, reason)
+
+    def has_ended(self, key: Key) -> bool:
+        """Whether the pod may be evicted: no process of its cards' containers is left, or one
+        survives for too long, or cannot be ended from here."""
+        return key in self._ended
 
     def forget(self, present: Iterable[Borrower]) -> None:
         """Only these borrowers hold cards now: the others are gone."""
@@ -98,12 +116,20 @@ class Reclaimer:
         for key, known in list(self._borrowers.items()):
             if key not in names or (known.pod.uid and names[key] not in ("", known.pod.uid)):
                 self._running.pop(key).cancel()
+                self._timers.pop(key).cancel()
+                self._in_notice.discard(key)
+                self._ended.discard(key)
                 del self._borrowers[key]
 
     async def close(self) -> None:
-        """End all tasks; another agent goes on with them."""
+        """End all tasks; another agent goes on with them. Until it comes, nobody computes beside an
+        owner that works: whoever is in its notice is stopped."""
+        for timer in self._timers.values():
+            timer.cancel()
         for task in self._running.values():
             task.cancel()
+        for key in self._in_notice:
+            self._stop(self._borrowers[key])
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _end(
@@ -113,16 +139,26 @@ class Reclaimer:
         there."""
         if notice:
             await self._ask(key, signal.SIGUSR1, notice)
+            self._in_notice.discard(key)
             self._stop(self._borrowers[key])
         if grace:
             await self._ask(key, signal.SIGTERM, grace)
         await self._kill(key, began + notice + grace)
         seconds = self._clock() - began
-        self._metrics.reclaimed(reason, seconds)
+        self._metrics.reclaimed(seconds)
         log.info("card taken back", duration_ms=round(seconds * 1000, 1), **_names(key))
+        self._let_go(key, reason)
         while True:
             await asyncio.sleep(LATE_S)
             await self._kill(key, self._clock())
+
+    def _let_go(self, key: Key, reason: SpotEvictionReason) -> None:
+        """Permit the eviction, once, and count it before."""
+        if key not in self._ended:
+            self._metrics.evicted(reason)
+            self._ended.add(key)
+            # In a call of its own: what goes wrong there must not end the reclaim.
+            asyncio.get_running_loop().call_soon(self._tell_ended)
 
     async def _ask(self, key: Key, number: int, seconds: float) -> None:
         """Send a signal, and wait until all have ended, `seconds` at most."""

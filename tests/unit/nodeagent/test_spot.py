@@ -8,22 +8,29 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
 
 from mizar_core.models import Spot
-from mizar_core.names import SPOT_RESOURCE, spot_device_id
+from mizar_core.names import SPOT_RESOURCE, SpotEvictionReason, spot_device_id
 from mizar_core.spot_rules import SpotRule, SpotRules
 from mizar_nodeagent.config import Config
+from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.plugin import manager
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED
-from mizar_nodeagent.spot import assembly, owner_polling
+from mizar_nodeagent.spot import assembly, owner_polling, reclaim
+from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.detectors import card_processes
+from mizar_nodeagent.spot.events import PodIdentity
 from mizar_nodeagent.spot.loan import CardState
+from mizar_nodeagent.spot.metrics import SpotMetrics
 from support.waiting import PATIENCE_S, until, wait_for
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, UID, card, share_object
@@ -467,9 +474,103 @@ async def test_a_borrower_may_have_a_notice_and_a_grace(world: SpotWorld) -> Non
         assert (found.compute_mode, found.memory_limit) == (COMPUTE_MODES["None"], 11 * GIB)
         await until(lambda: victim.heard() == ["USR1", "TERM"])
         assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
-        await until(victim.ended)
+        # The operator evicts by the condition, and the kubelet then ends the processes.
+        await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+        assert victim.ended()
     assert victim.processes[0].wait() == -signal.SIGKILL
     await until(lambda: world.metric("mizar_spot_reclaim_seconds_sum") >= 2)
+
+
+async def test_who_has_a_notice_is_not_evicted_before_it_is_over(world: SpotWorld) -> None:
+    """It was counted by then."""
+    world.api.rules = rules(notice_seconds=30).to_json()
+    world.add_owner()
+    await world.lendable()
+    with Victim(world, deaf=True) as victim:
+        await world.lend({"mizar.share/spot-notice": "30"})
+        world.cards.working[CARD] = {os.getpid(): 90}
+        await until(lambda: victim.heard() == ["USR1"])
+        await until(lambda: world.pod_condition(OWNER) == AWAKE)
+        await world.replanned()
+        assert not world.pod_condition(BORROWER)[0]
+        victim.processes[0].kill()
+        await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+        assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 1
+        assert victim.heard() == ["USR1"]
+
+
+async def test_who_evicts_hears_of_it_at_once_and_after_it_is_counted(tmp_path: Path) -> None:
+    registry, heard = CollectorRegistry(), asyncio.Queue[float | None]()
+
+    def count() -> float | None:
+        labels = {"node": "node-1", "reason": "OwnerBack"}
+        return registry.get_sample_value("mizar_spot_evictions_total", labels)
+
+    slots = cast(Slots, SimpleNamespace(all=lambda: []))
+    metrics = SpotMetrics(registry, "node-1", lambda: [])
+    told = reclaim.Reclaimer(
+        slots, metrics, Mock(), Mock(), lambda: heard.put_nowait(count()), tmp_path
+    )
+    pod = PodIdentity("team-b", "train", UID)
+    borrower = Borrower(pod, frozenset({"main"}), frozenset({CARD}), uids=frozenset({UID}))
+    told.take_back(CARD, borrower, SpotEvictionReason.OWNER_BACK, Spot(), [])
+    assert not told.has_ended(pod.key)
+    assert await asyncio.wait_for(heard.get(), PATIENCE_S) == 1
+    assert told.has_ended(pod.key)
+    told.forget([])
+    assert not told.has_ended(pod.key)
+    await told.close()
+
+
+async def test_who_cannot_be_ended_is_evicted_in_the_end(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process in the kernel's hands: it is counted, and no card is said to be free of it."""
+    monkeypatch.setattr(reclaim, "LONG_S", 0.3)
+    world.add_owner()
+    await world.lendable()
+    survives = world.proc / str(1 << 22)  # one more than the highest PID
+    survives.mkdir()
+    (survives / "cgroup").write_text(f"0::/kubepods/pod{UID}/{CONTAINER_ID}\n")
+    (survives / "stat").write_text("1 (train) D 1")
+    (survives / "comm").write_text("train\n")
+    await world.lend()
+    world.cards.working[CARD] = {os.getpid(): 90}
+    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+    assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 1
+    assert world.metric("mizar_spot_reclaim_seconds_count") == 0
+
+
+async def test_an_agent_that_dies_during_a_notice_ends_it(world: SpotWorld) -> None:
+    """The next one gives no other, also where the owner sleeps again: an agent that dies again and
+    again would let the borrower compute on."""
+    world.api.rules = rules(notice_seconds=30, grace_seconds=30).to_json()
+    world.add_owner()
+    await world.lendable()
+    with Victim(world, deaf=True) as victim:
+        wants = {"mizar.share/spot-notice": "30", "mizar.share/spot-grace": "30"}
+        held = await world.lend(wants)
+        await world.stop_agent()
+        limits_file.unlimit_time(limits_of(held), [CARD])
+        await world.start_agent()
+        await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+        assert victim.ended() and victim.heard() == []
+
+
+async def test_an_agent_that_ends_during_a_notice_stops_the_borrower(world: SpotWorld) -> None:
+    """Nobody knows when the next one comes, and until then nobody would."""
+    world.api.rules = rules(notice_seconds=30).to_json()
+    world.add_owner()
+    await world.lendable()
+    with Victim(world, deaf=True) as victim:
+        held = await world.lend({"mizar.share/spot-notice": "30"})
+        world.cards.working[CARD] = {os.getpid(): 90}
+        await until(lambda: victim.heard() == ["USR1"])
+        await world.stop_agent()
+        assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
+        assert not victim.ended()
+        await world.start_agent()
+        await until(victim.ended)
 
 
 async def gone(world: SpotWorld) -> None:
