@@ -102,11 +102,11 @@ class SpotApplier:
 
     async def _evict(self, action: EvictSpot) -> None:
         patience = 0.0 if action.at_once else BUDGET_RESPECTED_S
-        goes = await self._evictor.evict(action.spot, action.uid, patience)
-        # Node agents count what they take back themselves.
-        if goes and not action.at_once and action.uid not in self._counted:
+        # Before anybody sees that the pod goes. Node agents count what they take back themselves.
+        if not action.at_once and action.uid not in self._counted:
             self._counted.add(action.uid)
             self._metrics.evictions.labels(action.reason).inc()
+        await self._evictor.evict(action.spot, action.uid, patience)
 
     async def _write_lent(self, action: WriteLent) -> None:
         pool = self._caches.pools.get(action.pool)

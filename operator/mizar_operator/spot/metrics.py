@@ -33,7 +33,8 @@ class SpotMetrics:
         )
         self.evictions = Counter(
             "mizar_spot_evictions_total",
-            "Spot pods that the operator took cards from; node agents count those that they take.",
+            "Spot pods that the operator takes cards from, counted before they are evicted; node"
+            " agents count those that they take.",
             ["reason"],
             registry=registry,
         )

@@ -245,11 +245,16 @@ def test_what_others_do_to_a_pod_is_theirs(reason: str) -> None:
     assert "deletionTimestamp" not in cluster.get(POD, "p", "a")["metadata"]
 
 
-def refusing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def refusing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A budget does. Returns what was counted for quotas whenever it was asked."""
+    counted: list[float] = []
+
     async def evict(ref: Ref, **_: Any) -> Object:
+        counted.append(cluster.figure("mizar_spot_evictions_total", reason="QuotaReclaim"))
         raise Unavailable("a budget is in the way", status=429)
 
     monkeypatch.setattr(cluster.api, "evict", evict)
+    return counted
 
 
 def test_a_budget_protects_nobody_whose_processes_are_ended(
@@ -261,18 +266,18 @@ def test_a_budget_protects_nobody_whose_processes_are_ended(
     assert "deletionTimestamp" in cluster.get(POD, "p", "a")["metadata"]
 
 
-def test_a_smaller_quota_counts_and_evicts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smaller_quota_counts_and_then_evicts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(quota("a", 0), node(1), pod("p", nodeName="n1"))
-    refusing(cluster, monkeypatch)
+    counted = refusing(cluster, monkeypatch)
     for _ in range(2):
         cluster.round()
         assert "deletionTimestamp" not in cluster.get(POD, "p", "a")["metadata"]
-        assert cluster.figure("mizar_spot_evictions_total", reason="QuotaReclaim") == 0
     cluster.now += timedelta(seconds=31)
     for _ in range(2):
         cluster.round()
         assert "deletionTimestamp" in cluster.get(POD, "p", "a")["metadata"]
-        assert cluster.figure("mizar_spot_evictions_total", reason="QuotaReclaim") == 1
+    assert counted == [1, 1, 1]
+    assert cluster.figure("mizar_spot_evictions_total", reason="QuotaReclaim") == 1
 
 
 def test_nobody_loses_a_card_for_a_quota_that_cannot_be_read() -> None:
