@@ -92,6 +92,8 @@ class Lender:
         self._listed: set[str] = set()
         self._revoked: set[str] = set()
         self._has_read = False
+        self._knows_owners = False
+        self._complete = False
         self._shims: dict[str, frozenset[str]] = {}
         self._told: set[PodIdentity] = set()
         self._devices: tuple[Device, ...] = ()
@@ -111,11 +113,14 @@ class Lender:
         snapshot, detectors = self._state.snapshot, self._detectors
         self._read_rules()
         self._read_borrowers()
-        if snapshot.pods is not None and snapshot.claims.asked_at > float("-inf"):
+        if snapshot.claims.asked_at > float("-inf"):
+            # Owners are watched before pods are listed: the API server may be away for long.
             carvings = self._state.carvings
             self._take(detectors.holders.look(snapshot, carvings, self._agrees))
-            now = self._clock()
-            self._take(detectors.starts.look(self.owners, snapshot.pods, now))
+            self._note_what_is_known()
+            if snapshot.pods is not None:
+                now = self._clock()
+                self._take(detectors.starts.look(self.owners, snapshot.pods, now))
         self.step()
 
     def look_at_usage(self) -> None:
@@ -176,29 +181,34 @@ class Lender:
         return None
 
     def watched(self) -> frozenset[str]:
-        """The cards whose owners' processes matter."""
-        return frozenset(
+        """The cards whose owners' processes matter: those that may be lent, and all of each owner
+        of a borrowed one, which is awake on all if it works on any."""
+        ruled = {
             uuid
             for uuid, loan in self.loans.items()
-            if loan.owners and (self._rule.get(uuid) is not None or uuid in self._borrowers)
-        )
+            if loan.owners and self._rule.get(uuid) is not None
+        }
+        return frozenset(ruled.union(*(owner.cards for owner in self._lending())))
 
     def unseen_by_slicer(self) -> frozenset[str]:
-        """The borrowed cards with an owner that has no shim, so that only NVML shows it wake up."""
-        if not (borrowed := self.watched() & self._borrowers.keys()):
+        """All cards of each owner of a borrowed one that has no shim, so that only NVML shows it
+        wake up."""
+        if not (lending := self._lending()):
             return frozenset()
         with_shim = {
             (slot.owner.namespace, slot.owner.pod)
             for slot in self._slots.all()
             if slot.owner is not None and slot.shim
         }
-        return frozenset(
-            uuid
-            for uuid in borrowed
-            if any(pod.key not in with_shim for pod in self.loans[uuid].owners)
+        return frozenset().union(
+            *(owner.cards for owner in lending if owner.pod.key not in with_shim)
         )
 
     # ---- how ----
+
+    def _lending(self) -> list[CardOwner]:
+        """The owners of borrowed cards."""
+        return [owner for owner in self.owners if owner.cards & self._borrowers.keys()]
 
     def step(self) -> None:
         """Move every card on to this moment, and publish what follows."""
@@ -229,16 +239,22 @@ class Lender:
         self._set_timer(min((one for one in waits if one is not None), default=None))
 
     def _facts(self, uuid: str) -> CardFacts:
-        snapshot = self._state.snapshot
-        card = snapshot.cards.get(uuid)
-        seen = snapshot.pods is not None and snapshot.claims.asked_at > float("-inf")
+        card = self._state.snapshot.cards.get(uuid)
         return CardFacts(
-            complete=seen and self._rules.known and snapshot.cards_problem is None,
+            complete=self._complete,
             rule=self._rule.get(uuid),
             problem=card.problem if card else "it is not known",
             borrowed=uuid in self._borrowers or uuid in self._allocating,
             revoked=uuid in self._revoked,
         )
+
+    def _note_what_is_known(self) -> None:
+        """Once owners, borrowers and rules were read from a snapshot: a newer one, or rules that
+        come meanwhile, say nothing before they were read, too."""
+        snapshot = self._state.snapshot
+        seen = snapshot.pods is not None and snapshot.cards_problem is None
+        self._knows_owners |= seen
+        self._complete = seen and self._rules.known
 
     def _read_rules(self) -> None:
         snapshot = self._state.snapshot
@@ -309,8 +325,9 @@ class Lender:
 
     def _tell_shims(self) -> None:
         """Have the owners' shims say when they wake up, and wait for memory of a borrower that is
-        leaving."""
-        if self._state.snapshot.claims.asked_at == float("-inf"):
+        leaving. An agent that has just started leaves them as they are until it knows all
+        owners."""
+        if not self._knows_owners:
             return
         lent = {uuid for uuid, loan in self.loans.items() if loan.state in OFFERED}
         cards = {owner.pod.key: owner.cards & lent for owner in self.owners}

@@ -61,6 +61,7 @@ class Cards:
     def __init__(self) -> None:
         self.present = cards()
         self.working: dict[str, dict[int, int]] = {}
+        self.asked = 0  # how often what processes do
         self.numbers = {uuid: number for number, uuid in enumerate(self.present)}
         self.tell: Callable[[str, int], None] = lambda uuid, xid: None
 
@@ -77,6 +78,7 @@ class Cards:
         return CONTEXT_BYTES
 
     async def loads(self, uuids: Collection[str]) -> dict[str, dict[int, int]]:
+        self.asked += 1
         return {uuid: dict(self.working.get(uuid, {})) for uuid in uuids}
 
     async def free_bytes(self, uuid: str) -> int:

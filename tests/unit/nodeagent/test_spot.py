@@ -19,9 +19,12 @@ from prometheus_client import CollectorRegistry
 from mizar_core.models import Spot
 from mizar_core.names import SPOT_RESOURCE, SpotEvictionReason, spot_device_id
 from mizar_core.spot_rules import SpotRule, SpotRules
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.kubelet import podresources
+from mizar_nodeagent.planning.plan import Plan
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.plugin import manager
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED
@@ -33,8 +36,8 @@ from mizar_nodeagent.spot.loan import CardState
 from mizar_nodeagent.spot.metrics import SpotMetrics
 from support.waiting import PATIENCE_S, until, wait_for
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
-from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, UID, card, share_object
-from unit.nodeagent.test_assembly import World, limits_of, mounted
+from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, RESOURCE, UID, card, share_object
+from unit.nodeagent.test_assembly import SHARE, World, limits_of, mounted
 
 OWNER = KubePod("team-a", "owner", "uid-owner")
 BORROWER = KubePod("team-b", "train", UID)
@@ -115,6 +118,11 @@ class SpotWorld(World):
         held = await self.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
         await until(lambda: self.state() is CardState.LENT)
         return held
+
+    async def looked(self) -> None:
+        """Wait until the agent has asked NVML several times about cards that it watches."""
+        before = self.cards.asked
+        await until(lambda: self.cards.asked > before + 5)
 
     def pod_condition(self, pod: KubePod) -> tuple[str, str, str]:
         """(type, status, reason) of the pod's last condition."""
@@ -357,6 +365,7 @@ async def test_an_owner_of_two_cards_that_works_on_one_is_awake_on_both(world: S
     await world.lend()
     borrowed = next(uuid for uuid in (CARD, card(2).uuid) if world.state(uuid) is CardState.LENT)
     other = next(uuid for uuid in (CARD, card(2).uuid) if uuid != borrowed)
+    assert world.lender.unseen_by_slicer() == {borrowed, other}
     world.cards.working[other] = {os.getpid(): 90}
     await until(lambda: world.state(borrowed) is CardState.RECLAIMING)
     assert world.state(other) is CardState.BUSY
@@ -384,6 +393,103 @@ async def test_a_lent_card_stays_lent_across_the_agents_restart(world: SpotWorld
     assert world.state(borrowed) is CardState.LENT
     assert limits_file.read(limits_of(held)).seq == before
     assert not world.pod_condition(BORROWER)[0]
+
+
+async def test_a_look_at_a_snapshot_that_was_not_read_yet_takes_nothing_back(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the time slicer or NVML tells something while the agent plans."""
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    await world.stop_agent()
+    replan = AgentState.replan
+
+    def replan_and_look(state: AgentState, snapshot: NodeSnapshot) -> Plan:
+        plan = replan(state, snapshot)
+        world.lender.step()
+        return plan
+
+    monkeypatch.setattr(AgentState, "replan", replan_and_look)
+    world.api.rules_down = True
+    await world.start_agent()
+    await until(lambda: world.state() is CardState.LENT)
+    await until(lambda: world.app.pods.synced.is_set())
+    await world.looked()
+    world.api.rules_down = False
+    world.add_owner(KubePod("team-a", "other", "uid-other"), card(2).uuid)
+    await world.lendable(card(2).uuid)
+    assert world.state() is CardState.LENT
+    assert not world.pod_condition(BORROWER)[0]
+
+
+async def test_an_agent_that_starts_without_the_api_server_sees_an_owner_work(
+    world: SpotWorld,
+) -> None:
+    """It beats the borrower's heartbeat, so it must watch the owners, too."""
+    world.add_owner()
+    await world.lendable()
+    with Victim(world) as victim:
+        held = await world.lend()
+        await world.stop_agent()
+        world.api.down = True
+        await world.start_agent()
+        await until(lambda: world.state() is CardState.LENT)
+        world.cards.working[CARD] = {os.getpid(): 90}
+        await until(victim.ended)
+        assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
+        world.api.down = False
+        await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+
+
+async def test_an_agent_that_starts_without_the_api_server_leaves_a_loan_alone(
+    world: SpotWorld,
+) -> None:
+    """Who agreed, and by which rule, is not known meanwhile. The owner has another card."""
+    world.add_owner(OWNER, CARD, card(2).uuid)
+    await world.lendable()
+    await world.lendable(card(2).uuid)
+    held = await world.lend()
+    borrowed = next(uuid for uuid in (CARD, card(2).uuid) if world.state(uuid) is CardState.LENT)
+    before = limits_file.read(limits_of(held)).seq
+    await world.stop_agent()
+    world.api.down = True
+    await world.start_agent()
+    await until(lambda: world.state(borrowed) is CardState.LENT)
+    await world.looked()
+    assert world.lender.loans[borrowed].owners
+    assert world.state(borrowed) is CardState.LENT
+    world.api.down = False
+    await until(lambda: world.app.pods.synced.is_set())
+    await world.lendable(next(iter({CARD, card(2).uuid} - {borrowed})))
+    await world.looked()
+    assert world.state(borrowed) is CardState.LENT
+    assert limits_file.read(limits_of(held)).seq == before
+    assert not world.pod_condition(BORROWER)[0]
+
+
+async def test_an_agent_without_checkpoint_and_api_server_leaves_what_owners_were_told(
+    world: SpotWorld,
+) -> None:
+    """Their shims go on to say when they copy, which nothing else would tell."""
+    await world.serve_shadow()
+    world.api.put_pod(pod_object(SHARE, RESOURCE, LOW_POWER))
+    await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
+    owner = await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    await world.lendable()
+    await world.lend()
+
+    def is_told() -> bool:
+        return limits_file.read(limits_of(owner)).live[0].borrowed == 1
+
+    await until(is_told)
+    await world.stop_agent()
+    (world.config.state_dir / "checkpoint.json").unlink()
+    world.api.down = True
+    await world.start_agent()
+    await until(lambda: world.state() is CardState.LENT)
+    await world.replanned()
+    assert is_told()
 
 
 async def test_what_an_agent_began_to_take_back_the_next_one_does(world: SpotWorld) -> None:
