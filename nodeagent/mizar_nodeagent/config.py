@@ -72,6 +72,10 @@ class CardAccess(Section):
         Path("/dev"),
         description="with Mounts: the folder of device nodes; with another driver root, its dev",
     )
+    host_root: HostPath = Field(
+        Path("/"),
+        description="below which the agent finds `dev root`, where its own /dev is not the node's",
+    )
     device_nodes: tuple[str, ...] = Field(
         DEVICE_NODES, description="with Mounts: device nodes beside the cards', if they exist"
     )
@@ -97,6 +101,10 @@ class CardAccess(Section):
         pattern="/$",
         description="with CDIAnnotations: what the runtime knows the annotation by",
     )
+
+    def seen(self, path: Path) -> Path:
+        """Where the agent finds a folder of device nodes, or a node, of the node's `path`."""
+        return self.host_root / path.relative_to("/")
 
     @model_validator(mode="after")
     def _given_by_nri(self) -> CardAccess:

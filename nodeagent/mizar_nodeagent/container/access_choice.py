@@ -120,6 +120,21 @@ class AccessChoice:
                 yield from mig.capability_nodes(instance, minor, self.config.mig_minors)
 
     @property
+    def lacking(self) -> str:
+        """Which device nodes containers should be given and are not, as a sentence; empty where
+        there are none."""
+        access = self.config
+        if not card_access.names_device_nodes(self.given, access):
+            return ""
+        missing = card_access.missing_nodes(access)
+        if not missing:
+            return ""
+        return (
+            f"containers get their cards by {self.describe()}, but go without device nodes that "
+            f"are not in {access.dev_root} (cardAccess.devRoot) on the node: {', '.join(missing)}"
+        )
+
+    @property
     def given(self) -> Way:
         """What a container is given, by Allocate or by NRI."""
         strategy = self.strategy

@@ -62,11 +62,12 @@ class AccessReporter:
 
     def _condition(self) -> dict[str, str]:
         access = self._access
+        wrong = access.problem or access.lacking
         return {
             "type": POD_CONDITION_CARD_ACCESS,
-            "status": "False" if access.problem else "True",
+            "status": "False" if wrong else "True",
             "reason": access.strategy,
-            "message": access.problem or f"containers get their cards by {access.describe()}",
+            "message": wrong or f"containers get their cards by {access.describe()}",
         }
 
 

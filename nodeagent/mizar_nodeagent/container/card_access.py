@@ -8,8 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from mizar_kube.logs import get_logger
 from mizar_nodeagent.config import CardAccess, MountConfig, Way
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+
+log = get_logger(__name__)
+
+Look = Callable[[Path, str], Iterable[Path]]
+"""Finds files of a folder by a pattern."""
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 VOLUME_MARKS: Final = "/var/run/nvidia-container-devices"
@@ -34,6 +40,8 @@ class Extra:
 GDS: Final = Extra("NVIDIA_GDS", "gds", ("nvidia-fs*",))
 MOFED: Final = Extra("NVIDIA_MOFED", "mofed", ("infiniband/uverbs*", "infiniband/rdma_cm"))
 GDRCOPY: Final = Extra("NVIDIA_GDRCOPY", "gdrcopy", ("gdrdrv",))
+NEEDED: Final = ("nvidiactl", "nvidia-uvm")
+"""Device nodes without which no program uses a card; the others by default are not on all nodes."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +66,22 @@ def parts(
     uuids: Sequence[str],
     minors: Mapping[str, int],
     access: CardAccess,
-    look: Callable[[Path, str], Iterable[Path]] = Path.glob,
+    look: Look = Path.glob,
 ) -> Parts:
     """What gives a container these cards in that way, and in those that are given besides. `way`:
     None for nothing, since the container gets it later. `minors`: numbers of their device nodes,
-    where `names_device_nodes`. `look`: finds files of a folder by a pattern."""
+    where `names_device_nodes`."""
     if way is None:
         return Parts({}, {})
     ways = {way, *access.also}
     extras = tuple(_extras(access))
     devices: Mapping[str, Path] = {}
     if names_device_nodes(way, access):
-        devices = _device_nodes(uuids, minors, access, extras, look)
+        devices = _device_nodes(uuids, minors, access, look)
+        for one in missing_nodes(access, look):
+            log.warning(
+                "a container goes without a device node", node=one, dev_root=access.dev_root
+            )
     mounts = access.mounts if "Mounts" in ways else ()
     if "VolumeMounts" in ways:
         mounts += tuple(map(_volume_mark, uuids))
@@ -107,17 +119,28 @@ def _extra_cdi_devices(access: CardAccess, extras: Iterable[Extra]) -> Iterator[
 
 
 def _device_nodes(
-    uuids: Sequence[str],
-    minors: Mapping[str, int],
-    access: CardAccess,
-    extras: Iterable[Extra],
-    look: Callable[[Path, str], Iterable[Path]],
+    uuids: Sequence[str], minors: Mapping[str, int], access: CardAccess, look: Look
 ) -> dict[str, Path]:
-    root = access.dev_root
-    patterns = [*access.device_nodes, *(one for extra in extras for one in extra.nodes)]
-    found = [path for pattern in patterns for path in sorted(look(root, pattern))]
-    nodes = [*(root / f"nvidia{minors[uuid]}" for uuid in uuids), *found]
-    return {str(Path("/dev") / path.relative_to(root)): path for path in nodes}
+    seen = access.seen(access.dev_root)
+    patterns = (*access.device_nodes, *_nodes_of_extras(access))
+    found = [path for pattern in patterns for path in sorted(look(seen, pattern))]
+    names = [f"nvidia{minors[uuid]}" for uuid in uuids]
+    names += [str(path.relative_to(seen)) for path in found]
+    return {f"/dev/{name}": access.dev_root / name for name in names}
+
+
+def _nodes_of_extras(access: CardAccess) -> Iterator[str]:
+    return (pattern for extra in _extras(access) for pattern in extra.nodes)
+
+
+def missing_nodes(access: CardAccess, look: Look = Path.glob) -> list[str]:
+    """The patterns of device nodes, below `dev_root`, that find nothing there: those that somebody
+    asked for, and those that every program needs."""
+    asked = "device_nodes" in access.model_fields_set
+    patterns = [one for one in access.device_nodes if asked or one in NEEDED]
+    patterns += _nodes_of_extras(access)
+    seen = access.seen(access.dev_root)
+    return [one for one in patterns if not any(True for _ in look(seen, one))]
 
 
 def _volume_mark(uuid: str) -> MountConfig:

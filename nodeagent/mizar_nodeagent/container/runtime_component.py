@@ -6,9 +6,11 @@ override none of it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from mizar_core.errors import DeviceIDRefused, MizarError
 from mizar_core.names import ANNOTATION_CARDS, EventReason
@@ -88,7 +90,11 @@ class RuntimeComponent:
         minors: dict[str, int] = {}
         if card_access.names_device_nodes(way, self.access.config):
             minors = await minors_of(self.minors, granted.uuids)
-        return adjustment(container, granted.uuids, self.access.parts(way, granted.uuids, minors))
+        parts = self.access.parts(way, granted.uuids, minors)
+        return adjustment(container, granted.uuids, parts, self._stat)
+
+    def _stat(self, node: Path) -> os.stat_result:
+        return self.access.config.seen(node).stat()
 
     def _tell(self, slot: Slot, container: pb.Container) -> None:
         assert slot.owner is not None

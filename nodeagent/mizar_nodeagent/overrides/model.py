@@ -23,7 +23,7 @@ from mizar_nodeagent.errors import OverridesRefused
 Settings = Mapping[str, Any]
 """What changes, as a person writes it: camelCase."""
 
-MOUNTED: Final = {"nri_socket", "cdi_dirs", "nvidia_runtime_config"}
+MOUNTED: Final = {"nri_socket", "cdi_dirs", "nvidia_runtime_config", "host_root"}
 """Settings of `cardAccess` for which the agent's pod has mounts: the same on all nodes."""
 PLAIN: Final = ("log_level", "fail_requests_greater_than_one")
 """Settings beside `cardAccess` that an override may have."""

@@ -307,6 +307,73 @@ def test_what_the_agent_looks_at_is_mounted(chart: Chart, access: Object, wanted
     assert paths & mine == inside & mine == wanted
 
 
+DEV, OTHER_DEV = "/dev", "/run/nvidia/driver/dev"
+LIBRARIES = [{"hostPath": "/a", "containerPath": "/b"}]
+
+
+@pytest.mark.parametrize(
+    ("access", "own", "wanted"),
+    [
+        ({"strategy": "EnvVar"}, {}, set()),
+        ({"strategy": "Mounts"}, {}, {DEV}),
+        ({"strategy": "Mounts", "devRoot": OTHER_DEV}, {}, {OTHER_DEV}),
+        ({"strategy": "CDI", "also": ["Mounts"]}, {}, {DEV}),
+        ({"strategy": "CDI", "passDeviceSpecs": True}, {}, {DEV}),
+        ({"strategy": "NRI"}, {}, set()),
+        ({"strategy": "NRI", "nriGives": "Mounts"}, {}, {DEV}),
+        ({"strategy": "CDI", "nriGives": "Mounts"}, {}, set()),
+        ({"strategy": "NRI", "mounts": LIBRARIES}, {}, {DEV}),
+        ({"strategy": "NRI", "nriGives": "CDI", "mounts": LIBRARIES}, {}, set()),
+        ({"strategy": "Auto"}, {}, set()),
+        ({"strategy": "Auto", "mounts": LIBRARIES}, {}, {DEV}),
+        ({"strategy": "CDI"}, {"strategy": "Mounts"}, {DEV}),
+        ({"strategy": "CDI"}, {"passDeviceSpecs": True, "devRoot": OTHER_DEV}, {DEV, OTHER_DEV}),
+        ({"strategy": "CDI"}, {"strategy": "NRI", "nriGives": "Mounts"}, {DEV}),
+        ({"strategy": "CDI", "mounts": LIBRARIES}, {"strategy": "Auto"}, {DEV}),
+    ],
+)
+def test_folders_of_device_nodes_are_mounted_where_the_agent_looks(
+    chart: Chart, access: Object, own: Object, wanted: set[str], tmp_path: Path
+) -> None:
+    """A pod's own /dev is not the node's. `own`: what one node has."""
+    overrides = [{"nodes": ["n"], "settings": {"cardAccess": own}}]
+    objects = chart.render(nodeagent={"cardAccess": access, "overrides": overrides})
+    spec = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+    folders = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+    mounts = [one for one in spec["containers"][0]["volumeMounts"] if one["name"][:4] == "dev-"]
+    assert {folders[one["name"]] for one in mounts} == wanted
+    assert all(one["readOnly"] for one in mounts)
+    look = agents_config(objects, tmp_path).card_access.seen
+    assert {one["mountPath"] for one in mounts} == {str(look(Path(one))) for one in wanted}
+
+
+def test_device_nodes_of_a_driver_elsewhere_come_with_it(chart: Chart, tmp_path: Path) -> None:
+    """Its folder may be mounted later, when the driver's container starts."""
+    root = "/run/nvidia/driver"
+    objects = chart.render(nodeagent={"driverRoot": root, "cardAccess": {"strategy": "Mounts"}})
+    spec = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+    mounts = {one["mountPath"]: one for one in spec["containers"][0]["volumeMounts"]}
+    access = agents_config(objects, tmp_path).access
+    mount = mounts[str(access.seen(Path(root)))]
+    assert access.dev_root == Path(root, "dev") and mount["mountPath"] != root
+    assert (mount["name"], mount["mountPropagation"]) == ("driver", "HostToContainer")
+    assert not [one for one in mounts.values() if one["name"][:4] == "dev-"]
+
+
+def test_the_agent_is_privileged_where_the_values_say_so(chart: Chart) -> None:
+    objects = chart.render(nodeagent={"privileged": True})
+    spec = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+    security = spec["containers"][0]["securityContext"]
+    assert security["privileged"] and "allowPrivilegeEscalation" not in security
+
+
+def agents_config(objects: list[Object], folder: Path) -> Config:
+    """As the agent reads what the chart tells all nodes."""
+    file = folder / "nodeagent.yaml"
+    file.write_text(pick(objects, "ConfigMap", "mizar-nodeagent")["data"][file.name])
+    return read(Config, [f"--config={file}", "--node-name=n"])
+
+
 def test_a_driver_elsewhere_is_mounted_where_the_agent_looks(chart: Chart, tmp_path: Path) -> None:
     objects = chart.render(nodeagent={"driverRoot": "/run/nvidia/driver"})
     file = tmp_path / "nodeagent.yaml"

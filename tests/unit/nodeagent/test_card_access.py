@@ -180,7 +180,7 @@ class Pods:
 class TestReport:
     async def test_on_the_agents_pod(self, host: Host) -> None:
         pods = Pods()
-        made = choice(host.access(), nri=True, way="Mounts", connections=1)
+        made = choice(host.access(device_nodes=()), nri=True, way="Mounts", connections=1)
         reporter = AccessReporter(pods, made, "mizar-system", "agent-x")  # type: ignore[arg-type]
         await reporter.write()
         await reporter.write()
@@ -196,6 +196,25 @@ class TestReport:
         await reporter.write()
         assert pods.written[-1]["status"] == "False"
         assert "none gets a card: socket gone" in pods.written[-1]["message"]
+
+    async def test_device_nodes_that_are_not_there(self, host: Host) -> None:
+        """Until they are; of no interest where containers are given none."""
+        pods, gds = Pods(), {"dev_root": Path("/dev"), "host_root": host.folder, "gds": True}
+        made = choice(host.access(**gds), nri=False, way="Mounts")
+        reporter = AccessReporter(pods, made, "mizar-system", "agent-x")  # type: ignore[arg-type]
+        (host.folder / "dev").mkdir()
+        for name in ("nvidiactl", "nvidia-uvm"):
+            (host.folder / "dev" / name).touch()
+        await reporter.write()
+        assert (pods.written[-1]["status"], pods.written[-1]["reason"]) == ("False", "Mounts")
+        assert "by Mounts, but go without" in pods.written[-1]["message"]
+        assert pods.written[-1]["message"].endswith(
+            "not in /dev (cardAccess.devRoot) on the node: nvidia-fs*"
+        )
+        (host.folder / "dev" / "nvidia-fs0").touch()
+        await reporter.write()
+        assert pods.written[-1]["status"] == "True"
+        assert not choice(host.access(**gds), nri=False, way="CDI").lacking
 
     async def test_what_fails_is_tried_again(
         self, host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

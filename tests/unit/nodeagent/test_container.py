@@ -23,6 +23,7 @@ from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.errors import AllocationRefused, CardsUnknown
 from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+from support.logs import logged
 from unit.nodeagent.makers import (
     CARD,
     RESOURCE,
@@ -121,6 +122,36 @@ class TestAccess:
         assert nodes(answer).items() >= {("/dev/nvidia3", "/h/dev/nvidia3")}
         assert "/dev/nvidiactl" in nodes(answer) and len(answer.cdi_devices) == 2
         assert not answer.mounts and answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+    def test_the_agent_looks_where_the_nodes_folder_is_mounted(self, tmp_path: Path) -> None:
+        """The runtime is told the paths of the node."""
+        dev = tmp_path / "h" / "dev"
+        (dev / "infiniband").mkdir(parents=True)
+        for name in ("nvidiactl", "infiniband/uverbs0"):
+            (dev / name).touch()
+        access = CardAccess(
+            strategy="Mounts", dev_root=Path("/h/dev"), host_root=tmp_path, mofed=True
+        )
+        assert card_access.parts("Mounts", ["GPU-b"], TWO, access).devices == {
+            "/dev/nvidia3": Path("/h/dev/nvidia3"),
+            "/dev/nvidiactl": Path("/h/dev/nvidiactl"),
+            "/dev/infiniband/uverbs0": Path("/h/dev/infiniband/uverbs0"),
+        }
+        assert card_access.missing_nodes(access) == ["nvidia-uvm", "infiniband/rdma_cm"]
+
+    def test_what_was_asked_for_and_is_not_there_is_logged(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tmp_path / "nvidiactl").touch()
+        for names, missing in (
+            ({}, {"nvidia-uvm"}),
+            ({"device_nodes": ("nvidia-modeset",)}, {"nvidia-modeset"}),
+            ({"device_nodes": (), "gds": True}, {"nvidia-fs*"}),
+        ):
+            caplog.clear()
+            access = CardAccess(strategy="Mounts", dev_root=tmp_path, **names)  # type: ignore[arg-type]
+            card_access.parts("Mounts", ["GPU-b"], TWO, access)
+            assert {line["node"] for line in logged(caplog)} == missing
 
     def test_extras_in_every_way(self) -> None:
         extras = {"gds": True, "mofed": True, "gdrcopy": True}

@@ -180,6 +180,18 @@ async def test_device_nodes_by_todays_number(node: Node, tmp_path: Path) -> None
         await node.component(nri_gives="Mounts", dev_root=tmp_path).create(POD, node.container())
 
 
+async def test_device_nodes_are_looked_at_where_the_nodes_folder_is_mounted(
+    node: Node, tmp_path: Path
+) -> None:
+    (tmp_path / "h" / "dev").mkdir(parents=True)
+    for name in ("nvidia5", "nvidiactl"):
+        (tmp_path / "h" / "dev" / name).symlink_to("/dev/null")
+    access = {"nri_gives": "Mounts", "dev_root": Path("/h/dev"), "host_root": tmp_path}
+    adjust = await node.component(**access).create(POD, node.container())
+    found = {one.path: (one.major, one.minor) for one in adjust.linux.devices}
+    assert found == {"/dev/nvidia5": (1, 3), "/dev/nvidiactl": (1, 3)}
+
+
 async def test_other_containers_are_left_alone(node: Node) -> None:
     component = node.component()
     container = node.container(annotations={"a": "b"}, env=["NVIDIA_VISIBLE_DEVICES=all"])
