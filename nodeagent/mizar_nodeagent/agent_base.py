@@ -66,7 +66,9 @@ def restore(
     saved = checkpoint.load(path, time.monotonic(), boot)
     state, kept = AgentState(saved.carvings, saved.taken_back), CheckpointFile(path, boot)
     repaired = partial(take_repaired, config.state_dir)
-    agent = Agent(state, cards, kept, grace=grace, repaired=repaired)
+    agent = Agent(
+        state, cards, kept, grace=grace, repaired=repaired, ignored_xids=config.ignored_xids
+    )
     agent.inventory.restore(
         saved.faults, [card for one in saved.carvings.values() for card in one.cards]
     )

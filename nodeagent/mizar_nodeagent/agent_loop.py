@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -71,9 +71,10 @@ class Agent:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         grace: GracePeriods = DEFAULT_GRACE,
         repaired: Callable[[], Iterable[str]] = tuple,
+        ignored_xids: Collection[int] = (),
     ) -> None:
         self.state = state
-        self.inventory = CardInventory(clock)
+        self.inventory = CardInventory(clock, ignored_xids)
         self._cards = cards
         self._checkpoint = checkpoint
         self._clock = clock

@@ -8,7 +8,7 @@ must be away for longer before it is over. What to do with the card: docs/runboo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,9 +92,10 @@ def take_repaired(folder: Path) -> list[str]:
     return found
 
 
-def breaks_card(xid: int) -> bool:
-    """Whether a card that reports this XID is Unhealthy until it is reset."""
-    return xid not in PROGRAM_XIDS | NOTED_XIDS
+def breaks_card(xid: int, ignored: Collection[int] = ()) -> bool:
+    """Whether a card that reports this XID is Unhealthy until it is reset. `ignored`: what is set
+    for the node."""
+    return xid not in PROGRAM_XIDS | NOTED_XIDS and xid not in ignored
 
 
 @dataclass

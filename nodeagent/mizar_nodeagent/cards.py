@@ -97,13 +97,16 @@ class CardInventory:
     """All cards ever seen, so that one that falls off the bus is still known, as missing.
 
     `problem`: why the last read of NVML failed; None when it succeeded. `readings`: what it then
-    showed of the cards that answered.
+    showed of the cards that answered. `ignored_xids`: by which a card stays well.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, ignored_xids: Collection[int] = ()
+    ) -> None:
         self.problem: str | None = "the cards have not been read yet"
         self.readings: Mapping[str, Readings] = {}
         self._clock = clock
+        self._ignored = frozenset(ignored_xids)
         self._health: dict[str, CardHealth] = {}
         self._gone_since: dict[str, float] = {}
         self._cards: dict[str, Card] = {}
@@ -128,7 +131,7 @@ class CardInventory:
 
     def fault(self, uuid: str, xid: int) -> None:
         """The card has reported this XID."""
-        if breaks_card(xid):
+        if breaks_card(xid, self._ignored):
             self._faults[uuid] = xid
 
     def repaired(self, uuid: str) -> None:
@@ -138,7 +141,8 @@ class CardInventory:
     def restore(self, faults: Mapping[str, int], cards: Iterable[Card] = ()) -> None:
         """An earlier agent was told of these faults, and no card has been reset since; it knew
         these cards."""
-        self._faults.update(faults)
+        for uuid, xid in faults.items():
+            self.fault(uuid, xid)
         self._cards.update({card.uuid: card for card in cards})
 
     @property

@@ -26,6 +26,8 @@ def _absolute(path: Path) -> Path:
     return path
 
 
+Xid = Annotated[int, Field(ge=1, lt=2**32)]
+"""NVIDIA's code of an error of a card."""
 HostPath = Annotated[Path, AfterValidator(_absolute)]
 
 
@@ -158,6 +160,9 @@ class Config(common.Settings):
     )
     fail_on_init_error: bool = Field(
         False, description="end when NVML does not answer at the start, instead of asking again"
+    )
+    ignored_xids: tuple[Xid, ...] = Field(
+        (), description="errors by which a card stays Healthy, beside those of programs"
     )
     fail_requests_greater_than_one: bool = Field(
         False, description="refuse containers that ask for more than one device"

@@ -25,7 +25,7 @@ Settings = Mapping[str, Any]
 
 MOUNTED: Final = {"nri_socket", "cdi_dirs", "nvidia_runtime_config", "host_root"}
 """Settings of `cardAccess` for which the agent's pod has mounts: the same on all nodes."""
-PLAIN: Final = ("log_level", "fail_requests_greater_than_one")
+PLAIN: Final = ("log_level", "fail_requests_greater_than_one", "ignored_xids")
 """Settings beside `cardAccess` that an override may have."""
 
 _CAMEL = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True)

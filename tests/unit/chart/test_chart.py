@@ -93,6 +93,7 @@ def test_lint(chart: Chart) -> None:
         {"webhook": {"certificates": {"source": "letsencrypt"}}},
         {"nodeagent": {"cardAccess": {"strategy": "Magic"}}},
         {"nodeagent": {"stateDir": "relative"}},
+        {"nodeagent": {"ignoredXids": ["all"]}},
         {"logLevel": "loud"},
         {"policies": {"sharePodsMay": ["everything"]}},
         {"uninstall": {"waitSeconds": -1}},
@@ -247,6 +248,7 @@ def test_the_node_agent_understands_its_configuration(
     [
         ({"failOnInitError": True}, "fail_on_init_error"),
         ({"hamiAnnotations": "Text"}, "hami_annotations"),
+        ({"ignoredXids": [48]}, "ignored_xids"),
         ({"failRequestsGreaterThanOne": True}, "fail_requests_greater_than_one"),
         ({"cardAccess": {"strategy": "CDI", "also": ["EnvVar"]}}, "card_access.also"),
         (

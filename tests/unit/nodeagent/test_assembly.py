@@ -98,6 +98,7 @@ class World:
         self.kubelet = FakeKubelet(folder / "kubelet")
         self.cards = Cards()
         self.access = CardAccess()
+        self.ignored_xids: tuple[int, ...] = ()
         self.app: App | None = None
         (folder / "libmizar.so").write_bytes(b"shim")
         self._running: asyncio.Task[None] | None = None
@@ -113,6 +114,7 @@ class World:
             shim_path=self.folder / "libmizar.so",
             metrics_port=0,
             card_access=self.access,
+            ignored_xids=self.ignored_xids,
         )
 
     async def start_agent(self) -> None:
@@ -609,6 +611,18 @@ async def test_a_fault_survives_the_agent_and_ends_with_the_boot(
     await world.start_agent()
     await until(lambda: world.condition("Healthy") == ("True", "CardsWell"))
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+
+
+async def test_an_error_that_the_node_ignores_leaves_the_card_well(world: World) -> None:
+    await world.stop_agent()
+    world.ignored_xids = (48,)
+    await world.start_agent()
+    await world.serve_shadow()
+    world.cards.tell(CARD, 48)
+    await world.replanned()
+    assert world.kubelet.healthy(RESOURCE) == {device(0), device(1)}
+    world.cards.tell(CARD, 79)
+    await until(lambda: world.condition("Healthy") == ("False", "CardFailed"))
 
 
 async def test_after_a_reboot_the_kubelet_confirms_before_anybody_gets_a_device(

@@ -103,6 +103,18 @@ def test_errors_of_programs_and_contained_ones(xid: int) -> None:
     assert not card_health.breaks_card(xid)
 
 
+def test_errors_that_the_node_ignores() -> None:
+    """Also those that an agent that did not ignore them has kept."""
+    other = "GPU-other"
+    inventory = CardInventory(ignored_xids=(48,))
+    inventory.restore({CARD: 48, other: 79})
+    inventory.update({uuid: replace(card(), uuid=uuid) for uuid in (CARD, other)})
+    inventory.fault(CARD, 48)
+    problems = {uuid: one.problem for uuid, one in inventory.cards().items()}
+    assert problems == {CARD: "", other: "the card reported XID 79"}
+    assert inventory.faults == {other: 79}
+
+
 def test_all_problems_are_told() -> None:
     now = 0.0
     inventory = CardInventory(lambda: now)

@@ -48,6 +48,8 @@ def test_the_chart_writes_what_is_read(tmp_path: Path, monkeypatch: pytest.Monke
         ("--card-access.strategy=Magic", r"--card-access\.strategy: it must be 'EnvVar', 'Mounts'"),
         ("--node-name=", "--node-name must be given"),
         ("--card-access.also=Magic", r"--card-access\.also: .*it must be 'EnvVar', 'Mounts'"),
+        ("--ignored-xids=48,all", "--ignored-xids: 1: it must be a valid integer.* not 'all'"),
+        ("--ignored-xids=0", "--ignored-xids: 0: it must be greater than or equal to 1, not 0"),
         ("--card-access.cdi-annotation-prefix=cdi.k8s.io", "--card-access.cdi-annotation-prefix"),
     ],
 )
@@ -59,13 +61,21 @@ def test_what_is_wrong_is_named(flag: str, sentence: str) -> None:
 def test_the_same_by_flag_variable_and_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = ["--fail-on-init-error", "--card-access.gds", "--card-access.also=CDI,EnvVar"]
+    flags = [
+        "--fail-on-init-error",
+        "--ignored-xids=48,79",
+        "--card-access.gds",
+        "--card-access.also=CDI,EnvVar",
+    ]
     by_flag = read(Config, ["--node-name=n", *flags])
     path = tmp_path / "nodeagent.yaml"
-    path.write_text("failOnInitError: true\ncardAccess: {gds: true, also: [CDI, EnvVar]}")
+    path.write_text(
+        "failOnInitError: true\nignoredXids: [48, 79]\ncardAccess: {gds: true, also: [CDI, EnvVar]}"
+    )
     by_file = read(Config, ["--node-name=n", f"--config={path}"])
     for name, value in (
         ("FAIL_ON_INIT_ERROR", "true"),
+        ("IGNORED_XIDS", "[48, 79]"),
         ("CARD_ACCESS__GDS", "true"),
         ("CARD_ACCESS__ALSO", '["CDI", "EnvVar"]'),
     ):
@@ -75,6 +85,7 @@ def test_the_same_by_flag_variable_and_file(
     assert by_flag.card_access.also == ("CDI", "EnvVar") and by_flag.card_access.gds
     assert by_flag.fail_on_init_error and by_file.fail_on_init_error
     assert by_variable.fail_on_init_error
+    assert {one.ignored_xids for one in (by_flag, by_file, by_variable)} == {(48, 79)}
 
 
 def test_annotations_are_not_given_by_nri() -> None:

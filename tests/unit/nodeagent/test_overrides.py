@@ -43,6 +43,9 @@ class TestModel:
         assert self.of(text, {"a": "b", "c": "d", "e": "f"}).fail_requests_greater_than_one
         assert self.of(text, {"a": "b"}) == BASE
 
+    def test_errors_of_cards_that_are_ignored(self) -> None:
+        assert self.of(own("{ignoredXids: [48, 79]}")).ignored_xids == (48, 79)
+
     def test_later_ones_win(self) -> None:
         text = own("{cardAccess: {strategy: CDI, mofed: true}}") + own(
             "{cardAccess: {strategy: NRI}}"
@@ -66,6 +69,7 @@ class TestModel:
             (own("{cardAccess: {nriSocket: /x}}"), "nriSocket: .* it is the same on all nodes"),
             (own("{cardAccess: {strategy: X}}"), "strategy: it must be 'EnvVar', .*, not 'X'"),
             (own("{cardAccess: {devRoot: x}}"), "devRoot: it must be an absolute path on the node"),
+            (own("{ignoredXids: [all]}"), r"ignoredXids\.0: it must be a valid integer.*not 'all'"),
             (own("{cardAccess: {strategy: NRI, also: [CDIAnnotations]}}"), "let `also` name CDI"),
             (own("{}", "node: [n]"), r"overrides\[0\]\.node: there is no such setting"),
             ("- settings: {}", "must say by nodes or nodeSelector where it holds"),

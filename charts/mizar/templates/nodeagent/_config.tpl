@@ -46,6 +46,7 @@ stateDir: {{ .Values.nodeagent.stateDir }}
 driverRoot: {{ .Values.nodeagent.driverRoot }}
 hamiAnnotations: {{ .Values.nodeagent.hamiAnnotations }}
 failOnInitError: {{ .Values.nodeagent.failOnInitError }}
+ignoredXids: {{ .Values.nodeagent.ignoredXids | toJson }}
 failRequestsGreaterThanOne: {{ .Values.nodeagent.failRequestsGreaterThanOne }}
 metricsPort: {{ .Values.nodeagent.metricsPort }}
 logLevel: {{ .Values.logLevel }}
