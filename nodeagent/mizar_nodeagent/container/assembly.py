@@ -12,6 +12,7 @@ from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.access_discovery import discover
 from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
 from mizar_nodeagent.container.allocate import Allocator
+from mizar_nodeagent.container.dev_root import check_dev_root
 from mizar_nodeagent.container.granted_cards import Grants
 from mizar_nodeagent.container.limits_update import LimitsUpdater
 from mizar_nodeagent.container.prestart import PreStart
@@ -82,8 +83,10 @@ async def assemble_container(base: AgentBase) -> ContainerParts:
 
 
 async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]:
-    """The choice among the ways to give a container its cards, and what it needs to go on."""
+    """The choice among the ways to give a container its cards, and what it needs to go on.
+    Raises ConfigRefused."""
     config, state = base.config, base.state
+    check_dev_root(config.access)
 
     def instance_of(uuid: str) -> Instance | None:
         card = state.snapshot.cards.get(uuid)

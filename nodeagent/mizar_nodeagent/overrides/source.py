@@ -18,7 +18,8 @@ from mizar_kube.errors import KubeError, NotFound
 from mizar_kube.kinds import NODE, Ref
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.config import Config
-from mizar_nodeagent.errors import OverridesRefused
+from mizar_nodeagent.container.dev_root import check_dev_root
+from mizar_nodeagent.errors import ConfigRefused, OverridesRefused
 from mizar_nodeagent.files import write_atomically
 from mizar_nodeagent.overrides.model import Overrides, applied
 
@@ -88,13 +89,19 @@ class OverrideSource:
             overrides = Overrides.parse(text)
             labels = await self._labels() if overrides.by_label else {}
             settings = overrides.of(self._config.node_name, labels)
-            applied(self._config, settings)
+            self._check(settings)
             return Found(settings)
-        except OverridesRefused as error:
+        except (OverridesRefused, ConfigRefused) as error:
             return Found(self._last_good(), problem=str(error))
         except KubeError as error:
             log.info("the node's labels are not known now", error=error)
             return Found(self._last_good(), certain=False)
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        """Raises OverridesRefused, ConfigRefused."""
+        changed = applied(self._config, settings)
+        if "devRoot" in settings.get("cardAccess", {}):
+            check_dev_root(changed.access)
 
     async def _labels(self) -> Labels:
         try:
@@ -107,8 +114,8 @@ class OverrideSource:
         """What was used last; nothing where this version of the agent cannot use it."""
         try:
             settings = json.loads(self._kept.read_bytes())
-            applied(self._config, settings)
-        except (OSError, ValueError, TypeError, AttributeError, OverridesRefused):
+            self._check(settings)
+        except (OSError, ValueError, TypeError, AttributeError, OverridesRefused, ConfigRefused):
             return {}
         return dict(settings)
 

@@ -23,7 +23,7 @@ from mizar_nodeagent.assembly import assemble
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess, Config
 from mizar_nodeagent.container import access_choice
-from mizar_nodeagent.errors import RegionDamaged
+from mizar_nodeagent.errors import ConfigRefused, RegionDamaged
 from mizar_nodeagent.kubelet import podresources, poller
 from mizar_nodeagent.planning import plan
 from mizar_nodeagent.planning.snapshot import GracePeriods
@@ -611,6 +611,19 @@ async def test_a_fault_survives_the_agent_and_ends_with_the_boot(
     await world.start_agent()
     await until(lambda: world.condition("Healthy") == ("True", "CardsWell"))
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+
+
+async def test_an_agent_does_not_start_with_the_folder_above_the_device_nodes(
+    tmp_path: Path,
+) -> None:
+    found = World(tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidiactl").touch()
+    found.access = CardAccess(dev_root=tmp_path)
+    async with serving(found.api) as client:
+        with pytest.raises(ConfigRefused, match="must be the folder of the device nodes"):
+            async with assemble(found.config, client, found.cards, QUICK):
+                pass
 
 
 async def test_an_error_that_the_node_ignores_leaves_the_card_well(world: World) -> None:

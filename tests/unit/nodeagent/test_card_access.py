@@ -13,7 +13,9 @@ from mizar_nodeagent.container import access_report
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.access_discovery import Discovery, best_way, discover
 from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
+from mizar_nodeagent.container.dev_root import check_dev_root
 from mizar_nodeagent.container.runtime_component import Counts
+from mizar_nodeagent.errors import ConfigRefused
 from support.logs import logged
 from unit.nodeagent.fake_runtime import running
 
@@ -104,6 +106,18 @@ class TestBestWay:
     def test_volume_mounts_only_where_they_are_taken(self, host: Host, text: str) -> None:
         host.nvidia(text)
         assert best_way(host.access(), TWO) == "EnvVar"
+
+
+class TestDevRoot:
+    def test_the_folder_above_is_refused(self, host: Host) -> None:
+        """As NVIDIA's plugin wants it."""
+        (host.folder / "d" / "dev").mkdir(parents=True)
+        access = host.access(dev_root=Path("/d"), host_root=host.folder)
+        check_dev_root(access)
+        (host.folder / "d" / "dev" / "nvidiactl").touch()
+        with pytest.raises(ConfigRefused, match=r"devRoot /d must be .* set it to /d/dev$"):
+            check_dev_root(access)
+        check_dev_root(host.access(dev_root=Path("/d/dev"), host_root=host.folder))
 
 
 class TestDiscovery:

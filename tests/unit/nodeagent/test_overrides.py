@@ -129,6 +129,16 @@ class TestStart:
         assert await world.strategy() == "CDI"
         assert await world.strategy() == "CDI", "and is not remembered"
 
+    async def test_a_folder_of_device_nodes_that_is_the_one_above(self, world: World) -> None:
+        (world.state / "driver" / "dev").mkdir(parents=True)
+        (world.state / "driver" / "dev" / "nvidiactl").touch()
+        world.file.write_text(own(f"{{cardAccess: {{devRoot: {world.state}/driver}}}}"))
+        source = world.source()
+        assert await source.start() == world.config
+        assert f"set it to {world.state}/driver/dev" in source.problem
+        world.file.write_text(own(f"{{cardAccess: {{devRoot: {world.state}/driver/dev}}}}"))
+        assert (await world.source().start()).access.dev_root == world.state / "driver" / "dev"
+
     async def test_a_first_one_that_is_bad_changes_nothing(self, world: World) -> None:
         world.file.write_text(BAD)
         source = world.source()
