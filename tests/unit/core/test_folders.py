@@ -1,4 +1,5 @@
-"""ARCHITECTURE.md names the folders that there are, as do README.md and the lists it points to."""
+"""ARCHITECTURE.md and its picture name the folders that there are, as do README.md and the lists it
+points to; and it stays a page."""
 
 import re
 import subprocess
@@ -17,6 +18,7 @@ def section(page: str, title: str) -> str:
     return (ROOT / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
+PAGE_WORDS = 1000
 LISTED = {path: holds for path, holds, _ in ROW.findall(section("ARCHITECTURE.md", "Folders"))}
 
 
@@ -63,21 +65,34 @@ def test_the_lists_of_tests_and_programs_name_each_folder(path: str) -> None:
     assert {folder for _, folder in rows} == folders(path)
 
 
+def test_the_architecture_is_one_page() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().split()) <= PAGE_WORDS
+
+
+def test_the_picture_names_the_folders_of_what_runs() -> None:
+    """All that a cluster runs or stores is made from one of these."""
+    picture = (ROOT / "docs" / "picture.svg").read_text()
+    named = re.findall(r'class="folder">([^<]+)<', picture)
+    tops = {one.strip().partition("/")[0] for names in named for one in names.split(",")}
+    assert tops == {"core", "kube", "operator", "nodeagent", "shim", "crds"} & folders(".")
+    assert len(tops) == 6
+
+
 def test_the_readme_names_each_folder() -> None:
     assert folders(".") <= linked("README.md")
 
 
 @pytest.mark.parametrize(
-    ("title", "names"),
-    [("How a share pod starts", r"[a-z_]+(?:/[a-z_.-]+)+"), ("Where to look", r"[a-z_./-]+")],
+    ("page", "names"),
+    [("docs/share-pod.md", r"[a-z_]+(?:/[a-z_.-]+)+"), ("docs/where-to-look.md", r"[a-z_./-]+")],
 )
-def test_the_files_that_are_named_exist(title: str, names: str) -> None:
+def test_the_files_that_are_named_exist(page: str, names: str) -> None:
     """By a path or its end, and where to look by a name alone: up to what is said of logs."""
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout
     known = {f"/{path}" for path in files.split()}
     ends = {path[at:] for path in known for at, char in enumerate(path) if char == "/"}
     ends |= {folder for end in ends for folder in _folders_above(end)}
-    text = section("ARCHITECTURE.md", title).partition("All programs log")[0]
+    text = (ROOT / page).read_text().partition("All programs log")[0]
     named = re.findall(f"`({names})`", text)
     assert len(named) > 5
     assert [one for one in named if not {f"/{one}", f"/{one}.py"} & ends] == []
