@@ -22,6 +22,7 @@ from mizar_core.names import (
     ANNOTATION_WITHOUT_LIMITS,
     HAMI_POD_DEVICES,
     LABEL_SHADOW_POD,
+    POD_CONDITION_ACTIVE,
     POD_CONDITION_ISOLATION,
     SPOT_RESOURCE,
 )
@@ -51,7 +52,8 @@ class Pod:
     `ended`: Succeeded or Failed. `terminating`: it was deleted; it may run until `terminates_by`.
     `same_card`: each of its containers is to have devices of one card only.
     `priority`: of its PriorityClass. `container_ids`: (ID at the runtime, name) of its containers.
-    `isolation`: status of its condition mizar.share/isolation-enforced, empty if it has none.
+    `isolation`: status of its condition mizar.share/isolation-enforced, empty if it has none;
+    `active`: of mizar.share/active.
     `low_power`: it agrees that its cards are lent while it sleeps. `spot_notice`, `spot_grace`: the
     seconds that it asks for when it loses a borrowed card. `without_limits`: its containers that
     want none. `containers`: their names, init containers first. `hami_devices`: what its annotation
@@ -74,6 +76,7 @@ class Pod:
     priority: int = 0
     container_ids: tuple[tuple[str, str], ...] = ()
     isolation: str = ""
+    active: str = ""
     requests: tuple[tuple[str, int], ...] = ()
     low_power: bool = False
     spot_notice: float = 0.0
@@ -137,6 +140,7 @@ def trim(obj: Object) -> Pod | None:
         priority=spec.get("priority") or 0,
         container_ids=() if shadow else tuple(_container_ids(status)),
         isolation=_condition(status, POD_CONDITION_ISOLATION),
+        active=_condition(status, POD_CONDITION_ACTIVE),
         requests=requests,
         low_power=notes.get(ANNOTATION_LOW_POWER) == "true",
         spot_notice=_seconds(notes.get(ANNOTATION_SPOT_NOTICE)),

@@ -345,11 +345,21 @@ class Lender:
         self._publish_devices()
         ruled = {uuid for uuid, rule in self._rule.items() if rule is not None}
         loans = self.loans.values()
+        told = self._told | self._told_before()
         has_ended = outputs.reclaimer.has_ended
         ended = {uuid: one for uuid, one in self._borrowers.items() if has_ended(one.pod.key)}
-        found = owner_conditions.conditions(loans, ended, ruled, self._told)
+        found = owner_conditions.conditions(loans, ended, ruled, told)
         self._told = {pod for pod, one in found.items() if one.type == POD_CONDITION_ACTIVE}
         outputs.conditions.set_desired(found)
+
+    def _told_before(self) -> set[PodIdentity]:
+        """The owners that have a condition, which an earlier agent may have written. It stays as it
+        is until all is known that it follows from."""
+        pods = self._state.snapshot.pods if self._complete else None
+        if not pods:
+            return set()
+        found = (owner.pod for owner in self.owners)
+        return {one for one in found if one.key in pods and pods[one.key].active}
 
     def _publish_devices(self) -> None:
         """A card that was listed once stays: an Allocate of it may be under way."""

@@ -358,6 +358,23 @@ async def test_a_pool_that_lends_no_more_drains_its_cards(world: SpotWorld) -> N
     await until(lambda: world.pod_condition(OWNER) == AWAKE)
 
 
+async def test_an_agent_that_lends_no_more_tells_owners_of_the_one_before(
+    world: SpotWorld,
+) -> None:
+    """As when lending is switched off: all agents start anew. An owner that was told nothing is
+    not told anything now."""
+    world.add_owner()
+    other = KubePod("team-a", "other", "uid-other")
+    world.add_owner(other, card(2).uuid, annotations={})
+    await world.lendable()
+    await until(lambda: world.pod_condition(OWNER) == asleep("CardLendable"))
+    await world.stop_agent()
+    world.api.rules = ""
+    await world.start_agent()
+    await until(lambda: world.pod_condition(OWNER) == AWAKE)
+    assert not world.pod_condition(other)[0]
+
+
 async def test_an_owner_of_two_cards_that_works_on_one_is_awake_on_both(world: SpotWorld) -> None:
     world.add_owner(OWNER, CARD, card(2).uuid)
     await world.lendable()
