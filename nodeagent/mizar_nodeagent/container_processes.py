@@ -17,6 +17,9 @@ PROC: Final = Path("/proc")
 # .../kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope, or .../pod<uid>/<id>.
 _POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})\b")
 _CONTAINER: Final = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+_SANDBOX: Final = "pause"
+_SANDBOX_KIB: Final = 64 << 10
+"""Of address space: a sandbox's has about one MiB, a process that uses a card reserves GiB."""
 _START_TIME: Final = 22 - 3  # of the fields behind the name, which ends with the last ")"
 
 
@@ -57,6 +60,39 @@ def of_pods(uids: Collection[str], proc: Path = PROC) -> list[PodProcess]:
     return [one for one in found if one is not None]
 
 
+def is_sandbox(one: PodProcess, proc: Path = PROC) -> bool:
+    """Whether it is the one of a pod's sandbox: that holds no card, and without it the pod starts
+    anew. The name alone says nothing, since any process can take it: a sandbox's is the first of a
+    PID namespace, too small to use a card, and runs the program of that name. Only who may trace
+    it can see that; others go by the rest."""
+    folder = proc / str(one.pid)
+    try:
+        return one.name == _SANDBOX and _is_first_and_small(folder) and _runs_it(folder)
+    except (OSError, LookupError, ValueError):
+        return False  # it has ended
+
+
+def _is_first_and_small(folder: Path) -> bool:
+    status = _status(folder)
+    return _inner_pid(status) == 1 and int(_field(status, "VmSize").split()[0]) < _SANDBOX_KIB
+
+
+def _runs_it(folder: Path) -> bool:
+    try:
+        return (folder / "exe").readlink().name == _SANDBOX
+    except PermissionError:
+        return True
+
+
+def _status(folder: Path) -> str:
+    return (folder / "status").read_bytes().decode(errors="replace")
+
+
+def _field(status: str, name: str) -> str:
+    lines = (line for line in status.splitlines() if line.startswith(f"{name}:"))
+    return next(lines, f"{name}: 0").partition(":")[2]
+
+
 def _is_of_node(folder: Path) -> bool:
     try:
         return _POD.search((folder / "cgroup").read_text()) is None and _runs(folder)
@@ -92,7 +128,7 @@ def _read(folder: Path, pid: int) -> ContainerProcess | None:
         # A name may be any bytes, also spaces and brackets.
         stat = (folder / "stat").read_bytes().decode(errors="replace")
         started = _start_time(stat)
-        inner = _inner_pid((folder / "status").read_bytes().decode(errors="replace"))
+        inner = _inner_pid(_status(folder))
     except (OSError, ValueError, IndexError):
         return None  # it has ended
     name = stat.partition("(")[2].rpartition(")")[0]
@@ -106,5 +142,4 @@ def _start_time(stat: str) -> int:
 
 def _inner_pid(status: str) -> int:
     """Its PID in the innermost namespace, the last of NSpid."""
-    lines = (line for line in status.splitlines() if line.startswith("NSpid:"))
-    return int(next(lines, "NSpid: 0").split()[-1])
+    return int(_field(status, "NSpid").split()[-1])

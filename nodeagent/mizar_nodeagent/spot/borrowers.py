@@ -16,14 +16,15 @@ from mizar_nodeagent.spot.events import PodIdentity
 class Borrower:
     """A spot pod with its cards, by UUID.
 
-    `containers`: the names of those that have the cards. `spared`: the IDs at the runtime of its
-    other containers. `uids`: under which its processes may be found. `notice`, `grace`: seconds
-    that it asks for.
+    `containers`: the names of those that have the cards. `ended`, `spared`: the IDs at the runtime
+    of these and of its other containers, as far as they are known. `uids`: under which its
+    processes may be found. `notice`, `grace`: seconds that it asks for.
     """
 
     pod: PodIdentity
     containers: frozenset[str]
     cards: frozenset[str]
+    ended: frozenset[str] = frozenset()
     spared: frozenset[str] = frozenset()
     uids: frozenset[str] = frozenset()
     notice: float = 0.0
@@ -62,13 +63,13 @@ def _borrower(
         if one.owner is not None and (one.owner.namespace, one.owner.pod) == key
     } - {""}
     uids = pod.uids if pod else frozenset(kept)
+    ids = pod.container_ids if pod else ()
     return Borrower(
         PodIdentity(*key, pod.uid if pod else min(kept, default="")),
         frozenset(containers),
         frozenset(cards),
-        frozenset(one for one, name in pod.container_ids if name not in containers)
-        if pod
-        else frozenset(),
+        frozenset(one for one, name in ids if name in containers),
+        frozenset(one for one, name in ids if name not in containers),
         uids,
         pod.spot_notice if pod else 0.0,
         pod.spot_grace if pod else 0.0,

@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from mizar_nodeagent import container_processes
 from mizar_nodeagent.container_processes import PROC
 from mizar_nodeagent.spot.borrowers import Borrower
-
-SANDBOX: Final = "pause"
-"""The process of a pod's sandbox: it holds no card, and without it the pod starts anew."""
 
 
 def signal_all(borrower: Borrower, number: int, proc: Path = PROC) -> int:
@@ -27,9 +23,12 @@ def signal_all(borrower: Borrower, number: int, proc: Path = PROC) -> int:
 
 
 def pids(borrower: Borrower, proc: Path = PROC) -> frozenset[int]:
-    """The processes of the borrower's containers that run, by PID on the node."""
+    """The processes of the borrower's containers that run, by PID on the node: of those that are
+    known to have a card, all; of what is not known, as a container that has just started, all but
+    the pod's sandbox."""
     return frozenset(
         one.pid
         for one in container_processes.of_pods(borrower.uids, proc)
-        if one.container_id not in borrower.spared and one.name != SANDBOX
+        if one.container_id not in borrower.spared
+        if one.container_id in borrower.ended or not container_processes.is_sandbox(one, proc)
     )

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +22,7 @@ from mizar_core.spot_rules import SpotRule, SpotRules
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.container_processes import PodProcess, is_sandbox
 from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
@@ -162,7 +163,7 @@ class Victim:
         count: int = 1,
         pod: str = UID,
         container: str = CONTAINER_ID,
-        name: str = "",
+        files: Mapping[str, str] | None = None,
         deaf: bool = False,
     ) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -172,7 +173,7 @@ class Victim:
             with self._log.open("wb") as log:
                 process = subprocess.Popen(command, stdout=log)
             self.processes.append(process)
-            show(world.proc, process.pid, f"0::/kubepods/pod{pod}/{container}\n", name)
+            show(world.proc, process.pid, f"0::/kubepods/pod{pod}/{container}\n", files)
         if deaf:
             wait_for("a process that hears", lambda: "ready" in self._log.read_text())
 
@@ -191,15 +192,24 @@ class Victim:
             one.wait()
 
 
-def show(proc: Path, pid: int, cgroup: str, name: str = "") -> None:
-    """Make the process one of that cgroup in a /proc of the test's own."""
+def show(proc: Path, pid: int, cgroup: str, files: Mapping[str, str] | None = None) -> None:
+    """Make the process one of that cgroup in a /proc of the test's own. `files`: what it shows
+    otherwise than the real one does, by name."""
     folder = proc / str(pid)
     folder.mkdir(parents=True)
-    for file in ("stat", "status", *(() if name else ("comm",))):
+    own = {"cgroup": cgroup, **(files or {})}
+    for file in {"stat", "status", "comm"} - own.keys():
         (folder / file).symlink_to(f"/proc/{pid}/{file}")
-    if name:
-        (folder / "comm").write_text(f"{name}\n")
-    (folder / "cgroup").write_text(cgroup)
+    program = own.pop("exe", None) or Path(f"/proc/{pid}/exe").readlink()
+    (folder / "exe").symlink_to(program)
+    for file, text in own.items():
+        (folder / file).write_text(text)
+
+
+def sandbox(program: str = "/pause", kib: int = 1000, inner: str = "7\t1") -> dict[str, str]:
+    """What a process of that name shows: a pod's sandbox, but for what is given."""
+    status = f"Name:\tpause\nNSpid:\t{inner}\nVmSize:\t{kib:8} kB\n"
+    return {"comm": "pause\n", "status": status, "exe": program}
 
 
 @pytest.fixture
@@ -572,15 +582,48 @@ async def test_every_process_of_the_borrowers_containers_is_killed(world: SpotWo
     with (
         Victim(world, 3) as victim,
         Victim(world, container=SIDECAR) as sidecar,
-        Victim(world, container="0" * 64, name="pause") as sandbox,
+        Victim(world, container="0" * 64, files=sandbox()) as pause,
         Victim(world, pod="87654321" + UID[8:]) as other,
     ):
         await world.lend()
         world.cards.working[CARD] = {os.getpid(): 90}
         await until(victim.ended)
         await until(lambda: world.metric("mizar_spot_reclaim_seconds_count") == 1)
-        assert not (sidecar.ended() or sandbox.ended() or other.ended())
+        assert not (sidecar.ended() or pause.ended() or other.ended())
     assert [one.wait() for one in victim.processes] == [-signal.SIGKILL] * 3
+
+
+PRETENDS = {
+    "another program": sandbox(program="/usr/bin/train"),
+    "not the first process": sandbox(inner="7\t8"),
+    "in the node's namespace": sandbox(inner="7"),
+    "room for a card's memory": sandbox(kib=8 << 20),
+}
+
+
+@pytest.mark.parametrize("files", PRETENDS.values(), ids=PRETENDS)
+async def test_no_process_saves_itself_by_its_name(world: SpotWorld, files: dict[str, str]) -> None:
+    """In a container that nobody knows yet; in one that has the card, nothing saves it."""
+    world.add_owner()
+    await world.lendable()
+    with (
+        Victim(world, files=sandbox()) as known,
+        Victim(world, container="0" * 64, files=files) as unknown,
+    ):
+        await world.lend()
+        world.cards.working[CARD] = {os.getpid(): 90}
+        await until(lambda: known.ended() and unknown.ended())
+
+
+@pytest.mark.parametrize(("kib", "spared"), [(1000, True), (8 << 20, False)])
+def test_a_sandbox_is_known_where_its_program_may_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kib: int, spared: bool
+) -> None:
+    """The agent has no right to trace processes of other users, as a sandbox's is."""
+    monkeypatch.setattr(Path, "readlink", Mock(side_effect=PermissionError))
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text(sandbox(kib=kib)["status"])
+    assert is_sandbox(PodProcess(7, "pause", ""), tmp_path) is spared
 
 
 async def test_a_borrower_may_have_a_notice_and_a_grace(world: SpotWorld) -> None:
