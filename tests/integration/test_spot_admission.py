@@ -113,6 +113,14 @@ def lonely() -> Object:
 
 REFUSED: dict[str, tuple[Object, str]] = {
     "whole cards beside": (beside("nvidia.com/gpu"), "neither whole cards nor shares: use another"),
+    "an instance beside": (
+        beside("nvidia.com/mig-1g.5gb"),
+        "neither whole cards nor shares: use another",
+    ),
+    "a time slice beside": (
+        beside("nvidia.com/gpu.shared"),
+        "neither whole cards nor shares: use another",
+    ),
     "shares beside": (beside("mizar.share/gpu.2"), "neither whole cards nor shares: use another"),
     "nothing replaces it": (lonely(), 'set the annotation mizar.share/may-be-lost: "true"'),
     "too many": (

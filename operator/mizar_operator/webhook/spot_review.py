@@ -16,6 +16,7 @@ from mizar_core.names import (
     PHYSICAL_RESOURCE,
     SPOT_GATE,
     SPOT_RESOURCE,
+    WHOLE_CARDS,
     parse_resource,
 )
 from mizar_core.pod_requests import (
@@ -29,6 +30,9 @@ from mizar_operator.webhook.pod_review import Decision, Patch, labelled
 from mizar_operator.webhook.pod_specs import PodSpec
 
 _MEANS_SPOT = re.compile(r"mizar\.spot[./].*")
+_NVIDIAS = (PHYSICAL_RESOURCE, *WHOLE_CARDS)
+"""What the names begin with under which NVIDIA's plugin and others hand out cards and parts of
+them, whether a pool has these cards or not."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def uneven(pod: PodSpec) -> Iterator[str]:
 def mixed(pod: PodSpec, whole_cards: Collection[str]) -> Iterator[str]:
     """A sentence for each container that asks for whole cards or shares, in a pod that borrows."""
     for one in resource_entries(pod.spec):
-        if one.key in whole_cards or parse_resource(one.key):
+        if one.key in whole_cards or one.key.startswith(_NVIDIAS) or parse_resource(one.key):
             yield (
                 f"container '{one.container}' asks for {one.key}: a pod that borrows cards by"
                 f" {SPOT_RESOURCE} can have neither whole cards nor shares: use another pod"

@@ -66,6 +66,19 @@ def test_the_priority_that_the_api_server_has_filled_in_goes() -> None:
             "container 'i' asks for example.com/card: a pod that borrows cards by mizar.spot/gpu"
             " can have neither whole cards nor shares: use another pod",
         ),
+        *(
+            (
+                spec(container({SPOT: "1"}), container({key: "1"}, name="two")),
+                f"container 'two' asks for {key}: a pod that borrows cards by mizar.spot/gpu"
+                " can have neither whole cards nor shares: use another pod",
+            )
+            for key in (
+                "nvidia.com/mig-1g.5gb",
+                "nvidia.com/gpu.shared",
+                "nvidia.com/gpumem",
+                "nvidia.com/pgpu",
+            )
+        ),
         (
             spec(container({SPOT: "1", "mizar.share/gpu.2": "1"})),
             "container 'main' asks for mizar.share/gpu.2: a pod that borrows cards by"
@@ -117,6 +130,11 @@ def test_what_nobody_lends_now_may_be_lent_by_a_newer_quota(
     assert decision.doubtful
     template = decide(pod, borrower, settings, template=True)
     assert (template.refusals, template.warnings, template.patch) == ((), (said,), [])
+
+
+@pytest.mark.parametrize("key", ["cpu", "nvidia.com/nic", "rdma/hca", "example.com/gpu"])
+def test_what_is_no_card_may_come_with_one(key: str) -> None:
+    assert not decide(spec(container({SPOT: "1", key: "1"}))).refusals
 
 
 def test_the_cards_of_all_containers_count_at_once() -> None:
