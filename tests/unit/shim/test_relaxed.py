@@ -43,6 +43,7 @@ SHARED = {
     "cuMemCreate": "create",
 }
 DEFINITION = re.compile(r"^(?:static|EXPORT|#define|[A-Za-z_].*\() *.*", re.MULTILINE)
+RELAXED = re.compile(r"\bRELAXED\((\w+),")
 CALL = re.compile(r"\b(?:REAL|KNOWN|resolve|resolve_find|resolve_or_error)\((\w+)\)")
 
 
@@ -70,6 +71,12 @@ def calls_in(path: Path) -> Iterator[Call]:
     for call in CALL.finditer(text):
         head = [each.group() for each in heads if each.start() <= call.start()][-1]
         yield Call(path.name, head, call.group(1).removeprefix("H_"))
+
+
+def relaxed_calls() -> set[str]:
+    """The driver's functions that the shim calls by RELAXED."""
+    texts = [path.read_text() for path in SOURCES.rglob("*.c")]
+    return {symbol for text in texts for symbol in RELAXED.findall(text)}
 
 
 def test_no_call_that_the_shim_adds_is_bare() -> None:
