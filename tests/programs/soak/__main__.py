@@ -1,6 +1,7 @@
 """`make soak`: random work and sudden deaths, for MIZAR_SOAK_MINUTES (5). MIZAR_SOAK_SEED repeats
-what another run did. Fails when the limit was passed, a byte was lost or not to be had, or
-something stood still."""
+what another run did. Fails when the limit was passed, a byte was lost or not to be had within
+30 s, or something stood still. What can be had at the first try (usable_percent) has a goal as
+well; a miss is red in the table, no more."""
 
 import os
 import random
@@ -20,6 +21,9 @@ from soak.container import USABLE, WAYS, Container, Truth
 MINUTES = float(os.environ.get("MIZAR_SOAK_MINUTES", "5"))
 SEED = int(os.environ.get("MIZAR_SOAK_SEED", str(random.randrange(1 << 30))))
 OPERATIONS, KILLS = 250_000, 10_000
+FAILS = ("granted_over_limit_bytes", "lost_bytes", "uncounted_bytes", "usable_again_percent")
+"""Figures of which none may miss its goal. How much is usable at the first try, and how soon all of
+it is, depends on how soon the agent looks and the card has the memory of the dead back."""
 ROUND_KILLS, LAUNCH_KILLS, CODE_KILLS, LOWER_S = 500, 100, 12, 3
 
 
@@ -87,6 +91,7 @@ class Soak:
             str(truth.lost),
             str(truth.uncounted),
             f"{truth.usable:.1f}",
+            f"{truth.usable_again:.1f}",
             f"{truth.took_s * 1000:.0f}",
         )
         self.rows.append(row)
@@ -101,6 +106,12 @@ class Soak:
             self._figure(
                 "usable_percent", [one.usable for one in self.truths], f">= {USABLE}", worst=min
             ),
+            self._figure(
+                "usable_again_percent",
+                [one.usable_again for one in self.truths],
+                f">= {USABLE}",
+                worst=min,
+            ),
             self._total("sigkills_survived", self._killed, f">= {KILLS}"),
             self._total("operations", self._container.operations, f">= {OPERATIONS}"),
             self._figure("limit_again_s", [one.took_s for one in self.truths], "<= 1"),
@@ -114,6 +125,7 @@ class Soak:
             "lost",
             "uncounted",
             "usable %",
+            "usable again %",
             "whole limit again, ms",
         )
         report.details = [Details(f"soak, seed {SEED}", columns, self.rows)]
@@ -147,7 +159,7 @@ def main() -> int:
         report = Soak(container, lazy, MINUTES, SEED).run()
     report.print()
     print(f"written to {report.write()}")
-    return int(any(one.met == "no" for one in report.figures[:4]))
+    return int(any(one.met == "no" for one in report.figures if one.name in FAILS))
 
 
 if __name__ == "__main__":

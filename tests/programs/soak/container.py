@@ -93,10 +93,13 @@ class Truth:
     """Bytes that the shim still counts and the card does not, ..."""
     uncounted: int
     """... and that are on the card and neither counted nor told by the node agent."""
+    usable: float
+    """Percent of a limit that a program had when it was told that there is no more, at its first
+    try."""
     took_s: float
     """Until the whole limit could be had again: USABLE percent of it."""
-    usable: float
-    """Percent of a limit that a program had when it was told that there is no more, at worst."""
+    usable_again: float
+    """Percent of a limit that programs had from then on, at worst."""
 
 
 class Container:
@@ -327,20 +330,20 @@ class Container:
         """To be asked when nobody works: whether limit and account are right, and the whole limit
         can be had, by the survivor and by a new process."""
         began = time.monotonic()
-        usable = [self._usable(self.survivor)]
-        while usable[-1] < USABLE:
+        first = last = self._usable(self.survivor)
+        while last < USABLE:
             if time.monotonic() > began + HANG_S:
-                raise Hang(f"{usable[-1]:.1f} % of a limit can be had: {self.books()}")
+                raise Hang(f"{last:.1f} % of a limit can be had: {self.books()}")
             time.sleep(LOOK_S)  # of who never stands still, the agent assumes the worst
-            usable.append(self._usable(self.survivor))
+            last = self._usable(self.survivor)
         took = time.monotonic() - began
         with Shell(self.env) as fresh:
-            usable = [usable[-1], self._usable(fresh)]
-        usable.append(self._usable(self.survivor))  # whoever is refused settles the dead
+            again = [last, self._usable(fresh)]
+        again.append(self._usable(self.survivor))  # whoever is refused settles the dead
         lost, uncounted = self._account()
         self.watch()
         over, self._over = self._over, 0
-        return Truth(over, lost, uncounted, took, min(usable))
+        return Truth(over, lost, uncounted, first, took, min(again))
 
     def _usable(self, shell: Shell) -> float:
         """Percent of a card's limit, at worst, that the container has when it can take no more."""
