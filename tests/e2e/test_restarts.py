@@ -82,18 +82,24 @@ def test_killed_in_the_middle_of_a_burst(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster, victim: str
 ) -> None:
     """What runs goes on, the others follow, nothing is made or given twice. Half of the pods are
-    asked for just before, so that it is the middle of a burst on any machine."""
+    asked for just before, and need another shadow pod, so that it is the middle of a burst on any
+    machine."""
     tenant = stage.tenant({"devices": 4, "min": 0, "max": PODS // 4})
     kube.apply(objects.deployment(tenant, "burst", "mizar.share/gpu.4", replicas=PODS // 2))
     begun = wait_for("the first pods to run", lambda: running(kube, tenant), interval=0)
     kube.run("scale", "deployment/burst", f"--namespace={tenant}", f"--replicas={PODS}")
+    wait_for("a pod of the second half", lambda: created(kube, tenant) > PODS // 2, interval=0)
     if victim == "kubelet":
         for node in mizar_cluster.nodes:
             mizar_cluster.kill_kubelet(node.name)
-            mizar_cluster.start_kubelet(node.name)
     else:
         kill_component(kube, mizar_cluster, victim)
-    print(f"{victim} was killed when {len(begun)} of {PODS} pods ran")
+    during = len(running(kube, tenant))
+    if victim == "kubelet":
+        for node in mizar_cluster.nodes:
+            mizar_cluster.start_kubelet(node.name)
+    print(f"{victim} was killed when {len(begun)} to {during} of {PODS} pods ran")
+    assert during < PODS, f"{victim} was killed when the burst was over"
     kube.run("rollout", "status", "deployment/burst", f"--namespace={tenant}", "--timeout=240s")
     after = wait_for("all pods to run", lambda: running(kube, tenant, PODS))
     assert begun.items() <= after.items()
@@ -102,6 +108,11 @@ def test_killed_in_the_middle_of_a_burst(
     if victim != "kubelet":
         # The kubelet may wait before it starts a container again that was killed before.
         wait_component(kube, victim)
+
+
+def created(kube: Kube, tenant: str) -> int:
+    """How many share pods the tenant has, whether they run or not."""
+    return len(kube.all("pods", tenant, objects.SHARE_PODS))
 
 
 def running(kube: Kube, tenant: str, least: int = 1) -> dict[str, str]:
