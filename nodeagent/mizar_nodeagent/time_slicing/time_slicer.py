@@ -31,6 +31,11 @@ RESTART_S: Final = 1.0
 CHECK_NS: Final = 1_000_000_000
 """Between two checks that a path still leads to the file that is open."""
 NS: Final = 1_000_000_000
+ATTEND_S: Final = 0.1
+"""Between two signs of life of the event loop."""
+UNATTENDED_NS: Final = 500_000_000
+"""After so long without one, borrowers get no heartbeat: the loop looks for owners without the
+shim. Their shims let a second pass as well, so that a loop that is merely busy holds nobody up."""
 
 
 class SharedCard:
@@ -68,12 +73,14 @@ class SharedCard:
             return True
         return any(one.has_woken(now) for one in self._owners if not one.busy)
 
-    def round(self, now: int) -> None:
-        """Observe all containers, and write new grants if anything has changed."""
+    def round(self, now: int, attended: bool = True) -> None:
+        """Observe all containers, and write new grants if anything has changed. Unless `attended`,
+        borrowers do not see the agent live."""
         self._round_at = now
         for one in self._containers:
             one.observe(now)
-            one.beat()
+            if attended or not one.borrows:
+                one.beat()
         self._revoke(now)
         demands = [one.demand for one in self._containers]
         longest = max((one.longest_ns for one in self._containers if one.busy), default=0)
@@ -128,6 +135,7 @@ class TimeSlicer:
         self._rescan_at = 0
         self._check_at = 0
         self._last_round = clock()
+        self._attended_at: int | None = None
         self._unaccounted: Mapping[tuple[str, str], Unaccounted] = {}
 
     def round(self, now_ns: int | None = None) -> float:
@@ -138,8 +146,9 @@ class TimeSlicer:
         if is_full:
             self._rescan(now)
         cards = self._cards if is_full else [one for one in self._contended if one.is_due(now)]
+        attended = self._attended_at is None or now - self._attended_at < UNATTENDED_NS
         for card in cards:
-            card.round(now)
+            card.round(now, attended)
         if any(card.has_new_code for card in cards):
             self._new_code()
         for card in cards:
@@ -162,11 +171,22 @@ class TimeSlicer:
         self.close()
 
     async def serve(self) -> None:
-        """`run` in a thread of its own, until cancelled."""
+        """`run` in a thread of its own, until cancelled. Cards are lent for as long as the event
+        loop runs that calls this."""
+        running = asyncio.create_task(asyncio.to_thread(self.run))
         try:
-            await asyncio.to_thread(self.run)
+            while not running.done():
+                self.attend()
+                await asyncio.wait({running}, timeout=ATTEND_S)
+            await running
         finally:
             self._stopped.set()
+            running.cancel()
+
+    def attend(self) -> None:
+        """Somebody looks for owners without the shim. Once this was called, it must be again and
+        again, or borrowers stop after UNATTENDED_NS and the second that their shims wait."""
+        self._attended_at = self._clock()
 
     def set_unaccounted(self, unaccounted: Mapping[tuple[str, str], Unaccounted]) -> None:
         """Tell containers, within a tenth of a second, what their own accounts leave out. Keys:

@@ -1,5 +1,6 @@
 """The time slicer: what it reads of containers, what it tells them, and what it survives."""
 
+import asyncio
 import ctypes
 import mmap
 import os
@@ -21,7 +22,7 @@ from mizar_core.time_slicing import PERIOD_FAR_US, Window
 from mizar_nodeagent.audit.unaccounted import Unaccounted
 from mizar_nodeagent.regions import layout, limits_file, usage_file
 from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
-from support.waiting import PATIENCE_S, wait_for
+from support.waiting import PATIENCE_S, until, wait_for
 from support.windows import window_of
 
 GIB = 1 << 30
@@ -278,6 +279,41 @@ def test_every_round_beats(room: Room) -> None:
     before = [one.live(card).beat for card in (0, 1)]
     room.round()
     assert [one.live(card).beat for card in (0, 1)] == [before[0] + 1, before[1] + 1]
+
+
+def test_borrowers_see_no_agent_live_that_looks_for_no_owners(room: Room) -> None:
+    """One without the shim is seen by the event loop only."""
+    owner, borrower = room.add("owner", "Soft", 3000), room.add("borrower", "Soft", 0)
+
+    def beats() -> tuple[int, int]:
+        before = owner.live().beat, borrower.live().beat
+        room.round(borrower)
+        return owner.live().beat - before[0], borrower.live().beat - before[1]
+
+    room.time_slicer.attend()
+    assert [beats() for _ in range(4)] == [(1, 1)] * 4
+    assert [beats() for _ in range(2)] == [(1, 0)] * 2
+    room.time_slicer.attend()
+    assert beats() == (1, 1)
+
+
+async def test_a_loop_that_hangs_holds_up_borrowers_until_it_runs_again(tmp_path: Path) -> None:
+    owner = Tenant(tmp_path / "owner", "Soft", 3000)
+    borrower = Tenant(tmp_path / "borrower", "Soft", 0)
+    time_slicer = TimeSlicer(lambda: [owner.container, borrower.container])
+    serving = asyncio.create_task(time_slicer.serve())
+    await until(lambda: borrower.live().beat > 1)
+
+    def is_held() -> bool:
+        before = owner.live().beat, borrower.live().beat
+        wait_for("three rounds", lambda: owner.live().beat > before[0] + 2, PATIENCE_S)
+        return borrower.live().beat == before[1]
+
+    wait_for("a borrower that is held up", is_held, PATIENCE_S)  # keeps the loop from running
+    held = borrower.live().beat
+    await until(lambda: borrower.live().beat > held)
+    serving.cancel()
+    await asyncio.wait({serving})
 
 
 def test_cards_are_dealt_out_one_by_one(room: Room) -> None:
