@@ -216,14 +216,26 @@ class KubeClient:
         body = {key: value for key, value in options.items() if value is not None}
         return await self.request("DELETE", ref.path, body=body or None, timeout=timeout)
 
-    async def evict(self, ref: Ref, *, uid: str = "", timeout: float | None = None) -> Object:
-        """Evict the pod, only if it still has that UID (Conflict otherwise). Raises Unavailable
-        with status 429 while a PodDisruptionBudget does not allow it, NotFound."""
+    async def evict(
+        self,
+        ref: Ref,
+        *,
+        uid: str = "",
+        grace_seconds: int | None = None,
+        timeout: float | None = None,
+    ) -> Object:
+        """Evict the pod, only if it still has that UID (Conflict otherwise). `grace_seconds`: the
+        pod's own if None. Raises Unavailable with status 429 while a PodDisruptionBudget does not
+        allow it, NotFound."""
+        options = {
+            "preconditions": {"uid": uid} if uid else None,
+            "gracePeriodSeconds": grace_seconds,
+        }
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": ref.name, "namespace": ref.namespace},
-            "deleteOptions": {"preconditions": {"uid": uid}} if uid else {},
+            "deleteOptions": {key: value for key, value in options.items() if value is not None},
         }
         return await self.request("POST", _path(ref, "eviction"), body=body, timeout=timeout)
 

@@ -35,13 +35,20 @@ class Evictor:
         self._clock = clock
         self._refused: dict[str, float] = {}
 
-    async def evict(self, pod: Key, uid: str, patience_s: float = BUDGET_RESPECTED_S) -> bool:
+    async def evict(
+        self,
+        pod: Key,
+        uid: str,
+        patience_s: float = BUDGET_RESPECTED_S,
+        grace_s: int | None = None,
+    ) -> bool:
         """Evict this very pod; does nothing where it is gone or another pod has its name. A
         PodDisruptionBudget, or a policy, may hold the eviction off for `patience_s` seconds.
-        Returns whether the pod goes. Raises KubeError."""
+        `grace_s`: the seconds that the pod has to end, its own if None; of one that is being
+        deleted it can only shorten them. Returns whether the pod goes. Raises KubeError."""
         ref = Ref(POD, pod[1], pod[0])
         try:
-            return await self._evict(ref, uid, patience_s)
+            return await self._evict(ref, uid, patience_s, grace_s)
         except NotFound as gone:
             log.info("the pod is gone already", error=gone)
         except Conflict as conflict:
@@ -50,9 +57,9 @@ class Evictor:
             log.info("another pod has the name now", error=conflict)
         return True
 
-    async def _evict(self, ref: Ref, uid: str, patience_s: float) -> bool:
+    async def _evict(self, ref: Ref, uid: str, patience_s: float, grace_s: int | None) -> bool:
         try:
-            await self._client.evict(ref, uid=uid)
+            await self._client.evict(ref, uid=uid, grace_seconds=grace_s)
         except (Unavailable, Forbidden) as error:
             if not _held_off(error):
                 raise
@@ -63,7 +70,7 @@ class Evictor:
                 "the eviction is held off for too long, so the pod is deleted",
                 error=error,
             )
-            await self._client.delete(ref, uid=uid)
+            await self._client.delete(ref, uid=uid, grace_seconds=grace_s)
         self._refused.pop(uid, None)
         return True
 

@@ -104,7 +104,14 @@ class SimulatedClient:
             "delete", ref, wanted, lambda: self._api.delete(ref, **wanted), timeout
         )
 
-    async def evict(self, ref: Ref, *, uid: str = "", timeout: float | None = None) -> Object:
+    async def evict(
+        self,
+        ref: Ref,
+        *,
+        uid: str = "",
+        grace_seconds: int | None = None,
+        timeout: float | None = None,
+    ) -> Object:
         """As KubeClient.evict."""
         return await self._write(
             "evict", ref, {"uid": uid}, lambda: self._api.evict(ref, uid=uid), timeout

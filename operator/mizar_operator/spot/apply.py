@@ -106,7 +106,7 @@ class SpotApplier:
         if not action.at_once and action.uid not in self._counted:
             self._counted.add(action.uid)
             self._metrics.evictions.labels(action.reason).inc()
-        await self._evictor.evict(action.spot, action.uid, patience)
+        await self._evictor.evict(action.spot, action.uid, patience, action.grace_s)
 
     async def _write_lent(self, action: WriteLent) -> None:
         pool = self._caches.pools.get(action.pool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mizar_core.names import SpotEvictionReason
 from mizar_core.planning.spot import SpotView
+from mizar_core.planning.spot.snapshot import GRACE_S
 from mizar_core.pod_requests import spot_cards_requested
 from mizar_kube.kinds import Object
 from mizar_operator.node_needs import needs_of
@@ -38,6 +39,8 @@ def spot_view(obj: Object) -> SpotView | None:
         else None,
         lost=_lost(status),
         deleting="deletionTimestamp" in meta,
+        grace_s=spec.get("terminationGracePeriodSeconds", GRACE_S),
+        gone_by=time_or_none(meta.get("deletionTimestamp")),
     )
 
 

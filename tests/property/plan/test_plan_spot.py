@@ -61,6 +61,7 @@ def spots(draw: st.DrawFn, at: int) -> SpotView:
         needs=draw(st.sampled_from((NO_NEEDS, *map(in_zone, ZONES)))),
         lost=draw(st.sampled_from((None, None, SpotEvictionReason.OWNER_BACK))),
         deleting=draw(st.sampled_from((False, False, True))),
+        gone_by=NOW + draw(st.sampled_from((timedelta(seconds=30), timedelta(days=1)))),
     )
 
 

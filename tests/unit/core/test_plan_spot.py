@@ -257,6 +257,10 @@ class TestTurns:
         assert plan.rules == '{"rules":[]}'
 
 
+def graces(plan: SpotPlan) -> list[int]:
+    return [one.grace_s for one in plan.actions if isinstance(one, EvictSpot)]
+
+
 class TestEviction:
     """Who loses a card."""
 
@@ -288,6 +292,25 @@ class TestEviction:
         pods = running("r"), running("s", deleting=True)
         lost = running("t", lost=SpotEvictionReason.OWNER_GONE)
         assert evicted(planned(quota("a", 1), *pods, lost)) == [("a/t", "OwnerGone")]
+
+    def test_who_takes_long_over_it_gets_less_time(self) -> None:
+        """Beyond its quota alone: within it, a pod that somebody deletes has its own grace."""
+        later, soon = NOW + timedelta(days=1), NOW + timedelta(seconds=31)
+        slow = running("s", age=900, deleting=True, grace_s=86400, gone_by=later)
+        assert evicted(planned(quota("a", 2), running("r"), slow)) == []
+        plan = planned(quota("a", 1), running("r"), slow)
+        assert evicted(plan) == [("a/s", "QuotaReclaim")]
+        assert graces(plan) == [30]
+        assert evicted(planned(quota("a", 1), running("r"), replace(slow, gone_by=soon))) == []
+        assert evicted(planned(quota("a", 2), slow, enabled=False)) == [("a/s", "Drain")]
+        drained = replace(slow, lost=SpotEvictionReason.DRAIN)
+        assert evicted(planned(quota("a", 1), running("r"), drained)) == [("a/s", "QuotaReclaim")]
+
+    @pytest.mark.parametrize(("own", "given"), [(86400, 30), (30, 30), (5, 5), (0, 0)])
+    def test_nobody_has_more_time_than_half_a_minute(self, own: int, given: int) -> None:
+        lost = running("t", lost=SpotEvictionReason.OWNER_GONE, grace_s=own)
+        plan = planned(quota("a", 0), running("r", grace_s=own), lost)
+        assert graces(plan) == [given, given]
 
     def test_a_mizar_that_lends_nothing_any_more_takes_all_back(self) -> None:
         plan = planned(quota("a", 3), running("r"), spot("p"), enabled=False)

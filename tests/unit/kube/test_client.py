@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes_asyncio.client import Configuration
@@ -143,6 +144,29 @@ async def test_verbs() -> None:
     ]
     assert api.asked[-1].body == {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 0}
     assert {one.headers["Authorization"] for one in api.asked} == {"Bearer t"}
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({}, {}),
+        ({"uid": "u"}, {"preconditions": {"uid": "u"}}),
+        (
+            {"uid": "u", "grace_seconds": 0},
+            {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 0},
+        ),
+    ],
+)
+async def test_an_eviction_is_asked_for_with_its_options(
+    given: dict[str, Any], options: dict[str, Any]
+) -> None:
+    api = FakeApi()
+    async with serving(api) as client:
+        await client.evict(Ref(POD, "p", "ns"), **given)
+    (asked,) = api.asked
+    assert (asked.method, asked.path) == ("POST", "/api/v1/namespaces/ns/pods/p/eviction")
+    assert asked.body["metadata"] == {"name": "p", "namespace": "ns"}
+    assert asked.body["deleteOptions"] == options
 
 
 async def test_lists_all_pages_and_names_the_items() -> None:

@@ -122,14 +122,17 @@ class Api:
         self.answers = list(answers)
         self.there = there
         self.asked: list[tuple[str, str, str]] = []
+        self.graces: list[int | None] = []
 
-    async def evict(self, ref: Ref, *, uid: str) -> None:
+    async def evict(self, ref: Ref, *, uid: str, grace_seconds: int | None) -> None:
         self.asked.append(("evict", ref.name, uid))
+        self.graces.append(grace_seconds)
         if self.answers and (error := self.answers.pop(0)) is not None:
             raise error
 
-    async def delete(self, ref: Ref, *, uid: str) -> None:
+    async def delete(self, ref: Ref, *, uid: str, grace_seconds: int | None) -> None:
         self.asked.append(("delete", ref.name, uid))
+        self.graces.append(grace_seconds)
 
     async def get(self, ref: Ref) -> Object:
         if not self.there:
@@ -141,13 +144,13 @@ BUDGET = Unavailable("Cannot evict pod as it would violate its disruption budget
 ASKED, DELETED = ("evict", "p", "uid-p"), ("delete", "p", "uid-p")
 
 
-def _evict(api: Api, *times: float) -> None:
+def _evict(api: Api, *times: float, **how: Any) -> None:
     """Try at these seconds."""
     now = [0.0]
     evictor = Evictor(api, lambda: now[0])  # type: ignore[arg-type]
     for at_time in times:
         now[0] = at_time
-        asyncio.run(evictor.evict(("team-a", "p"), "uid-p"))
+        asyncio.run(evictor.evict(("team-a", "p"), "uid-p", **how))
 
 
 def test_a_budget_is_respected_for_a_while() -> None:
@@ -168,6 +171,15 @@ def test_who_may_not_be_evicted_where_it_is_is_deleted() -> None:
     api = Api(refused, refused)
     _evict(api, 0.0, BUDGET_RESPECTED_S)
     assert api.asked == [ASKED, ASKED, DELETED]
+
+
+def test_a_bounded_grace_holds_for_the_deletion_as_well() -> None:
+    api = Api(BUDGET)
+    _evict(api, 0.0, patience_s=0.0, grace_s=7)
+    assert api.asked == [ASKED, DELETED]
+    assert api.graces == [7, 7]
+    _evict(api, 0.0)
+    assert api.graces[2:] == [None]
 
 
 @pytest.mark.parametrize("gone", [NotFound("gone"), Conflict("uid")])

@@ -280,6 +280,24 @@ def test_a_smaller_quota_counts_and_then_evicts_once(monkeypatch: pytest.MonkeyP
     assert cluster.figure("mizar_spot_evictions_total", reason="QuotaReclaim") == 1
 
 
+def test_a_pod_keeps_no_card_by_a_grace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is being deleted already: the API server takes a shorter grace."""
+    new = pod("new", nodeName="n1", terminationGracePeriodSeconds=86400)
+    quick = pod("quick", nodeName="n1", terminationGracePeriodSeconds=5)
+    old = pod("old", nodeName="n1", terminationGracePeriodSeconds=86400)
+    old["metadata"]["deletionTimestamp"] = format_time(NOW + timedelta(days=1))
+    cluster = Cluster(quota("a", 0), node(1), old, new, quick)
+    asked: dict[str, int | None] = {}
+
+    async def evict(ref: Ref, *, grace_seconds: int | None = None, **_: Any) -> Object:
+        asked[ref.name] = grace_seconds
+        return {}
+
+    monkeypatch.setattr(cluster.api, "evict", evict)
+    cluster.round()
+    assert asked == {"old": 30, "new": 30, "quick": 5}
+
+
 def test_nobody_loses_a_card_for_a_quota_that_cannot_be_read() -> None:
     broken = quota("a", 4)
     broken["spec"]["profiles"] = "many"
@@ -474,3 +492,9 @@ def test_what_the_plan_sees_of_a_pod() -> None:
     assert view.unschedulable == "0/1 nodes"
     assert view.unschedulable_since == parse_time("2026-03-01T11:00:00Z")
     assert (view.lost, view.deleting) == (None, False)
+    assert (view.grace_s, view.gone_by) == (30, None)
+    made["spec"]["terminationGracePeriodSeconds"] = 86400
+    made["metadata"]["deletionTimestamp"] = "2026-03-02T12:00:00Z"
+    view = spot_view(made)
+    assert view is not None and view.deleting
+    assert (view.grace_s, view.gone_by) == (86400, parse_time("2026-03-02T12:00:00Z"))

@@ -24,12 +24,14 @@ class OpenGate:
 @dataclass(frozen=True, slots=True)
 class EvictSpot:
     """Evict a spot pod. A pod whose processes are ended already has nothing that a
-    PodDisruptionBudget could protect: `at_once` it is deleted where that forbids the eviction."""
+    PodDisruptionBudget could protect: `at_once` it is deleted where that forbids the eviction.
+    `grace_s`: the seconds that it has to end."""
 
     spot: Key
     uid: str
     reason: SpotEvictionReason
     at_once: bool
+    grace_s: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from mizar_core.planning.spot.actions import (
     SpotAction,
     SpotPlan,
 )
-from mizar_core.planning.spot.snapshot import SpotSnapshot, SpotView
+from mizar_core.planning.spot.snapshot import GRACE_S, SpotSnapshot, SpotView
 from mizar_core.planning.spot.statuses import write_lent, write_quotas
 from mizar_core.planning.spot.turns import Room, is_impatient, take_turns
 from mizar_core.planning.spot.waiting import waiting_events
@@ -35,11 +35,11 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
     """The plan for a snapshot at the time `now`. It is the same for any order of the snapshot's
     parts, and opens and writes nothing more once it is applied."""
     accounts = Accounts(snapshot.quotas, now)
-    surplus = list(_surplus(snapshot, accounts))
+    surplus = list(_surplus(snapshot, accounts, now))
     reason = SpotEvictionReason.QUOTA_RECLAIM if snapshot.enabled else SpotEvictionReason.DRAIN
     evictions = [
         *_lost(snapshot),
-        *(EvictSpot(one.key, one.uid, reason, at_once=False) for one in surplus),
+        *(_evict(one, reason, at_once=False) for one in surplus),
     ]
     in_use: Counter[str] = Counter()
     for spot in snapshot.spots:
@@ -69,26 +69,33 @@ def _lost(snapshot: SpotSnapshot) -> Iterator[EvictSpot]:
     """The pods of which a node agent says that they have lost their cards. It has told them why."""
     for spot in sorted(snapshot.spots, key=lambda one: one.key):
         if spot.lost is not None and not spot.deleting:
-            yield EvictSpot(spot.key, spot.uid, spot.lost, at_once=True)
+            yield _evict(spot, spot.lost, at_once=True)
 
 
-def _surplus(snapshot: SpotSnapshot, accounts: Accounts) -> Iterator[SpotView]:
+def _evict(spot: SpotView, reason: SpotEvictionReason, *, at_once: bool) -> EvictSpot:
+    grace = min(spot.grace_s, GRACE_S)
+    return EvictSpot(spot.key, spot.uid, reason, at_once=at_once, grace_s=grace)
+
+
+def _surplus(snapshot: SpotSnapshot, accounts: Accounts, now: datetime) -> Iterator[SpotView]:
     """The newest pods of namespaces that have more cards than their quotas allow now, or all where
-    none are lent; first those that have only a promise."""
-    staying = [
+    none are lent; first those that have only a promise. Those that go already are the first that
+    count as given back, and of them only who takes long over it has to be told."""
+    having = [
         one
         for one in snapshot.spots
-        if one.has_cards and not one.deleting and one.lost is None
+        if one.has_cards
         if one.namespace not in snapshot.unreadable or not snapshot.enabled
     ]
     have: Counter[str] = Counter()
-    for spot in staying:
+    for spot in having:
         have[spot.namespace] += spot.cards
-    oldest = sorted(staying, key=lambda one: (one.node is None, one.order, one.namespace))
+    oldest = sorted(having, key=lambda one: (one.goes, one.node is None, one.order, one.namespace))
     for spot in reversed(oldest):
         if have[spot.namespace] > (accounts.most(spot.namespace) if snapshot.enabled else 0):
             have[spot.namespace] -= spot.cards
-            yield spot
+            if not spot.goes or spot.lingers(now):
+                yield spot
 
 
 def _reclaimed(spot: SpotView, reason: SpotEvictionReason, accounts: Accounts) -> EmitEvent:

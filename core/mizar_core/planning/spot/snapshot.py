@@ -8,13 +8,18 @@ the order of its parts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import SPOT_GATE, SPOT_RESOURCE, SpotEvictionReason
 from mizar_core.planning.node_fit import NO_NEEDS, Needs
 from mizar_core.planning.preemption import lacks_cards
 from mizar_core.planning.snapshot import Key, NodeView
+
+GRACE_S = 30
+"""Most seconds that a pod that has to give its cards back has to end, whatever it asks for."""
+LINGERS_AFTER = timedelta(seconds=GRACE_S + 10)
+"""Longer than that, as clocks may differ by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,8 @@ class SpotView:
 
     `cards`: how many it asks for. `gates`: its scheduling gates. `unschedulable`: the scheduler's
     message, if it found no node, and since when. `lost`: why it lost its cards, by the node agent's
-    condition; None while it has not.
+    condition; None while it has not. `grace_s`: its own, in seconds. `gone_by`: until when it may
+    go on once it is being deleted.
     """
 
     namespace: str
@@ -38,6 +44,8 @@ class SpotView:
     unschedulable_since: datetime | None = None
     lost: SpotEvictionReason | None = None
     deleting: bool = False
+    grace_s: int = GRACE_S
+    gone_by: datetime | None = None
 
     @property
     def key(self) -> Key:
@@ -63,6 +71,15 @@ class SpotView:
     def has_cards(self) -> bool:
         """Whether it has cards or was promised some: what counts against its quota."""
         return self.node is not None or self.promised
+
+    @property
+    def goes(self) -> bool:
+        """Whether it has to end already, for its own or another reason than its quota."""
+        return self.deleting or self.lost is not None
+
+    def lingers(self, now: datetime) -> bool:
+        """Whether it is being deleted and keeps its cards for longer than others may."""
+        return self.deleting and self.gone_by is not None and self.gone_by - now > LINGERS_AFTER
 
     def stuck_since(self) -> datetime | None:
         """Since when the scheduler has found no node for another reason than its cards; None if
