@@ -72,6 +72,15 @@ def is_sandbox(one: PodProcess, proc: Path = PROC) -> bool:
         return False  # it has ended
 
 
+def handles(pid: int, number: int, proc: Path = PROC) -> bool:
+    """Whether the process has a handler of its own for the signal."""
+    try:
+        caught = int(_field(_status(proc / str(pid)), "SigCgt"), 16)
+    except (OSError, ValueError):
+        return False  # it has ended
+    return bool(caught >> (number - 1) & 1)
+
+
 def _is_first_and_small(folder: Path) -> bool:
     status = _status(folder)
     return _inner_pid(status) == 1 and int(_field(status, "VmSize").split()[0]) < _SANDBOX_KIB

@@ -138,7 +138,7 @@ class Reclaimer:
         """End every process of the borrower, and see that none comes again while its pod is
         there."""
         if notice:
-            await self._ask(key, signal.SIGUSR1, notice)
+            await self._ask(key, signals.NOTICE, notice)
             self._in_notice.discard(key)
             self._stop(self._borrowers[key])
         if grace:

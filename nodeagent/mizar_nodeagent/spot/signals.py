@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from mizar_nodeagent import container_processes
 from mizar_nodeagent.container_processes import PROC
 from mizar_nodeagent.spot.borrowers import Borrower
 
+NOTICE: Final = signal.SIGUSR1
+
 
 def signal_all(borrower: Borrower, number: int, proc: Path = PROC) -> int:
-    """Send a signal to each process that runs, but for containers that are known to have no card.
+    """Send a signal to each process that runs, but for containers that are known to have no card;
+    a notice to those only that handle it, since it ends all others, such as a shell's children.
     Returns how many there were, also of those that have ended meanwhile. Raises PermissionError.
     """
     found = pids(borrower, proc)
     for pid in found:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
+        if number != NOTICE or container_processes.handles(pid, number, proc):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
     return len(found)
 
 

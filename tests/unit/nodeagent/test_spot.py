@@ -647,6 +647,19 @@ async def test_a_borrower_may_have_a_notice_and_a_grace(world: SpotWorld) -> Non
     await until(lambda: world.metric("mizar_spot_reclaim_seconds_sum") >= 2)
 
 
+async def test_a_notice_ends_nobody_who_does_not_expect_it(world: SpotWorld) -> None:
+    """As a shell, or the tee behind the program that saves its work: SIGTERM ends it later."""
+    world.api.rules = rules(notice_seconds=1, grace_seconds=30).to_json()
+    world.add_owner()
+    await world.lendable()
+    with Victim(world) as other, Victim(world, deaf=True) as victim:
+        await world.lend({"mizar.share/spot-notice": "1", "mizar.share/spot-grace": "30"})
+        world.cards.working[CARD] = {os.getpid(): 90}
+        await until(lambda: victim.heard() == ["USR1", "TERM"])
+        await until(other.ended)
+    assert other.processes[0].wait() == -signal.SIGTERM
+
+
 async def test_who_has_a_notice_is_not_evicted_before_it_is_over(world: SpotWorld) -> None:
     """It was counted by then."""
     world.api.rules = rules(notice_seconds=30).to_json()
