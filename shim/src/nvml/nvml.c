@@ -1,6 +1,7 @@
 /* NVML's memory figures. nvidia-smi and monitors need no process slot for them. */
 #include "nvml/nvml.h"
 
+#include "base/atomics.h"
 #include "lookup/resolve.h"
 #include "memory/memory_info.h"
 
@@ -11,10 +12,44 @@ nvmlReturn_t nvml_enter(struct regions **regions) {
     return NVML_SUCCESS;
 }
 
-int nvml_card(struct regions *regions, nvmlDevice_t device) {
+/*
+ * Devices whose UUID was asked for, which takes the driver longer than all else of a wrapper. Entries are
+ * filled from the first, and none is given to another device; what is known changes in one word.
+ */
+static struct known_device {
+    nvmlDevice_t device;
+    uint64_t known; /* limits_seq << 32 | card + 1; 0: nothing */
+} known_devices[DEVICES_MAX];
+
+/* NULL: there are more devices than entries. */
+static struct known_device *entry_of(nvmlDevice_t device) {
+    for (unsigned i = 0; i < DEVICES_MAX; i++) {
+        nvmlDevice_t there = NULL;
+        if (__atomic_compare_exchange_n(&known_devices[i].device, &there, device, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
+            there == device)
+            return &known_devices[i];
+    }
+    return NULL;
+}
+
+static int ask_card(struct regions *regions, nvmlDevice_t device) {
     char uuid[96];
     if (REAL(nvmlDeviceGetUUID)(device, uuid, sizeof uuid) != NVML_SUCCESS) return CARD_NONE;
     return regions_card(regions, uuid);
+}
+
+int nvml_card(struct regions *regions, nvmlDevice_t device) {
+    if (!device || !regions_fresh(regions)) return CARD_NONE;
+    struct known_device *entry = entry_of(device);
+    if (!entry) return ask_card(regions, device);
+    /* Read before the question: an answer by limits that came meanwhile is asked for once more. */
+    uint64_t seq = load_relaxed(&regions->process->limits_seq);
+    uint64_t known = load_relaxed(&entry->known);
+    if (known && known >> 32 == seq) return (int)(uint32_t)known - 1;
+    int card = ask_card(regions, device);
+    if (card != CARD_NONE) store_relaxed(&entry->known, seq << 32 | (uint32_t)(card + 1));
+    return card;
 }
 
 const struct mizar_usage_slot *nvml_own(struct regions *regions, unsigned pid) {

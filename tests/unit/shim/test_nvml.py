@@ -31,10 +31,11 @@ SNIPPETS = [
     "nvmlDeviceGetRunningProcessDetailList",
 ]
 METERED = ["metered", "metered_at_once"]
+REMEMBERED = ["asked_once", "read_when_changed"]
 
 
 def test_every_snippet_is_run(env: dict[str, str]) -> None:
-    assert set(run("nvml", env=env).stdout.split()) == {*SNIPPETS, *METERED}
+    assert set(run("nvml", env=env).stdout.split()) == {*SNIPPETS, *METERED, *REMEMBERED}
 
 
 @pytest.mark.parametrize("way", ["link", "dlsym", "default"])
@@ -49,6 +50,14 @@ def test_metered_time(snippet: str, pids: str, env: dict[str, str], slot: Slot) 
     """In a PID namespace of its own, a container is told PIDs that it does not know."""
     slot.set_limits(*(Card(card_uuid(i), 64 * MIB, compute_mode=1) for i in range(2)))
     run("nvml", snippet, "dlsym", env=env | ({"FAKE_HOST_PIDS": "1"} if pids == "host" else {}))
+
+
+@pytest.mark.parametrize("snippet", REMEMBERED)
+def test_a_devices_card_is_asked_for_when_the_limits_change(
+    snippet: str, env: dict[str, str]
+) -> None:
+    """Nor are the limits read, whose checksum takes as long as the rest, while their seq stays."""
+    run("nvml", snippet, "dlsym", env=env)
 
 
 # ---- on a simulated machine, as nvidia-smi and monitors see it ----

@@ -10,6 +10,7 @@
 #define FAKE_TOTAL (16384 * MIB)
 
 uint64_t fake_nvml_calls __attribute__((visibility("default")));
+uint64_t fake_nvml_uuids __attribute__((visibility("default"))); /* that were asked for */
 
 /* The driver beside it, when the program has loaded one for everybody. */
 extern struct fake fake __attribute__((weak));
@@ -43,6 +44,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *de
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length) {
+    fake_nvml_uuids++;
     snprintf(uuid, length, "GPU-ab000000-0000-0000-0000-0000000000%02x", device->card);
     return NVML_SUCCESS;
 }

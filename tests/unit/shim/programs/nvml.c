@@ -75,6 +75,82 @@ static void metered_at_once(void) {
     CHECK_IS(atomic_load(&clock_ns), before); /* nobody slept */
 }
 
+/* ---- a device's card is asked for once, until the limits change ---- */
+
+extern uint64_t fake_nvml_uuids;
+
+static struct mizar_limits *open_limits(void) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/limits", getenv("MIZAR_DIR"));
+    int fd = open(path, O_RDWR);
+    struct mizar_limits *limits =
+        mmap(NULL, MIZAR_LIMITS_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(fd >= 0 && limits != MAP_FAILED);
+    close(fd);
+    return limits;
+}
+
+/* zlib's CRC-32 of what the limits cover by it, a bit at a time. */
+static uint32_t crc_of(const struct mizar_limits *limits) {
+    const unsigned char *bytes = (const unsigned char *)limits;
+    uint32_t crc = UINT32_MAX;
+    for (size_t i = MIZAR_LIMITS_CRC_FROM; i < MIZAR_LIMITS_CRC_TO; i++) {
+        crc ^= bytes[i];
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320 : 0);
+    }
+    return ~crc;
+}
+
+/* Each of the first two cards gets the other's limit. */
+static void swap_cards(struct mizar_limits *limits) {
+    char uuid[MIZAR_UUID_SIZE];
+    memcpy(uuid, limits->cards[0].uuid, sizeof uuid);
+    memcpy(limits->cards[0].uuid, limits->cards[1].uuid, sizeof uuid);
+    memcpy(limits->cards[1].uuid, uuid, sizeof uuid);
+    limits->crc = crc_of(limits);
+}
+
+static uint64_t total_of(unsigned index) {
+    nvmlMemory_t memory;
+    nvmlMemory_v2_t second = {.version = 0x2000028};
+    CHECK_IS(api.nvmlDeviceGetMemoryInfo(device_of(index), &memory), NVML_SUCCESS);
+    CHECK_IS(api.nvmlDeviceGetMemoryInfo_v2(device_of(index), &second), NVML_SUCCESS);
+    CHECK_IS(second.total, memory.total);
+    return memory.total;
+}
+
+static uint64_t cuda_total(void) {
+    size_t left, total;
+    CHECK_IS(api.cuMemGetInfo_v2(&left, &total), CUDA_SUCCESS);
+    return total;
+}
+
+static void check_totals(uint64_t first, uint64_t second, uint64_t uuids) {
+    uint64_t before = fake_nvml_uuids;
+    for (int i = 0; i < 100; i++) {
+        CHECK_IS(total_of(0), first);
+        CHECK_IS(total_of(1), second);
+    }
+    CHECK_IS(fake_nvml_uuids - before, uuids);
+}
+
+static void asked_once(void) {
+    check_totals(64 * MIB, 32 * MIB, 2);
+    check_totals(64 * MIB, 32 * MIB, 0);
+}
+
+/* Whether the limits are read at all cannot be seen, but what they would have said. */
+static void read_when_changed(void) {
+    struct mizar_limits *limits = open_limits();
+    check_totals(64 * MIB, 32 * MIB, 2);
+    limits->cards[0].memory_limit = 48 * MIB;
+    swap_cards(limits);
+    check_totals(64 * MIB, 32 * MIB, 0);
+    CHECK_IS(cuda_total(), 64 * MIB);
+    limits->seq += 2;
+    check_totals(32 * MIB, 48 * MIB, 2);
+}
+
 /* ---- what is not told of processes: NOT_SUPPORTED, without asking the driver ---- */
 
 extern uint64_t fake_nvml_calls;
@@ -175,6 +251,8 @@ static const struct test_case snippets[] = {
     {"nvmlDeviceGetRunningProcessDetailList", details},
     {"metered", metered},
     {"metered_at_once", metered_at_once},
+    {"asked_once", asked_once},
+    {"read_when_changed", read_when_changed},
 };
 
 int main(int count, char **arguments) {
