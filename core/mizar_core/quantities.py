@@ -55,3 +55,8 @@ def parse_scaling(text: str | int) -> Decimal:
 def counted(count: int, noun: str) -> str:
     """A count with its noun, for messages: `1 card`, `2 cards`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def binary(count: int) -> str:
+    """Bytes for people: `20 GiB` where they are that many, else whole MiB, rounded down."""
+    return f"{count >> 30} GiB" if count % (1 << 30) == 0 else f"{count >> 20} MiB"

@@ -99,7 +99,8 @@ class Profile(Model):
     """Cards per shadow pod; every card carries devices / cards virtual devices."""
 
     memory: Memory | None = None
-    """Card memory per virtual device, such as 8Gi. By default, and at most, an even share."""
+    """Card memory per virtual device, such as 8Gi. By default, and at most, an even share: on
+    smaller cards of the pool it is less, as the pool's condition Ready and the pods' events say."""
 
     alias: Alias | None = None
     """Another resource by which pods may ask for a device, such as nvidia.com/vgpu: one of those

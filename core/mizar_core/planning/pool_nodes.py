@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
@@ -10,7 +10,7 @@ from mizar_core.field_types import MEMORY_MIN
 from mizar_core.models import GPUPool, Profile
 from mizar_core.names import card_memory_label, card_model_label
 from mizar_core.planning.snapshot import NodeView
-from mizar_core.quantities import parse_scaling
+from mizar_core.quantities import counted, parse_scaling
 
 
 def in_pool(node: NodeView, pool: GPUPool) -> bool:
@@ -59,17 +59,52 @@ MIB = 1 << 20
 def misfit(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
     """The first profile that fits no card of the pool, and why; None while all of them may fit, as
     far as the nodes' labels tell the cards' memory."""
-    label = card_memory_label(pool.spec.physical_resource)
-    sizes = [size for node in nodes if in_pool(node, pool) and (size := _card_bytes(node, label))]
+    sizes = [size for size, _ in _sizes(pool, nodes)]
     if not sizes:
         return None
     found = (_misfit(pool, profile, max(sizes)) for profile in pool.spec.profiles)
     return next((one for one in found if one is not None), None)
 
 
-def _misfit(pool: GPUPool, profile: Profile, card: int) -> str | None:
+def small_cards(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
+    """The first profile whose devices get less memory on some of the pool's nodes than it says, and
+    which nodes; None while there is none, as far as the nodes' labels tell."""
+    sizes = sorted(_sizes(pool, nodes))
+    for profile in pool.spec.profiles:
+        small = [one for one in sizes if _share(pool, profile, one[0]) < _least(profile)]
+        if small:
+            card, first = small[0]
+            others = f" and {counted(len(small) - 1, 'other node')}" if small[1:] else ""
+            wanted = f"its memory {profile.memory}" if profile.memory else "any CUDA program needs"
+            return (
+                f"profile {profile.devices}: the cards of node {first}{others} are too small: "
+                f"{card // MIB} MiB are {_share(pool, profile, card) // MIB} MiB per device, less "
+                f"than {wanted}"
+            )
+    return None
+
+
+def _sizes(pool: GPUPool, nodes: Iterable[NodeView]) -> Iterator[tuple[int, str]]:
+    """Bytes of a card of each of the pool's nodes, with the node's name, as far as labels tell."""
+    label = card_memory_label(pool.spec.physical_resource)
+    for node in nodes:
+        if in_pool(node, pool) and (size := _card_bytes(node, label)):
+            yield size, node.name
+
+
+def _share(pool: GPUPool, profile: Profile, card: int) -> Fraction:
+    """Bytes of memory of a card that are an even share of it."""
     whole = card * Fraction(parse_scaling(pool.spec.memory_scaling))
-    share, wanted = whole * profile.cards / profile.devices, profile.memory_bytes
+    return whole * profile.cards / profile.devices
+
+
+def _least(profile: Profile) -> int:
+    """Bytes that an even share must have, so that a device has what its profile says."""
+    return max(profile.memory_bytes or 0, MEMORY_MIN)
+
+
+def _misfit(pool: GPUPool, profile: Profile, card: int) -> str | None:
+    share, wanted = _share(pool, profile, card), profile.memory_bytes
     what = (
         f"profile {profile.devices}: an even share of the pool's largest card,"
         f" {card // MIB} MiB, is {share // MIB} MiB per device"

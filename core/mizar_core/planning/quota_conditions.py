@@ -11,7 +11,7 @@ from mizar_core.planning.creation import Denial, no_entitlement, refusal_message
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_message
-from mizar_core.planning.pool_nodes import misfit
+from mizar_core.planning.pool_nodes import misfit, small_cards
 from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.scheduling import Assignment, Availability
 from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, is_agent_silent
@@ -111,9 +111,9 @@ def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> ConditionState
     if cards.total and (problem := misfit(pool, draft.nodes.values())):
         return ConditionState(False, "ProfileTooLarge", problem)
     if cards.total:
-        return ConditionState(
-            True, "CardsFound", f"{counted(cards.total, 'card')}, {cards.healthy} healthy"
-        )
+        found = f"{counted(cards.total, 'card')}, {cards.healthy} healthy"
+        small = small_cards(pool, draft.nodes.values())
+        return ConditionState(True, "CardsFound", f"{found}; {small}" if small else found)
     return ConditionState(
         False,
         "NoCards",

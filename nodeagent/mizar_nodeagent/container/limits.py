@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mizar_core.carve import CardLimit, limits_for
-from mizar_core.device_ids import DeviceID
+from mizar_core.device_ids import DeviceID, card_of
 from mizar_core.errors import CarveRefused
 from mizar_core.models import Isolation
 from mizar_core.names import EventReason
-from mizar_core.quantities import WHOLE_CARD
+from mizar_core.quantities import WHOLE_CARD, binary
 from mizar_nodeagent.errors import StartRefused
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.pods import Key, Pod
@@ -83,8 +84,32 @@ def priority_of(pod: Pod | None) -> int:
 def describe_limits(container: str, groups: Iterable[DeviceGroup], found: ContainerLimits) -> str:
     """The devices and limits of a container as a sentence."""
     shadows = sorted({devices[0].shadow for _, devices in groups})
-    cards = "; ".join(f"card {one.uuid}: {_all(one)}" for one in found.cards)
+    wanted = _wanted(groups)
+    cards = "; ".join(
+        f"card {one.uuid}: {_memory(one)}{_less(one, wanted.get(one.uuid))}, {_compute(one)}"
+        for one in found.cards
+    )
     return f"container {container} has devices of shadow pod {', '.join(shadows)}: {cards}"
+
+
+def _wanted(groups: Iterable[DeviceGroup]) -> dict[str, tuple[int, int]]:
+    """For each card, the devices on it and the bytes that the profile names for each, if any."""
+    found = {}
+    for carving, devices in groups:
+        held = Counter(card_of(one.index, carving.carve) for one in devices)
+        if carving.carve.memory is not None:
+            found.update(
+                {carving.cards[card].uuid: (n, carving.carve.memory) for card, n in held.items()}
+            )
+    return found
+
+
+def _less(one: CardLimit, wanted: tuple[int, int] | None) -> str:
+    """That the limit is less than the profile says, where it is."""
+    if wanted is None or one.memory_bytes >= wanted[0] * wanted[1]:
+        return ""
+    times = f"{wanted[0]} times " if wanted[0] > 1 else ""
+    return f" (less than {times}the profile's {binary(wanted[1])}: the card is smaller)"
 
 
 def describe_changes(before: Iterable[CardLimit], after: Iterable[CardLimit]) -> str:

@@ -317,6 +317,34 @@ def test_shares_too_small_for_any_program_are_said() -> None:
     assert _pool_ready(None, "128")[0] == "True"
 
 
+def test_memory_that_some_cards_of_the_pool_lack_is_said() -> None:
+    def said(**mib: str) -> str:
+        nodes = tuple(
+            replace(node(name), labels=frozenset({("nvidia.com/gpu.memory", size)}))
+            for name, size in mib.items()
+        )
+        pools = (pool(profiles=[{"devices": 2, "cards": 1, "memory": "20Gi"}]),)
+        (ready,) = _pool_status(small(pools=pools, nodes=nodes)).conditions
+        assert (ready.status, ready.reason) == ("True", "CardsFound")
+        return ready.message
+
+    assert said(n1="81920", n2="40960", n3="") == "12 cards, 12 healthy"
+    assert said(n1="81920", n2="16384") == (
+        "8 cards, 8 healthy; profile 2: the cards of node n2 are too small: 16384 MiB are 8192 MiB"
+        " per device, less than its memory 20Gi"
+    )
+    assert "node n1 and 1 other node are" in said(n3="81920", n2="24576", n1="16384")
+
+
+def test_small_cards_beside_large_ones_may_be_too_small_for_any_program() -> None:
+    nodes = tuple(
+        replace(node(name), labels=frozenset({("nvidia.com/gpu.memory", size)}))
+        for name, size in (("n1", "81920"), ("n2", "127"))
+    )
+    (ready,) = _pool_status(small(nodes=nodes)).conditions
+    assert ready.message.endswith("less than any CUDA program needs")
+
+
 @pytest.mark.parametrize("mib", [None, "", "many", "-1"])
 def test_nothing_is_said_of_cards_of_unknown_size(mib: str | None) -> None:
     assert _pool_ready("80Gi", mib)[0] == "True"
