@@ -60,6 +60,9 @@ DEPLOYMENT = Kind("apps", "v1", "deployments", "Deployment")
 BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 RUNTIME_CLASS = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
+PRIORITY_CLASS = Kind(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
+)
 MUTATING_WEBHOOKS = Kind(
     "admissionregistration.k8s.io",
     "v1",
@@ -91,6 +94,7 @@ KINDS: dict[tuple[str, str], Kind] = {
         BUDGET,
         LEASE,
         RUNTIME_CLASS,
+        PRIORITY_CLASS,
         MUTATING_WEBHOOKS,
         VALIDATING_WEBHOOKS,
         GPU_POOL,

@@ -15,7 +15,7 @@ from mizar_core.names import PHYSICAL_RESOURCE
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.informer import Informer, Watched
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, RUNTIME_CLASS, Object, Ref
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, Kind, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_operator.webhook.resource_names import VisiblePools
 from mizar_operator.webhook.spot_review import Borrower
@@ -99,10 +99,11 @@ class Cache:
         pools = [pool_or_none(obj) for obj in listing.items if _stays(obj)]
         return [pool for pool in pools if pool is not None]
 
-    async def has_runtime_class(self, name: str) -> bool:
-        """Whether the API server has a RuntimeClass of that name now. Raises KubeError."""
+    async def has(self, kind: Kind, name: str) -> bool:
+        """Whether the API server has an object of the cluster's of that name now. Raises
+        KubeError."""
         try:
-            await self._client.get(Ref(RUNTIME_CLASS, name), timeout=READ_TIMEOUT_S)
+            await self._client.get(Ref(kind, name), timeout=READ_TIMEOUT_S)
         except NotFound:
             return False
         return True

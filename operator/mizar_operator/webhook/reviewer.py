@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from mizar_core.models import GPUPool, GPUQuota
+from mizar_kube.kinds import PRIORITY_CLASS, RUNTIME_CLASS
 from mizar_kube.logs import get_logger
 from mizar_operator.webhook.cache import Cache, pool_or_none
 from mizar_operator.webhook.pod_review import Decision, Patch, review
@@ -118,11 +119,20 @@ class Reviewer:
         found = review_pool(pool, old, pools, quotas, self._names)
         if pool.spec.spot.enabled and not self._spot.enabled:
             found = replace(found, warnings=(*found.warnings, SPOT_IS_OFF))
-        wanted = pool.spec.runtime_class_name
-        if wanted is None or await self._cache.has_runtime_class(wanted):
-            return found
-        missing = f"RuntimeClass '{wanted}' doesn't exist yet: no shadow pod runs until it does"
-        return replace(found, warnings=(*found.warnings, missing))
+        return replace(found, warnings=(*found.warnings, *await self._missing_classes(pool)))
+
+    async def _missing_classes(self, pool: GPUPool) -> list[str]:
+        """A sentence for each class that the pool's shadow pods name and the API server lacks: it
+        refuses them."""
+        named = (
+            (RUNTIME_CLASS, pool.spec.runtime_class_name),
+            (PRIORITY_CLASS, pool.spec.priority_class_name),
+        )
+        return [
+            f"{kind.name} '{name}' doesn't exist yet: no shadow pod runs until it does"
+            for kind, name in named
+            if name is not None and not await self._cache.has(kind, name)
+        ]
 
 
 def _refused(request: Request, sentences: Collection[str]) -> Answer:

@@ -174,6 +174,14 @@ def test_who_may_read_secrets_and_write_nodes(default: list[Object]) -> None:
     assert configurations["resourceNames"] == ["mizar-webhook"]
 
 
+@pytest.mark.parametrize("classes", ["runtimeclasses", "priorityclasses"])
+def test_the_webhook_may_look_for_the_classes_that_pools_name(
+    default: list[Object], classes: str
+) -> None:
+    (rule,) = (one for one in rules(default, "webhook") if classes in one["resources"])
+    assert rule["verbs"] == ["get"]
+
+
 def test_the_operator_only_reads_what_its_users_write(chart: Chart, default: list[Object]) -> None:
     """But for a pool that it makes, or asks with whether the webhook is reached."""
     without = chart.render(defaultPool={"create": False})

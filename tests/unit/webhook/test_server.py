@@ -344,14 +344,23 @@ async def test_what_is_refused_is_logged_with_the_sentence(
     assert (allowed["kind"], allowed["name"]) == ("deployments", "web")
 
 
-async def test_a_pool_of_a_runtime_class_that_is_not_there_gets_a_warning() -> None:
-    review = request(pool_object(runtimeClassName="nvidia"), ("mizar.share", "gpupools"))
+CLASSES = {
+    "RuntimeClass": ("runtimeClassName", "/apis/node.k8s.io/v1/runtimeclasses"),
+    "PriorityClass": ("priorityClassName", "/apis/scheduling.k8s.io/v1/priorityclasses"),
+}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+async def test_a_pool_of_a_class_that_is_not_there_gets_a_warning(kind: str) -> None:
+    field, path = CLASSES[kind]
+    review = request(pool_object(**{field: "ours"}), ("mizar.share", "gpupools"))
     async with running(cluster()) as webhook:
         response = await webhook.ask("/validate", review)
+        assert response["allowed"]
         assert response["warnings"] == [
-            "RuntimeClass 'nvidia' doesn't exist yet: no shadow pod runs until it does"
+            f"{kind} 'ours' doesn't exist yet: no shadow pod runs until it does"
         ]
-        webhook.objects.put("/apis/node.k8s.io/v1/runtimeclasses/nvidia", {"handler": "nvidia"})
+        webhook.objects.put(f"{path}/ours", {})
         assert "warnings" not in await webhook.ask("/validate", review)
 
 
