@@ -64,7 +64,8 @@ class CardAccess(Section):
         "Auto", description="with NRI: what the container is given; Auto: as the strategy, less NRI"
     )
     cdi_dirs: tuple[HostPath, ...] = Field(
-        (Path("/etc/cdi"), Path("/var/run/cdi")), description="with Auto: where CDI files are"
+        (Path("/etc/cdi"), Path("/var/run/cdi")),
+        description="with Auto and CDI: where CDI files are",
     )
     nvidia_runtime_config: HostPath = Field(
         Path("/etc/nvidia-container-runtime/config.toml"),

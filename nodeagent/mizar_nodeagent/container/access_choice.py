@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from mizar_core.names import EventReason
 from mizar_kube.logs import get_logger
 from mizar_nodeagent import mig
 from mizar_nodeagent.config import CardAccess, Strategy, Way
-from mizar_nodeagent.container import card_access
+from mizar_nodeagent.container import card_access, cdi_files
 from mizar_nodeagent.container.access_discovery import Discovery
 from mizar_nodeagent.container.slots import Slot
 from mizar_nodeagent.errors import NotYet, StartRefused
@@ -157,9 +158,12 @@ class AccessChoice:
             )
         return ""
 
-    async def check(self, slots: Iterable[Slot]) -> None:
+    async def check(self, slots: Iterable[Slot], uuids: Collection[str] = ()) -> None:
         """A container must not start where nobody would give it its card, or keep others from it.
-        A runtime that restarts, or an agent, is waited for. Raises NotYet, StartRefused."""
+        A runtime that restarts, or an agent, is waited for. `uuids`: of the container's cards.
+        Raises NotYet, StartRefused."""
+        if not {"CDI", "CDIAnnotations"}.isdisjoint((self.given, *self.config.also)):
+            await asyncio.to_thread(cdi_files.check_named, self.config, uuids)
         if self.by_nri or any(slot.by_nri for slot in slots):
             if self.runtime is None:
                 raise StartRefused(

@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.config import CardAccess, Way
+from mizar_nodeagent.container import cdi_files
 
 log = get_logger(__name__)
 
@@ -44,7 +42,7 @@ async def discover(access: CardAccess, runtime: str) -> Discovery:
 def best_way(access: CardAccess, runtime: str) -> Way:
     """The best way beside NRI: CDI, volume mounts, device nodes where mounts for them are
     configured, and else the variable."""
-    if reads_cdi(runtime) and any(_cdi_kinds(access)):
+    if reads_cdi(runtime) and cdi_files.named_cards(access):
         return "CDI"
     if _takes_volume_mounts(access.nvidia_runtime_config):
         return "VolumeMounts"
@@ -67,29 +65,6 @@ async def _listens(socket: Path) -> bool:
     with suppress(OSError):
         await writer.wait_closed()
     return True
-
-
-def _cdi_kinds(access: CardAccess) -> Iterator[str]:
-    """The kind, for each file that names cards of it by their UUIDs."""
-    for folder in access.cdi_dirs:
-        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
-            spec = _read_spec(path) if path.suffix in (".json", ".yaml") else {}
-            devices = spec.get("devices") or ()
-            if spec.get("kind") == access.cdi_kind and any(map(_is_card, devices)):
-                yield access.cdi_kind
-
-
-def _read_spec(path: Path) -> Mapping[str, Any]:
-    try:
-        found = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        log.warning("a CDI file cannot be read", path=path, error=error)
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _is_card(device: object) -> bool:
-    return isinstance(device, dict) and str(device.get("name")).startswith("GPU-")
 
 
 def _takes_volume_mounts(path: Path) -> bool:

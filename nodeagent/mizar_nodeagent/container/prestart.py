@@ -7,7 +7,7 @@ an error the kubelet calls again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,7 +50,7 @@ Poll = Callable[[], Awaitable[Claims]]
 Records = Callable[[], tuple[Entry, ...]]
 
 
-async def _no_check(slots: Sequence[Slot]) -> None: ...
+async def _no_check(slots: Sequence[Slot], uuids: Collection[str]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class PreStart:
     warn: Notify
     contexts: ContextCosts
     minors: Minors
-    check_access: Callable[[Sequence[Slot]], Awaitable[None]] = _no_check
+    check_access: Callable[[Sequence[Slot], Collection[str]], Awaitable[None]] = _no_check
 
     async def prepare(self, resource: str, ids: Sequence[str]) -> None:
         """Write the limits of the container that holds the devices. Raises NotYet, StartRefused."""
@@ -92,7 +92,7 @@ class PreStart:
                 for slot in slots
                 if slot.owner is None or slot.owner.container == owner.container
             ]
-            await self.check_access(own)
+            await self.check_access(own, [one.uuid for one in limits.cards])
             for slot in own:
                 await check_device_nodes(self.minors, slot.minors)
             is_new = all(slot.owner is None for slot in slots)

@@ -87,7 +87,7 @@ class SpotPreStart:
         bind(**owner.names)
         slots = self.start.slots_of(owner, resource, ids)
         try:
-            await self._check_slots(owner, slots)
+            await self._check_slots(owner, slots, uuids)
             limits = await self._limits(uuids)
             # Nothing is awaited from here on: an owner may wake up at any moment.
             self._check_lent(owner, uuids)
@@ -99,9 +99,9 @@ class SpotPreStart:
         if all(slot.owner is None for slot in slots):
             self.start.notify(owner, EventReason.SPOT_GRANTED, _describe(owner, limits))
 
-    async def _check_slots(self, owner: Owner, slots: Sequence[Slot]) -> None:
+    async def _check_slots(self, owner: Owner, slots: Sequence[Slot], uuids: Sequence[str]) -> None:
         own = [one for one in slots if not one.owner or one.owner.container == owner.container]
-        await self.start.check_access(own)
+        await self.start.check_access(own, uuids)
         for slot in own:
             await check_device_nodes(self.start.minors, slot.minors)
 

@@ -288,17 +288,22 @@ def test_values_of_the_node_agent_reach_it(
     assert configured(chart.render(nodeagent=values)) != configured(default)
 
 
-LOOKED_AT = {"/etc/cdi", "/var/run/cdi", "/etc/nvidia-container-runtime"}
+CDI_DIRS = {"/etc/cdi", "/var/run/cdi"}
+LOOKED_AT = {*CDI_DIRS, "/etc/nvidia-container-runtime"}
 
 
 @pytest.mark.parametrize(
     ("access", "wanted"),
     [
-        ({"strategy": "CDI"}, set()),
-        ({"strategy": "NRI", "nriGives": "Mounts"}, {"/run/other"}),
+        ({"strategy": "EnvVar", "on-one": "EnvVar"}, set()),
+        ({"strategy": "EnvVar", "on-one": "CDI"}, CDI_DIRS),
+        ({"strategy": "EnvVar", "also": ["CDI"], "on-one": "EnvVar"}, CDI_DIRS),
+        ({"strategy": "CDIAnnotations", "on-one": "EnvVar"}, CDI_DIRS),
+        ({"strategy": "NRI", "nriGives": "CDI", "on-one": "EnvVar"}, {"/run/other", *CDI_DIRS}),
+        ({"strategy": "NRI", "nriGives": "Mounts", "on-one": "EnvVar"}, {"/run/other"}),
         ({"strategy": "NRI"}, {"/run/other", *LOOKED_AT}),
         ({"strategy": "Auto"}, {"/run/other", *LOOKED_AT}),
-        ({"strategy": "CDI", "on-one": "Mounts"}, set()),
+        ({"strategy": "CDI", "on-one": "Mounts"}, CDI_DIRS),
         ({"strategy": "CDI", "on-one": "NRI"}, {"/run/other", *LOOKED_AT}),
         ({"strategy": "CDI", "on-one": "Auto"}, {"/run/other", *LOOKED_AT}),
     ],

@@ -613,6 +613,20 @@ async def test_a_fault_survives_the_agent_and_ends_with_the_boot(
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
 
 
+async def test_a_card_that_is_in_no_cdi_file_is_waited_for(world: World) -> None:
+    await world.stop_agent()
+    file = world.folder / "cdi" / "nvidia.json"
+    file.parent.mkdir()
+    world.access = CardAccess(strategy="CDI", cdi_dirs=(file.parent,))
+    file.write_text('{"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-old"}]}')
+    await world.start_agent()
+    await world.serve_shadow()
+    with pytest.raises(grpc.aio.AioRpcError, match=f"{CARD} is in no CDI file"):
+        await world.start_share()
+    file.write_text(file.read_text().replace("GPU-old", CARD))
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+
+
 async def test_an_agent_does_not_start_with_the_folder_above_the_device_nodes(
     tmp_path: Path,
 ) -> None:

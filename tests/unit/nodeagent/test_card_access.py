@@ -4,18 +4,19 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from mizar_kube.errors import NotFound, Unavailable
 from mizar_nodeagent.config import CardAccess, MountConfig, Way
-from mizar_nodeagent.container import access_report
+from mizar_nodeagent.container import access_report, cdi_files
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.access_discovery import Discovery, best_way, discover
 from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
 from mizar_nodeagent.container.dev_root import check_dev_root
 from mizar_nodeagent.container.runtime_component import Counts
-from mizar_nodeagent.errors import ConfigRefused
+from mizar_nodeagent.errors import ConfigRefused, NotYet
 from support.logs import logged
 from unit.nodeagent.fake_runtime import running
 
@@ -95,6 +96,11 @@ class TestBestWay:
         host.cdi(spec)
         assert best_way(host.access(), TWO) == "EnvVar"
 
+    def test_cdi_with_mig_devices_alone(self, host: Host) -> None:
+        """Of cards that are divided, files name the MIG devices."""
+        host.cdi({"kind": "nvidia.com/gpu", "devices": [{"name": "MIG-1"}, {"name": "all"}]})
+        assert best_way(host.access(), TWO) == "CDI"
+
     def test_cdi_in_yaml(self, host: Host) -> None:
         host.cdi("kind: nvidia.com/gpu\ndevices: [{name: GPU-1}]", "nvidia.yaml")
         assert best_way(host.access(), TWO) == "CDI"
@@ -106,6 +112,61 @@ class TestBestWay:
     def test_volume_mounts_only_where_they_are_taken(self, host: Host, text: str) -> None:
         host.nvidia(text)
         assert best_way(host.access(), TWO) == "EnvVar"
+
+
+class TestStaleFiles:
+    """Nobody writes CDI files anew when MIG devices are made."""
+
+    async def check(self, host: Host, *uuids: str, **access: Any) -> None:
+        runtime = SimpleNamespace(problem="", wait=AsyncMock())
+        await AccessChoice(host.access(**access), runtime).check([], uuids)
+
+    @pytest.mark.parametrize(
+        "access",
+        [
+            {"strategy": "CDI"},
+            {"strategy": "CDIAnnotations"},
+            {"strategy": "EnvVar", "also": ("CDI",)},
+            {"strategy": "NRI", "nri_gives": "CDI"},
+        ],
+    )
+    async def test_a_card_that_is_in_none_waits(self, host: Host, access: Any) -> None:
+        host.cdi(CARDS)
+        host.cdi({"kind": "other.com/gpu", "devices": [{"name": "MIG-2"}]}, "other.json")
+        await self.check(host, "GPU-1", **access)
+        with pytest.raises(NotYet, match=r"MIG-2 is in no CDI file .* run `nvidia-ctk cdi gener"):
+            await self.check(host, "GPU-1", "MIG-2", **access)
+        new = {**CARDS, "devices": [{"name": "MIG-2"}, {"name": "GPU-1"}]}
+        host.cdi(new)
+        await self.check(host, "GPU-1", "MIG-2", **access)
+
+    async def test_after_auto_has_chosen(self, host: Host) -> None:
+        host.cdi(CARDS)
+        made = choice(host.access(), nri=False, way="CDI")
+        with pytest.raises(NotYet, match="MIG-2 is in no CDI file"):
+            await made.check([], ["MIG-2"])
+        await choice(host.access(), nri=False, way="EnvVar").check([], ["MIG-2"])
+
+    async def test_other_ways_and_unseen_files_hold_nobody_up(self, host: Host) -> None:
+        await self.check(host, "MIG-2", strategy="CDI")
+        host.cdi({"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]})
+        await self.check(host, "MIG-2", strategy="CDI")
+        host.cdi(CARDS)
+        await self.check(host, "MIG-2", strategy="EnvVar")
+
+    def test_a_file_is_parsed_once_until_it_changes(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        parsed: list[str] = []
+        load = cdi_files.yaml.safe_load
+        monkeypatch.setattr(
+            cdi_files.yaml, "safe_load", lambda text: (parsed.append(text), load(text))[1]
+        )
+        for text in ({**CARDS}, {**CARDS, "devices": [{"name": "MIG-34"}]}):
+            host.cdi(text)
+            for _ in range(3):
+                cdi_files.named_cards(host.access())
+        assert len(parsed) == 2
 
 
 class TestDevRoot:
