@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import Any, ClassVar
 
+from hypothesis import event, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from mizar_core.models import Spot
 from mizar_core.names import SpotEvictionReason
@@ -19,10 +27,35 @@ IDLE_S = 10
 OWNERS = tuple(PodIdentity("team-a", f"owner-{number}", f"uid-{number}") for number in range(2))
 owners = st.sampled_from(OWNERS)
 sources = st.sampled_from(Source)
+LOSSES = (
+    SpotEvictionReason.OWNER_ALIVE,
+    SpotEvictionReason.OWNER_GONE,
+    SpotEvictionReason.DEVICE_LOST,
+    SpotEvictionReason.DRAIN,
+)
+OFTEN = {
+    *(f"taken back: {why}" for why in (SpotEvictionReason.OWNER_BACK, *LOSSES)),
+    "Withheld to Busy",
+    "Withheld to Reclaiming",
+    "Busy to Lendable",
+    "Busy to Resting",
+    "Busy to Reclaiming",
+    "Resting to Busy",
+    "Resting to Lendable",
+    "Lendable to Lent",
+    "Lent to Reclaiming",
+    "Reclaiming to Busy",
+    "Reclaiming to Withheld",
+}
+"""What must occur among REACHING runs of the machine."""
+REACHING = 60
 
 
 class Loans(RuleBasedStateMachine):
-    """A card, its owners, and somebody who borrows whenever he may."""
+    """A card, its owners, and somebody who borrows whenever he may. `reached`: what happened in any
+    of the runs."""
+
+    reached: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,6 +104,20 @@ class Loans(RuleBasedStateMachine):
     @rule(who=owners, after=st.sampled_from([0.0, IDLE_S, REST_TIMES * IDLE_S]))
     def takes_it_back(self, who: PodIdentity, after: float) -> None:
         """Nothing in the way, it is lent, and one owner comes back."""
+        if self._lends(after):
+            self.wakes(who, Source.USAGE)
+            assert self.loan.state is State.RECLAIMING
+            self.is_returned()
+
+    @rule(who=owners, why=st.sampled_from(LOSSES))
+    def is_lent_and_lost(self, who: PodIdentity, why: SpotEvictionReason) -> None:
+        """It is lent, and somebody else's doing ends that."""
+        if self._lends(REST_MAX_S):
+            self._lose(why, who)
+            assert self.loan.reason is why
+
+    def _lends(self, after: float) -> bool:
+        """Whether it is lent, so much later than nothing is in the way and its owners sleep."""
         self._know(complete=True, rule=Spot(idle_after_seconds=IDLE_S), problem="")
         self._know(borrowed=False, revoked=False)
         for one in OWNERS:
@@ -80,9 +127,19 @@ class Loans(RuleBasedStateMachine):
         self.time_passes(after)
         if self.loan.state is State.LENDABLE:
             self.is_borrowed()
-            self.wakes(who, Source.USAGE)
-            assert self.loan.state is State.RECLAIMING
-            self.is_returned()
+        return self.loan.state is State.LENT
+
+    def _lose(self, why: SpotEvictionReason, who: PodIdentity) -> None:
+        match why:
+            case SpotEvictionReason.OWNER_ALIVE:
+                self.comes(who, False)
+            case SpotEvictionReason.OWNER_GONE:
+                for one in OWNERS:
+                    self.goes(one)
+            case SpotEvictionReason.DEVICE_LOST:
+                self._know(problem="it is gone")
+            case SpotEvictionReason.DRAIN:
+                self._know(rule=None)
 
     @rule(seconds=st.sampled_from([0.5, IDLE_S, IDLE_S, 60, REST_MAX_S, FLAPPING_S]))
     def time_passes(self, seconds: float) -> None:
@@ -202,6 +259,10 @@ class Loans(RuleBasedStateMachine):
         event = OwnerEvent(activity, who, frozenset({CARD}), self.now, source, **more)
         self.loan = self.loan.heard(event)
 
+    def _note(self, what: str) -> None:
+        event(what)
+        self.reached[what] += 1
+
     def _know(self, **facts: Any) -> None:
         self.facts |= facts
         self._step()
@@ -209,6 +270,10 @@ class Loans(RuleBasedStateMachine):
     def _step(self) -> None:
         before = self.loan.state
         self.loan = self.loan.stepped(CardFacts(**self.facts), self.now)
+        if self.loan.state is not before:
+            self._note(f"{before} to {self.loan.state}")
+        if self.loan.reason is not None and before is not State.RECLAIMING:
+            self._note(f"taken back: {self.loan.reason}")
         by_owners = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.OWNER_ALIVE)
         is_new = self.loan.state is not before and not self.facts.get("revoked")
         if is_new and self.loan.reason in by_owners:
@@ -220,3 +285,12 @@ class Loans(RuleBasedStateMachine):
 
 Loans.TestCase.settings = effort(60)
 TestLoans = Loans.TestCase
+
+
+def test_the_runs_reach_all_that_happens_to_a_loan() -> None:
+    """The same runs each time, so that only a change makes a difference."""
+    Loans.reached.clear()
+    run_state_machine_as_test(
+        Loans, settings=settings(effort(60), max_examples=REACHING, derandomize=True, database=None)
+    )  # type: ignore[no-untyped-call]
+    assert not OFTEN - Loans.reached.keys(), Loans.reached

@@ -34,7 +34,10 @@ from property.plan.snapshots import (
     wild_snapshots,
 )
 
-LIVES = ("idle", "idle", "used", "draining", "drained", "lost", "lost in use", "let go", "starting")
+LIVES = (
+    *("idle", "idle", "used", "draining", "drained", "lost", "lost in use", "let go", "starting"),
+    *("no pod yet",),
+)
 CALM = ("idle", "idle", "idle", "used")
 """Where little happens, idle shadow pods are in somebody's way."""
 LOSSES: tuple[dict[str, Any], ...] = ({"phase": "Failed"}, {"deleting": True}, {"node": "gone"})
@@ -98,6 +101,7 @@ def _life(
         "starting": {"ready": False, "healthy": 0},
         "let go": {"pod": None, "ready": False, "deleting": True},
     }
+    changes["no pod yet"] = {**changes["starting"], "pod": None, "node": None, "phase": None}
     changes["drained"] = {**changes["draining"], "drained": True}
     if life.startswith("lost"):
         loss = random.choice(LOSSES)

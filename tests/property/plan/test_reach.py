@@ -16,6 +16,7 @@ from support.effort import times
 CLUSTERS = 200
 OFTEN = {
     "CancelDrain",
+    "CreatePod",
     "CreateShadow",
     "DeleteShadow",
     "Drain: Idle",
