@@ -131,7 +131,8 @@ class Spot(Model):
     """Seconds that all owners of a card must have been idle before it is lent."""
 
     max_utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] = 5
-    """An owner without the shim is idle while it keeps the card busy no more than this."""
+    """An owner without the shim is idle while it keeps the card busy no more than this; once its
+    card is lent, with any work it is not."""
 
     reserve: Memory = "1Gi"
     """Memory of the card that no borrower gets, so that an owner that wakes can start at once."""

@@ -132,8 +132,14 @@ class Lender:
     def look_at_processes(self, loads: Mapping[str, ProcessLoads]) -> None:
         """Take in what NVML told of these cards' processes."""
         uids = {uid for one in self._borrowers.values() for uid in one.uids}
+        lending = frozenset().union(*(owner.cards for owner in self._lending()))
         now = self._clock()
-        self._take(self._detectors.processes.look(self.owners, loads, uids, self._most, now))
+
+        def most(uuid: str) -> int:
+            # Whoever may fall asleep with a little work must not do it beside a borrower.
+            return 0 if uuid in lending else self._most(uuid)
+
+        self._take(self._detectors.processes.look(self.owners, loads, uids, most, now))
         self.step()
 
     def woke(self, names: Collection[str]) -> None:
@@ -271,6 +277,7 @@ class Lender:
         return owner.agrees(self._agreeing.get(uuid))
 
     def _most(self, uuid: str) -> int:
+        """Percent of the card's time that an owner may use and fall asleep."""
         rule = self._rule.get(uuid)
         return rule.max_utilisation_percent if rule else Spot().max_utilisation_percent
 

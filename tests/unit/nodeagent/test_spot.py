@@ -326,6 +326,28 @@ async def test_an_owner_that_works_gets_its_card_back(world: SpotWorld) -> None:
     await world.lendable()
 
 
+async def test_an_owner_that_works_little_may_fall_asleep_but_gets_a_lent_card_back(
+    world: SpotWorld,
+) -> None:
+    """On any of its cards. How busy the borrower keeps it is another matter."""
+    other = card(2).uuid
+    world.cards.working = {CARD: {os.getpid(): 5}, other: {os.getpid(): 5}}
+    world.add_owner(OWNER, CARD, other)
+    await world.lendable()
+    await world.lendable(other)
+    world.cards.working = {CARD: {os.getpid(): 0}, other: {os.getpid(): 0}}
+    await world.looked()
+    with Victim(world) as victim:
+        await world.lend()
+        borrowed = next(uuid for uuid in (CARD, other) if world.state(uuid) is CardState.LENT)
+        unborrowed = next(iter({CARD, other} - {borrowed}))
+        world.cards.working[borrowed][victim.processes[0].pid] = 100
+        await world.looked()
+        assert world.state(borrowed) is CardState.LENT
+        world.cards.working[unborrowed] = {os.getpid(): 1}
+        await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+
+
 async def test_a_pod_that_did_not_agree_and_comes_to_hold_the_card_gets_it(
     world: SpotWorld,
 ) -> None:
