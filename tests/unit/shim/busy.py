@@ -1,4 +1,4 @@
-"""Containers that keep simulated cards busy, each with cards of its own, and what they get."""
+"""Containers that keep simulated cards busy, and what they get of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import simgpu
+from mizar_nodeagent.time_slicing import time_slicer
 from support.waiting import PATIENCE_S
 
 from .slot import BUILD, MIB, Card, Slot
@@ -17,8 +18,15 @@ from .slot import BUILD, MIB, Card, Slot
 CONTEXT = 16 * MIB
 NEAR = 8.0
 """Points by which a share may be off: the machine may be busy with other things."""
+KEPT = 0.7
+"""Of a share that is so small that it would be near without any work."""
 LOOK_S = 0.25
 IN_A_ROW = 3
+ABOVE = 1.5
+"""Points above a share that nobody has in a look at a machine that does nothing else."""
+UNDISTURBED = 97.0
+"""Percent that each control has of its card then."""
+CONTROLS_MOST = 4
 
 
 class Container:
@@ -53,24 +61,83 @@ class Container:
     def check(self) -> None:
         assert self._process.poll() is None, f"{self._process.args!r} ended"
 
+    def worked(self) -> tuple[int, int]:
+        """ns that its only card has worked for it, and the card's time then."""
+        (card,) = self.cards
+        now, works = self._machine.work(card)
+        return works.get(self._process.pid, 0), now
+
+    @property
+    def timed(self) -> time_slicer.Container:
+        """As the node agent's time slicer knows it."""
+        slot = self.slot
+        return time_slicer.Container(slot.path.name, slot.limits, slot.usage)
+
     def end(self) -> None:
         with self._process:
             self._process.kill()
 
 
+class Controls:
+    """Loads without the shim, one on each processor, that keep kind cards of their own busy, two
+    milliseconds ahead: where one of these was idle, the machine was busy with other things, and
+    what containers had meanwhile says nothing. Use it as a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> Self:
+        processors = sorted(os.sched_getaffinity(0))[:CONTROLS_MOST]
+        self._machine = simgpu.create(self._folder, cards=len(processors), profile="ideal")
+        env = {"PATH": os.environ["PATH"], **simgpu.environment(self._machine.directory)}
+        command, pipe = [str(BUILD / "bench" / "load"), "us_200", "1", "2"], subprocess.PIPE
+        self._processes = []
+        for processor, card in zip(processors, self._machine.cards, strict=True):
+            own = env | {"CUDA_VISIBLE_DEVICES": card.uuid}
+            process = subprocess.Popen(command, env=own, stdin=pipe, stdout=pipe)
+            self._processes.append(process)
+            os.sched_setaffinity(process.pid, {processor})
+        for process in self._processes:
+            process.stdout.readline()
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        return self
+
+    def seen(self) -> list[tuple[int, int]]:
+        """Of each card what it has worked, and its time then, in ns."""
+        busy = (self._machine.admin.busy(card) for card in range(len(self._processes)))
+        return [(work, now) for work, _, now in busy]
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            with process:
+                process.kill()
+        self._machine.close()
+
+
 class Containers:
     """Use it as a context manager. They run side by side, so that many take no longer than one."""
 
-    def __init__(self, folder: Path, layout: dict[str, Any], cards: int) -> None:
+    def __init__(
+        self, folder: Path, layout: dict[str, Any], cards: int, profile: str | None = None
+    ) -> None:
         self._folder, self._layout = folder, layout
-        self._machine = simgpu.create(folder / "machine", cards=cards, context_bytes=CONTEXT)
+        self._machine = simgpu.create(
+            folder / "machine", cards=cards, context_bytes=CONTEXT, profile=profile
+        )
         self._free = list(range(cards))
         self.all: list[Container] = []
 
     def add(self, mode: int, *shares: int) -> Container:
-        """A new one on as many cards, with so many percent of the time of each."""
-        cards = [self._free.pop(0) for _ in shares]
-        slot = Slot(self._folder / f"slot-{cards[0]}", self._layout)
+        """A new one on as many cards of its own, with so many percent of the time of each."""
+        return self._add(mode, [self._free.pop(0) for _ in shares], shares)
+
+    def add_beside(self, other: Container, mode: int, *shares: int) -> Container:
+        """A new one on the cards that another one has as well."""
+        return self._add(mode, other.cards, shares)
+
+    def _add(self, mode: int, cards: Sequence[int], shares: Sequence[int]) -> Container:
+        slot = Slot(self._folder / f"slot-{len(self.all)}", self._layout)
         limits = [
             Card(
                 self._machine.cards[card].uuid,
@@ -105,15 +172,33 @@ class Containers:
             before, seen = seen, {card: self._busy(card) for card in waiting}
             had = {card: _percent(before[card], seen[card]) for card in waiting}
             for card, share in had.items():
-                right[card] = right[card] + 1 if abs(share - waiting[card]) <= NEAR else 0
+                right[card] = right[card] + 1 if _is_near(share, waiting[card]) else 0
             assert time.monotonic() < until, f"cards have {had}, not {waiting}"
             waiting = {card: share for card, share in waiting.items() if right[card] < IN_A_ROW}
         for each in self.all:
             each.check()
 
-    def worked(self, container: Container) -> int:
-        """ns that its only card has worked."""
-        return self._busy(container.cards[0])[0]
+    def await_kept(self, wanted: Sequence[tuple[float, float]], look_s: float = 2 * LOOK_S) -> None:
+        """Until each container had of its only card what lies between the two, in percent, in
+        IN_A_ROW looks, between which were others only while the machine was disturbed."""
+        with Controls(self._folder / "controls") as controls:
+            right, until = 0, time.monotonic() + PATIENCE_S
+            had, control = self._had(), controls.seen()
+            while right < IN_A_ROW:
+                time.sleep(look_s)
+                before, had = had, self._had()
+                controlled, control = control, controls.seen()
+                found = [*map(_percent, before, had)]
+                assert time.monotonic() < until, f"containers have {found} %, not {wanted}"
+                if all(a <= b <= c for b, (a, c) in zip(found, wanted, strict=True)):
+                    right += 1
+                elif min(map(_percent, controlled, control)) >= UNDISTURBED:
+                    right = 0
+        for each in self.all:
+            each.check()
+
+    def _had(self) -> list[tuple[int, int]]:
+        return [each.worked() for each in self.all]
 
     def _busy(self, card: int) -> tuple[int, int]:
         work, _, now = self._machine.admin.busy(card)
@@ -126,6 +211,15 @@ class Containers:
         for each in self.all:
             each.end()
         self._machine.close()
+
+
+def kept(share: float, wanted: float = 100.0) -> tuple[float, float]:
+    """What a container of that share may have that wants so much of a card, all in percent."""
+    return KEPT * min(share, wanted), share + ABOVE
+
+
+def _is_near(share: float, wanted: float) -> bool:
+    return max(wanted - NEAR, KEPT * wanted) <= share <= wanted + NEAR
 
 
 def _percent(before: tuple[int, int], now: tuple[int, int]) -> float:
