@@ -70,7 +70,9 @@ def restore(
         state, cards, kept, grace=grace, repaired=repaired, ignored_xids=config.ignored_xids
     )
     agent.inventory.restore(
-        saved.faults, [card for one in saved.carvings.values() for card in one.cards]
+        saved.faults,
+        [card for one in saved.carvings.values() for card in one.cards],
+        saved.health,
     )
     podresources = PodResources(config.podresources_socket)
     registry = probes.registry("nodeagent")

@@ -122,12 +122,16 @@ class Agent:
             await asyncio.sleep(0)  # who has called meanwhile is answered between the steps
             self._outputs.planned()
             await asyncio.sleep(0)
-            known = Checkpoint(plan.carvings, self.inventory.faults, self.state.taken_back)
-            await self._checkpoint.keep(known)
+            await self._checkpoint.keep(self._known(plan))
             self._log_excluded(before, plan)
             self._apply(before, plan)
             self._planned_at = self._clock()
             await asyncio.sleep(min(REST_MOST_S, REST * (time.thread_time() - began)))
+
+    def _known(self, plan: Plan) -> Checkpoint:
+        """What another agent would have to know."""
+        cards = self.inventory
+        return Checkpoint(plan.carvings, cards.faults, self.state.taken_back, cards.health)
 
     async def read_cards(self) -> None:
         """Keep the inventory of cards current, for ever."""

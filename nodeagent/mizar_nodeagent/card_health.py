@@ -44,8 +44,10 @@ class Readings:
 class Sign:
     """A sign of ill health. `seen(now, best)`: whether the readings show it, None where they show
     neither it nor its absence; `best`: the most links that were ever active. `after`, `calm`: for
-    how many seconds it has to be seen, and then not to be seen. `problem`: for people."""
+    how many seconds it has to be seen, and then not to be seen. `name`: in the checkpoint;
+    `problem`: for people."""
 
+    name: str
     problem: str
     seen: Callable[[Readings, int], bool | None]
     after: float
@@ -62,13 +64,15 @@ def _too_hot(now: Readings, best: int) -> bool | None:
 
 SIGNS: Final = (
     Sign(
+        "RowNotReplaced",
         "a row of its memory could not be replaced: it needs service",
         lambda now, best: now.remap_failed,
         after=0.0,
         calm=60.0,
     ),
-    Sign("it is so hot that it slows down", _too_hot, after=10.0, calm=60.0),
+    Sign("TooHot", "it is so hot that it slows down", _too_hot, after=10.0, calm=60.0),
     Sign(
+        "LinkDown",
         "an NVLink of it is down",
         lambda now, best: sum(now.links) < best,
         after=10.0,
@@ -114,12 +118,21 @@ class _Course:
                 self.active, self.since = seen, None
 
 
-class CardHealth:
-    """The course of one card's signs. Times are monotonic seconds."""
+@dataclass(frozen=True)
+class KnownHealth:
+    """What lasts of a card's health beyond the agent. `links`: the most NVLinks that were ever
+    active. `signs`: the names of those that count."""
 
-    def __init__(self) -> None:
-        self._courses = [_Course() for _ in SIGNS]
-        self._links = 0
+    links: int = 0
+    signs: tuple[str, ...] = ()
+
+
+class CardHealth:
+    """The course of one card's signs. Times are monotonic seconds. `known`: by an earlier agent."""
+
+    def __init__(self, known: KnownHealth = KnownHealth()) -> None:
+        self._courses = [_Course(sign.name in known.signs) for sign in SIGNS]
+        self._links = known.links
 
     def read(self, readings: Readings, now: float) -> None:
         """Take in what NVML shows now."""
@@ -130,5 +143,13 @@ class CardHealth:
     @property
     def problems(self) -> list[str]:
         """The signs that count now."""
+        return [sign.problem for sign in self._active()]
+
+    @property
+    def known(self) -> KnownHealth:
+        """What another agent would have to know."""
+        return KnownHealth(self._links, tuple(sign.name for sign in self._active()))
+
+    def _active(self) -> list[Sign]:
         found = zip(SIGNS, self._courses, strict=True)
-        return [sign.problem for sign, course in found if course.active]
+        return [sign for sign, course in found if course.active]

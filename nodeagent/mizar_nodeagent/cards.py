@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from mizar_core import carve
-from mizar_nodeagent.card_health import CardHealth, Readings, breaks_card
+from mizar_nodeagent.card_health import CardHealth, KnownHealth, Readings, breaks_card
 from mizar_nodeagent.mig import Instance
 
 GONE: Final = "the card is gone"
@@ -137,10 +138,17 @@ class CardInventory:
     def repaired(self, uuid: str) -> None:
         """Somebody says that the card was reset or replaced while no agent ran."""
         self._faults.pop(uuid, None)
+        self._health.pop(uuid, None)
 
-    def restore(self, faults: Mapping[str, int], cards: Iterable[Card] = ()) -> None:
+    def restore(
+        self,
+        faults: Mapping[str, int],
+        cards: Iterable[Card] = (),
+        health: Mapping[str, KnownHealth] = MappingProxyType({}),
+    ) -> None:
         """An earlier agent was told of these faults, and no card has been reset since; it knew
-        these cards."""
+        these cards, and of their health."""
+        self._health.update({uuid: CardHealth(known) for uuid, known in health.items()})
         for uuid, xid in faults.items():
             self.fault(uuid, xid)
         self._cards.update({card.uuid: card for card in cards})
@@ -149,6 +157,12 @@ class CardInventory:
     def faults(self) -> dict[str, int]:
         """The last XID of each faulty card, by UUID."""
         return dict(self._faults)
+
+    @property
+    def health(self) -> dict[str, KnownHealth]:
+        """What lasts of each card's health, by UUID, where there is anything."""
+        known = {uuid: one.known for uuid, one in self._health.items()}
+        return {uuid: one for uuid, one in known.items() if one != KnownHealth()}
 
     def cards(self) -> dict[str, Card]:
         """Every known card with its problem, if it has one."""

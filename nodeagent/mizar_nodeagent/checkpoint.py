@@ -3,9 +3,10 @@ borrowers, in one file that is complete or not used.
 
 The carvings can be rebuilt from the API server, podresources and NVML. The checkpoint lets a
 restarted agent offer the same devices before any of these answers, and keeps what was promised to
-others (a completed drain). Faults are told once, by an event of NVML. After the node was restarted,
-carvings wait for the kubelet to confirm them, and faults are forgotten: the cards were reset; when
-cards were taken back is, too, since the clock has begun anew.
+others (a completed drain). Faults are told once, by an event of NVML; that a link of a card is dead
+is seen only by who knows that it was up. After the node was restarted,
+carvings wait for the kubelet to confirm them, and faults and health are forgotten: the cards were
+reset; when cards were taken back is, too, since the clock has begun anew.
 
 A file of an earlier version is read; one of a later version is set aside, as a damaged one is.
 """
@@ -16,11 +17,12 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.card_health import KnownHealth
 from mizar_nodeagent.files import write_atomically
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.plan import Carvings
@@ -28,7 +30,9 @@ from mizar_nodeagent.pods import Key
 
 log = get_logger(__name__)
 
-VERSION = 3
+VERSION = 4
+_VERSION_3 = 3
+"""Did not say what the cards' health was."""
 _VERSION_2 = 2
 """Did not say when cards were taken back."""
 _VERSION_1 = 1
@@ -36,6 +40,9 @@ _VERSION_1 = 1
 
 Faults = Mapping[str, int]
 """The last XID of each card that is faulty, by UUID."""
+
+Health = Mapping[str, KnownHealth]
+"""What lasts of each card's health, by UUID."""
 
 TakenBack = Mapping[str, tuple[float, ...]]
 """When owners took each card back from its borrowers of late (monotonic seconds), by UUID."""
@@ -49,6 +56,7 @@ class Checkpoint:
     carvings: Carvings = field(default_factory=dict)
     faults: Faults = field(default_factory=dict)
     taken_back: TakenBack = field(default_factory=dict)
+    health: Health = field(default_factory=dict)
 
 
 def to_bytes(known: Checkpoint, boot: str) -> bytes:
@@ -57,6 +65,7 @@ def to_bytes(known: Checkpoint, boot: str) -> bytes:
         "boot": boot,
         "carvings": [known.carvings[key].to_dict() for key in sorted(known.carvings)],
         "faults": dict(known.faults),
+        "health": {uuid: asdict(one) for uuid, one in known.health.items()},
         "takenBack": {uuid: list(times) for uuid, times in known.taken_back.items()},
     }
     body = {"version": VERSION, "checksum": _checksum(saved), **saved}
@@ -96,9 +105,9 @@ def _set_aside(path: Path, error: Exception) -> None:
 
 
 def _parsed(body: dict[str, Any], now: float, boot: str) -> Checkpoint:
-    names = ("boot", "carvings", "faults", "takenBack")
+    names = ("boot", "carvings", "faults", "health", "takenBack")
     saved: Any = {name: body[name] for name in names if name in body}
-    if body["version"] not in (VERSION, _VERSION_2, _VERSION_1):
+    if body["version"] not in (VERSION, _VERSION_3, _VERSION_2, _VERSION_1):
         raise ValueError(f"version {body['version']} instead of {VERSION}")
     if body["checksum"] != _checksum(body["carvings"] if body["version"] == _VERSION_1 else saved):
         raise ValueError("the checksum is wrong")
@@ -110,7 +119,15 @@ def _parsed(body: dict[str, Any], now: float, boot: str) -> Checkpoint:
     if not same_boot:
         return Checkpoint(found)
     faults = {str(uuid): int(xid) for uuid, xid in saved["faults"].items()}
-    return Checkpoint(found, faults, _taken_back(saved.get("takenBack", {}), now))
+    taken_back = _taken_back(saved.get("takenBack", {}), now)
+    return Checkpoint(found, faults, taken_back, _health(saved.get("health", {})))
+
+
+def _health(saved: dict[str, dict[str, Any]]) -> Health:
+    return {
+        str(uuid): KnownHealth(int(one["links"]), tuple(map(str, one["signs"])))
+        for uuid, one in saved.items()
+    }
 
 
 def _taken_back(saved: dict[str, list[float]], now: float) -> TakenBack:

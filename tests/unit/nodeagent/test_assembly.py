@@ -17,9 +17,10 @@ from aiohttp.test_utils import TestServer
 
 from mizar_core.models import ComputeMode, Isolation
 from mizar_kube import probes
-from mizar_nodeagent import agent_base, agent_loop
+from mizar_nodeagent import agent_base, agent_loop, card_health
 from mizar_nodeagent.app import App
 from mizar_nodeagent.assembly import assemble
+from mizar_nodeagent.card_health import Readings
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess, Config
 from mizar_nodeagent.container import access_choice
@@ -650,6 +651,31 @@ async def test_an_error_that_the_node_ignores_leaves_the_card_well(world: World)
     assert world.kubelet.healthy(RESOURCE) == {device(0), device(1)}
     world.cards.tell(CARD, 79)
     await until(lambda: world.condition("Healthy") == ("False", "CardFailed"))
+
+
+async def test_a_dead_link_survives_the_agent_and_ends_with_the_boot(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes down while no agent looks."""
+    signs = tuple(replace(one, after=0.0) for one in card_health.SIGNS)
+    monkeypatch.setattr(card_health, "SIGNS", signs)
+    monkeypatch.setattr(agent_base, "boot_id", lambda: "this")
+    await world.stop_agent()
+    well = world.cards.present[CARD]
+    world.cards.present[CARD] = replace(well, readings=Readings(links=(True, True)))
+    await world.start_agent()
+    await world.serve_shadow()
+    for _ in range(2):
+        await world.stop_agent()
+        world.cards.present[CARD] = replace(well, readings=Readings(links=(True, False)))
+        await world.start_agent()
+        await until(lambda: world.condition("Healthy") == ("False", "CardFailed"))
+        await world.replanned()
+        assert not world.kubelet.healthy(RESOURCE)
+    await world.stop_agent()
+    monkeypatch.setattr(agent_base, "boot_id", lambda: "next")
+    await world.start_agent()
+    await until(lambda: world.condition("Healthy") == ("True", "CardsWell"))
 
 
 async def test_after_a_reboot_the_kubelet_confirms_before_anybody_gets_a_device(

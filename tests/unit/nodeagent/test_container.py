@@ -12,7 +12,8 @@ import pytest
 
 from mizar_core.models import Isolation
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.cards import CardInventory
+from mizar_nodeagent.card_health import KnownHealth, Readings
+from mizar_nodeagent.cards import Card, CardInventory
 from mizar_nodeagent.config import DEVICE_NODES, CardAccess, MountConfig, Strategy
 from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.access_choice import AccessChoice
@@ -213,6 +214,39 @@ class TestCardInventory:
         another.restore(inventory.faults)
         another.update(cards(1))
         assert "XID 79" in self.problems(another)[0]
+
+    def linked(self, *up: bool) -> dict[str, Card]:
+        return {CARD: replace(card(), readings=Readings(links=up))}
+
+    def test_links_survive_the_agent(self) -> None:
+        """One that was up and is down: also where the agent did not see it go."""
+        now = 100.0
+
+        def clock() -> float:
+            return now
+
+        inventory = CardInventory(clock)
+        inventory.update(self.linked(True, True))
+        for restarts in range(2):
+            another = CardInventory(clock)
+            another.restore({}, health=inventory.health)
+            another.update(self.linked(True, False))
+            said = "" if restarts == 0 else "an NVLink of it is down"
+            assert another.cards()[CARD].problem == said, "at once, if it counted before"
+            now += 10.0
+            another.update(self.linked(True, False))
+            assert another.cards()[CARD].problem == "an NVLink of it is down"
+            inventory = another
+
+    def test_links_are_forgotten_when_the_card_was_repaired(self) -> None:
+        inventory = CardInventory(lambda: 100.0)
+        inventory.restore({}, health={CARD: KnownHealth(2, ("LinkDown", "of a later version"))})
+        inventory.update(self.linked(True, False))
+        assert inventory.cards()[CARD].problem == "an NVLink of it is down"
+        inventory.repaired(CARD)
+        inventory.update(self.linked(True, False))
+        assert inventory.cards()[CARD].problem == ""
+        assert inventory.health == {CARD: KnownHealth(1)}
 
     def test_a_fault_ends_where_the_card_was_away_when_the_agent_came(self) -> None:
         inventory = CardInventory()

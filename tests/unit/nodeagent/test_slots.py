@@ -4,11 +4,12 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from mizar_nodeagent import checkpoint
+from mizar_nodeagent.card_health import KnownHealth
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.slot_gc import GRACE_S, recorded_slots, unused_slots
 from mizar_nodeagent.container.slots import Owner, Slots, is_slot_path
@@ -185,7 +186,8 @@ def test_the_kubelets_record_may_be_missing_or_damaged(tmp_path: Path) -> None:
 
 class TestCheckpoint:
     CARVINGS = plan({}, snapshot(1, [shadow()], [card_claim()])).carvings
-    KNOWN = checkpoint.Checkpoint(CARVINGS, {CARD: 79}, {CARD: (3.0, 5.5)})
+    HEALTH: ClassVar = {CARD: KnownHealth(links=4, signs=("LinkDown",))}
+    KNOWN = checkpoint.Checkpoint(CARVINGS, {CARD: 79}, {CARD: (3.0, 5.5)}, HEALTH)
 
     def written(self, folder: Path, boot: str = "this", **body: Any) -> Path:
         path = folder / "checkpoint.json"
@@ -198,6 +200,7 @@ class TestCheckpoint:
         assert loaded.carvings == {SHADOW: replace(self.CARVINGS[SHADOW], since=7.0)}
         assert loaded.faults == {CARD: 79}
         assert loaded.taken_back == {CARD: (3.0, 5.5)}
+        assert loaded.health == self.HEALTH
 
     def test_nothing_was_taken_back_later_than_now(self, tmp_path: Path) -> None:
         loaded = checkpoint.load(self.written(tmp_path), 4.0, "this")
@@ -209,20 +212,25 @@ class TestCheckpoint:
         assert not loaded.carvings[SHADOW].confirmed
         assert not loaded.faults
         assert not loaded.taken_back
+        assert not loaded.health
 
-    def test_one_of_the_version_before_is_read(self, tmp_path: Path) -> None:
-        """As an agent wrote it that did not keep when cards were taken back."""
+    @pytest.mark.parametrize("version", [2, 3])
+    def test_one_of_a_version_before_is_read(self, tmp_path: Path, version: int) -> None:
+        """As agents wrote it that did not keep when cards were taken back, or the cards' health."""
         saved = {
             "boot": "this",
             "carvings": [one.to_dict() for one in self.CARVINGS.values()],
             "faults": {CARD: 79},
         }
+        if version == 3:
+            saved["takenBack"] = {CARD: [1.0]}
         digest = hashlib.sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()
         path = tmp_path / "checkpoint.json"
-        path.write_text(json.dumps({"version": 2, "checksum": digest, **saved}))
+        path.write_text(json.dumps({"version": version, "checksum": digest, **saved}))
         loaded = checkpoint.load(path, 7.0, "this")
         assert loaded.carvings[SHADOW].confirmed
-        assert (loaded.faults, loaded.taken_back) == ({CARD: 79}, {})
+        taken_back = {CARD: (1.0,)} if version == 3 else {}
+        assert (loaded.faults, loaded.taken_back, loaded.health) == ({CARD: 79}, taken_back, {})
 
     def test_one_of_the_first_version_is_read(self, tmp_path: Path) -> None:
         saved = [one.to_dict() for one in self.CARVINGS.values()]
@@ -237,7 +245,7 @@ class TestCheckpoint:
         assert not loaded.carvings[SHADOW].confirmed
 
     @pytest.mark.parametrize(
-        "damage", ["{", "{}", "[]", "7", "null", '{"version": 4}', '{"version": 1}', "[" * 10**5]
+        "damage", ["{", "{}", "[]", "7", "null", '{"version": 5}', '{"version": 1}', "[" * 10**5]
     )
     def test_a_damaged_one_is_set_aside(
         self, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
@@ -261,6 +269,7 @@ class TestCheckpoint:
             "boot": "this",
             "carvings": [known | carving if isinstance(carving, dict) else carving],
             "faults": {},
+            "health": {},
             "takenBack": {},
         }
         digest = hashlib.sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()
