@@ -23,8 +23,10 @@ plays that one alone. Seeds are the same in each run; MIZAR_EFFORT says how many
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
+import re
 import subprocess
 import sys
 
@@ -42,11 +44,60 @@ AT_ONCE = 20
 PARTS = 1 if SEED else max(1, round(3 * EFFORT * min(EFFORT, 3) ** 2))
 
 
+OFTEN = (
+    *(
+        rf"r\d/\d+ {write}: ok"
+        for write in (
+            "create shadowpods .*",
+            "create pods .*",
+            "create poddisruptionbudgets .*",
+            "patch shadowpods .*",
+            "patch pods .*",
+            "delete shadowpods .*",
+            "delete pods .*",
+            "delete poddisruptionbudgets .*",
+            "evict pods .*",
+        )
+    ),
+    r"r\d/\d+ apply .*: ok lost",
+    r"r\d/\d+ apply .*: Unavailable",
+    r"r\d/\d+ (apply|patch) .*: Conflict",
+    r"r\d/\d+ watch .*: Gone",
+    r"kill r\d",
+    r"terminate r\d",
+    "the API server is away .*",
+    "the API server forgets",
+    "agents down: .+",
+    "cordon .* True",
+    "lose .*",
+    "change the pool",
+    "delete quota .*",
+    "delete shadow .*",
+    "delete the pool",
+    "create spot pod .*",
+)
+"""What must happen in the schedules of REACHING parts: the operator's writes, failures, deaths,
+and what people do."""
+REACHING = 1 if SEED else 3
+
+
+@functools.cache
+def traces(part: int) -> str:
+    """What happens in a part's schedules, a line each, without times."""
+    first = FIRST + part * AT_ONCE
+    seeds = range(first, first + (1 if SEED else AT_ONCE))
+    return "\n".join(line.split(maxsplit=1)[1] for seed in seeds for line in play(seed))
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_happens_the_rules_hold_and_the_cluster_converges(part: int) -> None:
-    first = FIRST + part * AT_ONCE
-    for seed in range(first, first + (1 if SEED else AT_ONCE)):
-        play(seed)
+    traces(part)
+
+
+def test_the_schedules_reach_what_they_are_for() -> None:
+    seen = "\n".join(map(traces, range(REACHING)))
+    missed = [one for one in OFTEN if not re.search(f"^{one}$", seen, re.MULTILINE)]
+    assert SEED or not missed
 
 
 def test_a_seed_decides_everything() -> None:
