@@ -106,7 +106,7 @@ def called_by_shim(sources: Path = SHIM / "src") -> set[str]:
 
 HEAD = """\
 /*
- * Every function the shim knows, one line each. Who includes this defines the lines he wants.
+ * Every function the shim knows, one line each. A file that includes this defines those it wants.
  * Made from driver.txt, nvml.txt and what the sources call: `make -C shim table`.
  *
  * HOOK(library, symbol, base, version, stream)

@@ -10,7 +10,7 @@ struct handle_set; /* a table; NULL: nothing so far */
 /* Keys are neither 0 nor UINT64_MAX. */
 bool handle_set_has(struct handle_set **table, uint64_t key);
 
-/* Whose it is; NULL: it was not met, or has no owner. */
+/* The owner it was added with; NULL: it was not met, or has none. */
 const void *handle_set_owner(struct handle_set **table, uint64_t key);
 
 /* Where there are too many, or no memory, what was met is forgotten: it may be met again. */

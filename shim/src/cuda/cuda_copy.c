@@ -1,6 +1,6 @@
 /*
- * Copies and memsets: counted when the driver has taken them. Who waits for one waits for what its
- * stream had to do before, as by cuStreamSynchronize; who launches behind one is not charged for it.
+ * Copies and memsets: counted when the driver has taken them. A thread that waits for one waits for what its
+ * stream had to do before, as by cuStreamSynchronize; a launch behind one is not charged for it.
  */
 #include "lookup/resolve.h"
 #include "time/copies.h"

@@ -1,6 +1,6 @@
 /*
- * Memory that comes from elsewhere: other APIs, other processes. It is charged to whoever imports
- * it, since it stays as long as he keeps it, or something that he mapped from it.
+ * Memory that comes from elsewhere: other APIs, other processes. It is charged to the process that imports
+ * it, since it stays as long as that process keeps it, or something that it mapped from it.
  */
 #include "lookup/relax.h"
 #include "memory/allocation.h"

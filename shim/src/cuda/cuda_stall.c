@@ -1,6 +1,6 @@
 /*
- * What may hold a stream up, and is no work of the card: who launches behind it is not charged for
- * the time in which the stream stands still.
+ * What may hold a stream up, and is no work of the card: a launch behind it is not charged for the time
+ * in which the stream stands still.
  */
 #include "lookup/relax.h"
 #include "lookup/resolve.h"

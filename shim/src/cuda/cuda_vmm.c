@@ -88,8 +88,8 @@ static int card_of_handle(struct regions *regions, CUmemGenericAllocationHandle 
 }
 
 /*
- * Whose memory it was is not to be known, so whoever imports is charged as well: what is shared
- * within a container counts twice, but never too little.
+ * The driver does not tell whose memory it was, so the process that imports it is charged as well: what is
+ * shared within a container counts twice, but never too little.
  */
 EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
                                                void *os_handle, int type) {

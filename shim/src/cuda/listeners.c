@@ -1,6 +1,6 @@
 /*
- * Whom lower floors tell of what happens there without knowing them, in the order in which they are told. Tables
- * that the linker fills in: a program may call CUDA before any constructor of the shim has run.
+ * The functions that lower floors call when something happens there, without knowing whose they are; in the order
+ * of the calls. The linker fills the tables in: a program may call CUDA before any constructor of the shim has run.
  */
 #include "memory/cached_memory.h"
 #include "memory/contexts.h"

@@ -19,7 +19,7 @@ const struct hook hooks[HOOK_COUNT] = {
 #include "lookup/hooks.def"
 };
 
-/* Made on first use, by whoever comes: every thread writes the same numbers. Entries are id + 1. */
+/* Made on first use, by any thread: each of them writes the same numbers. Entries are id + 1. */
 static uint16_t by_symbol[TABLE_SIZE], by_base[TABLE_SIZE], next_of_base[HOOK_COUNT];
 static bool ready;
 

@@ -1,11 +1,11 @@
 /*
- * Makes an object's own symbol table name the wrappers, so that whoever looks a function up in that
- * object finds the wrapper, whatever he looks up before or instead of the shim.
+ * Makes an object's own symbol table name the wrappers, so that a lookup in that object finds the wrapper,
+ * whatever is searched before or instead of the shim.
  *
  * It is there for RTLD_DEEPBIND, with which Julia opens every library by default: libcudart, cuBLAS or a
  * plugin that was opened so finds libc's own dlsym, and the driver's own functions, before any that was
  * preloaded. Without this, everything such a program does with CUDA has no limits, and nobody means to get
- * around them: so it cannot be left to the audit. A hundred lines, and only who uses the flag pays for them;
+ * around them: so it cannot be left to the audit. A hundred lines, and only programs that use the flag pay for them;
  * what else was thought of is in docs/adr/0010.
  */
 #ifndef MIZAR_REDIRECT_H

@@ -49,7 +49,7 @@ static unsigned free_place(struct process *process) {
     return place;
 }
 
-/* Who needs no lock for it reads the place meanwhile: the handle comes last. */
+/* The handle is written last, since some threads read the place without the lock. */
 static void fill(struct process_context *place, const struct process_context *entry) {
     place->bytes = entry->bytes;
     memset(place->limits, 0, sizeof place->limits);
@@ -136,7 +136,7 @@ static bool is_counted(const struct context_charge *charge) {
     return charge->primary && find_primary(charge->regions->process, charge->device);
 }
 
-/* Whoever has to wait for room holds nobody up. */
+/* The lock is let go while the thread waits for room, so that it holds no other thread up. */
 static bool lock_with_room(struct context_charge *charge) {
     struct regions *regions = charge->regions;
     uint32_t *lock = &regions->process->context_lock;

@@ -18,9 +18,9 @@ unsigned contexts_current(struct regions *regions, CUdevice device);
 CUcontext contexts_numbered(struct regions *regions, unsigned number);
 
 /*
- * Who keeps something of each context. `made`: one is there, what is known of others may not hold in it.
- * `rest`: it (NULL: any) may be ending, or (false) has not; `gone`: it has, with all that was allocated in it;
- * `returned`: what it cost was given back. The caller holds the lock.
+ * A part of the shim that keeps something of each context. `made`: one is there, what is known of others may
+ * not hold in it. `rest`: it (NULL: any) may be ending, or (false) has not; `gone`: it has, with all that was
+ * allocated in it; `returned`: what it cost was given back. The caller holds the lock.
  */
 struct context_listener {
     void (*made)(void);

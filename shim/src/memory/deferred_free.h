@@ -26,7 +26,7 @@ bool deferred_free_settle(struct regions *regions);
 
 /*
  * While the context (NULL: any) may be ending, what was freed there, or in one of its streams, is left
- * alone: who is just freeing some of it goes on first.
+ * alone. Returns when no thread is freeing any of it.
  */
 void deferred_free_rest(struct regions *regions, CUcontext context, bool rests);
 

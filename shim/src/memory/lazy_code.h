@@ -21,13 +21,13 @@ bool lazy_code_comes_late(void);
 /*
  * The three that may wait for the agent's look do so for a second at most: *waited is how long the program's call
  * has waited already (ns), and grows. An agent that is alive looks within a third of one, but it may have no
- * processor, NVML may be slow, or the container's account never stand still. Who gives up is refused
- * memory or a launch: too early now and then, but no limit is passed, and no program stands still.
+ * processor, NVML may be slow, or the container's account never stand still. When the second is over, the
+ * call is refused memory or a launch: too early now and then, but no limit is passed, and no program stands still.
  */
 
 /*
- * Room for so many uses, which are begun and counted then: whoever looked for the dead, reclaimed and waited
- * for the agent's look where there was none. False: there still is none.
+ * Room for so many uses, which are begun and counted then: where there is none, the call looks for the
+ * dead, reclaims and waits for the agent's look. False: there still is none.
  */
 bool lazy_code_claim(struct regions *regions, int card, unsigned uses, uint64_t *waited);
 

@@ -13,7 +13,7 @@ unsigned pools_number(struct regions *regions, CUmemoryPool pool, int card, CUde
 
 /*
  * The same; and until pools_leave() its handle is good, also if another thread destroys the pool
- * meanwhile. Whoever asks for the pool's figures, or changes them, is in it.
+ * meanwhile. A thread that asks for the pool's figures, or changes them, has entered it.
  */
 unsigned pools_enter(struct regions *regions, CUmemoryPool pool, int card, CUdevice device);
 unsigned pools_enter_known(struct regions *regions, CUmemoryPool pool); /* 0: never heard of it */

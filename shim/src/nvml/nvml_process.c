@@ -1,5 +1,5 @@
 /*
- * Who uses the card: the container's own processes, with the PIDs and the bytes they have here. The
+ * The processes on the card: the container's own ones, with the PIDs and the bytes they have here. The
  * driver would tell of everybody on the card, or, across PID namespaces, of nobody.
  */
 #include "lookup/resolve.h"

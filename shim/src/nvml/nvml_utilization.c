@@ -13,7 +13,7 @@
 #define OF_LATE 1000000u /* us: the driver's samples of this long make the figure */
 #define SLACK 16         /* processes that may come between two questions */
 
-static unsigned long long interval_union_ago(void) {
+static unsigned long long sample_window_start(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     return (unsigned long long)now.tv_sec * 1000000 + (unsigned)now.tv_nsec / 1000 - OF_LATE;
@@ -21,7 +21,7 @@ static unsigned long long interval_union_ago(void) {
 
 /* The sum of what the driver's samples of late say of the container's own processes. */
 static nvmlReturn_t sampled(struct regions *regions, nvmlDevice_t device, unsigned *percent) {
-    const unsigned long long since = interval_union_ago();
+    const unsigned long long since = sample_window_start();
     unsigned count = 0, sum = 0;
     nvmlReturn_t result = REAL(nvmlDeviceGetProcessUtilization)(device, NULL, &count, since);
     if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE) count = 0;

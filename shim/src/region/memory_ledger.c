@@ -49,8 +49,8 @@ static bool unchanged(const struct mizar_ledger *ledger, struct wide seen) {
 }
 
 /*
- * Writes what the ledger states of its slot into that slot, on behalf of whoever made the statement:
- * he may be dead. False when the ledger moved on meanwhile (then the next one to move it did this).
+ * Writes what the ledger states of its slot into that slot, on behalf of the process that made the
+ * statement: it may be dead. False when the ledger moved on meanwhile (then the next one to move it did this).
  * A late copy of this does no harm: `held` still having the pair read here means that nothing was
  * written since, because a seq never comes twice.
  */

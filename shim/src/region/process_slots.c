@@ -25,7 +25,7 @@ static bool keep_lock(int fd) {
 
 static uint32_t goes_past;
 
-/* Told by whoever comes second: who attaches, or who finds the second driver. */
+/* Called where a process attaches and where it finds a second driver: the later of the two tells. */
 static void tell_if_past(struct regions *regions) {
     const struct process *process = regions->process;
     if (!load_seq_cst(&goes_past) ||

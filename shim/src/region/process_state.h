@@ -88,11 +88,11 @@ struct process_card {
 struct meter; /* context_meter.c */
 
 /*
- * The order of locks: whoever holds one takes only others of a later line, and two of one line are never held
+ * The order of locks: a thread that holds one takes only others of a later line, and two of one line are never held
  * together. A * says that the driver may be called meanwhile. Under none of them does anybody wait for room
  * (lazy_code_await_look), nor for a turn: the meter's lock is let go for that.
  *
- *     load_lock *          who measures what code takes; nobody waits for it
+ *     load_lock *          held while it is measured what code takes; nobody waits for it
  *     context_lock *       contexts, while one is made or may be ending
  *     a meter's lock *     work that is under way in one context
  *     deferred_lock *      frees that wait for a stream; let go for the free itself

@@ -148,7 +148,7 @@ bool regions_refresh(struct regions *regions) {
     struct process *process = regions->process;
     const char *wrong = NULL;
     if (__atomic_load_n(&process->limits_known, __ATOMIC_ACQUIRE)) {
-        /* Whoever finds another thread at it, or a writer, goes on with what is known. */
+        /* While another thread reads them, or the agent writes, the thread goes on with what is known. */
         if (!lock_try(&process->refresh_lock)) return true;
         read_limits(regions->limits, process);
     } else {

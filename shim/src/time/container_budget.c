@@ -86,7 +86,7 @@ static void refund(struct regions *regions, int card, const struct terms *terms,
 }
 
 /*
- * Who has a window and had none shared the card with its neighbours until now: of what was charged for
+ * A container that gets its first window shared the card with its neighbours until now: of what was charged for
  * work that was not known, by the clock, as much was theirs as is now. Nothing else is given back,
  * or a neighbour that comes and goes would be worth GPU time.
  */
@@ -212,7 +212,7 @@ static void add_last_window(struct ends ends, const struct terms *terms, uint64_
 
 /*
  * The last piece of a window is done before its end or behind it. Taken together that shall be none of
- * both: who was short in one window may reach further over the end of the next.
+ * both: a container that fell short in one window may reach further over the end of the next.
  */
 static void note_end(struct ends ends, const struct terms *terms, uint64_t now, uint64_t work_end) {
     uint64_t end = bucket_window_end(terms, now), last = load_relaxed(ends.window);
@@ -278,8 +278,8 @@ static uint64_t pass(uint64_t *mark, uint64_t now, uint64_t from, uint64_t to, u
 }
 
 /*
- * Out of the moments with work that nobody was charged for yet, to which the caller adds those that
- * passed with the work that he settles. What is left is for those who still settle work of these
+ * Takes from the moments with work that nobody was charged for yet, to which the caller adds those that
+ * passed with the work that it settles. What is left is for the threads that still settle work of these
  * moments: `claimed` at most.
  */
 static uint64_t draw(uint64_t *uncharged, uint64_t passed, uint64_t wanted, uint64_t claimed) {
@@ -364,7 +364,7 @@ void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now,
     uint64_t ns = until > now ? smaller(until - now, WAIT_MOST) : 0;
     ns = larger(ns, WAIT_LEAST);
     const struct timespec span = {0, (long)ns};
-    store_relaxed(&shared(regions, card)->wanted_at, now + ns); /* who waits wants */
+    store_relaxed(&shared(regions, card)->wanted_at, now + ns); /* a process that waits wants the card */
     SYS(SYS_futex, &live_of(regions, card)->wake, FUTEX_WAIT, wake, &span, NULL, 0);
     __atomic_fetch_add(&shared(regions, card)->waited_ns, clock_now() - now, __ATOMIC_RELAXED);
 }

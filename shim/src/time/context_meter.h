@@ -30,7 +30,7 @@ struct batch {
 /* Of one context. */
 struct meter {
     CUcontext context;  /* NULL: free */
-    bool rests;         /* its context may just be ending: who works elsewhere leaves it alone */
+    bool rests;         /* its context may be ending: threads of other contexts leave it alone */
     struct meter *next; /* the one made before it */
     int card;
     uint32_t lock;

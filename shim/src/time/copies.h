@@ -3,7 +3,7 @@
  * busy, not what runs kernels. Two additions to cache lines of the process' own, no lock.
  *
  * Why, if nobody limits them: PCIe and the copy engines are the one thing of a card that a container can take
- * from its neighbours without limit, and NVML tells of them for the whole card only. Who runs the node can
+ * from its neighbours without limit, and NVML tells of them for the whole card only. The node's operator can
  * find the container by these figures (mizar_device_copied_bytes_total), and by nothing else. Every copy is
  * wrapped anyway, for what its stream stands still (stalls); of that, this is the smaller part.
  */

@@ -3,21 +3,31 @@
 #include "base/numbers.h"
 #include "region/regions.h"
 
-#define AT_LEAST 500      /* ns: no launch is for nothing */
+/* ns: every launch costs at least this much, so that none is for nothing. */
+#define AT_LEAST 500
+/* ns: no cost that is reckoned from a launch's size is larger. */
 #define LONGEST UINT64_C(10000000000)
-#define GROUP 256         /* samples */
+/* The mean is of the last one or two groups of so many samples. */
+#define GROUP 256
+/* With fewer samples than this a cost is fresh; with no more, their median stands for their middle. */
 #define FEW 3
-#define SURE 4            /* samples, from which it shows whether times vary */
+/* From so many samples on it shows whether times vary. */
+#define SURE 4
+/* So many bounds in a row are refused as too high; the next one shows that the work takes longer. */
 #define REFUSED_MOST 8
-#define NEAR 8            /* a part of what was known */
+/* A bound may be higher than what was known by this part of it (one in so many). */
+#define NEAR 8
 #define QUARTERS 4
-#define VARIES_PART 3 / 2 /* of the middle is less than the mean, of the lower quartile less than the upper */
-#define WILD_FACTOR 4     /* between the mean and the middle ... */
-#define WILD_NS 2000000   /* ... and so long at times: more than a change of processes takes */
-
+/* Times vary if the mean is more than this times the middle, or the upper quartile than this times the lower. */
+#define VARIES_PART 3 / 2
+/* Varying times may be wild if the mean is more than so many times the middle. */
+#define WILD_FACTOR 4
+/* ns: times are wild only if some were so long, which is more than a change of processes takes. */
+#define WILD_NS 2000000
+/* The newest samples, of which the middle and the quartiles are taken. */
 #define RECENT 15
 
-/* What is known of an entry besides, for who writes. It lies apart: launches look at entries alone. */
+/* What else is known of an entry, for the threads that write it. It lies apart: launches read entries alone. */
 struct facts {
     struct guess guess; /* also where each shape has its own */
     uint32_t size;      /* of the largest launch that was measured, where each shape has its own ... */
@@ -185,8 +195,8 @@ static void learn_shaped(struct cost *function, uint64_t shape, uint64_t ns, boo
 }
 
 /*
- * Whoever finds another thread at it does without. The first launches of many functions take
- * longer than all that follow, which does not mean that their times vary.
+ * Does nothing while another thread holds the lock: one sample less is no loss. The first launches of many
+ * functions take longer than all that follow, which does not mean that their times vary.
  */
 void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known) {
     uint32_t *lock = lock_of();
@@ -255,7 +265,7 @@ static struct guess look_up(const void *work, uint64_t shape) {
                        : facts->guess;
 }
 
-/* Whoever finds another thread at it makes do with the time alone. */
+/* While another thread holds the lock, only the entry's time is known, and neither its kind nor its size. */
 struct guess costs_of(const void *work, uint64_t shape) {
     uint32_t *lock = lock_of();
     if (lock_try(lock)) {

@@ -29,7 +29,7 @@ enum costs_kind {
     COSTS_WILD,    /* now short, now very long: taken for long until it is measured */
 };
 
-/* What was learned of the times of some work. Whoever reads while it changes sees parts of both. */
+/* What was learned of the times of some work. A thread that reads it while it changes gets parts of both. */
 struct guess {
     enum costs_kind kind;
     bool fresh;      /* measured a few times only, perhaps while others had the card as well */

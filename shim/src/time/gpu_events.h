@@ -29,7 +29,7 @@ struct gpu_events {
 
 /*
  * Records a moment; 0 when the driver refuses or there are too many. It lasts while it has users,
- * and some time longer: whoever is none remembers its serial.
+ * and some time longer: a thread that is none of them remembers its serial.
  */
 uint16_t gpu_events_record(struct gpu_events *events, CUstream stream, uint64_t now);
 

@@ -10,22 +10,34 @@
 #include "time/container_budget.h"
 #include "time/context_meter.h"
 
-#define QUANTUM UINT64_C(1000000)        /* ns granted at once ... */
-#define QUANTUM_FREE UINT64_C(5000000)   /* ... and where nothing is limited */
-#define FORESIGHT UINT64_C(4000000)      /* ns, for which a thread is granted what it will use ... */
-#define GROWS 2                          /* ... so many times as much as before, at most */
+/* ns: the largest grant where the card's time is limited. */
+#define QUANTUM UINT64_C(1000000)
+/* ns: the largest grant where nothing limits the container. */
+#define QUANTUM_FREE UINT64_C(5000000)
+/* ns: a grant covers what the thread will probably launch within this time. */
+#define FORESIGHT UINT64_C(4000000)
+/* A grant is at most so many times what the thread used of its last one. */
+#define GROWS 2
+/* Grants are at most this part of a quantum while the meter suspects that work costs more than is paid. */
 #define SUSPECT_PART 4
-#define UNKNOWN_COST UINT64_C(20000)     /* ns, of work that was never measured ... */
-#define UNKNOWN_WAIT UINT64_C(200000000) /* ... and how long it waits for other such work: it may be
-                                            what that waits for */
-#define COST_MOST UINT64_C(50000000)     /* ns reserved ahead: for the same reason */
-#define SURE_MOST UINT64_C(5000000)      /* ns, which work may claim that was hardly measured */
-#define LOOK_FIRST UINT64_C(30000)       /* ns, to see whether the card has gone on ... */
-#define LOOK_LAST UINT64_C(1000000)      /* ... and at longest */
-#define UNLIMITED_COST 1000              /* what a launch pays where nothing is limited ... */
-#define UNLIMITED_CREDIT 100000          /* ... so that a new limit is noticed */
+/* ns: what work is taken to cost that was never measured. */
+#define UNKNOWN_COST UINT64_C(20000)
+/* ns: work of unknown cost waits no longer for other such work, which may itself wait for this one. */
+#define UNKNOWN_WAIT UINT64_C(200000000)
+/* ns: no launch reserves more ahead, since other work may wait for this one meanwhile. */
+#define COST_MOST UINT64_C(50000000)
+/* ns: windows are made for no more than this of work that was measured a few times only. */
+#define SURE_MOST UINT64_C(5000000)
+/* ns: how long a waiting launch sleeps before it first looks whether the card has gone on. */
+#define LOOK_FIRST UINT64_C(30000)
+/* ns: the interval between two such looks, which grows, grows no further from here on. */
+#define LOOK_LAST UINT64_C(1000000)
+/* ns that a launch pays where nothing is limited. */
+#define UNLIMITED_COST 1000
+/* ns that are granted where nothing is limited: a new limit is noticed when they are used up. */
+#define UNLIMITED_CREDIT 100000
 
-/* Who is just looking at it goes on first. */
+/* The lock makes the caller wait for a thread that is looking at the meter's events. */
 static void rest(struct meter *meter, bool rests) {
     lock_take(&meter->lock);
     meter->rests = rests;
@@ -215,7 +227,7 @@ static void look_up_cost(struct piece *piece) {
     if (piece->guess.kind != COSTS_STEADY) context_meter_note_varying(piece->regions, clock_now());
 }
 
-/* Work that may be over sooner than was said is looked at soon, and then less and less often. */
+/* Work that may end sooner than reckoned is looked at soon; the looks become rarer while it goes on. */
 static uint64_t when_to_look(const struct meter *meter, uint64_t now, uint64_t again,
                              uint64_t *patience) {
     bool soon = meter->doubtful || meter->count >= BATCHES_MAX - 2;
@@ -294,7 +306,7 @@ static bool await_turn(struct piece *piece, bool *waited) {
         again = when_to_look(piece->meter, now, again, &patience);
         lock_release(&piece->meter->lock);
         budget_wait(piece->regions, piece->card, wake, now, again);
-        dead_processes_settle_sometimes(piece->regions); /* who died never says that his work is done */
+        dead_processes_settle_sometimes(piece->regions); /* a process that died cannot report the end of its work */
         lock_take(&piece->meter->lock);
     }
 }
@@ -345,8 +357,8 @@ static void run_measured(struct piece *piece, void (*step)(struct piece *piece))
 }
 
 /*
- * The default streams are others for each context. With one card that is all the same for who
- * pays; with several, the name tells the contexts apart, which no launch finds by itself.
+ * The default streams are others for each context. With one card the same container
+ * pays for all of them; with several, the name tells the contexts apart, which no launch finds by itself.
  */
 static uintptr_t name_of(const struct piece *piece) {
     bool several = piece->regions && piece->regions->process->card_count > 1;
@@ -408,8 +420,8 @@ static void end_failed(struct piece *piece) {
 /* ---- threads that end ---------------------------------------------------------------------------- */
 
 /*
- * The driver may have left the thread already, so nobody asks it: work is taken for what it cost. Whoever
- * launches even later, as the thread's other destructors may, is watched anew.
+ * The driver may have left the thread already, so nobody asks it: work is taken for what it cost. If
+ * the thread launches even later, as its other destructors may, it is watched anew.
  */
 static void end_thread(void *unused) {
     struct regions *regions = shim_known();
@@ -453,7 +465,7 @@ static void with_grant(struct piece *piece, const struct stream_credit *credit, 
     run_measured(piece, step);
 }
 
-/* Who was just touching it, because it had not ended yet, is done with it when he lets the meter go. */
+/* A thread that still touches the stream does so under the meter's lock: when that is free, it is done. */
 static void await_touch(struct meter *meter) {
     lock_take(&meter->lock);
     lock_release(&meter->lock);
@@ -498,7 +510,7 @@ void metering_before_wait_in(CUcontext context) {
 
 /* ---- stalls -------------------------------------------------------------------------------------- */
 
-/* Who waits for long behind a stall may be what it waits for: then he is not kept by more batches. */
+/* A launch that waits long behind a stall may be what the stall waits for: then no batch is added to it. */
 static void end_before_stall(struct piece *piece) {
     if (!context_meter_stuck(piece->meter, clock_now())) end_waiting(piece);
 }
@@ -538,7 +550,7 @@ void metering_before_stall(uintptr_t stream) {
     else if (waits_for_legacy(stream)) stall_legacy(regions, stream);
 }
 
-/* Whoever finds another thread at it leaves it to that one. */
+/* Does nothing while another thread holds the lock: that one reaps the meter. */
 static void reap_meter(struct regions *regions, struct meter *meter) {
     if (!__atomic_load_n(&meter->count, __ATOMIC_RELAXED) || !lock_try(&meter->lock)) return;
     if (!meter->rests) context_meter_reap(regions, meter, clock_now());

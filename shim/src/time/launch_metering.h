@@ -53,8 +53,8 @@ void metering_before_stall(uintptr_t stream);
 void metering_before_end(CUstream stream);
 
 /*
- * While the context (NULL: any) may be ending, and its events with it, nobody looks at them but who
- * works there.
+ * While the context (NULL: any) may be ending, and its events with it, no thread looks at them but
+ * those that work there.
  */
 void metering_rest(struct regions *regions, CUcontext context, bool rests);
 

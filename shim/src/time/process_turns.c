@@ -5,7 +5,7 @@
 
 #define US UINT64_C(1000)
 #define TURN (8000 * US)
-#define YIELD (300 * US) /* in which whoever waits takes the turn over, before it is taken anew */
+#define YIELD (300 * US) /* in which a process that waits takes the turn over, before it is taken anew */
 #define LOOK (1000 * US) /* whether the holder has nothing to do any more */
 #define HOLDER_BITS 16
 
@@ -29,8 +29,8 @@ static bool take(uint64_t *word, uint64_t seen, uint32_t self, uint64_t now) {
 
 /*
  * The holder may be between two pieces of work, waiting until the container's share is due: then
- * it comes first. If it has not come a moment later, it has nothing to do. Who has just taken the
- * turn is about to launch.
+ * it comes first. If it has not come a moment later, it has nothing to do. A process that has just
+ * taken the turn is about to launch.
  */
 static bool is_idle(struct regions *regions, int card, const struct turn *turn,
                     const struct ask *ask) {
@@ -41,7 +41,7 @@ static bool is_idle(struct regions *regions, int card, const struct turn *turn,
     return done && ask->paid + YIELD <= ask->now;
 }
 
-/* Who wants it says about when it will come: believed for a while, should it not. */
+/* The process that wants the turn says about when it will come, and is waited for a while longer. */
 static bool may_renew(const struct mizar_compute *compute, const struct turn *turn, uint64_t now) {
     uint64_t wanted = smaller(load_relaxed(&compute->turn_wanted), turn->until + 3 * TURN);
     return wanted + LOOK < now || now >= larger(turn->until, wanted) + YIELD;

@@ -6,19 +6,32 @@
 #define MS UINT64_C(1000000)
 #define US UINT64_C(1000)
 
-#define SAVINGS (15 * MS)     /* without a window: what a container that was idle may use at once */
-#define AHEAD_MOST (25 * MS)  /* so long pieces start late, but not for ever later */
-#define LEAD (70 * US)        /* so much too early is on time: sleeps are not more precise */
-#define QUEUE (2 * MS)        /* work on the card beyond which no more is added ... */
-#define QUEUE_FREE (32 * MS)  /* ... and where nothing is limited: a wake-up call is felt soon */
-#define SLACK_PART 2           /* of a piece may lie behind the end of the window: as much as is left
-                                  unused where the next piece does not fit, so nobody loses by it;
-                                  less after windows in which more did, and the other way round */
-#define LONG (8 * MS)          /* A piece is long from here on ... */
-#define LONG_PART 4            /* ... or from such a part of a window */
-#define HANDOVER (150 * US)   /* until the next container has noticed that its window has begun */
-#define CONTESTED (3 * MS)     /* what the neighbour has left takes turns for so long */
-#define NS_MAX (UINT64_C(1) << 50) /* 13 days: more is nonsense, and sums of it don't overflow */
+/* Without a window, a container that was idle may use this much at once. */
+#define SAVINGS (15 * MS)
+/* A piece waits no longer than this for savings ahead of it, or the longest would start ever later. */
+#define AHEAD_MOST (25 * MS)
+/* Work may start this much before its time, since sleeps are not more precise. */
+#define LEAD (70 * US)
+/* With this much work on the card, no more is added where time is limited. */
+#define QUEUE (2 * MS)
+/* The same where nothing is limited: short enough that a process notices soon when that changes. */
+#define QUEUE_FREE (32 * MS)
+/*
+ * The part of a piece (one in so many) that may lie behind the end of the window. As much is left unused where
+ * the next piece does not fit, so no neighbour loses by it; the part shrinks after windows in which more lay
+ * behind the end, and grows after others.
+ */
+#define SLACK_PART 2
+/* A piece that takes longer than this is long, in a window of any length. */
+#define LONG (8 * MS)
+/* In a short window, a piece is long if it takes more than this part of it (one in so many). */
+#define LONG_PART 4
+/* The next container takes this long to notice that its window has begun. */
+#define HANDOVER (150 * US)
+/* For so long after a window has begun, the card may still take turns with what the neighbour left there. */
+#define CONTESTED (3 * MS)
+/* 13 days: a larger value is not meant, and sums of smaller ones don't overflow. */
+#define NS_MAX (UINT64_C(1) << 50)
 
 struct window {
     uint64_t length, start, period;

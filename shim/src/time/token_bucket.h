@@ -2,8 +2,8 @@
  * When a container may start work, and what its work costs: pure arithmetic over one word.
  *
  * `paid` is the moment up to which the container's share has been spent. Work of g ns of GPU time
- * moves it by g / share. Work may start once that moment has come: whoever used more than its
- * share waits until time has caught up (nothing is forgiven), and who used less has savings, up to
+ * moves it by g / share. Work may start once that moment has come: a container that used more than its
+ * share waits until time has caught up (nothing is forgiven), and one that used less has savings, up to
  * a ceiling. This is the token bucket in the form that ATM traffic shaping calls the generic cell
  * rate algorithm: one word says it all, and no timer refills anything.
  *
@@ -60,7 +60,7 @@ uint64_t bucket_extra(const struct terms *terms, const struct ask *ask, uint64_t
  */
 uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to);
 
-/* Who had the card from the one moment to the other, if all keep to their windows. */
+/* Which containers had the card from the one moment to the other, if all keep to their windows. */
 enum bucket_whose {
     BUCKET_OWN,       /* this container alone */
     BUCKET_CONTESTED, /* its window had just begun: the neighbour may not have been done */

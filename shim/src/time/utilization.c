@@ -1,7 +1,7 @@
 /*
  * The last look at a card's account, in one shared word: per cent plus one (8 bits, lowest; 0: not known
- * yet) | time (28 bits, ms) | GPU time charged until then (28 bits, 100 us). Who charges time looks as well
- * as who asks, so that there is a span to measure over when somebody asks for the first time.
+ * yet) | time (28 bits, ms) | GPU time charged until then (28 bits, 100 us). A process looks when it charges
+ * time, not only when it is asked, so that the first question finds a span to measure over.
  */
 #include "time/utilization.h"
 
