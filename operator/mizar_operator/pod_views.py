@@ -80,6 +80,7 @@ def holder_view(obj: Object) -> HolderPod | None:
             needs=needs_of(obj),
             # Many pods have the same text: it is kept once, and compared by its address.
             carve=sys.intern(notes.get(ANNOTATION_CARVE, "")),
+            priority=int(spec.get("priority") or 0),
         ),
     )
 
@@ -117,6 +118,7 @@ def share_view(obj: Object) -> SharePod | None:
             else None,
             deleting="deletionTimestamp" in meta,
             outages=outages,
+            priority=int(spec.get("priority") or 0),
         )
         for resource, count in asked.items()
     )

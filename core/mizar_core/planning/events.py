@@ -46,7 +46,7 @@ def _why(draft: Draft, share: ShareView, outcome: DemandOutcome) -> Why | None:
     if assignment.availability is Availability.COMING:
         return _coming(draft, assignment)
     if assignment.availability is Availability.BLOCKED:
-        return _blocked(draft, assignment)
+        return _blocked(draft, share, assignment)
     if denial := outcome.denials.get(share.uid):
         return _denied(assignment, denial)
     denial = no_entitlement(draft, share)
@@ -85,7 +85,7 @@ def _coming(draft: Draft, assignment: Assignment) -> Why:
     return EventReason.WAITING_FOR_SHADOW, f"shadow pod {assignment.shadow[1]} is being created"
 
 
-def _blocked(draft: Draft, assignment: Assignment) -> Why:
+def _blocked(draft: Draft, share: ShareView, assignment: Assignment) -> Why:
     assert assignment.shadow is not None
     shadow = draft.shadows[assignment.shadow]
     if refusal := draft.refusal(shadow):
@@ -93,8 +93,20 @@ def _blocked(draft: Draft, assignment: Assignment) -> Why:
     message = shadow.unschedulable
     if waits_for_cards(draft, shadow):
         why = f"no card is free for shadow pod {assignment.shadow[1]}: {message}"
-        return EventReason.NO_CARD_FREE, why
+        return EventReason.NO_CARD_FREE, why + _outranked(share, shadow)
     return EventReason.NO_NODE_FITS, f"shadow pod {assignment.shadow[1]} finds no node: {message}"
+
+
+def _outranked(share: ShareView, shadow: ShadowView) -> str:
+    """Why pods that the share pod's priority is above have cards before it, if they do: the
+    scheduler goes by the shadow pod's."""
+    if shadow.pod is None or share.priority <= shadow.pod.priority:
+        return ""
+    return (
+        f" (its shadow pod waits behind pods for whole cards of a priority above "
+        f"{shadow.pod.priority}, though the pod's own is {share.priority}: give pool {shadow.pool} "
+        "a higher priorityClassName)"
+    )
 
 
 def _denied(assignment: Assignment, denial: Denial) -> Why:

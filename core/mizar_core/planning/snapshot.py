@@ -33,7 +33,8 @@ class PodView:
 
     `drain_asked`: when the operator asked for a drain. `in_use`: whether it is marked as in use.
     `unschedulable`: the scheduler's message, if it found no node. `needs`: its constraints on the
-    node. `carve`: the annotation; None if it is not known.
+    node. `carve`: the annotation; None if it is not known. `priority`: as Kubernetes has
+    it.
     """
 
     uid: str = ""
@@ -46,6 +47,7 @@ class PodView:
     unschedulable: str | None = None
     needs: Needs = NO_NEEDS
     carve: str | None = None
+    priority: int = 0
 
     @property
     def ended(self) -> bool:
@@ -129,7 +131,7 @@ class ShareView:
     devices it keeps, where init containers that requested more have ended. `unschedulable`: the
     scheduler's message, if it found no node. `outages`: tolerations with which it stays for longer
     than other pods on a node whose kubelet does not answer. They are no needs, since they say
-    nothing of where it may go.
+    nothing of where it may go. `priority`: as Kubernetes has it.
 
     Pods that have ended, that are being deleted before they got a node, or that a scheduling gate
     holds back are not in a snapshot.
@@ -149,6 +151,7 @@ class ShareView:
     unschedulable_since: datetime | None = None
     deleting: bool = False
     outages: frozenset[Toleration] = frozenset()
+    priority: int = 0
 
     @property
     def key(self) -> Key:

@@ -28,9 +28,10 @@ def _share(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_waiting_share_pod() -> None:
-    pod = pod_view(_share(spec={"nodeSelector": {"zone": "a"}}))
+    pod = pod_view(_share(spec={"nodeSelector": {"zone": "a"}, "priority": 7}))
     assert isinstance(pod, SharePod)
     ((prefix, view),) = pod.demands
+    assert view.priority == 7
     assert (prefix, view.count, view.node) == ("team-a.mizar.share", 1, None)
     assert view.needs.selector == {("zone", "a")}
 
@@ -120,11 +121,11 @@ def test_a_damaged_carve_is_no_reason_to_forget_the_pod() -> None:
                 "labels": {"mizar.share/shadow-pod": "true"},
                 "annotations": {"mizar.share/carve": "{", "mizar.share/drain": "soon"},
             },
-            "spec": {"containers": []},
+            "spec": {"containers": [], "priority": 7},
         }
     )
     assert isinstance(pod, HolderPod)
-    assert pod.resource == ""
+    assert (pod.resource, pod.view.priority) == ("", 7)
     assert pod.view.drain_asked is not None
 
 

@@ -683,6 +683,24 @@ def test_who_waits_for_anothers_stuck_shadow_pod_is_told() -> None:
     assert satisfied(snapshot).reason == "NoCardFree"
 
 
+@pytest.mark.parametrize(("priority", "outranked"), [(99, False), (100, False), (101, True)])
+def test_who_waits_behind_pods_of_lower_priority_is_told_why(
+    priority: int, outranked: bool
+) -> None:
+    lacking = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    stuck = shadow(pod=PodView(unschedulable=lacking, priority=100))
+    snapshot = small(shadows=(stuck,), shares=(waiting("p", priority=priority),))
+    (event,) = (
+        one for one in actions(EmitEvent, snapshot) if one.reason == EventReason.NO_CARD_FREE
+    )
+    said = (
+        " (its shadow pod waits behind pods for whole cards of a priority above 100, though the"
+        " pod's own is 101: give pool pool a higher priorityClassName)"
+    )
+    start = f"no card is free for shadow pod {stuck.name}: {lacking}"
+    assert event.message == start + (said if outranked else "")
+
+
 def test_what_keeps_a_shadow_pod_from_a_node_is_not_always_a_card() -> None:
     full = "0/2 nodes are available: 2 Insufficient cpu."
     stuck = shadow(pod=PodView(unschedulable=full))
