@@ -24,6 +24,13 @@ LENDS = {"enabled": True, "idleAfterSeconds": 2}
 HALF = {"devices": 2, "min": 0, "max": 1}
 LOW_POWER = {"mizar.share/low-power": "true"}
 WORK = ["cuda-sample", "busy", "--seconds", "4"]
+SAVES = """
+trap 'sleep 3; echo saved > /dev/termination-log; exit 0' USR1
+cuda-sample busy &
+while :; do sleep 0.2; done
+"""
+"""Takes three seconds to save its work when it is told that it goes."""
+KEPT = "mizar.test/kept"
 
 
 def annotated(pod: Object, **annotations: str) -> Object:
@@ -40,9 +47,9 @@ def borrower(tenant: str, name: str, **spec: object) -> Object:
     return annotated(pod, may_be_lost="true")
 
 
-def lender(kube: Kube, stage: "Stage", name: str = "owner") -> str:
+def lender(kube: Kube, stage: "Stage", name: str = "owner", pool: str = "") -> str:
     """A tenant with a share pod that sleeps on a card and agreed to lend it."""
-    tenant = stage.tenant(HALF, pool=stage.pool(spot=LENDS))
+    tenant = stage.tenant(HALF, pool=pool or stage.pool(spot=LENDS))
     kube.apply(annotated(share_pod(tenant, name), low_power="true"))
     kube.wait_running(tenant, name)
     # Until it has its memory it is about to work, whatever the clock says on a slow machine.
@@ -106,6 +113,29 @@ def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> N
     assert status == 0, answer
     reason_of_eviction(kube, other, "train")
     kube.wait_gone("pod", other, "train")
+
+
+def test_a_borrower_saves_its_work_within_its_notice(kube: Kube, stage: "Stage") -> None:
+    """Where the owner's pool permits a notice. Were its pod evicted before, the kubelet would give
+    it the second of its own grace period. A finalizer keeps the pod's status."""
+    pool = stage.pool(spot={**LENDS, "noticeSeconds": 20})
+    owner, other = lender(kube, stage, pool=pool), borrowing(kube, stage)
+    train = borrower(other, "train", restartPolicy="Never")
+    train["spec"]["containers"][0]["command"] = ["sh", "-c", SAVES]
+    train["metadata"]["annotations"]["mizar.share/spot-notice"] = "20"
+    train["metadata"]["finalizers"] = [KEPT]
+    kube.apply(train)
+    try:
+        kube.wait_running(other, "train")
+        wait_percent(kube, other, "train", 90, 101)
+        status, answer = kube.exec(owner, "owner", *WORK)
+        assert status == 0, answer
+        assert "in 20 s" in reason_of_eviction(kube, other, "train")
+        ended = wait_for("the borrower to have ended", lambda: _end_of(kube, other, "train"))
+        assert (ended["exitCode"], ended.get("message")) == (0, "saved\n"), ended
+    finally:
+        patch = ("--type=merge", '--patch={"metadata":{"finalizers":null}}')
+        kube.attempt("patch", "pod", "train", f"--namespace={other}", *patch)
 
 
 def test_nothing_is_lent_of_who_did_not_agree(kube: Kube, stage: "Stage") -> None:
@@ -173,6 +203,13 @@ def _active(kube: Kube, tenant: str) -> str:
     owner = kube.get("pod", "owner", tenant)
     assert owner
     return str(condition(owner, "mizar.share/active")["status"])
+
+
+def _end_of(kube: Kube, tenant: str, pod: str) -> Object | None:
+    """How the pod's only container ended, if it has."""
+    (found,) = kube.get("pod", pod, tenant)["status"]["containerStatuses"]  # type: ignore[index]
+    ended: Object | None = found["state"].get("terminated")
+    return ended
 
 
 def _lendable(kube: Kube) -> int:
