@@ -1,0 +1,98 @@
+"""The table for users of HAMi and of NVIDIA's plugin names all that they can set there, and nothing
+that does not exist here."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic.alias_generators import to_camel
+
+from mizar_nodeagent.config import CardAccess, Config
+from mizar_nodeagent.overrides.model import MOUNTED, PLAIN
+
+TABLE = Path(__file__).parents[3] / "docs" / "compatibility.md"
+
+NVIDIA_FLAGS = """
+cdi-annotation-prefix cdi-feature-flags config-file container-driver-root dev-root
+device-discovery-strategy device-id-strategy device-list-strategy driver-root driver-root-ctr-path
+fail-on-init-error gdrcopy-enabled gds-enabled imex-channel-ids imex-required kubelet-socket
+mig-strategy mofed-enabled mps-root nvidia-cdi-hook-path nvidia-ctk-path nvidia-dev-root
+nvidia-driver-root pass-device-specs restart-on-device-unhealthy
+"""
+"""Of cmd/nvidia-device-plugin/main.go."""
+NVIDIA_VARIABLES = """
+CDI_ANNOTATION_PREFIX CDI_FEATURE_FLAGS CONFIG_FILE CONTAINER_DRIVER_ROOT DEVICE_DISCOVERY_STRATEGY
+DEVICE_ID_STRATEGY DEVICE_LIST_STRATEGY DP_DISABLE_HEALTHCHECKS DP_ENABLE_HEALTHCHECKS
+DRIVER_ROOT_CTR_PATH FAIL_ON_INIT_ERROR GDRCOPY_ENABLED GDS_ENABLED IMEX_CHANNEL_IDS IMEX_REQUIRED
+KUBELET_SOCKET MIG_STRATEGY MOFED_ENABLED MPS_ROOT NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH
+NVIDIA_DEV_ROOT NVIDIA_DRIVER_ROOT PASS_DEVICE_SPECS RESTART_ON_DEVICE_UNHEALTHY
+"""
+"""Of the same, and of internal/rm/health.go."""
+NVIDIA_KEYS = """
+resources.gpus resources.migs sharing.mps sharing.timeSlicing.failRequestsGreaterThanOne
+sharing.timeSlicing.renameByDefault sharing.timeSlicing.replicas
+sharing.timeSlicing.resources[].devices sharing.timeSlicing.resources[].rename
+"""
+"""Of the file of --config-file, beside those of flags."""
+HAMI = """
+--device-cores-scaling --device-memory-scaling --device-split-count --disable-core-limit
+--node-name --resource-name ACTIVE_OOM_KILLER CUDA_DEVICE_MEMORY_LIMIT_i
+CUDA_DEVICE_MEMORY_SHARED_CACHE CUDA_DEVICE_SM_LIMIT CUDA_DISABLE_CONTROL CUDA_OVERSUBSCRIBE
+CUDA_TASK_PRIORITY GPU_CORE_UTILIZATION_POLICY LIBCUDA_LOG_LEVEL filterdevices
+hami.io/gpu-scheduler-policy hami.io/node-scheduler-policy hami.io/webhook
+knownMigGeometries nodeconfig nodeconfig[].operatingmode nouse-gputype
+nouse-gpuuuid nvidia.com/numa-bind nvidia.com/priority nvidia.com/use-gputype
+nvidia.com/use-gpuuuid nvidia.com/vgpu-mode overwriteEnv runtimeClassName
+"""
+"""Of its device plugin, its device configuration, its library, and of pods."""
+
+
+def rows() -> Iterator[tuple[str, str]]:
+    """What is there, and what is here."""
+    for line in TABLE.read_text().splitlines():
+        if line.startswith("| ") and not line.startswith("| there"):
+            _, there, here, _ = re.split(r"(?<!\\)\|", line)
+            yield there, here
+
+
+def quoted(text: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+THERE = {name.partition(":")[0] for there, _ in rows() for name in quoted(there)}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"--{name}" for name in NVIDIA_FLAGS.split()],
+        NVIDIA_VARIABLES.split(),
+        NVIDIA_KEYS.split(),
+        HAMI.split(),
+    ],
+    ids=["flags", "variables", "keys", "HAMi"],
+)
+def test_all_that_can_be_set_there_is_in_the_table(names: list[str]) -> None:
+    assert not [name for name in names if name not in THERE]
+
+
+def test_what_it_says_of_card_access_exists() -> None:
+    known = {to_camel(name) for name in CardAccess.model_fields}
+    named = {
+        name.removeprefix("cardAccess.")
+        for _, here in rows()
+        for name in quoted(here)
+        if name.startswith("cardAccess.")
+    }
+    assert named and named <= known
+
+
+def test_it_says_exactly_what_overrides_may_have() -> None:
+    (said,) = [here for _, here in rows() if "`nodeagent.overrides`" in here]
+    may = quoted(said.partition("but for")[0]) - {"nodeagent.overrides"}
+    assert may == {*map(to_camel, PLAIN), "cardAccess"} and set(PLAIN) < Config.model_fields.keys()
+    same = quoted(said.partition("but for")[2].partition("which")[0])
+    # The chart alone sets hostRoot.
+    assert same == {to_camel(name) for name in MOUNTED} - {"hostRoot"}
+    assert "`resourcePrefix`" in said, "the price of another pool"
