@@ -107,7 +107,10 @@ def test_a_pod_asks_for_vgpu(kube: Kube, stage: "Stage", familiar: None) -> None
         lambda: [one for each in registers(kube).values() for one in each if one["count"] == 2],
     )
     assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{cards[0]['devmem'] // 2}m"
-    assert {len(each) for each in registers(kube).values()} == {2}
+    wait_for(
+        "each node to have told of its cards",
+        lambda: {len(each) for each in registers(kube).values()} == {2},
+    )
     half = f"{cards[0]['id']},NVIDIA,{cards[0]['devmem'] // 2},50:;"
     for pod in ("bound", "free"):
         notes = wait_for(
