@@ -92,6 +92,24 @@ class TestTurns:
     def test_cards_that_pods_have_are_not_lent_twice(self) -> None:
         assert opened(planned(quota(), node(lendable=2), running("r"), *map(spot, "pq"))) == ["a/p"]
 
+    def test_cards_of_all_pods_of_a_node_count(self) -> None:
+        there = quota(), node(lendable=3), running("r"), running("s")
+        assert opened(planned(*there, *map(spot, "pq"))) == ["a/p"]
+
+    def test_of_two_quotas_of_a_namespace_the_last_account_holds(self) -> None:
+        early, late = "2026-03-01T11:59:58Z", "2026-03-01T11:59:59Z"
+        much = quota("a", recentCardSeconds=900, inUse=0, countedAt=early)
+        little = quota("a", recentCardSeconds=100, inUse=0, countedAt=late)
+        pods = spot("p", "a"), spot("p", "b"), node(lendable=1)
+        for quotas in ((much, little), (little, much)):
+            assert opened(planned(*quotas, had("b", 500), *pods)) == ["a/p"]
+
+    def test_who_has_no_quota_is_told_of_all_the_same(self) -> None:
+        plan = planned(quota("a", None), node(lendable=0), spot("p"), spot("p", "b"))
+        assert {name: one.waiting for name, one in plan.borrowing.items()} == {"a": 1, "b": 1}
+        (event, _) = [one for one in plan.actions if isinstance(one, EmitEvent)]
+        assert (event.kind, event.type) == ("Pod", "Normal")
+
     def test_a_pod_that_goes_has_its_card_until_it_is_gone(self) -> None:
         """As the scheduler counts."""
         going = running("r", deleting=True)
@@ -110,6 +128,8 @@ class TestTurns:
         cpu, card = "1 Insufficient cpu.", "1 Insufficient mizar.spot/gpu."
         there = quota(), node(lendable=1), spot("p")
         assert opened(planned(*there, promise(cpu, 31))) == ["a/p"]
+        now = planned(*there, promise(cpu, 30))
+        assert (opened(now), now.due) == (["a/p"], None)
         soon = planned(*there, promise(cpu, 10))
         assert opened(soon) == []
         assert soon.due == NOW + timedelta(seconds=20)
@@ -284,7 +304,9 @@ class TestEviction:
             " allows 2 cards now"
         }
         events = [one for one in plan.actions if isinstance(one, EmitEvent)]
-        assert [(one.type, one.reason) for one in events] == [("Warning", EventReason.SPOT_EVICTED)]
+        assert [(one.kind, one.type, one.reason) for one in events] == [
+            ("Pod", "Warning", EventReason.SPOT_EVICTED)
+        ]
         assert evicted(planned(quota("a", 1), *pods)) == [first, second]
         assert len(evicted(planned(*pods))) == 3
 
