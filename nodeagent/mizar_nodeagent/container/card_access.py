@@ -79,9 +79,7 @@ def parts(
     if names_device_nodes(way, access):
         devices = _device_nodes(uuids, minors, access, look)
         for one in missing_nodes(access, look):
-            log.warning(
-                "a container goes without a device node", node=one, dev_root=access.dev_root
-            )
+            log.warning("a container goes without a device node", path=access.dev_root / one)
     mounts = access.mounts if "Mounts" in ways else ()
     if "VolumeMounts" in ways:
         mounts += tuple(map(_volume_mark, uuids))
