@@ -206,14 +206,7 @@ class KubeClient:
 
         `propagation`: Background, Foreground or Orphan. Raises NotFound when it is gone already.
         """
-        wanted = {"uid": uid, "resourceVersion": resource_version}
-        preconditions = {key: value for key, value in wanted.items() if value}
-        options = {
-            "preconditions": preconditions or None,
-            "gracePeriodSeconds": grace_seconds,
-            "propagationPolicy": propagation or None,
-        }
-        body = {key: value for key, value in options.items() if value is not None}
+        body = _delete_options(uid, resource_version, grace_seconds, propagation)
         return await self.request("DELETE", ref.path, body=body or None, timeout=timeout)
 
     async def evict(
@@ -227,15 +220,11 @@ class KubeClient:
         """Evict the pod, only if it still has that UID (Conflict otherwise). `grace_seconds`: the
         pod's own if None. Raises Unavailable with status 429 while a PodDisruptionBudget does not
         allow it, NotFound."""
-        options = {
-            "preconditions": {"uid": uid} if uid else None,
-            "gracePeriodSeconds": grace_seconds,
-        }
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": ref.name, "namespace": ref.namespace},
-            "deleteOptions": {key: value for key, value in options.items() if value is not None},
+            "deleteOptions": _delete_options(uid, grace_seconds=grace_seconds),
         }
         return await self.request("POST", _path(ref, "eviction"), body=body, timeout=timeout)
 
@@ -291,6 +280,22 @@ class KubeClient:
 def _selectors(label_selector: str, field_selector: str) -> Params:
     given = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {key: value for key, value in given.items() if value}
+
+
+def _delete_options(
+    uid: str,
+    resource_version: str = "",
+    grace_seconds: int | None = None,
+    propagation: str = "",
+) -> Object:
+    wanted = {"uid": uid, "resourceVersion": resource_version}
+    preconditions = {key: value for key, value in wanted.items() if value}
+    options = {
+        "preconditions": preconditions or None,
+        "gracePeriodSeconds": grace_seconds,
+        "propagationPolicy": propagation or None,
+    }
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def _path(ref: Ref, subresource: str) -> str:
