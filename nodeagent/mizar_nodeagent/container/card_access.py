@@ -16,6 +16,8 @@ log = get_logger(__name__)
 
 Look = Callable[[Path, str], Iterable[Path]]
 """Finds files of a folder by a pattern."""
+Found = Mapping[str, Sequence[Path]]
+"""What each pattern of device nodes finds, where the agent sees them."""
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 VOLUME_MARKS: Final = "/var/run/nvidia-container-devices"
@@ -77,8 +79,9 @@ def parts(
     extras = tuple(_extras(access))
     devices: Mapping[str, Path] = {}
     if names_device_nodes(way, access):
-        devices = _device_nodes(uuids, minors, access, look)
-        for one in missing_nodes(access, look):
+        found = _find_nodes(access, look)
+        devices = _device_nodes(uuids, minors, access, found)
+        for one in _missing(access, found):
             log.warning("a container goes without a device node", path=access.dev_root / one)
     mounts = access.mounts if "Mounts" in ways else ()
     if "VolumeMounts" in ways:
@@ -117,13 +120,11 @@ def _extra_cdi_devices(access: CardAccess, extras: Iterable[Extra]) -> Iterator[
 
 
 def _device_nodes(
-    uuids: Sequence[str], minors: Mapping[str, int], access: CardAccess, look: Look
+    uuids: Sequence[str], minors: Mapping[str, int], access: CardAccess, found: Found
 ) -> dict[str, Path]:
     seen = access.seen(access.dev_root)
-    patterns = (*access.device_nodes, *_nodes_of_extras(access))
-    found = [path for pattern in patterns for path in sorted(look(seen, pattern))]
     names = [f"nvidia{minors[uuid]}" for uuid in uuids]
-    names += [str(path.relative_to(seen)) for path in found]
+    names += [str(path.relative_to(seen)) for paths in found.values() for path in paths]
     return {f"/dev/{name}": access.dev_root / name for name in names}
 
 
@@ -131,14 +132,23 @@ def _nodes_of_extras(access: CardAccess) -> Iterator[str]:
     return (pattern for extra in _extras(access) for pattern in extra.nodes)
 
 
-def missing_nodes(access: CardAccess, look: Look = Path.glob) -> list[str]:
+def missing_nodes(access: CardAccess) -> list[str]:
     """The patterns of device nodes, below `dev_root`, that find nothing there: those that somebody
     asked for, and those that every program needs."""
+    return _missing(access, _find_nodes(access, Path.glob))
+
+
+def _missing(access: CardAccess, found: Found) -> list[str]:
     asked = "device_nodes" in access.model_fields_set
     patterns = [one for one in access.device_nodes if asked or one in NEEDED]
     patterns += _nodes_of_extras(access)
+    return [one for one in patterns if not found[one]]
+
+
+def _find_nodes(access: CardAccess, look: Look) -> Found:
     seen = access.seen(access.dev_root)
-    return [one for one in patterns if not any(True for _ in look(seen, one))]
+    patterns = (*access.device_nodes, *_nodes_of_extras(access))
+    return {one: sorted(look(seen, one)) for one in patterns}
 
 
 def _volume_mark(uuid: str) -> MountConfig:
