@@ -9,9 +9,15 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
 READ_AGAIN_S: Final = 300.0
-"""Seconds on average; a quarter more or less, so that nodes do not ask all at once."""
+"""Seconds on average (see `spread`)."""
 
 K = TypeVar("K", bound=Hashable)
+
+
+def spread(seconds: float, random: Callable[[], float]) -> float:
+    """A quarter more or less, so that nodes do not ask all at once. `random` gives numbers in
+    [0, 1)."""
+    return seconds * (0.75 + random() / 2)
 
 
 class ReadAgain(Generic[K]):
@@ -33,10 +39,9 @@ class ReadAgain(Generic[K]):
         now, before = self._clock(), self._due_at
         found = {key: before.get(key, float("inf")) <= now for key in keys}
         self._due_at = {
-            key: now + self._delay() if due or key not in before else before[key]
+            key: now + spread(READ_AGAIN_S, self._random)
+            if due or key not in before
+            else before[key]
             for key, due in found.items()
         }
         return [key for key, due in found.items() if due]
-
-    def _delay(self) -> float:
-        return READ_AGAIN_S * (0.75 + self._random() / 2)

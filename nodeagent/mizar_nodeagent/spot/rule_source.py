@@ -17,12 +17,13 @@ from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import CONFIG_MAP, NODE, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.cards import Card
+from mizar_nodeagent.read_again import spread
 from mizar_nodeagent.spot.owners import rule_of
 
 log = get_logger(__name__)
 
 LABELS_EVERY_S: Final = 600.0
-"""Seconds on average; a quarter more or less, so that nodes do not ask all at once."""
+"""Seconds on average (see `spread`)."""
 SPREAD_S: Final = 10.0
 """All nodes hear of the first rule at the same moment: each asks within so many seconds."""
 RETRY_S: Final = 2.0
@@ -78,7 +79,7 @@ class RuleSource:
                 await self._until_lent()
             if await self._read_labels():
                 retry.reset()
-                await asyncio.sleep(LABELS_EVERY_S * (0.75 + self._random() / 2))
+                await asyncio.sleep(spread(LABELS_EVERY_S, self._random))
             else:
                 await asyncio.sleep(retry.next())
 
