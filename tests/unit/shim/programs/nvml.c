@@ -18,20 +18,19 @@ static nvmlDevice_t device_of(unsigned index) {
     return device;
 }
 
-static struct mizar_usage *open_usage(void) {
+static void *map_file(const char *name, size_t bytes) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/usage", getenv("MIZAR_DIR"));
+    snprintf(path, sizeof path, "%s/%s", getenv("MIZAR_DIR"), name);
     int fd = open(path, O_RDWR);
-    struct mizar_usage *usage =
-        mmap(NULL, MIZAR_USAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(fd >= 0 && usage != MAP_FAILED);
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(fd >= 0 && mapped != MAP_FAILED);
     close(fd);
-    return usage;
+    return mapped;
 }
 
 /* What the meter does, which has no work to measure here. This process is the only one. */
 static void charge(unsigned card, uint64_t ns) {
-    struct mizar_usage *usage = open_usage();
+    struct mizar_usage *usage = map_file("usage", MIZAR_USAGE_SIZE);
     CHECK_IS(usage->slots[0].pid, getpid());
     __atomic_fetch_add(&usage->cards[card].compute.charged_ns, ns, __ATOMIC_RELAXED);
     munmap(usage, MIZAR_USAGE_SIZE);
@@ -78,17 +77,6 @@ static void metered_at_once(void) {
 /* ---- a device's card is asked for once, until the limits change ---- */
 
 extern uint64_t fake_nvml_uuids;
-
-static struct mizar_limits *open_limits(void) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/limits", getenv("MIZAR_DIR"));
-    int fd = open(path, O_RDWR);
-    struct mizar_limits *limits =
-        mmap(NULL, MIZAR_LIMITS_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(fd >= 0 && limits != MAP_FAILED);
-    close(fd);
-    return limits;
-}
 
 /* zlib's CRC-32 of what the limits cover by it, a bit at a time. */
 static uint32_t crc_of(const struct mizar_limits *limits) {
@@ -141,7 +129,7 @@ static void asked_once(void) {
 
 /* Whether the limits are read at all cannot be seen, but what they would have said. */
 static void read_when_changed(void) {
-    struct mizar_limits *limits = open_limits();
+    struct mizar_limits *limits = map_file("limits", MIZAR_LIMITS_SIZE);
     check_totals(64 * MIB, 32 * MIB, 2);
     limits->cards[0].memory_limit = 48 * MIB;
     swap_cards(limits);
