@@ -1,19 +1,35 @@
+{{- /* The ways in which any node, by its overrides, may give containers their cards, and what NRI may give
+them, as JSON. */ -}}
+{{- define "mizar.nodeagent.accessInUse" -}}
+{{- $ways := list -}}
+{{- $gives := list -}}
+{{- range include "mizar.nodeagent.cardAccesses" . | fromJsonArray -}}
+{{- $ways = append (concat $ways (.also | default list)) .strategy -}}
+{{- $gives = append $gives .nriGives -}}
+{{- end -}}
+{{- dict "ways" $ways "gives" $gives | toJson -}}
+{{- end -}}
+
+{{- /* cardAccess of all nodes, and what overrides change of it, as a JSON list. */ -}}
+{{- define "mizar.nodeagent.cardAccesses" -}}
+{{- $found := list .Values.nodeagent.cardAccess -}}
+{{- range .Values.nodeagent.overrides -}}
+{{- $found = append $found (dig "cardAccess" (dict) .settings) -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end -}}
+
 {{- /* Folders of device nodes that agents look into, as a JSON list: where any node, by its overrides, may
 give containers device nodes. */ -}}
 {{- define "mizar.nodeagent.devRoots" -}}
 {{- $agent := .Values.nodeagent -}}
-{{- $settings := list $agent.cardAccess -}}
-{{- range $agent.overrides -}}
-{{- $settings = append $settings (dig "cardAccess" (dict) .settings) -}}
-{{- end -}}
-{{- $ways := list -}}
-{{- $gives := list -}}
+{{- $inUse := include "mizar.nodeagent.accessInUse" . | fromJson -}}
+{{- $ways := $inUse.ways -}}
+{{- $gives := $inUse.gives -}}
 {{- $mounts := false -}}
 {{- $needed := false -}}
 {{- $roots := list -}}
-{{- range $settings -}}
-{{- $ways = concat $ways (without (list .strategy) nil) (.also | default list) -}}
-{{- $gives = concat $gives (without (list .nriGives) nil) -}}
+{{- range include "mizar.nodeagent.cardAccesses" . | fromJsonArray -}}
 {{- $mounts = or $mounts .mounts -}}
 {{- $needed = or $needed .passDeviceSpecs -}}
 {{- with .devRoot -}}
