@@ -102,10 +102,7 @@ class Stage:
         self.kube.apply(objects.namespace(name))
         if profiles or quota:
             self.kube.apply(objects.quota(name, *profiles, pool=pool or self.pool(), **quota))
-        wait_for(
-            f"the default service account of {name}",
-            lambda: self.kube.get("serviceaccount", "default", name),
-        )
+        self.kube.wait_namespaces(name)
         return name
 
     def clear(self) -> None:

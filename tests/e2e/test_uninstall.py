@@ -66,7 +66,7 @@ def tenant(kube: Kube, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace, which goes with the test; Mizar is installed again if that takes it."""
     name = re.sub("[^a-z]+", "-", request.node.name.removeprefix("test_"))[:40].strip("-")
     kube.apply(objects.namespace(name))
-    wait_for("its service account", lambda: kube.get("serviceaccount", "default", name))
+    kube.wait_namespaces(name)
     yield name
     kube.run("delete", "gpuquota,pods", "--all", f"--namespace={name}", "--wait=false")
     kube.delete("namespace", name, None, "--timeout=240s")

@@ -23,7 +23,6 @@ from integration.agent_on_node import ROOT, AgentProcess, Tenant
 from simgpu import Machine
 from support import objects
 from support.kube import Kube
-from support.waiting import wait_for
 
 NAME = f"integration-{os.getpid()}"
 
@@ -90,10 +89,7 @@ def kube(prepared: LocalCluster) -> Kube:
 def tenant(kube: Kube, agent: AgentProcess) -> Iterator[Tenant]:
     made = Tenant(kube, agent)
     kube.apply(objects.namespace(made.name))
-    wait_for(
-        "the namespace's service account",
-        lambda: kube.get("serviceaccount", "default", made.name),
-    )
+    kube.wait_namespaces(made.name)
     yield made
     kube.run("delete", "pods", "--all", f"--namespace={made.name}", "--grace-period=1")
     kube.delete("namespace", made.name, None, "--wait=false")

@@ -69,7 +69,7 @@ def kube(cluster: Cluster) -> Iterator[Kube]:
     cluster.load_image(ensure_images(Progress(), [CUDA_SAMPLE])[CUDA_SAMPLE])
     kube = Kube(cluster)
     kube.run("create", "namespace", NAMESPACE)
-    wait_for("a service account", lambda: kube.get("serviceaccount", "default", NAMESPACE))
+    kube.wait_namespaces(NAMESPACE)
     yield kube
     kube.run("delete", "namespace", NAMESPACE, "--wait=false")
 

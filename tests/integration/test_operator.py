@@ -131,10 +131,7 @@ class Tenant:
             objects.pool(self.name, idleTimeoutSeconds=IDLE_SECONDS),
             objects.quota(self.name, {"devices": 2, "min": least, "max": most}, pool=self.name),
         )
-        wait_for(
-            "the default service account",
-            lambda: self.kube.get("serviceaccount", "default", self.name),
-        )
+        self.kube.wait_namespaces(self.name)
 
     @property
     def resource(self) -> str:

@@ -56,7 +56,7 @@ def kube(cluster: Cluster) -> Iterator[Kube]:
     kube.run("apply", "--server-side", "--force-conflicts", crds)
     kube.run("wait", "--for=condition=Established", "--timeout=60s", crds)
     kube.apply(objects.namespace(TENANT))
-    wait_for("the service account", lambda: kube.get("serviceaccount", "default", TENANT))
+    kube.wait_namespaces(TENANT)
     users(kube)
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(CHART), f"--namespace={SYSTEM}"),

@@ -48,11 +48,7 @@ def released(cluster: Cluster, *, operator: bool = False) -> Iterator[Kube]:
     try:
         wait_until_asked(kube)
         kube.apply(objects.namespace(TENANT), objects.namespace(OTHER), objects.pool(RELEASE))
-        for tenant in (TENANT, OTHER):
-            wait_for(
-                f"the service account of {tenant}",
-                lambda tenant=tenant: kube.get("serviceaccount", "default", tenant),  # type: ignore[misc]
-            )
+        kube.wait_namespaces(TENANT, OTHER)
         profiles = [{"devices": size, "max": 1} for size in (2, 4)]
         kube.apply(objects.quota(TENANT, *profiles, pool=RELEASE))
         yield kube

@@ -75,6 +75,14 @@ class Kube:
         found = self.get("pod", pod, namespace)
         return str(found["status"].get("phase", "Unknown")) if found else "absent"
 
+    def wait_namespaces(self, *names: str) -> None:
+        """Wait until pods may be created in the namespaces: each has its service account."""
+        for name in names:
+            wait_for(
+                f"the default service account of {name}",
+                lambda name=name: self.get("serviceaccount", "default", name),  # type: ignore[misc]
+            )
+
     def wait_running(self, namespace: str, *pods: str, timeout: float = 180) -> None:
         """Wait until every named pod is Running with all containers ready."""
         for pod in pods:

@@ -26,7 +26,6 @@ from mizar_kube.client import KubeClient
 from mizar_kube.kinds import POD, SHADOW_POD, Ref
 from support import objects
 from support.kube import Kube, Object, is_ready
-from support.waiting import wait_for
 
 RUNS = max(60, int(os.environ.get("MIZAR_BENCH_RUNS", "60")))
 START_TIMEOUT_S = 120
@@ -70,7 +69,7 @@ def _prepare(kube: Kube) -> None:
         profile = {"devices": 2, "min": minimum, "max": 1}
         kube.apply(objects.namespace(tenant), objects.pool(tenant, idleTimeoutSeconds=idle))
         kube.apply(objects.quota(tenant, profile, pool=tenant))
-        wait_for("the service account", lambda: kube.get("serviceaccount", "default", tenant))  # noqa: B023
+        kube.wait_namespaces(tenant)
 
 
 async def _starts(up: Cluster) -> tuple[Samples, int]:

@@ -68,11 +68,7 @@ def _prepare(kube: Kube) -> None:
     kube.apply(objects.pool(TENANT, profiles=profiles))
     profile = {"devices": DEVICES, "min": 0, "max": SHADOW_PODS}
     kube.apply(objects.quota(TENANT, profile, pool=TENANT))
-    for name in (TENANT, BARE):
-        wait_for(
-            "the service account",
-            lambda name=name: kube.get("serviceaccount", "default", name),  # type: ignore[misc]
-        )
+    kube.wait_namespaces(TENANT, BARE)
 
 
 async def _burst(kubeconfig: Path, tenant: str, count: int) -> tuple[float, float]:

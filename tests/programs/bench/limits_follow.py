@@ -12,7 +12,6 @@ from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.regions import limits_file
 from support import objects
 from support.kube import Kube, Object
-from support.waiting import wait_for
 
 TENANT, POD = "follows", "a"
 CHANGES = 20
@@ -27,7 +26,7 @@ def measure(up: Cluster) -> list[float]:
     profile = {"devices": 2, "min": 0, "max": 1}
     kube.apply(objects.namespace(TENANT), objects.pool(TENANT, **_with_memory(MEMORY_MIB[-1])))
     kube.apply(objects.quota(TENANT, profile, pool=TENANT))
-    wait_for("the service account", lambda: kube.get("serviceaccount", "default", TENANT))
+    kube.wait_namespaces(TENANT)
     kube.apply(objects.share_pod(TENANT, POD))
     kube.wait_running(TENANT, POD)
     path = _limits_of(up)

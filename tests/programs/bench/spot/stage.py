@@ -84,7 +84,7 @@ class Stage:
         kube.apply(objects.pool("lent", profiles=[profile], spot=spot))
         for tenant, cards in ((OWNERS, CARDS), (BORROWERS, 0)):
             kube.apply(objects.namespace(tenant))
-            wait_for("the account", lambda: kube.get("serviceaccount", "default", tenant))  # noqa: B023
+            kube.wait_namespaces(tenant)
             most = {"devices": 1, "min": 0, "max": cards}
             borrows = {"spot": {"max": CARDS + WAITING}} if tenant == BORROWERS else {}
             kube.apply(objects.quota(tenant, most, pool="lent", **borrows))
