@@ -212,11 +212,12 @@ class LimitsUpdater:
                 why = NO_MORE if change.slot.opted_out else WITHOUT_SHIM
                 self._warn(owner, EventReason.ISOLATION_NOT_ENFORCED, why)
             return
-        notes = [describe_changes(before, wanted.cards)] if before else []
-        # Not after a start of the agent: the agent before has emitted it.
-        if change.slot.shim and not change.wants_shim and change.slot.name in self._written:
-            notes.append(KEEPS_LIMITS)
-        if note := "; ".join(filter(None, notes)):
+        note = describe_changes(before, wanted.cards) if before else ""
+        # An agent that has just started and finds nothing changed: the one before has emitted it.
+        is_told = not note and change.slot.name not in self._written
+        if change.slot.shim and not change.wants_shim and not is_told:
+            note = "; ".join(filter(None, [note, KEEPS_LIMITS]))
+        if note:
             self._notify(owner, EventReason.LIMITS_CHANGED, note)
 
 

@@ -59,6 +59,13 @@ def events(world: World, reason: str) -> list[tuple[str, str]]:
     ]
 
 
+async def running_share(world: World, pod: KubePod = SHARE) -> Allocated:
+    """Start a share pod and wait until the agent knows that it runs: then it is told of changes."""
+    held = await world.start_share(pod)
+    await until(lambda: pod.name in world.holders())
+    return held
+
+
 def figures(world: World) -> list[tuple[Any, Any]]:
     """(memoryMiB, computePercent) of each device, by the ShadowPod's status."""
     devices = world.api.status(*SHADOW)["devices"]
@@ -67,7 +74,7 @@ def figures(world: World) -> list[tuple[Any, Any]]:
 
 async def test_memory_and_compute_change_at_once(world: World) -> None:
     await world.serve_shadow(isolation=Isolation(compute="Hard"))
-    held = await world.start_share()
+    held = await running_share(world)
     await until(lambda: figures(world) == [(8192, 50)] * 2)
     for memory, compute, percent in ((2, "Soft", 50), (4, "None", None), (8, "Hard", 50)):
         isolation = Isolation(compute=compute)
@@ -109,7 +116,7 @@ async def test_a_restarted_container_and_a_new_one_have_the_new_limits(world: Wo
 async def test_another_agent_goes_on_where_one_was_killed(world: World) -> None:
     """The annotation changed while nobody looked; one slot is half written."""
     await world.serve_shadow()
-    one, two = await world.start_share(), await world.start_share(NEXT)
+    one, two = await running_share(world), await running_share(world, NEXT)
     await world.stop_agent()
     world.api.put_pod(shadow_object(memory=2 * GIB))
     with limits_of(two).open("r+b") as file:
@@ -160,7 +167,7 @@ async def test_an_older_memory_does_not_bring_old_limits_back(world: World) -> N
 
 async def test_without_a_shim_nothing_can_change_and_nothing_starts_again(world: World) -> None:
     await world.serve_shadow(isolation=Isolation(backend="None"))
-    held = await world.start_share()
+    held = await running_share(world)
     assert mounted(held) == {}
     world.api.put_pod(shadow_object(isolation=Isolation()))
     await until(lambda: events(world, "IsolationNotEnforced"))
@@ -175,7 +182,7 @@ async def test_a_container_with_the_shim_keeps_its_limits_when_the_backend_is_no
     world: World,
 ) -> None:
     await world.serve_shadow(isolation=Isolation(compute="Hard"))
-    held = await world.start_share()
+    held = await running_share(world)
     world.api.put_pod(shadow_object(isolation=Isolation(backend="None")))
     await until(lambda: given(held).compute_mode == COMPUTE_MODES["None"])
     assert given(held).memory_limit == 8 * GIB
@@ -189,6 +196,26 @@ async def test_a_container_with_the_shim_keeps_its_limits_when_the_backend_is_no
     await until(lambda: given(held).compute_mode == COMPUTE_MODES["Soft"])
 
 
+async def test_limits_that_end_while_no_agent_runs_are_told_by_the_next_one_alone(
+    world: World,
+) -> None:
+    await world.serve_shadow(isolation=Isolation(compute="Hard"))
+    held = await running_share(world)
+    await world.stop_agent()
+    world.api.put_pod(shadow_object(isolation=Isolation(backend="None")))
+    await world.start_agent()
+    await until(lambda: given(held).compute_mode == COMPUTE_MODES["None"])
+    await until(lambda: events(world, "LimitsChanged"))
+    await world.stop_agent()
+    await world.start_agent()
+    # Whatever was told before this has been written when this has.
+    world.api.put_pod(shadow_object(isolation=Isolation(compute="Soft")))
+    await until(lambda: len(events(world, "LimitsChanged")) > 1)
+    (_, first), (_, second) = events(world, "LimitsChanged")
+    assert "keeps its limits of memory" in first
+    assert "keeps its limits" not in second
+
+
 @pytest.mark.parametrize(
     "carving", [{"isolation": Isolation(backend="MPS")}, {"core_scaling": "0.0001"}]
 )
@@ -196,7 +223,7 @@ async def test_what_cannot_be_enforced_leaves_the_limits_as_they_are(
     world: World, carving: dict[str, Any]
 ) -> None:
     await world.serve_shadow()
-    held = await world.start_share()
+    held = await running_share(world)
     world.api.put_pod(shadow_object(memory=GIB, **carving))
     await until(lambda: events(world, "IsolationNotEnforced"))
     assert "its limits stay as they are" in events(world, "IsolationNotEnforced")[0][1]
@@ -247,6 +274,7 @@ async def test_a_pod_that_gets_a_device_gets_one_event(world: World) -> None:
     await world.start_agent()
     await until(lambda: world.kubelet.is_serving(RESOURCE))
     await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    await until(lambda: world.holders() == ["share", "share"])
     # Whatever was told before this has been written when this has.
     world.api.put_pod(shadow_object(memory=GIB))
     await until(lambda: events(world, "LimitsChanged"))
@@ -373,7 +401,7 @@ async def test_who_opted_out_is_told_when_that_ends(world: World) -> None:
     await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
     held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
     assert Path(mounted(held)["/etc/ld.so.preload"][0]).read_bytes() == b""
-    await world.start_share(NEXT)
+    await running_share(world, NEXT)
     world.api.put_pod(shadow_object(memory=2 * GIB, isolation=may))
     await until(lambda: [pod for pod, _ in events(world, "LimitsChanged")] == ["next"])
     assert given(held).memory_limit == 2 * GIB
