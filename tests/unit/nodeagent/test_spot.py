@@ -414,7 +414,7 @@ async def test_an_owner_of_two_cards_that_works_on_one_is_awake_on_both(world: S
     await world.lend()
     borrowed = next(uuid for uuid in (CARD, card(2).uuid) if world.state(uuid) is CardState.LENT)
     other = next(uuid for uuid in (CARD, card(2).uuid) if uuid != borrowed)
-    assert world.lender.unseen_by_slicer() == {borrowed, other}
+    await until(lambda: world.lender.unseen_by_slicer() == {borrowed, other})
     world.cards.working[other] = {os.getpid(): 90}
     await until(lambda: world.state(borrowed) is CardState.RECLAIMING)
     assert world.state(other) is CardState.BUSY
