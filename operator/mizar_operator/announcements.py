@@ -1,35 +1,74 @@
-"""Which events were posted, so that none is repeated with every plan."""
+"""Which events were posted, so that none is repeated with every plan, and new words come soon."""
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
-Announcement = tuple[str, str]
-"""The UID of an object and the reason of an event about it."""
+from mizar_core.planning.actions import EmitEvent
+from mizar_core.planning.snapshot import Announcement, Subject, Wording
 
-ANNOUNCED_FOR_S = 1800.0
+SUBJECT_S = 300.0
+"""Seconds between two events of a subject, also where a count in the words changes all the time:
+10,000 waiting pods whose words all change cost 33 events a second. Kubernetes' own recorder permits
+an object one event in as many seconds too, after its first 25."""
+
+WORDING_S = 1800.0
 """Seconds after which an event is posted again where it still holds. API servers keep events for an
 hour: a pod that waits for longer must not seem to wait for no reason."""
 
+TOGETHER_S = 5.0
+"""New words that are held back cost one plan in so many seconds, however many pods have some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """When (seconds of the clock) and in which words a subject was told last."""
+
+    at: float
+    wordings: frozenset[Wording]
+
 
 class Announcements:
-    """The events of the last ANNOUNCED_FOR_S seconds. `clock` counts seconds."""
+    """The last words of each subject that was told some in the last WORDING_S seconds. Earlier
+    words are forgotten, since they are news again; so there is one entry per object and reason,
+    however often the words change. `clock` counts seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._until: dict[Announcement, float] = {}
+        self._last: dict[Subject, Announced] = {}
 
-    def note(self, posted: Iterable[Announcement]) -> None:
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def note(self, posted: Iterable[EmitEvent]) -> None:
         """Note that these were posted now."""
-        until = self._clock() + ANNOUNCED_FOR_S
-        self._until.update(dict.fromkeys(posted, until))
+        found: defaultdict[Subject, set[Wording]] = defaultdict(set)
+        for one in posted:
+            found[one.subject].add(one.wording)
+        now = self._clock()
+        self._last.update({key: Announced(now, frozenset(said)) for key, said in found.items()})
 
     def known(self, uids: Collection[str]) -> frozenset[Announcement]:
-        """Those about the objects with these UIDs that need no repeating yet; the others are
-        forgotten."""
+        """Those about the objects with these UIDs that are not to be posted again yet; the others
+        are forgotten."""
         now = self._clock()
-        self._until = {
-            one: until for one, until in self._until.items() if one[0] in uids and until > now
+        self._last = {
+            key: last
+            for key, last in self._last.items()
+            if key[0] in uids and now < last.at + WORDING_S
         }
-        return frozenset(self._until)
+        subjects = (key for key, last in self._last.items() if now < last.at + SUBJECT_S)
+        return frozenset[Announcement](subjects).union(
+            *(last.wordings for last in self._last.values())
+        )
+
+    def next(self, held_back: Iterable[Subject]) -> float | None:
+        """In how many seconds to plan again, so that the first of these is told its new words; None
+        if there are none."""
+        now = self._clock()
+        ends = (self._last[one].at + SUBJECT_S for one in held_back if one in self._last)
+        first = min(ends, default=None)
+        return None if first is None else max(TOGETHER_S, first - now)

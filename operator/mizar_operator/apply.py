@@ -75,15 +75,15 @@ class Result:
 
     `used`: UIDs of shadow pods that turned out to be in use. `refused`: the API server's message
     about shadow pods that it refuses, by quota and devices. `unanswered`: (quota, devices,
-    sequence) of shadow pods whose creation got no answer. `announced`: (uid, reason) of posted
-    events. `postponed`: whether statuses were left to the next plan. `done`: the actions that the
+    sequence) of shadow pods whose creation got no answer. `announced`: the posted events.
+    `postponed`: whether statuses were left to the next plan. `done`: the actions that the
     API server carried out; `failed`: those that it refused, or that somebody's use forbids."""
 
     errors: list[Exception] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     refused: dict[tuple[Key, int], str] = field(default_factory=dict)
     unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
-    announced: set[tuple[str, str]] = field(default_factory=set)
+    announced: list[EmitEvent] = field(default_factory=list)
     postponed: bool = False
     done: list[Action] = field(default_factory=list)
     failed: list[Action] = field(default_factory=list)
@@ -167,7 +167,7 @@ class Applier:
             result.errors.append(error)
             return False
         if isinstance(action, EmitEvent):
-            result.announced.add((action.uid, str(action.reason)))
+            result.announced.append(action)
         action_log.log_done(action, index)
         return True
 

@@ -123,6 +123,8 @@ class Reconciler:
         if planned.due is not None:
             wait = (planned.due - self._now()).total_seconds()
             self._queue.add(key, after=max(DUE_SLACK_S, wait + DUE_SLACK_S))
+        if (wait_s := memory.announcements.next(planned.held_back)) is not None:
+            self._queue.add(key, after=wait_s + DUE_SLACK_S)
 
     def _show(self, key: str, snapshot: Snapshot, planned: Plan) -> None:
         self._metrics.planned(key, snapshot, planned)

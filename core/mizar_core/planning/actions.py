@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -12,7 +12,7 @@ from mizar_core.condition import Condition
 from mizar_core.models import GPUPoolStatus, GPUQuotaStatus, Phase
 from mizar_core.names import CreationReason, EventReason, ReapReason
 from mizar_core.planning.node_fit import Needs
-from mizar_core.planning.snapshot import Attempt, Key
+from mizar_core.planning.snapshot import Announcement, Attempt, Key, Subject, Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,8 @@ class WritePoolStatus:
 
 @dataclass(frozen=True, slots=True)
 class EmitEvent:
-    """An event on an object. An event with the same `uid` and `reason` is posted once."""
+    """An event on an object. While others of its subject, or its own words, were announced of late
+    it is not posted."""
 
     kind: Literal["Pod", "ShadowPod", "GPUQuota"]
     about: Key
@@ -133,6 +134,24 @@ class EmitEvent:
     type: Literal["Normal", "Warning"]
     reason: EventReason
     message: str
+
+    @property
+    def subject(self) -> Subject:
+        """What the event is about, whatever its words."""
+        return self.uid, str(self.reason)
+
+    @property
+    def wording(self) -> Wording:
+        """The subject and a digest of the words, which is the same in this process only."""
+        return self.uid, str(self.reason), hash(self.message)
+
+    def is_announced(self, announced: Container[Announcement]) -> bool:
+        """Whether it is too soon to post it."""
+        return self.subject in announced or self.wording in announced
+
+    def is_held_back(self, announced: Container[Announcement]) -> bool:
+        """Whether it has new words, and only other words about the same of late keep it."""
+        return self.subject in announced and self.wording not in announced
 
 
 Action = (
@@ -170,7 +189,8 @@ ShadowAction = (
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The actions in order. `due`: when to plan again even if nothing changes. `quotas`: the status
-    of every quota. `waiting`: how many share pods wait, by namespace and reason.
+    of every quota. `waiting`: how many share pods wait, by namespace and reason. `held_back`: what
+    has new words that are not posted yet, since others were announced of late.
 
     For the next snapshot, `free`: how many devices of a resource are free on a node, `attempts`:
     the actions that may not help, and `refused_nodes`: the nodes that the scheduler refuses a
@@ -181,6 +201,7 @@ class Plan:
     due: datetime | None = None
     quotas: Mapping[Key, GPUQuotaStatus] = field(default_factory=dict)
     waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    held_back: frozenset[Subject] = frozenset()
     free: Mapping[tuple[str, str], int] = field(default_factory=dict)
     attempts: tuple[Attempt, ...] = ()
     refused_nodes: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)

@@ -57,7 +57,8 @@ def no_entitlement(draft: Draft, share: ShareView) -> Denial:
         return Denial(
             EventReason.UNKNOWN_PROFILE,
             f"no quota of namespace {share.namespace} ({', '.join(own)}) has profile {profile} "
-            "of a pool that offers it: add it to the quota, or ask for another profile",
+            "of a pool that offers it: ask for a profile that it has, or an administrator to add "
+            "this one to the quota",
         )
     return Denial(
         EventReason.NO_QUOTA,
@@ -111,7 +112,11 @@ def _no_node_fits(
         if pool.get(key, value) != value:
             return _no_node(f"its nodeSelector {key}={value} excludes the nodes of pool {name}")
     if len(share.needs.excluded_nodes) > EXCLUDED_NODES_MAX:
-        return _no_node(f"there are {len(share.needs.excluded_nodes)} nodes that it cannot go to")
+        return _no_node(
+            f"there are {len(share.needs.excluded_nodes)} nodes that it cannot go to: the "
+            "scheduler refuses them (the pod's condition PodScheduled says why), or a pod is there "
+            "that it must be apart from"
+        )
     if found := draft.feasible_nodes.forbidding_taint(name, needs):
         node, taint = found
         return _no_node(

@@ -21,6 +21,7 @@ from mizar_core.planning.snapshot import (
     ShadowView,
     ShareView,
     Snapshot,
+    Subject,
     quota_key,
 )
 
@@ -33,6 +34,7 @@ class Draft:
         self.now = now
         self.actions: list[Action] = []
         self.announced = snapshot.announced
+        self.held_back: set[Subject] = set()
         self.pools = {one.metadata.name: one for one in snapshot.pools}
         self.quotas = {quota_key(one): one for one in snapshot.quotas}
         self.active_quotas = {
@@ -80,9 +82,11 @@ class Draft:
             self._put(after)
 
     def post(self, event: EmitEvent) -> None:
-        """Plan an event, unless it was posted before."""
-        if not event.uid or (event.uid, str(event.reason)) not in self.announced:
+        """Plan an event, unless it is too soon to post it."""
+        if not event.uid or not event.is_announced(self.announced):
             self.actions.append(event)
+        elif event.is_held_back(self.announced):
+            self.held_back.add(event.subject)
 
     def of_resource(self, resource: str) -> list[ShadowView]:
         """The shadow pods that offer a resource, by name."""

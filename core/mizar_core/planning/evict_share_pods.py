@@ -54,7 +54,10 @@ def loss_reason(draft: Draft, shadow: ShadowView) -> str:
         case LossReason.POD_DELETED:
             return "its pod was deleted or evicted"
         case LossReason.CARD_LOST:
-            return "its node agent says so in its condition Ready"
+            return (
+                "one is gone from the node, or another pod has it: condition Ready of the "
+                "ShadowPod says which"
+            )
         case LossReason.POD_ENDED:
             return f"its pod ended ({shadow.pod.phase if shadow.pod else 'gone'})"
 

@@ -80,6 +80,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
         _due(draft, outcomes),
         quotas,
         waiting=waiting,
+        held_back=frozenset(draft.held_back),
         free=_free(outcomes),
         attempts=tuple(draft.attempts),
         refused_nodes=draft.refused_nodes,

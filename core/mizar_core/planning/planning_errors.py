@@ -135,19 +135,22 @@ def _concerns(action: Action, exclusion: Exclusion) -> bool:
 
 
 def _with(planned: Plan, told: Sequence[Action], snapshot: Snapshot) -> Plan:
-    """The plan with the reports about excluded parts, as far as they were not posted before."""
-    news = [
-        one
-        for one in told
-        if not isinstance(one, EmitEvent) or (one.uid, str(one.reason)) not in snapshot.announced
-    ]
-    return replace(planned, actions=(*planned.actions, *news)) if news else planned
+    """The plan with the reports about excluded parts, as far as it is not too soon for them."""
+    events = [one for one in told if isinstance(one, EmitEvent)]
+    known = {one for one in events if one.is_announced(snapshot.announced)}
+    late = {one.subject for one in known if one.is_held_back(snapshot.announced)}
+    news = [one for one in told if not isinstance(one, EmitEvent) or one not in known]
+    held_back = planned.held_back | late
+    return replace(planned, actions=(*planned.actions, *news), held_back=held_back)
 
 
 def _tell(part: Part, error: Exception, now: datetime) -> Action | None:
     """An event or a condition that says that planning fails for a part; None if its condition says
     so already."""
-    message = f"Mizar leaves it as it is, since planning for it fails: {error!r}"[:1000]
+    lead = (
+        "Mizar can do nothing for it now and leaves it as it is: show an administrator this error"
+    )
+    message = f"{lead}: {error!r}"[:1000]
     match part:
         case ShareView():
             return _event("Pod", part, message)

@@ -102,7 +102,7 @@ def _with_pod(shadow: ShadowView, **changes: object) -> ShadowView:
 def _apply_others(snapshot: Snapshot, actions: Sequence[Action]) -> Snapshot:
     quotas = {one.quota: one.status for one in actions if isinstance(one, WriteQuotaStatus)}
     pools = {one.pool: one.status for one in actions if isinstance(one, WritePoolStatus)}
-    events = {(one.uid, str(one.reason)) for one in actions if isinstance(one, EmitEvent)}
+    events = [one for one in actions if isinstance(one, EmitEvent)]
     evicted = {one.uid for one in actions if isinstance(one, EvictShare)}
     return replace(
         snapshot,
@@ -117,5 +117,5 @@ def _apply_others(snapshot: Snapshot, actions: Sequence[Action]) -> Snapshot:
             one.model_copy(update={"status": pools.get(one.metadata.name, one.status)})
             for one in snapshot.pools
         ),
-        announced=snapshot.announced | events,
+        announced=snapshot.announced.union(*((one.subject, one.wording) for one in events)),
     )

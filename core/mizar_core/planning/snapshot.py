@@ -24,6 +24,15 @@ def quota_key(quota: GPUQuota) -> Key:
     return quota.metadata.namespace or "", quota.metadata.name
 
 
+Subject = tuple[str, str]
+"""The UID of an object and the reason of an event about it."""
+
+Wording = tuple[str, str, int]
+"""A subject and a digest of the event's message."""
+
+Announcement = Subject | Wording
+"""What is not to be posted again yet: any event of a subject, or the same words about it."""
+
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 
@@ -240,7 +249,7 @@ class Attempt:
 class Snapshot:
     """Everything a plan is made from.
 
-    `announced`: (uid, reason) of events that are posted already. `missing_classes`: RuntimeClasses
+    `announced`: the events that are not to be posted again yet. `missing_classes`: RuntimeClasses
     that pools name and that do not exist. `refused`: shadow pods that the API server refused and is
     not to be asked for again yet. `free_since`: since when 1, 2, … devices of a resource have been
     free on a node, by (resource, node). `attempted`: what was tried in vain a moment ago, see
@@ -256,7 +265,7 @@ class Snapshot:
     shadows: tuple[ShadowView, ...] = ()
     shares: tuple[ShareView, ...] = ()
     nodes: tuple[NodeView, ...] = ()
-    announced: frozenset[tuple[str, str]] = frozenset()
+    announced: frozenset[Announcement] = frozenset()
     missing_classes: frozenset[str] = frozenset()
     refused: tuple[Refused, ...] = ()
     free_since: Mapping[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)

@@ -31,4 +31,13 @@ def reconciler(
     metrics = SpotMetrics(registry)
     applier = SpotApplier(client, caches, events, metrics, settings.writes_at_once, clock.seconds)
     rules = RulesWriter(client, settings.namespace, clock.seconds)
-    return SpotReconciler(caches, applier, rules, queue, metrics, clock.now, enabled=settings.spot)
+    return SpotReconciler(
+        caches,
+        applier,
+        rules,
+        queue,
+        metrics,
+        clock.now,
+        clock.seconds,
+        enabled=settings.spot,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -25,7 +26,7 @@ log = get_logger(__name__)
 
 class SpotReconciler:
     """Reconciles the key SPOT. `enabled`: whether Mizar was installed to lend cards. `now` is the
-    time of day."""
+    time of day, `clock` counts seconds."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class SpotReconciler:
         queue: WorkQueue[str],
         metrics: SpotMetrics,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
         *,
         enabled: bool,
     ) -> None:
@@ -45,7 +47,7 @@ class SpotReconciler:
         self._metrics = metrics
         self._now = now
         self._enabled = enabled
-        self._announcements = Announcements()
+        self._announcements = Announcements(clock)
 
     async def reconcile(self) -> None:
         """One round. Raises the first KubeError that it met, when all else is done."""
@@ -53,8 +55,7 @@ class SpotReconciler:
         plan = plan_spot(snapshot, self._now())
         self._metrics.planned(plan)
         errors = await self._applier.apply(plan.actions)
-        posted = (one for one in plan.actions if isinstance(one, EmitEvent))
-        self._announcements.note((one.uid, str(one.reason)) for one in posted)
+        self._announcements.note(one for one in plan.actions if isinstance(one, EmitEvent))
         if not self._caches.pools.unreadable:
             look_again = await self._rules.write(plan.rules)
             if look_again is not None:
@@ -82,6 +83,8 @@ class SpotReconciler:
         if plan.due is not None:
             wait = (plan.due - self._now()).total_seconds()
             self._queue.add(SPOT, after=max(DUE_SLACK_S, wait + DUE_SLACK_S))
+        if (wait_s := self._announcements.next(plan.held_back)) is not None:
+            self._queue.add(SPOT, after=wait_s + DUE_SLACK_S)
 
 
 def lends(node: NodeView) -> bool:

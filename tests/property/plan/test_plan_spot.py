@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mizar_core.model_base import parse_time
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import SPOT_GATE, SPOT_RESOURCE, SpotEvictionReason
+from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.node_fit import NO_NEEDS, Needs, fits
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
@@ -91,7 +92,7 @@ def applied(snapshot: SpotSnapshot, plan: SpotPlan, at: datetime = NOW) -> SpotS
     statuses = {
         one.quota[0]: one.status for one in plan.actions if isinstance(one, WriteSpotStatus)
     }
-    events = {(one.uid, str(one.reason)) for one in plan.actions if hasattr(one, "message")}
+    events = [one for one in plan.actions if isinstance(one, EmitEvent)]
     lent = {one.pool: one for one in plan.actions if isinstance(one, WriteLent)}
     return replace(
         snapshot,
@@ -119,7 +120,7 @@ def applied(snapshot: SpotSnapshot, plan: SpotPlan, at: datetime = NOW) -> SpotS
             else one
             for one in snapshot.pools
         ),
-        announced=snapshot.announced | events,
+        announced=snapshot.announced.union(*((one.subject, one.wording) for one in events)),
     )
 
 

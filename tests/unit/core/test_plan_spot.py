@@ -372,7 +372,17 @@ class TestEvents:
 
     def test_once(self) -> None:
         parts = quota(), spot("p"), node(lendable=0)
-        assert said(planned(*parts, announced=frozenset({("a/p", "SpotWaiting")}))) == {}
+        (event,) = (one for one in planned(*parts).actions if isinstance(one, EmitEvent))
+        for told in (event.subject, event.wording):
+            assert said(planned(*parts, announced=frozenset({told}))) == {}
+
+    def test_new_words_when_the_last_are_old(self) -> None:
+        subject = ("a/p", "SpotWaiting")
+        earlier = (*subject, hash("something else"))
+        parts = quota(), spot("p"), node(lendable=0)
+        late = planned(*parts, announced=frozenset({subject, earlier}))
+        assert (said(late), late.held_back) == ({}, {subject})
+        assert "a/p" in said(planned(*parts, announced=frozenset({earlier})))
 
 
 class TestStatus:

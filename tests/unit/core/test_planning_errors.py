@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from mizar_core.names import EventReason
 from mizar_core.planning import Plan, Snapshot, plan
+from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.exclusion import Part, PartName, parts
 from mizar_core.planning.planning_errors import IsolatedPlan, Planner, plan_isolated
-from mizar_core.planning.snapshot import PendingView
+from mizar_core.planning.snapshot import Announcement, PendingView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
 
 PENDING = PendingView("team-z", "whole", "uid-whole", at(1), (("nvidia.com/gpu", 1),))
@@ -124,3 +126,25 @@ def test_several_that_fail_do_not_take_their_pool_with_them() -> None:
         return plan(given, now)
 
     assert {one.key[1] for one in _around(snapshot, decide).excluded} == bad
+
+
+def test_another_failure_is_held_back_while_one_was_told_of_late() -> None:
+    share = next(one for one in CHANGES if one.what == "Pod")
+
+    def around(*announced: Announcement) -> Plan:
+        told = replace(SNAPSHOT, announced=frozenset(announced))
+        return _around(told, Poisoned(share)).plan
+
+    failed = EventReason.PLANNING_FAILED
+    found = (one for one in around().actions if isinstance(one, EmitEvent))
+    (event,) = (one for one in found if one.reason is failed)
+    assert event.message == (
+        "Mizar can do nothing for it now and leaves it as it is: show an administrator this error: "
+        "ZeroDivisionError()"
+    )
+    another = replace(event, message="another failure")
+    assert event in around(another.wording).actions
+    late = around(another.subject, another.wording)
+    assert (event in late.actions, late.held_back) == (False, {event.subject})
+    same = around(event.subject, event.wording)
+    assert (event in same.actions, same.held_back) == (False, set())

@@ -191,7 +191,7 @@ async def test_events_wait_for_an_api_server_that_is_away() -> None:
 
 
 async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mizar_kube.events.MOST_WAITING", 3)
+    monkeypatch.setattr("mizar_kube.events.MOST_KEPT", 3)
     api = FakeApi()
     async with recording(api) as one:
         for number in range(5):
@@ -202,6 +202,16 @@ async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await one.recorder.flush()
         one.recorder.emit(ABOUT, "A", "b")
         assert one.recorder.dropped == 2
+
+
+async def test_ten_thousand_waiting_pods_are_told_why_and_what_changes() -> None:
+    """All in one plan, and again in five minutes; events are kept for ten, to count repeats."""
+    async with recording(FakeApi()) as one:
+        for second, words in ((0, "a"), (300, "b")):
+            one.now = second
+            for number in range(10_000):
+                one.recorder.emit(Regarding(POD, f"p{number}", "ns"), "NoCardFree", words)
+        assert one.recorder.dropped == 0
 
 
 async def test_run_writes_at_once() -> None:

@@ -1,26 +1,131 @@
-"""Events about what lasts are posted again before API servers forget them."""
+"""Who waits is told new words soon, and the same words before API servers forget them."""
 
-from mizar_operator.announcements import ANNOUNCED_FOR_S, Announcements
+from mizar_core.names import EventReason
+from mizar_core.planning.actions import EmitEvent
+from mizar_operator.announcements import SUBJECT_S, TOGETHER_S, WORDING_S, Announcements
 
-WAITS, LACKS = ("uid-a", "NoCardFree"), ("uid-b", "QuotaExceeded")
 HOUR = 3600.0
 """How long API servers keep events, unless they are told otherwise."""
 
 
-def test_what_still_holds_is_posted_again_before_its_event_expires() -> None:
-    now = 0.0
-    announcements = Announcements(lambda: now)
-    announcements.note([WAITS])
-    now = ANNOUNCED_FOR_S - 1
-    announcements.note([LACKS])
-    assert announcements.known({"uid-a", "uid-b"}) == {WAITS, LACKS}
-    now = ANNOUNCED_FOR_S
-    assert announcements.known({"uid-a", "uid-b"}) == {LACKS}
-    assert ANNOUNCED_FOR_S < HOUR
+def _event(
+    message: str, uid: str = "uid-a", reason: EventReason = EventReason.NO_CARD_FREE
+) -> EmitEvent:
+    return EmitEvent("Pod", ("team-a", "p"), uid, "Warning", reason, message)
+
+
+class Waiting:
+    """A pod that waits, and an operator that plans whenever it is asked to. `told`: the words, each
+    with its second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.announcements = Announcements(lambda: self.now)
+        self.told: list[tuple[float, str]] = []
+
+    def plan(self, *events: EmitEvent) -> float | None:
+        """One plan that says this; returns in how many seconds another is wanted."""
+        announced = self.announcements.known({"uid-a"})
+        posted = [one for one in events if not one.is_announced(announced)]
+        self.told += [(self.now, one.message) for one in posted]
+        self.announcements.note(posted)
+        late = {one.subject for one in events if one.is_held_back(announced)}
+        return self.announcements.next(late)
+
+
+def test_what_still_holds_is_told_again_before_its_event_expires() -> None:
+    pod = Waiting()
+    for second in range(0, int(HOUR), 10):
+        pod.now = second
+        assert pod.plan(_event("a")) is None
+    assert pod.told == [(0.0, "a"), (WORDING_S, "a")]
+    assert WORDING_S < HOUR
+
+
+def test_new_words_are_told_within_five_minutes() -> None:
+    """At once, if the last words are that old already."""
+    pod = Waiting()
+    pod.plan(_event("a"))
+    pod.now = 100
+    assert pod.plan(_event("b")) == SUBJECT_S - 100
+    pod.now = SUBJECT_S
+    assert pod.plan(_event("b")) is None
+    pod.now = 1000
+    pod.plan(_event("c"))
+    assert pod.told == [(0.0, "a"), (300.0, "b"), (1000.0, "c")]
+
+
+def test_words_that_were_given_up_are_news_when_they_hold_again() -> None:
+    """What an object's newest event says is never wrong for longer than five minutes."""
+    pod = Waiting()
+    for second, words in ((0, "a"), (SUBJECT_S, "b"), (2 * SUBJECT_S, "a")):
+        pod.now = second
+        pod.plan(_event(words))
+    assert [words for _, words in pod.told] == ["a", "b", "a"]
+
+
+def test_words_that_change_all_the_time_cost_an_event_in_five_minutes() -> None:
+    """Two that take turns, and a count that grows."""
+    for said in (lambda second: f"{second % 20}", lambda second: f"waits {second} s"):
+        pod = Waiting()
+        for second in range(0, int(HOUR), 10):
+            pod.now = second
+            pod.plan(_event(said(second)))
+        assert len(pod.told) <= HOUR / SUBJECT_S
+        assert len(pod.announcements) == 1
+
+
+def test_another_reason_is_told_at_once() -> None:
+    pod = Waiting()
+    pod.plan(_event("a"))
+    pod.plan(_event("b", reason=EventReason.NO_NODE_FITS))
+    assert [words for _, words in pod.told] == ["a", "b"]
+
+
+def test_two_sentences_of_one_plan_are_both_remembered() -> None:
+    pod = Waiting()
+    for second in range(0, int(WORDING_S), 10):
+        pod.now = second
+        pod.plan(_event("a"), _event("b"))
+    assert pod.told == [(0.0, "a"), (0.0, "b")]
+
+
+def test_a_plan_for_many_words_that_are_held_back() -> None:
+    """Each pod's time ends at another moment; there is no plan for each."""
+    pod = Waiting()
+    for millisecond in range(100):
+        pod.now = millisecond / 1000
+        pod.announcements.note([_event("a", f"uid-{millisecond}")])
+    late = {_event("b", f"uid-{one}").subject for one in range(100)}
+    pod.now = SUBJECT_S - TOGETHER_S
+    assert pod.announcements.next(late) == TOGETHER_S
+    pod.now = SUBJECT_S + 0.01
+    assert pod.announcements.next(late) == TOGETHER_S
+    assert pod.announcements.next([]) is None
 
 
 def test_what_is_gone_is_forgotten() -> None:
     announcements = Announcements(lambda: 0.0)
-    announcements.note([WAITS, LACKS])
-    assert announcements.known({"uid-b"}) == {LACKS}
-    assert announcements.known({"uid-a", "uid-b"}) == {LACKS}
+    gone, stays = _event("a"), _event("a", "uid-b")
+    announcements.note([gone, stays])
+    kept = {stays.subject, stays.wording}
+    assert announcements.known({"uid-b"}) == kept
+    assert announcements.known({"uid-a", "uid-b"}) == kept
+    assert len(announcements) == 1
+
+
+def test_ten_thousand_waiting_pods_are_remembered_once_each() -> None:
+    """However often their words change, and none is forgotten so early that it is told too soon:
+    33 events a second in all, of words that change with every plan."""
+    pods = [f"uid-{number}" for number in range(10_000)]
+    now, told = 0.0, 0
+    announcements = Announcements(lambda: now)
+    for second in range(0, 2 * int(SUBJECT_S), 60):
+        now = second
+        announced = announcements.known(pods)
+        said = [_event(f"0/5 nodes, {second} s", uid) for uid in pods]
+        posted = [one for one in said if not one.is_announced(announced)]
+        announcements.note(posted)
+        told += len(posted)
+        assert len(announcements) == len(pods)
+    assert told == 2 * len(pods)

@@ -382,7 +382,7 @@ class TestFailures:
 
     def test_whom_to_wait_for_is_not_told_twice(self, cluster: Cluster) -> None:
         result, _ = self._after(cluster, FORBIDDEN)
-        assert result.announced == {("uid-two", str(EventReason.SHARE_EVICTED))}
+        assert result.announced == [_event(("team-b", "two"), "Normal")]
 
     def test_in_a_namespace_that_is_going_nothing_is_wrong(self, cluster: Cluster) -> None:
         going = Forbidden("no new content, because it is being terminated")

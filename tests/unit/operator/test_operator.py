@@ -106,6 +106,47 @@ def test_why_a_pod_waits_is_told_again_before_its_event_expires(
     assert told == ["NoQuota", "NoQuota"]
 
 
+def test_who_waits_is_told_the_schedulers_new_words_within_five_minutes(
+    model: Model, operator: Harness
+) -> None:
+    """Nothing else happens meanwhile: the operator looks again by itself, and does not post words
+    that change each second each second."""
+
+    def scheduler_says(words: str) -> None:
+        """Of the pod of the one shadow pod, which has no node."""
+        pod = _pod(model, *_shadows(model))
+        assert pod is not None
+        unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pod["status"]["conditions"] = [unschedulable | {"message": words}]
+        model.api.touch(pod)
+        operator.sync(KINDS)
+        operator.queue.add(KEY)
+
+    def told() -> list[str]:
+        found = (one for one in operator.events.told if one[:2] == ("Pod/p", "NoNodeFits"))
+        return [note.partition("finds no node: ")[2] for _, _, note in found]
+
+    model.add_share("team-a", "p", GPU, 1)
+    operator.sync(KINDS)
+    operator.reconcile()
+    scheduler_says("0/1 nodes are available: 1 Insufficient cpu.")
+    operator.work()
+    assert told() == ["0/1 nodes are available: 1 Insufficient cpu."]
+    for second in range(100):
+        model.tick(1)
+        scheduler_says(f"0/{second} nodes are available: {second} Insufficient memory.")
+        operator.work()
+    assert len(told()) == 1
+    for _ in range(210):
+        model.tick(1)
+        operator.work()
+    assert told()[1:] == ["0/99 nodes are available: 99 Insufficient memory."]
+    for _ in range(1700):
+        model.tick(1)
+        operator.work()
+    assert len(told()) == 2, "they still hold, and were told less than half an hour ago"
+
+
 def _refuse(verb: str, error: Exception) -> Callable[[Write], None]:
     """Fail the first write of that kind."""
     left = [error]

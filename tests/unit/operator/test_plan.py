@@ -662,8 +662,22 @@ def test_the_same_is_said_once() -> None:
     )
     (event,) = actions(EmitEvent, snapshot)
     assert event.reason is EventReason.NO_QUOTA
-    told = replace(snapshot, announced=frozenset({(event.uid, str(event.reason))}))
-    assert not actions(EmitEvent, told)
+    for told in (event.subject, event.wording):
+        assert not actions(EmitEvent, replace(snapshot, announced=frozenset({told})))
+
+
+def test_new_words_are_held_back_while_others_were_told_of_late() -> None:
+    share = waiting("p", namespace="team-c", resource="team-c.mizar.share/gpu.2")
+    (event,) = actions(EmitEvent, small(shares=(share,)))
+    earlier = replace(event, message="something else")
+    of_late = frozenset({earlier.subject, earlier.wording})
+    planned = plan(small(shares=(share,), announced=of_late), NOW)
+    assert not [one for one in planned.actions if isinstance(one, EmitEvent)]
+    assert planned.held_back == {event.subject}
+    long_ago = frozenset({earlier.wording})
+    assert actions(EmitEvent, small(shares=(share,), announced=long_ago)) == [event]
+    same = frozenset({event.subject, event.wording})
+    assert not plan(small(shares=(share,), announced=same), NOW).held_back
 
 
 def test_who_waits_for_anothers_stuck_shadow_pod_is_told() -> None:

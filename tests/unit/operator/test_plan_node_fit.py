@@ -325,6 +325,17 @@ def test_what_was_in_vain_is_not_repeated_and_the_pod_is_told_in_the_schedulers_
     assert (satisfied(snapshot).status, satisfied(snapshot).reason) == ("False", "NoNodeFits")
 
 
+def test_whom_very_many_nodes_are_refused_is_told_where_to_read_why() -> None:
+    nodes = frozenset(f"n{number}" for number in range(3, 260))
+    snapshot = _passed(refused_nodes={("uid-team-a-p", GPU): nodes})
+    assert not actions(CreateShadow, snapshot)
+    (event,) = actions(EmitEvent, snapshot)
+    assert (
+        "there are 258 nodes that it cannot go to: the scheduler refuses them (the pod's condition "
+        "PodScheduled says why), or a pod is there that it must be apart from"
+    ) in event.message
+
+
 def test_one_shadow_pod_at_a_time_is_carried_for_an_owner() -> None:
     """Nobody knows whether the next node will do."""
     (one,) = _passed().shares

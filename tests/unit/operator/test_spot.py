@@ -192,6 +192,26 @@ def test_gates_open_for_as_many_as_cards_are_lendable() -> None:
     assert len(cluster.events.told) == 1
 
 
+def test_who_waits_is_told_by_itself_when_the_queue_before_it_gets_shorter() -> None:
+    cluster = Cluster(quota("a", 4), node(0), *(pod(f"p{i}", age=9 - i) for i in range(3)))
+    cluster.round()
+    assert [note.split("; ")[1] for _, _, note in cluster.events.told] == [
+        "it is the next",
+        "1 spot pod before it",
+        "2 spot pods before it",
+    ]
+    for name in ("p1", "p0"):
+        cluster.api.remove(cluster.get(POD, name, "a"))
+        cluster.now += timedelta(seconds=10)
+        cluster.round()
+    for _ in range(281):
+        assert len(cluster.events.told) == 3
+        cluster.now += timedelta(seconds=1)
+        cluster.work()
+    ((about, _, note),) = cluster.events.told[3:]
+    assert (about, note.split("; ")[1]) == ("Pod/p2", "it is the next")
+
+
 def test_what_was_opened_is_known_before_the_watch_tells() -> None:
     """Or a card would be promised twice."""
     cluster = Cluster(quota("a", 4), node(1), pod("p", age=9), pod("q", age=8))

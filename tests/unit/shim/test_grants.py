@@ -52,6 +52,21 @@ def test_many_streams_take_nothing_from_the_neighbour(
             containers.await_kept([(50 - APART, 50 + APART)] * 2)
 
 
+@pytest.mark.parametrize("load", ["us_200", "ms_5"])
+def test_two_containers_have_their_shares_of_a_harsh_card(
+    load: str, tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    """Its kernels cannot be interrupted, its slices take up to 6 ms, and its events drift."""
+    with Containers(tmp_path, layout, cards=1, profile="harsh") as containers:
+        one = containers.add(HARD, 30)
+        one.start("bench/load", load)
+        containers.add_beside(one, HARD, 70).start("bench/load", load)
+        with time_slicer([each.timed for each in containers.all]):
+            containers.begin()
+            wanted = [(share - APART, share + APART) for share in (30, 70)]
+            containers.await_kept(wanted, look_s=1.0)
+
+
 def test_threads_that_launch_little_pay_for_what_they_launch(
     tmp_path: Path, layout: dict[str, Any]
 ) -> None:

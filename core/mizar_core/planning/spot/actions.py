@@ -10,7 +10,7 @@ from mizar_core.condition import Condition
 from mizar_core.models import SpotStatus
 from mizar_core.names import SpotEvictionReason
 from mizar_core.planning.actions import EmitEvent
-from mizar_core.planning.snapshot import Key
+from mizar_core.planning.snapshot import Key, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,12 @@ class Borrowing:
 class SpotPlan:
     """The actions in order. `due`: when to plan again even if nothing changes. `rules`: the text of
     the rules for the node agents. `borrowing`: by namespace. `lendable`: how many cards of each
-    node nobody has or was promised."""
+    node nobody has or was promised. `held_back`: what has new words that are not posted yet, since
+    others were announced of late."""
 
     actions: tuple[SpotAction, ...] = ()
     due: datetime | None = None
     rules: str = ""
     borrowing: Mapping[str, Borrowing] = field(default_factory=dict)
     lendable: Mapping[str, int] = field(default_factory=dict)
+    held_back: frozenset[Subject] = frozenset()

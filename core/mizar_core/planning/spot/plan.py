@@ -53,7 +53,7 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
     events += waiting_events(snapshot, left, room, accounts, in_use)
     actions: list[SpotAction] = [*evictions]
     actions += [OpenGate(one.key, one.uid) for one in granted]
-    actions += [one for one in events if (one.uid, str(one.reason)) not in snapshot.announced]
+    actions += [one for one in events if not one.is_announced(snapshot.announced)]
     actions += write_quotas(snapshot, borrowing, now)
     actions += write_lent(snapshot, now)
     return SpotPlan(
@@ -62,6 +62,7 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
         spot_rules(snapshot.pools if snapshot.enabled else ()).to_json(),
         borrowing,
         room.free,
+        frozenset(one.subject for one in events if one.is_held_back(snapshot.announced)),
     )
 
 

@@ -14,7 +14,7 @@ from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import SPOT_GATE, SPOT_RESOURCE, SpotEvictionReason
 from mizar_core.planning.node_fit import NO_NEEDS, Needs
 from mizar_core.planning.preemption import lacks_cards
-from mizar_core.planning.snapshot import Key, NodeView
+from mizar_core.planning.snapshot import Announcement, Key, NodeView
 
 GRACE_S = 30
 """Most seconds that a pod that has to give its cards back has to end, whatever it asks for."""
@@ -93,9 +93,9 @@ class SpotView:
 class SpotSnapshot:
     """Everything that the plan is made from.
 
-    `enabled`: whether Mizar was installed to lend cards. `announced`: (uid, reason) of events that
-    are posted already. `unreadable`: namespaces with a quota that cannot be read: nobody there
-    loses a card for its quota.
+    `enabled`: whether Mizar was installed to lend cards. `announced`: the events that are not to be
+    posted again yet. `unreadable`: namespaces with a quota that cannot be read: nobody there loses
+    a card for its quota.
     """
 
     enabled: bool = True
@@ -103,5 +103,5 @@ class SpotSnapshot:
     quotas: tuple[GPUQuota, ...] = ()
     spots: tuple[SpotView, ...] = ()
     nodes: tuple[NodeView, ...] = ()
-    announced: frozenset[tuple[str, str]] = frozenset()
+    announced: frozenset[Announcement] = frozenset()
     unreadable: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Why spot pods wait: an event for each, once."""
+"""Why spot pods wait: an event for each."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode
 from mizar_nodeagent.regions import limits_file, usage_file
 from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
+from simgpu.machine import HARSH
 
 BUILD = ROOT / "build" / "shim"
 MIB = 1 << 20
@@ -58,6 +59,7 @@ class Case:
 
     name: str
     tenants: tuple[Tenant, ...]
+    harsh: bool = False  # the card: simgpu's profile
 
 
 Work = list[int]
@@ -141,7 +143,7 @@ def run(cases: Sequence[Case], seconds: float) -> list[list[Work]]:
     of one length."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        machine = stack.enter_context(_machine(folder / "machine", len(cases)))
+        machine = stack.enter_context(_machine(folder / "machine", cases))
         rooms = _rooms(folder, cases, machine)
         everybody = [room for tenants in rooms for room in tenants]
         for room in everybody:
@@ -154,11 +156,13 @@ def run(cases: Sequence[Case], seconds: float) -> list[list[Work]]:
 
 
 @contextmanager
-def _machine(folder: Path, cards: int) -> Iterator[simgpu.Machine]:
-    made = simgpu.create(folder, cards=cards, context_bytes=CONTEXT, link_bytes_per_us=BUS)
+def _machine(folder: Path, cases: Sequence[Case]) -> Iterator[simgpu.Machine]:
+    made = simgpu.create(folder, cards=len(cases), context_bytes=CONTEXT, link_bytes_per_us=BUS)
     with made as machine:
-        for card in range(cards):
+        for card, case in enumerate(cases):
             machine.admin.set_number(card, "sm_count", SM_COUNTS[card % len(SM_COUNTS)])
+            for name, value in HARSH.items() if case.harsh else ():
+                machine.admin.set_number(card, name, value)
         yield machine
 
 
