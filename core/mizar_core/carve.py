@@ -71,9 +71,9 @@ class Carve(Model):
     def check_tenant(self, namespace: str) -> None:
         """CarveRefused unless a shadow pod of the namespace may offer the carve's resource.
 
-        Everybody who may create pods can write annotations: without this check, a forged carve
-        would offer a card under the name of another tenant's resource. In a Shared pool, every
-        namespace may offer the resource.
+        Anyone who may create pods can write annotations: without this check, a forged carve would
+        offer a card under the name of another tenant's resource. In a Shared pool, every namespace
+        may offer the resource.
         """
         parsed = parse_resource(self.resource)
         own = parsed is not None and parsed.prefix.startswith(f"{namespace}.")

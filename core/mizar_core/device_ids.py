@@ -49,7 +49,7 @@ class DeviceID:
         shadow, _, index = rest.rpartition("-")
         if not (is_dns_label(namespace) and is_dns_subdomain(shadow) and _INDEX.fullmatch(index)):
             raise DeviceIDRefused(
-                f"'{text}' is no virtual device: expected namespace/shadow-pod-index"
+                f"'{text}' is not a virtual device: expected namespace/shadow-pod-index"
             )
         return cls(namespace, shadow, int(index))
 

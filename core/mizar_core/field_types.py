@@ -33,8 +33,8 @@ MEMORY_MIN: Final = 64 << 20
 """Bytes: with less, no CUDA program starts, since its context alone takes more on any card."""
 
 _TOO_LITTLE = "is too little memory for any CUDA program to start: write 64Mi or more"
-_NO_NAME = "is no name of an object: write lower case letters, digits, - and ."
-_NO_NAMESPACE = "is no name of a namespace: write lower case letters, digits and -"
+_NO_NAME = "is not a valid object name: write lower case letters, digits, - and ."
+_NO_NAMESPACE = "is not a valid namespace name: write lower case letters, digits and -"
 _NO_LABEL = "is none that a node could have: write it as kubectl get nodes --show-labels does"
 _RESOURCE_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -61,7 +61,7 @@ def _enough(value: str) -> None:
 
 def _prefix(value: str) -> None:
     if not is_dns_subdomain(value) or "." not in value:
-        raise ValueError(f"'{value}' is no DNS name such as mizar.share")
+        raise ValueError(f"'{value}' is not a DNS name such as mizar.share")
     if "kubernetes.io" in value or value.startswith("requests."):
         raise ValueError(f"'{value}' belongs to Kubernetes: use a DNS name of your own")
     if is_foreign(value):
@@ -71,7 +71,7 @@ def _prefix(value: str) -> None:
 def _resource(value: str) -> None:
     domain, _, name = value.partition("/")
     if not is_dns_subdomain(domain) or not _RESOURCE_PART.fullmatch(name):
-        raise ValueError(f"'{value}' is no extended resource such as nvidia.com/gpu")
+        raise ValueError(f"'{value}' is not an extended resource such as nvidia.com/gpu")
     if domain.endswith("kubernetes.io") or domain.startswith("requests."):
         raise ValueError(f"'{value}' belongs to Kubernetes: name a device plugin's resource")
 
@@ -107,7 +107,7 @@ _SELECTOR_RULE = rule(
 _QUANTITY_RULE = rule(
     "type(self) == int ? self > 0"
     " : isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
-    "is no amount of memory: write one above zero, such as 8Gi or 500Mi",
+    "is not an amount of memory: write one above zero, such as 8Gi or 500Mi",
 )
 _ENOUGH_RULE = rule(
     f"type(self) == int ? self <= 0 || self >= {MEMORY_MIN}"
@@ -118,7 +118,7 @@ _ENOUGH_RULE = rule(
 _SCALING_RULE = rule(
     f"{is_scaling('self')}"
     f" && double(string(self)) > 0.0 && double(string(self)) <= {MAX_SCALING}.0",
-    f'is no scaling: write a number above 0 and at most {MAX_SCALING}, such as "1" or "1.5"',
+    f'is not a scaling: write a number above 0 and at most {MAX_SCALING}, such as "1" or "1.5"',
 )
 _RESOURCE_RULE = rule(
     "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')"
@@ -153,7 +153,7 @@ _ALIAS_RULES = rules(
     ),
     rule(
         f"self != '{PHYSICAL_RESOURCE}' && !{list(WHOLE_CARDS)}.exists(w, self.startsWith(w))",
-        "is by what NVIDIA's plugin hands out whole cards and their instances: choose another name,"
+        "is NVIDIA's own name for whole cards or their instances: choose another name,"
         " such as nvidia.com/vgpu",
     ),
     rule(

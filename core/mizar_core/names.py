@@ -30,13 +30,13 @@ PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
 MIG_RESOURCE: Final = "nvidia.com/mig-"
 """Beginning of the resources of MIG devices by strategy mixed; their size follows: 1g.5gb."""
 WHOLE_CARDS: Final = ("nvidia.com/gpu.shared", MIG_RESOURCE, "nvidia.com/pgpu")
-"""What other names of NVIDIA's plugin begin with."""
+"""Beginnings of the other names that NVIDIA's plugin uses for cards."""
 
 SPOT_RESOURCE: Final = "mizar.spot/gpu"
 """Whole cards that are lent while their owners sleep: what spot pods ask for."""
 
 SPOT_SUFFIX: Final = "-spot"
-"""After a card's UUID in the ID of its spot device."""
+"""Suffix that turns a card's UUID into the ID of its spot device."""
 
 LABEL_SHADOW_POD: Final = "mizar.share/shadow-pod"
 LABEL_SHARE_POD: Final = "mizar.share/share-pod"
@@ -48,7 +48,7 @@ LABEL_SPOT_POD: Final = "mizar.share/spot-pod"
 agents watch only these."""
 
 LABEL_IN_USE: Final = "mizar.share/in-use"
-"""Set to "true" on a shadow pod while somebody holds a device of it."""
+"""Set to "true" on a shadow pod while a container holds one of its devices."""
 
 LABEL_POOL: Final = "mizar.share/pool"
 LABEL_QUOTA: Final = "mizar.share/quota"
@@ -64,19 +64,20 @@ ANNOTATION_RESOURCE: Final = "mizar.share/resource"
 ANNOTATION_CARDS: Final = "mizar.share/cards"
 """On a container, not a pod: UUIDs of the cards that the runtime was told to give it."""
 ANNOTATION_SAME_CARD: Final = "mizar.share/same-card"
-"""Set to "true" on a share pod, all devices of a container are on one card, or it does not
-start."""
+"""On a share pod, "true" demands that all devices of a container be on one card; otherwise it does
+not start."""
 
 ANNOTATION_WITHOUT_LIMITS: Final = "mizar.share/without-limits"
 """On a share pod: names of its containers, with commas between them, that opt out of the shim. They
 run without limits where pool and quota permit it (isolation.mayOptOut)."""
 
 ANNOTATION_LOW_POWER: Final = "mizar.share/low-power"
-"""Set to "true" on a pod that holds a card, its owner agrees that the card is lent while the pod is
-idle, where the pool lends cards."""
+"""On a pod that holds a card, "true" is its owner's consent to lend the card while the pod is idle,
+where the pool lends cards."""
 
 ANNOTATION_MAY_BE_LOST: Final = "mizar.share/may-be-lost"
-"""Set to "true" on a spot pod without a controller, nobody minds that nothing replaces it."""
+"""On a spot pod without a controller, "true" accepts that nothing replaces the pod when it loses
+its card."""
 
 ANNOTATION_SPOT_NOTICE: Final = "mizar.share/spot-notice"
 """On a spot pod: seconds of notice, by SIGUSR1, that it wants before it loses its card. It gets as
@@ -87,11 +88,12 @@ ANNOTATION_SPOT_GRACE: Final = "mizar.share/spot-grace"
 permits; 0 by default. It computes nothing meanwhile."""
 
 SPOT_GATE: Final = "mizar.share/spot"
-"""The scheduling gate of a spot pod until it is its namespace's turn to have a card."""
+"""The scheduling gate that holds a spot pod back until its namespace's turn for a card."""
 
 HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
 HAMI_HANDSHAKE: Final = "hami.io/node-handshake"
-"""Annotations of a node that HAMi's device plugin writes: its cards, and when it told them last."""
+"""Annotations that HAMi's device plugin writes on a node: its cards, and when they were last
+reported."""
 HAMI_POD_NODE: Final = "hami.io/vgpu-node"
 HAMI_POD_DEVICES: Final = "hami.io/vgpu-devices-allocated"
 """Annotations of a pod that HAMi's scheduler writes: its node, and its containers' devices."""
@@ -102,7 +104,7 @@ ANNOTATIONS_IN_USE: Final = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
 }
-"""Annotations by which autoscalers leave a pod, and so its node, alone."""
+"""Annotations that keep autoscalers from removing a pod, and so its node."""
 
 BUDGET_NAME: Final = "mizar-shadow-pods-in-use"
 """The PodDisruptionBudget of a namespace's shadow pods."""
@@ -112,7 +114,7 @@ NODE_LABEL_CARD_MEMORY: Final = "nvidia.com/gpu.memory"
 
 FIELD_MANAGER_OPERATOR: Final = "mizar-operator"
 FIELD_MANAGER_SPOT: Final = "mizar-operator-spot"
-"""Of what statuses say of lending, which the operator plans apart from everything else."""
+"""Field manager of the parts of statuses about lending, which the operator plans separately."""
 
 FIELD_MANAGER_NODEAGENT: Final = "mizar-nodeagent"
 
@@ -120,7 +122,7 @@ MAIN_CONTAINER: Final = "main"
 """Allocate does not know the container's name; the runtime component expects this one."""
 
 LABEL_MAX: Final = 63
-"""Longest DNS label and longest value of a Kubernetes label."""
+"""Most characters of a DNS label, and of a Kubernetes label's value."""
 
 PREFIX_MAX: Final = 253 - len("requests.") - LABEL_MAX - len(".")
 """Longest resource prefix: with a namespace before it, Kubernetes must still accept
@@ -203,7 +205,7 @@ class SpotEvictionReason(StrEnum):
     OWNER_ALIVE = "OwnerAlive"
     """A pod that never agreed to lend holds the card now."""
     OWNER_GONE = "OwnerGone"
-    """Nobody holds the card any more: it is the scheduler's to give."""
+    """No pod holds the card any more: the scheduler may give it to any pod."""
     DEVICE_LOST = "DeviceLost"
     """The card has failed or dropped out."""
     QUOTA_RECLAIM = "QuotaReclaim"
@@ -218,7 +220,7 @@ class CreationReason(StrEnum):
     DEMAND = "Demand"
     """A share pod waits for devices."""
     WARM = "Warm"
-    """Its quota keeps so many warm."""
+    """Its quota keeps a minimum of shadow pods warm."""
 
 
 class ReapReason(StrEnum):
@@ -234,11 +236,12 @@ class ReapReason(StrEnum):
     REPLACED = "Replaced"
     """A share pod of its quota waits for another one."""
     UNNEEDED = "Unneeded"
-    """It got no card, and no share pod waits for it any more."""
+    """It never got a card, and no share pod waits for it any more."""
     UNWANTED = "Unwanted"
     """Its quota, its pool or its shape is gone, or its cards have failed."""
     OTHER = "Other"
-    """Somebody else deleted it, or an operator decided so that has ended since."""
+    """It was deleted by another client, or by an operator that ended before it counted the
+    deletion."""
 
 
 class LossReason(StrEnum):
@@ -246,9 +249,9 @@ class LossReason(StrEnum):
 
     NODE_GONE = "NodeGone"
     POD_DELETED = "PodDeleted"
-    """Somebody deleted or evicted its pod."""
+    """Its pod was deleted or evicted."""
     CARD_LOST = "CardLost"
-    """The node agent says that a card of it is gone, or another pod's."""
+    """The node agent reports that one of its cards is gone or is held by another pod."""
     POD_ENDED = "PodEnded"
 
 
@@ -266,11 +269,11 @@ class ConditionType(StrEnum):
 
 
 POD_CONDITION_CARD_ACCESS: Final = "mizar.share/card-access"
-"""The condition of a node agent's pod that says how containers of its node get their cards; False
+"""The condition of a node agent's pod that says how containers on its node get their cards; False
 while none can."""
 POD_CONDITION_SETTINGS: Final = "mizar.share/node-settings"
-"""The condition of a node agent's pod that says whether its node has settings of its own; False
-while those that it should have cannot be used."""
+"""The condition of a node agent's pod that says whether overrides apply on its node; False while
+they cannot be used."""
 POD_CONDITION_ISOLATION: Final = "mizar.share/isolation-enforced"
 """The condition of a share pod: False while a process of it uses a card past its limits."""
 
@@ -317,22 +320,22 @@ def is_foreign(prefix: str) -> bool:
 
 
 def is_dns_label(text: str) -> bool:
-    """Whether Kubernetes takes `text` for the name of a namespace."""
+    """Whether Kubernetes accepts `text` as the name of a namespace."""
     return _IS_LABEL.fullmatch(text) is not None
 
 
 def is_dns_subdomain(text: str) -> bool:
-    """Whether Kubernetes takes `text` for the name of most objects."""
+    """Whether Kubernetes accepts `text` as the name of most kinds of objects."""
     return len(text) <= 253 and _IS_SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_qualified_name(text: str) -> bool:
-    """Whether Kubernetes takes `text` for the key of a label or a taint."""
+    """Whether Kubernetes accepts `text` as the key of a label or a taint."""
     return re.fullmatch(QUALIFIED_NAME, text) is not None
 
 
 def is_label_value(text: str) -> bool:
-    """Whether Kubernetes takes `text` for the value of a label or a taint."""
+    """Whether Kubernetes accepts `text` as the value of a label or a taint."""
     return re.fullmatch(LABEL_VALUE, text) is not None
 
 
@@ -354,10 +357,10 @@ def tenant_resource_name(namespace: str, prefix: str, profile: int) -> str:
 def tenant_problem(namespace: str) -> str | None:
     """Why the namespace cannot be a tenant of a PerNamespace pool; None if it can."""
     if not is_dns_label(namespace):
-        return f"'{namespace}' is no name of a namespace"
+        return f"'{namespace}' is not a valid namespace name"
     if namespace == "requests":
-        # Kubernetes takes requests.* for the keys of a ResourceQuota, never for a resource.
-        return "the namespace 'requests' cannot have shared GPUs of its own: use another name"
+        # Kubernetes reads requests.* as the keys of a ResourceQuota, never as a resource.
+        return "the namespace 'requests' cannot have shared GPUs: use another name"
     return None
 
 
@@ -375,18 +378,18 @@ def alias_problem(alias: str) -> str | None:
     """Why a profile cannot have this name as its alias; None if it can."""
     domain, slash, name = alias.partition("/")
     if not (slash and is_dns_subdomain(domain) and re.fullmatch(_RESOURCE_PART, name)):
-        return "is no extended resource such as nvidia.com/vgpu"
+        return "is not an extended resource such as nvidia.com/vgpu"
     if "kubernetes.io" in domain or domain.startswith("requests."):
         return "belongs to Kubernetes"
     if alias == PHYSICAL_RESOURCE or alias.startswith(WHOLE_CARDS):
-        return "is by what NVIDIA's plugin hands out whole cards and their instances"
+        return "is NVIDIA's own name for whole cards or their instances"
     if parse_resource(alias) or domain == SPOT_RESOURCE.partition("/")[0]:
         return "is Mizar's own name of something else"
     return None
 
 
 def is_mig(physical: str) -> bool:
-    """Whether MIG devices of one size come as this resource: nvidia.com/mig-1g.5gb."""
+    """Whether this resource stands for MIG devices of one size, such as nvidia.com/mig-1g.5gb."""
     return physical.startswith(MIG_RESOURCE)
 
 
@@ -414,7 +417,8 @@ def tenant_of(parsed_prefix: str, pool_prefix: str) -> str | None:
 
 
 def shadow_name(quota_uid: str, profile: int, sequence: int) -> str:
-    """The name of the sequence-th shadow pod of a quota and profile: always the same one."""
+    """The name of a quota and profile's shadow pod number `sequence`; the same input always gives
+    the same name."""
     digest = hashlib.sha256(f"{quota_uid}/{profile}/{sequence}".encode()).digest()
     return f"shadow-{profile}-{base64.b32encode(digest).decode().lower()[:5]}"
 

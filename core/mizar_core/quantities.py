@@ -29,7 +29,7 @@ def parse_quantity(text: str | int) -> Decimal:
     """The exact value of a quantity; QuantityRefused if the text is none."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
-        raise QuantityRefused(f"'{text}' is no quantity: write a number with Mi, Gi, M or G")
+        raise QuantityRefused(f"'{text}' is not a quantity: write a number with Mi, Gi, M or G")
     number = Decimal(match["number"])
     if match["exponent"] is not None:
         return number.scaleb(int(match["exponent"]))
@@ -46,7 +46,7 @@ def parse_scaling(text: str | int) -> Decimal:
     """A scaling such as `1` or `1.5`: more than 0, at most 16, at most four decimals."""
     if not _SCALING.fullmatch(str(text)) or not 0 < Decimal(str(text)) <= MAX_SCALING:
         raise QuantityRefused(
-            f'\'{text}\' is no scaling: write a number such as "1" or "1.5", '
+            f'\'{text}\' is not a scaling: write a number such as "1" or "1.5", '
             f"more than 0 and at most {MAX_SCALING}"
         )
     return Decimal(str(text))

@@ -42,8 +42,8 @@ piece of work: what does not fit is lost in each window, and weighs more in a sh
 PIECES: Final = 20
 """A period holds this many of the longest piece of work, so that whole pieces fit a window."""
 SHRINK: Final = 4
-"""A period is kept until one of a quarter of its length would do: each change moves everybody's
-windows."""
+"""A period is kept until one of a quarter of its length would do: each change moves the windows of
+all containers."""
 
 WINDOW_BITS: Final = 20
 """Bits of the shim's window word that hold each of length, start and period, in microseconds."""
@@ -111,7 +111,7 @@ class Sharer:
 
     @property
     def borrows(self) -> bool:
-        """Whether it has nothing but what others leave."""
+        """Whether it has no share and may only use what others leave."""
         return self.mode == "Soft" and not self.share
 
 
@@ -119,9 +119,9 @@ def grants(sharers: Iterable[Sharer]) -> dict[str, TimeGrant]:
     """The grant of each metered container of one card, by the container's name.
 
     A container that is idle, or needs little, gets the grant that it would have if it alone came
-    to want more, so that it starts with that and not with what was right some time ago. One that
-    has no share of its own has a card that is lent: it is paused while somebody with a share works
-    there, whether or not that one is metered.
+    to want more, so that it starts with that and not with what was right some time ago. A container
+    without a share borrows the card: it is paused while a container with a share works there,
+    metered or not.
     """
     known = sorted(sharers, key=lambda one: one.name)
     is_lent = not any(one.busy and one.share for one in known)

@@ -36,8 +36,8 @@ def check_quota_against_pool(quota: GPUQuota, pool: GPUPool) -> list[Problem]:
 def check_quota_among(
     quota: GPUQuota, others: Iterable[GPUQuota], pools: Mapping[str, GPUPool]
 ) -> list[Problem]:
-    """A problem for each profile whose resource another quota of the same namespace hands out
-    already."""
+    """A problem for each profile whose resource another quota of the same namespace already hands
+    out."""
     rivals = [other for other in others if _same_resources(quota, other, pools)]
     return [
         Problem(
@@ -60,7 +60,7 @@ def check_pool_among(pool: GPUPool, others: Iterable[GPUPool]) -> list[Problem]:
         Problem(
             "spec.resourcePrefix",
             f"'{pool.spec.resource_prefix}' would be mixed up with '{other.spec.resource_prefix}'"
-            f" of pool '{other.metadata.name}': give each pool a resourcePrefix of its own",
+            f" of pool '{other.metadata.name}': give each pool a different resourcePrefix",
         )
         for other in sorted(others, key=lambda one: one.metadata.name)
         if other.metadata.name != pool.metadata.name and _same_names(pool.spec, other.spec)

@@ -76,15 +76,15 @@ def _tolerating(**toleration: Any) -> Object:
     return _pool({"tolerations": [toleration]})
 
 
-NO_SCALING = 'is no scaling: write a number above 0 and at most 16, such as "1" or "1.5"'
+NO_SCALING = 'is not a scaling: write a number above 0 and at most 16, such as "1" or "1.5"'
 TOO_LITTLE = "is too little memory for any CUDA program to start: write 64Mi or more"
 ANOTHERS = "is in the domain of another device plugin, whose resources would be mixed up"
 ABOVE_HARD = (
     "memoryScaling above 1 hands out more memory than there is, which isolation.memory Hard forbids"
 )
 MPS = "backend MPS is not built yet: set it to Auto or Shim"
-NO_MEMORY = "is no amount of memory: write one above zero, such as 8Gi or 500Mi"
-OF_WHOLE_CARDS = "is by what NVIDIA's plugin hands out whole cards and their instances"
+NO_MEMORY = "is not an amount of memory: write one above zero, such as 8Gi or 500Mi"
+OF_WHOLE_CARDS = "is NVIDIA's own name for whole cards or their instances"
 A_DNS_NAME = "resourcePrefix must be a DNS name with a dot, in lower case, such as mizar.share"
 NOT_THEIRS = "must not contain kubernetes.io nor begin with requests., which belong to Kubernetes"
 A_RESOURCE = "must be an extended resource with one slash, such as nvidia.com/gpu"
@@ -157,7 +157,7 @@ REFUSED = {
     "prefix of spot pods": (_pool({"resourcePrefix": "mizar.spot"}), ANOTHERS),
     "prefix of the cards": (
         _pool({"resourcePrefix": "cards.example", "physicalResource": "cards.example/gpu"}),
-        "resourcePrefix is that of physicalResource, whose device plugin offers under it already",
+        "resourcePrefix is the prefix of physicalResource, which another device plugin offers",
     ),
     "alias of whole cards": (_pool(_alias("nvidia.com/gpu")), OF_WHOLE_CARDS),
     "alias of instances": (_pool(_alias("nvidia.com/mig-2g.10gb")), OF_WHOLE_CARDS),
@@ -166,11 +166,11 @@ REFUSED = {
     "alias without a slash": (_pool(_alias("vgpu")), "alias must be an extended resource"),
     "alias of the cards": (
         _pool({"physicalResource": "a.example/b", **_alias("a.example/b")}),
-        "each profile needs an alias of its own, other than physicalResource",
+        "each alias must be unique and differ from physicalResource",
     ),
     "an alias twice": (
         _pool({"profiles": _alias("a.b/c")["profiles"] + _alias("a.b/c", 4)["profiles"]}),
-        "each profile needs an alias of its own",
+        "each alias must be unique",
     ),
     "prefix too long": (
         _pool({"resourcePrefix": "gpu." + "a" * 180}),
@@ -212,7 +212,7 @@ REFUSED = {
     ),
     "a runtime class that cannot be": (
         _pool({"runtimeClassName": "NVIDIA"}),
-        '"NVIDIA": is no name of an object',
+        '"NVIDIA": is not a valid object name',
     ),
     "pool's name too long": (_pool(name="p" * 64), SHORT),
     "pool's name with a dot": (_pool(name="p.q"), SHORT),

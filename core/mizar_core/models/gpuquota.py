@@ -43,7 +43,7 @@ class ProfileQuota(Model):
     """Shadow pods that are kept warm, used or not."""
 
     max: ShadowCount
-    """Shadow pods that there may be at most."""
+    """Most shadow pods that there may be."""
 
     @model_validator(mode="after")
     def _ordered(self) -> ProfileQuota:
@@ -127,8 +127,8 @@ class SpotStatus(Model):
     """Cards that its spot pods wait for."""
 
     recent_card_seconds: Annotated[int, Field(strict=True, ge=0, le=10**12)] = 0
-    """What it had of late, at `counted_at`: a second of a borrowed card counts for half after an
-    hour. Namespaces that had less go first."""
+    """Card-seconds borrowed recently, as of `countedAt`: a second of a borrowed card counts half
+    after an hour. Namespaces with fewer go first."""
 
     counted_at: Time | None = None
     """When `recent_card_seconds` was counted."""

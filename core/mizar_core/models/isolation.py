@@ -39,17 +39,18 @@ class Isolation(Model):
     (not those of virtual memory management, arrays and graphs)."""
 
     compute: ComputeMode = "None"
-    """None: kernels of all containers take turns. Hard: never above the share. Soft: above it
-    while others are idle, pods of the highest priority first. Weighted: in proportion to the shares
-    of those who are busy."""
+    """None: kernels of all containers take turns, without limits. Hard: never above the share.
+    Soft: above it while others are idle, pods of the highest priority first. Weighted: in
+    proportion to the shares of the busy containers."""
 
     backend: Backend = "Auto"
-    """What enforces it. None: nothing does, containers are trusted."""
+    """What enforces it. None: nothing enforces the limits, and containers are trusted to keep
+    them."""
 
     enforcement: Enforcement = "Report"
-    """What becomes of a process that uses a card past the shim, so that its limits don't bind it.
-    Report: its pod is told, by an event and the condition mizar.share/isolation-enforced. Strict:
-    the process is killed as well."""
+    """What happens to a process that bypasses the shim and so is not bound by its limits. Report:
+    its pod gets an event and the condition mizar.share/isolation-enforced. Strict: the process is
+    killed as well."""
 
     may_opt_out: Annotated[bool, Field(strict=True)] = False
     """Whether a pod may name containers, by the annotation mizar.share/without-limits, that run

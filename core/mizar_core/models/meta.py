@@ -8,7 +8,7 @@ from mizar_core.model_base import Model, Time
 
 
 class OwnerReference(Model):
-    """Who an object belongs to, for Kubernetes' garbage collector."""
+    """The owner of an object, for Kubernetes' garbage collector."""
 
     api_version: str
     kind: str

@@ -76,13 +76,13 @@ _POOL_RULES = (
     ),
     rule(
         "!self.physicalResource.startsWith(self.resourcePrefix + '/')",
-        "resourcePrefix is that of physicalResource, whose device plugin offers under it already:"
+        "resourcePrefix is the prefix of physicalResource, which another device plugin offers:"
         " use a DNS name of your own, such as mizar.share",
     ),
     rule(
         "self.profiles.all(p, !has(p.alias) || p.alias != self.physicalResource &&"
         " self.profiles.filter(o, has(o.alias) && o.alias == p.alias).size() == 1)",
-        "each profile needs an alias of its own, other than physicalResource",
+        "each alias must be unique and differ from physicalResource",
     ),
 )
 
@@ -125,30 +125,31 @@ class Spot(Model):
     """Whether and how the pool's cards are lent to spot pods while their owners sleep."""
 
     enabled: Annotated[bool, Field(strict=True)] = False
-    """Lend cards whose owners all agreed to it and are all idle."""
+    """Lend cards whose owners have all agreed and are all idle."""
 
     idle_after_seconds: Seconds = 60
     """Seconds that all owners of a card must have been idle before it is lent."""
 
     max_utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] = 5
-    """An owner without the shim is idle while it keeps the card busy no more than this; once its
-    card is lent, with any work it is not."""
+    """Percent of the card's time up to which an owner without the shim counts as idle; once its
+    card is lent, any work makes it active."""
 
     reserve: Memory = "1Gi"
     """Memory of the card that no borrower gets, so that an owner that wakes can start at once."""
 
     grace_seconds: Annotated[int, Field(strict=True, ge=0, le=30)] = 0
-    """Most seconds between SIGTERM and SIGKILL that a borrower may ask for; it computes nothing
-    meanwhile, but its memory stays taken."""
+    """Most seconds between SIGTERM and SIGKILL that a borrower may ask for; meanwhile it computes
+    nothing, but keeps its memory."""
 
     notice_seconds: Annotated[int, Field(strict=True, ge=0, le=30)] = 0
-    """Most seconds of notice that a borrower may ask for: it computes on meanwhile, beside the
-    owner that woke up."""
+    """Most seconds of notice that a borrower may ask for: until they are over it goes on computing,
+    beside the owner that woke up."""
 
     namespaces: Annotated[
         tuple[NamespaceName, ...], Field(max_length=256, json_schema_extra=LIST_SET)
     ] = ()
-    """Namespaces all of whose pods agree to lend, without the annotation mizar.share/low-power."""
+    """Namespaces whose pods all agree to lend, even without the annotation
+    mizar.share/low-power."""
 
 
 class GPUPoolSpec(Model):
@@ -227,7 +228,7 @@ class GPUPoolSpec(Model):
     def _one_alias_each(self) -> GPUPoolSpec:
         named = [one.alias for one in self.profiles if one.alias]
         if len(set(named) | {self.physical_resource}) <= len(named):
-            raise ValueError("each profile needs an alias of its own, other than physicalResource")
+            raise ValueError("each alias must be unique and differ from physicalResource")
         return self
 
     @property

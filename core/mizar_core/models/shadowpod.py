@@ -1,4 +1,4 @@
-"""ShadowPod: a pod that holds whole cards, and who has which part of them."""
+"""ShadowPod: a pod that holds whole cards, and which containers have which parts of them."""
 
 from __future__ import annotations
 

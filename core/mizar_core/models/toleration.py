@@ -1,6 +1,7 @@
 """Tolerations of shadow pods, by Kubernetes' own rules.
 
-It would refuse every shadow pod with a toleration that breaks one: so the pool is refused.
+Kubernetes would refuse every shadow pod whose toleration breaks a rule, so the pool is refused
+instead.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class SetInUse:
 
 @dataclass(frozen=True, slots=True)
 class Recarve:
-    """Tell the node agent other limits for the cards that the shadow pod holds."""
+    """Give the node agent new limits for the cards that the shadow pod holds."""
 
     shadow: Key
     carve: Carve
@@ -76,8 +76,8 @@ class Recarve:
 
 @dataclass(frozen=True, slots=True)
 class DeleteShadow:
-    """Delete the pod, then the ShadowPod, if the API server, asked live, says that nobody uses
-    them. `reason`: None where a drain had one before, and of what is lost."""
+    """Delete the pod, then the ShadowPod, if a live read from the API server shows that no pod uses
+    them. `reason`: None for a lost shadow pod, and where the drain already had a reason."""
 
     shadow: Key
     reason: ReapReason | None = None
@@ -92,7 +92,7 @@ class RemoveFinalizer:
 
 @dataclass(frozen=True, slots=True)
 class EvictShare:
-    """Evict a share pod whose card is lost, so that its controller makes another."""
+    """Evict a share pod that has lost its card, so that its controller makes another."""
 
     share: Key
     uid: str
@@ -125,8 +125,8 @@ class WritePoolStatus:
 
 @dataclass(frozen=True, slots=True)
 class EmitEvent:
-    """An event on an object. While others of its subject, or its own words, were announced of late
-    it is not posted."""
+    """An event on an object. It is not posted if another event of its subject, or the same message,
+    was posted recently."""
 
     kind: Literal["Pod", "ShadowPod", "GPUQuota"]
     about: Key
@@ -150,7 +150,8 @@ class EmitEvent:
         return self.subject in announced or self.wording in announced
 
     def is_held_back(self, announced: Container[Announcement]) -> bool:
-        """Whether it has new words, and only other words about the same of late keep it."""
+        """Whether its message is new, and it waits only because another message about its subject
+        was posted recently."""
         return self.subject in announced and self.wording not in announced
 
 
@@ -189,8 +190,8 @@ ShadowAction = (
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The actions in order. `due`: when to plan again even if nothing changes. `quotas`: the status
-    of every quota. `waiting`: how many share pods wait, by namespace and reason. `held_back`: what
-    has new words that are not posted yet, since others were announced of late.
+    of every quota. `waiting`: how many share pods wait, by namespace and reason. `held_back`: the
+    subjects of new messages that wait because an earlier one was posted recently.
 
     For the next snapshot, `free`: how many devices of a resource are free on a node, `attempts`:
     the actions that may not help, and `refused_nodes`: the nodes that the scheduler refuses a

@@ -15,8 +15,8 @@ from mizar_core.planning.snapshot import Attempt, ShareView
 @dataclass(frozen=True, slots=True)
 class Denial:
     """Why no shadow pod is created. `reason`, `message`: of the event that says so; the message is
-    the end of a sentence. `entitlement`: the one at whose cost it would be created if its quota
-    allowed more."""
+    the end of a sentence. `entitlement`: the one that would pay for it if its quota allowed
+    more."""
 
     reason: EventReason
     message: str
@@ -78,14 +78,15 @@ EXCLUDED_NODES_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """A shadow pod to create: the entitlement at whose cost, and what its pod needs of its node."""
+    """A shadow pod to create: the entitlement that pays for it, and what its pod needs of its
+    node."""
 
     entitlement: Entitlement
     needs: Needs
 
 
 def creation_for(draft: Draft, share: ShareView) -> Creation | Denial | None:
-    """The shadow pod to create for the share pod, at the cost of the first quota that allows it, or
+    """The shadow pod to create for the share pod, paid for by the first quota that allows it, or
     why the first quota does not; None where the namespace has no quota for the resource."""
     first = None
     for entitlement in draft.entitlements.for_pods_of(share.namespace, share.resource):
@@ -134,8 +135,8 @@ def creation_elsewhere(draft: Draft, share: ShareView) -> Creation | Denial:
     """A shadow pod on another node, for a share pod that the scheduler refuses although devices are
     free, or what the scheduler says.
 
-    Nobody can say whether that node will do, so there is one at a time for all share pods of an
-    owner, and not another one soon where the last was in vain.
+    Whether that node will do is not known, so only one is created at a time for all share pods of
+    an owner, and the next one only after a while if the last did not help.
     """
     what = f"carry/{share.owner or share.uid}/{share.resource}"
     found = creation_for(draft, share) if what not in draft.attempted else None

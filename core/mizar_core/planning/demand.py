@@ -60,8 +60,8 @@ def keep_warm(draft: Draft, entitlements: Iterable[Entitlement]) -> None:
 def meet_demand(draft: Draft, resource: str) -> DemandOutcome:
     """Cancel drains and create shadow pods until every share pod that can be helped is.
 
-    Share pods are scheduled anew after each round, so that the next plan, which sees the same
-    devices, comes to the same placement and plans nothing.
+    Share pods are scheduled again after each round, so that the next plan, which sees the same
+    devices, arrives at the same placement and plans nothing.
     """
     waiting = pending_demand(draft, resource)
     while True:

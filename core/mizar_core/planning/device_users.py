@@ -1,5 +1,5 @@
-"""Who uses a shadow pod's devices, or could be about to; and the mark of a shadow pod in use, by
-which evictions and autoscalers leave it alone."""
+"""The users of a shadow pod's devices, present or possible; and the mark of a shadow pod in use,
+which keeps evictions and autoscalers away."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def pods_without_devices(others: Iterable[ShadowView], bound: Iterable[ShareView
 def may_be_used(
     shadow: ShadowView, others: Iterable[ShadowView], bound: Iterable[ShareView]
 ) -> str | None:
-    """Who uses the shadow pod, or may be about to, for a message; None if certainly nobody does."""
+    """The user of the shadow pod, present or possible, for a message; None if there certainly is
+    none."""
     bound = list(bound)
     if shadow.pod is None:
         shadow = _with_existing_holders(shadow, bound)
@@ -46,8 +47,8 @@ def may_be_used(
 def _with_existing_holders(shadow: ShadowView, bound: Iterable[ShareView]) -> ShadowView:
     """The shadow pod without the holders that are gone: they hold nothing.
 
-    Without its pod, there may be nobody left who reports on the shadow pod, since the node agent
-    loses its state when the node is set up anew under the same name.
+    Once its pod is gone, no agent may be left to report on the shadow pod, since the node agent
+    loses its state when the node is set up again under the same name.
     """
     there = {one.key for one in bound}
     holders = tuple(key for key in shadow.holders if key in there)

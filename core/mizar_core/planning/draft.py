@@ -113,7 +113,7 @@ class Draft:
         return (one for one in self.shares if one.resource == resource and one.node is not None)
 
     def record_attempt(self, one: Attempt) -> None:
-        """Note that something is tried that may not help, so that it is not repeated soon."""
+        """Record an attempt that may not help, so that it is not repeated soon."""
         self.attempts.append(one)
         self.attempted.add(one.what)
 
@@ -122,8 +122,8 @@ class Draft:
         return self._waiting.get(resource, [])
 
     def is_wanted(self, shadow: ShadowView) -> bool:
-        """Whether its quota and pool exist and its pool still has its shape, nobody deleted it, and
-        not all of its cards have failed."""
+        """Whether its quota and pool exist, its pool still has its shape, it is not being deleted,
+        and at least one of its cards works."""
         quota = self.active_quotas.get(shadow.quota_key)
         if quota is None or shadow.pool not in self.pools or shadow.deleting:
             return False
@@ -145,7 +145,7 @@ class Draft:
         )
 
     def is_live(self, shadow: ShadowView) -> bool:
-        """Whether share pods can have its devices, now or soon, for as long as they like."""
+        """Whether share pods can get its devices, now or soon, and keep them."""
         return self.stages[shadow.key] in LIVE and self.is_wanted(shadow)
 
     def refusal(self, shadow: ShadowView) -> str | None:
@@ -201,7 +201,7 @@ class Draft:
         return action
 
     def next_sequence(self, quota: Key) -> int:
-        """The first sequence number that no shadow pod of the quota ever had."""
+        """The lowest sequence number that no shadow pod of the quota ever had."""
         return self._sequences.get(quota, 0)
 
     def _next(self, entitlement: Entitlement) -> tuple[int, str]:

@@ -21,7 +21,7 @@ SCHEDULING = "Scheduling"
 
 DRAINED_FOR = {
     ReapReason.PREEMPTED: "its cards go to a pod that waits for them",
-    ReapReason.REPLACED: "it gives way to one that a pod waits for",
+    ReapReason.REPLACED: "it makes room for one that a pod waits for",
 }
 
 Why = tuple[EventReason, str]
@@ -98,8 +98,8 @@ def _blocked(draft: Draft, share: ShareView, assignment: Assignment) -> Why:
 
 
 def _outranked(share: ShareView, shadow: ShadowView) -> str:
-    """Why pods that the share pod's priority is above have cards before it, if they do: the
-    scheduler goes by the shadow pod's."""
+    """Why pods of a lower priority than the share pod's may get cards first, if they may: the
+    scheduler goes by the shadow pod's priority."""
     if shadow.pod is None or share.priority <= shadow.pod.priority:
         return ""
     return (

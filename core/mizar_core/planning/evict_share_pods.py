@@ -13,11 +13,11 @@ from mizar_core.planning.snapshot import ShadowView, ShareView
 from mizar_core.quantities import counted
 
 RETRY_AFTER = timedelta(seconds=5)
-"""How long until an eviction that a PodDisruptionBudget did not allow is tried again."""
+"""How long to wait before retrying an eviction that a PodDisruptionBudget did not allow."""
 
 MUST_BE_UNUSED = frozenset({ShadowStage.LOST, ShadowStage.FINISHED, ShadowStage.LEAVING})
-"""Stages in which nobody may hold a device: a shadow pod that the operator deletes itself is
-drained before."""
+"""Stages in which no pod may hold a device: the operator drains a shadow pod before it deletes
+it."""
 
 
 def evict(draft: Draft) -> None:

@@ -1,7 +1,8 @@
 """Exclusion of parts from a snapshot, such that their absence does no harm.
 
-What is excluded is neither served nor ended, and no decision counts on it; but a shadow pod still
-counts against its quota, a node still exists, and what belongs to a quota or a pool goes with it.
+What is excluded is neither served nor ended, and no decision relies on it; but an excluded shadow
+pod still counts against its quota, an excluded node still exists, and whatever belongs to an
+excluded quota or pool is excluded with it.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Exclusion:
                 one
                 for one in whole.shares
                 if PartName("Pod", one.key, one.resource) not in self._names
-                # At the cost of which quota they would be served is not known.
+                # Which quota would pay for them is not known.
                 and not (one.node is None and one.namespace in tenants)
             ),
             nodes=tuple(
@@ -104,8 +105,8 @@ class Exclusion:
 
 
 def placeholder(shadow: ShadowView) -> ShadowView:
-    """A shadow pod that counts against the quota like the given one, and no more: it seems to be on
-    its way out."""
+    """A shadow pod that only counts against the quota, as the given one does: it appears to be
+    going away."""
     return ShadowView(
         namespace=shadow.namespace,
         name=shadow.name,

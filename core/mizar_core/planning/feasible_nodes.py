@@ -1,5 +1,5 @@
 """The feasible nodes of shadow pods, and what a shadow pod needs of its node so that the share pod
-that waits for it can go there too."""
+that waits for it can run there too."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class FeasibleNodes:
 
     def accepts_blocked(self, pool: str, needs: Needs) -> Accepts:
         """Tells whether a share pod may as well wait for a shadow pod with these needs that gets no
-        node: a new shadow pod for it could go nowhere else."""
+        node: a new one for it could go nowhere else."""
         return lambda share: (
             self.serves(pool, needs, share)
             and self.covers(pool, needs, self.needs_for(pool, share))

@@ -13,8 +13,8 @@ Kind = tuple[Needs, frozenset[str]]
 class Bins:
     """Bins with free devices. `put` is amortised O(1) per distinct (needs, groups, count).
 
-    First fit rather than best fit, since taking away room that is left over changes nothing about
-    who is placed where: reaping an idle shadow pod cannot upset a placement.
+    First fit rather than best fit, since removing a bin that stayed empty changes no placement:
+    reaping an idle shadow pod never moves a share pod elsewhere.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Bins:
         of the groups in it; returns the bin's number, or None if there is none."""
         fitting, key = self._fitting_of(needs), ((needs, groups), count)
         position = self._first.get(key, 0)
-        # Room only ever shrinks and groups only ever grow: what was no good stays no good.
+        # Room only shrinks and groups only grow: a bin that did not fit never will.
         while position < len(fitting) and not self._has_room(fitting[position], count, groups):
             position += 1
         self._first[key] = position

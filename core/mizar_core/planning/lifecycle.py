@@ -34,7 +34,7 @@ def advance(draft: Draft) -> None:
 
 
 def retire(draft: Draft, shadow: ShadowView, reason: ReapReason) -> bool:
-    """Plan the next step towards the end of a shadow pod that nobody uses; False if there is
+    """Plan the next step towards the end of a shadow pod that no pod uses; False if there is
     none."""
     stage = draft.stages[shadow.key]
     if stage in UNPLACED and not shadow.contested:
@@ -73,8 +73,8 @@ def _clean_up(draft: Draft, shadow: ShadowView, stage: ShadowStage) -> None:
 
 
 def used_by(draft: Draft, shadow: ShadowView) -> str | None:
-    """Who uses a shadow pod that is lost or finished, as far as the snapshot tells; None for
-    nobody."""
+    """The user of a lost or finished shadow pod, as far as the snapshot shows; None if there is
+    none."""
     place = shadow.on_node
     if place not in draft.nodes or (shadow.drained and not shadow.held):
         return None
@@ -83,7 +83,7 @@ def used_by(draft: Draft, shadow: ShadowView) -> str | None:
 
 
 def _is_outdated(draft: Draft, shadow: ShadowView) -> bool:
-    """Whether the shadow pod is unschedulable and names card models that the pool has no more."""
+    """Whether the shadow pod is unschedulable and names card models that the pool no longer has."""
     pod = shadow.pod
     if pod is None or pod.unschedulable is None:
         return False

@@ -105,8 +105,8 @@ def _round(draft: Draft) -> dict[str, DemandOutcome]:
     retire_surplus(draft)
     keep_warm(draft, [one for one in draft.entitlements if not draft.waiting(one.resource)])
     outcomes = {resource: meet_demand(draft, resource) for resource in draft.resources()}
-    # Share pods that wait come first, since they need their shadow pods on certain nodes; a quota
-    # that owes them one keeps nothing warm before.
+    # Share pods that wait come first, since they need shadow pods on certain nodes; a quota that
+    # owes them one keeps nothing warm until then.
     denials = (one for made in outcomes.values() for one in made.denials.values())
     owing = {one.entitlement.shape for one in denials if one.entitlement is not None}
     keep_warm(draft, [one for one in draft.entitlements if one.shape not in owing])

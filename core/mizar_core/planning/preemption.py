@@ -1,6 +1,6 @@
 """Preemption of idle shadow pods, before their idle timeout, by pods that the scheduler refuses for
-want of cards: pods that request whole cards, and shadow pods that share pods wait for. No more are
-drained than it takes, only where it helps, and never below a quota's `min`."""
+lack of cards: pods that request whole cards, and shadow pods that share pods wait for. As few as
+possible are drained, only where it helps, and never below a quota's `min`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mizar_core.planning.snapshot import Attempt, Key, NodeView, ShadowView
 
 @dataclass(frozen=True)
 class Preemptor:
-    """A pod that the scheduler refuses for want of `cards` cards of a physical resource. `since`:
+    """A pod that the scheduler refuses for lack of `cards` cards of a physical resource. `since`:
     when a whole-card pod was created; None for a shadow pod's."""
 
     since: datetime | None
@@ -31,8 +31,8 @@ class Preemptor:
 
     @property
     def room(self) -> Attempt:
-        """The attempt to make room for it: once, then not again for a while, since cards take time
-        to come free and other pods may take them."""
+        """The attempt to make room for it, made once and then not again for a while: cards take
+        time to become free, and other pods may take them."""
         return Attempt(f"room/{self.uid}", self.uid)
 
     @property

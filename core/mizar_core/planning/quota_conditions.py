@@ -44,8 +44,8 @@ class WaitingPod:
 
 
 def waiting_pods(draft: Draft, outcomes: dict[str, DemandOutcome]) -> dict[Key, list[WaitingPod]]:
-    """The waiting share pods, by the first quota at whose cost they could be served; those whose
-    profile no quota of the namespace has, by its first quota."""
+    """The waiting share pods, by the first quota that could pay for them; those whose profile no
+    quota of the namespace has, by the namespace's first quota."""
     found: defaultdict[Key, list[WaitingPod]] = defaultdict(list)
     for resource, outcome in sorted(outcomes.items()):
         for share in outcome.waiting:
@@ -85,7 +85,7 @@ def satisfied(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condi
         return ConditionState(
             True, "Satisfied", "it has no shadow pods: its namespace only borrows"
         )
-    return ConditionState(True, "Satisfied", "nobody waits, and the minimum is warm")
+    return ConditionState(True, "Satisfied", "no pod waits, and the minimum is kept warm")
 
 
 def exhausted(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> ConditionState:
@@ -94,11 +94,12 @@ def exhausted(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condi
         return ConditionState(True, "QuotaExceeded", f"share pods wait: {'; '.join(found)}")
     if over := _overdrawn(draft, quota):
         return ConditionState(True, "Overdrawn", over)
-    return ConditionState(False, "WithinLimits", "nobody waits for a larger quota")
+    return ConditionState(False, "WithinLimits", "no pod waits for a larger quota")
 
 
 def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> ConditionState:
-    """Whether a pool has cards to share that are large enough, under a prefix of its own."""
+    """Whether a pool has cards to share that are large enough, and a prefix that no other pool
+    uses."""
     if problems := check_pool_among(pool, draft.pools.values()):
         return ConditionState(False, "BadPool", str(problems[0]))
     if (wanted := pool.spec.runtime_class_name) in draft.missing_classes:
@@ -146,7 +147,7 @@ def _denials(waiting: list[WaitingPod], reason: EventReason) -> list[Denial]:
 
 
 def _refused(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> ConditionState | None:
-    """Whether the API server keeps a shadow pod out."""
+    """Whether the API server refuses to create a shadow pod."""
     words = [draft.refusal(one) for one in _relevant_shadows(draft, quota, waiting)]
     found = [refusal_message(one) for one in words if one]
     found += [one.message for one in _denials(waiting, EventReason.SHADOW_REFUSED)]

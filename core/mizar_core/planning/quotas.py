@@ -63,7 +63,7 @@ class Entitlements:
         return self._by_quota.get((quota, devices))
 
     def for_pods_of(self, namespace: str, resource: str) -> list[Entitlement]:
-        """The entitlements at whose cost shadow pods are created for the namespace's share pods
+        """The entitlements that pay for the shadow pods created for the namespace's share pods
         that request the resource, in the order in which they are used."""
         return self._by_demand.get((namespace, resource), [])
 
@@ -124,8 +124,8 @@ class ShadowCount:
         return self.shadows[entitlement.shape] >= entitlement.limits.max
 
     def limit_reached(self, entitlement: Entitlement) -> str | None:
-        """The limit that keeps the quota from one more shadow pod of these; None if there is
-        none."""
+        """The limit that keeps the quota from allowing one more of these shadow pods; None if there
+        is none."""
         limits, ceiling = entitlement.limits, entitlement.quota.spec.max_cards
         if self.has_all_shadows(entitlement):
             return (

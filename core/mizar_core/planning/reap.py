@@ -1,5 +1,5 @@
-"""Reaping: shadow pods that are too many, or idle for too long, are drained. The longest idle go
-first, and none whose devices a share pod needs."""
+"""Reaping: surplus shadow pods, and those idle for too long, are drained. The longest idle go
+first, and those whose devices a share pod needs are kept."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SpareDevices:
         return refused is not None and not was_idle_while_refused(shadow, refused, self._draft.now)
 
     def take(self, shadow: ShadowView) -> None:
-        """Count the shadow pod's devices as spare no more: it is drained."""
+        """Stop counting the shadow pod's devices as spare, since it is drained."""
         self.add(_where(shadow), -shadow.healthy)
 
     def add(self, where: tuple[str, str], devices: int) -> None:
@@ -97,7 +97,7 @@ def _where(shadow: ShadowView) -> tuple[str, str]:
 
 def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevices) -> None:
     """Drain the shadow pods of a resource that have been idle for too long, and delete those that
-    wait for cards in vain and that no share pod needs."""
+    still wait for cards and that no share pod needs."""
     for shadow in by_idleness(draft, draft.of_resource(resource)):
         stage = draft.stages[shadow.key]
         if not draft.is_live(shadow) or not (
@@ -120,7 +120,7 @@ def idle_until(draft: Draft, shadow: ShadowView) -> datetime | None:
 
 
 def is_idle(draft: Draft, shadow: ShadowView) -> bool:
-    """Whether the shadow pod could serve share pods and nobody uses it."""
+    """Whether the shadow pod could serve share pods and is not in use."""
     idle = (
         draft.stages[shadow.key] is ShadowStage.READY and not shadow.held and not shadow.contested
     )
@@ -142,9 +142,9 @@ def is_above_min(draft: Draft, shadow: ShadowView, beside: Iterable[ShadowView] 
 
 
 def _is_misplaced(draft: Draft, shadow: ShadowView) -> bool:
-    """Whether it is of no use to the `min` of its quota: its node belongs to its pool no more, or
-    it gets none, while one without its constraints, which share pods that are gone or an earlier
-    state of its pool gave it, could go elsewhere."""
+    """Whether it is of no use to the `min` of its quota: its node has left its pool, or it gets no
+    node because of constraints that it owes to an earlier state of its pool or to share pods that
+    are gone, while a shadow pod without them could go elsewhere."""
     pod, node = shadow.pod, draft.nodes.get(shadow.on_node or "")
     if node is not None:
         return node.available and not in_pool(node, draft.pools[shadow.pool])

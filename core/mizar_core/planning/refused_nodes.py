@@ -1,6 +1,6 @@
-"""Nodes that the scheduler refuses a share pod although devices are free there: for want of CPU,
-because of another pod, a volume or anything else. What it weighs cannot be judged here, but what it
-does can be seen.
+"""Nodes that the scheduler refuses a share pod although devices are free there: for lack of CPU,
+because of another pod, a volume or anything else. Its reasons cannot be evaluated here, but its
+decisions can be observed.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class RefusedNodes:
     def _before(
         self, share: ShareView, nodes: frozenset[str], *, still_refused: bool
     ) -> frozenset[str]:
-        """The nodes that were refused of late, so that what replaces their shadow pods does not go
+        """The nodes that were refused recently, so that replacements of their shadow pods do not go
         there again. Where no other node is left and no devices are kept for the share pod, any of
-        them may do now."""
+        them may be tried again."""
         before = self._draft.refused_before.get((share.uid, share.resource), frozenset())
         needs = replace(share.needs, excluded_nodes=share.needs.excluded_nodes | nodes | before)
         left = any(fits(needs, one) for one in self._nodes_with_cards) if before else False
@@ -77,7 +77,7 @@ class RefusedNodes:
         )
 
     def _before_a_drain(self, share: ShareView, refused: datetime) -> frozenset[str]:
-        """The nodes that had been refused before their shadow pods were drained: to cancel those
+        """The nodes that had been refused before their shadow pods were drained: cancelling those
         drains would not help."""
         return frozenset(
             shadow.on_node or ""
@@ -104,7 +104,7 @@ def _was_refused(shadow: ShadowView, refused: datetime) -> bool:
 
 
 def was_idle_while_refused(shadow: ShadowView, refused: datetime, until: datetime) -> bool:
-    """Whether nobody used the shadow pod for long enough before `until`, while a share pod was
+    """Whether the shadow pod was unused for long enough before `until`, while a share pod was
     refused since `refused`."""
     return (
         shadow.idle_since is not None
@@ -121,7 +121,7 @@ def free_since(draft: Draft, resource: str, node: str, count: int) -> datetime |
 def next_check(
     draft: Draft, resource: str, devices: Mapping[str, NodeDevices]
 ) -> Iterator[datetime]:
-    """The times at which a refusal of a node may come to be confirmed."""
+    """The times at which the refusal of a node may become confirmed."""
     refused = [one.unschedulable_since for one in draft.waiting(resource)]
     times = [one for one in refused if one is not None]
     if not times:

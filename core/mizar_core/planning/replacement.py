@@ -57,14 +57,15 @@ def _fits(coming: Bins, share: ShareView) -> bool:
 
 
 def _attempt(share: ShareView, availability: Availability) -> Attempt:
-    """The attempt to replace for a share pod. Where the scheduler refuses a node, nobody knows
-    whether another will do, so there is one at a time for all share pods of an owner."""
+    """The attempt to replace for a share pod. Where the scheduler refuses a node, it is not known
+    whether another will do, so there is one attempt at a time for all share pods of an owner."""
     who = share.owner if availability is Availability.REFUSED and share.owner else share.uid
     return Attempt(f"replace/{who}", share.uid)
 
 
 def _replacement_denial(draft: Draft, entitlement: Entitlement) -> Denial:
-    """Why there is no shadow pod yet, where others go: at once, or when their users have ended."""
+    """Why there is no shadow pod yet, where others make room for it: at once, or when their users
+    have ended."""
     going = [one for one in draft.of_quota(entitlement.key) if not draft.is_live(one)]
     if going and all(one.held for one in going):
         return Denial(
@@ -74,7 +75,7 @@ def _replacement_denial(draft: Draft, entitlement: Entitlement) -> Denial:
         )
     return Denial(
         EventReason.WAITING_FOR_SHADOW,
-        f"a shadow pod of quota {entitlement.key[1]} that it cannot use gives way to one for it",
+        f"a shadow pod of quota {entitlement.key[1]} that it cannot use makes room for another",
     )
 
 

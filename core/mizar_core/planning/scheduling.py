@@ -1,7 +1,8 @@
 """Scheduling: how many devices of a resource are free on each node, and where each waiting share
 pod finds its own, as the scheduler will decide.
 
-The devices of one resource are one pool: the scheduler cannot tell which shadow pod they are of.
+The devices of one resource form one pool: the scheduler cannot tell which shadow pod they belong
+to.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class Placement:
     """Where the waiting share pods of a resource find devices.
 
     `devices`: all devices of the resource. `assignments`: by the share pod's UID. `left_now`,
-    `left_soon`: devices that nobody needs, per node. `relied_on`: shadow pods without a node that
-    some share pod depends on.
+    `left_soon`: devices that no share pod needs, per node. `relied_on`: shadow pods without a node
+    that some share pod depends on.
     """
 
     devices: DevicePool = field(default_factory=dict)

@@ -11,7 +11,8 @@ from mizar_core.models import Phase
 from mizar_core.planning.snapshot import ShadowView
 
 AGENT_SILENT_AFTER = timedelta(seconds=60)
-"""A node agent answers within a second or two; after this long it is not there."""
+"""How long a node agent may be silent before it counts as absent; it usually answers within two
+seconds."""
 
 
 class ShadowStage(Enum):
@@ -30,11 +31,11 @@ class ShadowStage(Enum):
     LEAVING = auto()
     """The pod is being deleted by the operator."""
     LOST = auto()
-    """The pod ended, was deleted by somebody else, or lost its cards; or its node is gone."""
+    """The pod ended, was deleted by another client, or lost its cards; or its node is gone."""
     FINISHED = auto()
     """The pod is gone, and the ShadowPod may go."""
     GONE = auto()
-    """The ShadowPod has no finalizer of Mizar's any more."""
+    """Mizar's finalizer is gone from the ShadowPod."""
 
 
 ON_ITS_WAY = frozenset({ShadowStage.NO_POD, ShadowStage.UNSCHEDULED, ShadowStage.STARTING})

@@ -31,7 +31,7 @@ Wording = tuple[str, str, int]
 """A subject and a digest of the event's message."""
 
 Announcement = Subject | Wording
-"""What is not to be posted again yet: any event of a subject, or the same words about it."""
+"""Events that must not be posted again yet: all events of a subject, or one message about it."""
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
@@ -71,8 +71,8 @@ class ShadowView:
     `holders`: the share pod of each held device, so that a pod may occur several times.
     `heard_at`: when the node agent last reported a change. `broken`: whether the node agent reports
     failed cards. `lost`: whether it reports that it has lost one of the cards.
-    `drained`: whether it reports that nobody can get a device any more.
-    `contested`: whether the API server, asked live, said a moment ago that somebody uses it.
+    `drained`: whether it reports that no pod can get a device any more. `contested`: whether a live
+    read a moment ago showed that a pod uses it.
     """
 
     namespace: str
@@ -139,8 +139,8 @@ class ShareView:
     `count`: devices. `owner`: the UID of its controller, else its own. `after_init`: how many
     devices it keeps, where init containers that requested more have ended. `unschedulable`: the
     scheduler's message, if it found no node. `outages`: tolerations with which it stays for longer
-    than other pods on a node whose kubelet does not answer. They are no needs, since they say
-    nothing of where it may go. `priority`: as Kubernetes has it.
+    than other pods on a node whose kubelet does not answer. They are not part of `needs`, since
+    they do not restrict where it may go. `priority`: as Kubernetes has it.
 
     Pods that have ended, that are being deleted before they got a node, or that a scheduling gate
     holds back are not in a snapshot.
@@ -208,7 +208,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class PendingView:
-    """A pod that the scheduler refuses for want of whole cards. `cards`: how many it requests of
+    """A pod that the scheduler refuses for lack of whole cards. `cards`: how many it requests of
     each physical resource. `pool`: the pool of a shadow pod's pod, empty for other pods."""
 
     namespace: str
@@ -238,7 +238,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Something that is done without certainty that it helps. `about`: the UID of the pod that it
+    """Something that is tried without knowing whether it helps. `about`: the UID of the pod that it
     is to help; while that pod still waits, the same is not done again soon."""
 
     what: str
@@ -256,7 +256,7 @@ class Snapshot:
     `Attempt`. `pending`: pods that wait for whole cards. `taken`: cards of a (physical resource,
     node) that other pods than shadow pods have, where that is known. `unanswered`: (quota, devices,
     sequence) of shadow pods whose creation got no answer, so that it may yet take effect.
-    `refused_nodes`: nodes that the scheduler has refused a waiting share pod of late, by its (UID,
+    `refused_nodes`: nodes that the scheduler has recently refused a waiting share pod, by its (UID,
     resource), also where no devices are free any more.
     """
 

@@ -128,7 +128,7 @@ def _quota_status(
         )
     found = list(profiles.values())
     waited_for = sum(one.share.count for one in waiting)
-    # A profile that no quota has is in no line of its own: a pod may ask for any.
+    # A profile that no quota has gets no entry: a pod may ask for any number.
     unknown = waited_for - sum(one.waiting for one in found)
     return GPUQuotaStatus(
         profiles=tuple(found),
@@ -185,8 +185,8 @@ class DeviceCounts:
 def quota_counts(
     draft: Draft, outcomes: dict[str, DemandOutcome]
 ) -> dict[Key, dict[int, ProfileStatus]]:
-    """The counts of every quota, by profile. A waiting share pod counts for the first quota at
-    whose cost it could be served."""
+    """The counts of every quota, by profile. A waiting share pod counts for the first quota that
+    could pay for it."""
     counts: defaultdict[Key, defaultdict[int, Counter[str]]] = defaultdict(
         lambda: defaultdict(Counter)
     )

@@ -1,5 +1,5 @@
 """Surplus: shadow pods in use beyond what their quota allows. They are closed to new users, so that
-a quota that was lowered is kept in the end, however often its tenant's pods come and go."""
+usage eventually falls below a lowered quota, however often its tenant's pods come and go."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mizar_core.planning.snapshot import Key, ShadowView
 def surplus_in_use(draft: Draft, is_closed: Callable[[ShadowView], bool]) -> frozenset[Key]:
     """The shadow pods in use without which their quotas would not be overdrawn: first those that
     are closed already, so that the choice stays, then those with the fewest users, the youngest
-    first. Those that nobody uses are retired instead."""
+    first. Unused ones are retired instead."""
     found: set[Key] = set()
     for quota in draft.active_quotas:
         over, cards = _profiles_over(draft, quota), _cards_over(draft, quota)

@@ -64,7 +64,7 @@ def test_tenant_of_a_prefix(prefix: str, tenant: str | None) -> None:
 def test_a_namespace_that_kubernetes_would_misread_is_refused() -> None:
     with pytest.raises(NameRefused, match="use another name"):
         names.tenant_resource_name("requests", "mizar.share", 2)
-    with pytest.raises(NameRefused, match="no name of a namespace"):
+    with pytest.raises(NameRefused, match="not a valid namespace name"):
         names.tenant_resource_name("Team.A", "mizar.share", 2)
 
 

@@ -190,7 +190,7 @@ class TestTurns:
         assert opened(planned(quota(), *there, spot("two", cards=2, age=599))) == ["b/one"]
         plan = planned(quota(), *there, spot("two", cards=2, age=600))
         assert opened(plan) == []
-        kept = "waits for its turn: the free cards are kept for who wants several at once"
+        kept = "waits for its turn: free cards are kept for pods that want several"
         assert said(plan)["b/one"].startswith(kept)
         assert plan.lendable == {"n": 1}
 

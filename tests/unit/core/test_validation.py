@@ -64,7 +64,7 @@ def test_a_quota_that_fits_its_pool_has_no_problem() -> None:
             _quota(namespace="requests"),
             _pool(),
             "metadata.namespace",
-            "the namespace 'requests' cannot have shared GPUs of its own",
+            "the namespace 'requests' cannot have shared GPUs",
         ),
     ],
 )

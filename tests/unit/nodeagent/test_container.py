@@ -423,7 +423,7 @@ class TestAllocate:
     @pytest.mark.parametrize(
         ("resource", "ids", "sentence"),
         [
-            (RESOURCE, ["nonsense"], "is no virtual device"),
+            (RESOURCE, ["nonsense"], "is not a virtual device"),
             (RESOURCE, [A0, A0], "named twice"),
             (RESOURCE, [], "no device"),
             (RESOURCE, [device(2)], "is no device of"),

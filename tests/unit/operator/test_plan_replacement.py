@@ -58,7 +58,7 @@ def test_one_on_another_node_gives_way_and_its_user_is_told() -> None:
     assert "a pod waits for" in told["ShadowPod"].message
     assert told["Pod"].reason is EventReason.WAITING_FOR_SHADOW
     assert told["Pod"].type == "Normal"
-    assert "gives way" in told["Pod"].message
+    assert "makes room" in told["Pod"].message
     assert satisfied(snapshot).status == "False"
 
 

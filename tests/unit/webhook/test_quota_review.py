@@ -72,7 +72,7 @@ def test_compute_that_nobody_shares_out_needs_no_scaling() -> None:
 def test_pools_that_could_be_mixed_up() -> None:
     shared = pool("a", tenancy="Shared")
     findings = review_pool(pool("b", tenancy="Shared"), None, [shared], [])
-    assert "give each pool a resourcePrefix of its own" in findings.problems[0]
+    assert "give each pool a different resourcePrefix" in findings.problems[0]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""What namespaces borrowed of late, by which they take turns: a second of a borrowed card counts
-for half after an hour.
+"""What namespaces borrowed recently, which decides whose turn it is: a second of a borrowed card
+counts half after an hour.
 
 The account is in the status of the namespace's quotas. While a namespace has the same number of
 cards, it follows from the last entry and the time, so that nothing needs to be written.
@@ -16,11 +16,12 @@ from mizar_core.models import GPUQuota, SpotStatus
 
 HALF_LIFE_S = 3600.0
 STEADY_S = HALF_LIFE_S / math.log(2)
-"""Card-seconds that who always has one card comes to have of late."""
+"""Recent card-seconds to which a namespace that always borrows one card converges."""
 
 
 def recent(status: SpotStatus | None, now: datetime) -> float:
-    """Card-seconds of late, at `now`, of who has had `status.in_use` cards since it was counted."""
+    """Recent card-seconds, at `now`, of a namespace that has had `status.in_use` cards since the
+    last count."""
     if status is None or status.counted_at is None:
         return 0.0
     passed = max(0.0, (now - status.counted_at).total_seconds())
@@ -48,7 +49,7 @@ class Accounts:
                 self._status[namespace] = status
 
     def recent(self, namespace: str) -> float:
-        """Card-seconds that the namespace had of late."""
+        """Card-seconds that the namespace borrowed recently."""
         return self._recent.get(namespace, 0.0)
 
     def most(self, namespace: str) -> int:
@@ -56,9 +57,9 @@ class Accounts:
         return self._most.get(namespace, 0)
 
     def figure(self, namespace: str, cards: int) -> float:
-        """What a namespace comes to have of late if it keeps so many cards: whose is the least has
-        its turn. Counting the past alone, one namespace would get all cards that become lendable
-        at once, and keep them."""
+        """The recent card-seconds to which a namespace converges if it keeps this many cards: the
+        namespace with the fewest goes next. If only the past counted, one namespace would get all
+        cards that become lendable at once, and keep them."""
         return self.recent(namespace) + cards * STEADY_S
 
 

@@ -15,7 +15,7 @@ from mizar_core.planning.snapshot import Key, Subject
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """Let the scheduler have the pod: its turn has come."""
+    """Release the pod to the scheduler: its turn has come."""
 
     spot: Key
     uid: str
@@ -23,8 +23,8 @@ class OpenGate:
 
 @dataclass(frozen=True, slots=True)
 class EvictSpot:
-    """Evict a spot pod. A pod whose processes are ended already has nothing that a
-    PodDisruptionBudget could protect: `at_once` it is deleted where that forbids the eviction.
+    """Evict a spot pod. `at_once`: its processes have already been ended, so there is nothing left
+    for a PodDisruptionBudget to protect, and where one forbids the eviction the pod is deleted.
     `grace_s`: the seconds that it has to end."""
 
     spot: Key
@@ -58,7 +58,7 @@ SpotAction = OpenGate | EvictSpot | WriteSpotStatus | WriteLent | EmitEvent
 @dataclass(frozen=True, slots=True)
 class Borrowing:
     """What a namespace borrows: cards that its spot pods have or were promised, cards that they
-    wait for, and card-seconds of late."""
+    wait for, and recent card-seconds."""
 
     in_use: int = 0
     waiting: int = 0
@@ -69,8 +69,8 @@ class Borrowing:
 class SpotPlan:
     """The actions in order. `due`: when to plan again even if nothing changes. `rules`: the text of
     the rules for the node agents. `borrowing`: by namespace. `lendable`: how many cards of each
-    node nobody has or was promised. `held_back`: what has new words that are not posted yet, since
-    others were announced of late."""
+    node are neither lent nor promised. `held_back`: the subjects of new messages that wait because
+    an earlier one was posted recently."""
 
     actions: tuple[SpotAction, ...] = ()
     due: datetime | None = None

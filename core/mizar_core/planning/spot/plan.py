@@ -1,4 +1,5 @@
-"""The plan for spot pods: who is evicted, whose turn it is, and what statuses and events say of it.
+"""The plan for spot pods: which are evicted, whose turn it is, and what statuses and events say
+about it.
 
 Pure: no I/O, no clock, no randomness.
 """
@@ -67,7 +68,8 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
 
 
 def _lost(snapshot: SpotSnapshot) -> Iterator[EvictSpot]:
-    """The pods of which a node agent says that they have lost their cards. It has told them why."""
+    """The pods that have lost their cards according to a node agent, which has already told them
+    why."""
     for spot in sorted(snapshot.spots, key=lambda one: one.key):
         if spot.lost is not None and not spot.deleting:
             yield _evict(spot, spot.lost, at_once=True)
@@ -80,8 +82,8 @@ def _evict(spot: SpotView, reason: SpotEvictionReason, *, at_once: bool) -> Evic
 
 def _surplus(snapshot: SpotSnapshot, accounts: Accounts, now: datetime) -> Iterator[SpotView]:
     """The newest pods of namespaces that have more cards than their quotas allow now, or all where
-    none are lent; first those that have only a promise. Those that go already are the first that
-    count as given back, and of them only who takes long over it has to be told."""
+    none are lent; first those that have only a promise. Pods that are already ending count as given
+    back first; of these, only the slow ones have to be evicted."""
     having = [
         one
         for one in snapshot.spots
@@ -101,7 +103,7 @@ def _surplus(snapshot: SpotSnapshot, accounts: Accounts, now: datetime) -> Itera
 
 def _reclaimed(spot: SpotView, reason: SpotEvictionReason, accounts: Accounts) -> EmitEvent:
     allowed = counted(accounts.most(spot.namespace), "card")
-    why = f"spot.max of the GPUQuotas of namespace {spot.namespace} allows {allowed} now"
+    why = f"spot.max of the GPUQuotas of namespace {spot.namespace} now allows {allowed}"
     if reason == SpotEvictionReason.DRAIN:
         why = "this Mizar lends no cards any more: the chart's value spot.enabled is false"
     return EmitEvent(

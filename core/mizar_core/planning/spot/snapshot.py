@@ -17,9 +17,11 @@ from mizar_core.planning.preemption import lacks_cards
 from mizar_core.planning.snapshot import Announcement, Key, NodeView
 
 GRACE_S = 30
-"""Most seconds that a pod that has to give its cards back has to end, whatever it asks for."""
+"""Longest grace period, in seconds, of a pod that has to give its cards back, whatever it asks
+for."""
 LINGERS_AFTER = timedelta(seconds=GRACE_S + 10)
-"""Longer than that, as clocks may differ by."""
+"""How long a pod may take to end before it counts as lingering: the grace period and a margin for
+clocks that differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,8 @@ class SpotSnapshot:
     """Everything that the plan is made from.
 
     `enabled`: whether Mizar was installed to lend cards. `announced`: the events that are not to be
-    posted again yet. `unreadable`: namespaces with a quota that cannot be read: nobody there loses
-    a card for its quota.
+    posted again yet. `unreadable`: namespaces with a quota that cannot be read: no pod there loses
+    a card because of its quota.
     """
 
     enabled: bool = True

@@ -1,4 +1,4 @@
-"""What quotas and pools say of lending."""
+"""The statuses of quotas and pools about lending."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _pool_of(node: NodeView, pools: list[GPUPool]) -> GPUPool | None:
 def _lending(pool: GPUPool, now: datetime, *, enabled: bool) -> Condition | None:
     if not pool.spec.spot.enabled:
         return None
-    reason, message = "Lending", "cards are lent whose owners all agreed and sleep"
+    reason, message = "Lending", "cards are lent while all their owners agree and are idle"
     if not enabled:
         reason = "NotInstalled"
         message = "nothing is lent: Mizar's chart was installed with spot.enabled: false"

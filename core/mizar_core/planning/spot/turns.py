@@ -1,5 +1,5 @@
-"""Whose turn it is: the spot pods that the scheduler may have, by what their namespaces had of
-late, as far as cards are lendable and quotas allow."""
+"""Whose turn it is: the spot pods to release to the scheduler, by what their namespaces borrowed
+recently, as far as cards are lendable and quotas allow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mizar_core.planning.spot.accounts import Accounts
 from mizar_core.planning.spot.snapshot import SpotView
 
 PATIENCE = timedelta(minutes=10)
-"""A pod that wants several cards lets others pass for so long."""
+"""How long a pod that wants several cards lets others go first."""
 
 
 def is_impatient(spot: SpotView, now: datetime) -> bool:
@@ -23,8 +23,8 @@ def is_impatient(spot: SpotView, now: datetime) -> bool:
 
 
 class Room:
-    """The cards of each node that nobody has: what the node offers less what pods there have, as
-    the scheduler counts. `kept`: how many of them are kept for pods that want more."""
+    """The free cards of each node: what the node offers less what pods there have, as the scheduler
+    counts. `kept`: how many of them are kept for pods that want more."""
 
     def __init__(self, nodes: Iterable[NodeView], spots: Iterable[SpotView]) -> None:
         self._nodes = {
@@ -43,7 +43,7 @@ class Room:
 
     @property
     def total(self) -> int:
-        """Free cards of all nodes that are kept for nobody."""
+        """Free cards of all nodes that are not kept for any pod."""
         return self.free_cards - self.kept.total()
 
     @property
@@ -65,7 +65,7 @@ class Room:
         return True
 
     def keep(self, spot: SpotView) -> None:
-        """Give nobody else the cards of the node that has the most for the pod."""
+        """Keep the cards of the node that has the most for the pod."""
         if found := self._asleep(spot):
             name = min(found, key=lambda one: (-self._left(one), one))
             self.kept[name] += self._left(name)

@@ -60,7 +60,7 @@ def _no_card(room: Room, before: int) -> str:
         where = "no node has as many of them where it can run"
         return f"waits: {counted(room.total, 'card')} could be lent, {where}; {turn}"
     if room.free_cards:
-        return f"waits for its turn: the free cards are kept for who wants several at once; {turn}"
+        return f"waits for its turn: free cards are kept for pods that want several; {turn}"
     return f"waits for its turn: no card of a sleeping owner is free; {turn}"
 
 
