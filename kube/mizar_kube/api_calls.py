@@ -17,7 +17,8 @@ from mizar_kube.version import version
 Params = dict[str, str]
 
 HEAD_TIMEOUT_S = 75.0
-"""A busy API server queues a call for up to a minute before it sends the head of its answer."""
+"""Seconds until the head of an answer must have come: a busy API server queues a call for up to a
+minute before."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ApiCalls:
         self._api = _api_client(configuration)
 
     async def close(self) -> None:
-        """Close all connections. End the tasks that read `lines` first: they are not told."""
+        """Close all connections. End the tasks that read `lines` first: they are not notified."""
         await self._api.close()
 
     async def object(self, call: ApiCall, timeout: float | None = None) -> Object:

@@ -19,10 +19,11 @@ DEFAULT_TIMEOUT_S = 15.0
 PAGE_SIZE = 500
 WATCH_TIMEOUT_S = 240
 WATCH_SLACK_S = 15.0
-"""A watch sends something, or ends, within its timeout and this, which covers a slow API server."""
+"""Seconds beyond its timeout in which a watch must send something or end; they cover a slow API
+server."""
 WATCH_QUIET_S = 150.0
-"""API servers send a bookmark about once a minute: a watch that brings nothing for so long is
-broken, and ends."""
+"""Seconds without an event after which a watch counts as broken and ends: API servers send a
+bookmark about once a minute."""
 
 # Inside KubeClient, `list` is the method.
 Objects = list[Object]
@@ -71,7 +72,7 @@ class KubeClient:
             raise ConfigError(f"cannot use the certificates for {found.host}: {error}") from error
 
     async def close(self) -> None:
-        """Close all connections. End the tasks that watch first: they are not told."""
+        """Close all connections. End the tasks that watch first: they are not notified."""
         await self._calls.close()
 
     async def __aenter__(self) -> Self:
@@ -265,7 +266,7 @@ class KubeClient:
         body: Any = None,
         timeout: float | None = None,
     ) -> Object:
-        """Any call that answers with one JSON object, for what has no method of its own."""
+        """Any call that is answered with one JSON object, for uses that no other method covers."""
         return await self._calls.object(ApiCall(method, path, params or {}, body), timeout)
 
     async def _patch(

@@ -1,7 +1,7 @@
 """The address of an API server and the credentials for it, as kubernetes-asyncio loads them.
 
-They are handed out as its `Configuration`, in which tokens are renewed in place: whoever asks it
-for the token, as ApiClient does before each call, gets one that is valid.
+They are handed out as its `Configuration`, in which tokens are renewed in place: asking it for the
+token, as ApiClient does before each call, always yields a valid one.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN = "BearerToken"
 """kubernetes-asyncio's key in `api_key` of the Authorization header's value."""
 RENEW_EVERY_S = 60.0
-"""The kubelet renews tokens long before they expire."""
+"""Seconds between two loads of a token; the kubelet renews tokens long before they expire."""
 LOAD_TIMEOUT_S = 60.0
-"""Plugins of a kubeconfig may ask a person, or a cloud that is slow."""
+"""Seconds that loading may take: a kubeconfig's plugins may ask a person, or a slow cloud."""
 
 
 async def configuration(kubeconfig: str | Path | None = None) -> Configuration:
     """How to reach the API server: the given kubeconfig (several are separated by colons), else
     $KUBECONFIG, else the pod's service account, else ~/.kube/config.
 
-    It belongs to one event loop. What others than KubeClient need of it: `host` (the URL),
+    It belongs to one event loop. What callers other than KubeClient use of it: `host` (the URL),
     `ssl_ca_cert`, `cert_file` and `key_file` (paths or None), `verify_ssl`, `tls_server_name`,
     `proxy` (a URL or None), and `await get_api_key_with_prefix(TOKEN)`, the Authorization header's
     value (`Bearer …`) as it is now, or None. Raises ConfigError when there is no way.
@@ -75,7 +75,7 @@ class Renewal:
             await asyncio.shield(self._running)
 
     def refuse(self) -> None:
-        """Have the next call load the token again: the API server refuses it."""
+        """Make the next call load the token again, since the API server refuses the present one."""
         self._refused = True
 
     async def _renew(self, configuration: Configuration) -> None:
@@ -117,8 +117,8 @@ class ServiceAccount:
 class Kubeconfig:
     """A kubeconfig file, or several that are separated by colons.
 
-    It is loaded in a thread of its own: to start a plugin takes as long as the kernel needs to open
-    its program, and files may lie on a network that is away.
+    It is loaded in a separate thread: starting a plugin takes as long as the kernel needs to open
+    its program, and files may be on a network that is down.
     """
 
     def __init__(self, paths: str) -> None:
@@ -128,12 +128,12 @@ class Kubeconfig:
 
     async def load(self, into: Configuration, refused: bool) -> None:
         """Read the file. Later calls ask its plugin again when the plugin's token has expired, and
-        read what `kubectl` has written into the file. Raises ConfigError, also while an earlier
-        call that nobody waits for any more has not ended."""
+        read what `kubectl` has written into the file. Raises ConfigError, also while an earlier,
+        abandoned call has not ended."""
         if self._loading:
             raise ConfigError(f"the kubeconfig {self._paths} is still being loaded")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A daemon, so that one that hangs keeps no program from ending.
+        # A daemon thread, so that one that hangs does not keep the program from ending.
         thread = threading.Thread(
             target=self._load_into, args=(into, refused, done), name="kubeconfig", daemon=True
         )
@@ -148,7 +148,7 @@ class Kubeconfig:
         except ConfigError as found:
             error = found
         finally:
-            # Before it is told: who hears of it may load again at once.
+            # Before the result is set: a caller that receives it may load again at once.
             self._loading = False
         with suppress(RuntimeError):  # the loop that waited has ended
             done.get_loop().call_soon_threadsafe(_settle, done, error)
@@ -174,7 +174,7 @@ class Kubeconfig:
 
 def _settle(done: asyncio.Future[None], error: ConfigError | None) -> None:
     if done.done():
-        return  # nobody waits any more
+        return  # the caller has given up
     if error is None:
         done.set_result(None)
     else:

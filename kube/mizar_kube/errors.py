@@ -11,7 +11,7 @@ class KubeError(Exception):
     """The API server refused or failed a call. The message is its own, plus what was asked.
 
     `status` is the HTTP status (0 when no answer came), `reason` the Status object's reason,
-    `retryable` whether the same call may succeed later without anybody changing anything,
+    `retryable` whether the same call may succeed later although nothing was changed,
     `retry_after` the seconds the server asked to wait, if it did.
     """
 
@@ -43,7 +43,7 @@ class NotFound(KubeError):
 
 
 class Conflict(KubeError):
-    """409: somebody else changed the object, or a precondition doesn't hold. Read it again."""
+    """409: another client changed the object, or a precondition doesn't hold. Read it again."""
 
 
 class AlreadyExists(KubeError):

@@ -7,17 +7,18 @@ from mizar_kube.kinds import Kind, Object, kind_of
 from mizar_kube.token_bucket import TokenBucket
 
 SERIES_WINDOW_S = 600.0
-"""A repeat later than this starts a new event, which `kubectl get events --watch` shows again."""
+"""Seconds after which a repeat starts a new event, which `kubectl get events --watch` shows
+again."""
 UPDATE_EVERY_S = 30.0
-"""Between two writes of an event's count."""
+"""Seconds between two writes of an event's count."""
 BURST = 10
-"""New events of one object at once."""
+"""How many new events one object may have at once."""
 REFILL_S = 60.0
-"""One more new event of the object is permitted each REFILL_S."""
+"""Seconds after which one more new event of an object is permitted."""
 REFUSED_AGAIN_S = 5.0
 REFUSED_S = 60.0
-"""Seconds after which, and for which, an event is tried again that the API server does not permit:
-one that has just started permits nothing until it has read all roles."""
+"""Seconds between two tries to write an event that the API server forbids, and for how long it is
+tried: an API server that has just started forbids everything until it has read all roles."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class EventLog:
         ]
 
     def written(self, series: Series, count: int, now: float) -> None:
-        """The API server has this count now."""
+        """Note that the API server has this count now."""
         series.written_count, series.written_at, series.refused_at = count, now, None
 
     def refused(self, series: Series, now: float) -> bool:

@@ -20,8 +20,8 @@ ACTION_DEFAULT = "Reconcile"
 FLUSH_EVERY_S = 5.0
 RETRY_AFTER_S = 2.0
 MOST_KEPT = 25_000
-"""Events that wait to be written or are kept to count repeats: some 30 MB, for 10,000 pods that are
-told other words every five minutes. The bound matters while the API server is away."""
+"""Events that wait to be written or are kept to count repeats: some 30 MB, for 10,000 pods that get
+a new message every five minutes. The bound matters while the API server is unreachable."""
 
 
 class EventRecorder:

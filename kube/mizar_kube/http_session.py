@@ -45,7 +45,7 @@ class _Authorizing:
     async def __call__(
         self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        # Not every user of a session can say so at each request.
+        # Not every user of a session can set this for each request.
         request.server_hostname = self._configuration.tls_server_name
         response = await self._send(request, send)
         if response.status == 401 and self._may_have_another_token(request):

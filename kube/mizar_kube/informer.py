@@ -24,12 +24,13 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 STALE_AFTER_S = 180.0
-"""API servers send a bookmark about once a minute: after so long without one, the copy is stale."""
+"""Seconds without word of the API server after which the copy is stale: it sends a bookmark about
+once a minute."""
 STANDS_STILL_S = 600.0
-"""Without a question to the API server or word of it: a loop that hangs. A watch ends by itself
-long before that, and so does every pause between tries."""
+"""Seconds without a request to the API server or an answer after which the loop counts as hanging.
+A watch ends by itself long before that, and so does every pause between tries."""
 SHORT_WATCH_S = 1.0
-"""A watch that ends sooner than this without an event is a failure, to be retried with a
+"""Seconds: a watch that ends sooner than this without an event has failed, and is retried with a
 back-off."""
 
 
@@ -80,8 +81,8 @@ class Copy(Protocol):
         """Why the copy cannot be relied on now, or None."""
 
     def stands_still(self) -> str | None:
-        """What a restart would solve, or None. An API server that does not answer is no such
-        thing, however long: it is asked again and again."""
+        """The problem that a restart would solve, or None. An API server that does not answer is
+        not one, however long it takes: it is asked again and again."""
 
 
 class Informer(Generic[T]):
@@ -105,8 +106,8 @@ class Informer(Generic[T]):
         self._heard_at = self._tried_at = self._timing.clock()
 
     def on_change(self, listener: OnChange[T]) -> None:
-        """Call `listener(old, new)` on every change from now on; objects already known are told
-        to it at once as (None, value)."""
+        """Call `listener(old, new)` on every change from now on; it is called at once, as (None,
+        value), for objects already known."""
         for value in self._store.values():
             listener(None, value)
         self._store.listen(listener)
@@ -139,8 +140,9 @@ class Informer(Generic[T]):
         return self._timing.clock() - self._heard_at
 
     def since_attempt(self) -> float:
-        """Seconds since it last asked the API server for anything, or heard of it. While nobody
-        answers it asks again and again, so that only one that hangs has not for minutes."""
+        """Seconds since it last asked the API server for anything, or got an answer. While none
+        comes it asks again and again, so that only an informer that hangs has not done so for
+        minutes."""
         return self._timing.clock() - max(self._heard_at, self._tried_at)
 
     def problem(self, stale_after: float = STALE_AFTER_S) -> str | None:
@@ -150,11 +152,11 @@ class Informer(Generic[T]):
         if not self.synced.is_set():
             return f"{what}: not listed yet"
         if (age := self.age()) > stale_after:
-            return f"{what}: nothing heard of the API server for {age:.0f} s"
+            return f"{what}: nothing heard from the API server for {age:.0f} s"
         return None
 
     def stands_still(self) -> str | None:
-        """What a restart would solve, or None: see Copy."""
+        """The problem that a restart would solve, or None: see Copy."""
         if (idle := self.since_attempt()) > STANDS_STILL_S:
             return f"{self._watched.kind.plural}: the API server was not asked for {idle:.0f} s"
         return None

@@ -27,7 +27,7 @@ from structlog.typing import EventDict, Processor
 __all__ = ["KEYS", "bind", "bound", "get_logger", "set_up"]
 
 KEYS: Final[Mapping[str, str]] = {
-    # Who and what.
+    # The objects and programs that a line is about.
     "namespace": "of the pod, shadow pod, quota or object that the line is about",
     "pod": "a share pod's name",
     "generate_name": "the beginning of the name of a pod that has none yet",
@@ -59,7 +59,7 @@ KEYS: Final[Mapping[str, str]] = {
     "phase": "of a shadow pod",
     "carve": "how a shadow pod's cards are cut, as JSON",
     "settings": "of a node agent, as JSON",
-    "in_use": "whether somebody holds a device of a shadow pod",
+    "in_use": "whether a container holds a device of a shadow pod",
     "at": "an asked-for moment",
     "reason": "of an event",
     "message": "of an event, or of a refusal",

@@ -21,7 +21,7 @@ from prometheus_client import (
 from mizar_kube.version import version
 
 Problems = Callable[[], Iterable[str]]
-"""Gives what is wrong, a sentence each; empty when all is well."""
+"""Returns the problems, a sentence each; empty when all is well."""
 
 
 def registry(component: str) -> CollectorRegistry:

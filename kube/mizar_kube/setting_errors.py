@@ -24,7 +24,7 @@ def describe_errors(
     """One sentence on each of the errors."""
     if isinstance(error, ValidationError):
         return "; ".join(_sentence(kind, one, argv) for one in error.errors())
-    # A value that should be JSON and is none: the message quotes the field's name.
+    # A value that should be JSON and is not: the message quotes the field's name.
     field = next((name for name in kind.model_fields if f'"{name}"' in str(error)), "")
     return f"{_place(kind, (field,), argv)}: {error.__cause__ or error}"
 

@@ -1,4 +1,4 @@
-"""An informer's objects, and the changes that its listeners hear of."""
+"""An informer's objects, and the changes that its listeners are called for."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Store(Generic[T]):
 
     def listen(self, listener: OnChange[T]) -> None:
         """Call `listener` on every change from now on. It must be quick and must not fail: its
-        exceptions are logged, and the change is not told again."""
+        exceptions are logged, and it is not called again for that change."""
         self._listeners.append(listener)
 
     def get(self, key: Key) -> T | None:
@@ -82,8 +82,8 @@ class Store(Generic[T]):
         return key in self._entries
 
     def put(self, obj: Object, even_older: bool = False) -> bool:
-        """The object is now like this, unless a newer version of it is known (`even_older` takes
-        it all the same). Returns whether that changed what is kept."""
+        """Store the object, unless a newer version of it is known (with `even_older`, store it
+        anyway). Returns whether that changed what is kept."""
         key, version = key_of(obj), _version(obj["metadata"])
         if self._knows_newer(key, version) and not even_older:
             return False
@@ -101,7 +101,7 @@ class Store(Generic[T]):
         return before != self.get(key)
 
     def drop(self, key: Key, version: str = "") -> None:
-        """The object is gone; its deletion has this version, if that is known."""
+        """Remove the object; its deletion has this version, if that is known."""
         if self._knows_newer(key, version):
             return
         self.unreadable.pop(key, None)
@@ -109,13 +109,13 @@ class Store(Generic[T]):
             self._tell(entry.value, None)
 
     def drop_uid(self, key: Key, uid: str) -> None:
-        """The object of that UID is gone; another of its name stays."""
+        """Remove the object if it has that UID; another one of its name stays."""
         if not self._replaced(key, uid):
             self.drop(key)
 
     def keep_only(self, keys: Iterable[Key], as_of: str = "") -> list[str]:
-        """All other objects are gone, except those newer than the version `as_of`. Returns the
-        UIDs of those that were known until now."""
+        """Remove all other objects, except those newer than the version `as_of`. Returns the UIDs
+        of the readable ones among those removed."""
         found = []
         for key in sorted({*self._entries, *self.unreadable} - set(keys)):
             if self._knows_newer(key, as_of):

@@ -46,7 +46,7 @@ class WorkQueue(Generic[K]):
         self._wake = asyncio.Event()
 
     def add(self, key: K, after: float = 0.0) -> None:
-        """Have the key worked on in `after` seconds, or sooner if it is due sooner already."""
+        """Schedule work on the key in `after` seconds, or sooner if it is already due sooner."""
         if after > 0:
             self._add_later(key, self._clock() + after)
         elif key in self._working:

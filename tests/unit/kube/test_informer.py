@@ -253,7 +253,7 @@ async def test_health() -> None:
         assert one.informer.problem() is None
         one.clock.now += 181
         assert one.informer.age() == 181
-        assert one.informer.problem() == "pods: nothing heard of the API server for 181 s"
+        assert one.informer.problem() == "pods: nothing heard from the API server for 181 s"
         assert one.informer.problem(stale_after=200) is None
 
 

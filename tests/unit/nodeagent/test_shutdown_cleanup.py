@@ -157,7 +157,7 @@ async def test_slots_stay_while_nobody_tells(
     if silent == "record":
         (world.config.plugin_dir / allocation_record.FILE).write_text("{")
     if silent == "pods":
-        monkeypatch.setattr(world.app.pods, "problem", lambda: "nothing heard of the API server")
+        monkeypatch.setattr(world.app.pods, "problem", lambda: "nothing heard from the API server")
     await world.stop_agent()
     assert slot.is_dir()
 
