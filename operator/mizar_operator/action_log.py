@@ -29,7 +29,7 @@ EVENT_KEYS = {"Pod": "pod", "ShadowPod": "shadow", "GPUQuota": "quota"}
 
 
 def object_fields(action: Action, index: SnapshotIndex) -> dict[str, str]:
-    """The object of an action, by the keys that log lines have for it."""
+    """The object of an action, under the keys that log lines use."""
     match action:
         case WriteQuotaStatus():
             return {"namespace": action.quota[0], "quota": action.quota[1]}
@@ -85,7 +85,7 @@ def _shadow(key: Key) -> dict[str, str]:
 
 
 def log_placed(old: SharePod | None, new: SharePod | None) -> None:
-    """A listener to changes of share pods: logs that one that waited has got a node."""
+    """A listener to changes of share pods: logs when a waiting one has got a node."""
     if old is not None and new is not None:
         before, after = old.demands[0][1], new.demands[0][1]
         if before.node is None and after.node is not None:

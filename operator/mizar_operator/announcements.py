@@ -1,4 +1,5 @@
-"""Which events were posted, so that none is repeated with every plan, and new words come soon."""
+"""Which events were posted, so that none is repeated with every plan, and new messages are posted
+soon."""
 
 from __future__ import annotations
 
@@ -11,30 +12,31 @@ from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.snapshot import Announcement, Subject, Wording
 
 SUBJECT_S = 300.0
-"""Seconds between two events of a subject, also where a count in the words changes all the time:
-10,000 waiting pods whose words all change cost 33 events a second. Kubernetes' own recorder permits
-an object one event in as many seconds too, after its first 25."""
+"""Seconds between two events of a subject, even if a count in the message changes all the time:
+10,000 waiting pods whose messages all change cost 33 events a second. Kubernetes' own recorder
+permits an object one event in as many seconds too, after its first 25."""
 
 WORDING_S = 1800.0
 """Seconds after which an event is posted again where it still holds. API servers keep events for an
 hour: a pod that waits for longer must not seem to wait for no reason."""
 
 TOGETHER_S = 5.0
-"""New words that are held back cost one plan in so many seconds, however many pods have some."""
+"""Seconds between two plans that are made for the sake of messages held back, however many there
+are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """When (seconds of the clock) and in which words a subject was told last."""
+    """When (seconds of the clock) and with which message a subject's last event was posted."""
 
     at: float
     wordings: frozenset[Wording]
 
 
 class Announcements:
-    """The last words of each subject that was told some in the last WORDING_S seconds. Earlier
-    words are forgotten, since they are news again; so there is one entry per object and reason,
-    however often the words change. `clock` counts seconds."""
+    """The last message of each subject that had an event in the last WORDING_S seconds. Earlier
+    messages are forgotten, since they count as news again; so there is one entry per object and
+    reason, however often the message changes. `clock` counts seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -52,7 +54,7 @@ class Announcements:
         self._last.update({key: Announced(now, frozenset(said)) for key, said in found.items()})
 
     def known(self, uids: Collection[str]) -> frozenset[Announcement]:
-        """Those about the objects with these UIDs that are not to be posted again yet; the others
+        """The events about objects with these UIDs that must not be posted again yet; all others
         are forgotten."""
         now = self._clock()
         self._last = {
@@ -66,8 +68,8 @@ class Announcements:
         )
 
     def next(self, held_back: Iterable[Subject]) -> float | None:
-        """In how many seconds to plan again, so that the first of these is told its new words; None
-        if there are none."""
+        """In how many seconds to plan again, so that the first of these messages is posted; None if
+        there are none."""
         now = self._clock()
         ends = (self._last[one].at + SUBJECT_S for one in held_back if one in self._last)
         first = min(ends, default=None)

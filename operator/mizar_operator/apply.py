@@ -76,8 +76,9 @@ class Result:
     `used`: UIDs of shadow pods that turned out to be in use. `refused`: the API server's message
     about shadow pods that it refuses, by quota and devices. `unanswered`: (quota, devices,
     sequence) of shadow pods whose creation got no answer. `announced`: the posted events.
-    `postponed`: whether statuses were left to the next plan. `done`: the actions that the
-    API server carried out; `failed`: those that it refused, or that somebody's use forbids."""
+    `postponed`: whether statuses were left to the next plan. `done`: the actions that the API
+    server carried out; `failed`: those that it refused, or that were given up because a pod uses
+    the shadow pod."""
 
     errors: list[Exception] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
@@ -122,7 +123,8 @@ class Applier:
         A failure voids the later actions of the same namespace and nothing else, so that one
         tenant's failures do not hold up the others.
         """
-        # First: an action may drop the budget of a namespace whose last shadow pod goes meanwhile.
+        # This comes first: an action may drop the budget of a namespace while its last shadow pod
+        # goes.
         await self._budgets.keep(snapshot)
         index, result, failed = SnapshotIndex(snapshot), Result(), set[str]()
         for _, group in groupby(actions, key=type):
@@ -134,7 +136,8 @@ class Applier:
                 _namespace(one) for one, good in zip(todo, outcomes, strict=True) if not good
             }
             if result.used:
-                # The pool's status counts on what could not be deleted; a new plan follows at once.
+                # The pool's status assumes that the deletions succeeded; a new plan follows at
+                # once.
                 failed.add("")
         return result
 

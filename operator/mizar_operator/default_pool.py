@@ -1,7 +1,7 @@
 """The default pool, which quotas name unless they say otherwise: the leader creates it.
 
 The chart cannot: the webhook, which checks pools, does not answer yet when helm applies objects.
-And once it exists, the pool is its administrators', so that no upgrade may reset it.
+And once the pool exists it belongs to its administrators, so no upgrade may reset it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def ensure(client: KubeClient, spec: Object) -> None:
         except AlreadyExists:
             return
         except (Forbidden, Invalid) as refused:
-            # Another pool may be in its way, for good.
+            # Another pool may conflict with it, permanently.
             log.warning("the default pool is refused", pool=DEFAULT_POOL, error=refused)
             return
         except KubeError as error:

@@ -1,5 +1,5 @@
-"""The delete guard (invariant 3): before a shadow pod is deleted, the API server is asked live
-whether anybody uses it.
+"""The delete guard (invariant 3): before a shadow pod is deleted, a live read from the API server
+must show that no pod uses it.
 
 Caches may be behind; only what is read here decides.
 """
@@ -19,7 +19,7 @@ from mizar_operator.pod_views import HolderPod, SharePod
 
 
 class StillInUse(Exception):
-    """Somebody uses the shadow pod, or may be about to. It is no failure: ask again later."""
+    """A pod uses the shadow pod, or may be about to. This is not a failure: try again later."""
 
     def __init__(self, shadow: ShadowView, why: str) -> None:
         super().__init__(f"shadow pod {shadow.namespace}/{shadow.name} stays: {why}")
@@ -29,7 +29,7 @@ class StillInUse(Exception):
 
 @dataclass(frozen=True)
 class ConfirmedUnused:
-    """A shadow pod that nobody uses, confirmed live: ShadowPod and pod as the API server has them,
+    """An unused shadow pod, confirmed by live reads: ShadowPod and pod as the API server has them,
     each None if it is gone."""
 
     shadow: Object | None
@@ -37,7 +37,7 @@ class ConfirmedUnused:
 
 
 async def confirm_unused(client: KubeClient, caches: Caches, known: ShadowView) -> ConfirmedUnused:
-    """Confirm that nobody uses the shadow pod now. Raises StillInUse, KubeError."""
+    """Confirm that no pod uses the shadow pod now. Raises StillInUse, KubeError."""
     shadow, pod = await _read(client, known)
     if shadow is None and pod is None:
         return ConfirmedUnused(None, None)

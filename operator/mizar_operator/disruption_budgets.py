@@ -20,8 +20,8 @@ from mizar_operator.manifests import LABEL_MANAGED_BY, budget
 log = get_logger(__name__)
 
 LOOKED_AT_EVERY_S: Final = 240.0
-"""Seconds until a budget is looked at again: somebody may have deleted it, and what refused it,
-such as a ResourceQuota, may allow it now."""
+"""Seconds until a budget is checked again: it may have been deleted, and what refused it, such as a
+ResourceQuota, may allow it now."""
 LOOKS_AT_ONCE: Final = 16
 
 
@@ -37,7 +37,7 @@ class DisruptionBudgets:
         self._limit = asyncio.Semaphore(LOOKS_AT_ONCE)
 
     async def ensure(self, namespace: str) -> None:
-        """Create the namespace's budget unless it was there of late. Where that is forbidden,
+        """Create the namespace's budget unless it was seen recently. Where that is forbidden,
         shadow pods do without: their marks still keep autoscalers away. Raises KubeError when the
         API server does not answer."""
         if namespace not in self._there:
@@ -46,7 +46,7 @@ class DisruptionBudgets:
     async def keep(self, snapshot: Snapshot) -> None:
         """Every LOOKED_AT_EVERY_S, look whether the namespaces of shadow pods that are marked as in
         use have their budgets, and create those that are missing. Raises nothing: a budget that
-        cannot be asked for holds up nobody."""
+        cannot be read holds nothing up."""
         await asyncio.gather(*(self._look(one) for one in _in_use(snapshot) if self._is_due(one)))
 
     async def drop(self, namespace: str) -> None:
@@ -57,7 +57,7 @@ class DisruptionBudgets:
         if found is None:
             return
         if not _is_ours(found):
-            log.warning("the PodDisruptionBudget is somebody else's", namespace=namespace)
+            log.warning("the PodDisruptionBudget was not made by the operator", namespace=namespace)
             return
         await self._delete(namespace, found["metadata"]["uid"])
 

@@ -17,8 +17,8 @@ log = get_logger(__name__)
 
 TOO_MANY_REQUESTS = 429
 BUDGET_RESPECTED_S = 30.0
-"""Seconds that a PodDisruptionBudget may hold an eviction off: it protects pods that serve, and a
-pod without its card serves no more, while its replacement waits for it to end."""
+"""Seconds that a PodDisruptionBudget may hold an eviction off: it protects pods that serve, but a
+pod without its card no longer serves, and its replacement waits for it to end."""
 FORGOTTEN_S = 3600.0
 """Seconds after which a refused eviction is forgotten."""
 

@@ -1,7 +1,7 @@
 """Gather, the first of the three steps: from the caches to a snapshot.
 
 A cache may be behind, and each kind has a watch of its own. An object that looks missing (a shadow
-pod's pod, its node) is therefore read live before the planner may take it for lost.
+pod's pod, its node) is therefore read live before the planner may treat it as lost.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Gatherer:
             if one.spec.runtime_class_name
         )
         taken = await self._look_for_cards(key)
-        # Nothing is awaited from here on, so that nothing changes in between.
+        # Nothing is awaited from here on, so that all parts are of one moment.
         memory, pools = self.state(key), self._pools(key)
         shadows = [self._whole(one, pools, found, memory) for one in self._shadows(key)]
         shares, pending = self._shares(key, shadows), self._caches.pending.values()
@@ -122,7 +122,8 @@ class Gatherer:
 
     def _shares(self, key: str, shadows: Iterable[ShadowView]) -> list[ShareView]:
         """The share pods that may have devices of these shadow pods, and those that may get some
-        of the key's pools. Those that nobody's pool is for are told so by NO_POOL."""
+        of the key's pools. Share pods that no pool serves are handled under NO_POOL, which posts
+        events about them."""
         resources = {one.resource for one in shadows}
         keys: dict[str, set[str]] = {}
         found = []
@@ -219,7 +220,7 @@ class Gatherer:
         return found
 
     def _take(self, ref: Ref, obj: Object, found: FoundLive) -> bool:
-        """Keep what was found; False if it is somebody else's pod of that name."""
+        """Keep what was found; False if it is another client's pod of that name."""
         if ref.kind == NODE:
             self._caches.nodes.observe(obj)
             found.nodes[ref.name] = object_views.node_view(obj)

@@ -25,7 +25,7 @@ most."""
 
 
 class KopfFailed(Exception):
-    """Kopf has ended without being told to, so that nothing watches Mizar's own kinds any more."""
+    """Kopf has ended unexpectedly, so nothing watches Mizar's own kinds any more."""
 
 
 @kopf.on.login()
@@ -41,8 +41,8 @@ async def cleanup(memo: Memo, **_: Any) -> None:
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """Kopf's settings: no writes and no events of its own, no scanning for kinds that come and go,
-    and a bound on everything that waits."""
+    """Kopf's settings: it writes nothing and posts no events, does not scan for kinds that come and
+    go, and every wait has a bound."""
     chosen = kopf.OperatorSettings()
     chosen.scanning.disabled = True
     chosen.posting.enabled = False

@@ -116,7 +116,7 @@ class KopfStore(Generic[T]):
 
     def problem(self) -> str | None:
         """Why the copy cannot be relied on now, or None: never listed, not listed for too long, or
-        Kopf has told of nothing, though it begins by telling of every object."""
+        Kopf has reported nothing, though it begins by reporting every object."""
         if not self.synced.is_set():
             return f"{self._kind.plural}: not listed yet"
         if (age := self._pace.clock() - self._listed_at) > self._late:

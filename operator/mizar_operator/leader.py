@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 
 class LeadershipLost(Exception):
-    """Another replica may lead now, so this process must write nothing more."""
+    """Another replica may lead now, so this process must not write any more."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Held(Enum):
 
     HERE = "it is ours"
     ELSEWHERE = "it names another replica, and is good"
-    UNKNOWN = "there was no answer, or somebody else wrote it just now"
+    UNKNOWN = "there was no answer, or another replica has just written it"
 
 
 class Leader:
@@ -124,7 +124,7 @@ class Leader:
             log.info("the lease was not released", lease=self._ref.name, error=error)
 
     async def _try(self) -> _Held:
-        """Take or renew the Lease, and tell who has it."""
+        """Take or renew the Lease, and tell which replica has it."""
         sent = self._clock()
         if (held := await self._write()) is _Held.HERE:
             self._renewed = sent

@@ -17,7 +17,6 @@ async def find(client: KubeClient, ref: Ref) -> Object | None:
 
 async def is_there(client: KubeClient, ref: Ref, uid: str) -> bool:
     """Whether the object is there and has this UID; any will do if `uid` is empty. It tells what a
-    Conflict means: somebody changed the object, or another one has its name now. Raises
-    KubeError."""
+    Conflict means: the object was changed, or another one has its name now. Raises KubeError."""
     found = await find(client, ref)
     return found is not None and uid in ("", found["metadata"]["uid"])

@@ -108,12 +108,12 @@ class Operator:
     def dead(self) -> list[str]:
         """The problems that a restart would solve.
 
-        An API server that is away is none, however long: a process that is restarted for it in vain
-        waits longer and longer for its next start, and so does whoever waits for a leader.
+        An unreachable API server is not one, however long it lasts: a process restarted in vain
+        waits longer and longer for its next start, and so does everything that needs a leader.
         """
         problems = self.caches.standing_still()
         if (stuck := self._stuck()) > STUCK_AFTER_S:
-            problems.append(f"queue: nothing has come of a key for {stuck:.0f} s")
+            problems.append(f"queue: no result for a key in {stuck:.0f} s")
         return problems
 
     def _stuck(self) -> float:
@@ -166,7 +166,7 @@ class Operator:
             await self._resync()
 
     async def _filled(self) -> None:
-        """Wait until all caches are filled, and tell now and then why they are not."""
+        """Wait until all caches are filled, and log now and then why they are not."""
         while True:
             try:
                 return await wait_synced(self.caches, timeout=TELL_EVERY_S)
@@ -180,7 +180,7 @@ class Operator:
             await self.reconciler.reconcile(key)
 
     def leads_from_now_on(self) -> None:
-        """Note that keys of the queue are processed from this moment."""
+        """Note that keys of the queue are processed from this moment on."""
         self.metrics.leader.set(1)
         self._led_since = self._clock.seconds()
 
@@ -193,7 +193,7 @@ class Operator:
             await asyncio.sleep(self.settings.resync)
 
     async def watch(self) -> None:
-        """Run Kopf, the only watch of Mizar's own kinds, until it is told to end."""
+        """Run Kopf, the only watch of Mizar's own kinds, until it is asked to end."""
         await served(self._client, (GPU_POOL, GPU_QUOTA, SHADOW_POD))
         await kopf.operator(
             settings=kopf_settings(),
@@ -206,7 +206,7 @@ class Operator:
 
     async def _kopf_ended(self) -> None:
         """Raise KopfFailed when Kopf begins to end. It may never reach its end: when one of its
-        watches fails, the others wait for credentials that nobody renews any more."""
+        watches fails, the others wait for credentials that are never renewed."""
         await self._kopf_ending.wait()
         raise KopfFailed("Kopf has ended; its last message says why")
 

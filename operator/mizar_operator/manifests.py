@@ -71,7 +71,7 @@ def shadow_pod(action: CreateShadow) -> Object:
             "labels": _labels(action.pool, action.quota, action.devices),
             "annotations": {
                 ANNOTATION_SEQUENCE: str(action.sequence),
-                # Needed when pool and pod are gone and its users still exist.
+                # Needed while its users still exist after pool and pod are gone.
                 ANNOTATION_RESOURCE: action.resource,
             },
             "finalizers": [FINALIZER_DRAIN],

@@ -46,7 +46,11 @@ class Metrics:
             for state, name, text in (
                 ("total", "mizar_pool_cards", "Cards of the pool."),
                 ("held", "mizar_pool_held_cards", "Cards that shadow pods hold."),
-                ("healthy", "mizar_pool_healthy_cards", "Cards that their nodes call healthy."),
+                (
+                    "healthy",
+                    "mizar_pool_healthy_cards",
+                    "Cards that their nodes report healthy.",
+                ),
                 ("lost", "mizar_pool_lost_cards", "Cards whose shadow pods have lost them."),
                 ("lent", "mizar_pool_lent_cards", "Cards that spot pods borrow."),
             )
@@ -123,7 +127,7 @@ class Metrics:
         self.waiting.show(key, {(*labels,): n for labels, n in plan.waiting.items()})
 
     def applied(self, snapshot: Snapshot, result: Result) -> None:
-        """Count what has become of a plan's actions. `snapshot`: what it was made from."""
+        """Count the outcome of a plan's actions. `snapshot`: what it was made from."""
         for outcome, actions in (("done", result.done), ("failed", result.failed)):
             for action in actions:
                 self.actions.labels(type(action).__name__, outcome).inc()
@@ -135,7 +139,8 @@ class Metrics:
             self._count_refusals_of((namespace, name, str(devices))).inc()
 
     def _count_refusals_of(self, labels: Labels) -> Counter:
-        """The series of a quota's profile, from 0 on: what begins with 1 is no increase."""
+        """The series of a quota's profile, which start at 0: a series that starts at 1 shows no
+        increase."""
         self._refused.add(labels)
         return self.refused.labels(*labels)
 
@@ -182,8 +187,9 @@ def _of_nodes(snapshot: Snapshot) -> Mapping[Labels, float]:
 
 
 class Series:
-    """A gauge whose series come and go with pools, quotas and nodes. Keys of the queue may have the
-    same series, as a namespace that waits in several pools: it is the sum of their values."""
+    """A gauge whose series appear and disappear with pools, quotas and nodes. Keys of the queue may
+    have the same series, as a namespace that waits in several pools: it is the sum of their
+    values."""
 
     def __init__(
         self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry

@@ -23,7 +23,7 @@ gets tolerations of some of them."""
 OUTAGES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """The taints, of effect NoExecute, of a node whose kubelet does not answer."""
 OUTAGE_TOLERATED_S = 300
-"""Seconds for which every pod tolerates them that does not say anything else."""
+"""Seconds for which a pod tolerates them by default."""
 
 
 def needs_of(obj: Json) -> Needs:

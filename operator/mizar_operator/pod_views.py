@@ -141,7 +141,7 @@ def pending_view(obj: Object) -> PendingView | None:
     scheduled = condition_of(obj.get("status") or {}, "PodScheduled")
     message = unschedulable_message(scheduled)
     cards = cards_requested(spec) if message and not spec.get("nodeName") else {}
-    # Who waits for a borrowed card does not want one that a shadow pod holds.
+    # A pod that waits for a borrowed card does not want one that a shadow pod holds.
     cards.pop(SPOT_RESOURCE, None)
     lacking = tuple(one for one in cards.items() if lacks_cards(message, one[0]))
     if not lacking or "deletionTimestamp" in meta:
@@ -191,5 +191,5 @@ def time_or_none(text: str | None) -> datetime | None:
     try:
         return parse_time(text)
     except ValueError:
-        # An annotation that somebody edited: it was asked for at some time.
+        # The annotation was edited by hand: the drain was requested, but the time is unknown.
         return EPOCH

@@ -27,8 +27,8 @@ may be a replica which ends only when this one is ready."""
 
 
 class Readiness:
-    """Asks the API server by a dry run that creates a pool. Once the answer was good it does not
-    ask again: the webhook's own probes tell whether it goes on to work."""
+    """Checks by a dry run that creates a pool. After one success it does not check again: the
+    webhook's own probes tell whether it keeps working."""
 
     def __init__(
         self, client: KubeClient, makes_pool: bool, clock: Callable[[], float] = time.monotonic
@@ -37,7 +37,7 @@ class Readiness:
         self._makes_pool = makes_pool
         self._clock = clock
         self._began = clock()
-        self._problem: str | None = "the API server was not asked for the webhook yet"
+        self._problem: str | None = "whether the API server reaches the webhook was not checked yet"
 
     def problems(self) -> list[str]:
         """What is missing, as sentences; empty if nothing is."""
@@ -60,7 +60,7 @@ class Readiness:
                 default_pool({}), field_manager=FIELD_MANAGER_OPERATOR, dry_run=True
             )
         except (AlreadyExists, Invalid, Forbidden):
-            # Forbidden by a policy, which comes after the webhook; or for want of rights, so that
+            # Forbidden by a policy, which comes after the webhook; or for lack of rights, so that
             # the webhook cannot be asked at all.
             return None
         except KubeError as error:

@@ -25,7 +25,7 @@ DUE_SLACK_S = 0.1
 """Seconds added to the time of the next plan, since the clocks of the API server and of nodes write
 whole seconds."""
 STATUSES_LATE_S = 2.0
-"""Seconds that statuses may be postponed for news."""
+"""Seconds for which statuses may be postponed while more changes arrive."""
 
 
 class Reconciler:
@@ -81,8 +81,8 @@ class Reconciler:
             raise result.errors[0]
 
     def _has_news(self, key: str, memory: ReconcileState) -> bool:
-        """Whether there is news for the key, so that statuses would be outdated when they are
-        written; not for longer than STATUSES_LATE_S, so that they are written in the end."""
+        """Whether more changes of the key wait, so that statuses would be outdated when written;
+        False again after STATUSES_LATE_S, so that they are written eventually."""
         since = memory.statuses_late_since
         late = since is not None and self._clock() - since > STATUSES_LATE_S
         return self._queue.has_news(key) and not late

@@ -27,8 +27,8 @@ class Backoff:
 
 
 class Backoffs(Generic[K]):
-    """Obstacles that were met by trying, each with an exponential backoff from `first` to `most`
-    seconds, so that a lasting obstacle costs few calls and a passing one little time."""
+    """Obstacles found by trying, each with an exponential backoff from `first` to `most` seconds,
+    so that a lasting obstacle costs few calls and a passing one little time."""
 
     def __init__(self, first: float, most: float) -> None:
         self._first = first
@@ -69,7 +69,7 @@ class Backoffs(Generic[K]):
 
 CONTESTED_FIRST_S = 1.0
 """Seconds until a shadow pod that turned out to be in use is tried again: long enough for its node
-agent to have reported who got the device."""
+agent to have reported which container got the device."""
 CONTESTED_MOST_S = 10.0
 REFUSED_FIRST_S = 2.0
 REFUSED_MOST_S = 30.0
@@ -88,7 +88,7 @@ class ReconcileState:
     `announcements`: the events that were posted. `contested`: UIDs of shadow pods that turned out
     to be in use when the API server was asked live. `refused`: (quota, devices) of shadow pods that
     the API server refused. `attempted`: attempts, with the UID of the pod that each was to help.
-    `gone`: objects that were missing when asked live, and until when that counts (seconds of the
+    `gone`: objects that were missing in a live read, and until when that counts (seconds of the
     clock). `taken`: whole cards that other pods had on a node, and until when that counts.
     `free_since`: since when 1, 2, … devices of a (resource, node) have been free. `unanswered`:
     (quota, devices, sequence) of shadow pods whose creation got no answer. `refused_nodes`: until
@@ -139,8 +139,8 @@ class ReconcileState:
             self.free_since[key] = known + (at,) * (count - len(known))
 
     def note_attempts(self, attempts: Iterable[Attempt], now: float) -> None:
-        """Note the attempts of a plan. Where the last one was for another pod, it has helped that
-        pod, so that the delay starts again."""
+        """Record the attempts of a plan. If the last one was for another pod, it helped that pod,
+        so the delay starts again."""
         for one in attempts:
             self.attempted.record(one.what, now, one.about, anew=True)
 
@@ -158,7 +158,7 @@ class ReconcileState:
             self.refused_nodes.setdefault(share, {}).update(dict.fromkeys(nodes, until))
 
     def nodes_refused(self, now: float) -> Mapping[tuple[str, str], frozenset[str]]:
-        """The nodes that the scheduler has refused share pods of late, by (UID, resource)."""
+        """The nodes that the scheduler has recently refused share pods, by (UID, resource)."""
         return {
             share: frozenset(node for node, until in nodes.items() if until > now)
             for share, nodes in self.refused_nodes.items()

@@ -1,4 +1,5 @@
-"""Counters of shadow pods that were created, reaped and lost, counted when it is done."""
+"""Counters of shadow pods that were created, reaped and lost, incremented once that has
+happened."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class ShadowCounters:
                 f"mizar_shadow_pods_{name}_total", text, ["pool", "reason"], registry=registry
             )
 
-        self._created = counter("created", "Shadow pods that were created, by what for.")
+        self._created = counter("created", "Shadow pods that were created, by reason.")
         self._reaped = counter("reaped", "Shadow pods that are gone and had their cards, by why.")
         self._lost = counter("lost", "Shadow pods that lost their cards, by how.")
         self._reasons: dict[Key, ReapReason] = {}
@@ -39,8 +40,8 @@ class ShadowCounters:
         self._shown: set[str] = set()
 
     def planned(self, key: str, snapshot: Snapshot) -> None:
-        """Have all series of a key's pools, so that the first of its sort is an increase, and none
-        of pools that are gone and have no shadow pod left."""
+        """Create all series of a key's pools at 0, so that the first count shows as an increase,
+        and remove those of pools that are gone and have no shadow pod left."""
         pools = {one.metadata.name for one in snapshot.pools}
         self._pools[key] = pools | {one.pool for one in snapshot.shadows}
         for pool in self._shown.difference(*self._pools.values()):
@@ -86,7 +87,7 @@ class ShadowCounters:
                 self._note_loss(known[action.shadow], nodes)
 
     def _note_loss(self, shadow: ShadowView, nodes: set[str]) -> None:
-        """A loss is told by the phase, or by the deletion where nobody used the shadow pod."""
+        """Count a loss by its phase, or by its deletion if the shadow pod was unused."""
         if stage_of(shadow, nodes) is not ShadowStage.LOST or shadow.uid in self._known_lost:
             return
         self._known_lost.add(shadow.uid)

@@ -1,4 +1,4 @@
-"""Creating a ShadowPod and its pod. What exists already from an earlier try is taken over."""
+"""Creating a ShadowPod and its pod. Objects that an earlier try created are taken over."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ def _check_ours(found: Object, wanted: Object) -> None:
     owners = [one["uid"] for one in found["metadata"].get("ownerReferences") or ()]
     if wanted["metadata"]["ownerReferences"][0]["uid"] not in owners:
         name = f"{found['metadata']['namespace']}/{found['metadata']['name']}"
-        raise Conflict(f"{found['kind']} {name} is in the way, and it is not of our making")
+        raise Conflict(f"{found['kind']} {name} exists already, and the operator did not create it")

@@ -1,5 +1,5 @@
-"""Deleting a shadow pod that nobody uses: the API server is asked live, and only the very objects
-that it was asked about are deleted."""
+"""Deleting an unused shadow pod: live reads confirm that it is unused, and only the very objects
+that were read are deleted."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mizar_operator.disruption_budgets import DisruptionBudgets
 Observe = Callable[[Object], None]
 
 GRACE_S = 1
-"""Grace period, in seconds, of a shadow pod that nobody uses. With 0, the API server would forget
-the pod, and with it that its cards are taken, before the kubelet has freed them."""
+"""Grace period, in seconds, of an unused shadow pod. With 0, the API server would forget the pod,
+and that its cards are taken, before the kubelet has freed them."""
 
 
 class ShadowDeleter:
-    """Deletes shadow pods. Its methods raise StillInUse where somebody uses the shadow pod or may
-    be about to, and KubeError."""
+    """Deletes shadow pods. Its methods raise StillInUse where a pod uses the shadow pod or may be
+    about to, and KubeError."""
 
     def __init__(self, client: KubeClient, caches: Caches, budgets: DisruptionBudgets) -> None:
         self._client = client
@@ -51,8 +51,8 @@ class ShadowDeleter:
             gone = await self._client.delete(
                 Ref(kind, meta["name"], meta["namespace"]),
                 uid=meta["uid"],
-                # The answer was about the pod as it was: it must not have got a node since, nor be
-                # offered again, even if this call takes effect long after its timeout.
+                # The check was made on the pod as it was then: it must not have got a node since,
+                # nor be offered again, even if this call takes effect long after its timeout.
                 resource_version=meta["resourceVersion"] if kind == POD else "",
                 grace_seconds=GRACE_S if kind == POD else None,
                 propagation="Background",
@@ -63,7 +63,7 @@ class ShadowDeleter:
             observe(gone)
 
     async def remove_finalizer(self, known: ShadowView) -> None:
-        """Remove Mizar's finalizer from a ShadowPod whose pod is gone and that nobody uses."""
+        """Remove Mizar's finalizer from an unused ShadowPod whose pod is gone."""
         confirmed = await confirm_unused(self._client, self._caches, known)
         if confirmed.pod is not None:
             raise StillInUse(known, "its pod is still there")

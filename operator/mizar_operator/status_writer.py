@@ -15,7 +15,8 @@ from mizar_operator.live_objects import is_there
 
 class StatusWriter:
     """Writes statuses by server-side apply, and the answers into the caches. Only the object of the
-    given UID is written to; that it is gone, or that another has its name now, is no error."""
+    given UID is written to; it is not an error if that object is gone or another one has its
+    name."""
 
     def __init__(
         self, client: KubeClient, caches: Caches, field_manager: str = FIELD_MANAGER_OPERATOR
@@ -65,12 +66,12 @@ class StatusWriter:
 
 
 def without_spot(status: GPUQuotaStatus) -> Object:
-    """A quota's status without what the namespace borrows, which has a field manager of its own."""
+    """A quota's status without what the namespace borrows, which has a separate field manager."""
     return {key: value for key, value in status.to_dict().items() if key != "spot"}
 
 
 def without_lending(status: GPUPoolStatus) -> Object:
-    """A pool's status without what it lends, which has a field manager of its own."""
+    """A pool's status without what it lends, which has a separate field manager."""
     found = status.to_dict()
     found["cards"].pop("lent", None)
     found["conditions"] = [

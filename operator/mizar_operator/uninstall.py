@@ -48,7 +48,7 @@ class Settings(common.Settings):
 
 @dataclass(frozen=True)
 class Held:
-    """A shadow pod that exists. `going`: whether it goes as soon as nobody uses it. `users`: the
+    """A shadow pod that exists. `going`: whether it goes as soon as it is unused. `users`: the
     pods that hold a device of it, as namespace/name."""
 
     name: str

@@ -19,7 +19,7 @@ import kopf
 from mizar_operator.caches import Caches
 
 Add = Callable[[str], None]
-"""Asks for a plan under a key: see `Caches.key_of_pool`."""
+"""Requests a plan under a key: see `Caches.key_of_pool`."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ async def gpupool(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
 
 
 def follow(caches: Caches, add: Add) -> None:
-    """Ask for a plan of the pool, and of the quotas that name a pool which does not exist: theirs
-    may have come or gone."""
+    """Request a plan for the pool, and for the quotas that name a missing pool: theirs may have
+    been created or deleted."""
 
     def changed(old: GPUPool | None, new: GPUPool | None) -> None:
         for pool in (old, new):

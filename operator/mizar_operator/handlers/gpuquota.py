@@ -20,7 +20,7 @@ async def gpuquota(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
 
 
 def follow(caches: Caches, add: Add) -> None:
-    """Ask for a plan of the quota's pool: shadow pods are kept warm, created for share pods that
+    """Request a plan for the quota's pool: shadow pods are kept warm, created for share pods that
     wait, or drained where the quota allows fewer. A quota that moved to another pool concerns
     both."""
 

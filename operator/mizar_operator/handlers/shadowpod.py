@@ -20,9 +20,9 @@ async def shadowpod(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
 
 
 def follow(caches: Caches, add: Add) -> None:
-    """Ask for a plan of the shadow pod's pool. One that somebody deleted is drained, checked live
-    and released (`planning.lifecycle`, `delete_guard`); one that became idle is drained after its
-    timeout, for which the plan itself says when it is due (`planning.reap`)."""
+    """Request a plan for the shadow pod's pool. One that another client deleted is drained, checked
+    live and released (`planning.lifecycle`, `delete_guard`); one that became idle is drained after
+    its timeout, for which the plan itself says when it is due (`planning.reap`)."""
 
     def changed(old: ShadowView | None, new: ShadowView | None) -> None:
         for shadow in (old, new):

@@ -1,2 +1,2 @@
-"""Spot pods: gather, plan and apply for the whole cluster at once, under a key of its own, since a
+"""Spot pods: gather, plan and apply for the whole cluster at once, under a separate key, since a
 spot pod may borrow any pool's card."""

@@ -27,7 +27,8 @@ from mizar_operator.status_writer import StatusWriter
 log = get_logger(__name__)
 
 OPEN: list[Object] = [
-    # Only our gate, of this very pod: whoever set another one has not opened it yet.
+    # Only our gate, and only of this very pod: gates of other programs stay until these remove
+    # them.
     {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": SPOT_GATE}]},
     {"op": "remove", "path": "/spec/schedulingGates"},
 ]
@@ -56,7 +57,7 @@ class SpotApplier:
         self._counted: set[str] = set()
 
     async def apply(self, actions: Iterable[SpotAction]) -> list[KubeError]:
-        """Apply all actions; returns what failed, which holds up nothing else."""
+        """Apply all actions; returns those that failed. A failure holds up no other action."""
         found = await asyncio.gather(*(self._one(one) for one in actions))
         return [error for error in found if error is not None]
 
@@ -95,14 +96,15 @@ class SpotApplier:
         try:
             self._caches.spots.observe(await self._client.patch_json(ref, [this, *OPEN]))
         except (NotFound, Invalid) as changed:
-            # The watch tells, and the next plan is made of that.
+            # The watch will bring the change, and the next plan is made from that.
             log.info("the spot pod has changed", error=changed)
             return
         log.info("spot gate opened")
 
     async def _evict(self, action: EvictSpot) -> None:
         patience = 0.0 if action.at_once else BUDGET_RESPECTED_S
-        # Before anybody sees that the pod goes. Node agents count what they take back themselves.
+        # Counted before the eviction becomes visible. Node agents count the evictions that they
+        # cause.
         if not action.at_once and action.uid not in self._counted:
             self._counted.add(action.uid)
             self._metrics.evictions.labels(action.reason).inc()

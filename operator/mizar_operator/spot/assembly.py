@@ -1,4 +1,4 @@
-"""The parts that deal with spot pods, put together."""
+"""The parts that handle spot pods, put together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of lending, as far as the operator knows of it."""
+"""Metrics of lending, as far as the operator knows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SpotMetrics:
         )
         self._recent = Series(
             "mizar_spot_recent_card_seconds",
-            "Card-seconds that a namespace borrowed of late, by which it has its turn.",
+            "Card-seconds that a namespace borrowed recently, which decide when its turn comes.",
             ["namespace"],
             registry,
         )
         self._lendable = Series(
             "mizar_spot_lendable_cards",
-            "Cards of a node that could be lent and that nobody was promised.",
+            "Cards of a node that could be lent and are not promised to any pod.",
             ["node"],
             registry,
         )

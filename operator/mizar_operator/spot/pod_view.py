@@ -12,8 +12,8 @@ from mizar_operator.object_views import Json, condition_of
 from mizar_operator.pod_views import EPOCH, time_or_none, unschedulable_message
 
 BEGUN = "EvictionByEvictionAPI"
-"""The reason that the API server writes over the node agent's before it deletes the pod. If it gets
-no further, because it or its disk stops in between, nothing else says that the pod has to go."""
+"""The reason that the API server writes over the node agent's before it deletes the pod. If it
+stops before the deletion, because it or its disk fails, nothing else says that the pod must go."""
 REASONS = {str(one): one for one in SpotEvictionReason} | {BEGUN: SpotEvictionReason.DRAIN}
 
 

@@ -1,4 +1,4 @@
-"""The ConfigMap by which node agents learn the rules of lending."""
+"""The ConfigMap from which node agents learn the rules of lending."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 BELIEVED_S = 30.0
-"""Seconds until the ConfigMap is looked at again. Nobody but the operator writes it; but an upgrade
-of the chart makes an empty one where it was deleted, and then no card is lent."""
+"""Seconds until the ConfigMap is looked at again. Only the operator writes it; but if it was
+deleted, an upgrade of the chart makes an empty one, and then no card is lent."""
 
 NO_RULES = SpotRules().to_json()
 

@@ -1,4 +1,4 @@
-"""The admission webhook: a process of its own that translates resource names and checks quotas.
+"""The admission webhook: a separate process that translates resource names and checks quotas.
 
 It keeps no state but copies of GPUPools and GPUQuotas; any number of it may run.
 """

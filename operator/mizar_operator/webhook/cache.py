@@ -123,7 +123,7 @@ def quota_copy(quota: Object) -> QuotaCopy:
 
 def pool_or_none(obj: Object | None) -> GPUPool | None:
     """The pool in an object of the API server; None without an object, and for one that was stored
-    before today's rules, which must not keep anybody from repairing it."""
+    under older rules, since its invalid fields must not prevent its repair."""
     try:
         return None if obj is None else GPUPool.from_dict(obj)
     except ValidationError as error:

@@ -24,9 +24,10 @@ CA_LIFE = timedelta(days=3 * 365)
 SERVING_LIFE = timedelta(days=90)
 """How long a serving certificate is valid."""
 SKEW = timedelta(hours=1)
-"""Certificates are valid this long before they are made: clocks of API servers may be slow."""
+"""How far before their creation certificates become valid: clocks of API servers may be slow."""
 PROPAGATION = timedelta(hours=1)
-"""A new authority signs nothing for this long: API servers learn of it within seconds."""
+"""How long a new authority signs nothing, so that all API servers trust it by then; they learn of
+it within seconds."""
 
 Key = ec.EllipticCurvePrivateKey
 
@@ -163,7 +164,7 @@ def _dns_names(certificate: x509.Certificate) -> list[str]:
 
 def _authority(now: datetime) -> tuple[x509.Certificate, Key]:
     key = ec.generate_private_key(ec.SECP256R1())
-    # Each authority has a name of its own, so that API servers can tell old and new apart.
+    # Each authority has a different name, so that API servers can tell old and new apart.
     name = _name(f"mizar-webhook-ca-{int(now.timestamp())}")
     builder = _builder(name, name, key, now, now + CA_LIFE).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True

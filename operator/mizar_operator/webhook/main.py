@@ -32,8 +32,8 @@ STUCK_S = 900.0
 """Age of the cache, in seconds, from which liveness fails: much later, since a restart rarely helps
 against an API server that is away."""
 KEEPALIVE_S = 120.0
-"""Seconds that idle connections are kept: longer than API servers keep them, so that it is they who
-close."""
+"""Seconds that idle connections are kept: longer than API servers keep them, so that the client
+closes first."""
 
 
 class Webhook:
@@ -119,6 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(run(settings))
     except ConfigError as error:
-        log.error("there is no API server to talk to", error=error)
+        log.error("no API server can be reached", error=error)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""A certificate in files that somebody else renews (cert-manager's mounted Secret)."""
+"""A certificate in files that another program renews (cert-manager's mounted Secret)."""
 
 from __future__ import annotations
 

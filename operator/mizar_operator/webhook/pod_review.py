@@ -100,7 +100,7 @@ def superseded(
     requests: Collection[TranslatedRequest], old: set[tuple[str, ...]]
 ) -> list[TranslatedRequest]:
     """The requests that are our translation of an earlier spelling, where the user now sends that
-    spelling again beside them.
+    spelling again as well.
 
     `kubectl apply` does so: it does not know our translation, and so never removes it.
     """
@@ -132,7 +132,7 @@ def forbidden_names(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
 
 
 def unavailable_names(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
-    """A sentence for each name that nobody can have as the pools are now."""
+    """A sentence for each name that no pod can have as the pools are now."""
     for one in requests:
         if one.translation.doubt:
             yield one.sentence(one.translation.doubt)
@@ -184,11 +184,11 @@ def mixed_resources(requests: Iterable[TranslatedRequest], spec: Spec) -> Iterat
 
 
 def past_the_scheduler(pod: PodSpec) -> Iterator[str]:
-    """A sentence for a pod whose user has chosen its node. Where that node offers none of the
-    resource, its kubelet starts the pod without a card, and nobody makes a shadow pod for it."""
+    """A sentence for a pod whose user has set nodeName. If that node offers none of the resource,
+    its kubelet starts the pod without a card, and no shadow pod is made for it."""
     if node := pod.chosen_node:
         yield (
-            f"nodeName {node} passes over the scheduler, which alone waits until the node has a "
+            f"nodeName {node} bypasses the scheduler, which alone waits until the node has a "
             f"device: choose the node by nodeSelector kubernetes.io/hostname: {node}"
         )
 

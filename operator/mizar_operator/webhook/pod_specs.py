@@ -54,8 +54,8 @@ class PodSpec:
 
     @property
     def chosen_node(self) -> str:
-        """The node that its user has chosen past the scheduler; empty where nobody has. A static
-        pod, which its kubelet shows to the API server, runs already."""
+        """The node that its user has chosen, bypassing the scheduler; empty if none was chosen, and
+        for a static pod, which its kubelet already runs."""
         is_static = MIRROR in (self.annotations or {})
         return "" if is_static else str(self.spec.get("nodeName") or "")
 

@@ -1,5 +1,5 @@
 """The review of GPUQuotas and GPUPools: whether a quota fits its pool and a pool its quotas, and
-whether a pool's numbers are written as Kubernetes takes them. Pure."""
+whether a pool's numbers are written as Kubernetes accepts them. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _new_aliases(
     pool: GPUPool, old: GPUPool | None, pools: Sequence[GPUPool], names: Collection[str]
 ) -> list[Problem]:
     """The problems of its aliases, unless it had the same before: the installation may have lost a
-    name, which must not keep anybody from changing the rest."""
+    name, which must not prevent other changes."""
     if old is not None and old.spec.aliases == pool.spec.aliases:
         return []
     return check_aliases(pool, pools, names)

@@ -115,10 +115,10 @@ class Translation:
     """The name to request instead; the name itself when it stays."""
 
     refusal: str = ""
-    """Why nobody in this namespace can ever have the resource, and what to ask for."""
+    """Why no pod of this namespace can ever have the resource, and what to ask for."""
 
     doubt: str = ""
-    """Why nobody can have the resource as the pools are now."""
+    """Why no pod can have the resource as the pools are now."""
 
     pool: str = ""
     """The pool that the name belongs to; empty when no pool is known to offer it."""
@@ -190,11 +190,11 @@ _PROFILE = re.compile(r"v?gpus?[./_-]?0*([1-9][0-9]{0,3})", re.IGNORECASE)
 
 
 def misspelt_names(pod: PodSpec, pools: VisiblePools) -> Iterator[str]:
-    """A sentence for each name that means a share and is none, such as mizar.share/gpu or
-    mizar.share/gpu.02, unless an update has left it alone.
+    """A sentence for each name that is meant as a share but is not valid, such as mizar.share/gpu
+    or mizar.share/gpu.02, unless an update has left it alone.
 
-    Kubernetes would take most of them for somebody else's resources, and the pod would wait for
-    ever.
+    Kubernetes would take most of them for another device plugin's resources, and the pod would wait
+    for ever.
     """
     old = {entry.identity for entry in resource_entries(pod.old or {})}
     for entry in resource_entries(pod.spec):

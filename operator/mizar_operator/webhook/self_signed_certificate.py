@@ -95,15 +95,15 @@ class SelfSigned:
             except Conflict as conflict:
                 log.info("another replica changed the certificate", error=conflict)
             except KubeError as error:
-                log.warning("the certificate could not be kept right", error=error)
+                log.warning("the certificate could not be renewed or trusted", error=error)
                 self._failure = error
                 await wait_until_set(self._changed, within=self._backoff.next())
             else:
                 await self._rest(renewed_now)
 
     async def _rest(self, renewed_now: bool) -> None:
-        """Wait for the next change. Who renews again and again does so ever more seldom: replicas
-        whose clocks are months apart would undo each other's work without a pause."""
+        """Wait for the next change. Repeated renewals back off, since replicas whose clocks are
+        months apart would otherwise undo each other's work without a pause."""
         if renewed_now:
             await asyncio.sleep(self._renewals.next())
         if not await wait_until_set(self._changed, within=CHECK_EVERY_S):
@@ -129,7 +129,7 @@ class SelfSigned:
         bundle = from_secret((found or {}).get("data") or {})
         new = renewed(bundle, self._dns_name, self._now())
         if new is None:
-            assert bundle is not None, "what is missing is made anew"
+            assert bundle is not None, "missing parts of the certificate bundle are made again"
             return bundle, False
         await self._write(found, new)
         log.info("certificate renewed", **_about(self._secret))

@@ -23,7 +23,7 @@ class Settings(common.Settings):
     secret: str = Field("mizar-webhook", description="the Secret that keeps its certificate")
     configuration: str = Field("mizar-webhook", description="both webhook configurations' name")
     certificate_dir: Path | None = Field(
-        None, description="folder with tls.crt and tls.key that somebody else renews"
+        None, description="folder with tls.crt and tls.key that another program renews"
     )
     port: common.Port = Field(9443, description="of the reviews, over TLS")
     metrics_port: common.Port = Field(

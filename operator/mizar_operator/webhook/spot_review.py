@@ -58,7 +58,8 @@ class Borrower:
 
 
 def asks_for_spot(pod: PodSpec) -> bool:
-    """Whether the pod asks for what is, or means, a spot card, and did not before an update."""
+    """Whether the pod asks for a spot card, by a valid or a mistaken name, and did not before an
+    update."""
     old = {one.identity for one in _spot_entries(pod.old or {})}
     return any(one.identity not in old for one in _spot_entries(pod.spec))
 
@@ -74,7 +75,7 @@ def review_spot(pod: PodSpec, borrower: Borrower, settings: SpotSettings) -> Dec
 
 
 def misspelt(pod: PodSpec) -> Iterator[str]:
-    """A sentence for each name that means a spot card and is none."""
+    """A sentence for each name that is meant as a spot card but is not valid."""
     for one in _spot_entries(pod.spec):
         if one.key != SPOT_RESOURCE:
             yield f"{_about(one)}: it is no resource: write {SPOT_RESOURCE}"
@@ -115,7 +116,7 @@ def _lonely(pod: PodSpec) -> Iterator[str]:
 
 
 def _unlent(pod: PodSpec, borrower: Borrower, settings: SpotSettings) -> Iterator[str]:
-    """Why nobody lends the pod its cards, as installation and quotas are now."""
+    """Why no cards are lent to the pod, as installation and quotas are now."""
     asked = spot_cards_requested(pod.spec)
     if not settings.enabled:
         yield f"{SPOT_RESOURCE}: this Mizar lends no cards: the chart's value spot.enabled is false"

@@ -301,7 +301,7 @@ class TestEviction:
         assert evicted(plan) == [first]
         assert said(plan) == {
             "a/promised": "evicted (QuotaReclaim): spot.max of the GPUQuotas of namespace a"
-            " allows 2 cards now"
+            " now allows 2 cards"
         }
         events = [one for one in plan.actions if isinstance(one, EmitEvent)]
         assert [(one.kind, one.type, one.reason) for one in events] == [

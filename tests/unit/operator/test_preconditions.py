@@ -263,7 +263,7 @@ def test_an_object_of_our_name_that_is_not_ours_is_left_alone(model: Model, kind
     operator.caches.shares.observe(cast(Object, model.api.find(POD, "one", "team-a")))
     error = operator.reconcile()
     assert isinstance(error, Conflict)
-    assert "is in the way, and it is not of our making" in str(error)
+    assert "exists already, and the operator did not create it" in str(error)
     assert theirs["metadata"]["resourceVersion"] == version
     assert operator.caches.shadows.get(name, "team-a") is None or kind == POD
     assert operator.caches.holders.get(name, "team-a") is None

@@ -48,7 +48,7 @@ async def test_a_replica_that_waits_for_the_lease_is_not_stuck() -> None:
     operator.leads_from_now_on()
     assert not _queue_problems(operator)
     seconds.now += STUCK_AFTER_S + 1
-    assert _queue_problems(operator) == ["queue: nothing has come of a key for 121 s"]
+    assert _queue_problems(operator) == ["queue: no result for a key in 121 s"]
 
 
 async def test_a_loop_that_asks_nothing_any_more_is_a_reason_to_start_again() -> None:
