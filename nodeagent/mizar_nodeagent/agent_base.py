@@ -1,5 +1,5 @@
-"""What all parts of the agent are built on: its state, as an earlier run left it, and its ways to
-the kubelet, the API server and the cards."""
+"""What all parts of the agent are built on: its state, as an earlier run left it, and its
+connections to the kubelet, the API server and the cards."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ log = get_logger(__name__)
 
 READ_CARDS_S = 2.0
 CARDS_WITHIN_S = 60.0
-"""NVML that has not answered for so long hangs, as it does with a driver that hangs; to begin may
-take it some seconds for each card."""
+"""Seconds without an answer after which NVML counts as hanging, as it does when the driver hangs;
+its start alone may take some seconds for each card."""
 REPLAN_S = 5.0
-"""Longest time between two plans: it bounds the effect of a missed wake-up."""
+"""Most seconds between two plans: they bound the effect of a missed wake-up."""
 REST = 3.0
 REST_MOST_S = 0.02
 """A plan is followed by a rest of so many times the CPU time that it took, but no longer than this.
@@ -102,8 +102,8 @@ class Agent:
         self._outputs.events.emit(_pod(owner), reason, message, warning=True, action="Start")
 
     def notify(self, owner: Owner, reason: str, message: str) -> None:
-        """Emit an event on a container's pod about what it was given, and plan soon: it may have
-        changed meanwhile."""
+        """Emit an event on a container's pod about what it was given, and plan soon, since that may
+        have changed meanwhile."""
         self.wake()
         self._outputs.events.emit(_pod(owner), reason, message, action="Share")
 
@@ -119,7 +119,7 @@ class Agent:
             began = time.thread_time()
             before = self.state.last
             plan = self.state.replan(self._snapshot())
-            await asyncio.sleep(0)  # who has called meanwhile is answered between the steps
+            await asyncio.sleep(0)  # answers calls that came in meanwhile, between the steps
             self._outputs.planned()
             await asyncio.sleep(0)
             await self._checkpoint.keep(self._known(plan))
@@ -129,7 +129,7 @@ class Agent:
             await asyncio.sleep(min(REST_MOST_S, REST * (time.thread_time() - began)))
 
     def _known(self, plan: Plan) -> Checkpoint:
-        """What another agent would have to know."""
+        """What the next agent has to know."""
         cards = self.inventory
         return Checkpoint(plan.carvings, cards.faults, self.state.taken_back, cards.health)
 
@@ -146,7 +146,7 @@ class Agent:
     async def _read_cards(self, reading: SlowCall[Mapping[str, Card]]) -> None:
         before = (self.inventory.problem, self.inventory.cards())
         for uuid in self._repaired():
-            log.info("a card is said to be repaired", card=uuid)
+            log.info("a card was marked as repaired", card=uuid)
             self.inventory.repaired(uuid)
         try:
             self.inventory.update(await reading.answer(self._cards.read, CARDS_WITHIN_S))

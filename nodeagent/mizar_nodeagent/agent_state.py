@@ -15,13 +15,13 @@ from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key
 
 ALLOCATING_FOR_S = 5.0
-"""The kubelet records an allocation right after Allocate was answered: after so many seconds it has
-or never will."""
+"""Seconds after the answer to Allocate by which the kubelet has recorded the allocation, or never
+will; it usually does so at once."""
 
 
 class AgentState:
-    """Carvings, the last snapshot and the last plan, and the allocations that are on their way.
-    `taken_back`: when owners took each card back from its borrowers of late, by UUID."""
+    """Carvings, the last snapshot and the last plan, and the allocations under way. `taken_back`:
+    when owners recently took each card back from its borrowers, by UUID."""
 
     def __init__(
         self, carvings: Carvings | None = None, taken_back: TakenBack | None = None

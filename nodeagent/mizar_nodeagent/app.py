@@ -26,14 +26,14 @@ from mizar_nodeagent.spot.assembly import SpotParts
 from mizar_nodeagent.time_slicing.time_slicer import TimeSlicer
 
 STANDS_STILL_S = 600.0
-"""Without a question to the API server or word of it, or without a poll of the kubelet: the agent
-is unhealthy."""
+"""Seconds without a request to the API server or an answer, or without a poll of the kubelet, after
+which the agent is unhealthy."""
 CLAIMS_STALE_S = 30.0
-"""Without an answer of the kubelet: the agent is not ready."""
+"""Seconds without an answer from the kubelet after which the agent is not ready."""
 PLAN_STALE_S = 60.0
-"""Without a plan: the agent is unhealthy."""
+"""Seconds without a plan after which the agent is unhealthy."""
 SLICING_STALE_S = 60.0
-"""Without a round of the time slicer: the agent is unhealthy."""
+"""Seconds without a round of the time slicer after which the agent is unhealthy."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class App:
     loops: tuple[Loop, ...]
 
     def unwell(self) -> Iterable[str]:
-        """Why the agent should be restarted: a loop that stands still.
+        """Why the agent should be restarted: the loops that hang.
 
-        An API server or kubelet that is away is no reason, however long: a restart takes the
-        devices away from the kubelet for a moment, and brings nobody back.
+        An unreachable API server or kubelet is not a reason, however long it lasts: a restart would
+        withdraw the devices from the kubelet for a moment, and would not help.
         """
         if self.pods.since_attempt() > STANDS_STILL_S:
             yield f"pods: the API server was not asked for {self.pods.since_attempt():.0f} s"
@@ -79,7 +79,7 @@ class App:
             yield self.access.problem
 
     def application(self) -> web.Application:
-        """What it serves: probes, metrics, and who has what."""
+        """What it serves: probes, metrics, and the device map."""
         made = probes.application(self.registry, self.unwell, self.unready)
 
         async def devices(_: web.Request) -> web.Response:

@@ -34,7 +34,7 @@ from mizar_nodeagent.spot.assembly import SpotParts, assemble_spot
 from mizar_nodeagent.stale_resources import StaleResources
 
 STATUS_WRITERS = 4
-"""ShadowPods whose status may be written at the same time."""
+"""How many ShadowPods' statuses may be written at the same time."""
 
 
 @asynccontextmanager

@@ -1,5 +1,5 @@
-"""Cancellations that nobody has asked for: gRPC raises CancelledError where a channel is closed,
-and a TaskGroup takes a task that ends so for one that has done its work."""
+"""Cancellations that were not requested: gRPC raises CancelledError where a channel is closed, and
+a TaskGroup treats a task that ends that way as finished."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ async def run_for_ever(loop: Callable[[], Awaitable[None]]) -> None:
     except asyncio.CancelledError:
         if is_asked_to_end():
             raise
-        raise RuntimeError(f"{loop!r} was cancelled, though nobody asked for it") from None
+        raise RuntimeError(f"{loop!r} ended as if cancelled, without a cancellation") from None

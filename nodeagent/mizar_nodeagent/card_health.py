@@ -1,9 +1,10 @@
 """Which signs make a card Unhealthy, and when it is well again: the one table of them.
 
-An Unhealthy card is given to nobody new; its users run on and are told. XIDs are NVIDIA's codes of
-errors (https://docs.nvidia.com/deploy/xid-errors/); they are told once, so they last until the card
-is reset. What NVML shows at every read has a hysteresis instead: it must last before it counts, and
-must be away for longer before it is over. What to do with the card: docs/runbooks/failing-card.md.
+An Unhealthy card is given to no new pod; its users run on and get an event. XIDs are NVIDIA's error
+codes (https://docs.nvidia.com/deploy/xid-errors/); each is reported once, so it counts until the
+card is reset. What NVML shows at every read has a hysteresis instead: it must last before it
+counts, and must be away for longer before it is over. What to do with the card:
+docs/runbooks/failing-card.md.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class CardHealth:
 
     @property
     def known(self) -> KnownHealth:
-        """What another agent would have to know."""
+        """What the next agent has to know."""
         return KnownHealth(self._links, tuple(sign.name for sign in self._active()))
 
     def _active(self) -> list[Sign]:

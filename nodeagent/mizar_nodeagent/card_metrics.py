@@ -46,7 +46,7 @@ class CardCollector(Collector):
         size = _gauge("mizar_card_memory_bytes", "Memory that the card has", CARD_LABELS)
         used = _gauge(
             "mizar_card_memory_used_bytes",
-            "Memory of the card that is taken, by anybody, as NVML tells it",
+            "Memory of the card that is in use by any process, according to NVML",
             CARD_LABELS,
         )
         busy = _gauge(
@@ -81,7 +81,7 @@ class CardCollector(Collector):
     def _shadow_pods(self, snapshot: NodeSnapshot) -> Iterator[Metric]:
         idle = _gauge(
             "mizar_shadow_pod_idle_seconds",
-            "How long nobody has held a device of the shadow pod; 0 while somebody does",
+            "How long no container has held a device of the shadow pod; 0 while one does",
             SHADOW_LABELS,
         )
         holders = _gauge(
@@ -107,8 +107,8 @@ class CardCollector(Collector):
 
 
 def _is_out_of_use(card: Card, cards: Mapping[str, Card]) -> bool:
-    """Whether somebody wants it to be given to nobody: a card that is divided into MIG devices,
-    which have a health of their own, or a MIG device of a card that was divided anew."""
+    """Whether its unavailability is intended: a card that is divided into MIG devices, whose health
+    is reported separately, or a MIG device of a card that has been divided differently since."""
     if card.divided:
         return True
     parent = cards.get(card.instance.card) if card.instance else None

@@ -28,10 +28,10 @@ class Card(carve.Card):
     an instance of, when it is a MIG device: everything below holds for one as well. `divided`: a
     card that has such instances.
 
-    `driver`: version of its driver; `problem`: why nobody should use it; `gone_since`: since when
-    NVML lists it no more (monotonic seconds); `readings`: what NVML shows of its health. A carving
-    keeps none of these, since they change. Its numbers (NVML's index, the minor number of its
-    device node) are not here: the driver gives them to other cards when one drops out. See
+    `driver`: version of its driver; `problem`: why no container should use it; `gone_since`: since
+    when NVML lists it no more (monotonic seconds); `readings`: what NVML shows of its health. A
+    carving keeps none of these, since they change. Its numbers (NVML's index, the minor number of
+    its device node) are not here: the driver gives them to other cards when one drops out. See
     `CardSource.minors`.
     """
 
@@ -86,7 +86,7 @@ class CardSource(Protocol):
         ...
 
     async def free_bytes(self, uuid: str) -> int:
-        """Bytes of the card's memory that nobody has taken. Raises CardsUnknown."""
+        """Bytes of the card's memory that are free. Raises CardsUnknown."""
         ...
 
     async def context_bytes(self, uuid: str) -> int:
@@ -136,7 +136,7 @@ class CardInventory:
             self._faults[uuid] = xid
 
     def repaired(self, uuid: str) -> None:
-        """Somebody says that the card was reset or replaced while no agent ran."""
+        """Note an administrator's word that the card was reset or replaced while no agent ran."""
         self._faults.pop(uuid, None)
         self._health.pop(uuid, None)
 

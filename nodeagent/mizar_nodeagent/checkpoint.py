@@ -3,10 +3,10 @@ borrowers, in one file that is complete or not used.
 
 The carvings can be rebuilt from the API server, podresources and NVML. The checkpoint lets a
 restarted agent offer the same devices before any of these answers, and keeps what was promised to
-others (a completed drain). Faults are told once, by an event of NVML; that a link of a card is dead
-is seen only by who knows that it was up. After the node was restarted,
-carvings wait for the kubelet to confirm them, and faults and health are forgotten: the cards were
-reset; when cards were taken back is, too, since the clock has begun anew.
+others (a completed drain). Faults are reported once, by an event of NVML; and a dead link of a card
+can only be recognised by knowing that it was up. After the node was restarted, carvings wait for
+the kubelet to confirm them, and faults and health are forgotten: the cards were reset; when cards
+were taken back is, too, since the clock has begun anew.
 
 A file of an earlier version is read; one of a later version is set aside, as a damaged one is.
 """
@@ -32,11 +32,11 @@ log = get_logger(__name__)
 
 VERSION = 4
 _VERSION_3 = 3
-"""Did not say what the cards' health was."""
+"""An earlier version, without the cards' health."""
 _VERSION_2 = 2
-"""Did not say when cards were taken back."""
+"""An earlier version, also without the times at which cards were taken back."""
 _VERSION_1 = 1
-"""Had carvings alone, and did not say of which boot."""
+"""The first version: carvings alone, without the boot's ID."""
 
 Faults = Mapping[str, int]
 """The last XID of each card that is faulty, by UUID."""
@@ -45,7 +45,7 @@ Health = Mapping[str, KnownHealth]
 """What lasts of each card's health, by UUID."""
 
 TakenBack = Mapping[str, tuple[float, ...]]
-"""When owners took each card back from its borrowers of late (monotonic seconds), by UUID."""
+"""When owners recently took each card back from its borrowers (monotonic seconds), by UUID."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def load(path: Path, now: float, boot: str) -> Checkpoint:
     except FileNotFoundError:
         return Checkpoint()
     except OSError as error:
-        log.error("the checkpoint cannot be read: all is found out anew", error=error)
+        log.error("the checkpoint cannot be read: the state is rebuilt without it", error=error)
         return Checkpoint()
     try:
         return _parsed(json.loads(raw), now, boot)
@@ -97,7 +97,7 @@ def _set_aside(path: Path, error: Exception) -> None:
     except OSError as why:
         log.error("a damaged checkpoint cannot be set aside", path=path, copy=aside, error=why)
     log.error(
-        "the checkpoint is damaged: it is set aside, and all is found out anew",
+        "the checkpoint is damaged: it is set aside, and the state is rebuilt",
         path=path,
         copy=aside,
         error=repr(error),
@@ -154,8 +154,8 @@ class CheckpointFile:
         self._wake = asyncio.Event()
 
     async def keep(self, known: Checkpoint) -> None:
-        """Have it written soon. Returns at once, unless a drain has been completed: the
-        operator acts on that, so it must be on the disk before it is reported."""
+        """Request a write. Returns at once, unless a drain has been completed: the operator acts on
+        that, so it must be on the disk before it is reported."""
         if known == self._known and self._wanted == self._saved:
             return
         self._known = known

@@ -179,5 +179,5 @@ class Config(common.Settings):
 
     @property
     def podresources_socket(self) -> Path:
-        """Where the kubelet tells who holds what."""
+        """The socket on which the kubelet lists the devices that each container holds."""
         return self.kubelet_dir / "pod-resources" / "kubelet.sock"

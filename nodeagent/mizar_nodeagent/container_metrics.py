@@ -56,7 +56,7 @@ class Reading:
 
     @property
     def metered(self) -> bool:
-        """Whether its work is measured: where no share is set, nobody counts it."""
+        """Whether its work is measured, which takes a share of the card's time."""
         return bool(self.card.compute_mode)
 
     @property
@@ -115,7 +115,7 @@ METRICS = (
     ContainerMetric(
         GaugeMetricFamily,
         "mizar_device_memory_unaccounted_bytes",
-        "Memory that NVML tells of a container beyond its own account; taken off its limit",
+        "Memory of a container that NVML reports beyond its own account; deducted from its limit",
         lambda one: _one(one.live.unaccounted_bytes),
     ),
     ContainerMetric(

@@ -19,7 +19,8 @@ _POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}
 _CONTAINER: Final = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _SANDBOX: Final = "pause"
 _SANDBOX_KIB: Final = 64 << 10
-"""Of address space: a sandbox's has about one MiB, a process that uses a card reserves GiB."""
+"""Most KiB of address space that a sandbox has: about one MiB is usual, while a process that uses a
+card reserves GiB."""
 _START_TIME: Final = 22 - 3  # of the fields behind the name, which ends with the last ")"
 
 
@@ -63,8 +64,8 @@ def of_pods(uids: Collection[str], proc: Path = PROC) -> list[PodProcess]:
 def is_sandbox(one: PodProcess, proc: Path = PROC) -> bool:
     """Whether it is the one of a pod's sandbox: that holds no card, and without it the pod starts
     anew. The name alone says nothing, since any process can take it: a sandbox's is the first of a
-    PID namespace, too small to use a card, and runs the program of that name. Only who may trace
-    it can see that; others go by the rest."""
+    PID namespace, too small to use a card, and runs the program of that name. Only a process that
+    may trace it can see which program it runs; otherwise the rest decides."""
     folder = proc / str(one.pid)
     try:
         return one.name == _SANDBOX and _is_first_and_small(folder) and _runs_it(folder)
@@ -73,7 +74,7 @@ def is_sandbox(one: PodProcess, proc: Path = PROC) -> bool:
 
 
 def handles(pid: int, number: int, proc: Path = PROC) -> bool:
-    """Whether the process has a handler of its own for the signal."""
+    """Whether the process has installed a handler for the signal."""
     try:
         caught = int(_field(_status(proc / str(pid)), "SigCgt"), 16)
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""Who has what, as the agent knows it: shadow pod → cards, share pod → devices and shadow pods, and
-the state of each device. Served as JSON at /debug/devices:
+"""The device map, as the agent knows it: shadow pod → cards, share pod → devices and shadow pods,
+and the state of each device. Served as JSON at /debug/devices:
 
     kubectl get --raw /api/v1/namespaces/mizar-system/pods/POD:9465/proxy/debug/devices
 """
@@ -37,7 +37,7 @@ def device_map(state: AgentState, slots: Iterable[Slot], now: float) -> Json:
             _shadow_pod(one, state, holders, excluded) for _, one in sorted(state.carvings.items())
         ],
         "sharePods": _share_pods(snapshot, slots),
-        # Held, and nobody knows on which card: such a node carves nothing new.
+        # Held, but the card is unknown: such a node carves nothing new.
         "devicesOfUnknownShadowPods": sorted(
             str(one) for one in holders if (one.namespace, one.shadow) not in state.carvings
         ),

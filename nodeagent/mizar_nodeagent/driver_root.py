@@ -1,4 +1,4 @@
-"""The driver's libraries where the driver is installed below a folder of its own, as a driver
+"""The driver's libraries where the driver is installed below a separate folder, as a driver
 container does it."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load_driver(root: Path) -> None:
             f"there is no {NVML} below driverRoot {root}: is the driver installed there, and is "
             "the folder mounted into the agent's pod?"
         )
-    # Whoever opens it by its name from now on gets the one that is loaded.
+    # From now on, opening it by its name yields the one that is loaded.
     ctypes.CDLL(str(folder / NVML), mode=ctypes.RTLD_GLOBAL)
     paths = [str(folder), *filter(None, os.environ.get(SEARCHED, "").split(":"))]
     os.environ[SEARCHED] = ":".join(dict.fromkeys(paths))

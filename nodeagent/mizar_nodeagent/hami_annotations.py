@@ -136,7 +136,7 @@ class HamiAnnotations:
         self._written, self._written_at = value, self._clock()
 
     async def withdraw(self) -> None:
-        """Take them away: nobody keeps them right any more."""
+        """Remove them, since nothing will keep them current any more."""
         try:
             async with asyncio.timeout(WITHDRAW_WITHIN_S):
                 await self._patch({HAMI_REGISTER: None, HAMI_HANDSHAKE: None})

@@ -1,7 +1,7 @@
 """Ends the agent when its event loop hangs.
 
 A kubelet waits for an answer to Allocate without a deadline, and meanwhile handles no failed probe:
-an agent that hangs there would hold up the node until somebody kills it.
+an agent that hangs there would hold up the node until it is killed.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import asyncio
 import faulthandler
 
 HANGS_AFTER_S = 60.0
-"""The event loop may do other things for so long: more than any of its work takes on a busy node,
-and less than a user waits before he looks for the fault."""
+"""Seconds for which the event loop may be busy: more than any of its work takes on a busy node, and
+less than users wait before they look for the fault."""
 
 
 async def end_when_hanging(after: float = HANGS_AFTER_S) -> None:
     """End the process with exit code 1, and the stacks of all threads on stderr, when the loop that
     runs this does nothing for `after` seconds; until cancelled.
 
-    faulthandler's thread needs no lock of the interpreter, so that it also ends a process of which
-    a thread keeps it.
+    faulthandler's thread needs no lock of the interpreter, so it can end the process even while a
+    thread holds that lock.
     """
     try:
         while True:

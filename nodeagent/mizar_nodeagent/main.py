@@ -26,8 +26,8 @@ from mizar_nodeagent.single_instance import InstanceLock
 log = get_logger(__name__)
 
 THREAD_SWITCH_S = 0.001
-"""How long a thread may keep the interpreter while others wait: the time slicer must not wait for
-a plan."""
+"""Seconds for which a thread may keep the interpreter while others wait: the time slicer must not
+wait for a plan."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

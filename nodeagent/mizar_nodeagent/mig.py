@@ -1,8 +1,8 @@
 """MIG: a card that is divided into instances, each of which is carved like a card of its size.
 
-NVML tells less of an instance (a MIG device) than of a card: neither temperature nor utilisation,
-nor a device node. What concerns it is asked of its card. Its UUID, `MIG-...`, lasts as long as the
-instance; an instance that is made anew is another one.
+NVML reports less of an instance (a MIG device) than of a card: neither temperature nor utilisation,
+nor a device node. What it does not report is read from its card. Its UUID, `MIG-...`, lasts as long
+as the instance; an instance that is made anew is another one.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ from mizar_nodeagent.planning.snapshot import Counts
 log = get_logger(__name__)
 
 REWRITE_EVERY_S = 0.4
-"""Between two writes of a count that the kubelet may overwrite, such as a lowered one."""
+"""Seconds between two writes of a count that the kubelet may overwrite, such as a lowered one."""
 WITHDRAW_TIMEOUT_S = 3.0
 CONTENDED_S = 2.5
-"""For so long the kubelet may overwrite a count: one that starts writes what it had before its
-plugins came back; one that hears of unhealthy devices, what it was about to write before."""
+"""Seconds for which the kubelet may overwrite a count: when it starts, it writes what it had before
+its plugins came back; when devices become unhealthy, what it was about to write before."""
 
 
 class NodeStatusWriter:

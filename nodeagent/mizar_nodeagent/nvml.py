@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 EVENTS_EVERY_S = 0.5
 RETRY_S = 5.0
-"""After a failed attempt to get faults."""
+"""Seconds between tries to register for faults."""
 MINORS_WITHIN_S = 5.0
-"""The kubelet waits in Allocate while NVML is asked."""
+"""Seconds that NVML may take for minor numbers, since the kubelet waits in Allocate meanwhile."""
 RESTART_EVERY = 3
 """Reads between two restarts of NVML while a card is missing."""
 
@@ -106,7 +106,7 @@ class Nvml:
                 await self._follow(tell)
             except pynvml.NVMLError as error:
                 if logged != str(error):
-                    log.warning("NVML tells no faults of cards; asking again", error=error)
+                    log.warning("NVML reports no faults of cards; trying again", error=error)
                 logged = str(error)
                 await asyncio.sleep(RETRY_S)
 
@@ -153,7 +153,7 @@ class Nvml:
         try:
             samples = _samples(uuid, self._sampled.setdefault(uuid, time.time_ns() // 1000))
         except pynvml.NVMLError as error:
-            log.debug("a card does not tell what its processes do", card=uuid, error=error)
+            log.debug("a card does not report its processes' utilization", card=uuid, error=error)
             return None
         loads = dict.fromkeys(workers, 0)
         for pid, at, percent in samples:
@@ -181,7 +181,7 @@ def _minor(uuid: str) -> int | None:
         handle = mig.card_of(pynvml.nvmlDeviceGetHandleByUUID(uuid))
         return int(pynvml.nvmlDeviceGetMinorNumber(handle))
     except pynvml.NVMLError as error:
-        log.warning("a card does not tell its device node", card=uuid, error=error)
+        log.warning("a card does not report its device node", card=uuid, error=error)
         return None
 
 
@@ -190,7 +190,7 @@ def _workers(uuid: str) -> dict[int, int] | None:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except pynvml.NVMLError as error:
-        log.debug("a card does not tell its processes", card=uuid, error=error)
+        log.debug("a card does not report its processes", card=uuid, error=error)
         return None
     # None where the driver cannot tell the bytes.
     return {int(one.pid): int(one.usedGpuMemory or 0) for one in found}

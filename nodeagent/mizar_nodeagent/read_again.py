@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
 READ_AGAIN_S: Final = 300.0
-"""Seconds on average (see `spread`)."""
+"""Seconds between two reads of a key, on average (see `spread`)."""
 
 K = TypeVar("K", bound=Hashable)
 

@@ -81,6 +81,6 @@ def _lost(before: Plan, after: Plan) -> Iterable[ShadowEvent]:
                 key,
                 carving.owner_uid,
                 EventReason.SHADOW_LOST,
-                "the shadow pod goes while containers still use its cards",
+                "the shadow pod is being deleted while containers still use its cards",
                 warning=True,
             )

@@ -24,8 +24,8 @@ from mizar_nodeagent.read_again import ReadAgain
 log = get_logger(__name__)
 
 MISSING_GRACE_S = 3.0
-"""A ready ShadowPod stays ready for so long after its devices went missing: they do for a moment
-whenever kubelet or agent restart."""
+"""Seconds for which a ready ShadowPod stays ready after its devices went missing, as they do for a
+moment whenever kubelet or agent restart."""
 _PASSING = frozenset({"NotAdvertised", "KubeletAway"})
 
 
@@ -94,7 +94,7 @@ class ShadowStatusWriter:
             self._known.pop(key, None)
         except Conflict:
             # Another ShadowPod has the name, which the next attempt reads and leaves alone, or
-            # somebody wrote to it at that moment.
+            # another client wrote to it at that moment.
             self._known.pop(key, None)
             raise
 

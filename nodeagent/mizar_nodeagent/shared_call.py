@@ -1,4 +1,4 @@
-"""A call whose answer is shared by those who ask at the same time."""
+"""A call whose answer is shared by concurrent callers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 class SharedCall(Generic[T]):
-    """Makes `call` once for all who ask at the same time, one call after the other. Nobody gets an
-    answer that was asked for before he came."""
+    """Makes `call` once for all concurrent callers, one call after the other. No caller gets the
+    answer of a call that began before it asked."""
 
     def __init__(self, call: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._call = call
@@ -22,7 +22,7 @@ class SharedCall(Generic[T]):
         """What the call answers, or raises."""
         if self._next is None:
             self._next = asyncio.create_task(self._after(self._running))
-            # Nobody may be left who waits for it.
+            # No caller may be left to receive the exception.
             self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._next)
 

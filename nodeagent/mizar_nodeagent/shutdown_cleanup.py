@@ -2,7 +2,7 @@
 
 It may be the last agent: an uninstall removes the agents' rights together with them, so that the
 API server can't be asked any more. What is known of pods is from a moment ago; the kubelet is asked
-now who holds what.
+now which devices are held.
 """
 
 from __future__ import annotations

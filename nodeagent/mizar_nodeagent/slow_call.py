@@ -28,6 +28,6 @@ class SlowCall(Generic[T]):
         return running.result()
 
     def cancel(self) -> None:
-        """Wait for no answer any more."""
+        """Stop waiting for the answer."""
         if self._running is not None:
             self._running.cancel()

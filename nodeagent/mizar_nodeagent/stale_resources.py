@@ -19,11 +19,12 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 FIRST_AFTER_S = 60.0
-"""By then the agent serves again what it served before its restart."""
+"""Seconds after the start until the first round: by then the agent serves again what it served
+before its restart."""
 
 EVERY_S = 600.0
-"""Longer than a kubelet remembers a resource whose plugin is gone: what the kubelet writes again in
-that time, the next round removes."""
+"""Seconds between two rounds. A kubelet remembers a resource for a shorter time after its plugin is
+gone: what it writes again in that time, the next round removes."""
 
 
 class StaleResources:
@@ -47,7 +48,7 @@ class StaleResources:
             await asyncio.sleep(EVERY_S)
 
     async def remove(self) -> None:
-        """Remove from the node what nobody serves any more. Raises KubeError."""
+        """Remove from the node the resources that no plugin serves any more. Raises KubeError."""
         status = (await self._client.get(self._ref)).get("status") or {}
         gone = stale(status, self._served())
         if not gone:
@@ -59,7 +60,7 @@ class StaleResources:
 
 
 def stale(status: Mapping[str, Any], served: Collection[str]) -> list[str]:
-    """Mizar's resources in a node's status that are 0 and that nobody serves, sorted."""
+    """Mizar's resources in a node's status that are 0 and that no plugin serves, sorted."""
     capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
     return sorted(
         name

@@ -1,1 +1,1 @@
-"""Do the containers' own accounts agree with what NVML and /proc tell of their processes?"""
+"""Checks the containers' own accounts against what NVML and /proc show of their processes."""

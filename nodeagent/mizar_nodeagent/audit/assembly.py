@@ -1,4 +1,4 @@
-"""The time slicer and the auditor, which tell each other of the containers, put together."""
+"""The time slicer and the auditor, connected to each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mizar_nodeagent.time_slicing.time_slicer import TimeSlicer
 
 @dataclass(frozen=True)
 class AuditParts:
-    """What deals out the cards' time, and what sees that limits are kept."""
+    """What grants the cards' time, and what checks that limits are kept."""
 
     time_slicer: TimeSlicer
     loops: tuple[Loop, ...]

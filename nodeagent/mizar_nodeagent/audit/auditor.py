@@ -1,4 +1,4 @@
-"""Audits the containers: does what NVML tells of each agree with its own account?
+"""Audits the containers: does what NVML reports of each agree with its own account?
 
 Memory that the account leaves out is taken off the container's limit; processes without the shim
 are reported in an event on their pod. Code that the driver loads at its first use is such memory:
@@ -43,9 +43,10 @@ from mizar_nodeagent.regions import limits_file, usage_snapshot
 log = get_logger(__name__)
 
 EVERY_S: Final = 2.0
-"""Between two audits of containers that do nothing new."""
+"""Seconds between two audits of containers that do nothing new."""
 SOON_S: Final = 0.1
-"""Between two audits after a first use of code, the death of a process, or a changed finding."""
+"""Seconds between two audits after a first use of code, the death of a process, or a changed
+finding."""
 SOON_AUDITS: Final = 11
 """Audits SOON_S apart before it is EVERY_S again, unless they agree sooner."""
 STEADY: Final = 3
@@ -54,7 +55,8 @@ is just ending is registered no more, but NVML may still list it."""
 TRIES: Final = 3
 """Comparisons of one audit while accounts change between their two reads."""
 REST: Final = 3
-"""An audit is followed by a rest of so many times its duration, to bound its share of a CPU."""
+"""Multiple of an audit's duration for which the auditor rests afterwards, to bound its share of a
+CPU."""
 
 
 class Auditor:

@@ -1,4 +1,4 @@
-"""Compares what NVML tells of a container's processes with the container's own account."""
+"""Compares what NVML reports of a container's processes with the container's own account."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ProcessWithoutShim:
 
 @dataclass(frozen=True)
 class Finding:
-    """What NVML tells of one container on one card beyond its account.
+    """What NVML reports of one container on one card beyond its account.
 
     `excess`: bytes by process. `moved`: processes whose account changed between the two reads.
     `code_uses`: the container's first uses of code, as counted before NVML was asked. `unlisted`:

@@ -26,7 +26,7 @@ log = get_logger(__name__)
 EVERY_S: Final = 1.0
 RETRY_MOST_S: Final = 60.0
 MANAGER: Final = f"{FIELD_MANAGER_NODEAGENT}-isolation"
-"""A field manager of its own: what others write of a pod's status stays theirs."""
+"""A separate field manager, so that what others write to a pod's status stays theirs."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ ENFORCED: Final = _Condition("True", "AllBound", "no process uses a card past th
 
 @dataclass
 class _Retry:
-    """When a write that failed is tried again (seconds of the clock)."""
+    """When a failed write is tried again (seconds of the clock)."""
 
     backoff: Backoff
     due: float = 0.0
@@ -78,12 +78,12 @@ class IsolationConditions:
             await self.write()
 
     async def write(self) -> None:
-        """Write what differs now, and is not to be tried later."""
+        """Write what differs now and is not postponed."""
         unbound, pods = self._unbound(), list(self._pods())
         if unbound is None:
             return
         there = {pod.uid for pod in pods}
-        # Only until the watch shows it: an API server that is restored from a backup loses it.
+        # Only until the watch shows it: an API server restored from a backup loses it.
         shown = {(pod.uid, pod.isolation) for pod in pods}
         self._written = {
             uid: one
@@ -112,8 +112,8 @@ class IsolationConditions:
             self._written[pod.uid] = wanted.status
 
     def _failed(self, pod: Pod, error: KubeError) -> None:
-        """Have it tried later. One that is gone, or whose name another has, is only not known yet
-        to be so."""
+        """Have it tried later. If the pod is gone or another one has its name, the watch will show
+        it."""
         first = Backoff(EVERY_S, RETRY_MOST_S, self._random)
         retry = self._retries.setdefault(pod.uid, _Retry(first))
         delay = max(retry.backoff.next(), error.retry_after or 0.0)

@@ -11,8 +11,8 @@ from mizar_nodeagent.container_processes import ContainerProcess
 
 
 def kill(process: ContainerProcess, proc: Path = container_processes.PROC) -> str:
-    """Kill this very process, and not another that has its PID by now. Returns what came of it, for
-    a person."""
+    """Kill this very process, and not another that has its PID by now. Returns the outcome, as a
+    phrase for an event."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -20,7 +20,7 @@ def kill(process: ContainerProcess, proc: Path = container_processes.PROC) -> st
     except OSError as error:
         return f"it cannot be killed: {error}"
     try:
-        # The descriptor is of whoever has the PID now, and stays so.
+        # The descriptor refers to the process that has the PID now, whatever happens to the PID.
         now = container_processes.of_containers([process.pid], proc).get(process.pid)
         if now is None or (now.key, now.container_id) != (process.key, process.container_id):
             return "it has ended"

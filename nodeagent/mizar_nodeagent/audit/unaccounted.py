@@ -11,9 +11,9 @@ from mizar_nodeagent.regions.layout import CODE_PAGE, code_bytes
 from mizar_nodeagent.regions.usage_snapshot import ProcessKey
 
 AUDITS: Final = 3
-"""Audits that a conclusion is drawn from. A process may have reserved memory that the driver does
-not hold yet, or any more; such an audit finds too little. So the most of them counts, and only the
-uses of code that all of them have seen."""
+"""How many audits a conclusion is drawn from. A process may have reserved memory that the driver
+does not hold yet, or no longer holds, so an audit may find too little. Therefore their highest
+figure counts, and only the uses of code that all of them have seen."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class UnaccountedMemory:
     def __init__(self) -> None:
         self._findings: deque[Finding] = deque(maxlen=AUDITS)
         self._samples: dict[ProcessKey, deque[tuple[int, int]]] = {}
-        """(uses of code, excess) of the audits during which the process stood still."""
+        """(uses of code, excess) of the audits during which the process was idle."""
 
     def add(self, finding: Finding) -> bool:
-        """Take in one more audit. Returns whether it differs after AUDITS that agreed."""
+        """Add one more audit. Returns whether it differs after AUDITS that agreed."""
         settled = self.settled
         before = self._findings[-1].code_uses if self._findings else 0
         known = self._samples
@@ -63,8 +63,8 @@ class UnaccountedMemory:
         return len(self._findings) == AUDITS and same and self._findings[0].sure
 
     def _most(self, key: ProcessKey, uses: int) -> int:
-        """Bytes that the process holds, if it has stood still since; else the most that its code
-        can have taken since it last did, or that the audits have shown."""
+        """Bytes that the process holds, if it has been idle since; otherwise the most that its code
+        can have taken since it was last idle, or that the audits have shown."""
         samples = self._samples[key]
         measured = max(size for _, size in samples)
         since = uses - samples[0][0]

@@ -20,7 +20,8 @@ from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 log = get_logger(__name__)
 
 CONNECTED_WITHIN_S: Final = 5.0
-"""The kubelet waits 30 s for PreStartContainer, and some 10 s before it tries again."""
+"""Seconds to wait for the container runtime. The kubelet waits 30 s for PreStartContainer, and some
+10 s before it tries again."""
 
 
 class Runtime(Protocol):
@@ -28,7 +29,7 @@ class Runtime(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why the runtime does not ask the agent; empty while it does."""
+        """Why the runtime does not call the agent; empty while it does."""
         ...
 
     @property
@@ -159,9 +160,9 @@ class AccessChoice:
         return ""
 
     async def check(self, slots: Iterable[Slot], uuids: Collection[str] = ()) -> None:
-        """A container must not start where nobody would give it its card, or keep others from it.
-        A runtime that restarts, or an agent, is waited for. `uuids`: of the container's cards.
-        Raises NotYet, StartRefused."""
+        """Refuse the start of a container that would not get its card, or would get others too.
+        Waits a moment for a runtime that restarts. `uuids`: of the container's cards. Raises
+        NotYet, StartRefused."""
         if not {"CDI", "CDIAnnotations"}.isdisjoint((self.given, *self.config.also)):
             await asyncio.to_thread(cdi_files.check_named, self.config, uuids)
         if self.by_nri or any(slot.by_nri for slot in slots):

@@ -1,6 +1,6 @@
 """What a node's container runtime can do, as far as it shows: for cardAccess.strategy Auto.
 
-What cannot be seen is not counted on: a container without its card is worse than a way that a
+What cannot be observed is not relied on: a container without its card is worse than a way that a
 tenant can override.
 """
 

@@ -41,10 +41,13 @@ class AccessReporter:
                 await self.write()
                 backoff.reset()
             except NotFound:
-                log.info("the agent's own pod is not there to be told on", pod=self._pod)
+                log.info(
+                    "the agent's own pod does not exist: no condition is written",
+                    pod=self._pod,
+                )
                 return
             except KubeError as error:
-                log.warning("how cards get into containers cannot be told", error=error)
+                log.warning("the condition about access to cards cannot be written", error=error)
                 await asyncio.sleep(error.retry_after or backoff.next())
             await asyncio.sleep(LOOK_EVERY_S)
 

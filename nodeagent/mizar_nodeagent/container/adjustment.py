@@ -43,13 +43,13 @@ def _env(container: pb.Container, parts: Parts) -> Iterator[pb.KeyValue]:
         if there[name]:
             raise ContainerRefused(
                 f"it sets {name}, which gives rights on cards beyond its share, and the container "
-                "runtime lets nobody take a variable away: leave it out of image and pod"
+                "runtime cannot remove a variable: leave it out of image and pod"
             )
     for name, value in parts.env.items():
         # The runtime changes the first of them, and of what is left the last one counts.
         if there[name] > 1:
             raise ContainerRefused(
-                f"its image and its pod both set {name}, and the container runtime lets nobody "
+                f"its image and its pod both set {name}, and the container runtime cannot "
                 "replace more than one of them: leave it out of the pod's env and envFrom"
             )
         yield pb.KeyValue(key=name, value=value)
@@ -58,7 +58,7 @@ def _env(container: pb.Container, parts: Parts) -> Iterator[pb.KeyValue]:
 def _mounts(container: pb.Container, parts: Parts) -> Iterator[pb.Mount]:
     ours = {str(mount.container_path) for mount in parts.mounts}
     for mount in container.mounts:
-        # NVIDIA's runtime takes what is mounted there for the names of cards.
+        # NVIDIA's runtime reads what is mounted there as the names of cards.
         inside = PurePosixPath(os.path.normpath(mount.destination))
         if mount.destination not in ours and any(
             mark in (inside, *inside.parents) for mark in MARKS
@@ -77,7 +77,7 @@ def _mount(mount: MountConfig) -> pb.Mount:
 
 
 def _removed(name: str) -> str:
-    """As NRI marks what is to be taken away."""
+    """As NRI marks what is to be removed."""
     return f"-{name}"
 
 

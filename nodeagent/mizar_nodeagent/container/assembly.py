@@ -27,7 +27,8 @@ from mizar_nodeagent.nri.plugin import RuntimePlugin
 from mizar_nodeagent.plugin.server import Handlers
 
 RECORDED_AFTER_S = 0.02
-"""The kubelet records an allocation some milliseconds after the agent's answer."""
+"""Seconds from the agent's answer to a poll of the kubelet, which records an allocation some
+milliseconds after it."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,6 @@ async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]
 
 
 def _allocated(base: AgentBase) -> None:
-    """The kubelet has its answer: ask it soon what it made of that."""
+    """Poll the kubelet soon, since it has its answer and records the allocation now."""
     asyncio.get_running_loop().call_later(RECORDED_AFTER_S, base.poller.poll_soon)
     base.agent.wake()

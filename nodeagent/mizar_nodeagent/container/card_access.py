@@ -133,7 +133,7 @@ def _nodes_of_extras(access: CardAccess) -> Iterator[str]:
 
 
 def missing_nodes(access: CardAccess) -> list[str]:
-    """The patterns of device nodes, below `dev_root`, that find nothing there: those that somebody
+    """The patterns of device nodes, below `dev_root`, that match nothing there: those that were
     asked for, and those that every program needs."""
     return _missing(access, _find_nodes(access, Path.glob))
 

@@ -1,9 +1,9 @@
 """Device nodes of cards: /dev/nvidia{minor}, whose number may be another card's tomorrow.
 
 The driver gives a card the lowest number that is free, so that numbers move when a card drops out
-and comes back. So they are asked for by UUID whenever they are used, and never taken from what was
-kept. What a container was given once is kept, to be compared before each of its starts: the kubelet
-restarts a container with the device nodes of its first start.
+and comes back. So they are looked up by UUID whenever they are used, and never cached. What a
+container was given is recorded and compared before each of its starts: the kubelet restarts a
+container with the device nodes of its first start.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ def is_annotated(container: pb.Container) -> bool:
 
 @dataclass(frozen=True)
 class Grants:
-    """Knows by their slots which containers PreStartContainer has let start, and with what."""
+    """Tells by their slots which containers PreStartContainer has let start, and with which
+    cards."""
 
     state: AgentState
     slots: Slots

@@ -79,7 +79,7 @@ class _Loss:
 
 class LimitsUpdater:
     """Writes the limits of slots whenever they should differ. What an earlier agent left undone or
-    half written is found by comparing with the files."""
+    half written is found by comparison with the files."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class LimitsUpdater:
         self._failed: set[str] = set()
 
     def update(self) -> None:
-        """Write what differs from the agent's state now. Nothing is written before the API server
-        has told the shadow pods' annotations: a checkpoint may be older than the files."""
+        """Write what differs from the agent's state now. Nothing is written before the shadow pods'
+        annotations have been read from the API server: a checkpoint may be older than the files."""
         snapshot, slots = self._state.snapshot, self._slots.all()
         if snapshot.pods is None:
             return

@@ -55,11 +55,11 @@ async def _no_check(slots: Sequence[Slot], uuids: Collection[str]) -> None: ...
 
 @dataclass(frozen=True)
 class PreStart:
-    """`poll`: asks the kubelet who holds what now. `records`: the kubelet's own record, which has
-    the init containers that `poll` leaves out. `notify` and `warn`: emit events on the pod.
-    `contexts`: what CUDA contexts cost on each card. `minors`: asks for numbers of device nodes.
-    `check_access`: raises NotYet or StartRefused where nobody would give the slots' container its
-    card."""
+    """`poll`: asks the kubelet which containers hold which devices now. `records`: the kubelet's
+    own record, which has the init containers that `poll` leaves out. `notify` and `warn`: emit
+    events on the pod. `contexts`: what CUDA contexts cost on each card. `minors`: asks for numbers
+    of device nodes. `check_access`: raises NotYet or StartRefused where the slots' container would
+    not get its card."""
 
     state: AgentState
     slots: Slots

@@ -76,7 +76,7 @@ class RuntimeComponent:
         for container in containers:
             pod = by_id.get(container.pod_sandbox_id)
             if pod is not None and container.state in RUNNING and _was_not_asked_for(container):
-                # What names no devices of one resource is nothing that Mizar gave.
+                # A container that names no devices of one resource was not given any by Mizar.
                 with suppress(ContainerRefused, DeviceIDRefused):
                     slots = self.grants.slots_of(pod, container)
                     for slot in [one for one in slots if one.by_nri][:1]:

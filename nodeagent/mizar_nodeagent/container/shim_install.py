@@ -52,7 +52,7 @@ def install(source: Path, state_dir: Path) -> Shim:
 
 def remove_old(shim: Shim, mounted: Container[str]) -> list[Path]:
     """Remove the libraries that earlier agents installed and no container mounts (`mounted`: host
-    paths); since each container has a copy of its own, that is all of them. Raises OSError."""
+    paths); since each container has its own copy, that is all of them. Raises OSError."""
     folder = shim.library.parent
     old = [
         path

@@ -23,10 +23,10 @@ log = get_logger(__name__)
 
 EVERY_S = 30.0
 FRESH_S = 10.0
-"""Claims that are older do not tell what is held now."""
+"""Seconds after which claims are too old to tell what is held now."""
 GRACE_S = 120.0
-"""A slot whose container has not started is kept for so long after Allocate: much longer than the
-kubelet needs to record it."""
+"""Seconds after Allocate for which a slot is kept whose container has not started: much longer than
+the kubelet needs to record it."""
 
 
 class SlotGarbageCollector:

@@ -21,7 +21,7 @@ log = get_logger(__name__)
 
 EVERY_S: Final = 0.25
 TELL_EVERY_S: Final = 60.0
-"""Between two events about one container."""
+"""Seconds between two events about one container."""
 
 
 class UsageTrimmer:

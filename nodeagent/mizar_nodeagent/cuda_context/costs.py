@@ -27,7 +27,8 @@ CONTEXTS: Final = "contexts.json"
 VERSION: Final = 1
 EVERY_S: Final = 2.0
 RETRY_S: Final = 300.0
-"""After a failed measurement: the card is full, say, or the agent has no libcuda."""
+"""Seconds until a failed measurement is repeated: the card may be full, say, or the agent has no
+libcuda."""
 
 Measure = Callable[[str], Awaitable[int]]
 """Bytes of a context on the card of that UUID; 0 where it cannot be measured."""
@@ -67,7 +68,8 @@ class ContextCosts:
     async def learn(self, uuids: Iterable[str]) -> None:
         """Measure the models of those cards, unless known or failed less than RETRY_S ago."""
         for uuid in uuids:
-            # Looked at before too: who waits for nothing must not wait for another card.
+            # Checked before the lock too: a caller whose cards are all known must not wait for the
+            # measurement of another.
             if self._to_be_learned(uuid):
                 async with self._learning:
                     if card := self._to_be_learned(uuid):
@@ -82,14 +84,14 @@ class ContextCosts:
         size = await self._measure(card.uuid)
         if not 0 < size < card.memory_bytes:
             self._failed_at[card.uuid] = self._clock()
-            log.warning("what a context costs is not known", card=card.uuid)
+            log.warning("the cost of a context cannot be measured", card=card.uuid)
             return
         log.debug("a context was measured", memory_mib={card.uuid: size >> 20})
         self._known[_key(card)] = size
         try:
             await asyncio.to_thread(write_atomically, self._path, _to_bytes(self._known))
         except OSError as error:
-            log.error("what contexts cost cannot be kept", error=error)
+            log.error("the costs of contexts cannot be saved", error=error)
 
 
 def _key(card: Card) -> str:
@@ -110,5 +112,9 @@ def _load(path: Path) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        log.error("what contexts cost is learned again", path=path, error=error)
+        log.error(
+            "the saved costs of contexts cannot be read",
+            path=path,
+            error=error,
+        )
         return {}

@@ -16,7 +16,8 @@ log = get_logger(__name__)
 
 WITHIN_S: Final = 10.0
 END_WITHIN_S: Final = 2.0
-"""A process that a signal has not ended by then waits in a driver that hangs: it is left behind."""
+"""Seconds after a signal by which a process must have ended; one that has not is stuck in a hanging
+driver and is left behind."""
 LOOK_S: Final = 0.05
 
 Workers = Callable[[Collection[str]], Awaitable[Mapping[str, Mapping[int, int]]]]

@@ -16,7 +16,7 @@ from mizar_nodeagent.proto import nri_pb2 as pb
 log = get_logger(__name__)
 
 Found = Callable[[Sequence[pb.PodSandbox], Sequence[pb.Container]], None]
-"""Takes the pods and containers that the runtime had when it was connected to."""
+"""Receives the pods and containers that the runtime had when the agent connected."""
 
 
 class RuntimePlugin:

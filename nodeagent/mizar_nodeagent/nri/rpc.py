@@ -20,7 +20,7 @@ log = get_logger(__name__)
 
 PLUGIN_SERVES: Final = 1
 RUNTIME_SERVES: Final = 2
-"""Numbers of the two connections on the socket, by who answers there."""
+"""Numbers of the two connections on the socket, named by the side that answers on each."""
 
 READ_BYTES: Final = 1 << 16
 ANSWER_WITHIN: Final = 0.75
@@ -28,7 +28,7 @@ ANSWER_WITHIN: Final = 0.75
 plugin and makes the container without it; an error that comes before makes it refuse the container.
 """
 PATIENCE_S: Final = 2.0
-"""The runtime's, unless it says another."""
+"""Seconds that the runtime waits for an answer, unless it says otherwise."""
 INTERNAL, UNIMPLEMENTED, DEADLINE_EXCEEDED, FAILED_PRECONDITION = 13, 12, 4, 9
 """Codes of gRPC's statuses."""
 
@@ -138,7 +138,7 @@ class Rpc:
             return _failed(INTERNAL, f"mizar failed in {request.method}: see the node agent's log")
 
     def _send(self, connection: int, stream: int, kind: Kind, payload: Proto) -> None:
-        """Messages are small beside the socket's buffer: nobody waits for it to be written."""
+        """Messages are small compared to the socket's buffer, so the write is not awaited."""
         message = framing.message(framing.Message(stream, kind, payload.SerializeToString()))
         if not self._writer.is_closing():
             self._writer.write(framing.frames(connection, message))

@@ -19,7 +19,8 @@ INDEX: Final = "80"
 CREATE_CONTAINER: Final = 4
 """Number of the event that a container is to be made."""
 REGISTERED_WITHIN_S: Final = 10.0
-"""A runtime that has not told of its containers by then is connected to again."""
+"""Seconds within which the runtime must have listed its containers; otherwise the agent
+reconnects."""
 RUNTIME: Final = "nri.pkg.api.v1alpha1.Runtime"
 PLUGIN: Final = "nri.pkg.api.v1alpha1.Plugin"
 

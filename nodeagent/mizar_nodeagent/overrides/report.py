@@ -18,7 +18,7 @@ log = get_logger(__name__)
 EVERY_S: Final = 2.0
 MESSAGE_MAX: Final = 1024
 MANAGER: Final = f"{FIELD_MANAGER_NODEAGENT}-settings"
-"""A field manager of its own, since another condition is written of the same pod."""
+"""A separate field manager, since another condition is written to the same pod."""
 
 
 class OverrideReporter:
@@ -41,7 +41,7 @@ class OverrideReporter:
             except NotFound:
                 return  # the agent does not run as a pod
             except KubeError as error:
-                log.info("the node's overrides cannot be told", error=error)
+                log.info("the condition about the node's overrides cannot be written", error=error)
             await asyncio.sleep(EVERY_S)
 
     async def write(self) -> None:

@@ -1,7 +1,7 @@
-"""Finds what is different on this node, remembers what was good, and notices changes.
+"""Finds this node's overrides, remembers the last usable ones, and notices changes.
 
-An override that cannot be used ends nobody: the agent goes on with what it had, also after a
-restart, and says so.
+An override that cannot be used stops nothing: the agent keeps the settings that it had, also after
+a restart, and reports the problem.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from mizar_nodeagent.overrides.model import Overrides, applied
 log = get_logger(__name__)
 
 EVERY_S: Final = 5.0
-"""Between two looks at the file, which the kubelet renews within a minute or so."""
+"""Seconds between two looks at the file, which the kubelet renews within a minute or so."""
 KEPT: Final = "overrides.json"
-"""In the state folder: what was used last, which is used again where the present is no good."""
+"""File in the state folder with the settings used last, which are used again when the present ones
+cannot be."""
 
 Labels = Mapping[str, str]
 

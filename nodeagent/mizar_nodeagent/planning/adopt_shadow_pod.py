@@ -97,7 +97,7 @@ def _not_now(
         if shared and not _is_out_of_use(other, snapshot):
             return Pending("DevicesInUse", f"{shared[0]} is still carved for {'/'.join(other.key)}")
     if stray := _stray(snapshot, known):
-        return Pending("DevicesInUse", f"{stray} is still held, and nobody knows on which card")
+        return Pending("DevicesInUse", f"{stray} is still held, and its card is unknown")
     return None
 
 

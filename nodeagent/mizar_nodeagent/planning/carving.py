@@ -56,7 +56,7 @@ class Carving:
     there are other free ones. `taken_by`: the pod that the kubelet gave a card of it;
     `taken_since`: since when the kubelet says so. `gone`: a card of it that is not in the
     node any more. `confirmed`: the kubelet has said since the node
-    was started that the shadow pod has the cards; until then nobody is given a device.
+    was started that the shadow pod has the cards; until then no container is given a device.
     """
 
     namespace: str

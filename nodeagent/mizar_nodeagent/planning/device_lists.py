@@ -48,7 +48,7 @@ def lists(
 
 
 def card_problem(card: Card, snapshot: NodeSnapshot) -> str:
-    """Why nobody should use the card; empty if no problem is known."""
+    """Why no container should use the card; empty if no problem is known."""
     known = snapshot.cards.get(card.uuid)
     if known is not None:
         return known.problem

@@ -117,8 +117,8 @@ def _reports(
 
 
 def _is_last_report_due(carving: Carving, snapshot: NodeSnapshot) -> bool:
-    """Whether a ShadowPod without its pod still waits for the report of who holds its devices, and
-    at last that nobody does. If there is a new pod, that one's report replaces it."""
+    """Whether a ShadowPod without its pod still needs reports on which containers hold its devices,
+    and finally that none does. If there is a new pod, that one's report replaces it."""
     return carving.stage is DrainStage.LEAVING and snapshot.claims.asked_at > carving.since
 
 

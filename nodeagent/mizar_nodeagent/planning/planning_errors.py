@@ -1,8 +1,8 @@
 """A shadow pod for which planning fails is excluded from the plan, so that it
 does not stop all others of the node.
 
-Its carving stays as it is: its devices stay on the list as Unhealthy, its card is carved for nobody
-else, its users run on, and a drain of it does not go on.
+Its carving stays as it is: its devices stay on the list as Unhealthy, its card is not carved for
+any other pod, its users run on, and a drain of it makes no progress.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _in_using(
         return "True", "Held", f"{len(held)} of {len(carving.ids)} devices: {', '.join(pods)}"
     if any(one in snapshot.allocating for one in carving.ids):
         return "True", "Allocating", "a container is being given a device"
-    return "False", "Idle", "nobody holds a device"
+    return "False", "Idle", "no container holds a device"
 
 
 def _healthy(carving: Carving, snapshot: NodeSnapshot) -> _Condition:
@@ -190,9 +190,9 @@ def _healthy(carving: Carving, snapshot: NodeSnapshot) -> _Condition:
 def _draining(carving: Carving) -> _Condition:
     match carving.stage:
         case DrainStage.DRAINED:
-            return "True", "Drained", "nobody holds a device, and nobody will get one"
+            return "True", "Drained", "no container holds a device, and none will get one"
         case DrainStage.IN_USE:
-            return "False", "InUse", "somebody holds a device: it is offered again"
+            return "False", "InUse", "a container holds a device: the devices are offered again"
         case DrainStage.LOWERED | DrainStage.BLOCKED:
             return "Unknown", "InProgress", _STAGE_MESSAGES[carving.stage]
     return "False", "NotAsked", ""
@@ -207,8 +207,8 @@ def _draining_pending(pod: Pod, pending: Pending) -> _Condition:
 
 
 _STAGE_MESSAGES = {
-    DrainStage.LOWERED: "the scheduler is told that its devices are not there any more",
-    DrainStage.BLOCKED: "the kubelet gives its devices out no more; is one held already?",
-    DrainStage.DRAINED: "drained: nobody gets its devices",
+    DrainStage.LOWERED: "its devices are withdrawn from the node's status",
+    DrainStage.BLOCKED: "the kubelet gives out no more of its devices; one may still be held",
+    DrainStage.DRAINED: "drained: no container can get its devices",
     DrainStage.LEAVING: "the shadow pod is going or gone",
 }

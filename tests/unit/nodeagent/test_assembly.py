@@ -803,7 +803,7 @@ async def test_a_loop_that_ends_as_if_it_was_cancelled_ends_the_agent(world: Wor
 
     with pytest.raises(ExceptionGroup) as found:
         await replace(world.app, loops=(cancelled, asyncio.Event().wait)).run()
-    assert "nobody asked" in str(found.value.exceptions[0])
+    assert "ended as if cancelled" in str(found.value.exceptions[0])
 
 
 async def test_an_api_server_that_is_away_is_no_reason_for_a_restart(
