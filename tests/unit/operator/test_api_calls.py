@@ -302,8 +302,6 @@ def test_the_pod_of_an_earlier_try_is_taken_for_what_it_is(cluster: Cluster, kep
     said = [
         f"Pod {known.namespace}/{known.name} exists already, and the operator did not create it"
     ]
-        f"Pod {known.namespace}/{known.name} exists already, and the operator did not create it"
-    ]
     assert [str(error) for error in result.errors] == ([] if kept else said)
     assert caches.holders.get(known.name, known.namespace) is not None
 
