@@ -52,9 +52,10 @@ class _Carves:
         self._surplus = surplus_in_use(draft, self._is_closed)
 
     def other_than(self, present: str, shadow: ShadowView) -> Carve | None:
-        """The carve that the shadow pod's annotation should have; None if it has it already. A
-        shadow pod that is no longer wanted stays as it is for its users, but is closed to others;
-        unused, it is drained. One beyond its quota is closed, too.
+        """The carve that the shadow pod's annotation should have; None if it has it already.
+
+        A shadow pod that is no longer wanted stays as it is for its users, but is closed to
+        others; unused, it is drained. One beyond its quota is closed, too.
         """
         if not self._draft.is_wanted(shadow):
             known = self._parsed(present) if shadow.held else None
