@@ -58,6 +58,7 @@ class ShutdownCleanup:
     async def run(self) -> None:
         """Remove what is certainly unused; the rest is left to the next agent's garbage
         collection."""
+        self._slots.spares.remove_all()
         if problem := self._pods.problem():
             log.info("the node is left as it is", problem=problem)
             return

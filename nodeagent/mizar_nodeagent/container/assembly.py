@@ -76,6 +76,7 @@ async def assemble_container(base: AgentBase) -> ContainerParts:
         limits=LimitsUpdater(state, slots, agent.notify, agent.warn, contexts.of),
         loops=(
             SlotGarbageCollector(state, slots, config.plugin_dir).run,
+            slots.spares.run,
             UsageTrimmer(slots, agent.warn).run,
             contexts.run,
             *access_loops,

@@ -23,14 +23,15 @@ class Shim:
     library: Path
     preload: Path
 
-    def copy(self, library: Path, preload: Path) -> None:
-        """Copies for one container, readable by any user in it. Raises OSError."""
-        for source, target, mode in (
-            (self.library, library, 0o755),
-            (self.preload, preload, 0o644),
-        ):
-            shutil.copyfile(source, target)
-            target.chmod(mode)
+    def copy_library(self, target: Path) -> None:
+        """A copy for one container, readable by any user in it. Raises OSError."""
+        shutil.copyfile(self.library, target)
+        target.chmod(0o755)
+
+    def copy_preload(self, target: Path) -> None:
+        """As copy_library. Raises OSError."""
+        target.write_bytes(PRELOAD)
+        target.chmod(0o644)
 
 
 def install(source: Path, state_dir: Path) -> Shim:

@@ -23,6 +23,7 @@ from typing import Any
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.container.shim_install import Shim
+from mizar_nodeagent.container.spare_copies import SpareCopies
 from mizar_nodeagent.files import write_atomically
 from mizar_nodeagent.regions import limits_file, usage_file
 
@@ -107,6 +108,7 @@ class Slots:
         self.root = root
         self.boot = boot
         self.shim = shim
+        self.spares = SpareCopies(shim)
         self._slots: dict[str, Slot] = {}
         self._changes, self._changed = count(1), 0
         self._by_age: tuple[int, tuple[Slot, ...]] = 0, ()
@@ -192,7 +194,7 @@ class Slots:
         slot.folder.mkdir(mode=0o755)
         limits_file.create_empty(slot.limits)
         usage_file.create(slot.usage)
-        self.shim.copy(slot.library, slot.preload)
+        self.spares.take(slot.library, slot.preload)
         # The kubelet waits for this; after a power cut it is restored from the kubelet's record.
         self._keep(slot, durable=False)
 

@@ -1,5 +1,6 @@
 """Slots: made, found again, given an owner, and forgotten only when nobody can use them."""
 
+import asyncio
 import hashlib
 import json
 from dataclasses import replace
@@ -13,6 +14,7 @@ from mizar_nodeagent.card_health import KnownHealth
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.slot_gc import GRACE_S, recorded_slots, unused_slots
 from mizar_nodeagent.container.slots import Owner, Slots, is_slot_path
+from mizar_nodeagent.container.spare_copies import SPARES
 from mizar_nodeagent.errors import ConfigRefused, KubeletAway
 from mizar_nodeagent.kubelet import allocation_record
 from mizar_nodeagent.kubelet.allocation_record import Entry
@@ -110,6 +112,21 @@ def test_a_slot_for_which_the_disk_has_no_room_comes_later(slots: Slots) -> None
     assert {path.name for path in slot.folder.iterdir()} == {
         *("limits", "usage", "libmizar.so", "ld.so.preload", "slot.json")
     }
+
+
+def test_a_slot_gets_a_copy_of_the_shim_that_was_made_before(slots: Slots) -> None:
+    asyncio.run(slots.spares.fill())
+    spares = {path.stat().st_ino for path in (slots.shim.library.parent / "spare").iterdir()}
+    first, second = (slots.create(RESOURCE, [one], 1.0).library for one in (D0, D1))
+    assert first.stat().st_ino != second.stat().st_ino
+    assert {first.stat().st_ino, second.stat().st_ino} <= spares
+    assert (first.read_bytes(), first.stat().st_mode & 0o777) == (b"the shim", 0o755)
+
+
+def test_a_slot_gets_the_shim_when_no_copy_is_left(slots: Slots) -> None:
+    asyncio.run(slots.spares.fill())
+    made = [slots.create(RESOURCE, [D0], 1.0) for _ in range(SPARES + 1)]
+    assert {one.library.read_bytes() for one in made} == {b"the shim"}
 
 
 def test_a_slot_that_is_whole_is_left_alone(slots: Slots) -> None:

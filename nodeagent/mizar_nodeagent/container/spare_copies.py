@@ -1,0 +1,79 @@
+"""Copies of the shim that are made before a container needs them: the kubelet waits for Allocate,
+and to copy a file within it takes longer than all the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import deque
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from mizar_kube.logs import get_logger
+from mizar_nodeagent.container.shim_install import Shim
+
+log = get_logger(__name__)
+
+SPARES = 16
+"""So many copies are kept. More are wanted only while pods come faster than a thread can copy."""
+RETRY_S = 30.0
+"""After a copy that failed, such as on a full disk."""
+
+
+class SpareCopies:
+    """Copies of the library beside it. What an earlier agent left may be of another version, and
+    is removed."""
+
+    def __init__(self, shim: Shim) -> None:
+        self._shim = shim
+        self._spare: deque[Path] = deque()
+        self._taken = asyncio.Event()
+        self._numbers = count()
+
+    def take(self, library: Path, preload: Path) -> None:
+        """The shim for one container, a spare copy if there is one. Raises OSError."""
+        try:
+            self._spare.popleft().replace(library)
+        except (IndexError, FileNotFoundError):
+            self._shim.copy_library(library)
+        self._shim.copy_preload(preload)
+        self._taken.set()
+
+    @property
+    def _folder(self) -> Path:
+        return self._shim.library.parent / "spare"
+
+    async def run(self) -> None:
+        """Keep SPARES of them, for ever."""
+        self.remove_all()
+        while True:
+            self._taken.clear()
+            try:
+                await self.fill()
+            except OSError as error:
+                log.warning("no copy of the shim can be made ahead", error=error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                await self._taken.wait()
+
+    def remove_all(self) -> None:
+        """Remove all copies that no container has."""
+        self._spare.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def fill(self) -> None:
+        """Make what is missing. Raises OSError."""
+        while len(self._spare) < SPARES:
+            self._spare.append(await asyncio.to_thread(self._make))
+
+    def _make(self) -> Path:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path = self._folder / str(next(self._numbers))
+        try:
+            self._shim.copy_library(path)
+        except OSError:
+            with suppress(OSError):
+                path.unlink()
+            raise
+        return path
