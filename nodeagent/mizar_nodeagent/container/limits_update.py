@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mizar_core.carve import CardLimit, Carve
 from mizar_core.device_ids import DeviceID
@@ -106,7 +107,6 @@ class LimitsUpdater:
         self._written = {
             slot.name: self._written[slot.name] for slot in slots if slot.name in self._written
         }
-        running = _running(slots, snapshot)
         changed: list[tuple[bool, _Change]] = []
         for slot in slots:
             with self._isolated(slot):
@@ -115,6 +115,7 @@ class LimitsUpdater:
                 if found := self._change(slot, snapshot):
                     changed.append((_grows(found), found))
         # Containers that get less come first, so that a card is never promised beyond its memory.
+        running = _running(slots, snapshot) if changed else set()
         for _, one in sorted(changed, key=lambda pair: pair[0]):
             with self._isolated(one.slot):
                 self._write(one, one.slot.name in running)
@@ -223,8 +224,14 @@ class LimitsUpdater:
 
 def _groups(slot: Slot) -> list[list[DeviceID]]:
     """Its devices by shadow pod; empty where slot.json was lost or is damaged."""
+    return _groups_of(slot.ids)
+
+
+@lru_cache(maxsize=4096)
+def _groups_of(ids: frozenset[str]) -> list[list[DeviceID]]:
+    """Cached: each plan asks for all slots, and most of them are the same as before."""
     try:
-        return by_shadow_pod(slot.ids)
+        return by_shadow_pod(ids)
     except DeviceIDRefused:
         return []
 

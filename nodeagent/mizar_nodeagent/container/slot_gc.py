@@ -74,6 +74,7 @@ class SlotGarbageCollector:
         for slot in unused_slots(found, recorded, snapshot.live_claims(), self._now(), boot=boot):
             log.info("slot removed", **slot.names)
             self._slots.remove(slot)
+            await asyncio.sleep(0)  # the kubelet's calls are answered between two removals
 
     def _restore(self, recorded: dict[str, Entry], pods: dict[str, Pod]) -> None:
         for slot in self._slots.all():

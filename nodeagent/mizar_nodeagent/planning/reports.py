@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
 from mizar_core.carve import CardLimit
 from mizar_core.condition import Condition, Status, set_condition
@@ -12,7 +13,6 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.models import CardStatus, DeviceStatus, Holder, ShadowPodStatus
 from mizar_core.names import ConditionType, EventReason
 from mizar_core.quantities import WHOLE_CARD
-from mizar_nodeagent.cards import Card
 from mizar_nodeagent.planning.adopt_shadow_pod import Pending
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import UNCONFIRMED, Device, card_problem
@@ -99,8 +99,11 @@ def of_carving(
             for index, card in enumerate(carving.cards)
         ),
         devices=tuple(
-            _device(one, carving.card(one), listed[str(one)].healthy, held.get(one), carving.limits)
+            _device(
+                str(one), uuid, listed[str(one)].healthy, held.get(one), carving.limits.get(uuid)
+            )
             for one in carving.ids
+            for uuid in [carving.card(one).uuid]
         ),
         idle_since=carving.idle_since,
         conditions=(
@@ -112,17 +115,14 @@ def of_carving(
     )
 
 
+# From one plan to the next most devices stay as they are, and to check a model's fields takes long.
+@lru_cache(maxsize=4096)
 def _device(
-    device: DeviceID,
-    card: Card,
-    healthy: bool,
-    holder: Holder | None,
-    limits: Mapping[str, CardLimit],
+    device: str, card: str, healthy: bool, holder: Holder | None, limit: CardLimit | None
 ) -> DeviceStatus:
-    limit = limits.get(card.uuid)
     return DeviceStatus(
-        id=str(device),
-        card=card.uuid,
+        id=device,
+        card=card,
         health="Healthy" if healthy else "Unhealthy",
         memory_mib=limit.memory_bytes >> 20 if limit else None,
         compute_percent=_percent(limit) if limit else None,

@@ -1,5 +1,6 @@
 """Slots over time, by the kubelet's own record: forgotten, or told again what they are for."""
 
+import asyncio
 import base64
 import errno
 import json
@@ -250,3 +251,19 @@ async def test_a_round_that_fails_is_not_the_last(
     with pytest.raises(EOFError):
         await SlotGarbageCollector(node.state, node.slots, node.plugin_dir).run()
     assert done == ["slept", "tidied"] * 3
+
+
+async def test_calls_are_answered_between_two_removals(node: Node) -> None:
+    for _ in range(3):
+        node.slots.create(RESOURCE, [D0], 0.0)
+    node.say([])
+    node.record()
+    left = []
+
+    async def look() -> None:
+        while node.slots.all():
+            left.append(len(node.slots.all()))
+            await asyncio.sleep(0)
+
+    await asyncio.gather(look(), node.collect())
+    assert set(left) == {3, 2, 1}
