@@ -118,11 +118,12 @@ def test_ten_thousand_waiting_pods_are_remembered_once_each() -> None:
     """However often their words change, and none is forgotten so early that it is told too soon:
     33 events a second in all, of words that change with every plan."""
     pods = [f"uid-{number}" for number in range(10_000)]
+    waiting = frozenset(pods)
     now, told = 0.0, 0
     announcements = Announcements(lambda: now)
     for second in range(0, 2 * int(SUBJECT_S), 60):
         now = second
-        announced = announcements.known(pods)
+        announced = announcements.known(waiting)
         said = [_event(f"0/5 nodes, {second} s", uid) for uid in pods]
         posted = [one for one in said if not one.is_announced(announced)]
         announcements.note(posted)
