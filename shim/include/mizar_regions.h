@@ -33,7 +33,7 @@
  * process dies or execs, in whatever PID namespace it lives; nothing else frees a slot. So
  *     slot i is alive  <=>  F_OFD_GETLK(F_WRLCK, MIZAR_SLOT_LOCK(i), 1) finds a lock,
  * and whoever takes the lock of a slot with `pid` != 0 settles what its last owner left.
- * pid and start_time are as the container sees them; they tell people who it is.
+ * pid and start_time are as the container sees them; they tell people which process it is.
  *
  * Bytes per card: `ledger` is one 128-bit word, changed by compare-and-swap only:
  *     lo = seq (32 bits, lowest) | slot (10 bits) | high 22 bits of slot_bytes

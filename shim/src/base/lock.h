@@ -11,7 +11,7 @@ static inline bool lock_try(uint32_t *lock) {
 }
 void lock_take(uint32_t *lock);
 
-/* The same, for about a second at most: a lock that nobody who lives holds would be waited for for ever. */
+/* The same, for about a second at most: a lock that no living process holds would be waited for for ever. */
 bool lock_patiently(uint32_t *lock);
 
 static inline void lock_release(uint32_t *lock) {

@@ -1,6 +1,6 @@
 /*
  * Memory that nobody can use any more, but is charged until somebody looks: what pools keep, what closed
- * descriptors held, what streams have come to free. Those who know of some are in the table.
+ * descriptors held, what streams have come to free. The parts that know of some are in the table.
  */
 #ifndef MIZAR_CACHED_MEMORY_H
 #define MIZAR_CACHED_MEMORY_H

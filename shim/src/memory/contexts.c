@@ -17,7 +17,7 @@
 
 #define OF_A_VIEW (-1) /* in place of a device */
 
-/* Tells all of them who listen to that. */
+/* Calls all listeners of that. */
 #define EACH_LISTENER(what, ...)                                       \
     for (unsigned i_ = 0; i_ < context_listener_count; i_++)           \
         if (context_listeners[i_].what) context_listeners[i_].what(__VA_ARGS__)

@@ -10,7 +10,7 @@
 #include "region/agent_heartbeat.h"
 #include "region/dead_processes.h"
 
-#define MANY (MIZAR_BYTES_MAX / PAGE_BYTES) /* uses: who says that there are so many has scribbled */
+#define MANY (MIZAR_BYTES_MAX / PAGE_BYTES) /* uses: a count as high as this was scribbled */
 
 #define PATIENCE UINT64_C(1000000000) /* ns that one call of a program waits for the agent, in all */
 #define STEP 5000 /* us */

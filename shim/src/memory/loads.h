@@ -1,6 +1,6 @@
 /*
  * Code that is loaded takes memory that the driver does not tell of, so it is measured: what the
- * card has less afterwards. Neighbours who take memory at that moment would be measured with it, so
+ * card has less afterwards. Neighbours that take memory at that moment would be measured with it, so
  * no more is charged than an image of that size can well need; the rest is left to what NVML says
  * of the container.
  *

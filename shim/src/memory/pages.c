@@ -4,7 +4,7 @@
 
 /*
  * A word per page: its number and how many allocations lie in it, changed together. It is made when
- * the page is charged, never before: who joins it relies on that. Two threads that enter the same
+ * the page is charged, never before: threads that join it rely on that. Two threads that enter the same
  * new page at once may make two words of it; then it is charged twice until they leave, and given
  * back twice.
  */

@@ -105,7 +105,7 @@ bool pools_is_gone(struct regions *regions, CUmemoryPool pool) {
 
 /*
  * Any thread looks after the pools of all, and the program may destroy one meanwhile: then the last
- * who is in it ends it (end_if_empty). False: that has happened.
+ * thread in it ends it (end_if_empty). False: that has happened.
  */
 static bool enter(struct process_pool *pool) {
     uint32_t users = load_relaxed(&pool->users);
@@ -386,7 +386,7 @@ static bool close_if_alone(struct process_pool *pool) {
                                      __ATOMIC_RELAXED))
         return false;
     if (is_unused(pool)) return true;
-    __atomic_store_n(&pool->users, 1, __ATOMIC_RELEASE); /* who was there before has taken of it */
+    __atomic_store_n(&pool->users, 1, __ATOMIC_RELEASE); /* earlier users have taken memory of it */
     return false;
 }
 

@@ -49,7 +49,7 @@ void vmm_unlock(struct regions *regions) {
 
 /*
  * A driver may give a new object the number of one that is only mapped any more, or that is just being
- * released: then the old one is reached through its mappings alone, or by who releases it.
+ * released: then the old one is reached through its mappings alone, or by its releasing thread.
  */
 static bool put(struct regions *regions, struct vmm_handle *memory) {
     struct process *process = regions->process;

@@ -15,7 +15,7 @@ bool dead_processes_settle(struct regions *regions);
 /* The same, but at most every 100 ms: for answers and turns that should not count the dead. */
 void dead_processes_settle_sometimes(struct regions *regions);
 
-/* ---- one by one, for who looks for a slot of its own; `fd` is of the usage file ---- */
+/* ---- one by one, for a process that looks for a slot; `fd` is of the usage file ---- */
 
 /* The lock that says that a slot's process lives. False: it does. */
 bool dead_processes_lock(int fd, unsigned slot);

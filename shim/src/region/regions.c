@@ -97,7 +97,7 @@ static void store_uuid(struct process_card *card, const char *uuid) {
         __atomic_store_n(&card->uuid[i], words[i], __ATOMIC_RELAXED);
 }
 
-/* A card keeps its UUID; while one is added, who reads finds another one or none. */
+/* A card keeps its UUID; while one is added, a reader finds another one or none. */
 static void load_uuid(const struct process_card *card, char *uuid) {
     uint64_t words[MIZAR_UUID_SIZE / 8];
     for (unsigned i = 0; i < MIZAR_UUID_SIZE / 8; i++)
