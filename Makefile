@@ -9,7 +9,7 @@ AREA ?= all
 NODES ?= 1
 NAME ?= mizar
 # Parts of the fast tests, run side by side.
-FAST := fast-waiting fast-bench fast-programs fast-sanitizers fast-shim fast-others fast-properties fast-simulation
+FAST := fast-waiting fast-agent fast-bench fast-programs fast-sanitizers fast-shim fast-others fast-properties fast-simulation
 
 .PHONY: help demo test beside-e2e check lint types fast $(FAST) harsh integration e2e e2e-others e2e-long chaos gen bench soak mutants mutants-shim up down programs images shim shim-tests clean setup root-setup
 
@@ -65,12 +65,17 @@ fast: $(FAST)
 
 # These wait for time to pass more than they work.
 WAITING := $(patsubst %,tests/unit/shim/test_%.py,contexts lazy_code nvml scribbled_time shares simulated_card)
+# So do these, which are whole agents.
+AGENT := $(patsubst %,tests/unit/nodeagent/test_%.py,spot spot_shim plugin card_loss)
 BENCH := tests/unit/bench tests/unit/mutants
 PROGRAMS := tests/unit/nodeagent tests/unit/operator
 SANITIZED := tests/unit/shim/test_sanitizers.py
 
 fast-waiting: setup shim-tests
 	@.venv/bin/pytest -q $(WAITING)
+
+fast-agent: setup shim-tests
+	@.venv/bin/pytest -q $(AGENT)
 
 fast-bench: setup shim-tests
 	@.venv/bin/pytest -q $(BENCH)
@@ -88,7 +93,7 @@ fast-simulation: setup
 	@.venv/bin/pytest -q tests/simulation
 
 fast-programs: setup shim-tests
-	@.venv/bin/pytest -q $(PROGRAMS)
+	@.venv/bin/pytest -q $(PROGRAMS) $(addprefix --ignore=,$(AGENT))
 
 fast-others: setup shim-tests
 	@.venv/bin/pytest -q tests/unit $(addprefix --ignore=,tests/unit/shim $(PROGRAMS) $(BENCH))
