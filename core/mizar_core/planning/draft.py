@@ -6,6 +6,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from functools import cached_property
 
 from mizar_core.models import GPUQuota
 from mizar_core.names import CreationReason, shadow_name
@@ -24,6 +25,8 @@ from mizar_core.planning.snapshot import (
     Subject,
     quota_key,
 )
+
+_NO_GROUPS = frozenset[str]()
 
 
 class Draft:
@@ -51,6 +54,8 @@ class Draft:
         self.refused = {(one.quota, one.devices): one.message for one in snapshot.refused}
         self.shadows: dict[Key, ShadowView] = {}
         self.stages: dict[Key, ShadowStage] = {}
+        self._sorted_keys: list[Key] | None = None
+        self._wanted: dict[Key, tuple[ShadowView, bool]] = {}
         self.usage = QuotaUsage()
         self._of_resource: defaultdict[str, set[Key]] = defaultdict(set)
         self._of_quota: defaultdict[Key, set[Key]] = defaultdict(set)
@@ -59,7 +64,7 @@ class Draft:
         for shadow in snapshot.shadows:
             self._put(shadow)
         self.bound = _bound(snapshot.shares)
-        self._waiting = _waiting(snapshot.shares)
+        self._waiting = _by_resource(one for one in snapshot.shares if one.node is None)
         self.free_since = snapshot.free_since
         self.pending = snapshot.pending
         self.taken = snapshot.taken
@@ -67,9 +72,7 @@ class Draft:
         self.attempts: list[Attempt] = []
         self.refused_before = snapshot.refused_nodes
         self.refused_nodes: dict[tuple[str, str], frozenset[str]] = {}
-        self._on_node: defaultdict[tuple[str, str], list[ShadowView]] = defaultdict(list)
-        for shadow in snapshot.shadows:
-            self._on_node[shadow.on_node or "", shadow.resource].append(shadow)
+        self._given = snapshot.shadows
 
     def do(self, action: ShadowAction) -> None:
         """Plan the action and apply it to the draft."""
@@ -80,6 +83,8 @@ class Draft:
         after = project(before, action)
         if after is not None:
             self._put(after)
+        if (before is None) != (after is None):
+            self._sorted_keys = None
 
     def post(self, event: EmitEvent) -> None:
         """Plan an event, unless it is too soon to post it."""
@@ -106,11 +111,15 @@ class Draft:
     def groups(self, node: str, resource: str) -> frozenset[str]:
         """The anti-affinity groups of the share pods of a resource that are bound to a node."""
         apart = [one for one in self.bound.get((node, resource), ()) if one.needs.anti_affinity]
-        return frozenset().union(*(one.groups for one in apart))
+        return frozenset().union(*(one.groups for one in apart)) if apart else _NO_GROUPS
 
-    def bound_to(self, resource: str) -> Iterator[ShareView]:
+    def bound_to(self, resource: str) -> list[ShareView]:
         """The share pods of a resource that have a node."""
-        return (one for one in self.shares if one.resource == resource and one.node is not None)
+        return self._bound_to.get(resource, [])
+
+    @cached_property
+    def _bound_to(self) -> dict[str, list[ShareView]]:
+        return _by_resource(one for one in self.shares if one.node is not None)
 
     def record_attempt(self, one: Attempt) -> None:
         """Record an attempt that may not help, so that it is not repeated soon."""
@@ -124,6 +133,12 @@ class Draft:
     def is_wanted(self, shadow: ShadowView) -> bool:
         """Whether its quota and pool exist, its pool still has its shape, it is not being deleted,
         and at least one of its cards works."""
+        known = self._wanted.get(shadow.key)
+        if known is None or known[0] is not shadow:
+            known = self._wanted[shadow.key] = shadow, self._find_wanted(shadow)
+        return known[1]
+
+    def _find_wanted(self, shadow: ShadowView) -> bool:
         quota = self.active_quotas.get(shadow.quota_key)
         if quota is None or shadow.pool not in self.pools or shadow.deleting:
             return False
@@ -162,7 +177,14 @@ class Draft:
 
     def on_same_node(self, shadow: ShadowView) -> list[ShadowView]:
         """The shadow pods of the same resource on the same node, itself included."""
-        return self._on_node[shadow.on_node or "", shadow.resource]
+        return self._on_node.get((shadow.on_node or "", shadow.resource), [])
+
+    @cached_property
+    def _on_node(self) -> dict[tuple[str, str], list[ShadowView]]:
+        found: defaultdict[tuple[str, str], list[ShadowView]] = defaultdict(list)
+        for one in self._given:
+            found[one.on_node or "", one.resource].append(one)
+        return dict(found)
 
     def cards_held(self, pool: str | None = None) -> Counter[str]:
         """How many cards the shadow pods of one pool, or of all, hold on each node."""
@@ -177,7 +199,9 @@ class Draft:
 
     def in_order(self) -> Iterator[tuple[ShadowView, ShadowStage]]:
         """All shadow pods as they are now, by name."""
-        for key in sorted(self.shadows):
+        if self._sorted_keys is None:
+            self._sorted_keys = sorted(self.shadows)
+        for key in self._sorted_keys:
             yield self.shadows[key], self.stages[key]
 
     def create(
@@ -245,12 +269,10 @@ def _bound(shares: Iterable[ShareView]) -> dict[tuple[str, str], list[ShareView]
     return dict(found)
 
 
-def _waiting(shares: Iterable[ShareView]) -> dict[str, list[ShareView]]:
-    """Share pods that have no node, by resource."""
+def _by_resource(shares: Iterable[ShareView]) -> dict[str, list[ShareView]]:
     found: defaultdict[str, list[ShareView]] = defaultdict(list)
     for one in shares:
-        if one.node is None:
-            found[one.resource].append(one)
+        found[one.resource].append(one)
     return dict(found)
 
 

@@ -58,7 +58,7 @@ MIB = 1 << 20
 
 def misfit(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
     """The first profile that fits no card of the pool, and why; None while all of them may fit, as
-    far as the nodes' labels tell the cards' memory."""
+    far as the nodes' labels tell the cards' memory. `nodes`: those of the pool."""
     sizes = [size for size, _ in _sizes(pool, nodes)]
     if not sizes:
         return None
@@ -68,7 +68,8 @@ def misfit(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
 
 def small_cards(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
     """The first profile whose devices get less memory on some of the pool's nodes than it says, and
-    which nodes; None while there is none, as far as the nodes' labels tell."""
+    which nodes; None while there is none, as far as the nodes' labels tell. `nodes`: those of the
+    pool."""
     sizes = sorted(_sizes(pool, nodes))
     for profile in pool.spec.profiles:
         small = [one for one in sizes if _share(pool, profile, one[0]) < _least(profile)]
@@ -85,10 +86,10 @@ def small_cards(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
 
 
 def _sizes(pool: GPUPool, nodes: Iterable[NodeView]) -> Iterator[tuple[int, str]]:
-    """Bytes of a card of each of the pool's nodes, with the node's name, as far as labels tell."""
+    """Bytes of a card of each of the nodes, with the node's name, as far as labels tell."""
     label = card_memory_label(pool.spec.physical_resource)
     for node in nodes:
-        if in_pool(node, pool) and (size := _card_bytes(node, label)):
+        if size := _card_bytes(node, label):
             yield size, node.name
 
 

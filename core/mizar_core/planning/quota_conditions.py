@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
@@ -15,7 +16,7 @@ from mizar_core.planning.pool_nodes import misfit, small_cards
 from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.scheduling import Assignment, Availability
 from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, is_agent_silent
-from mizar_core.planning.snapshot import Key, ShadowView, ShareView, quota_key
+from mizar_core.planning.snapshot import Key, NodeView, ShadowView, ShareView, quota_key
 from mizar_core.quantities import counted
 from mizar_core.validation import (
     check_pool_among,
@@ -97,9 +98,11 @@ def exhausted(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condi
     return ConditionState(False, "WithinLimits", "no pod waits for a larger quota")
 
 
-def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> ConditionState:
+def pool_ready(
+    draft: Draft, pool: GPUPool, cards: CardCounts, nodes: Collection[NodeView]
+) -> ConditionState:
     """Whether a pool has cards to share that are large enough, and a prefix that no other pool
-    uses."""
+    uses. `nodes`: those of the pool."""
     if problems := check_pool_among(pool, draft.pools.values()):
         return ConditionState(False, "BadPool", str(problems[0]))
     if (wanted := pool.spec.runtime_class_name) in draft.missing_classes:
@@ -109,11 +112,11 @@ def pool_ready(draft: Draft, pool: GPUPool, cards: CardCounts) -> ConditionState
             f"there is no RuntimeClass {wanted}, so Kubernetes refuses the pool's shadow pods: "
             "create it, or change runtimeClassName",
         )
-    if cards.total and (problem := misfit(pool, draft.nodes.values())):
+    if cards.total and (problem := misfit(pool, nodes)):
         return ConditionState(False, "ProfileTooLarge", problem)
     if cards.total:
         found = f"{counted(cards.total, 'card')}, {cards.healthy} healthy"
-        small = small_cards(pool, draft.nodes.values())
+        small = small_cards(pool, nodes)
         return ConditionState(True, "CardsFound", f"{found}; {small}" if small else found)
     return ConditionState(
         False,

@@ -125,17 +125,26 @@ def schedule(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> Place
     scheduler refuses it, in case the scheduler decides otherwise later.
     """
     devices = device_pool(draft, resource)
+    if not (waiting := list(waiting)):
+        return _nobody_waits(devices)
     placement = Placement(devices)
     bins, names = Bins(), list(devices)
     for name in names:
         bins.add(devices[name].free, _to_node(draft, name), draft.groups(name, resource))
-    rest = _onto_free(bins, list(waiting), placement)
+    rest = _onto_free(bins, waiting, placement)
     rest = _onto_coming(draft, resource, (bins, devices), rest, placement)
     rest = _onto_blocked(draft, resource, rest, placement)
     for share in rest:
         placement.assignments[share.uid] = _onto_refused(bins, names, share)
     for number, name in enumerate(names):
         placement.left_now[name] = bins.left(number)
+    return placement
+
+
+def _nobody_waits(devices: DevicePool) -> Placement:
+    placement = Placement(devices)
+    placement.left_now.update({name: room.free for name, room in devices.items()})
+    placement.left_soon.update({name: room.soon for name, room in devices.items()})
     return placement
 
 

@@ -41,7 +41,7 @@ from mizar_core.planning.quota_conditions import (
 )
 from mizar_core.planning.scheduling import device_pool
 from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage, phase_of
-from mizar_core.planning.snapshot import Key, ShadowView, quota_key
+from mizar_core.planning.snapshot import Key, NodeView, ShadowView, quota_key
 from mizar_core.quantities import counted
 
 UNSCHEDULABLE = "Unschedulable"
@@ -70,7 +70,7 @@ def write_shadows(draft: Draft) -> None:
 
 
 def _scheduled(shadow: ShadowView, refusal: str | None, now: datetime) -> Condition:
-    known = [shadow.scheduled] if shadow.scheduled else []
+    known = shadow.scheduled
     if shadow.on_node is not None:
         status, reason, message = True, "Bound", f"on node {shadow.on_node}"
     elif refusal is not None:
@@ -79,7 +79,11 @@ def _scheduled(shadow: ShadowView, refusal: str | None, now: datetime) -> Condit
         status, reason, message = False, UNSCHEDULABLE, shadow.unschedulable
     else:
         status, reason, message = False, "Waiting", "the scheduler has not answered yet"
-    (condition,) = set_condition(known, ConditionType.SCHEDULED, status, reason, message, now)
+    # Most shadow pods are where they were: to validate a condition takes longer than all else here.
+    if known and (known.status == "True", known.reason, known.message) == (status, reason, message):
+        return known
+    before = [known] if known else []
+    (condition,) = set_condition(before, ConditionType.SCHEDULED, status, reason, message, now)
     return condition
 
 
@@ -153,8 +157,9 @@ def write_pools(draft: Draft) -> None:
 
 
 def _pool_status(draft: Draft, pool: GPUPool) -> GPUPoolStatus:
-    cards, models = pool_counts(draft, pool)
-    state = pool_ready(draft, pool, cards)
+    nodes = [one for one in draft.nodes.values() if in_pool(one, pool)]
+    cards, models = pool_counts(draft, pool, nodes)
+    state = pool_ready(draft, pool, cards, nodes)
     return GPUPoolStatus(
         cards=cards,
         models=models,
@@ -194,9 +199,11 @@ def quota_counts(
         counts[entitlement.key][entitlement.profile.devices].update({})
     for resource, outcome in outcomes.items():
         for shadow, share in _device_counts(draft, resource):
-            counts[shadow.quota_key][shadow.devices].update(
-                ready=share.free, pipelining=share.coming, in_use=share.used, shadow_pods=1
-            )
+            profile = counts[shadow.quota_key][shadow.devices]
+            profile["ready"] += share.free
+            profile["pipelining"] += share.coming
+            profile["in_use"] += share.used
+            profile["shadow_pods"] += 1
         for pod in outcome.waiting:
             if entitlements := draft.entitlements.for_pods_of(pod.namespace, resource):
                 profile = counts[entitlements[0].key][entitlements[0].profile.devices]
@@ -239,17 +246,18 @@ def _count_order(draft: Draft, shadow: ShadowView) -> tuple[bool, int, Key]:
     return draft.stages[shadow.key] is not ShadowStage.READY, -len(shadow.holders), shadow.key
 
 
-def pool_counts(draft: Draft, pool: GPUPool) -> tuple[CardCounts, tuple[ModelCounts, ...]]:
+def pool_counts(
+    draft: Draft, pool: GPUPool, nodes: Iterable[NodeView]
+) -> tuple[CardCounts, tuple[ModelCounts, ...]]:
     """The counts of a pool's cards, in all and per model: those of its nodes, and of these those
     that its own shadow pods hold, since nodes may be in several pools."""
     held, resource = draft.cards_held(pool.metadata.name), pool.spec.physical_resource
     models: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for node in draft.nodes.values():
-        if in_pool(node, pool):
-            cards = node.cards[resource]
-            models[model_of(node, pool) or "unknown"].update(
-                total=cards.total, healthy=cards.healthy, held=held[node.name]
-            )
+    for node in nodes:
+        cards, counts = node.cards[resource], models[model_of(node, pool) or "unknown"]
+        counts["total"] += cards.total
+        counts["healthy"] += cards.healthy
+        counts["held"] += held[node.name]
     sums: Counter[str] = Counter()
     for one in models.values():
         sums.update(one)
