@@ -107,10 +107,10 @@ class Applier:
         self._client = client
         self._caches = caches
         self._events = events
-        self._budgets = DisruptionBudgets(client, clock)
+        self.budgets = DisruptionBudgets(client, clock)
         self._evictor = Evictor(client, clock)
         self._creator = ShadowCreator(client, caches, pod_settings)
-        self._deleter = ShadowDeleter(client, caches, self._budgets)
+        self._deleter = ShadowDeleter(client, caches, self.budgets)
         self._statuses = StatusWriter(client, caches)
         self._limit = asyncio.Semaphore(at_once)
 
@@ -125,7 +125,7 @@ class Applier:
         """
         # This comes first: an action may drop the budget of a namespace while its last shadow pod
         # goes.
-        await self._budgets.keep(snapshot)
+        await self.budgets.keep(snapshot)
         index, result, failed = SnapshotIndex(snapshot), Result(), set[str]()
         for _, group in groupby(actions, key=type):
             todo = [one for one in group if _namespace(one) not in failed]
@@ -212,7 +212,7 @@ class Applier:
 
     async def _mark(self, index: SnapshotIndex, action: SetInUse) -> None:
         if action.in_use:
-            await self._budgets.ensure(action.shadow[0])
+            await self.budgets.ensure(action.shadow[0])
         await self._patch_pod(index, action.shadow, manifests.in_use(on=action.in_use))
 
     async def _patch_pod(self, index: SnapshotIndex, key: Key, meta: Object) -> None:

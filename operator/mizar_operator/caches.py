@@ -117,6 +117,11 @@ class Caches:
         pool = self.pools.get(name)
         return NO_POOL if pool is None else pool.spec.resource_prefix
 
+    def keys_of_namespace(self, namespace: str) -> set[str]:
+        """The keys under which the namespace's shadow pods are planned."""
+        found = (one for one in self.shadows.values() if one.namespace == namespace)
+        return {self.key_of_pool(one.pool) for one in found}
+
     def has_node(self, name: str) -> bool:
         """Whether there is a node of that name, readable or not."""
         return self.nodes.get(name) is not None or ("", name) in self.nodes.unreadable

@@ -12,16 +12,18 @@ from mizar_core.names import BUDGET_NAME, FIELD_MANAGER_OPERATOR
 from mizar_core.planning.snapshot import Snapshot
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
+from mizar_kube.informer import Informer, Timing, Watched
 from mizar_kube.kinds import BUDGET, Object, Ref
 from mizar_kube.logs import get_logger
+from mizar_operator.caches import Caches
 from mizar_operator.live_objects import find
 from mizar_operator.manifests import LABEL_MANAGED_BY, budget
 
 log = get_logger(__name__)
 
 LOOKED_AT_EVERY_S: Final = 240.0
-"""Seconds until a budget is checked again: it may have been deleted, and what refused it, such as a
-ResourceQuota, may allow it now."""
+"""Seconds until a budget is checked again: what refused it, such as a ResourceQuota, may allow it
+now. A deleted budget is checked as soon as the watch reports it."""
 LOOKS_AT_ONCE: Final = 16
 
 
@@ -49,10 +51,14 @@ class DisruptionBudgets:
         cannot be read holds nothing up."""
         await asyncio.gather(*(self._look(one) for one in _in_use(snapshot) if self._is_due(one)))
 
-    async def drop(self, namespace: str) -> None:
-        """Remove the namespace's budget, if it is the operator's. Raises KubeError."""
+    def look_again(self, namespace: str) -> None:
+        """Look for the namespace's budget at the next call of `keep`, since it was deleted."""
         self._there.discard(namespace)
         self._looked_at.pop(namespace, None)
+
+    async def drop(self, namespace: str) -> None:
+        """Remove the namespace's budget, if it is the operator's. Raises KubeError."""
+        self.look_again(namespace)
         found = await find(self._client, _ref(namespace))
         if found is None:
             return
@@ -92,6 +98,27 @@ class DisruptionBudgets:
             await self._client.delete(_ref(namespace), uid=uid)
         except NotFound:
             log.info("the PodDisruptionBudget is gone already", namespace=namespace)
+
+
+def watch(client: KubeClient, timing: Timing | None = None) -> Informer[str]:
+    """A watch of Mizar's budgets that keeps the namespaces that have one. No plan depends on it."""
+    watched = Watched(BUDGET, field_selector=f"metadata.name={BUDGET_NAME}")
+    return Informer(client, watched, lambda one: str(one["metadata"]["namespace"]), timing)
+
+
+def follow(
+    watched: Informer[str], budgets: DisruptionBudgets, caches: Caches, add: Callable[[str], None]
+) -> None:
+    """Look for a budget that was deleted again, and call `add` with the keys of its namespace's
+    shadow pods."""
+
+    def changed(before: str | None, now: str | None) -> None:
+        if before is not None and now is None:
+            budgets.look_again(before)
+            for key in sorted(caches.keys_of_namespace(before)):
+                add(key)
+
+    watched.on_change(changed)
 
 
 def _ref(namespace: str) -> Ref:

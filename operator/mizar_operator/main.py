@@ -30,7 +30,7 @@ from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
 from mizar_kube.version import version
 from mizar_kube.work_queue import WorkQueue, work
-from mizar_operator import action_log, caches, default_pool
+from mizar_operator import action_log, caches, default_pool, disruption_budgets
 from mizar_operator.apply import Applier
 from mizar_operator.caches import SPOT, Caches
 from mizar_operator.gather import Gatherer
@@ -63,11 +63,9 @@ class Operator:
         self.metrics = Metrics()
         self._client, self._clock = client, clock or Clock()
         seconds, now, chance = self._clock.seconds, self._clock.now, self._clock.random
-        self.caches = Caches(
-            client,
-            Pace(settings.resync, clock=seconds, random=chance),
-            Timing(clock=seconds, random=chance),
-        )
+        timing = Timing(clock=seconds, random=chance)
+        self.caches = Caches(client, Pace(settings.resync, clock=seconds, random=chance), timing)
+        self.budgets = disruption_budgets.watch(client, timing)
         self.queue: WorkQueue[str] = WorkQueue(max_delay=RETRY_MOST_S, clock=seconds, random=chance)
         self.events = EventRecorder(client, FIELD_MANAGER_OPERATOR, settings.identity, seconds, now)
         self.leader = Leader(
@@ -104,6 +102,7 @@ class Operator:
         followers = (gpupool.follow, gpuquota.follow, shadowpod.follow, caches.follow)
         for follow in (*followers, spot_assembly.follow):
             follow(self.caches, self.queue.add)
+        disruption_budgets.follow(self.budgets, applier.budgets, self.caches, self.queue.add)
 
     def dead(self) -> list[str]:
         """The problems that a restart would solve.
@@ -130,7 +129,7 @@ class Operator:
         """Run until `stop` is set, or until a part ends: no part does unless it fails, and what it
         raised is raised here. Ends within a second."""
         leading = _task("lead", self._lead())
-        feeding = [_task("copy", one.run()) for one in self.caches]
+        feeding = [_task("copy", one.run()) for one in (*self.caches, self.budgets)]
         feeding.append(_task("events", self.events.run()))
         signals = _task("signals", self._take_back_signals(stop))
         stopping = asyncio.create_task(stop.wait(), name="stop")

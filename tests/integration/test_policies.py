@@ -555,6 +555,15 @@ def test_the_budget_of_shadow_pods_in_use_is_the_operators(kube: Kube) -> None:
     kube.run("delete", *here, OPERATOR)
 
 
+def test_the_operator_sees_no_budgets_but_its_own(kube: Kube) -> None:
+    every = ("get", "pdb", "--all-namespaces", OPERATOR)
+    own = "--field-selector=metadata.name=mizar-shadow-pods-in-use"
+    assert kube.attempt(*every, own)[0] == 0
+    watched = kube.attempt(*every, own, "--watch-only", "--request-timeout=1s")[1]
+    assert "forbidden" not in watched, watched
+    assert "forbidden" in kube.attempt(*every)[1]
+
+
 def test_other_budgets_are_their_owners(kube: Kube) -> None:
     """Also one whose name is made by the API server."""
     meta = {"generateName": "mizar-shadow-pods-in-use-", "namespace": TENANT}

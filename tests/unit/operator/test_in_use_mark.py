@@ -1,7 +1,8 @@
 """Shadow pods in use are marked, and a budget holds evictions off those that are."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,6 +10,7 @@ from mizar_core.names import BUDGET_NAME
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import SetInUse
 from mizar_core.planning.snapshot import PodView, ShadowView
+from mizar_kube.client import KubeClient, WatchEvent
 from mizar_kube.errors import (
     AlreadyExists,
     Conflict,
@@ -20,7 +22,12 @@ from mizar_kube.errors import (
 )
 from mizar_kube.kinds import BUDGET, Object, Ref, ref_of
 from mizar_operator import manifests
-from mizar_operator.disruption_budgets import LOOKED_AT_EVERY_S, DisruptionBudgets
+from mizar_operator.disruption_budgets import (
+    LOOKED_AT_EVERY_S,
+    DisruptionBudgets,
+    follow,
+    watch,
+)
 from property.plan.snapshots import NOW, at, node, pool, quota, ready
 
 USED = {"holders": (("team-a", "a"),), "in_use": True, "idle_since": None}
@@ -179,6 +186,23 @@ async def test_a_budget_that_somebody_deleted_comes_again() -> None:
     await budgets.look_after(LOOKED_AT_EVERY_S)
     assert api.take() == ["get", "create"]
     assert api.budget is not None
+
+
+async def test_a_budget_is_looked_for_as_soon_as_its_deletion_is_told() -> None:
+    api, keys = Api(), list[str]()
+    budgets, caches = Budgets(api), Mock(keys_of_namespace=lambda one: {f"key of {one}"})
+    watched = watch(cast(KubeClient, api))
+    follow(watched, budgets, caches, keys.append)
+    watched.synced.set()
+    await budgets.ensure("team-a")
+    told = made(manifests.budget("team-a"), resourceVersion="1")
+    watched._take(WatchEvent("ADDED", told))
+    await budgets.look_after(LOOKED_AT_EVERY_S)
+    assert (api.take(), keys) == (["create", "get"], [])
+    api.budget = None
+    watched._take(WatchEvent("DELETED", made(told, resourceVersion="2")))
+    await budgets.look_after(0)
+    assert (api.take(), keys) == (["get", "create"], ["key of team-a"])
 
 
 async def test_the_next_operator_looks_at_once() -> None:

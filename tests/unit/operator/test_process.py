@@ -12,6 +12,7 @@ from mizar_kube.clock import Clock
 from mizar_kube.errors import NotFound, Unavailable
 from mizar_kube.informer import STANDS_STILL_S
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
+from mizar_operator import manifests
 from mizar_operator.main import STUCK_AFTER_S, Operator
 from mizar_operator.settings import Settings
 from stateful.memory_api import MemoryApi
@@ -37,6 +38,16 @@ def _operator(seconds: Seconds) -> Operator:
 
 def _queue_problems(operator: Operator) -> list[str]:
     return [one for one in operator.dead() if one.startswith("queue")]
+
+
+async def test_a_budget_that_is_deleted_is_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator, known = _operator(Seconds()), manifests.budget("team-a")
+    known["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    monkeypatch.setattr(operator.caches, "keys_of_namespace", lambda namespace: {namespace})
+    operator.budgets._take(WatchEvent("ADDED", known))
+    assert len(operator.queue) == 0
+    operator.budgets._take(WatchEvent("DELETED", known))
+    assert await operator.queue.get() == "team-a"
 
 
 async def test_a_replica_that_waits_for_the_lease_is_not_stuck() -> None:
