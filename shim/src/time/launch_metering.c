@@ -28,6 +28,12 @@
 #define COST_MOST UINT64_C(50000000)
 /* ns: windows are made for no more than this of work that was measured a few times only. */
 #define SURE_MOST UINT64_C(5000000)
+/*
+ * Batches that a launch may add: its own, and one for each grant that its thread ends before it launches again.
+ * Work whose batch finds no room stays charged as it was reserved, and its time on the card is charged again to
+ * what is measured next.
+ */
+#define BATCHES_MORE (1 + STREAM_CREDITS_MAX)
 /* ns: how long a waiting launch sleeps before it first looks whether the card has gone on. */
 #define LOOK_FIRST UINT64_C(30000)
 /* ns: the interval between two such looks, which grows, grows no further from here on. */
@@ -206,6 +212,10 @@ static uint64_t reserved_for(const struct piece *piece) {
     return cost * ONCE / piece->overlap;
 }
 
+static bool is_full(const struct meter *meter) {
+    return meter->count + BATCHES_MORE > BATCHES_MAX;
+}
+
 static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uint64_t *again) {
     struct meter *meter = piece->meter;
     struct ask ask = {.now = now, .cost = reserved_for(piece), .likely = piece->guess.likely,
@@ -214,7 +224,7 @@ static bool admitted(struct piece *piece, struct terms *terms, uint64_t now, uin
     bool unknown = piece->guess.kind == COSTS_UNKNOWN && meter->doubtful;
     bool late = now - piece->asked_at >= UNKNOWN_WAIT, stuck = late && context_meter_stuck(meter, now);
     if (terms->longest < piece->guess.ns) terms->longest = piece->guess.ns;
-    if ((unknown && !late) || (meter->count >= BATCHES_MAX - 2 && !stuck)) return false;
+    if ((unknown && !late) || (is_full(meter) && !stuck)) return false;
     if (stuck) ask.queue = 0;
     piece->extra = extra_of(piece, terms, now, ask.held);
     return budget_take(piece->regions, piece->card, terms, &ask, &piece->extra, again);
@@ -230,7 +240,7 @@ static void look_up_cost(struct piece *piece) {
 /* Work that may end sooner than reckoned is looked at soon; the looks become rarer while it goes on. */
 static uint64_t when_to_look(const struct meter *meter, uint64_t now, uint64_t again,
                              uint64_t *patience) {
-    bool soon = meter->doubtful || meter->count >= BATCHES_MAX - 2;
+    bool soon = meter->doubtful || is_full(meter);
     uint64_t look = now + *patience;
     if (soon && *patience < LOOK_LAST) *patience += *patience / 2;
     return soon && look < again ? look : again;

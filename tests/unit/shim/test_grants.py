@@ -12,6 +12,8 @@ from bench.compute.rig import time_slicer
 from support.waiting import PATIENCE_S
 
 from .busy import Container, Containers, kept
+from .conftest import run
+from .slot import MIB, Card, Slot, card_uuid
 
 HARD = 1
 LOADS = {
@@ -29,6 +31,8 @@ WORKED_NS, STRETCH_S = 50_000_000, 0.5
 OVERCHARGE = 1.6
 APART = 5.0
 """Points of the card by which one of a pair may be off."""
+HALF_OF_20_MS = 0x1 << 60 | 20_000 << 40 | 10_000
+"""A window: mizar_regions.h."""
 
 
 @pytest.mark.parametrize("load", LOADS)
@@ -40,12 +44,19 @@ def test_a_share_is_had_in_whole(load: str, tmp_path: Path, layout: dict[str, An
         containers.await_kept([kept(share, wanted)])
 
 
-def test_many_streams_take_nothing_from_the_neighbour(
-    tmp_path: Path, layout: dict[str, Any]
+def test_no_work_of_many_streams_is_charged_twice(env: dict[str, str], slot: Slot) -> None:
+    slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=HARD, core_share=2000))
+    slot.set_live(0, "window", HALF_OF_20_MS, size=8)
+    run("in_turns", env=env)
+
+
+@pytest.mark.parametrize("how", [(), ("1", "in_turns")], ids=["by the millisecond", "in turns"])
+def test_many_streams_and_their_neighbour_have_their_shares(
+    how: tuple[str, ...], tmp_path: Path, layout: dict[str, Any]
 ) -> None:
     with Containers(tmp_path, layout, cards=1) as containers:
         one = containers.add(HARD, 50)
-        one.start("bench/load", "us_20", "8")
+        one.start("bench/load", "us_20", "8", *how)
         containers.add_beside(one, HARD, 50).start("bench/load", "us_20")
         with time_slicer([each.timed for each in containers.all]):
             containers.begin()
