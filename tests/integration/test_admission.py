@@ -105,7 +105,7 @@ def test_names_that_a_pool_may_not_give(kube: Kube, named: Object) -> None:
     assert "Mizar was installed without the name" in refusal(kube, pool("example.com/x"))
     assert f"pool '{NAMED}' has the name" in refusal(kube, pool("nvidia.com/vgpu"))
     for alias in ("nvidia.com/gpu", "nvidia.com/mig-1g.5gb"):
-        assert "is NVIDIA's own name for whole cards or their instances" in refusal(kube, pool(alias))
+        assert "is NVIDIA's own name for whole cards" in refusal(kube, pool(alias))
 
 
 def test_labels_of_ones_own_stay(kube: Kube) -> None:
