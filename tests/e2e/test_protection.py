@@ -106,6 +106,8 @@ def test_use_is_marked_for_autoscalers_and_evictions(kube: Kube, stage: "Stage")
     assert notes["karpenter.sh/do-not-disrupt"] == "true"
     assert shadow["status"]["qosClass"] == "Guaranteed"
     wait_for("the budget to count", lambda: observed(kube, tenant))
+    kube.delete("pdb", BUDGET, tenant)
+    wait_for("the deleted budget to be made again", lambda: observed(kube, tenant))
     said = evict(kube, tenant, name)
     assert "violate the pod's disruption budget" in said, said
     kube.delete("pod", "a", tenant)
