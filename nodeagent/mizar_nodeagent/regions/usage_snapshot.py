@@ -134,14 +134,22 @@ def card_usage(path: Path, cards: int) -> tuple[CardUsage, ...]:
     return take(path, cards).cards
 
 
-def card_activity(path: Path) -> tuple[CardActivity, ...]:
-    """The container's activity on each card that it may have. Raises RegionDamaged, OSError."""
+def activity_bytes(path: Path) -> bytes:
+    """What `card_activity` reads: to compare it with an earlier read costs much less than to
+    understand it. Raises RegionDamaged, OSError."""
     descriptor = open_promptly(path, os.O_RDONLY)
     try:
-        head = _head(descriptor, path)
-        copies = _copies(head, _slots(descriptor, head))
+        raw = _head_bytes(descriptor, path)
+        used = min(UsageHead.from_buffer_copy(raw).slot_high, layout.SLOT_MAX)
+        return raw + os.pread(descriptor, used * sizeof(UsageSlot), _HEAD_SIZE)
     finally:
         os.close(descriptor)
+
+
+def card_activity(raw: bytes) -> tuple[CardActivity, ...]:
+    """The container's activity on each card that it may have, from `activity_bytes`."""
+    head = UsageHead.from_buffer_copy(raw)
+    copies = _copies(head, _parsed_slots(raw[_HEAD_SIZE:]))
     return tuple(
         CardActivity(
             card.compute.wanted_at,
@@ -213,16 +221,23 @@ def _read_consistently(descriptor: int, path: Path) -> tuple[UsageHead, Slots]:
 
 def _slots(descriptor: int, head: UsageHead) -> Slots:
     used = min(head.slot_high, layout.SLOT_MAX)
-    raw = os.pread(descriptor, used * sizeof(UsageSlot), _HEAD_SIZE)
+    return _parsed_slots(os.pread(descriptor, used * sizeof(UsageSlot), _HEAD_SIZE))
+
+
+def _parsed_slots(raw: bytes) -> Slots:
     return (UsageSlot * (len(raw) // sizeof(UsageSlot))).from_buffer_copy(raw)
 
 
 def _head(descriptor: int, path: Path) -> UsageHead:
+    return UsageHead.from_buffer_copy(_head_bytes(descriptor, path))
+
+
+def _head_bytes(descriptor: int, path: Path) -> bytes:
     raw = os.pread(descriptor, _HEAD_SIZE, 0)
     complete = os.fstat(descriptor).st_size == layout.USAGE_SIZE and len(raw) == _HEAD_SIZE
     if not complete or not usage_file.header_is_good(raw[: usage_file.HEADER_SIZE], layout.SERVED):
         raise RegionDamaged(f"{path} is no usage file of a version that is served")
-    return UsageHead.from_buffer_copy(raw)
+    return raw
 
 
 def _holdings(head: UsageHead, slots: Slots, index: int) -> dict[ProcessKey, Holding]:

@@ -126,8 +126,7 @@ class Lender:
     def look_at_usage(self) -> None:
         """Read the usage files of the owners' containers."""
         in_use = slots_in_use(self._slots.all(), self._state.snapshot)
-        self._take(self._detectors.usage.look(self.owners, in_use, self._clock()))
-        self.step()
+        self._take_step(self._detectors.usage.look(self.owners, in_use, self._clock()))
 
     def look_at_processes(self, loads: Mapping[str, ProcessLoads]) -> None:
         """Take in what NVML told of these cards' processes."""
@@ -139,8 +138,7 @@ class Lender:
             # Whoever may fall asleep with a little work must not do it beside a borrower.
             return 0 if uuid in lending else self._most(uuid)
 
-        self._take(self._detectors.processes.look(self.owners, loads, uids, most, now))
-        self.step()
+        self._take_step(self._detectors.processes.look(self.owners, loads, uids, most, now))
 
     def woke(self, names: Collection[str]) -> None:
         """The time slicer saw containers with the slots of these names work on borrowed cards."""
@@ -294,13 +292,22 @@ class Lender:
             if any(one.owns(slot) and _is_going(slot, uuid) for slot in slots)
         }
 
-    def _take(self, events: Iterable[OwnerEvent]) -> None:
+    def _take_step(self, events: Iterable[OwnerEvent]) -> None:
+        """Most looks find what the one before found: then there is nothing to decide anew."""
+        if self._take(events):
+            self.step()
+
+    def _take(self, events: Iterable[OwnerEvent]) -> bool:
+        """Whether an event changed what is known of a card."""
+        changed = False
         for event in events:
             for uuid in event.devices:
-                loan = self.loans.get(uuid) or CardLoan(uuid)
-                self.loans[uuid] = loan.heard(event)
+                before = self.loans.get(uuid) or CardLoan(uuid)
+                self.loans[uuid] = before.heard(event)
                 if event.activity is Activity.BUSY:
                     self._step_one(uuid)
+                changed |= self.loans[uuid] is not before
+        return changed
 
     def _step_one(self, uuid: str) -> None:
         """At once, since the owner may be idle again by the next event."""

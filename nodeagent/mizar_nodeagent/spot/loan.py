@@ -64,13 +64,20 @@ class OwnerView:
         return max(self.idle_since.values())
 
     def heard(self, event: OwnerEvent) -> OwnerView:
-        """With what a source saw of it."""
+        """With what a source saw of it; the same object if that is nothing new, as mostly."""
         source = event.source
         assert source is not None
+        if self._is_known(event, source):
+            return self
         others = {one: at for one, at in self.idle_since.items() if one is not source}
         if event.activity is Activity.BUSY:
             return replace(self, idle_since=others, busy=self.busy | {source})
         return replace(self, idle_since=others | {source: event.at}, busy=self.busy - {source})
+
+    def _is_known(self, event: OwnerEvent, source: Source) -> bool:
+        if event.activity is Activity.BUSY:
+            return source in self.busy
+        return source not in self.busy and self.idle_since.get(source) == event.at
 
 
 @dataclass(frozen=True)
@@ -110,20 +117,19 @@ class CardLoan:
         return max(known) if known and len(known) == len(times) else None
 
     def heard(self, event: OwnerEvent) -> CardLoan:
-        """With what a detector told of an owner; other pods' events change nothing."""
-        owners = dict(self.owners)
-        known = owners.get(event.target)
-        if event.activity is Activity.GONE:
-            owners.pop(event.target, None)
-        elif event.activity is Activity.ALIVE:
-            owners[event.target] = replace(known or OwnerView(False), agrees=event.agrees)
-        elif known is not None:
-            owners[event.target] = known.heard(event)
-        return replace(self, owners=owners)
+        """With what a detector told of an owner; the same object if that changes nothing, as other
+        pods' events do."""
+        known = self.owners.get(event.target)
+        found = _heard(known, event)
+        if found is known:
+            return self
+        owners = {pod: one for pod, one in self.owners.items() if pod != event.target}
+        return replace(self, owners=owners if found is None else owners | {event.target: found})
 
     def stepped(self, facts: CardFacts, now: float) -> CardLoan:
         """The card at this moment."""
-        found = replace(self, taken_back=self._lately(now))
+        lately = self._lately(now)
+        found = self if lately == self.taken_back else replace(self, taken_back=lately)
         state = found._borrowed(facts) if facts.borrowed else found._free(facts, now)
         if state is found.state:
             return found
@@ -186,3 +192,12 @@ class CardLoan:
             return -math.inf
         times = min(1 << (len(self.taken_back) - 1), REST_TIMES)
         return self.taken_back[-1] + min(times * rule.idle_after_seconds, REST_MAX_S)
+
+
+def _heard(known: OwnerView | None, event: OwnerEvent) -> OwnerView | None:
+    """The owner after the event; None if it holds the card no more, or never did."""
+    if event.activity is Activity.GONE:
+        return None
+    if event.activity is Activity.ALIVE:
+        return replace(known or OwnerView(False), agrees=event.agrees)
+    return known.heard(event) if known is not None else None

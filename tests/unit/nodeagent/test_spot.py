@@ -256,6 +256,22 @@ async def test_a_sleeping_owners_card_is_lent(world: SpotWorld) -> None:
     assert world.node(SPOT_RESOURCE) == ("1", "1")
 
 
+async def test_looks_that_find_nothing_new_decide_nothing(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come several times a second, and cost processor time that is the pods'."""
+    world.add_owner()
+    await world.lendable()
+    steps = Mock(wraps=world.lender.step)
+    monkeypatch.setattr(world.lender, "step", steps)
+    loads: dict[str, dict[int, int]] = {CARD: {}}
+    world.lender.look_at_usage()
+    world.lender.look_at_processes(loads)
+    assert not steps.called
+    world.lender.look_at_processes({CARD: {os.getpid(): 90}})
+    assert steps.called
+
+
 async def test_a_registration_that_the_kubelet_has_undone_is_made_again(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

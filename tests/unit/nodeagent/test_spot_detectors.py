@@ -6,12 +6,13 @@ import shutil
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.pods import Pod
-from mizar_nodeagent.regions import layout, usage_file
+from mizar_nodeagent.regions import layout, usage_file, usage_snapshot
 from mizar_nodeagent.spot.detectors.card_processes import BLIND_S, SAMPLED_S, ProcessDetector
 from mizar_nodeagent.spot.detectors.holders import HolderDetector
 from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
@@ -113,6 +114,19 @@ class TestUsageFiles:
         self.put(slot, offset, 6)
         assert self.look(detector, slot, 101.0).activity == "Busy"
         assert self.look(detector, slot, 101.0 + QUIET_S).at == 101.0
+
+    def test_a_file_that_has_not_changed_is_not_read_closely_again(
+        self, slot: Slot, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        parsed = Mock(wraps=usage_snapshot.card_activity)
+        monkeypatch.setattr(usage_snapshot, "card_activity", parsed)
+        detector = UsageDetector()
+        for now in (100.0, 100.5, 101.0):
+            assert self.look(detector, slot, now).activity == "Idle"
+        assert parsed.call_count == 1
+        self.put(slot, layout.UsageCard.code_uses.offset, 1)
+        assert self.look(detector, slot, 101.5).activity == "Busy"
+        assert parsed.call_count == 2
 
     def test_who_only_copies_works(self, slot: Slot) -> None:
         """Each process counts its own; those of the dead are counted together."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from mizar_kube.logs import get_logger
@@ -21,14 +22,22 @@ NS: Final = 1_000_000_000
 QUIET_S: Final = 0.3
 """A container that asked for time so lately works."""
 
-Words = tuple[CardActivity, ...]
+
+@dataclass(frozen=True)
+class _Read:
+    """A usage file at the last look. `raw`: its bytes, `words`: what they tell; `changed`: when the
+    words were found changed, in monotonic seconds."""
+
+    raw: bytes
+    words: tuple[CardActivity, ...]
+    changed: float = -math.inf
 
 
 class UsageDetector:
     """Tells whether owners with the shim work. Of those without, it tells that it saw nothing."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[Words, float]] = {}
+        self._read: dict[str, _Read] = {}
 
     def look(
         self, found: Collection[CardOwner], slots: Iterable[Slot], now: float
@@ -64,17 +73,24 @@ class UsageDetector:
             if owner.pod.key in pods:
                 yield OwnerEvent(Activity.BUSY, owner.pod, owner.cards, now, Source.USAGE)
 
-    def _last_work(self, slot: Slot, before: tuple[Words, float] | None, now: float) -> float:
+    def _last_work(self, slot: Slot, before: _Read | None, now: float) -> float:
         """When the container last worked, as far as its file tells (monotonic seconds)."""
         try:
-            words = usage_snapshot.card_activity(slot.usage)
+            raw = usage_snapshot.activity_bytes(slot.usage)
         except (OSError, RegionDamaged) as error:
             # Whoever damages his own file keeps his card.
             log.debug("a usage file does not tell whether its container works", error=error)
             return now
-        wanted = max(one.wanted_at for one in words) / NS
-        changed = before[1] if before else -math.inf
-        if before is not None and before[0] != words:
-            changed = now
-        self._read[slot.name] = words, changed
-        return max(changed, min(wanted, now) if wanted else -math.inf)
+        found = self._read[slot.name] = _compared(raw, before, now)
+        wanted = max(one.wanted_at for one in found.words) / NS
+        return max(found.changed, min(wanted, now) if wanted else -math.inf)
+
+
+def _compared(raw: bytes, before: _Read | None, now: float) -> _Read:
+    """The file as it is now. Whoever sleeps does not change a byte of it."""
+    if before is not None and raw == before.raw:
+        return before
+    words = usage_snapshot.card_activity(raw)
+    if before is None:
+        return _Read(raw, words)
+    return _Read(raw, words, before.changed if words == before.words else now)
