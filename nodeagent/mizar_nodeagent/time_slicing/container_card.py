@@ -11,7 +11,7 @@ from mizar_core.time_slicing import Sharer, TimeGrant, allowed_share
 from mizar_nodeagent.audit.unaccounted import Unaccounted
 from mizar_nodeagent.regions import layout, limits_file
 from mizar_nodeagent.regions.layout import Limits, LimitsLive, UsageCard, UsageHead
-from mizar_nodeagent.time_slicing.container_files import ContainerFiles
+from mizar_nodeagent.time_slicing.container_files import CardUsage, ContainerFiles, Place
 from mizar_nodeagent.time_slicing.usage_estimate import UsageEstimate
 
 BUSY_NS: Final = 50_000_000
@@ -53,6 +53,7 @@ class ContainerCard:
         self._revoked_until = 0
         self._code = 0, 0
         self._memory: int | None = None
+        self._raw = b""
         self._estimate = UsageEstimate()
         self._written: TimeGrant | None = None
         self._share = self._own_rate = share
@@ -85,7 +86,15 @@ class ContainerCard:
     def observe(self, now: int) -> None:
         """Read from its usage whether it wants GPU time, and in what pieces. `now`: ns of
         CLOCK_MONOTONIC."""
-        usage = self._files.card_usage(self._usage)
+        raw = self._files.card_bytes(self._usage)
+        self.revoked = now < self._revoked_until
+        if raw == self._raw and not self.busy:
+            self.new_code = self.is_awake = False
+        else:
+            self._raw = raw
+            self._take(now, CardUsage.of(raw))
+
+    def _take(self, now: int, usage: CardUsage) -> None:
         code = usage.settled, usage.code_uses
         self.new_code, self._code = code != self._code, code
         silence = STILL_BUSY_NS if self.busy else BUSY_NS
@@ -95,7 +104,6 @@ class ContainerCard:
         took = self._memory is not None and usage.memory != self._memory
         self._memory = usage.memory
         self.is_awake = self._share > 0 and (self.busy or took)
-        self.revoked = now < self._revoked_until
         if self.busy:
             self._estimate.add(now, usage.charged_ns, usage.waited_ns, self._own_rate)
         else:
@@ -106,6 +114,11 @@ class ContainerCard:
         memory, wanted_at = self._files.activity(self._usage)
         wants = -FUTURE_NS < now - wanted_at < BUSY_NS
         return self._share > 0 and (wants or memory != self._memory)
+
+    @property
+    def place(self) -> Place:
+        """Where `has_woken` reads."""
+        return self._files.place(self._usage)
 
     def revoke(self, now: int) -> None:
         """Pause it, whatever else is granted: the card is its owner's. `now`: as in `observe`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,15 @@ _CARD_USAGE: Final = Struct(f"<Q{UsageCard.settled.offset - 8}xQ{_LEARNED}xQ{_GA
 _WANTED: Final = UsageCard.compute.offset + Compute.wanted_at.offset
 _ACTIVITY: Final = Struct(f"<Q{_WANTED - 8}xQ")
 """Its `memory` and `wanted_at`."""
+_OF_ACTIVITY: Final = ctypes.c_size_t(_ACTIVITY.size)
 # Unlike os.pread, this keeps the interpreter's lock: giving it away means waiting for it again,
 # once per container, behind whatever else the agent is doing. The pages are in memory.
 _pread: Final = ctypes.PyDLL(None).pread64
 _pread.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
 _pread.restype = ctypes.c_ssize_t
+# The same function for arguments of ctypes' own types, which need no conversion in each call.
+_pread_prepared: Final = ctypes.PyDLL(None)["pread64"]
+_pread_prepared.restype = ctypes.c_ssize_t
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,15 @@ class CardUsage(NamedTuple):
     wanted_at: int = 0
     longest_ns: int = 0
     waited_ns: int = 0
+
+    @classmethod
+    def of(cls, raw: bytes) -> CardUsage:
+        """From what `ContainerFiles.card_bytes` returns."""
+        return cls._make(_CARD_USAGE.unpack(raw))
+
+
+Place = tuple[ctypes.c_int, ctypes.c_int64]
+"""A card's part of an open usage file: descriptor and offset."""
 
 
 class ContainerFiles:
@@ -103,21 +117,25 @@ class ContainerFiles:
         self._seq = seq
         return found
 
-    def card_usage(self, offset: int) -> CardUsage:
-        """What the usage file has of the card whose UsageCard is at `offset`; zeros where the file
-        was truncated."""
+    def card_bytes(self, offset: int) -> bytes:
+        """What the usage file has of the card whose UsageCard is at `offset`, as far as CardUsage
+        has it; zeros where the file was truncated."""
         size = _CARD_USAGE.size
         if _pread(self._usage, self._buffer, size, offset) != size:
-            return CardUsage()
-        return CardUsage._make(_CARD_USAGE.unpack_from(self._buffer))
+            return bytes(size)
+        return self._buffer.raw
 
     def activity(self, offset: int) -> tuple[int, int]:
-        """`memory` and `wanted_at` of what `card_usage` would return."""
+        """`memory` and `wanted_at` of the CardUsage there."""
         size = _ACTIVITY.size
         if _pread(self._usage, self._buffer, size, offset) != size:
             return 0, 0
         memory, wanted_at = _ACTIVITY.unpack_from(self._buffer)
         return memory, wanted_at
+
+    def place(self, offset: int) -> Place:
+        """Where `activity` reads. It leads nowhere once the files are closed."""
+        return ctypes.c_int(self._usage), ctypes.c_int64(offset)
 
     def put(self, offset: int, value: int) -> None:
         """Set a word of 32 bits of the limits, in one store."""
@@ -149,6 +167,32 @@ class ContainerFiles:
         self._longs = memoryview(self._map).cast("Q")
         self._bytes = ctypes.c_char.from_buffer(self._map)
         self._address = ctypes.addressof(self._bytes)
+
+
+class ActivityWatch:
+    """Tells whether any of several containers may have become active: all of them are read, and
+    compared at once."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        count, size = len(places), _ACTIVITY.size
+        self._now = (ctypes.c_char * (count * size))()
+        self._seen = b""
+        begin = ctypes.addressof(self._now)
+        self._files = [file for file, _ in places]
+        self._offsets = [offset for _, offset in places]
+        self._buffers = [ctypes.c_void_p(begin + size * one) for one in range(count)]
+        self._sizes = [_OF_ACTIVITY] * count
+
+    def has_changed(self) -> bool:
+        """Whether a byte of them has changed since the last call; True at the first one. Of a
+        truncated file, what was there before still counts as there."""
+        deque(
+            map(_pread_prepared, self._files, self._buffers, self._sizes, self._offsets), maxlen=0
+        )
+        if (now := self._now.raw) == self._seen:
+            return False
+        self._seen = now
+        return True
 
 
 def _identities(container: Container) -> Sequence[object] | None:

@@ -13,7 +13,7 @@ from mizar_kube.logs import get_logger
 from mizar_nodeagent.audit.unaccounted import Unaccounted
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.time_slicing.container_card import ContainerCard, container_cards
-from mizar_nodeagent.time_slicing.container_files import Container, ContainerFiles
+from mizar_nodeagent.time_slicing.container_files import ActivityWatch, Container, ContainerFiles
 
 __all__ = ["Container", "TimeSlicer"]
 
@@ -65,13 +65,18 @@ class SharedCard:
         """Whether the next round should come soon."""
         return self._matters and any(one.busy for one in self._containers)
 
-    def is_due(self, now: int) -> bool:
+    @property
+    def sleepers(self) -> list[ContainerCard]:
+        """The containers with a share that were idle at the last round."""
+        return [one for one in self._owners if not one.busy]
+
+    def is_due(self, now: int, changed: bool) -> bool:
         """Whether there may be anything to do before the next round of all cards: a container that
         was idle wakes up, or the last round of a card that is not borrowed is STEADY_NS ago. What
-        borrowers do is seen soon enough."""
+        borrowers do is seen soon enough. `changed`: sleepers' words may have changed."""
         if not self._borrowers and now - self._round_at >= STEADY_NS:
             return True
-        return any(one.has_woken(now) for one in self._owners if not one.busy)
+        return changed and any(one.has_woken(now) for one in self.sleepers)
 
     def round(self, now: int, attended: bool = True) -> None:
         """Observe all containers, and write new grants if anything has changed. Unless `attended`,
@@ -132,11 +137,14 @@ class TimeSlicer:
         self._refused: set[Container] = set()
         self._cards: list[SharedCard] = []
         self._contended: list[SharedCard] = []
+        self._sleepers: list[ContainerCard] = []
+        self._watch = ActivityWatch([])
         self._rescan_at = 0
         self._check_at = 0
         self._last_round = clock()
         self._attended_at: int | None = None
         self._unaccounted: Mapping[tuple[str, str], Unaccounted] = {}
+        self._written: Mapping[tuple[str, str], Unaccounted] | None = None
 
     def round(self, now_ns: int | None = None) -> float:
         """Observe the containers once and write what follows. Returns the seconds until the next
@@ -145,7 +153,7 @@ class TimeSlicer:
         is_full = now >= self._rescan_at
         if is_full:
             self._rescan(now)
-        cards = self._cards if is_full else [one for one in self._contended if one.is_due(now)]
+        cards = self._cards if is_full else self._due(now)
         attended = self._attended_at is None or now - self._attended_at < UNATTENDED_NS
         for card in cards:
             card.round(now, attended)
@@ -156,8 +164,25 @@ class TimeSlicer:
                 self._woke(card.woken)
         if cards:
             self._contended = [card for card in self._cards if card.is_contended]
+            self._watch_sleepers()
         self._last_round = now
         return CONTENDED_S if self._contended else ALL_S
+
+    def _due(self, now: int) -> list[SharedCard]:
+        """The contended cards that need a round."""
+        # What wakes up after the comparison is found by the next one.
+        changed = self._watch.has_changed()
+        return [one for one in self._contended if one.is_due(now, changed)]
+
+    def _watch_none(self) -> None:
+        """Files may be closed: another one may have the number of such a file soon."""
+        self._contended, self._sleepers, self._watch = [], [], ActivityWatch([])
+
+    def _watch_sleepers(self) -> None:
+        sleepers = [one for card in self._contended for one in card.sleepers]
+        if sleepers != self._sleepers:
+            self._sleepers = sleepers
+            self._watch = ActivityWatch([one.place for one in sleepers])
 
     def run(self) -> None:
         """Rounds until `stop`, whatever happens: without one, no container may borrow time."""
@@ -212,7 +237,8 @@ class TimeSlicer:
         """Close every file."""
         for files in self._files.values():
             files.close()
-        self._files, self._by_container, self._cards, self._contended = {}, {}, [], []
+        self._files, self._by_container, self._cards = {}, {}, []
+        self._watch_none()
         self._known = ()
         self._rescan_at = 0
 
@@ -233,10 +259,11 @@ class TimeSlicer:
         changed |= self._read_limits()
         if changed:
             self._group_by_card()
-        self._write_unaccounted()
+        if changed or self._written is not self._unaccounted:
+            self._write_unaccounted()
 
     def _write_unaccounted(self) -> None:
-        known = self._unaccounted
+        known = self._written = self._unaccounted
         for container, cards in self._by_container.items():
             for uuid, card in cards.items():
                 if found := known.get((container.name, uuid)):
@@ -280,4 +307,4 @@ class TimeSlicer:
             for uuid, card in self._by_container.get(container, {}).items():
                 cards.setdefault(uuid, []).append(card)
         self._cards = [SharedCard(containers) for containers in cards.values()]
-        self._contended = []
+        self._watch_none()

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +22,7 @@ from mizar_core.models import ComputeMode
 from mizar_core.time_slicing import PERIOD_FAR_US, Window
 from mizar_nodeagent.audit.unaccounted import Unaccounted
 from mizar_nodeagent.regions import layout, limits_file, usage_file
+from mizar_nodeagent.time_slicing.container_card import ContainerCard
 from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
 from support.waiting import PATIENCE_S, until, wait_for
 from support.windows import window_of
@@ -182,6 +184,37 @@ def test_a_borrower_is_paused_in_the_round_in_which_an_owner_wakes(
     assert room.woken == [{"owner"}] * 2
 
 
+def test_between_full_rounds_sleepers_are_looked_at_all_at_once(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This comes a hundred times a second for each lent card."""
+    owner, borrower = room.add("owner", "Soft", 3000), room.add("borrower", "Soft", 0)
+    room.round(borrower)
+    room.round(borrower, after_ms=10)
+    looks = Mock(return_value=False)
+    monkeypatch.setattr(ContainerCard, "has_woken", lambda one, now: looks(one, now))
+    for _ in range(5):
+        room.round(borrower, after_ms=10)
+    assert not looks.called
+    room.round(borrower, owner, after_ms=10)
+    assert looks.call_count == 1
+    monkeypatch.undo()
+    room.round(borrower, owner, after_ms=10)
+    assert room.woken == [{"owner"}]
+
+
+def test_a_sleeper_is_looked_at_in_the_file_that_it_has_now(room: Room) -> None:
+    """The kernel gives the number of a file that was closed to the next that is opened."""
+    owner, borrower = room.add("owner", "Soft", 3000), room.add("borrower", "Soft", 0)
+    room.round(borrower)
+    room.tenants.remove(owner)
+    room.round(borrower, after_ms=100)
+    again = room.add("again", "Soft", 3000)
+    room.round(borrower, after_ms=100)
+    room.round(borrower, again, after_ms=10)
+    assert room.woken == [{"again"}]
+
+
 def test_an_owner_that_takes_memory_wakes(room: Room) -> None:
     owner, borrower = room.add("owner", "None", 3000), room.add("borrower", "Soft", 0)
     owner.take_memory(7)
@@ -251,6 +284,21 @@ def test_what_is_outside_the_account_is_told_where_it_is_known(room: Room) -> No
     room.round()
     assert one.live().code_seen == 9
     assert (two.live().unaccounted_bytes, two.live().code_seen) == (0, 0)
+
+
+def test_what_has_not_changed_is_not_told_again(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = room.add("one", "Hard", 5000)
+    told = Mock(wraps=ContainerCard.set_unaccounted)
+    monkeypatch.setattr(ContainerCard, "set_unaccounted", lambda *given: told(*given))
+    room.time_slicer.set_unaccounted({("one", CARD): Unaccounted(7, 5)})
+    for _ in range(3):
+        room.round()
+    assert told.call_count == 1
+    one.permit("Soft", 5000)
+    room.round()
+    assert told.call_count == 2 and one.live().code_seen == 5
 
 
 def test_a_changed_word_rings_and_an_unchanged_one_does_not(room: Room) -> None:
