@@ -102,7 +102,8 @@ struct mizar_limits_card {
     uint32_t compute_mode;      /* MIZAR_COMPUTE_* */
     uint32_t core_share;        /* basis points of the card's time; ignored for COMPUTE_NONE; 0 with
                                    COMPUTE_SOFT: only what an agent that lives lends by spare_share */
-    uint32_t priority;          /* 0 lowest; a borrower is paused for a higher one */
+    uint32_t priority;          /* 0 lowest; a borrower is paused for a higher one. Only the agent reads it;
+                                   UINT32_MAX: a borrower that has its notice */
     uint64_t context_bytes;     /* of a context on this card, as the agent learned; 0: the shim measures */
     uint8_t reserved[24];
 };

@@ -26,6 +26,8 @@ STATE_READY: Final = 1
 MEMORY_MODES: Final = {"Hard": 0, "Oversubscribe": 1}
 COMPUTE_MODES: Final = {"None": 0, "Hard": 1, "Soft": 2, "Weighted": 3}
 COMPUTE_STOPPED: Final = 4
+PRIORITY_NOTICE: Final = 2**32 - 1
+"""Of a borrower that has its notice, and that no owner of the card pauses."""
 
 BYTES_MAX: Final = (1 << 43) - 1
 CODE_PAGE: Final = 2 << 20

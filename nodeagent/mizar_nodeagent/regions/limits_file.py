@@ -99,30 +99,29 @@ def stop_cards(path: Path, uuids: Collection[str] | None = None) -> bool:
     return _change_cards(path, uuids, stop)
 
 
-def unlimit_time(path: Path, uuids: Collection[str]) -> bool:
-    """Permit all work on these cards at any time; otherwise as `stop_cards`."""
+def give_notice(path: Path, uuids: Collection[str]) -> bool:
+    """Have no owner of these cards pause the container, which borrows them, any more. Its time is
+    what an agent that lives lends it, as before; otherwise as `stop_cards`."""
 
-    def unlimit(card: LimitsCard) -> None:
-        card.compute_mode = layout.COMPUTE_MODES["None"]
+    def put_first(card: LimitsCard) -> None:
+        card.priority = layout.PRIORITY_NOTICE
 
-    return _change_cards(path, uuids, unlimit)
+    return _change_cards(path, uuids, put_first)
 
 
 def is_stopped(region: Limits, uuid: str) -> bool:
     """Whether the container may do nothing more on this card."""
-    return _has_mode(region, uuid, layout.COMPUTE_STOPPED)
+    return any(card.compute_mode == layout.COMPUTE_STOPPED for card in _cards_of(region, uuid))
 
 
-def is_unlimited(region: Limits, uuid: str) -> bool:
-    """Whether the container may compute on this card at any time."""
-    return _has_mode(region, uuid, layout.COMPUTE_MODES["None"])
+def is_in_notice(region: Limits, uuid: str) -> bool:
+    """Whether the container borrows this card, and was given its notice."""
+    return any(card.priority == layout.PRIORITY_NOTICE for card in _cards_of(region, uuid))
 
 
-def _has_mode(region: Limits, uuid: str, mode: int) -> bool:
-    return any(
-        card.uuid.decode(errors="replace") == uuid and card.compute_mode == mode
-        for card in region.cards[: min(region.card_count, layout.CARD_MAX)]
-    )
+def _cards_of(region: Limits, uuid: str) -> list[LimitsCard]:
+    found = region.cards[: min(region.card_count, layout.CARD_MAX)]
+    return [card for card in found if card.uuid.decode(errors="replace") == uuid]
 
 
 def _change_cards(

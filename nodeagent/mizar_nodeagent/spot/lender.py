@@ -424,6 +424,6 @@ def _is_going(slot: Slot, uuid: str) -> bool:
     """Whether a borrower was told that it loses the card: it is stopped, or in its notice."""
     try:
         limits = limits_file.read(slot.limits)
-        return limits_file.is_stopped(limits, uuid) or limits_file.is_unlimited(limits, uuid)
+        return limits_file.is_stopped(limits, uuid) or limits_file.is_in_notice(limits, uuid)
     except (OSError, RegionDamaged):
         return False

@@ -196,11 +196,11 @@ class Reclaimer:
                     limits_file.stop_cards(slot.limits, borrower.cards)
 
     def _let_run(self, borrower: Borrower) -> None:
-        """It computes on beside the owner, until the notice is over."""
+        """It computes on beside the owner, until the notice is over or no agent lives."""
         for slot in self._slots.all():
             if borrower.owns(slot):
                 with _logged(slot.name):
-                    limits_file.unlimit_time(slot.limits, borrower.cards)
+                    limits_file.give_notice(slot.limits, borrower.cards)
 
     def _tell(
         self,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from mizar_core.models import ComputeMode
+from mizar_core.quantities import WHOLE_CARD
 from mizar_core.time_slicing import Sharer, TimeGrant, allowed_share
 from mizar_nodeagent.audit.unaccounted import Unaccounted
 from mizar_nodeagent.regions import layout, limits_file
@@ -36,11 +37,17 @@ class ContainerCard:
     late. `new_code`: it used code for the first time, or memory of its dead was given back, since
     the observation before. `is_awake`: it has a share of the card's time, and wants some or has
     taken memory since the observation before. `borrows`: it has no share. `revoked`: it is to stop,
-    since an owner woke up.
+    since an owner woke up. `in_notice`: it borrows, and owners that work do not pause it.
     """
 
     def __init__(
-        self, files: ContainerFiles, index: int, mode: ComputeMode, share: int, priority: int
+        self,
+        files: ContainerFiles,
+        index: int,
+        mode: ComputeMode,
+        share: int,
+        priority: int,
+        in_notice: bool = False,
     ):
         self.name = files.container.name
         self.mode: ComputeMode = mode
@@ -49,6 +56,7 @@ class ContainerCard:
         self.new_code = False
         self.is_awake = False
         self.borrows = mode == "Soft" and not share
+        self.in_notice = in_notice and self.borrows
         self.revoked = False
         self._revoked_until = 0
         self._code = 0, 0
@@ -69,7 +77,8 @@ class ContainerCard:
         written = self._written or TimeGrant()
         return Sharer(
             name=self.name,
-            mode=self.mode,
+            # Nobody makes room for a borrower, nor waits for it.
+            mode="None" if self.in_notice else self.mode,
             share=self._share,
             priority=self._priority,
             busy=self.busy and not self.revoked,
@@ -137,7 +146,9 @@ class ContainerCard:
 
     def write(self, grant: TimeGrant) -> None:
         """Write the grant if it differs from the last one, and wake the processes that wait."""
-        if self.revoked:
+        if self.in_notice:
+            grant = TimeGrant(spare_share=WHOLE_CARD)
+        elif self.revoked:
             grant = TimeGrant(paused=True)
         if grant == self._written:
             return
@@ -151,8 +162,11 @@ class ContainerCard:
         self._own_rate = allowed_share(self.sharer, replace(grant, spare_share=0))
 
 
-def container_cards(files: ContainerFiles, found: Limits) -> dict[str, ContainerCard]:
-    """The container on each card of its limits, by UUID."""
+def container_cards(
+    files: ContainerFiles, found: Limits, notices: bool
+) -> dict[str, ContainerCard]:
+    """The container on each card of its limits, by UUID. `notices`: whether it may compute on where
+    they say that it has its notice."""
     cards = found.cards[: min(found.card_count, layout.CARD_MAX)]
     return {
         card.uuid.decode(errors="replace"): ContainerCard(
@@ -161,6 +175,7 @@ def container_cards(files: ContainerFiles, found: Limits) -> dict[str, Container
             limits_file.COMPUTE_MODE_NAMES.get(card.compute_mode, "None"),
             card.core_share,
             card.priority,
+            in_notice=notices and card.priority == layout.PRIORITY_NOTICE,
         )
         for index, card in enumerate(cards)
     }

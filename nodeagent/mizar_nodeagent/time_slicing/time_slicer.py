@@ -297,7 +297,9 @@ class TimeSlicer:
         changed = False
         for container, files in self._files.items():
             if (found := files.new_limits()) is not None:
-                self._by_container[container] = container_cards(files, found)
+                # A notice that is there from the beginning was given by an agent that has ended.
+                notices = container in self._by_container
+                self._by_container[container] = container_cards(files, found, notices)
                 changed = True
         return changed
 

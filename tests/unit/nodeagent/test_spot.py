@@ -28,7 +28,7 @@ from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.plugin import manager
 from mizar_nodeagent.regions import limits_file
-from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED
+from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED, PRIORITY_NOTICE
 from mizar_nodeagent.spot import assembly, owner_polling, reclaim
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.detectors import card_processes
@@ -675,7 +675,9 @@ async def test_a_borrower_may_have_a_notice_and_a_grace(world: SpotWorld) -> Non
         world.cards.working[CARD] = {os.getpid(): 90}
         await until(lambda: victim.heard() == ["USR1"])
         found = limits_file.read(limits_of(held)).cards[0]
-        assert (found.compute_mode, found.memory_limit) == (COMPUTE_MODES["None"], 11 * GIB)
+        assert (found.priority, found.memory_limit) == (PRIORITY_NOTICE, 11 * GIB)
+        # With no share of its own, it stops by itself when the agent dies.
+        assert (found.compute_mode, found.core_share) == (COMPUTE_MODES["Soft"], 0)
         await until(lambda: victim.heard() == ["USR1", "TERM"])
         assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
         # The operator evicts by the condition, and the kubelet then ends the processes.
@@ -768,7 +770,7 @@ async def test_an_agent_that_dies_during_a_notice_ends_it(world: SpotWorld) -> N
         wants = {"mizar.share/spot-notice": "30", "mizar.share/spot-grace": "30"}
         held = await world.lend(wants)
         await world.stop_agent()
-        limits_file.unlimit_time(limits_of(held), [CARD])
+        limits_file.give_notice(limits_of(held), [CARD])
         await world.start_agent()
         await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
         assert victim.ended() and victim.heard() == []

@@ -237,6 +237,32 @@ def test_new_limits_end_a_borrowers_pause(room: Room) -> None:
     assert not borrower.live().paused
 
 
+def test_a_notice_lets_a_borrower_work_beside_its_owner_while_the_agent_lives(room: Room) -> None:
+    owner, borrower = room.add("owner", "Soft", 3000), room.add("borrower", "Soft", 0)
+    room.time_slicer.attend()
+    room.round(owner, borrower)
+    assert borrower.live().paused
+    limits_file.give_notice(borrower.limits, [CARD])
+    for _ in range(3):
+        before = borrower.live().beat
+        room.round(owner, borrower)
+        assert (borrower.live().paused, borrower.live().spare_share) == (0, 10000)
+        assert borrower.live().beat > before
+        assert (borrower.window, owner.window) == (None, None)
+    for _ in range(4):
+        before = borrower.live().beat
+        room.round(owner, borrower)
+    assert borrower.live().beat == before
+
+
+def test_the_notice_of_an_agent_that_has_ended_is_over(room: Room) -> None:
+    """Before the next one knows the borrower, which it ends without another."""
+    owner, borrower = room.add("owner", "Soft", 3000), room.add("borrower", "Soft", 0)
+    limits_file.give_notice(borrower.limits, [CARD])
+    room.round(owner, borrower)
+    assert borrower.live().paused
+
+
 def test_who_owns_a_card_that_nobody_borrows_is_left_alone(room: Room) -> None:
     owner, other = room.add("owner", "Soft", 3000), room.add("other", "Soft", 0, "GPU-2")
     room.round()
