@@ -48,7 +48,7 @@ async def assemble(
     container = await assemble_container(base)
     informer = pods.informer(client, config.node_name)
     spot = assemble_spot(base, container.access, container.prestart)
-    audit = assemble_audit(base, informer, spot.lender.woke)
+    audit = assemble_audit(base, informer, spot.lender.woke, spot.lender.sees_owners)
     outputs = _outputs(base, container, spot)
     base.agent.attach(informer, base.poller, outputs)
     _register_metrics(base, outputs)

@@ -26,10 +26,14 @@ class AuditParts:
 
 
 def assemble_audit(
-    base: AgentBase, pods: Informer[Pod], woke: Callable[[Collection[str]], None]
+    base: AgentBase,
+    pods: Informer[Pod],
+    woke: Callable[[Collection[str]], None],
+    sees_owners: Callable[[], bool],
 ) -> AuditParts:
     """Put the parts together; called in the event loop. `woke`: called in it with the slots of
-    containers that want their lent cards back."""
+    containers that want their lent cards back; `sees_owners`: whether the owners of all lent cards
+    are watched."""
     loop = asyncio.get_running_loop()
 
     def audit_soon() -> None:
@@ -38,7 +42,9 @@ def assemble_audit(
     def woken(slots: Collection[str]) -> None:
         _from_thread(loop, lambda: woke(slots))
 
-    time_slicer = TimeSlicer(containers_of(base.slots), new_code=audit_soon, woke=woken)
+    time_slicer = TimeSlicer(
+        containers_of(base.slots), new_code=audit_soon, woke=woken, watched=sees_owners
+    )
     auditor = Auditor(
         base.state, base.slots, base.cards, time_slicer.set_unaccounted, base.agent.warn
     )

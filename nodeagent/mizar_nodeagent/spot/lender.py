@@ -91,6 +91,7 @@ class Lender:
         self._allocating: dict[str, float] = {}
         self._listed: set[str] = set()
         self._revoked: set[str] = set()
+        self._blind: set[str] = set()
         self._has_read = False
         self._knows_owners = False
         self._complete = False
@@ -118,7 +119,8 @@ class Lender:
             carvings = self._state.carvings
             self._take(detectors.holders.look(snapshot, carvings, self._agrees))
             self._note_what_is_known()
-            if snapshot.pods is not None:
+            # Owners that are found by cards which are known later have not started meanwhile.
+            if snapshot.pods is not None and self._knows_owners:
                 now = self._clock()
                 self._take(detectors.starts.look(self.owners, snapshot.pods, now))
         self.step()
@@ -126,7 +128,9 @@ class Lender:
     def look_at_usage(self) -> None:
         """Read the usage files of the owners' containers."""
         in_use = slots_in_use(self._slots.all(), self._state.snapshot)
-        self._take_step(self._detectors.usage.look(self.owners, in_use, self._clock()))
+        # Most looks find what the one before found: then there is nothing to decide anew.
+        if self._take(self._detectors.usage.look(self.owners, in_use, self._clock())):
+            self.step()
 
     def look_at_processes(self, loads: Mapping[str, ProcessLoads]) -> None:
         """Take in what NVML told of these cards' processes."""
@@ -138,7 +142,11 @@ class Lender:
             # Whoever may fall asleep with a little work must not do it beside a borrower.
             return 0 if uuid in lending else self._most(uuid)
 
-        self._take_step(self._detectors.processes.look(self.owners, loads, uids, most, now))
+        changed = self._take(self._detectors.processes.look(self.owners, loads, uids, most, now))
+        blind = {uuid for uuid in self._borrowers if self._detectors.processes.is_blind(uuid, now)}
+        if changed or blind != self._blind:
+            self._blind = blind
+            self.step()
 
     def woke(self, names: Collection[str]) -> None:
         """The time slicer saw containers with the slots of these names work on borrowed cards."""
@@ -184,15 +192,21 @@ class Lender:
             return f"pod {borrower.pod} has it"
         return None
 
+    def sees_owners(self) -> bool:
+        """Whether something would tell that an owner of a borrowed card works, with or without the
+        shim: not before the kubelet has told who borrows, and NVML of each such card."""
+        return self._has_read and all(map(self._detectors.processes.has_seen, self._borrowers))
+
     def watched(self) -> frozenset[str]:
-        """The cards whose owners' processes matter: those that may be lent, and all of each owner
-        of a borrowed one, which is awake on all if it works on any."""
+        """The cards whose owners' processes matter: those that may be lent or are borrowed, and all
+        of each owner of a borrowed one, which is awake on all if it works on any."""
         ruled = {
             uuid
             for uuid, loan in self.loans.items()
             if loan.owners and self._rule.get(uuid) is not None
         }
-        return frozenset(ruled.union(*(owner.cards for owner in self._lending())))
+        # Whose a borrowed card is may not be known yet.
+        return frozenset(ruled.union(self._borrowers, *(one.cards for one in self._lending())))
 
     def unseen_by_slicer(self) -> frozenset[str]:
         """All cards of each owner of a borrowed one that has no shim, so that only NVML shows it
@@ -250,6 +264,7 @@ class Lender:
             problem=card.problem if card else "it is not known",
             borrowed=uuid in self._borrowers or uuid in self._allocating,
             revoked=uuid in self._revoked,
+            blind=uuid in self._blind,
         )
 
     def _note_what_is_known(self) -> None:
@@ -291,11 +306,6 @@ class Lender:
             for uuid, one in self._borrowers.items()
             if any(one.owns(slot) and _is_going(slot, uuid) for slot in slots)
         }
-
-    def _take_step(self, events: Iterable[OwnerEvent]) -> None:
-        """Most looks find what the one before found: then there is nothing to decide anew."""
-        if self._take(events):
-            self.step()
 
     def _take(self, events: Iterable[OwnerEvent]) -> bool:
         """Whether an event changed what is known of a card."""

@@ -87,7 +87,7 @@ class CardFacts:
     `complete`: pods, claims, cards and rules have all been seen since the agent started. `rule`:
     by which it is lent; None if it is not. `problem`: why nobody should use it. `borrowed`: a pod
     holds its spot device, or has just been given it. `revoked`: an earlier agent has begun to take
-    it back from that pod.
+    it back from that pod. `blind`: it is borrowed, and nothing would tell that an owner works.
     """
 
     complete: bool = False
@@ -95,6 +95,7 @@ class CardFacts:
     problem: str = ""
     borrowed: bool = False
     revoked: bool = False
+    blind: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,11 +146,12 @@ class CardLoan:
     def refusal(self, facts: CardFacts) -> SpotEvictionReason | None:
         """Why nobody may borrow the card, however long its owners sleep; None if somebody may.
 
-        While not everything has been seen, only that an owner works is certain.
+        While not everything has been seen, only that an owner works is certain. One that cannot be
+        watched counts as one that does.
         """
         if facts.complete and (why := self._objection(facts)):
             return why
-        works = any(one.busy for one in self.owners.values())
+        works = facts.blind or any(one.busy for one in self.owners.values())
         return SpotEvictionReason.OWNER_BACK if works else None
 
     def wakes_in(self, facts: CardFacts, now: float) -> float | None:

@@ -115,7 +115,8 @@ class TimeSlicer:
     something has changed. `clock`: nanoseconds of
     CLOCK_MONOTONIC. `new_code` is called from there as well, when code may have come to a card that
     no container's account has yet; `woke`, with the names of containers that own a card, when these
-    work again while it is borrowed: its borrowers have been paused already. A new time
+    work again while it is borrowed: its borrowers have been paused already. `watched`, asked in the
+    event loop: whether somebody looks for owners that only the loop would see work. A new time
     slicer starts from nothing: what an earlier one granted is planned anew.
     """
 
@@ -125,10 +126,12 @@ class TimeSlicer:
         clock: Callable[[], int] = time.monotonic_ns,
         new_code: Callable[[], None] = lambda: None,
         woke: Callable[[Collection[str]], None] = lambda names: None,
+        watched: Callable[[], bool] = lambda: True,
     ) -> None:
         self._wanted = containers
         self._new_code = new_code
         self._woke = woke
+        self._watched = watched
         self._clock = clock
         self._stopped = threading.Event()
         self._known: Sequence[Container] = ()
@@ -197,11 +200,13 @@ class TimeSlicer:
 
     async def serve(self) -> None:
         """`run` in a thread of its own, until cancelled. Cards are lent for as long as the event
-        loop runs that calls this."""
+        loop runs that calls this, and owners are watched."""
+        self._attended_at = self._clock() - UNATTENDED_NS
         running = asyncio.create_task(asyncio.to_thread(self.run))
         try:
             while not running.done():
-                self.attend()
+                if self._watched():
+                    self.attend()
                 await asyncio.wait({running}, timeout=ATTEND_S)
             await running
         finally:

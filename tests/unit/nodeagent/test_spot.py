@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -296,18 +296,70 @@ async def test_a_card_is_taken_back_when_nvml_hangs(
     await world.lendable()
     await world.lend()
     monkeypatch.setattr(card_processes, "BLIND_S", 0.3)
-    answers = asyncio.Event()
-    loads = world.cards.loads
-
-    async def late(uuids: Collection[str]) -> dict[str, dict[int, int]]:
-        await answers.wait()
-        return await loads(uuids)
-
-    monkeypatch.setattr(world.cards, "loads", late)
+    answers = make_nvml_hang(world, monkeypatch)
     await until(lambda: world.state() is CardState.RECLAIMING)
     await gone(world)
     answers.set()
     await world.lendable()
+
+
+async def test_an_agent_that_starts_while_nvml_hangs_pauses_borrowers_and_takes_cards_back(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without NVML it does not even know whose whole cards are."""
+    world.add_owner()
+    await world.lendable()
+    held = await world.lend()
+    await until(world.lender.sees_owners)
+    await world.stop_agent()
+    answers = make_nvml_hang(world, monkeypatch)
+    await world.start_agent()
+    await until(lambda: world.state() is CardState.LENT)
+    beat = limits_file.read(limits_of(held)).live[0].beat
+    await world.replanned()
+    await until(lambda: world.lender.watched() == {CARD})
+    assert not world.lender.sees_owners() and not world.lender.owners
+    assert limits_file.read(limits_of(held)).live[0].beat == beat
+    monkeypatch.setattr(card_processes, "FIRST_S", 0.0)
+    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+    answers.set()
+    await until(world.lender.sees_owners)
+
+
+async def test_borrowers_compute_on_once_a_late_nvml_answers(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.add_owner()
+    await world.lendable()
+    held = await world.lend()
+    await world.stop_agent()
+    answers = make_nvml_hang(world, monkeypatch)
+    await world.start_agent()
+    await until(lambda: world.state() is CardState.LENT)
+    await world.replanned()
+    answers.set()
+    await until(world.lender.sees_owners)
+    beat = limits_file.read(limits_of(held)).live[0].beat
+    await until(lambda: limits_file.read(limits_of(held)).live[0].beat > beat)
+    assert world.state() is CardState.LENT
+
+
+def make_nvml_hang(world: SpotWorld, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Until the event, no question about cards and their processes is answered."""
+    answers = asyncio.Event()
+    for name in ("read", "loads"):
+        monkeypatch.setattr(world.cards, name, late(answers, getattr(world.cards, name)))
+    return answers
+
+
+def late(answers: asyncio.Event, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, which hangs until then."""
+
+    async def waiting(*given: Any) -> Any:
+        await answers.wait()
+        return await call(*given)
+
+    return waiting
 
 
 async def test_who_did_not_agree_lends_nothing(world: SpotWorld) -> None:

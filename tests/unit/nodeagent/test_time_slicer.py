@@ -371,6 +371,21 @@ def test_borrowers_see_no_agent_live_that_looks_for_no_owners(room: Room) -> Non
     assert beats() == (1, 1)
 
 
+async def test_borrowers_have_no_time_before_owners_are_watched(tmp_path: Path) -> None:
+    owner = Tenant(tmp_path / "owner", "Soft", 3000)
+    borrower = Tenant(tmp_path / "borrower", "Soft", 0)
+    watched = asyncio.Event()
+    both = [owner.container, borrower.container]
+    time_slicer = TimeSlicer(lambda: both, watched=watched.is_set)
+    serving = asyncio.create_task(time_slicer.serve())
+    await until(lambda: owner.live().beat > 3)
+    assert borrower.live().beat == 0
+    watched.set()
+    await until(lambda: borrower.live().beat > 0)
+    serving.cancel()
+    await asyncio.wait({serving})
+
+
 async def test_a_loop_that_hangs_holds_up_borrowers_until_it_runs_again(tmp_path: Path) -> None:
     owner = Tenant(tmp_path / "owner", "Soft", 3000)
     borrower = Tenant(tmp_path / "borrower", "Soft", 0)

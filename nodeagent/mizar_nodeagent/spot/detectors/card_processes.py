@@ -17,6 +17,9 @@ SAMPLED_S: Final = 1.2
 
 BLIND_S: Final = 5.0
 """When a card has told nothing for so long, its owners count as busy."""
+FIRST_S: Final = 60.0
+"""A card that has told nothing since the agent started has so long: NVML may take some seconds for
+each card to begin. Its borrower is paused meanwhile."""
 
 ProcessLoads = Mapping[int, int]
 """By PID on the node: percent of the card's time, of the last samples; 0 without any."""
@@ -46,6 +49,17 @@ class ProcessDetector:
         self._proc = proc
         self._seen: dict[str, _Seen] = {}
         self._homes: dict[str, _Homes] = {}
+        self._began: float | None = None
+
+    def has_seen(self, uuid: str) -> bool:
+        """Whether the card has ever told of its processes."""
+        return uuid in self._seen
+
+    def is_blind(self, uuid: str, now: float) -> bool:
+        """Whether the card has told nothing for so long that an owner may work there unseen."""
+        if seen := self._seen.get(uuid):
+            return now - seen.at > BLIND_S
+        return self._began is not None and now - self._began > FIRST_S
 
     def look(
         self,
@@ -58,6 +72,7 @@ class ProcessDetector:
         """Of each owner that holds one of these cards, BUSY, or IDLE since it last worked.
         `borrowers`: UIDs of pods; `most`: the percentage up to which the card of that UUID counts
         as idle; `now`: monotonic seconds. Reads /proc."""
+        self._began = now if self._began is None else self._began
         for uuid, one in loads.items():
             homes = self._homes[uuid] = self._find_homes(one, self._homes.get(uuid, {}))
             owned = {pid: one[pid] for pid, home in homes.items() if home not in borrowers}
