@@ -27,6 +27,7 @@ from mizar_nodeagent.files import write_atomically
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.plan import Carvings
 from mizar_nodeagent.pods import Key
+from mizar_nodeagent.spot.loan import REST_MAX_S
 
 log = get_logger(__name__)
 
@@ -131,8 +132,9 @@ def _health(saved: dict[str, dict[str, Any]]) -> Health:
 
 
 def _taken_back(saved: dict[str, list[float]], now: float) -> TakenBack:
+    """None is later than the longest rest from now ends."""
     return {
-        str(uuid): tuple(sorted(min(float(at), now) for at in times))
+        str(uuid): tuple(sorted(min(float(at), now + REST_MAX_S) for at in times))
         for uuid, times in saved.items()
     }
 

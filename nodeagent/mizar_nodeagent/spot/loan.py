@@ -16,11 +16,14 @@ from mizar_core.names import SpotEvictionReason
 from mizar_nodeagent.spot.events import Activity, OwnerEvent, PodIdentity, Source
 
 FLAPPING_S: Final = 600.0
-"""A card that was taken back more than once in so long rests before it is lent again."""
+"""A card that was taken back more than once in so long, but for the time for which it rested, rests
+before it is lent again."""
 REST_TIMES: Final = 8
 """It rests twice its idle time, then four times, and so many times at most."""
 REST_MAX_S: Final = 600.0
 """Longest rest."""
+REMEMBERED: Final = 4
+"""More times that it was taken back make no rest longer."""
 BY_OWNERS: Final = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.OWNER_ALIVE)
 """Only these count for a rest: owners that come back."""
 
@@ -101,7 +104,9 @@ class CardFacts:
 @dataclass(frozen=True)
 class CardLoan:
     """A card and its borrower. `reason`: why it is being taken back. `since`: when the state began
-    (monotonic seconds). `taken_back`: when its owners took it back of late."""
+    (monotonic seconds). `taken_back`: when its owners took it back of late, each put off by the
+    rests since then: so nothing is forgotten while it rests, and the last is the end of its rest.
+    """
 
     uuid: str
     state: CardState = CardState.WITHHELD
@@ -140,7 +145,7 @@ class CardLoan:
         reason = found.refusal(facts) or SpotEvictionReason.OWNER_BACK
         # What an earlier agent has begun is in the history already.
         counts = reason in BY_OWNERS and not facts.revoked
-        taken = (*found.taken_back, now) if counts else found.taken_back
+        taken = found._taken_once_more(facts, now) if counts else found.taken_back
         return replace(found, state=state, since=now, reason=reason, taken_back=taken)
 
     def refusal(self, facts: CardFacts) -> SpotEvictionReason | None:
@@ -159,7 +164,7 @@ class CardLoan:
         slept = self.sleeps_since
         if facts.borrowed or facts.rule is None or slept is None:
             return None
-        at = max(slept + facts.rule.idle_after_seconds, self._rests_until(facts.rule))
+        at = max(slept + facts.rule.idle_after_seconds, self._rests_until)
         return at - now if at > now else None
 
     def _objection(self, facts: CardFacts) -> SpotEvictionReason | None:
@@ -184,16 +189,25 @@ class CardLoan:
         slept = self.sleeps_since
         if slept is None or now - slept < facts.rule.idle_after_seconds:
             return CardState.BUSY
-        return CardState.RESTING if now < self._rests_until(facts.rule) else CardState.LENDABLE
+        return CardState.RESTING if now < self._rests_until else CardState.LENDABLE
 
     def _lately(self, now: float) -> tuple[float, ...]:
         return tuple(at for at in self.taken_back if now - at < FLAPPING_S)
 
-    def _rests_until(self, rule: Spot) -> float:
-        if len(self.taken_back) < 2:
-            return -math.inf
-        times = min(1 << (len(self.taken_back) - 1), REST_TIMES)
-        return self.taken_back[-1] + min(times * rule.idle_after_seconds, REST_MAX_S)
+    @property
+    def _rests_until(self) -> float:
+        return self.taken_back[-1] if self.taken_back else -math.inf
+
+    def _taken_once_more(self, facts: CardFacts, now: float) -> tuple[float, ...]:
+        """`taken_back` with this moment, all of it put off by the rest that begins."""
+        rest = self._next_rest(facts.rule or Spot())
+        return tuple(at + rest for at in (*self.taken_back, now)[-REMEMBERED:])
+
+    def _next_rest(self, rule: Spot) -> float:
+        if not self.taken_back:
+            return 0.0
+        times = min(1 << len(self.taken_back), REST_TIMES)
+        return min(times * rule.idle_after_seconds, REST_MAX_S)
 
 
 def _heard(known: OwnerView | None, event: OwnerEvent) -> OwnerView | None:

@@ -20,6 +20,7 @@ from mizar_nodeagent.kubelet import allocation_record
 from mizar_nodeagent.kubelet.allocation_record import Entry
 from mizar_nodeagent.planning.plan import plan
 from mizar_nodeagent.regions import layout
+from mizar_nodeagent.spot.loan import REST_MAX_S
 from support.logs import logged
 from unit.nodeagent.makers import (
     CARD,
@@ -219,8 +220,8 @@ class TestCheckpoint:
         assert loaded.taken_back == {CARD: (3.0, 5.5)}
         assert loaded.health == self.HEALTH
 
-    def test_nothing_was_taken_back_later_than_now(self, tmp_path: Path) -> None:
-        loaded = checkpoint.load(self.written(tmp_path), 4.0, "this")
+    def test_no_card_rests_for_longer_than_any_does(self, tmp_path: Path) -> None:
+        loaded = checkpoint.load(self.written(tmp_path), 4.0 - REST_MAX_S, "this")
         assert loaded.taken_back == {CARD: (3.0, 4.0)}
 
     @pytest.mark.parametrize(("then", "now"), [("that", "this"), ("", "")])
