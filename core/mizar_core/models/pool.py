@@ -130,9 +130,10 @@ class Spot(Model):
     idle_after_seconds: Seconds = 60
     """Seconds that all owners of a card must have been idle before it is lent."""
 
-    max_utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] = 5
+    max_utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] = 0
     """Percent of the card's time up to which an owner without the shim counts as idle; once its
-    card is lent, any work makes it active."""
+    card is lent, any work makes it active, so the card of one that always works a little is lent
+    and taken back in turns."""
 
     reserve: Memory = "1Gi"
     """Memory of the card that no borrower gets, so that an owner that wakes can start at once."""

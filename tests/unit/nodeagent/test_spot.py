@@ -398,6 +398,7 @@ async def test_an_owner_that_works_little_may_fall_asleep_but_gets_a_lent_card_b
     world: SpotWorld,
 ) -> None:
     """On any of its cards. How busy the borrower keeps it is another matter."""
+    world.api.rules = rules(max_utilisation_percent=5).to_json()
     other = card(2).uuid
     world.cards.working = {CARD: {os.getpid(): 5}, other: {os.getpid(): 5}}
     world.add_owner(OWNER, CARD, other)
@@ -414,6 +415,16 @@ async def test_an_owner_that_works_little_may_fall_asleep_but_gets_a_lent_card_b
         assert world.state(borrowed) is CardState.LENT
         world.cards.working[unborrowed] = {os.getpid(): 1}
         await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+
+
+async def test_an_owner_that_always_works_a_little_keeps_its_card(world: SpotWorld) -> None:
+    """A borrower would lose it within a second, again and again."""
+    idle = card(2).uuid
+    world.cards.working = {CARD: {os.getpid(): 1}, idle: {}}
+    world.add_owner()
+    world.add_owner(KubePod("team-a", "other", "uid-other"), idle)
+    await world.lendable(idle)
+    assert world.state() is CardState.BUSY
 
 
 async def test_a_pod_that_did_not_agree_and_comes_to_hold_the_card_gets_it(
