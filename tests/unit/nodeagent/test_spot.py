@@ -115,6 +115,8 @@ class SpotWorld(World):
     async def lend(self, annotations: dict[str, str] | None = None) -> Allocated:
         """The scheduler binds a spot pod, the kubelet admits and starts it."""
         self.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE, annotations))
+        # Or the slot has no UID, by which its processes are found while the API server is away.
+        await until(lambda: BORROWER.uid in {one.uid for one in self.app.pods.values()})
         await self.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, 1)
         held = await self.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
         await until(lambda: self.state() is CardState.LENT)
