@@ -194,7 +194,8 @@ class Slots:
         slot.folder.mkdir(mode=0o755)
         limits_file.create_empty(slot.limits)
         usage_file.create(slot.usage)
-        self.spares.take(slot.library, slot.preload)
+        self.spares.take(slot.library)
+        self.shim.copy_preload(slot.preload)
         # The kubelet waits for this; after a power cut it is restored from the kubelet's record.
         self._keep(slot, durable=False)
 

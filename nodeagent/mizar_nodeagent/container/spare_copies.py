@@ -31,13 +31,12 @@ class SpareCopies:
         self._taken = asyncio.Event()
         self._numbers = count()
 
-    def take(self, library: Path, preload: Path) -> None:
-        """The shim for one container, a spare copy if there is one. Raises OSError."""
+    def take(self, library: Path) -> None:
+        """The library for one container, a spare copy if there is one. Raises OSError."""
         try:
             self._spare.popleft().replace(library)
         except (IndexError, FileNotFoundError):
             self._shim.copy_library(library)
-        self._shim.copy_preload(preload)
         self._taken.set()
 
     @property
