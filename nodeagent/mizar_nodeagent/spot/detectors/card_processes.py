@@ -39,6 +39,10 @@ class _Seen:
     since: float
     worked: float = -math.inf
 
+    def is_old(self, now: float) -> bool:
+        """Whether the last look was so long ago that an owner may have worked unseen since."""
+        return now - self.at > BLIND_S
+
 
 class ProcessDetector:
     """Tells whether a card's owners have new processes there, or keep it busy. Whose a process is
@@ -58,7 +62,7 @@ class ProcessDetector:
     def is_blind(self, uuid: str, now: float) -> bool:
         """Whether the card has told nothing for so long that an owner may work there unseen."""
         if seen := self._seen.get(uuid):
-            return now - seen.at > BLIND_S
+            return seen.is_old(now)
         return self._began is not None and now - self._began > FIRST_S
 
     def look(
@@ -103,6 +107,6 @@ def _look(seen: _Seen | None, loads: ProcessLoads, most: int, now: float) -> _Se
 def _event(owner: CardOwner, seen: Collection[_Seen], cards: int, now: float) -> OwnerEvent:
     last = max(max(one.worked, one.since) for one in seen)
     works = now - max(one.worked for one in seen) < SAMPLED_S
-    blind = len(seen) < cards or now - min(one.at for one in seen) > BLIND_S
+    blind = len(seen) < cards or any(one.is_old(now) for one in seen)
     activity = Activity.BUSY if works or blind else Activity.IDLE
     return OwnerEvent(activity, owner.pod, owner.cards, last, Source.PROCESSES)
