@@ -1,4 +1,4 @@
-"""Lends the cards of sleeping owners: who may borrow which card, and how it comes back.
+"""Lends the cards of idle owners: decides which pod may borrow which card, and takes cards back.
 
-Pure: events, owners, loan, borrowers, device_list. The other modules look, apply and end.
+The modules events, owners, loan, borrowers and device_list are pure; the others do I/O.
 """

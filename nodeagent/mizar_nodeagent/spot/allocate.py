@@ -1,5 +1,5 @@
-"""Answers the kubelet's calls for spot devices: gives the card, and refuses the start of a
-container whose card is not lent to its pod now."""
+"""Serves the kubelet's Allocate and PreStartContainer calls for spot devices. PreStartContainer
+refuses a container whose card is not lent to its pod at that moment."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ from mizar_nodeagent.spot.lender import Lender
 
 @dataclass(frozen=True)
 class SpotAllocator:
-    """Refuses misuse only: a pod that comes too late is evicted, and told why. `now`: seconds since
-    the epoch."""
+    """Allocates spot devices. It does not check whether the card is still lent: a pod whose card is
+    lent no more is evicted later, with an event that says why. `now` returns seconds since the
+    epoch."""
 
     lender: Lender
     slots: Slots
@@ -43,11 +44,14 @@ class SpotAllocator:
     def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        """No card is better than another."""
+        """Return no preference: all spot devices are equally good."""
         return []
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
-        """A new slot and the answer that mounts it. Raises AllocationRefused."""
+        """Create a slot for the devices and return the answer that mounts it.
+
+        Raises AllocationRefused if the IDs are no spot devices, or if the answer needs the cards'
+        device nodes and NVML does not know them."""
         uuids = _cards(ids)
         try:
             named = self.access.names_device_nodes
@@ -70,14 +74,19 @@ class SpotAllocator:
 
 @dataclass(frozen=True)
 class SpotPreStart:
-    """`start`: finds the container and its slots. `free_bytes`: asks what is free on a card."""
+    """Prepares the start of a borrower's container. `start` finds the container and its slots;
+    `free_bytes` returns the free memory, in bytes, of the card with the given UUID."""
 
     lender: Lender
     start: PreStart
     free_bytes: Callable[[str], Awaitable[int]]
 
     async def prepare(self, resource: str, ids: Sequence[str]) -> None:
-        """Write the limits of the container that holds the devices. Raises NotYet, StartRefused."""
+        """Write the limits of the container that holds the devices.
+
+        Raises NotYet while the kubelet or NVML does not answer, and StartRefused if a card is not
+        lent to the pod or has no memory free. The kubelet tries again after either.
+        """
         uuids = _cards(ids)
         try:
             claims = await self.start.poll()
@@ -89,7 +98,7 @@ class SpotPreStart:
         try:
             await self._check_slots(owner, slots, uuids)
             limits = await self._limits(uuids)
-            # Nothing is awaited from here on: an owner may wake up at any moment.
+            # No await from here on: an owner may become active during any await.
             self._check_lent(owner, uuids)
             for slot in slots:
                 self.start.write(slot, owner, limits)
@@ -111,11 +120,11 @@ class SpotPreStart:
                 raise StartRefused(f"card {uuid} is not lent: {problem}", EventReason.SPOT_WAITING)
 
     async def _limits(self, uuids: Sequence[str]) -> ContainerLimits:
-        """All that is free of each card but for the reserve, and only such time as no owner
-        wants."""
+        """Limits for each card: its free memory less the rule's reserve, and no share of its time,
+        so that the container gets only time that no owner wants."""
         cards = [await self._limit(uuid) for uuid in uuids]
         physical = {uuid: self.lender.memory_bytes(uuid) for uuid in uuids}
-        # Not measured here: a context of the agent's would look as if an owner worked.
+        # Context sizes are not measured here: a context of the agent would count as owner's work.
         contexts: Mapping[str, int] = {uuid: self.start.contexts.of(uuid) for uuid in uuids}
         return ContainerLimits(tuple(cards), physical, contexts)
 
@@ -140,7 +149,7 @@ def _cards(ids: Sequence[str]) -> list[str]:
     found = [card_of_spot_device(one) for one in ids]
     uuids = sorted({one for one in found if one})
     if not uuids or len(uuids) != len(found) or len(uuids) > CARD_MAX:
-        raise AllocationRefused(f"these are no spot devices, or too many: {', '.join(ids)}")
+        raise AllocationRefused(f"not spot devices, or too many of them: {', '.join(ids)}")
     return uuids
 
 
@@ -148,4 +157,4 @@ def _describe(owner: Owner, limits: ContainerLimits) -> str:
     cards = "; ".join(
         f"card {one.uuid}: memory {one.memory_bytes >> 20} MiB" for one in limits.cards
     )
-    return f"container {owner.container} has borrowed, while the owners sleep, {cards}"
+    return f"container {owner.container} borrows, for as long as the owners are idle, {cards}"

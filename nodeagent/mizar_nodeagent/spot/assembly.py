@@ -1,4 +1,4 @@
-"""The parts that lend cards, put together."""
+"""Assembles the parts of the node agent that lend cards."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from mizar_nodeagent.spot.reclaim import Reclaimer
 from mizar_nodeagent.spot.rule_source import RuleSource
 
 WRITERS = 4
-"""Pods whose conditions may be written at the same time."""
+"""Number of pods whose conditions may be written concurrently."""
 
 
 @dataclass(frozen=True)
 class SpotParts:
-    """`loops` go on for ever. `close`: ends what was started."""
+    """The parts that lend cards. The caller runs `loops`, which never return, and calls `close` at
+    the end."""
 
     lender: Lender
     loops: tuple[Loop, ...]
@@ -38,7 +39,8 @@ class SpotParts:
     reclaimer: Reclaimer
 
     async def close(self, grace_s: float) -> None:
-        """Take the devices from the node's status and end the plugin; reclaims end half-way."""
+        """Withdraw the devices from the node's status, waiting `grace_s` seconds, then stop the
+        device plugin and then all reclaims, finished or not."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.reclaimer.close)
             stack.push_async_callback(self.plugins.close)
@@ -46,8 +48,8 @@ class SpotParts:
 
 
 def assemble_spot(base: AgentBase, access: AccessChoice, prestart: PreStart) -> SpotParts:
-    """Put the parts together. Without a namespace of the agent's own there are no rules, and no
-    card is lent."""
+    """Create and connect the parts. If the agent does not know its own namespace, it reads no rules
+    and lends no card."""
     config, client, agent, slots = base.config, base.client, base.agent, base.slots
     rules = RuleSource(client, config.namespace, config.node_name, agent.wake)
     lender = Lender(agent.state, slots, rules, Detectors(processes=ProcessDetector(PROC)))
@@ -65,7 +67,7 @@ def assemble_spot(base: AgentBase, access: AccessChoice, prestart: PreStart) -> 
 def _plugins(
     base: AgentBase, lender: Lender, access: AccessChoice, prestart: PreStart
 ) -> PluginManager:
-    """What serves the resource of lent cards."""
+    """The manager of the device plugin that serves the spot resource."""
     allocator = SpotAllocator(lender, base.slots, access, base.cards.minors, time.time)
     start = SpotPreStart(lender, prestart, base.cards.free_bytes)
     handlers = Handlers(allocator.preferred, allocator.allocate, start.prepare)

@@ -1,4 +1,4 @@
-"""Who borrows which card, by the kubelet's claims."""
+"""Finds which pod borrows which card, from the kubelet's claims."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from mizar_nodeagent.spot.events import PodIdentity
 
 @dataclass(frozen=True)
 class Borrower:
-    """A spot pod with its cards, by UUID.
+    """A spot pod that holds cards.
 
-    `containers`: the names of those that have the cards. `ended`, `spared`: the IDs at the runtime
-    of these and of its other containers, as far as they are known. `uids`: under which its
-    processes may be found. `notice`, `grace`: seconds that it asks for.
+    `cards`: their UUIDs. `containers`: the names of its containers that hold them. `ended`: the
+    runtime's IDs of these containers, whose processes a reclaim ends; `spared`: those of its other
+    containers; both as far as they are known. `uids`: the pod UIDs by which the cgroups of its
+    processes are found. `notice`, `grace`: the seconds of notice and of grace that it asks for.
     """
 
     pod: PodIdentity
@@ -31,7 +32,7 @@ class Borrower:
     grace: float = 0.0
 
     def owns(self, slot: Slot) -> bool:
-        """Whether the slot is of one of its containers."""
+        """Whether the slot belongs to one of this pod's containers."""
         owner = slot.owner
         if owner is None or (owner.namespace, owner.pod) != self.pod.key:
             return False
@@ -39,7 +40,7 @@ class Borrower:
 
 
 def borrowers(snapshot: NodeSnapshot, slots: Iterable[Slot]) -> dict[str, Borrower]:
-    """The borrower of each card that has one, by UUID. `slots`: all of the node."""
+    """The borrower of each borrowed card, by the card's UUID. `slots`: all slots of the node."""
     cards: dict[Key, set[str]] = {}
     containers: dict[Key, set[str]] = {}
     for claim in snapshot.live_claims():
@@ -56,7 +57,7 @@ def _borrower(
     key: Key, snapshot: NodeSnapshot, containers: set[str], cards: set[str], slots: Iterable[Slot]
 ) -> Borrower:
     pod = (snapshot.pods or {}).get(key)
-    # While the API server is away, only the slot knows the pod's UID.
+    # While the API server is unreachable, only the slot has the pod's UID.
     kept = {
         one.owner.pod_uid
         for one in slots

@@ -1,4 +1,4 @@
-"""The spot devices for the kubelet, and their counts for the node's status."""
+"""Lists the spot devices for the kubelet, and counts them for the node's status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from mizar_nodeagent.spot.loan import CardLoan
 def devices(
     loans: Iterable[CardLoan], listed: Collection[str], cards: Mapping[str, Card]
 ) -> tuple[Device, ...]:
-    """One device for each card of `listed`, in order: healthy while it is lendable or lent."""
+    """One device for each card UUID in `listed`, sorted by UUID. A device is healthy while its card
+    is lendable or lent."""
     healthy = {loan.uuid for loan in loans if loan.state.healthy}
     return tuple(
         Device(spot_device_id(uuid), uuid in healthy, cards[uuid].numa if uuid in cards else ())
@@ -23,7 +24,8 @@ def devices(
 
 
 def counts(listed: Collection[Device], kubelet: Collection[str]) -> Counts:
-    """Never more than the kubelet has: `kubelet` are the devices that it takes for healthy."""
+    """Capacity and allocatable of the spot resource. `kubelet`: IDs of the devices that the kubelet
+    considers healthy; healthy devices that it does not know yet are not counted."""
     ready = sum(one.healthy and one.id in kubelet for one in listed)
     waiting = sum(one.healthy and one.id not in kubelet for one in listed)
     return Counts(capacity=len(listed) - waiting, allocatable=ready)

@@ -1,4 +1,4 @@
-"""What detectors tell of the owners of cards."""
+"""Events that detectors report about the owners of cards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, order=True)
 class PodIdentity:
-    """A pod. `uid`: empty where only the kubelet has told of it."""
+    """Identifies a pod. `uid` is empty if the pod is known from the kubelet only."""
 
     namespace: str
     name: str
@@ -24,35 +24,38 @@ class PodIdentity:
 
 
 class Activity(StrEnum):
-    """What an owner does."""
+    """What an event reports about an owner."""
 
     ALIVE = "Alive"
-    """It holds the devices now."""
+    """The owner holds the devices now."""
     GONE = "Gone"
-    """It does not hold them any more."""
+    """The owner no longer holds the devices."""
     BUSY = "Busy"
-    """It works on one of them, or is about to."""
+    """The owner works on one of the devices, or is about to."""
     IDLE = "Idle"
-    """It works on none of them."""
+    """The owner works on none of the devices."""
 
 
 class Source(StrEnum):
-    """Who has seen it. All must have seen an owner idle before its card is lent."""
+    """What a BUSY or IDLE event was derived from. A card is lent only after every source has
+    reported each of its owners idle."""
 
     PODS = "Pods"
-    """The pod's life: whether its containers start."""
+    """Starts of the owner's containers, from the pod's status."""
     USAGE = "Usage"
-    """The usage files of its containers with the shim."""
+    """The usage files of the owner's containers that run with the shim."""
     PROCESSES = "Processes"
-    """Its processes on the card, by NVML."""
+    """The owner's processes on the card, as NVML lists them."""
 
 
 @dataclass(frozen=True)
 class OwnerEvent:
-    """`target` does something on `devices`, cards by UUID: on all that it holds, since an owner
-    that works on one of them is awake on all.
+    """What the owner `target` does.
 
-    `agrees`: it agreed to lend. `at`: monotonic seconds, for IDLE of when it began.
+    `devices`: UUIDs of the cards concerned. For BUSY and IDLE these are all cards that the owner
+    holds, since work on one of them counts for all. `at`: monotonic seconds; for IDLE, when the
+    owner last worked. `source`: set for BUSY and IDLE. `agrees`: for ALIVE, whether the owner
+    agreed to lend the devices.
     """
 
     activity: Activity

@@ -1,4 +1,5 @@
-"""Lends the node's cards: hears what their owners do, and publishes which cards may be borrowed."""
+"""Lends the node's cards: tracks what their owners do, and publishes which cards may be
+borrowed."""
 
 from __future__ import annotations
 
@@ -37,16 +38,16 @@ from mizar_nodeagent.spot.rule_source import RuleSource
 log = get_logger(__name__)
 
 OFFERED: Final = (CardState.LENDABLE, CardState.LENT, CardState.RECLAIMING)
-"""States in which somebody else may be on the card, or come at any moment."""
+"""States in which a borrower may use the card or may be given it at any moment."""
 FOLLOW_S: Final = 0.05
-"""Between two questions to the kubelet while it has other devices than it was sent ..."""
+"""Seconds between two polls of the kubelet while its spot devices differ from those it was sent."""
 FOLLOW_FOR_S: Final = 5.0
-"""... for so long after they changed."""
+"""Seconds after a change of the spot devices during which the kubelet is polled every FOLLOW_S."""
 
 
 @dataclass
 class Detectors:
-    """One of each kind."""
+    """The detectors that report what owners do, one of each kind."""
 
     holders: HolderDetector = field(default_factory=HolderDetector)
     starts: PodStartDetector = field(default_factory=PodStartDetector)
@@ -56,7 +57,7 @@ class Detectors:
 
 @dataclass(frozen=True)
 class SpotOutputs:
-    """What the lender's decisions are applied through."""
+    """The parts that apply the lender's decisions."""
 
     plugins: PluginManager
     node: NodeStatusWriter
@@ -67,7 +68,8 @@ class SpotOutputs:
 
 
 class Lender:
-    """All of it belongs to one event loop. `loans`: by card; `clock`: monotonic seconds."""
+    """Decides about the loans of all cards of the node. Not thread-safe: all calls must come from
+    one event loop. `loans`: by the card's UUID. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -104,22 +106,23 @@ class Lender:
         self._timer: asyncio.TimerHandle | None = None
 
     def attach(self, outputs: SpotOutputs) -> None:
-        """Connect the parts that call back into this one."""
+        """Set the parts that apply decisions. They need the lender themselves, so this is no
+        argument of the constructor. Must be called before any other method."""
         self._outputs = outputs
 
-    # ---- what is heard ----
+    # ---- input ----
 
     def planned(self) -> None:
-        """The agent has a new snapshot."""
+        """Take in the agent's new snapshot."""
         snapshot, detectors = self._state.snapshot, self._detectors
         self._read_rules()
         self._read_borrowers()
         if snapshot.claims.asked_at > float("-inf"):
-            # Owners are watched before pods are listed: the API server may be away for long.
+            # Owners are watched before pods are listed: the API server may stay unreachable.
             carvings = self._state.carvings
             self._take(detectors.holders.look(snapshot, carvings, self._agrees))
             self._note_what_is_known()
-            # Owners that are found by cards which are known later have not started meanwhile.
+            # Before, an owner may be new only because its card was not known at the last snapshot.
             if snapshot.pods is not None and self._knows_owners:
                 now = self._clock()
                 self._take(detectors.starts.look(self.owners, snapshot.pods, now))
@@ -128,18 +131,18 @@ class Lender:
     def look_at_usage(self) -> None:
         """Read the usage files of the owners' containers."""
         in_use = slots_in_use(self._slots.all(), self._state.snapshot)
-        # Most looks find what the one before found: then there is nothing to decide anew.
+        # Most reads find no change; then no decision can change either.
         if self._take(self._detectors.usage.look(self.owners, in_use, self._clock())):
             self.step()
 
     def look_at_processes(self, loads: Mapping[str, ProcessLoads]) -> None:
-        """Take in what NVML told of these cards' processes."""
+        """Take in the processes on each card, by its UUID, as NVML reported them."""
         uids = {uid for one in self._borrowers.values() for uid in one.uids}
         lending = frozenset().union(*(owner.cards for owner in self._lending()))
         now = self._clock()
 
         def most(uuid: str) -> int:
-            # Whoever may fall asleep with a little work must not do it beside a borrower.
+            # An owner may become idle despite a little work, but not while its card is borrowed.
             return 0 if uuid in lending else self._most(uuid)
 
         changed = self._take(self._detectors.processes.look(self.owners, loads, uids, most, now))
@@ -149,13 +152,15 @@ class Lender:
             self.step()
 
     def woke(self, names: Collection[str]) -> None:
-        """The time slicer saw containers with the slots of these names work on borrowed cards."""
+        """Take in that the containers with these slots began to work on borrowed cards, as the time
+        slicer saw."""
         slots = {slot.name: slot for slot in self._slots.all()}
         self._take(self._detectors.usage.woke(names, self.owners, slots, self._clock()))
         self.step()
 
     def allocated(self, uuids: Sequence[str]) -> dict[str, list[str]]:
-        """The kubelet gives these cards to a pod. Returns them by physical resource."""
+        """Take in that the kubelet allocates the cards with these UUIDs to a pod. Returns the UUIDs
+        by the physical resource as which their owners hold the cards."""
         self._allocating |= dict.fromkeys(uuids, self._clock())
         self._outputs.poller.poll_soon()
         self.step()
@@ -165,7 +170,7 @@ class Lender:
             found.setdefault(held.get(uuid, PHYSICAL_RESOURCE), []).append(uuid)
         return found
 
-    # ---- what is asked ----
+    # ---- queries ----
 
     @property
     def owners(self) -> tuple[CardOwner, ...]:
@@ -173,44 +178,47 @@ class Lender:
         return self._detectors.holders.owners
 
     def rule(self, uuid: str) -> Spot | None:
-        """By which the card is lent; None if it is not."""
+        """The settings by which the card is lent; None if it is not lent."""
         return self._rule.get(uuid)
 
     def memory_bytes(self, uuid: str) -> int:
-        """Of the whole card; 0 where it is not known."""
+        """Memory of the whole card in bytes; 0 if the card is unknown."""
         card = self._state.snapshot.cards.get(uuid)
         return card.memory_bytes if card else 0
 
     def objection(self, uuid: str, owner: Owner) -> str | None:
-        """Why the container must not start on the card now, as a phrase; None if it may."""
+        """Why the container must not start on the card now, as a clause for a message; None if it
+        may start."""
         loan = self.loans.get(uuid)
         if loan is None or not loan.state.healthy:
             state = loan.state if loan else CardState.WITHHELD
             return f"it is {state.lower()}{f' ({loan.reason})' if loan and loan.reason else ''}"
         borrower = self._borrowers.get(uuid)
         if borrower and borrower.pod.key != (owner.namespace, owner.pod):
-            return f"pod {borrower.pod} has it"
+            return f"pod {borrower.pod} borrows it"
         return None
 
     def sees_owners(self) -> bool:
-        """Whether something would tell that an owner of a borrowed card works, with or without the
-        shim: not before the kubelet has told who borrows, and NVML of each such card."""
+        """Whether work of an owner of a borrowed card would be detected, also without the shim:
+        true once the kubelet has reported the borrowers, and NVML each borrowed card's
+        processes."""
         return self._has_read and all(map(self._detectors.processes.has_seen, self._borrowers))
 
     def watched(self) -> frozenset[str]:
-        """The cards whose owners' processes matter: those that may be lent or are borrowed, and all
-        of each owner of a borrowed one, which is awake on all if it works on any."""
+        """UUIDs of the cards whose processes must be polled: those that may be lent or are
+        borrowed, and all other cards of a borrowed card's owner, since work on any of them
+        counts."""
         ruled = {
             uuid
             for uuid, loan in self.loans.items()
             if loan.owners and self._rule.get(uuid) is not None
         }
-        # Whose a borrowed card is may not be known yet.
+        # The owner of a borrowed card may be unknown still, so borrowed cards are added themselves.
         return frozenset(ruled.union(self._borrowers, *(one.cards for one in self._lending())))
 
     def unseen_by_slicer(self) -> frozenset[str]:
-        """All cards of each owner of a borrowed one that has no shim, so that only NVML shows it
-        wake up."""
+        """UUIDs of all cards of each owner that has a borrowed card and runs without the shim, so
+        that only NVML shows when it begins to work."""
         if not (lending := self._lending()):
             return frozenset()
         with_shim = {
@@ -222,14 +230,14 @@ class Lender:
             *(owner.cards for owner in lending if owner.pod.key not in with_shim)
         )
 
-    # ---- how ----
+    # ---- implementation ----
 
     def _lending(self) -> list[CardOwner]:
-        """The owners of borrowed cards."""
+        """The owners that have a borrowed card."""
         return [owner for owner in self.owners if owner.cards & self._borrowers.keys()]
 
     def step(self) -> None:
-        """Move every card on to this moment, and publish what follows."""
+        """Update the loan of every card to the current time, and publish the results."""
         now = self._clock()
         snapshot = self._state.snapshot
         self._allocating = {
@@ -261,15 +269,15 @@ class Lender:
         return CardFacts(
             complete=self._complete,
             rule=self._rule.get(uuid),
-            problem=card.problem if card else "it is not known",
+            problem=card.problem if card else "the card is not known",
             borrowed=uuid in self._borrowers or uuid in self._allocating,
             revoked=uuid in self._revoked,
             blind=uuid in self._blind,
         )
 
     def _note_what_is_known(self) -> None:
-        """Once owners, borrowers and rules were read from a snapshot: a newer one, or rules that
-        come meanwhile, say nothing before they were read, too."""
+        """Note which facts are complete. To be called after owners, borrowers and rules were read
+        from a snapshot, since facts that arrive later count only once they were read."""
         snapshot = self._state.snapshot
         seen = snapshot.pods is not None and snapshot.cards_problem is None
         self._knows_owners |= seen
@@ -290,7 +298,7 @@ class Lender:
         return owner.agrees(self._agreeing.get(uuid))
 
     def _most(self, uuid: str) -> int:
-        """Percent of the card's time that an owner may use and fall asleep."""
+        """Percent of the card's time up to which its owner counts as idle."""
         rule = self._rule.get(uuid)
         return rule.max_utilisation_percent if rule else Spot().max_utilisation_percent
 
@@ -308,7 +316,7 @@ class Lender:
         }
 
     def _take(self, events: Iterable[OwnerEvent]) -> bool:
-        """Whether an event changed what is known of a card."""
+        """Take events in. Returns whether any of them changed a loan."""
         changed = False
         for event in events:
             for uuid in event.devices:
@@ -320,7 +328,8 @@ class Lender:
         return changed
 
     def _step_one(self, uuid: str) -> None:
-        """At once, since the owner may be idle again by the next event."""
+        """Update one card's loan at once: a later event may report the owner idle again, and its
+        work must not go unnoticed."""
         before = self.loans[uuid]
         after = self.loans[uuid] = before.stepped(self._facts(uuid), self._clock())
         if after.state is not before.state:
@@ -336,21 +345,22 @@ class Lender:
         if after.state is CardState.LENDABLE and before.state is not CardState.LENT:
             for pod in after.owners:
                 about = Owner(pod.namespace, pod.name, pod.uid, "")
-                note = f"it sleeps: card {after.uuid} may be lent to a spot pod"
+                note = f"the pod is idle: its card {after.uuid} may be lent to a spot pod"
                 self._outputs.notify(about, EventReason.OWNER_ASLEEP, note)
 
     def _take_back(self, loan: CardLoan) -> None:
         assert loan.reason is not None
         borrower, rule = self._borrowers[loan.uuid], self._last_rule.get(loan.uuid, Spot())
         if loan.uuid in self._revoked:
-            # It had its notice from an earlier agent: none that dies again and again prolongs it.
+            # An earlier agent gave the notice already. Without a second one, an agent that crashes
+            # repeatedly does not prolong it.
             rule = Spot()
         self._outputs.reclaimer.take_back(loan.uuid, borrower, loan.reason, rule, [*loan.owners])
 
     def _tell_shims(self) -> None:
-        """Have the owners' shims say when they wake up, and wait for memory of a borrower that is
-        leaving. An agent that has just started leaves them as they are until it knows all
-        owners."""
+        """Tell the owners' shims which cards may be borrowed. There, each launch reports activity,
+        and allocations wait for memory that a leaving borrower still holds. Until all owners are
+        known after the agent's start, the shims keep what an earlier agent told them."""
         if not self._knows_owners:
             return
         lent = {uuid for uuid, loan in self.loans.items() if loan.state in OFFERED}
@@ -377,8 +387,8 @@ class Lender:
         outputs.conditions.set_desired(found)
 
     def _told_before(self) -> set[PodIdentity]:
-        """The owners that have a condition, which an earlier agent may have written. It stays as it
-        is until all is known that it follows from."""
+        """The owners whose pods have the condition already, perhaps from an earlier agent. None
+        before pods, claims, cards and rules are known; until then conditions stay unchanged."""
         pods = self._state.snapshot.pods if self._complete else None
         if not pods:
             return set()
@@ -386,7 +396,8 @@ class Lender:
         return {one for one in found if one.key in pods and pods[one.key].active}
 
     def _publish_devices(self) -> None:
-        """A card that was listed once stays: an Allocate of it may be under way."""
+        """Publish the spot devices. A card that was listed once stays listed, since an Allocate for
+        it may be in progress."""
         outputs, now = self._outputs, self._clock()
         self._listed |= {uuid for uuid, rule in self._rule.items() if rule is not None}
         self._listed |= self._borrowers.keys()
@@ -403,7 +414,7 @@ class Lender:
         if advertised is not None:
             self._kubelet = advertised.devices.get(SPOT_RESOURCE, frozenset())
         wanted = {SPOT_RESOURCE: device_list.counts(listed, self._kubelet)}
-        # The kubelet may be writing what it had before.
+        # The kubelet may still write the higher count that it had before.
         outputs.node.set_desired(wanted, frozenset({SPOT_RESOURCE} if lowered else ()))
         if _healthy(listed) != self._kubelet and now < self._follow_until:
             asyncio.get_running_loop().call_later(FOLLOW_S, outputs.poller.poll_soon)
@@ -421,7 +432,7 @@ def _healthy(listed: Iterable[Device]) -> set[str]:
 
 
 def _tell_shim(slot: Slot, uuids: Collection[str]) -> bool:
-    """Whether its container could be told that these of its cards are lent."""
+    """Write to the slot which of its cards may be borrowed. Returns whether that succeeded."""
     try:
         limits_file.set_borrowed(slot.limits, uuids)
     except (OSError, RegionDamaged) as error:
@@ -431,7 +442,8 @@ def _tell_shim(slot: Slot, uuids: Collection[str]) -> bool:
 
 
 def _is_going(slot: Slot, uuid: str) -> bool:
-    """Whether a borrower was told that it loses the card: it is stopped, or in its notice."""
+    """Whether the card is being taken back from the slot's container: it is stopped there, or in
+    its notice period."""
     try:
         limits = limits_file.read(slot.limits)
         return limits_file.is_stopped(limits, uuid) or limits_file.is_in_notice(limits, uuid)

@@ -1,6 +1,7 @@
-"""The loan of one card: from what detectors tell of its owners to whether it may be lent.
+"""The loan of one card: a state machine that decides, from what detectors report of the card's
+owners, whether the card may be lent.
 
-Pure. `heard` takes events in, `stepped` moves on with time and with what is known of the card.
+Pure. `heard` takes in events; `stepped` takes in the time and other facts about the card.
 """
 
 from __future__ import annotations
@@ -16,44 +17,48 @@ from mizar_core.names import SpotEvictionReason
 from mizar_nodeagent.spot.events import Activity, OwnerEvent, PodIdentity, Source
 
 FLAPPING_S: Final = 600.0
-"""A card that was taken back more than once in so long, but for the time for which it rested, rests
+"""A card that its owners took back more than once within these seconds, rests not counted, rests
 before it is lent again."""
 REST_TIMES: Final = 8
-"""It rests twice its idle time, then four times, and so many times at most."""
+"""A card's first rest lasts twice the idle time of its rule, the next one four times. This factor
+is the largest."""
 REST_MAX_S: Final = 600.0
-"""Longest rest."""
+"""Longest rest, in seconds."""
 REMEMBERED: Final = 4
-"""More times that it was taken back make no rest longer."""
+"""How many of the last times that a card was taken back are kept: more would not prolong rests."""
 BY_OWNERS: Final = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.OWNER_ALIVE)
-"""Only these count for a rest: owners that come back."""
+"""Reasons for taking a card back that count towards a rest: its owners came back."""
 
 
 class CardState(StrEnum):
-    """What may happen to a card."""
+    """State of a card's loan."""
 
     WITHHELD = "Withheld"
-    """Nobody owns it, an owner did not agree, its pool lends nothing, it is broken, or not
-    everything about it has been seen yet."""
+    """Not lent: the card has no owner, an owner did not agree, no rule lends it, it has a fault, or
+    not all facts about it are known yet."""
     BUSY = "Busy"
-    """An owner works, or has worked until lately."""
+    """Not lent: an owner works, has worked within the rule's idle time, or is not known to be
+    idle."""
     RESTING = "Resting"
-    """Its owners sleep, but it was taken back too often of late."""
+    """Not lent: its owners are idle, but have taken it back too often recently."""
     LENDABLE = "Lendable"
-    """Its owners sleep, and nobody has borrowed it."""
+    """Its owners are idle, and no pod borrows it."""
     LENT = "Lent"
+    """A pod borrows it, and no owner is known to work."""
     RECLAIMING = "Reclaiming"
-    """Its borrower has to go, and is not gone yet."""
+    """It is being taken back from its borrower, which still holds it."""
 
     @property
     def healthy(self) -> bool:
-        """Whether the spot device is offered."""
+        """Whether the card's spot device is reported as healthy, and thus offered."""
         return self in (CardState.LENDABLE, CardState.LENT)
 
 
 @dataclass(frozen=True)
 class OwnerView:
-    """One owner of the card. `idle_since`: by source, since when it has been idle (monotonic
-    seconds). `busy`: the sources that saw it work last. A source in neither has not seen it yet."""
+    """What is known of one owner of the card. `agrees`: whether it agreed to lend the card.
+    `idle_since`: for each source that last reported it idle, since when (monotonic seconds).
+    `busy`: the sources that last reported it busy. A source in neither has reported nothing yet."""
 
     agrees: bool
     idle_since: Mapping[Source, float] = field(default_factory=dict)
@@ -61,13 +66,14 @@ class OwnerView:
 
     @property
     def sleeps_since(self) -> float | None:
-        """None while it works, and until every source has seen it."""
+        """Since when every source reports the owner idle (monotonic seconds); None if one reports
+        it busy or has reported nothing yet."""
         if self.busy or len(self.idle_since) < len(Source):
             return None
         return max(self.idle_since.values())
 
     def heard(self, event: OwnerEvent) -> OwnerView:
-        """With what a source saw of it; the same object if that is nothing new, as mostly."""
+        """The view after a BUSY or IDLE event; the same object if nothing changes, as is usual."""
         source = event.source
         assert source is not None
         if self._is_known(event, source):
@@ -85,12 +91,13 @@ class OwnerView:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What is known of the card beside its owners.
+    """What is known of the card apart from its owners.
 
-    `complete`: pods, claims, cards and rules have all been seen since the agent started. `rule`:
-    by which it is lent; None if it is not. `problem`: why nobody should use it. `borrowed`: a pod
-    holds its spot device, or has just been given it. `revoked`: an earlier agent has begun to take
-    it back from that pod. `blind`: it is borrowed, and nothing would tell that an owner works.
+    `complete`: pods, claims, cards and rules have all been read since the agent started. `rule`:
+    the settings by which the card is lent; None if it is not lent. `problem`: why the card cannot
+    be used; empty if it can. `borrowed`: a pod holds the spot device, or was just allocated it.
+    `revoked`: an earlier agent began to take the card back from that pod. `blind`: the card is
+    borrowed, and work of its owners would not be detected.
     """
 
     complete: bool = False
@@ -103,9 +110,12 @@ class CardFacts:
 
 @dataclass(frozen=True)
 class CardLoan:
-    """A card and its borrower. `reason`: why it is being taken back. `since`: when the state began
-    (monotonic seconds). `taken_back`: when its owners took it back of late, each put off by the
-    rests since then: so nothing is forgotten while it rests, and the last is the end of its rest.
+    """The loan of one card.
+
+    `reason`: why the card is being taken back; None in other states. `since`: when the state began
+    (monotonic seconds). `taken_back`: the recent times at which owners took the card back
+    (monotonic seconds), each shifted later by all rests since then. So none expires during a rest,
+    and the last one is the end of the latest rest.
     """
 
     uuid: str
@@ -117,14 +127,15 @@ class CardLoan:
 
     @property
     def sleeps_since(self) -> float | None:
-        """Since when all owners have been idle; None if one is not, or there are none."""
+        """Since when all owners have been idle (monotonic seconds); None if one of them is not
+        known to be idle, or the card has no owner."""
         times = [one.sleeps_since for one in self.owners.values()]
         known = [one for one in times if one is not None]
         return max(known) if known and len(known) == len(times) else None
 
     def heard(self, event: OwnerEvent) -> CardLoan:
-        """With what a detector told of an owner; the same object if that changes nothing, as other
-        pods' events do."""
+        """The loan after a detector's event; the same object if the event changes nothing, such as
+        an event about a pod that does not own the card."""
         known = self.owners.get(event.target)
         found = _heard(known, event)
         if found is known:
@@ -133,7 +144,7 @@ class CardLoan:
         return replace(self, owners=owners if found is None else owners | {event.target: found})
 
     def stepped(self, facts: CardFacts, now: float) -> CardLoan:
-        """The card at this moment."""
+        """The loan at the time `now` (monotonic seconds), given these facts."""
         lately = self._lately(now)
         found = self if lately == self.taken_back else replace(self, taken_back=lately)
         state = found._borrowed(facts) if facts.borrowed else found._free(facts, now)
@@ -141,18 +152,19 @@ class CardLoan:
             return found
         if state is not CardState.RECLAIMING:
             return replace(found, state=state, since=now, reason=None)
-        # One that came although its card was not offered any more came too late.
+        # Without a refusal, the borrower was allocated the card after it was withdrawn.
         reason = found.refusal(facts) or SpotEvictionReason.OWNER_BACK
-        # What an earlier agent has begun is in the history already.
+        # A reclaim that an earlier agent began is in `taken_back` already.
         counts = reason in BY_OWNERS and not facts.revoked
         taken = found._taken_once_more(facts, now) if counts else found.taken_back
         return replace(found, state=state, since=now, reason=reason, taken_back=taken)
 
     def refusal(self, facts: CardFacts) -> SpotEvictionReason | None:
-        """Why nobody may borrow the card, however long its owners sleep; None if somebody may.
+        """Why no pod may borrow the card, however long its owners have been idle; None if a pod
+        may.
 
-        While not everything has been seen, only that an owner works is certain. One that cannot be
-        watched counts as one that does.
+        Until the facts are complete, work of an owner is the only reason. Owners whose work would
+        not be detected count as working.
         """
         if facts.complete and (why := self._objection(facts)):
             return why
@@ -160,7 +172,7 @@ class CardLoan:
         return SpotEvictionReason.OWNER_BACK if works else None
 
     def wakes_in(self, facts: CardFacts, now: float) -> float | None:
-        """Seconds until time alone changes the state; None if it never does."""
+        """Seconds until the state changes without any event; None if it never does."""
         slept = self.sleeps_since
         if facts.borrowed or facts.rule is None or slept is None:
             return None
@@ -199,7 +211,7 @@ class CardLoan:
         return self.taken_back[-1] if self.taken_back else -math.inf
 
     def _taken_once_more(self, facts: CardFacts, now: float) -> tuple[float, ...]:
-        """`taken_back` with this moment, all of it put off by the rest that begins."""
+        """`taken_back` with `now` added, and all times shifted by the rest that begins."""
         rest = self._next_rest(facts.rule or Spot())
         return tuple(at + rest for at in (*self.taken_back, now)[-REMEMBERED:])
 
@@ -211,7 +223,7 @@ class CardLoan:
 
 
 def _heard(known: OwnerView | None, event: OwnerEvent) -> OwnerView | None:
-    """The owner after the event; None if it holds the card no more, or never did."""
+    """The owner after the event; None if it does not hold the card."""
     if event.activity is Activity.GONE:
         return None
     if event.activity is Activity.ALIVE:

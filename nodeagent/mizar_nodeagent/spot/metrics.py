@@ -1,4 +1,4 @@
-"""Prometheus metrics of lent cards."""
+"""Prometheus metrics about lent cards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class SpotMetrics(Collector):
-    """`loans`: all cards of the node, read at each scrape."""
+    """The metrics of card lending. `loans` returns the loans of all cards of the node; it is called
+    at each scrape."""
 
     def __init__(
         self, registry: CollectorRegistry, node: str, loans: Callable[[], Iterable[CardLoan]]
@@ -31,7 +32,7 @@ class SpotMetrics(Collector):
         self._evictions = {one: evictions.labels(node, one.value) for one in SpotEvictionReason}
         reclaim = Histogram(
             "mizar_spot_reclaim_seconds",
-            "From the moment when a card is to come back until no process of its borrower is left",
+            "Seconds from the decision to take a card back until its borrower has no process left",
             ("node",),
             buckets=BUCKETS,
             registry=registry,
@@ -40,16 +41,16 @@ class SpotMetrics(Collector):
         registry.register(self)
 
     def evicted(self, reason: SpotEvictionReason) -> None:
-        """A spot pod is to be evicted; to be called before anybody can know it."""
+        """Count an eviction. Must be called before the pod's eviction becomes visible to others."""
         self._evictions[reason].inc()
 
     def reclaimed(self, seconds: float) -> None:
-        """A card is free of its borrower."""
+        """Record that a reclaim took so many seconds until no process of the borrower was left."""
         self._reclaim.observe(seconds)
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
-            "mizar_spot_cards", "Cards by what may happen to them", labels=("node", "state")
+            "mizar_spot_cards", "Cards by state of their loan", labels=("node", "state")
         )
         states = [loan.state for loan in self._loans()]
         for state in CardState:

@@ -1,4 +1,5 @@
-"""The conditions that follow from the loans: whether owners work, and which borrowers must go."""
+"""Derives pod conditions from the loans: whether owners are active, and which borrowers must be
+evicted."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from mizar_nodeagent.spot.pod_conditions import PodCondition
 from mizar_nodeagent.spot.reclaim import WHY
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
-"""Kubernetes' own condition of a pod that is about to be ended; the operator evicts by it."""
+"""Kubernetes' condition of a pod that is about to be terminated. The operator evicts pods that have
+it."""
 
 
 def conditions(
@@ -22,8 +24,9 @@ def conditions(
     ruled: Collection[str],
     told: Collection[PodIdentity],
 ) -> dict[PodIdentity, PodCondition]:
-    """By pod. `ended`: the borrowers that may be evicted, by card. `ruled`: the cards that may come
-    to be lent; only owners of these have a condition, and those that have one already: `told`."""
+    """The desired condition of each pod. `ended`: by card UUID, the borrowers that may be evicted.
+    `ruled`: UUIDs of the cards that a rule allows to lend. `told`: owners that already have a
+    condition. Owners get a condition if they agreed to lend a card of `ruled`, or are in `told`."""
     found: dict[PodIdentity, PodCondition] = {}
     for loan in sorted(loans, key=lambda one: one.uuid):
         for pod, owner in loan.owners.items():

@@ -1,4 +1,4 @@
-"""Looks at what lent and lendable cards' owners do, again and again."""
+"""Polls NVML and usage files for what the owners of lent and lendable cards do."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from mizar_nodeagent.spot.lender import Lender
 log = get_logger(__name__)
 
 LENT_S: Final = 0.1
-"""Between two questions to NVML about a card that is borrowed from an owner without the shim."""
+"""Seconds between two NVML queries for a card that is borrowed from an owner without the shim."""
 EVERY_S: Final = 0.5
-"""Between two about other cards, and between two looks at usage files."""
+"""Seconds between two NVML queries for all other watched cards, and between two reads of the usage
+files. Also the timeout of an NVML query."""
 
 
 class OwnerPolling:
-    """Asks NVML and reads usage files on behalf of the lender. The time slicer tells it of owners
-    with the shim that wake up, much sooner."""
+    """Queries NVML and reads usage files on behalf of the lender. Owners that have the shim are
+    seen to wake up much sooner by the time slicer, which tells the lender directly."""
 
     def __init__(self, lender: Lender, cards: CardSource) -> None:
         self._lender = lender
@@ -31,7 +32,7 @@ class OwnerPolling:
         self._asked: SlowCall[Mapping[str, ProcessLoads]] = SlowCall()
 
     async def run(self) -> None:
-        """Watch for ever."""
+        """Poll until cancelled."""
         try:
             await self._watch()
         finally:
@@ -47,7 +48,8 @@ class OwnerPolling:
             await asyncio.sleep(LENT_S)
 
     async def _look(self, only: Collection[str] | None) -> None:
-        """Look at these cards; at all that are watched if None."""
+        """Query NVML for the cards in `only`. If `only` is None, read the usage files and query all
+        watched cards."""
         watched = self._lender.watched() if only is None else only
         if not watched:
             return
@@ -56,8 +58,8 @@ class OwnerPolling:
         self._lender.look_at_processes(await self._loads(watched))
 
     async def _loads(self, uuids: Collection[str]) -> Mapping[str, ProcessLoads]:
-        """What NVML tells; nothing while it hangs, so that the lender finds out that cards tell
-        nothing."""
+        """The loads of the cards' processes. Empty if NVML does not answer in time: the lender must
+        still be called, so that it notices cards without answers."""
         try:
             return await self._asked.answer(lambda: self._cards.loads(uuids), within=EVERY_S)
         except (CardsUnknown, TimeoutError) as error:

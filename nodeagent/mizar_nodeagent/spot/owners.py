@@ -1,4 +1,5 @@
-"""Whose each card is: the pods that hold it whole, and those that share it through a shadow pod."""
+"""Finds the owners of each card: pods that hold it whole, and pods that share it through a shadow
+pod."""
 
 from __future__ import annotations
 
@@ -20,20 +21,22 @@ from mizar_nodeagent.spot.events import PodIdentity
 
 @dataclass(frozen=True)
 class CardOwner:
-    """A pod and all the cards that are its own, by UUID. `low_power`: it agreed to lend them."""
+    """A pod that owns cards. `cards`: the UUIDs of all of them. `low_power`: it declared that it
+    lends its cards while it is idle."""
 
     pod: PodIdentity
     cards: frozenset[str]
     low_power: bool = False
 
     def agrees(self, rule: SpotRule | None) -> bool:
-        """Whether it agreed to lend a card that has this rule."""
+        """Whether the owner agreed to lend a card that falls under this rule: by `low_power`, or
+        because the rule names its namespace."""
         return self.low_power or (rule is not None and self.pod.namespace in rule.spot.namespaces)
 
 
 def owners(snapshot: NodeSnapshot, carvings: Mapping[Key, Carving]) -> tuple[CardOwner, ...]:
-    """The owners of all cards of the node. A shadow pod owns nothing: those who share its cards
-    do."""
+    """The owners of all cards of the node. A shadow pod owns no card: the share pods that use its
+    devices do."""
     held: dict[Key, set[str]] = {}
     for claim, uuid in _holdings(snapshot, carvings):
         held.setdefault((claim.namespace, claim.pod), set()).add(uuid)
@@ -49,15 +52,15 @@ def owners(snapshot: NodeSnapshot, carvings: Mapping[Key, Carving]) -> tuple[Car
 
 
 def resources(snapshot: NodeSnapshot) -> dict[str, str]:
-    """By card, the physical resource as which some pod holds it."""
+    """The physical resource as which a pod holds each card, by the card's UUID."""
     return {uuid: claim.resource for claim, uuid in _whole_cards(snapshot)}
 
 
 def rule_of(
     card: Card, resource: str, labels: Mapping[str, str], rules: SpotRules
 ) -> SpotRule | None:
-    """The rule of the first pool that the card belongs to, on a node with these labels; None if
-    its cards are not lent."""
+    """The first rule that matches a card held as `resource` on a node with these labels; None if no
+    rule matches, in which case the card is not lent."""
     for rule in rules.rules:
         on_node = rule.node_selector.items() <= labels.items()
         if not on_node or rule.physical_resource != resource:
@@ -70,7 +73,7 @@ def rule_of(
 def _holdings(
     snapshot: NodeSnapshot, carvings: Mapping[Key, Carving]
 ) -> Iterable[tuple[Claim, str]]:
-    """Each claim of an owner, with each of its cards."""
+    """Each claim of an owner, once with each card's UUID."""
     shadows = {key for key, pod in (snapshot.pods or {}).items() if pod.shadow}
     cards: dict[Key, set[str]] = {}
     for claim, uuid in _whole_cards(snapshot):
@@ -96,8 +99,8 @@ def _whole_cards(snapshot: NodeSnapshot) -> Iterable[tuple[Claim, str]]:
 def _cards_of(
     device: DeviceID, carvings: Mapping[Key, Carving], cards: Mapping[Key, set[str]]
 ) -> Iterable[str]:
-    """The card that the device lies on; any card of its shadow pod while the carving is not
-    known."""
+    """The UUID of the card that the device is part of; while the carving is unknown, all cards of
+    its shadow pod."""
     key = device.namespace, device.shadow
     carving = carvings.get(key)
     if carving is None or device.index >= carving.carve.devices:

@@ -1,4 +1,4 @@
-"""Writes the agent's conditions to pods' status, by server-side apply, as soon as they differ."""
+"""Writes the agent's pod conditions to the pods' status, by server-side apply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class PodCondition:
-    """A condition of a pod, but for when it changed."""
+    """A condition of a pod, without its transition time."""
 
     type: str
     is_true: bool
@@ -34,9 +34,11 @@ class PodCondition:
 
 
 class PodConditionWriter:
-    """`set_desired` takes one condition for each pod; `run` writes those that differ. What fails is
-    tried again for as long as it is desired. What was written is read again now and then, as
-    `clock` (seconds) and `random` have it: see `read_again`."""
+    """Writes the conditions that were set by `set_desired`, one for each pod, when they differ from
+    those last written. A failed write is retried for as long as the condition is desired. Pods are
+    read again from time to time, and conditions that they lack are written again (see
+    `read_again`). `now` returns the transition time; `clock` returns seconds, `random` numbers in
+    [0, 1)."""
 
     def __init__(
         self,
@@ -54,8 +56,9 @@ class PodConditionWriter:
         self._queue: WorkQueue[PodIdentity] = WorkQueue(first_delay=0.1, max_delay=5.0)
 
     def set_desired(self, conditions: Mapping[PodIdentity, PodCondition]) -> None:
-        """The conditions of all pods of this node that have one of the agent's. Pods without a UID
-        are left out: another pod of that name must not get it. To be called every few seconds."""
+        """Set the desired conditions of all pods of this node. Pods without a UID are skipped,
+        since another pod of the same name must not get the condition. Must be called every few
+        seconds."""
         self._wanted = {pod: one for pod, one in conditions.items() if pod.uid}
         self._written = {pod: one for pod, one in self._written.items() if pod in self._wanted}
         for pod, one in self._wanted.items():
@@ -67,7 +70,7 @@ class PodConditionWriter:
             self._queue.add(pod)
 
     async def run(self) -> None:
-        """Write for ever."""
+        """Write conditions until cancelled. May run several times concurrently."""
         await work(self._queue, self._write)
 
     async def _write(self, pod: PodIdentity) -> None:
@@ -83,7 +86,7 @@ class PodConditionWriter:
         self._written[pod] = wanted
 
     async def _forget_if_gone(self, pod: PodIdentity) -> None:
-        """Read an outdated pod, to see whether it has the condition that was written last."""
+        """Read the pod if that is due, and forget the last write if the pod lacks its condition."""
         if pod not in self._outdated:
             return
         found = await self._client.get(Ref(POD, pod.name, pod.namespace))
@@ -109,8 +112,8 @@ class PodConditionWriter:
 
 
 def _has(pod: Object, wanted: PodCondition) -> bool:
-    """Whether the pod's status has the condition, or needs none any more: others may say of a pod
-    that is being deleted why it goes."""
+    """Whether the pod's status has the condition, or the pod is being deleted: then other
+    components may have overwritten it with their own reason."""
     if "deletionTimestamp" in pod["metadata"]:
         return True
     fields = {**vars(wanted), "status": str(wanted.is_true)}

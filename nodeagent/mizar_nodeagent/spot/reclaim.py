@@ -1,8 +1,8 @@
-"""Takes cards back: stops the borrower's work, ends its processes, and says so.
+"""Takes cards back: stops the borrower's work, ends its processes, and emits events about it.
 
-Nothing of it needs the API server, but for the pod's deletion, which the operator does when it sees
-the condition DisruptionTarget: that has to wait until the processes are ended, or the kubelet would
-end them in the middle of their notice.
+Only the eviction of the pod needs the API server: the operator evicts it once the pod has the
+condition DisruptionTarget. The condition must wait until the processes have ended, or the kubelet
+would end them before their notice is over.
 """
 
 from __future__ import annotations
@@ -32,28 +32,32 @@ from mizar_nodeagent.spot.metrics import SpotMetrics
 log = get_logger(__name__)
 
 SOON_S: Final = 0.005
-"""Between two looks for processes that are left: one that was forking may have a child now."""
+"""Seconds between two searches for remaining processes. A search may miss the child of a process
+that is forking, so that a single one is not enough."""
 LATE_S: Final = 0.5
-"""Between two looks once some have survived for LONG_S."""
+"""Seconds between two searches for processes once some have survived SIGKILL for LONG_S, and after
+all have ended."""
 LONG_S: Final = 5.0
-"""After notice and grace: then the pod has to go, whether its processes could be ended or not."""
+"""Seconds after notice and grace at which the pod may be evicted although processes remain."""
 WITH_NOTICE: Final = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.DRAIN)
-"""For other reasons the card is somebody's who never agreed to a notice, or nobody's."""
+"""Reasons for which a borrower gets its notice. For all others, the card has an owner that did not
+agree to a notice, has no owner, or cannot be used."""
 
 WHY: Final = {
     SpotEvictionReason.OWNER_BACK: "its owner works again",
-    SpotEvictionReason.OWNER_ALIVE: "a pod that does not lend it holds it now",
-    SpotEvictionReason.OWNER_GONE: "nobody holds it any more, and it is the scheduler's to give",
+    SpotEvictionReason.OWNER_ALIVE: "a pod that did not agree to lend it holds it now",
+    SpotEvictionReason.OWNER_GONE: "no pod owns it any more, so the scheduler may assign it anew",
     SpotEvictionReason.DEVICE_LOST: "it cannot be used",
     SpotEvictionReason.QUOTA_RECLAIM: "the namespace has more than its quota permits",
     SpotEvictionReason.DRAIN: "its pool lends no cards any more",
 }
+"""Why a card is taken back, as a clause about the card, for events and conditions."""
 
 
 class Reclaimer:
-    """Takes back all cards of a borrower at once. `notify`, `warn`: emit events on a pod. `ended`
-    is called soon after a borrower has come to be `has_ended`. `proc`: the node's /proc; `clock`:
-    monotonic seconds."""
+    """Takes back all cards of a borrower at once. `notify` and `warn` emit a normal and a warning
+    event on a pod. `ended` is called from the event loop soon after `has_ended` became true for a
+    pod. `proc`: the node's /proc. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -86,8 +90,12 @@ class Reclaimer:
         spot: Spot,
         owners: Collection[PodIdentity],
     ) -> None:
-        """Begin; a borrower of several cards loses them together. Its work is stopped when this
-        returns, unless it gets a notice."""
+        """Begin to take back all cards of the borrower, unless that has begun already. When this
+        returns, its work is stopped, unless it gets a notice.
+
+        `card`: UUID of the card that gives the reason. `spot`: upper limits for notice and grace.
+        `owners`: the card's owners, who get an event.
+        """
         key = borrower.pod.key
         self._borrowers[key] = borrower
         if key in self._running:
@@ -106,12 +114,12 @@ class Reclaimer:
         self._timers[key] = loop.call_later(late, self._let_go, key, reason)
 
     def has_ended(self, key: Key) -> bool:
-        """Whether the pod may be evicted: no process of its cards' containers is left, or one
-        survives for too long, or cannot be ended from here."""
+        """Whether the pod may be evicted: its containers that hold cards have no process left, or
+        LONG_S have passed since the end of notice and grace."""
         return key in self._ended
 
     def forget(self, present: Iterable[Borrower]) -> None:
-        """Only these borrowers hold cards now: the others are gone."""
+        """Forget the reclaims of all borrowers but these, which are those that hold cards now."""
         names = {one.pod.key: one.pod.uid for one in present}
         for key, known in list(self._borrowers.items()):
             if key not in names or (known.pod.uid and names[key] not in ("", known.pod.uid)):
@@ -122,8 +130,8 @@ class Reclaimer:
                 del self._borrowers[key]
 
     async def close(self) -> None:
-        """End all tasks; another agent goes on with them. Until it comes, nobody computes beside an
-        owner that works: whoever is in its notice is stopped."""
+        """Cancel all reclaims; the next agent resumes them. Borrowers in their notice period are
+        stopped, so that none computes beside a working owner until then."""
         for timer in self._timers.values():
             timer.cancel()
         for task in self._running.values():
@@ -135,8 +143,8 @@ class Reclaimer:
     async def _end(
         self, key: Key, reason: SpotEvictionReason, began: float, notice: float, grace: float
     ) -> None:
-        """End every process of the borrower, and see that none comes again while its pod is
-        there."""
+        """End every process of the borrower, and keep killing new ones for as long as the borrower
+        holds cards. `began`: monotonic seconds; `notice`, `grace`: seconds."""
         if notice:
             await self._ask(key, signals.NOTICE, notice)
             self._in_notice.discard(key)
@@ -153,15 +161,15 @@ class Reclaimer:
             await self._kill(key, self._clock())
 
     def _let_go(self, key: Key, reason: SpotEvictionReason) -> None:
-        """Permit the eviction, once, and count it before."""
+        """Count the eviction and then permit it, unless that was done already."""
         if key not in self._ended:
             self._metrics.evicted(reason)
             self._ended.add(key)
-            # In a call of its own: what goes wrong there must not end the reclaim.
+            # Called by the event loop, since an exception there must not end the reclaim.
             asyncio.get_running_loop().call_soon(self._tell_ended)
 
     async def _ask(self, key: Key, number: int, seconds: float) -> None:
-        """Send a signal, and wait until all have ended, `seconds` at most."""
+        """Send a signal to the borrower's processes, and wait up to `seconds` for all to end."""
         until = self._clock() + seconds
         left = await self._send(key, number)
         while left and self._clock() < until:
@@ -169,6 +177,7 @@ class Reclaimer:
             left = await self._send(key, 0)
 
     async def _kill(self, key: Key, began: float) -> None:
+        """Send SIGKILL until no process is left. `began`: the time from which LONG_S counts."""
         told = False
         while left := await self._send(key, signal.SIGKILL):
             late = self._clock() - began > LONG_S
@@ -178,25 +187,25 @@ class Reclaimer:
             await asyncio.sleep(LATE_S if late else SOON_S)
 
     async def _send(self, key: Key, number: int) -> int:
-        """How many processes there were; some while that is not known."""
+        """Send a signal, or with 0 none. Returns how many processes there were; 1 if unknown."""
         borrower = self._borrowers[key]
         try:
             if borrower.uids:
                 return await asyncio.to_thread(self._signal, borrower, number)
         except OSError as error:
-            log.error("a borrower cannot be ended from here", error=error, **_names(key))
+            log.error("the borrower's processes cannot be ended", error=error, **_names(key))
         await asyncio.sleep(LATE_S)
         return 1
 
     def _stop(self, borrower: Borrower) -> None:
-        """No new work and no more memory, whatever happens to its processes."""
+        """Let the borrower's shims refuse new work and more memory from now on."""
         for slot in self._slots.all():
             if borrower.owns(slot):
                 with _logged(slot.name):
                     limits_file.stop_cards(slot.limits, borrower.cards)
 
     def _let_run(self, borrower: Borrower) -> None:
-        """It computes on beside the owner, until the notice is over or no agent lives."""
+        """Let the borrower compute beside the owner until its notice is over or the agent dies."""
         for slot in self._slots.all():
             if borrower.owns(slot):
                 with _logged(slot.name):
@@ -212,7 +221,7 @@ class Reclaimer:
     ) -> None:
         after = f" in {notice:g} s" if notice else ""
         whose = f" of {', '.join(map(str, sorted(owners)))}" if owners else ""
-        note = f"it loses card {card}{whose}{after}: {WHY[reason]} ({reason})"
+        note = f"the pod loses card {card}{whose}{after}: {WHY[reason]} ({reason})"
         log.warning("a card is taken back", card=card, reason=reason, **_names(borrower.pod.key))
         self._warn(_owner(borrower.pod), EventReason.SPOT_EVICTED, note)
         for one in owners:
@@ -222,11 +231,12 @@ class Reclaimer:
 
 @contextmanager
 def _logged(slot: str) -> Iterator[None]:
-    """A slot without its files, or with damaged ones, has no work to stop."""
+    """Log and suppress errors of a slot whose files are missing or damaged: no shim works by such
+    a slot, so there is no work to stop."""
     try:
         yield
     except (OSError, RegionDamaged) as error:
-        log.warning("the limits cannot be changed", slot=slot, error=error)
+        log.warning("the slot's limits cannot be changed", slot=slot, error=error)
 
 
 def _owner(pod: PodIdentity) -> Owner:

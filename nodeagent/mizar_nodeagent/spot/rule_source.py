@@ -1,4 +1,5 @@
-"""The rules by which this node's cards are lent: the operator's ConfigMap and the node's labels."""
+"""Reads the rules for lending this node's cards, from the operator's ConfigMap, and the node's
+labels, by which the rules select nodes."""
 
 from __future__ import annotations
 
@@ -23,17 +24,20 @@ from mizar_nodeagent.spot.owners import rule_of
 log = get_logger(__name__)
 
 LABELS_EVERY_S: Final = 600.0
-"""Seconds on average (see `spread`)."""
+"""Seconds between two reads of the node's labels, on average (see `spread`)."""
 SPREAD_S: Final = 10.0
-"""All nodes hear of the first rule at the same moment: each asks within so many seconds."""
+"""Seconds within which an agent first reads the labels, at random, after the first rule appears:
+all nodes see that rule at the same moment."""
 RETRY_S: Final = 2.0
+"""Seconds to the first retry after reading the labels failed."""
 RETRY_MOST_S: Final = 60.0
+"""Most seconds between two retries of reading the labels."""
 
 
 class RuleSource:
-    """`known` once rules have been seen, and labels where there are rules: without any, nobody asks
-    for labels. Rules that are damaged change nothing. `changed` is called when they change;
-    `random` gives numbers in [0, 1)."""
+    """Follows the rules and the node's labels. Labels are read only while there are rules. If the
+    ConfigMap is damaged, the previous rules stay in force. `changed` is called when rules or labels
+    change; `random` returns numbers in [0, 1)."""
 
     def __init__(
         self,
@@ -56,16 +60,16 @@ class RuleSource:
 
     @property
     def known(self) -> bool:
-        """Whether rules have been seen, and the labels that they may ask for."""
+        """Whether the rules have been read, and also the labels if there are rules."""
         labelled = self._labels is not None or not self._lends.is_set()
         return self._informer.synced.is_set() and labelled
 
     def of(self, card: Card, resource: str) -> SpotRule | None:
-        """The rule of a card that is held as this resource; None if it is not lent."""
+        """The rule for a card that is held as this resource; None if it is not lent."""
         return rule_of(card, resource, self._labels or {}, self._rules)
 
     async def run(self) -> None:
-        """Follow both, for ever."""
+        """Follow the rules and the labels until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._informer.run())
             await self._informer.synced.wait()
@@ -84,7 +88,8 @@ class RuleSource:
                 await asyncio.sleep(retry.next())
 
     async def _until_lent(self) -> None:
-        """Labels of days ago say nothing of the node by then."""
+        """Wait until there are rules. Labels read before are dropped, as they may be outdated by
+        then."""
         self._labels = None
         await self._lends.wait()
         await asyncio.sleep(SPREAD_S * self._random())
@@ -93,7 +98,7 @@ class RuleSource:
         try:
             node = await self._client.get(self._ref)
         except KubeError as error:
-            log.info("the node's labels are not known now", error=error)
+            log.info("the node's labels cannot be read", error=error)
             return False
         labels = dict(node.get("metadata", {}).get("labels") or {})
         if labels != self._labels:
@@ -105,7 +110,7 @@ class RuleSource:
         try:
             self._rules = SpotRules.from_json(new) if new else SpotRules()
         except SpotRulesRefused as error:
-            log.warning("the rules for lending cards stay as they were", error=error)
+            log.warning("invalid rules for lending cards: the old ones stay", error=error)
             return
         if self._rules.rules:
             self._lends.set()

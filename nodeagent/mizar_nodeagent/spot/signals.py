@@ -1,4 +1,4 @@
-"""Signals to all processes of a borrower's containers, by their cgroups."""
+"""Sends signals to the processes of a borrower's containers, which are found by their cgroups."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from mizar_nodeagent.container_processes import PROC
 from mizar_nodeagent.spot.borrowers import Borrower
 
 NOTICE: Final = signal.SIGUSR1
+"""The signal that tells a borrower that its notice period has begun."""
 
 
 def signal_all(borrower: Borrower, number: int, proc: Path = PROC) -> int:
-    """Send a signal to each process that runs, but for containers that are known to have no card;
-    a notice to those only that handle it, since it ends all others, such as a shell's children.
-    Returns how many there were, also of those that have ended meanwhile. Raises PermissionError.
+    """Send a signal to each of the processes that `pids` returns.
+
+    NOTICE is sent only to processes that handle it, since it would end any other, such as a
+    shell's children. Returns how many processes were found, including those that ended before they
+    were signalled. Raises PermissionError if the agent may not signal a process.
     """
     found = pids(borrower, proc)
     for pid in found:
@@ -29,9 +32,9 @@ def signal_all(borrower: Borrower, number: int, proc: Path = PROC) -> int:
 
 
 def pids(borrower: Borrower, proc: Path = PROC) -> frozenset[int]:
-    """The processes of the borrower's containers that run, by PID on the node: of those that are
-    known to have a card, all; of what is not known, as a container that has just started, all but
-    the pod's sandbox."""
+    """PIDs on the node of the borrower's running processes, except those of containers that are
+    known to hold no card. Of containers that are not known, such as one that has just started, the
+    pod's sandbox is left out."""
     return frozenset(
         one.pid
         for one in container_processes.of_pods(borrower.uids, proc)
