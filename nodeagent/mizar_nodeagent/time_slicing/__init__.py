@@ -1,1 +1,1 @@
-"""Time slicing: which containers want a card's GPU time, and what each may have of it just now."""
+"""Time slicing: observes which containers want a card's GPU time, and grants it to them."""

@@ -16,28 +16,33 @@ from mizar_nodeagent.time_slicing.container_files import CardUsage, ContainerFil
 from mizar_nodeagent.time_slicing.usage_estimate import UsageEstimate
 
 BUSY_NS: Final = 50_000_000
-"""A container that asked for GPU time so lately is busy."""
+"""An idle container becomes busy when it has asked for GPU time within these nanoseconds."""
 STILL_BUSY_NS: Final = 100_000_000
-"""A busy container stays busy for so long without asking, since every change moves the windows of
-all containers of the card."""
+"""A busy container becomes idle when it has not asked for GPU time for these nanoseconds. Longer
+than BUSY_NS, since every change moves the windows of all containers of the card."""
 FUTURE_NS: Final = 1_000_000_000
-"""A waiting shim may say until when it waits; none waits longer than this."""
+"""Nanoseconds by which the time of the last request may lie in the future: a waiting shim may write
+until when it waits, and none waits longer than this."""
 STEP_NS: Final = 50_000
+"""The length of the longest piece of work is rounded up to a multiple of these nanoseconds."""
 REVOKED_NS: Final = 2_000_000_000
-"""A borrower stays paused for so long after an owner of the card woke up: until then, somebody will
-have stopped it for good."""
+"""Nanoseconds for which a borrower stays paused after an owner of the card became active: by then,
+the reclaim has stopped it."""
 LONGEST_NS: Final = 50_000_000
-"""Windows are made for pieces of work as long as this: longer ones would delay other containers."""
+"""Windows are planned for pieces of work of at most these nanoseconds: longer windows would delay
+other containers."""
 
 
 class ContainerCard:
     """One container on one card.
 
-    As of the last `observe`: `busy`: it wants GPU time. `longest_ns`: its longest piece of work of
-    late. `new_code`: it used code for the first time, or memory of its dead was given back, since
-    the observation before. `is_awake`: it has a share of the card's time, and wants some or has
-    taken memory since the observation before. `borrows`: it has no share. `revoked`: it is to stop,
-    since an owner woke up. `in_notice`: it borrows, and owners that work do not pause it.
+    Set by each `observe`: `busy`: the container wants GPU time. `longest_ns`: its longest recent
+    piece of work. `new_code`: since the previous observation it used code for the first time, or
+    memory of its dead processes was given back. `is_awake`: it has a share of the card's time, and
+    wants time or has changed its memory since the previous observation. `revoked`: it must stop,
+    since an owner became active.
+
+    Fixed: `borrows`: it has no share. `in_notice`: it borrows, and active owners do not pause it.
     """
 
     def __init__(
@@ -73,11 +78,11 @@ class ContainerCard:
 
     @property
     def sharer(self) -> Sharer:
-        """As the plan of the card's time takes it."""
+        """The container as input for planning the card's time."""
         written = self._written or TimeGrant()
         return Sharer(
             name=self.name,
-            # Nobody makes room for a borrower, nor waits for it.
+            # In its notice period a borrower takes no part in the division of the time.
             mode="None" if self.in_notice else self.mode,
             share=self._share,
             priority=self._priority,
@@ -89,12 +94,12 @@ class ContainerCard:
 
     @property
     def demand(self) -> tuple[bool, int | None, bool]:
-        """What the grants of the card's containers depend on."""
+        """The facts on which the grants of the card's containers depend."""
         return self.busy, self._estimate.need, self.revoked
 
     def observe(self, now: int) -> None:
-        """Read from its usage whether it wants GPU time, and in what pieces. `now`: ns of
-        CLOCK_MONOTONIC."""
+        """Read from the usage file whether the container wants GPU time, and in pieces of which
+        length. `now`: nanoseconds of CLOCK_MONOTONIC."""
         raw = self._files.card_bytes(self._usage)
         self.revoked = now < self._revoked_until
         if raw == self._raw and not self.busy:
@@ -108,7 +113,7 @@ class ContainerCard:
         self.new_code, self._code = code != self._code, code
         silence = STILL_BUSY_NS if self.busy else BUSY_NS
         self.busy = -FUTURE_NS < now - usage.wanted_at < silence
-        # Rounded up, so that a figure that trembles is no reason to plan anew.
+        # Rounded up, so that small variations do not cause a new plan.
         self.longest_ns = min(-(-usage.longest_ns // STEP_NS) * STEP_NS, LONGEST_NS)
         took = self._memory is not None and usage.memory != self._memory
         self._memory = usage.memory
@@ -119,33 +124,36 @@ class ContainerCard:
             self._estimate.pause()
 
     def has_woken(self, now: int) -> bool:
-        """Whether `observe` would find it awake, which was idle at the last one; costs less."""
+        """Whether `observe` would find the container awake, given that it was idle at the last
+        observation. Cheaper than `observe`. `now`: nanoseconds of CLOCK_MONOTONIC."""
         memory, wanted_at = self._files.activity(self._usage)
         wants = -FUTURE_NS < now - wanted_at < BUSY_NS
         return self._share > 0 and (wants or memory != self._memory)
 
     @property
     def place(self) -> Place:
-        """Where `has_woken` reads."""
+        """The place in the usage file that `has_woken` reads."""
         return self._files.place(self._usage)
 
     def revoke(self, now: int) -> None:
-        """Pause it, whatever else is granted: the card is its owner's. `now`: as in `observe`."""
+        """Pause the container for REVOKED_NS, whatever it is granted, since an owner of the card is
+        active. `now`: nanoseconds of CLOCK_MONOTONIC."""
         self._revoked_until = now + REVOKED_NS
         self.revoked = True
 
     def beat(self) -> None:
-        """Show the shim that the agent is alive."""
+        """Increment the heartbeat by which the shim sees that the agent is alive."""
         self._files.increment(self._live + LimitsLive.beat.offset)
 
     def set_unaccounted(self, unaccounted: Unaccounted) -> None:
-        """Write what the account leaves out. The shim keeps no more room for the uses of code that
-        it includes."""
+        """Write how much memory the container's own account leaves out. The shim stops reserving
+        memory for the code uses that this figure includes."""
         self._files.put_long(self._live + LimitsLive.unaccounted_bytes.offset, unaccounted.bytes)
         self._files.put_long(self._live + LimitsLive.code_seen.offset, unaccounted.code_uses)
 
     def write(self, grant: TimeGrant) -> None:
-        """Write the grant if it differs from the last one, and wake the processes that wait."""
+        """Write the grant if it differs from the last one, and wake the processes that wait for GPU
+        time. A revoked container is paused instead; one in its notice may use the whole card."""
         if self.in_notice:
             grant = TimeGrant(spare_share=WHOLE_CARD)
         elif self.revoked:
@@ -165,8 +173,8 @@ class ContainerCard:
 def container_cards(
     files: ContainerFiles, found: Limits, notices: bool
 ) -> dict[str, ContainerCard]:
-    """The container on each card of its limits, by UUID. `notices`: whether it may compute on where
-    they say that it has its notice."""
+    """The container on each card in its limits, by the card's UUID. `notices`: whether a notice in
+    the limits counts, so that the container is not paused there."""
     cards = found.cards[: min(found.card_count, layout.CARD_MAX)]
     return {
         card.uuid.decode(errors="replace"): ContainerCard(

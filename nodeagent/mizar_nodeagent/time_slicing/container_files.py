@@ -1,4 +1,4 @@
-"""A container's limits and usage files, kept open so that each can be read and written quickly."""
+"""Keeps a container's limits and usage files open, so that reading and writing them is cheap."""
 
 from __future__ import annotations
 
@@ -22,37 +22,43 @@ _ACCOUNT: Final = UsageCard.compute.offset + Compute.charged_ns.offset
 _LEARNED: Final = UsageCard.code_uses.offset - UsageCard.settled.offset - 8
 _GAP: Final = _ACCOUNT - UsageCard.code_uses.offset - 8
 _CARD_USAGE: Final = Struct(f"<Q{UsageCard.settled.offset - 8}xQ{_LEARNED}xQ{_GAP}xQQQQ")
-"""The fields of CardUsage, from the beginning of UsageCard on."""
+"""The fields of CardUsage, from the start of a UsageCard."""
 _WANTED: Final = UsageCard.compute.offset + Compute.wanted_at.offset
 _ACTIVITY: Final = Struct(f"<Q{_WANTED - 8}xQ")
-"""Its `memory` and `wanted_at`."""
+"""The fields `memory` and `wanted_at` of CardUsage, from the start of a UsageCard."""
 _OF_ACTIVITY: Final = ctypes.c_size_t(_ACTIVITY.size)
-# Unlike os.pread, this keeps the interpreter's lock: giving it away means waiting for it again,
-# once per container, behind whatever else the agent is doing. The pages are in memory.
+# Unlike os.pread, this does not release the GIL: to reacquire it would mean waiting for the agent's
+# other threads, once per container. The read does not block, since the pages are in memory.
 _pread: Final = ctypes.PyDLL(None).pread64
 _pread.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
 _pread.restype = ctypes.c_ssize_t
-# The same function for arguments of ctypes' own types, which need no conversion in each call.
+# The same function without argument types, for arguments that are ctypes objects already and need
+# no conversion in each call.
 _pread_prepared: Final = ctypes.PyDLL(None)["pread64"]
 _pread_prepared.restype = ctypes.c_ssize_t
 
 
 @dataclass(frozen=True)
 class Container:
-    """A container by its slot's two files; windows of a card follow one another by `name`."""
+    """A container, with the paths of its slot's two files. The windows of a card's containers are
+    ordered by `name`."""
 
     name: str
     limits: Path
     usage: Path
 
     def __hash__(self) -> int:
-        return hash(self.name)  # Paths take long.
+        return hash(self.name)  # hashing paths is slow
 
 
 class CardUsage(NamedTuple):
-    """Words of a container's account of a card: its memory's last change, how often memory of the
-    dead was given back, first uses of code, ns of GPU time charged, when time was wanted last
-    (CLOCK_MONOTONIC), ns of the longest piece of work of late, ns waited."""
+    """Words of a container's account of one card.
+
+    `memory`: changes with each change of the memory ledger. `settled`: how often memory of dead
+    processes was given back. `code_uses`: first uses of code. `charged_ns`: GPU time charged.
+    `wanted_at`: when GPU time was last wanted (CLOCK_MONOTONIC, in nanoseconds). `longest_ns`: the
+    longest recent piece of work. `waited_ns`: time spent waiting for GPU time.
+    """
 
     memory: int = 0
     settled: int = 0
@@ -64,26 +70,29 @@ class CardUsage(NamedTuple):
 
     @classmethod
     def of(cls, raw: bytes) -> CardUsage:
-        """From what `ContainerFiles.card_bytes` returns."""
+        """Parse the bytes that `ContainerFiles.card_bytes` returns."""
         return cls._make(_CARD_USAGE.unpack(raw))
 
 
 Place = tuple[ctypes.c_int, ctypes.c_int64]
-"""A card's part of an open usage file: descriptor and offset."""
+"""A card's part of an open usage file: file descriptor and offset in bytes."""
 
 
 class ContainerFiles:
-    """A container's two files. Raises RegionDamaged, OSError when they cannot be opened.
+    """A container's two open files. The constructor raises OSError if one cannot be opened, and
+    RegionDamaged if the limits file has a wrong size.
 
-    Only the agent can change the limits, so they are mapped. The usage is the tenant's, who may
-    truncate it at any moment: it is read, never mapped.
+    Only the agent can change the limits file, so it is mapped. The tenant can write to the usage
+    file and may truncate it at any moment, so it is read and never mapped. All offsets are in
+    bytes.
     """
 
     def __init__(self, container: Container) -> None:
         self.container = container
         self._seq: int | None = None
-        # For writing, although it is only read: so root in the container can hold no lease on it
-        # (fcntl's F_SETLEASE), behind which it would fill the disk while nobody can cut it off.
+        # Opened for writing although it is only read: this prevents root in the container from
+        # taking a lease on it (fcntl's F_SETLEASE), under which it could fill the disk while the
+        # agent cannot truncate the file.
         self._usage = open_promptly(container.usage, os.O_RDWR)
         try:
             self._open_limits()
@@ -101,12 +110,12 @@ class ContainerFiles:
         os.close(self._usage)
 
     def is_current(self) -> bool:
-        """Whether the paths still lead to the files that are open."""
+        """Whether the paths still refer to the open files."""
         return self._found == _identities(self.container)
 
     def new_limits(self) -> Limits | None:
-        """The limits, if they were written since the last call; None while they are being written,
-        empty or damaged: what was known before goes on."""
+        """The limits, if they were written since the last call. None if not, and while they are
+        being written, are empty or damaged: the previous limits stay in force."""
         seq = self._words[Limits.seq.offset // 4]
         if seq == self._seq or seq % 2:
             return None
@@ -118,15 +127,16 @@ class ContainerFiles:
         return found
 
     def card_bytes(self, offset: int) -> bytes:
-        """What the usage file has of the card whose UsageCard is at `offset`, as far as CardUsage
-        has it; zeros where the file was truncated."""
+        """The bytes of the usage file from which CardUsage is parsed, for the UsageCard at
+        `offset`; zeros if the file was truncated."""
         size = _CARD_USAGE.size
         if _pread(self._usage, self._buffer, size, offset) != size:
             return bytes(size)
         return self._buffer.raw
 
     def activity(self, offset: int) -> tuple[int, int]:
-        """`memory` and `wanted_at` of the CardUsage there."""
+        """`memory` and `wanted_at` of the CardUsage at `offset`; zeros if the file was
+        truncated."""
         size = _ACTIVITY.size
         if _pread(self._usage, self._buffer, size, offset) != size:
             return 0, 0
@@ -134,23 +144,23 @@ class ContainerFiles:
         return memory, wanted_at
 
     def place(self, offset: int) -> Place:
-        """Where `activity` reads. It leads nowhere once the files are closed."""
+        """The place that `activity` reads. It is invalid once the files are closed."""
         return ctypes.c_int(self._usage), ctypes.c_int64(offset)
 
     def put(self, offset: int, value: int) -> None:
-        """Set a word of 32 bits of the limits, in one store."""
+        """Set a 32-bit word of the limits in one store. Larger values become 0xFFFFFFFF."""
         self._words[offset // 4] = min(value, 0xFFFFFFFF)
 
     def put_long(self, offset: int, value: int) -> None:
-        """Set a word of 64 bits of the limits, in one store."""
+        """Set a 64-bit word of the limits in one store."""
         self._longs[offset // 8] = value
 
     def increment(self, offset: int) -> None:
-        """Add one to a word of 32 bits of the limits."""
+        """Add one to a 32-bit word of the limits, modulo 2^32."""
         self._words[offset // 4] = (self._words[offset // 4] + 1) & 0xFFFFFFFF
 
     def wake(self, offset: int) -> None:
-        """Change a futex in the limits and wake the processes that wait on it."""
+        """Increment a futex word of the limits and wake the processes that wait on it."""
         self.increment(offset)
         futex.wake_all(self._address + offset)
 
@@ -158,7 +168,9 @@ class ContainerFiles:
         descriptor = open_promptly(self.container.limits, os.O_RDWR)
         try:
             if os.fstat(descriptor).st_size != layout.LIMITS_SIZE:
-                raise RegionDamaged(f"{self.container.limits} has another size")
+                raise RegionDamaged(
+                    f"{self.container.limits} is not {layout.LIMITS_SIZE} bytes long"
+                )
             self._map = mmap.mmap(descriptor, layout.LIMITS_SIZE)
             self._found = (_identity(os.fstat(descriptor)), _identity(os.fstat(self._usage)))
         finally:
@@ -170,8 +182,8 @@ class ContainerFiles:
 
 
 class ActivityWatch:
-    """Tells whether any of several containers may have become active: all of them are read, and
-    compared at once."""
+    """Tells whether any of several containers may have become active. Reads all of them into one
+    buffer and compares that as a whole, which is cheaper than parsing each."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         count, size = len(places), _ACTIVITY.size
@@ -184,8 +196,8 @@ class ActivityWatch:
         self._sizes = [_OF_ACTIVITY] * count
 
     def has_changed(self) -> bool:
-        """Whether a byte of them has changed since the last call; True at the first one. Of a
-        truncated file, what was there before still counts as there."""
+        """Whether any byte has changed since the last call; True at the first call. Bytes that a
+        truncated file no longer has count as unchanged."""
         deque(
             map(_pread_prepared, self._files, self._buffers, self._sizes, self._offsets), maxlen=0
         )

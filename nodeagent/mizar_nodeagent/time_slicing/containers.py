@@ -1,4 +1,4 @@
-"""The containers whose time is sliced, by the node's slots."""
+"""Derives the containers whose GPU time is sliced from the node's slots."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from mizar_nodeagent.time_slicing.container_files import Container
 
 
 def containers_of(slots: Slots) -> Callable[[], Sequence[Container]]:
-    """What `TimeSlicer` asks ten times a second: the same list until a slot changes, so that it
-    compares nothing meanwhile."""
+    """A function that returns the containers, for `TimeSlicer`, which calls it ten times a second.
+    It returns the same list object until a slot changes, so that the caller can skip comparing."""
     seen: tuple[Slot, ...] = ()
     found: list[Container] = []
 

@@ -1,4 +1,4 @@
-"""Waking the processes that wait on a futex of a shared mapping."""
+"""Wakes processes that wait on a futex in a shared mapping."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _number = _NUMBERS[platform.machine()]
 
 
 def wake_all(address: int) -> int:
-    """Wake every process that waits on the word at the address. Returns how many.
+    """Wake every process that waits on the futex word at this address. Returns how many were woken,
+    or -1 if the system call failed.
 
-    They may have mapped the file elsewhere: the kernel knows shared futexes by inode and offset.
+    The processes may have mapped the file at other addresses: the kernel identifies a shared futex
+    by inode and offset.
     """
     return int(_syscall(_number, ctypes.c_void_p(address), _WAKE, _ALL, None, None, 0))

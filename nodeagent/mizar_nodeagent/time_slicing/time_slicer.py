@@ -1,4 +1,4 @@
-"""The time slicer: grants the time of shared cards to the containers that want it."""
+"""The time slicer: grants the GPU time of shared cards to the containers that want it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,32 @@ __all__ = ["Container", "TimeSlicer"]
 log = get_logger(__name__)
 
 CONTENDED_S: Final = 0.010
-"""Between two looks for containers that wake up, on cards whose time several want."""
+"""Seconds between two rounds while a card is contended, each of which looks for idle containers
+that have become active."""
 STEADY_NS: Final = 50_000_000
-"""Between two rounds of such a card while none wakes up. Only who stops asking for time is seen
-later for it, and that counts after a tenth of a second anyway."""
+"""Nanoseconds between two rounds of a contended card without borrowers on which no container
+becomes active. This delays only noticing that a container wants no more time, which counts after a
+tenth of a second anyway."""
 ALL_S: Final = 0.100
-"""Between two rounds of all cards, each of which also opens new containers and closes old ones."""
+"""Seconds between two rounds of all cards, each of which also opens the files of new containers and
+closes those of old ones."""
 RESTART_S: Final = 1.0
-"""After a round that failed."""
+"""Seconds to the next round after one that failed."""
 CHECK_NS: Final = 1_000_000_000
-"""Between two checks that a path still leads to the file that is open."""
+"""Nanoseconds between two checks whether the paths of files still refer to the open files."""
 NS: Final = 1_000_000_000
+"""Nanoseconds in a second."""
 ATTEND_S: Final = 0.1
-"""Between two signs of life of the event loop."""
+"""Seconds between two calls of `attend` by the event loop."""
 UNATTENDED_NS: Final = 500_000_000
-"""After so long without one, borrowers get no heartbeat: the loop looks for owners without the
-shim. Their shims let a second pass as well, so that a loop that is merely busy holds nobody up."""
+"""Nanoseconds without a call of `attend` after which borrowers get no heartbeat, since only the
+event loop detects owners without the shim. Borrowers' shims tolerate another second without
+heartbeat, so that an event loop that is only busy stops no borrower."""
 
 
 class SharedCard:
-    """The containers of one card. `woken`: those whose card is borrowed and that woke up in the
-    last round."""
+    """The containers of one card. `woken`: the names of containers with a share that became active
+    in the last round; always empty for a card without borrowers."""
 
     def __init__(self, containers: Sequence[ContainerCard]) -> None:
         self._containers = containers
@@ -51,18 +56,20 @@ class SharedCard:
         self._round_at = 0
         self._planned: tuple[list[tuple[bool, int | None, bool]], int] | None = None
         metered = [one for one in containers if one.mode != "None"]
-        # A Hard container that is alone has its share, whatever it does; a borrower has all.
+        # A single metered container needs no frequent rounds if it is Hard, since it has its share
+        # in any case, or a borrower on a card without owners, since it has the whole card.
         alone = not self._owners or all(one.mode == "Hard" for one in metered)
         self._matters = len(metered) > 1 or not alone
 
     @property
     def has_new_code(self) -> bool:
-        """Whether a container used code for the first time since the round before."""
+        """Whether a container used code for the first time, or had memory of dead processes given
+        back, since the previous round."""
         return any(one.new_code for one in self._containers)
 
     @property
     def is_contended(self) -> bool:
-        """Whether the next round should come soon."""
+        """Whether the card's next round should come after CONTENDED_S rather than ALL_S."""
         return self._matters and any(one.busy for one in self._containers)
 
     @property
@@ -71,16 +78,17 @@ class SharedCard:
         return [one for one in self._owners if not one.busy]
 
     def is_due(self, now: int, changed: bool) -> bool:
-        """Whether there may be anything to do before the next round of all cards: a container that
-        was idle wakes up, or the last round of a card that is not borrowed is STEADY_NS ago. What
-        borrowers do is seen soon enough. `changed`: sleepers' words may have changed."""
+        """Whether the card needs a round before the next round of all cards: because an idle
+        container has become active, or because the last round is STEADY_NS ago and the card has no
+        borrowers. Changes of borrowers may wait. `now`: nanoseconds of CLOCK_MONOTONIC. `changed`:
+        whether the usage of any idle container may have changed."""
         if not self._borrowers and now - self._round_at >= STEADY_NS:
             return True
         return changed and any(one.has_woken(now) for one in self.sleepers)
 
     def round(self, now: int, attended: bool = True) -> None:
-        """Observe all containers, and write new grants if anything has changed. Unless `attended`,
-        borrowers do not see the agent live."""
+        """Observe all containers, and write new grants if their demands have changed. `now`:
+        nanoseconds of CLOCK_MONOTONIC. `attended`: whether borrowers get a heartbeat."""
         self._round_at = now
         for one in self._containers:
             one.observe(now)
@@ -94,7 +102,7 @@ class SharedCard:
             self._planned = demands, longest
 
     def _revoke(self, now: int) -> None:
-        """An owner that wakes up has the card from this round on."""
+        """Pause all borrowers while an owner is active."""
         if not self._borrowers:
             return
         awake = frozenset(one.name for one in self._containers if one.is_awake)
@@ -109,15 +117,17 @@ class SharedCard:
 
 
 class TimeSlicer:
-    """Plans the time of the cards of the given containers, in a thread of its own.
+    """Plans the time of the given containers' cards, in a thread of its own.
 
-    `containers` is called ten times a second, from that thread; it gives the same object until
-    something has changed. `clock`: nanoseconds of
-    CLOCK_MONOTONIC. `new_code` is called from there as well, when code may have come to a card that
-    no container's account has yet; `woke`, with the names of containers that own a card, when these
-    work again while it is borrowed: its borrowers have been paused already. `watched`, asked in the
-    event loop: whether somebody looks for owners that only the loop would see work. A new time
-    slicer starts from nothing: what an earlier one granted is planned anew.
+    Called from that thread: `containers`, ten times a second, returns the containers, and the same
+    object until they change. `new_code` is called when code may have been loaded to a card that no
+    container's account includes yet. `woke` is called with the names of containers that own a
+    borrowed card and have become active; its borrowers have been paused already.
+
+    Called from the event loop: `watched` returns whether owners without the shim are being watched.
+
+    `clock` returns nanoseconds of CLOCK_MONOTONIC. A new time slicer does not know what an earlier
+    one granted, and plans everything anew.
     """
 
     def __init__(
@@ -150,8 +160,8 @@ class TimeSlicer:
         self._written: Mapping[tuple[str, str], Unaccounted] | None = None
 
     def round(self, now_ns: int | None = None) -> float:
-        """Observe the containers once and write what follows. Returns the seconds until the next
-        round."""
+        """Observe the containers once and write changed grants. `now_ns`: nanoseconds of
+        CLOCK_MONOTONIC; None for the current time. Returns the seconds until the next round."""
         now = self._clock() if now_ns is None else now_ns
         is_full = now >= self._rescan_at
         if is_full:
@@ -173,12 +183,13 @@ class TimeSlicer:
 
     def _due(self, now: int) -> list[SharedCard]:
         """The contended cards that need a round."""
-        # What wakes up after the comparison is found by the next one.
+        # A container that becomes active after this comparison is found by the next one.
         changed = self._watch.has_changed()
         return [one for one in self._contended if one.is_due(now, changed)]
 
     def _watch_none(self) -> None:
-        """Files may be closed: another one may have the number of such a file soon."""
+        """Watch no container. To be called when files were closed, since their descriptors may soon
+        refer to other files."""
         self._contended, self._sleepers, self._watch = [], [], ActivityWatch([])
 
     def _watch_sleepers(self) -> None:
@@ -188,19 +199,20 @@ class TimeSlicer:
             self._watch = ActivityWatch([one.place for one in sleepers])
 
     def run(self) -> None:
-        """Rounds until `stop`, whatever happens: without one, no container may borrow time."""
+        """Do rounds until `stop`. After an exception, close all files and start again, since
+        without rounds no container may borrow time."""
         while not self._stopped.is_set():
             try:
                 self._pause(self.round())
             except Exception:
-                log.exception("time slicing starts again from nothing")
+                log.exception("a round of time slicing failed: all containers are opened again")
                 self.close()
                 self._pause(RESTART_S)
         self.close()
 
     async def serve(self) -> None:
-        """`run` in a thread of its own, until cancelled. Cards are lent for as long as the event
-        loop runs that calls this, and owners are watched."""
+        """Run `run` in a thread until cancelled. Calls `attend` while `watched` says that owners
+        are watched, so that borrowers stop when the event loop hangs."""
         self._attended_at = self._clock() - UNATTENDED_NS
         running = asyncio.create_task(asyncio.to_thread(self.run))
         try:
@@ -214,13 +226,13 @@ class TimeSlicer:
             running.cancel()
 
     def attend(self) -> None:
-        """Somebody looks for owners without the shim. Once this was called, it must be again and
-        again, or borrowers stop after UNATTENDED_NS and the second that their shims wait."""
+        """Note that owners without the shim are being watched. After the first call, borrowers stop
+        when no further one comes for UNATTENDED_NS and the second that their shims tolerate."""
         self._attended_at = self._clock()
 
     def set_unaccounted(self, unaccounted: Mapping[tuple[str, str], Unaccounted]) -> None:
-        """Tell containers, within a tenth of a second, what their own accounts leave out. Keys:
-        (slot's name, card's UUID). May be called from any thread."""
+        """Set how much memory the containers' own accounts leave out; written to their limits
+        within ALL_S. Keys: (slot's name, card's UUID). May be called from any thread."""
         self._unaccounted = unaccounted
 
     @property
@@ -229,12 +241,12 @@ class TimeSlicer:
         return (self._clock() - self._last_round) / NS
 
     def start(self) -> None:
-        """`run` in a thread of its own."""
+        """Start a thread that runs `run`."""
         self._thread = threading.Thread(target=self.run, name="time-slicer", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what was written stays."""
+        """End the thread that `start` started. Grants stay as they were written."""
         self._stopped.set()
         self._thread.join()
 
@@ -251,10 +263,10 @@ class TimeSlicer:
         if seconds > CONTENDED_S:
             self._stopped.wait(seconds)
         else:
-            time.sleep(seconds)  # costs half of what an interruptible wait does
+            time.sleep(seconds)  # half as expensive as an interruptible wait
 
     def _rescan(self, now: int) -> None:
-        """Find containers that came or went, and limits that were written."""
+        """Open new containers, close old ones, and read limits that were written."""
         self._rescan_at = now + int(ALL_S * NS)
         wanted, changed = self._wanted(), False
         if wanted is not self._known or now >= self._check_at:
@@ -275,7 +287,8 @@ class TimeSlicer:
                     card.set_unaccounted(found)
 
     def _close_old(self, wanted: Sequence[Container], now: int) -> bool:
-        """Close containers that are gone, or whose paths lead to other files now."""
+        """Close containers that are no longer wanted, or whose paths refer to other files now.
+        Returns whether any was closed."""
         keep = set(wanted)
         gone = [one for one in self._files if one not in keep]
         if now >= self._check_at:
@@ -293,16 +306,17 @@ class TimeSlicer:
             try:
                 self._files[one] = ContainerFiles(one)
             except (OSError, RegionDamaged) as error:
-                log.info("no GPU time is dealt out to a slot", slot=one.name, error=error)
+                log.info("a slot gets no GPU time: cannot open it", slot=one.name, error=error)
                 self._refused.add(one)
         return bool(new)
 
     def _read_limits(self) -> bool:
-        """Whether a container's limits were written since the last time."""
+        """Read the limits that were written since the last call. Returns whether there were any."""
         changed = False
         for container, files in self._files.items():
             if (found := files.new_limits()) is not None:
-                # A notice that is there from the beginning was given by an agent that has ended.
+                # A notice in the first limits of a container comes from an earlier agent, and does
+                # not count.
                 notices = container in self._by_container
                 self._by_container[container] = container_cards(files, found, notices)
                 changed = True

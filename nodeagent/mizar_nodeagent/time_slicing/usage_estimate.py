@@ -1,4 +1,4 @@
-"""How much of a card's time a container needs, estimated from what it used of late."""
+"""Estimates how much of a card's time a container needs, from what it used recently."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from typing import Final
 from mizar_core.quantities import WHOLE_CARD
 
 SAMPLE_NS: Final = 100_000_000
-"""Least time between two samples."""
+"""Nanoseconds that lie at least between two samples."""
 CALM_SAMPLES: Final = 10
-"""Calm samples in a row before a container's need is estimated, so that other containers get what
-it does not use. After one sample that is not calm, it has its whole share again."""
+"""Number of calm samples in a row after which a container's need is estimated, so that other
+containers get the rest of its share. After one sample that is not calm, it has its whole share
+again."""
 STEPS: Final = 8
-"""Needs are estimated in eighths of the share, so that small changes move nothing."""
+"""A need is rounded up to a multiple of the share divided by this number, so that small changes do
+not cause a new plan."""
 
 
 class UsageEstimate:
-    """`need`: basis points of a card that suffice the container; None if it wants all it can have.
+    """Estimates the need of one container on one card.
 
-    A sample is calm if the container used less than a quarter of its share without waiting much
-    for it. It needs twice the most that it used in a calm sample. Time in which it is idle does
-    not count.
+    `need`: basis points of the card's time that are enough for the container; None if it wants all
+    that it can have. A sample is calm if the container used less than a quarter of its share (half
+    of it once a need is estimated) and waited for less than 70 % of the sample. The need is twice
+    the most that it used in one of the last CALM_SAMPLES, and at most half of its share. Time in
+    which the container is idle is not sampled.
     """
 
     def __init__(self) -> None:
@@ -30,8 +34,9 @@ class UsageEstimate:
         self._used: deque[int] = deque(maxlen=CALM_SAMPLES)
 
     def add(self, now: int, charged: int, waited: int, share: int) -> None:
-        """The busy container has used and waited for so many ns in its life, and its share is so
-        many basis points. `now`: ns of CLOCK_MONOTONIC."""
+        """Take in the busy container's totals. `now`: nanoseconds of CLOCK_MONOTONIC. `charged`,
+        `waited`: nanoseconds of GPU time that were charged and that it waited for, both since its
+        start. `share`: basis points."""
         last = self._last
         if last is not None and now - last[0] < SAMPLE_NS:
             return
@@ -40,7 +45,7 @@ class UsageEstimate:
             self._update(now - last[0], charged - last[1], waited - last[2], share)
 
     def pause(self) -> None:
-        """The container is idle: the time until the next `add` is no sample."""
+        """Note that the container is idle, so that the time until the next `add` is not sampled."""
         self._last = None
 
     def _update(self, span: int, charged: int, waited: int, share: int) -> None:
