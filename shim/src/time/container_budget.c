@@ -12,22 +12,51 @@
 #include "time/process_turns.h"
 
 #define MS UINT64_C(1000000)
-#define WAIT_MOST (100 * MS)     /* then everything is looked at again */
+/* Longest wait (ns), after which a launch checks all conditions again. */
+#define WAIT_MOST (100 * MS)
+/* Shortest wait (ns). */
 #define WAIT_LEAST (20 * 1000)
-#define RATE_LEAST 100           /* basis points, so that a wait has an end */
-#define LONGEST_FADES (5000 * MS) /* windows of another length move everybody's: not too often */
+/* Lowest rate (basis points) of a container that is not paused, so that every wait ends. */
+#define RATE_LEAST 100
+/*
+ * The longest piece of work is remembered for this time (ns): to forget it changes the length of
+ * the window, which moves the windows of all containers.
+ */
+#define LONGEST_FADES (5000 * MS)
+/* Pieces of work count as no longer than this (ns). */
 #define LONGEST_MOST (100 * MS)
+/* `paid_until` may lie no further in the future than this (ns). */
 #define DEBT_MOST (600 * 1000 * MS)
-#define OTHERS_LEFT (MS / 4) /* of others' work on the card when one's own is added: enough to lose
-                                no moment, and little that takes turns with it */
-#define OTHERS_MOST (20 * MS) /* a process that died does not say that it has finished */
-#define FORGOTTEN (1000 * MS) /* what a window had too much or too little, if the next is so far away */
-#define GUESS_SHORT (10 * MS) /* so much longer others' work may take than they have said */
-#define UNTOLD (2 * MS)       /* of what they were granted; measured: with less, much is lost of three
-                                processes' work, with more, much charged twice */
+/*
+ * A process adds work when the container's other processes have no more than this (ns) on the card:
+ * enough that the card does not idle, and little that runs in turns with the new work.
+ */
+#define OTHERS_LEFT (MS / 4)
+/*
+ * Work of other processes counts as no longer than this (ns), since a process that died does not
+ * report the end of its work.
+ */
+#define OTHERS_MOST (20 * MS)
+/*
+ * What a window had too much or too little is forgotten if the next one ends this much later (ns).
+ */
+#define FORGOTTEN (1000 * MS)
+/* Work of other processes may last this much longer (ns) than they have announced. */
+#define GUESS_SHORT (10 * MS)
+/*
+ * Time (ns) that may be claimed for work that was granted and not announced yet. By measurements of
+ * three processes, less loses much of their work, and more charges much of it twice.
+ */
+#define UNTOLD (2 * MS)
+/* Most time (ns) with work that may stay uncharged. */
 #define UNCHARGED_MOST (200 * MS)
+/* Time (ns) that it may take from a neighbour's first work until the node agent sets windows. */
 #define NOTICED_AFTER (150 * MS)
-#define FUTURE_MOST (10 * MS) /* clocks of the card and of the machine are not the same */
+/*
+ * `busy_until` may lie no further in the future than this (ns), since the card's clock differs from
+ * the machine's.
+ */
+#define FUTURE_MOST (10 * MS)
 
 static struct mizar_compute *shared(struct regions *regions, int card) {
     return &regions->usage->cards[card].compute;
@@ -38,8 +67,8 @@ static const struct mizar_limits_live *live_of(struct regions *regions, int card
 }
 
 /*
- * Each process keeps an account of its own as well, of what it spent itself: so that shared words
- * that somebody scribbled on let no process have more than the container's share.
+ * Each process also keeps an account of its own spending, so that it gets no more than the
+ * container's share even if a program has overwritten the shared words.
  */
 static uint64_t *own_paid(struct regions *regions, int card) {
     return &regions->process->cards[card].paid_until;
@@ -50,13 +79,13 @@ static void correct(uint64_t *word, const struct terms *terms, int64_t more) {
     while (more && !swap_relaxed(word, &seen, bucket_correct(terms, seen, more))) continue;
 }
 
-/* ---- terms ------------------------------------------------------------------------------------ */
+/* ---- terms ----------------------------------------------------------------------------------- */
 
 static uint64_t weighted(uint64_t share, uint64_t all) {
     return all > share ? share * MIZAR_SHARE_FULL / all : MIZAR_SHARE_FULL;
 }
 
-/* Has somebody who lives just lent the card's time to a container that has no share of its own? */
+/* Does a live agent lend the card's time to the container, which has no share of its own? */
 static bool lends(const struct mizar_limits_live *live, bool fresh) {
     return fresh && load_relaxed(&live->spare_share);
 }
@@ -69,7 +98,10 @@ static uint64_t rate_of(const struct mizar_limits_live *live, uint32_t mode, uin
     return smaller(larger(share, RATE_LEAST), MIZAR_SHARE_FULL);
 }
 
-/* Was it so lately that neighbours can have been there, before the node agent gave each a window? */
+/*
+ * Whether the time charged without a window is so recent that neighbours may have shared the card
+ * already, without windows yet.
+ */
 static bool is_recent(const struct process_card *own, uint64_t now) {
     return now - load_relaxed(&own->alone_at) < NOTICED_AFTER;
 }
@@ -86,9 +118,10 @@ static void refund(struct regions *regions, int card, const struct terms *terms,
 }
 
 /*
- * A container that gets its first window shared the card with its neighbours until now: of what was charged for
- * work that was not known, by the clock, as much was theirs as is now. Nothing else is given back,
- * or a neighbour that comes and goes would be worth GPU time.
+ * A container that gets its first window has shared the card with its neighbours until now. Work of
+ * unknown cost was charged by the clock; the neighbours' part of that, which is taken to be their
+ * part of the new period, is refunded. Nothing else is, or a neighbour that comes and goes would
+ * gain the container GPU time.
  */
 static void begin_windows(struct regions *regions, int card, const struct terms *terms, uint64_t now) {
     struct process_card *own = &regions->process->cards[card];
@@ -124,7 +157,7 @@ bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms 
     return true;
 }
 
-/* ---- work that is on the card -------------------------------------------------------------------- */
+/* ---- work on the card -------------------------------------------------------------------- */
 
 void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until) {
     struct mizar_slot_card *own = &regions->usage->slots[regions->process->slot].cards[card];
@@ -132,7 +165,7 @@ void budget_open(struct regions *regions, int card, uint64_t since, uint64_t unt
     store_relaxed(&own->open_since, since);
 }
 
-/* The time within [from, to] in which that process says that it has work on the card. */
+/* The part (ns) of [from, to] in which a process has announced work on the card. */
 static uint64_t open_part(const struct mizar_slot_card *work, uint64_t from, uint64_t to) {
     uint64_t since = load_relaxed(&work->open_since), until = smaller(load_relaxed(&work->open_until), to);
     uint64_t begin = larger(since, from);
@@ -149,9 +182,12 @@ uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint
     return most;
 }
 
-/* ---- the budget -------------------------------------------------------------------------------- */
+/* ---- the budget ------------------------------------------------------------------------------ */
 
-/* A word of the future that is nonsense is brought back, so that nobody waits for it for ever. */
+/*
+ * Reads a moment and lowers it to now + most if it lies later: an overwritten word must not make
+ * anyone wait forever.
+ */
 static uint64_t sane(uint64_t *word, uint64_t now, uint64_t most) {
     uint64_t seen = load_relaxed(word);
     while (seen > now + most && !swap_relaxed(word, &seen, now + most)) continue;
@@ -163,7 +199,7 @@ static void spend(uint64_t *word, const struct terms *terms, uint64_t now, uint6
     while (!swap_relaxed(word, &seen, bucket_spend(terms, seen, now, ns))) continue;
 }
 
-/* What other processes of the container have on the card: ns until it is done, if they guess right. */
+/* ns until the announced work of the container's other processes on the card should be done. */
 static uint64_t queue_of_others(struct regions *regions, int card, uint64_t now) {
     uint64_t most = budget_open_time(regions, card, now, UINT64_MAX, regions->process->slot);
     return smaller(most, OTHERS_MOST);
@@ -174,7 +210,7 @@ static int64_t bounded(int64_t value, uint64_t most) {
     return value > bound ? bound : value < -bound ? -bound : value;
 }
 
-/* The ends of windows and of work in them: the container's, or those of this process alone. */
+/* The ends of the last window and of the work in it, of the container or of this process alone. */
 struct ends {
     uint64_t *window, *work;
     int64_t *over;
@@ -194,14 +230,20 @@ static int64_t over_until_now(struct ends ends) {
     return bounded(load_relaxed(ends.over), LONGEST_MOST);
 }
 
-/* With siblings, the process's own work ends no later than the container's. */
+/*
+ * The larger of the container's and the process's own excess (ns), so that an overwritten shared
+ * word cannot lower it below the latter: the process's work ends no later than the container's.
+ */
 static int64_t over_at_least(struct regions *regions, int card) {
     int64_t all = over_until_now(shared_ends(regions, card));
     int64_t own = over_until_now(own_ends(regions, card));
     return all > own ? all : own;
 }
 
-/* Windows with much time in between have nothing to make up for. */
+/*
+ * Adds to the excess by how much work ended after its window; resets it if the windows are far
+ * apart.
+ */
 static void add_last_window(struct ends ends, const struct terms *terms, uint64_t last,
                             uint64_t next) {
     int64_t over = over_until_now(ends);
@@ -211,13 +253,13 @@ static void add_last_window(struct ends ends, const struct terms *terms, uint64_
 }
 
 /*
- * The last piece of a window is done before its end or behind it. Taken together that shall be none of
- * both: a container that fell short in one window may reach further over the end of the next.
+ * The last piece of work in a window ends before the window does, or after it. These differences
+ * should cancel out: after a window that ended early, work may exceed the end of the next one more.
  */
 static void note_end(struct ends ends, const struct terms *terms, uint64_t now, uint64_t work_end) {
     uint64_t end = bucket_window_end(terms, now), last = load_relaxed(ends.window);
     if (!end) return;
-    bool later = end > last || last > end + FORGOTTEN; /* or nonsense that somebody scribbled */
+    bool later = end > last || last > end + FORGOTTEN; /* the latter: the word was overwritten */
     if (later && swap_relaxed(ends.window, &last, end)) {
         add_last_window(ends, terms, last, end);
         store_relaxed(ends.work, work_end);
@@ -264,11 +306,11 @@ void budget_refund(struct regions *regions, int card, uint64_t ns) {
     refund(regions, card, &terms, ns);
 }
 
-/* ---- charging ---------------------------------------------------------------------------------- */
+/* ---- charging -------------------------------------------------------------------------------- */
 
 /*
- * Moves the mark to `to` if that is later, and returns where the part of [from, to] begins that it
- * passed: `to` when there is none. *before is where it was.
+ * Moves the mark to `to` if that is later. Returns the beginning of the part of [from, to] that the
+ * mark passed over, or `to` if there is none. *before: the mark's previous value.
  */
 static uint64_t pass(uint64_t *mark, uint64_t now, uint64_t from, uint64_t to, uint64_t *before) {
     uint64_t seen = sane(mark, now, FUTURE_MOST);
@@ -278,9 +320,9 @@ static uint64_t pass(uint64_t *mark, uint64_t now, uint64_t from, uint64_t to, u
 }
 
 /*
- * Takes from the moments with work that nobody was charged for yet, to which the caller adds those that
- * passed with the work that it settles. What is left is for the threads that still settle work of these
- * moments: `claimed` at most.
+ * Takes up to `wanted` ns from the time with work that nobody was charged for yet, after adding
+ * `passed` ns to it. The rest stays for threads that still have to settle work of that time, at
+ * most `claimed` ns. Returns the ns taken.
  */
 static uint64_t draw(uint64_t *uncharged, uint64_t passed, uint64_t wanted, uint64_t claimed) {
     uint64_t seen = load_relaxed(uncharged), there;
@@ -293,7 +335,10 @@ static uint64_t own_part(const void *terms, uint64_t from, uint64_t to) {
     return bucket_own_part(terms, from, to);
 }
 
-/* The container's own part of [from, to] in which another of its processes may have had work. */
+/*
+ * ns of the container's own part of [from, to] during which another of its processes may have had
+ * work.
+ */
 static uint64_t claim_of(const struct mizar_slot_card *work, const struct terms *terms,
                          uint64_t from, uint64_t to) {
     uint64_t since = load_relaxed(&work->open_since), until = load_relaxed(&work->open_until) + GUESS_SHORT;
@@ -301,8 +346,8 @@ static uint64_t claim_of(const struct mizar_slot_card *work, const struct terms 
 }
 
 struct claims {
-    uint64_t passed; /* of the moments that the mark passed over: the most that one may claim */
-    uint64_t all;    /* of all moments until now: what they may claim together */
+    uint64_t passed; /* ns, of the time that the mark passed over: the most of any one process */
+    uint64_t all;    /* ns, of all time until now: the sum over all other processes */
 };
 
 static struct claims claims_of_others(struct regions *regions, int card, const struct terms *terms,
@@ -318,8 +363,9 @@ static struct claims claims_of_others(struct regions *regions, int card, const s
 }
 
 /*
- * What of it the container has to pay: for no moment twice, whichever process it was. Where the mark
- * moves over moments before this process had any work, another one had, which it has yet to settle.
+ * The ns that the container has to pay for the work: no moment is paid for twice, whichever process
+ * had work then. Where the mark passes over time before this process had any work, another process
+ * had work, which it has yet to settle.
  */
 static uint64_t charge_shared(struct regions *regions, int card, const struct terms *terms,
                               uint64_t now, const struct done *done, uint64_t late,
@@ -354,7 +400,7 @@ uint64_t budget_settle(struct regions *regions, int card, const struct terms *te
     return own;
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------ */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 uint32_t budget_wake(struct regions *regions, int card) {
     return load_acquire(&live_of(regions, card)->wake);
@@ -364,12 +410,12 @@ void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now,
     uint64_t ns = until > now ? smaller(until - now, WAIT_MOST) : 0;
     ns = larger(ns, WAIT_LEAST);
     const struct timespec span = {0, (long)ns};
-    store_relaxed(&shared(regions, card)->wanted_at, now + ns); /* a process that waits wants the card */
+    store_relaxed(&shared(regions, card)->wanted_at, now + ns); /* waiting counts as wanting time */
     SYS(SYS_futex, &live_of(regions, card)->wake, FUTEX_WAIT, wake, &span, NULL, 0);
     __atomic_fetch_add(&shared(regions, card)->waited_ns, clock_now() - now, __ATOMIC_RELAXED);
 }
 
-/* A long piece is forgotten when none as long comes for a while. */
+/* A longest piece is replaced by a shorter one when none as long has come for LONGEST_FADES. */
 void budget_want(struct regions *regions, int card, uint64_t now, uint64_t longest) {
     struct mizar_compute *compute = shared(regions, card);
     uint64_t known = load_relaxed(&compute->longest_ns);

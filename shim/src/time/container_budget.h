@@ -1,58 +1,72 @@
-/* The container's budget of GPU time on one card: the shared words, and how they are changed. */
+/*
+ * The container's budget of GPU time on one card, in words that its processes share. All times are
+ * ns, moments of CLOCK_MONOTONIC.
+ */
 #ifndef MIZAR_CONTAINER_BUDGET_H
 #define MIZAR_CONTAINER_BUDGET_H
 
 #include "region/regions.h"
 #include "time/token_bucket.h"
 
-/* False: the card's time is not limited for this container. */
+/*
+ * Reads the terms at the moment `now`. Returns false if the container's time on the card is not
+ * limited; *terms is unchanged then.
+ */
 bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms *terms);
 
-/* Reserves cost + *extra ns (*extra is made smaller where it must), or says when to ask again. */
+/*
+ * Reserves ask->cost + *extra ns, after lowering *extra where necessary. Returns false if work may
+ * not start now; *again is when to ask again.
+ */
 bool budget_take(struct regions *regions, int card, const struct terms *terms, struct ask *ask,
                  uint64_t *extra, uint64_t *again);
 
-/* Work that is behind us. */
+/* Finished work. */
 struct done {
-    uint64_t from, to; /* it was on the card in this time, perhaps not alone */
-    uint64_t since;    /* the process has had some work there all the time since then */
-    uint64_t most;     /* ns that it took at most, as far as is known */
-    uint64_t reserved;
-    bool fresh;      /* of work that is not well known: by the clock, which may have run for others */
-    uint64_t passed; /* set: the part of the time in which the process had no other work there */
+    uint64_t from, to; /* the work was on the card between these moments, perhaps with other work */
+    uint64_t since;    /* since this moment the process has had work on the card without a gap */
+    uint64_t most;     /* the most ns that the work took, as far as is known */
+    uint64_t reserved; /* ns that were reserved for it */
+    bool fresh;        /* measured too seldom: the time may include other containers' work */
+    uint64_t passed;   /* result: ns in which the process had no other work on the card */
 };
 
 /*
- * Charges it in place of what was reserved. A process pays for no moment twice, whatever it has on
- * the card at once; the container pays for no more moments than there were. Returns the ns that the
- * process has to pay.
+ * Replaces the reservation by a charge for the work as measured. A process pays for no moment
+ * twice, however much work it has on the card at once, and the same holds for the container.
+ * Returns the ns that the process has to pay.
  */
 uint64_t budget_settle(struct regions *regions, int card, const struct terms *terms, uint64_t now,
                        struct done *done);
 
-/* So many reserved ns will not be used. */
+/* Gives back ns that were reserved and will not be used. */
 void budget_refund(struct regions *regions, int card, uint64_t ns);
 
-/* So many of them were used by work that is not measured: it counts as what it cost. */
+/* Counts reserved ns as GPU time of work that is not measured. */
 void budget_count(struct regions *regions, int card, uint64_t ns);
 
-/* This process has work on the card since `since`, until `until` if the guess is right. */
+/* Announces that this process has work on the card since `since`, probably until `until`. */
 void budget_open(struct regions *regions, int card, uint64_t since, uint64_t until);
 
 /*
- * The longest time within [from, to] in which a process of the container says that it has work on
- * the card; `but` is a slot to leave out, MIZAR_SLOT_MAX for none.
+ * The most ns within [from, to] for which any process of the container has announced work on the
+ * card. `but`: a slot to leave out, MIZAR_SLOT_MAX for none.
  */
 uint64_t budget_open_time(struct regions *regions, int card, uint64_t from, uint64_t to,
                           unsigned but);
 
-/* Waits until about `until`, at most a moment; less when the limits change. */
+/*
+ * Waits until about `until`, at most 100 ms, or until `wake` changes. `wake`: from budget_wake().
+ */
 void budget_wait(struct regions *regions, int card, uint32_t wake, uint64_t now, uint64_t until);
 
-/* To be read before the terms are, and given to budget_wait(). */
+/* The futex word for budget_wait(). Must be read before the terms, so that no change is missed. */
 uint32_t budget_wake(struct regions *regions, int card);
 
-/* Somebody wants GPU time now. `longest`: the piece of work at hand, as far as known. */
+/*
+ * Tells the node agent that the container wants GPU time now. `longest`: expected ns of the piece
+ * of work.
+ */
 void budget_want(struct regions *regions, int card, uint64_t now, uint64_t longest);
 
 #endif

@@ -11,19 +11,30 @@
 #include "time/costs.h"
 #include "time/utilization.h"
 
-#define VARIED_FOR UINT64_C(1000000000)  /* ns, for which a varying function is reckoned with */
-#define STUCK_AFTER UINT64_C(200000000)  /* ns */
-#define UNSEEN_AFTER UINT64_C(100000000) /* ns, since when what nobody looks at should be done */
-#define EVENS_OUT 4 /* a part of its time by which a piece may be short of its cost */
-#define SURPRISE UINT64_C(1000000)       /* ns */
-#define AT_ONCE UINT64_C(15000)          /* ns, from when an event is recorded until an idle card passes it */
-#define GAPS_ALL 4096                    /* at the end of each grant of late the card was waiting */
+/* ns: batches count as varying for this time after work of varying cost was launched. */
+#define VARIED_FOR UINT64_C(1000000000)
+/* ns: work that is overdue by this time is stuck. */
+#define STUCK_AFTER UINT64_C(200000000)
+/* ns: announced work counts as done this time after its expected end if no thread has looked. */
+#define UNSEEN_AFTER UINT64_C(100000000)
+/* A piece is charged no more than its time and this part of it (one in so many). */
+#define EVENS_OUT 4
+/* ns: see is_surprise(). */
+#define SURPRISE UINT64_C(1000000)
+/* ns: an idle card passes an event within this time after it was recorded. */
+#define AT_ONCE UINT64_C(15000)
+/* `sparse` of a meter whose recent grants all ended while the card was waiting for work. */
+#define GAPS_ALL 4096
+/* With more than this in `sparse`, a program leaves gaps within its grants. */
 #define GAPS_FROM (GAPS_ALL / 8)
-#define GAPS_LATELY 16                   /* grants */
+/* Number of recent grants over which `sparse` averages. */
+#define GAPS_LATELY 16
+/* Largest overlap: more work at a time is not assumed. */
 #define OVERLAP_MOST (8 * ONCE)
-#define OVERLAP_OVER UINT64_C(20000000)  /* ns of the card's time, from which it is learned */
+/* ns of the card's time from which the overlap is learned. */
+#define OVERLAP_OVER UINT64_C(20000000)
 
-/* ---- the meters of a process ------------------------------------------------------------------- */
+/* ---- the meters of a process ----------------------------------------------------------------- */
 
 struct meter *context_meter_first(struct regions *regions) {
     return __atomic_load_n(&regions->process->meters, __ATOMIC_ACQUIRE);
@@ -61,7 +72,10 @@ static struct meter *add(struct regions *regions, CUcontext context, int card) {
     return meter;
 }
 
-/* Where the driver does not tell, the current one: what cannot be measured there stays charged. */
+/*
+ * The stream's context, or the current one if the driver does not tell. Work that cannot be
+ * measured in that stays charged as it was reserved.
+ */
 static CUresult context_of(uintptr_t stream, CUcontext *context) {
     if (stream > CU_STREAM_PER_THREAD && (*context = cards_context((CUstream)stream)))
         return CUDA_SUCCESS;
@@ -85,19 +99,19 @@ struct meter *context_meter_known(struct regions *regions, CUcontext context) {
     return context ? find(regions, context) : NULL;
 }
 
-/* Read without the lock by who only wants to know whether there is anything. */
+/* Atomic, since threads that only check whether there are batches read it without the lock. */
 static void set_count(struct meter *meter, unsigned count) {
     __atomic_store_n(&meter->count, count, __ATOMIC_RELAXED);
 }
 
-/* Has it work on the card that somebody looked at of late? */
+/* Whether the meter has announced work on the card that is not overdue by UNSEEN_AFTER. */
 static bool is_open(const struct meter *meter, int card, uint64_t now) {
     return meter->card == card && meter->open_since && meter->open_until + UNSEEN_AFTER > now;
 }
 
 /*
- * Others of the container reckon with the work of this process on the card, in whichever context:
- * from when the first of it began until the last is done.
+ * Announces the work of this process on the card, in all of its contexts, to the container's other
+ * processes: from the beginning of the first until the expected end of the last.
  */
 static void tell_others(struct regions *regions, struct meter *meter, uint64_t since,
                         uint64_t until, uint64_t now) {
@@ -134,16 +148,20 @@ bool context_meter_vary(struct regions *regions, uint64_t now) {
     return now - __atomic_load_n(&regions->process->varied_at, __ATOMIC_RELAXED) < VARIED_FOR;
 }
 
-/* ---- settling what the card has done ------------------------------------------------------------ */
+/* ---- settling finished work ------------------------------------------------------------ */
 
-/* Longer than it is said to take, and by more than chance, a change and neighbours add. */
+/*
+ * Whether the work took longer than expected, by more than chance, a switch between containers and
+ * neighbours' work (`others`) can add.
+ */
 static bool is_surprise(const struct batch *batch, uint64_t own, uint64_t others) {
     return own > 2 * batch->cost + SURPRISE + others;
 }
 
 /*
- * The card was waiting for work: at its end, since it passed the event as soon as it had it; or in
- * between, since the program took longer to hand it in than the card then to come to its end.
+ * Whether the card was waiting for work during the batch: at its end, if it passed the end event as
+ * soon as that was recorded; or before, if the program took longer to launch the batch than the
+ * card took after that to finish it.
  */
 static bool is_sparse(const struct meter *meter, const struct batch *batch) {
     uint64_t handed_in = meter->events.all[batch->end].recorded_at;
@@ -152,8 +170,8 @@ static bool is_sparse(const struct meter *meter, const struct batch *batch) {
 }
 
 /*
- * A program that takes longer to prepare its work than the card to do it leaves gaps within what
- * was granted: then the card is often found waiting, and the clock says more than the work takes.
+ * Whether the program often takes longer to prepare its work than the card takes to do it. Then a
+ * grant's time by the clock includes gaps and is longer than its work.
  */
 static bool leaves_gaps(const struct meter *meter) {
     return meter->sparse > GAPS_FROM;
@@ -165,9 +183,9 @@ static void learn_gaps(struct meter *meter, bool sparse, bool surprise) {
 }
 
 /*
- * Work of steady costs takes what they say: the card may have been with others in between, or have
- * waited for us; and what one piece takes less than another, some other takes more. Of other work,
- * as long as it was on the card is all we know, unless the card was waiting in between.
+ * The most ns that the batch is charged, if it was on the card for `ns`. Work of steady cost is
+ * charged at most its cost, since other containers' work or gaps may lie within its time, and
+ * differences between pieces cancel out. Otherwise only the time on the card is known (by_clock).
  */
 static uint64_t at_most(const struct batch *batch, uint64_t ns, bool by_clock) {
     if (by_clock) return ns;
@@ -198,7 +216,7 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     uint64_t ns = done.to - done.from;
     struct terms terms = {0};
     budget_terms(regions, meter->card, now, &terms);
-    if (!batch->fresh) terms.since = 0; /* what it costs is known, whoever else was there */
+    if (!batch->fresh) terms.since = 0; /* its cost is known, even if neighbours shared the card */
     enum bucket_whose whose = bucket_whose(&terms, done.from, done.to);
     bool contested = whose == BUCKET_CONTESTED;
     uint64_t own = bucket_own_part(&terms, done.from, done.to);
@@ -215,7 +233,7 @@ static void charge(struct regions *regions, struct meter *meter, const struct ba
     if (!batch->fresh) learn_overlap(meter, batch->likely, took);
 }
 
-/* Where the card cannot tell, what was reserved stays charged. */
+/* If the events could not be read, the batch stays charged as it was reserved. */
 static void settle(struct regions *regions, struct meter *meter, const struct batch *batch,
                    uint64_t since, uint64_t now) {
     if (gpu_events_at(&meter->events, batch->begin) && gpu_events_at(&meter->events, batch->end))
@@ -234,7 +252,7 @@ static void look(struct meter *meter, struct batch *batch, uint64_t now) {
     if (state == GPU_EVENT_BROKEN) batch->ended_at = now;
 }
 
-/* Of those that have ended the first, or NULL. */
+/* The batch that ended first; NULL if none has ended. */
 static struct batch *first_ended(struct meter *meter) {
     struct batch *first = NULL;
     for (struct batch *each = meter->batches; each < meter->batches + meter->count; each++)
@@ -242,7 +260,7 @@ static struct batch *first_ended(struct meter *meter) {
     return first;
 }
 
-/* Of what is not settled, the card is at work on this. */
+/* ns of the unsettled batches that the card has begun. */
 static uint64_t begun(const struct meter *meter) {
     uint64_t sum = 0;
     for (unsigned i = 0; i < meter->count; i++)
@@ -250,14 +268,17 @@ static uint64_t begun(const struct meter *meter) {
     return sum;
 }
 
-/* What is on the card, less what it must have done of that meanwhile: several at a time, perhaps. */
+/*
+ * The unsettled work, less what the card must have done of it since it last made progress, with
+ * overlap.
+ */
 uint64_t context_meter_queue(const struct meter *meter, uint64_t now) {
     uint64_t since = now > meter->moved_at ? now - meter->moved_at : 0, overlap = context_meter_overlap(meter);
     uint64_t done = smaller(since * overlap / ONCE, begun(meter));
     return (meter->queue - smaller(done, meter->queue)) * ONCE / overlap;
 }
 
-/* Since when there is work on the card that is not settled: now, if there is none. */
+/* The moment since which the card has unsettled work; now if it has none. */
 static uint64_t open_since(const struct meter *meter, uint64_t now) {
     if (!meter->count) return now;
     const struct batch *oldest = &meter->batches[0];
@@ -265,7 +286,7 @@ static uint64_t open_since(const struct meter *meter, uint64_t now) {
     return larger(begin->at ? begin->at : begin->recorded_at, oldest->launched_at);
 }
 
-/* Work that has begun and does not end may wait for work as well: as kernels do that talk to others. */
+/* Work that has begun counts as well: a kernel may wait for another one that is launched later. */
 bool context_meter_stuck(const struct meter *meter, uint64_t now) {
     uint64_t since = larger(open_since(meter, now), meter->moved_at);
     return meter->count && since + begun(meter) + STUCK_AFTER < now;
@@ -278,8 +299,8 @@ static void take_out(struct meter *meter, struct batch *batch) {
 }
 
 /*
- * In the order in which they ended: of what several streams had on the card at once, each piece has
- * taken the time since the one before it was done.
+ * Settles in the order in which batches ended: of work that several streams had on the card at
+ * once, each piece is taken to have run since the end of the one before it.
  */
 void context_meter_reap(struct regions *regions, struct meter *meter, uint64_t now) {
     uint64_t since = open_since(meter, now);

@@ -1,6 +1,7 @@
 /*
- * What measures the work of one context: batches between two events that the card has not passed,
- * or that were not looked at since. The caller holds the meter's lock, unless it is said.
+ * Measures the work of one context in batches, each between two events. A batch is settled once a
+ * thread finds that the card has passed its events. The caller holds the meter's lock, unless
+ * stated otherwise. Moments are ns of CLOCK_MONOTONIC.
  */
 #ifndef MIZAR_CONTEXT_METER_H
 #define MIZAR_CONTEXT_METER_H
@@ -9,78 +10,87 @@
 #include "time/gpu_events.h"
 
 #define BATCHES_MAX 64
-#define ONCE 16u /* of overlap: one piece of work at a time */
+#define ONCE 16u /* unit of overlap: this value means one piece of work at a time */
 
 /* Work between two events. */
 struct batch {
     uint16_t begin, end;  /* events */
-    bool sparse;          /* at its end, the card had been waiting for work */
-    bool doubtful;        /* its cost may turn out to be quite another */
-    bool varies;          /* its cost is not always the same */
-    bool fresh;           /* it is not well known */
-    const void *work;     /* if it is one piece of work: what ... */
-    uint64_t shape;       /* ... and over how many threads */
-    uint64_t cost;        /* ns, of its launches */
-    uint64_t reserved;    /* less, where launches overlap */
-    uint64_t likely;      /* what it will probably take of that */
-    uint64_t launched_at; /* it cannot have begun before */
-    uint64_t ended_at;    /* 0: not as far as is known */
+    bool sparse;          /* the card was waiting for work at the batch's end */
+    bool doubtful;        /* the actual cost may be very different */
+    bool varies;          /* the cost differs from launch to launch */
+    bool fresh;           /* the cost was measured too seldom */
+    const void *work;     /* function or graph, if the batch is one launch; else NULL */
+    uint64_t shape;       /* of that launch: costs_shape() */
+    uint64_t cost;        /* ns, the sum over its launches */
+    uint64_t reserved;    /* ns; less than the cost where launches overlap */
+    uint64_t likely;      /* ns that it will probably take */
+    uint64_t launched_at; /* the batch cannot have begun before */
+    uint64_t ended_at;    /* 0: not known to have ended */
 };
 
-/* Of one context. */
+/* The meter of one context. */
 struct meter {
     CUcontext context;  /* NULL: free */
-    bool rests;         /* its context may be ending: threads of other contexts leave it alone */
-    struct meter *next; /* the one made before it */
+    bool rests;         /* its context may be ending: threads of other contexts must not use it */
+    struct meter *next; /* the meter that was made before this one */
     int card;
     uint32_t lock;
-    uint32_t count;        /* of the batches that are not settled, oldest first */
-    uint32_t doubtful;     /* so many of them are */
-    uint64_t queue;        /* ns that they will probably take */
-    uint64_t overlap;      /* ONCE times the work that is done at a time; 0: not known */
-    uint64_t worked, took; /* ns by what launches cost, and of the card's time, of late */
-    int sparse;            /* how often the card was waiting at the end of a grant, of late: context_meter.c */
-    bool suspect;          /* the last grant may have been more than was paid for: launch_metering.c */
-    uint64_t moved_at;     /* when the card last got something done, or had nothing to do */
-    uint64_t open_since, open_until; /* what the others of the container were told: context_meter.c */
-    struct batch batches[BATCHES_MAX];
+    uint32_t count;        /* number of unsettled batches */
+    uint32_t doubtful;     /* number of those that are doubtful */
+    uint64_t queue;        /* ns that the unsettled batches will probably take */
+    uint64_t overlap;      /* pieces of work done at a time, times ONCE; 0: not known */
+    uint64_t worked, took; /* recent ns, by costs of launches and by the card's time */
+    int sparse;            /* how often recent grants ended while the card waited for work */
+    bool suspect;          /* the last grant may have used more than was paid for */
+    uint64_t moved_at;     /* when the card last finished work, or had none */
+    uint64_t open_since, open_until; /* what was announced to the container's other processes */
+    struct batch batches[BATCHES_MAX]; /* oldest first */
     struct gpu_events events;
 };
 
 /*
- * The meter of the stream's context, which is made if there is none: as many as there are contexts,
- * since work that nobody measures would not be limited. Needs no lock.
+ * Finds the meter of the stream's context, or makes one. There is no limit to their number, since
+ * work without a meter would not be limited. Needs no lock. Returns the driver's error, or
+ * CUDA_ERROR_OUT_OF_MEMORY if the context's card is unknown or there is no memory for a meter.
  */
 CUresult context_meter_of(struct regions *regions, uintptr_t stream, struct meter **meter);
 
-/* The same if there is one already, or NULL. */
+/* The meter of the context; NULL if there is none. Needs no lock. */
 struct meter *context_meter_known(struct regions *regions, CUcontext context);
 
-/* All meters of the process: this one, its next, ... or NULL. */
+/*
+ * The first of all meters of the process, linked by `next`; NULL if there is none. Needs no lock.
+ */
 struct meter *context_meter_first(struct regions *regions);
 
-/* Its events are void, and what they measured stays charged as it was reserved. */
+/* Frees the meter of a context that has ended. Its batches stay charged as they were reserved. */
 void context_meter_clear(struct regions *regions, struct meter *meter);
 
-/* Adds a batch, unless it cannot be measured: then it stays charged as it was reserved. */
+/* Adds a batch. If it cannot be measured, it is dropped and stays charged as it was reserved. */
 void context_meter_push(struct meter *meter, struct batch batch);
 
-/* Lets the container's other processes know what is on the card. */
+/* Announces the work on the card to the container's other processes. */
 void context_meter_tell(struct regions *regions, struct meter *meter, uint64_t now);
 
-/* Settles what the card has done. */
+/* Settles the batches that the card has finished. */
 void context_meter_reap(struct regions *regions, struct meter *meter, uint64_t now);
 
-/* ns that the card will be at work, by what launches cost and what it should have done of that. */
+/* ns until the card should have finished the unsettled work. */
 uint64_t context_meter_queue(const struct meter *meter, uint64_t now);
 
-/* Nothing has begun or ended for longer than it should: it waits, perhaps for what is launched next. */
+/*
+ * Whether unsettled work has not progressed for longer than it should: then it may be waiting for
+ * work that is launched next.
+ */
 bool context_meter_stuck(const struct meter *meter, uint64_t now);
 
-/* Kernels of several streams may run side by side: ONCE times as much as one after the other. */
+/*
+ * How much work the card does at a time, in units of ONCE: kernels of several streams may run side
+ * by side.
+ */
 uint16_t context_meter_overlap(const struct meter *meter);
 
-/* Work of varying costs was launched. */
+/* Notes that work of varying cost was launched, and tells whether that was so recently. */
 void context_meter_note_varying(struct regions *regions, uint64_t now);
 bool context_meter_vary(struct regions *regions, uint64_t now);
 

@@ -7,7 +7,7 @@
 #include "region/enter.h"
 #include "time/captures.h"
 
-/* With one card there is nothing to be asked. */
+/* The card of the stream. With a single card, the driver is not called. */
 static int card_of(struct regions *regions, uintptr_t stream) {
     CUdevice device;
     if (__atomic_load_n(&regions->process->card_count, __ATOMIC_RELAXED) == 1) return 0;
@@ -16,7 +16,7 @@ static int card_of(struct regions *regions, uintptr_t stream) {
                : CARD_NONE;
 }
 
-/* The slot's own counters, if they are of that card or of none yet. */
+/* The slot's own counters, if they belong to that card or to none yet; else NULL. */
 static struct mizar_copies *claim(struct regions *regions, int card) {
     struct process *process = regions->process;
     struct mizar_copies *own = &regions->usage->slots[process->slot].copies;
@@ -62,7 +62,7 @@ uint64_t copies_sum(const size_t *sizes, size_t count) {
     return sum;
 }
 
-/* Of an array, extents are in elements; else in bytes. */
+/* Bytes of one unit of the operand's extents: elements for an array, else bytes. */
 static uint64_t element_bytes(const CUmemcpy3DOperand *operand) {
     CUDA_ARRAY3D_DESCRIPTOR descriptor;
     if (operand->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return 1;

@@ -1,11 +1,11 @@
 /*
- * Copies and memsets are counted, for each card and in each direction: they keep the copy engines
- * busy, not what runs kernels. Two additions to cache lines of the process' own, no lock.
+ * Counts copies and memsets, for each card and direction. They use the copy engines, not the
+ * multiprocessors. A count costs two additions to cache lines of the process's own, and no lock.
  *
- * Why, if nobody limits them: PCIe and the copy engines are the one thing of a card that a container can take
- * from its neighbours without limit, and NVML tells of them for the whole card only. The node's operator can
- * find the container by these figures (mizar_device_copied_bytes_total), and by nothing else. Every copy is
- * wrapped anyway, for what its stream stands still (stalls); of that, this is the smaller part.
+ * They are counted although they are not limited, because a container can take PCIe bandwidth and
+ * the copy engines from its neighbours without limit, and NVML reports their use for the whole card
+ * only. These figures (mizar_device_copied_bytes_total) are the only way to find such a container.
+ * Every copy is wrapped for its stalls in any case; counting is the smaller part of that cost.
  */
 #ifndef MIZAR_COPIES_H
 #define MIZAR_COPIES_H
@@ -14,13 +14,14 @@
 #include "time/stream_credit.h"
 #include "mizar_regions.h"
 
-#define COPIES_LONG 262144 /* bytes over the bus: 10 us or so */
-#define COPIES_LEAST 16384 /* what the smallest takes as long as */
-#define COPIES_FASTER 32   /* within device memory */
+#define COPIES_LONG 262144 /* bytes over the bus that take about 10 us */
+#define COPIES_LEAST 16384 /* bytes that take as long as the smallest copy, added to each */
+#define COPIES_FASTER 32   /* copies within device memory are this many times faster */
 
 /*
- * Whether the stream stands still for it so long that it counts: for many small ones a launch would
- * have to ask each time, but together they count as well.
+ * Whether the copies of this thread since the last such answer, with this one, have stalled the
+ * stream long enough to matter. Small copies are summed up, since ending a grant for each of them
+ * would make every launch ask for a new one.
  */
 static inline bool copies_take_long(enum mizar_copy kind, uint64_t bytes) {
     bool within = kind == MIZAR_COPY_DEVICES || kind == MIZAR_MEMSET;
@@ -30,13 +31,16 @@ static inline bool copies_take_long(enum mizar_copy kind, uint64_t bytes) {
     return true;
 }
 
-/* The driver took `count` copies of `bytes` together for the stream of that name (stream_credit.h). */
+/*
+ * Counts `count` copies of `bytes` in total that the driver accepted for the stream of that name
+ * (stream_credit.h).
+ */
 void copies_count(uintptr_t stream, enum mizar_copy kind, uint64_t count, uint64_t bytes);
 
 /* Between memory of these types, CU_MEMORYTYPE_*. */
 enum mizar_copy copies_kind(int to, int from);
 
-/* Bytes of a batch. */
+/* Total bytes of a batch of copies, or of 3D copies. */
 uint64_t copies_sum(const size_t *sizes, size_t count);
 uint64_t copies_sum_boxes(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count);
 

@@ -3,41 +3,52 @@
 #include "base/numbers.h"
 #include "region/regions.h"
 
-/* ns: every launch costs at least this much, so that none is for nothing. */
+/* ns: every launch costs at least this much, so that none is free. */
 #define AT_LEAST 500
-/* ns: no cost that is reckoned from a launch's size is larger. */
+/* ns: upper bound of a cost that is estimated from a launch's size. */
 #define LONGEST UINT64_C(10000000000)
-/* The mean is of the last one or two groups of so many samples. */
+/* The mean is taken over the last one or two groups of this many samples. */
 #define GROUP 256
-/* With fewer samples than this a cost is fresh; with no more, their median stands for their middle. */
+/* With fewer samples than this a cost is fresh. With up to this many, `usual` is their median. */
 #define FEW 3
-/* From so many samples on it shows whether times vary. */
+/* Number of samples from which on it is clear whether times vary. */
 #define SURE 4
-/* So many bounds in a row are refused as too high; the next one shows that the work takes longer. */
+/*
+ * This many bounds in a row are ignored as too high; the next one is taken to show that the work
+ * takes longer.
+ */
 #define REFUSED_MOST 8
-/* A bound may be higher than what was known by this part of it (one in so many). */
+/*
+ * A bound is not too high if it exceeds the known time by at most this part of it (one in so many).
+ */
 #define NEAR 8
 #define QUARTERS 4
-/* Times vary if the mean is more than this times the middle, or the upper quartile than this times the lower. */
+/*
+ * Times vary if the mean is more than this many times `usual`, or the upper quartile more than this
+ * many times the lower one.
+ */
 #define VARIES_PART 3 / 2
-/* Varying times may be wild if the mean is more than so many times the middle. */
+/* Varying times may be wild if the mean is more than this many times `usual`. */
 #define WILD_FACTOR 4
-/* ns: times are wild only if some were so long, which is more than a change of processes takes. */
+/* ns: times are wild only if one was this long, which is longer than a switch between processes. */
 #define WILD_NS 2000000
-/* The newest samples, of which the middle and the quartiles are taken. */
+/* Number of newest samples from which `usual` and the quartiles are taken. */
 #define RECENT 15
 
-/* What else is known of an entry, for the threads that write it. It lies apart: launches read entries alone. */
+/*
+ * What else is known of an entry, for the threads that write it. Kept apart from the entries, since
+ * launches read only those.
+ */
 struct facts {
-    struct guess guess; /* also where each shape has its own */
-    uint32_t size;      /* of the largest launch that was measured, where each shape has its own ... */
-    uint64_t size_ns;   /* ... and what it takes */
+    struct guess guess; /* over all shapes */
+    uint32_t size;      /* of the largest measured launch, if costs are kept by shape; else 0 ... */
+    uint64_t size_ns;   /* ... and what that takes */
     uint64_t samples;
-    unsigned refused;   /* samples in a row that told nothing new */
-    unsigned epoch;     /* how often costs_doubt() was called before the newest one */
+    unsigned refused;   /* number of bounds in a row that were ignored as too high */
+    unsigned epoch;     /* how often costs_doubt() had been called before the newest sample */
     struct group {
         uint64_t high, sum, count;
-    } group[2]; /* of the newest samples, and of those before */
+    } group[2]; /* the newest samples, and those before */
     uint32_t recent[RECENT];
 };
 
@@ -46,7 +57,10 @@ static struct facts all_facts[COSTS_MAX];
 
 static uint32_t used, doubted;
 
-/* Of those who write. A forked child must not find it taken for ever, where that matters. */
+/*
+ * The lock of threads that write. With regions it is the process's own, so that a forked child does
+ * not find it held forever.
+ */
 static uint32_t *lock_of(void) {
     static uint32_t lone;
     struct regions *regions = __atomic_load_n(&regions_current, __ATOMIC_ACQUIRE);
@@ -57,7 +71,7 @@ static void store(int64_t *word, uint64_t value) {
     __atomic_store_n(word, (int64_t)value, __ATOMIC_RELAXED);
 }
 
-/* Handles come and go: when there were very many of them, those that are there are learned anew. */
+/* Empties the table when too many handles have been used, so that those in use are learned anew. */
 static void forget_all(void) {
     for (unsigned i = 0; i < COSTS_MAX; i++) {
         if (!costs[i].work) continue;
@@ -104,9 +118,9 @@ static void add_sample(struct facts *facts, uint64_t ns) {
     group->count++;
 }
 
-/* ---- what the samples say -------------------------------------------------------------------------- */
+/* ---- statistics of the samples --------------------------------------------------------------- */
 
-/* The newest samples in order; returns how many. */
+/* Writes the newest samples to `sorted`, in ascending order; returns how many. */
 static unsigned sort(const struct facts *facts, uint32_t *sorted) {
     unsigned count = (unsigned)smaller(facts->samples, RECENT), place;
     for (unsigned i = 0; i < count; i++) {
@@ -117,14 +131,14 @@ static unsigned sort(const struct facts *facts, uint32_t *sorted) {
     return count;
 }
 
-/* The place of a quartile among so many; between two the lower one. */
+/* The index of a quartile among `count` sorted samples, rounded down. */
 static unsigned quartile(unsigned count, unsigned number) {
     return (count - 1) * number / QUARTERS;
 }
 
 /*
- * The mean of those between the quartiles: what a neighbour's turn on the card adds to some is not
- * the work's own, and what it takes itself varies a little.
+ * The mean of the samples between the quartiles. It leaves out samples to which a neighbour's work
+ * on the card has added, and evens out small variations of the rest.
  */
 static uint64_t middle(const uint32_t *sorted, unsigned count) {
     unsigned first = quartile(count, 1), last = quartile(count, 3);
@@ -134,7 +148,7 @@ static uint64_t middle(const uint32_t *sorted, unsigned count) {
     return larger(sum / (last - first + 1), AT_LEAST);
 }
 
-/* `usual`: their middle; `mean` and `high` are of many more. */
+/* `usual`: from middle(). `mean` and `high` are of many more samples than `sorted` has. */
 static enum costs_kind kind_of(const uint32_t *sorted, unsigned count, uint64_t usual,
                                uint64_t mean, uint64_t high) {
     uint64_t lower = larger(sorted[quartile(count, 1)], AT_LEAST), upper = sorted[quartile(count, 3)];
@@ -142,7 +156,9 @@ static enum costs_kind kind_of(const uint32_t *sorted, unsigned count, uint64_t 
     return mean / WILD_FACTOR > usual && high >= WILD_NS ? COSTS_WILD : COSTS_VARYING;
 }
 
-/* Of work whose times vary the mean of many, and the longest where that is very long. */
+/*
+ * For steady times the usual one, for varying times the mean, and for wild times also the longest.
+ */
 static struct guess guess(const struct facts *facts) {
     const struct group *now = &facts->group[0], *before = &facts->group[1];
     uint64_t mean = (now->sum + before->sum) / larger(now->count + before->count, 1);
@@ -156,11 +172,11 @@ static struct guess guess(const struct facts *facts) {
     return found;
 }
 
-/* ---- learning --------------------------------------------------------------------------------------- */
+/* ---- learning -------------------------------------------------------------------------------- */
 
 /*
- * A bound tells something if it is no higher than what was known: but when there were only higher
- * ones for a while, it is the work that takes longer.
+ * Whether to use a sample. An upper bound is used if it is no higher than what is known, or if only
+ * higher ones have come for a while, since then the work takes longer.
  */
 static bool is_news(struct facts *facts, uint64_t ns, bool known) {
     bool good = known || !facts->samples || ns <= facts->guess.likely + facts->guess.likely / NEAR;
@@ -195,8 +211,9 @@ static void learn_shaped(struct cost *function, uint64_t shape, uint64_t ns, boo
 }
 
 /*
- * Does nothing while another thread holds the lock: one sample less is no loss. The first launches of many
- * functions take longer than all that follow, which does not mean that their times vary.
+ * Does nothing while another thread holds the lock, since a single sample may be lost. Times count
+ * as varying only after SURE samples, since the first launches of many functions take longer than
+ * all others.
  */
 void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known) {
     uint32_t *lock = lock_of();
@@ -241,13 +258,16 @@ void costs_mark(const void *work, uint64_t shape, uint64_t ns) {
     lock_release(lock);
 }
 
-/* NULL: it was never measured. The caller holds the lock, as for all that follows. */
+/* The work's entry, or NULL if it was never measured. The caller holds the lock. */
 static const struct cost *measured(const void *work) {
     const struct cost *entry = costs_place(work);
     return entry->work == work && facts_of(entry)->samples ? entry : NULL;
 }
 
-/* Of a shape that is new: work grows with its size. */
+/*
+ * The guess for a new shape, whose time is taken to be proportional to its size. The caller holds
+ * the lock.
+ */
 static struct guess by_size(struct guess guess, double ns, double size, uint32_t wanted) {
     double likely = ns * wanted / size;
     guess.fresh = true;
@@ -255,6 +275,7 @@ static struct guess by_size(struct guess guess, double ns, double size, uint32_t
     return guess;
 }
 
+/* The caller holds the lock. */
 static struct guess look_up(const void *work, uint64_t shape) {
     const struct cost *entry = measured(work), *shaped;
     if (!entry) return (struct guess){.kind = COSTS_UNKNOWN, .fresh = true};
@@ -265,7 +286,10 @@ static struct guess look_up(const void *work, uint64_t shape) {
                        : facts->guess;
 }
 
-/* While another thread holds the lock, only the entry's time is known, and neither its kind nor its size. */
+/*
+ * While another thread holds the lock, only the entry's time can be read: work then counts as
+ * steady.
+ */
 struct guess costs_of(const void *work, uint64_t shape) {
     uint32_t *lock = lock_of();
     if (lock_try(lock)) {

@@ -1,13 +1,13 @@
 /*
- * What a launch of each kernel or graph takes of the card's time: learned from measurements. A
- * guess that says how much to reserve; what is charged is measured.
+ * The GPU time that a launch of each kernel or graph takes, learned from measurements. These costs
+ * only determine how much is reserved; what is charged is measured.
  *
- * A function whose times vary is learned by the shape of its launches as well: the same kernel over
- * as many blocks takes much the same time.
+ * For a function whose times vary, costs are also learned by the shape of the launch: launches over
+ * the same number of blocks take about the same time.
  *
- * One table for the process, read without a lock: an entry is found by linear probing and stays
- * where it is, until the table is too full and starts anew. It has room for more functions, graphs and
- * shapes than programs use, and takes memory for those that they do.
+ * The process has one table, which is read without a lock. An entry is found by linear probing and
+ * stays in place until the table is half full and is emptied. The table has room for more
+ * functions, graphs and shapes than programs use; its unused pages take no memory.
  */
 #ifndef MIZAR_COSTS_H
 #define MIZAR_COSTS_H
@@ -20,26 +20,26 @@
 #define COSTS_BITS 16
 #define COSTS_MAX (1u << COSTS_BITS)
 
-#define COSTS_BY_SHAPE (-1) /* in place of ns */
+#define COSTS_BY_SHAPE (-1) /* in place of ns: each shape has an entry of its own */
 
 enum costs_kind {
     COSTS_UNKNOWN, /* never measured */
-    COSTS_STEADY,
-    COSTS_VARYING, /* the mean of what it takes */
-    COSTS_WILD,    /* now short, now very long: taken for long until it is measured */
+    COSTS_STEADY,  /* times are about the same */
+    COSTS_VARYING, /* times differ; the cost is their mean */
+    COSTS_WILD,    /* times are short or very long; the cost is the longest */
 };
 
-/* What was learned of the times of some work. A thread that reads it while it changes gets parts of both. */
+/* What is known of the time that some work takes. */
 struct guess {
     enum costs_kind kind;
-    bool fresh;      /* measured a few times only, perhaps while others had the card as well */
-    uint64_t ns;     /* what a launch is taken for ... */
-    uint64_t likely; /* ... and probably takes */
+    bool fresh;      /* measured too seldom, perhaps while other containers used the card too */
+    uint64_t ns;     /* assumed cost of a launch */
+    uint64_t likely; /* ns that a launch probably takes */
 };
 
 struct cost {
     const void *work; /* a function, a graph, or a function in one shape; NULL: free */
-    int64_t ns;       /* what a launch is taken for; 0: not known */
+    int64_t ns;       /* assumed cost of a launch, or COSTS_BY_SHAPE; 0: not known */
 };
 
 extern struct cost costs[COSTS_MAX];
@@ -53,8 +53,8 @@ static inline struct cost *costs_place(const void *work) {
 }
 
 /*
- * Of a launch's blocks and threads: in the upper half how many warps they are, in the lower some
- * number for how they are arranged. 0: it has none.
+ * The shape of a launch, from its blocks and threads: the number of warps in the upper 32 bits, and
+ * a hash of the dimensions in the lower ones. Work without a shape has 0.
  */
 static inline uint64_t costs_shape(unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                    unsigned block_x, unsigned block_y, unsigned block_z) {
@@ -67,39 +67,52 @@ static inline uint64_t costs_shape(unsigned grid_x, unsigned grid_y, unsigned gr
     return (warps < UINT32_MAX ? warps : UINT32_MAX) << 32 | arranged;
 }
 
+/* The number of warps of a shape. */
 static inline uint32_t costs_size(uint64_t shape) {
     return (uint32_t)(shape >> 32);
 }
 
-/* The name of a function in one shape: no address that a program can have. */
+/* The key of a function in one shape. It is never an address that a program can have. */
 static inline const void *costs_shaped(const void *work, uint64_t shape) {
     uint64_t name = scattered(scattered((uintptr_t)work, 64) ^ shape, 63);
     return (const void *)(uintptr_t)(UINT64_C(1) << 63 | name);
 }
 
-/* ns that a launch is taken for; 0: not known. */
+/* The assumed cost of a launch in ns; 0: not known. */
 static inline int64_t costs_ns(const void *work, uint64_t shape) {
     int64_t ns = __atomic_load_n(&costs_place(work)->ns, __ATOMIC_RELAXED);
     if (__builtin_expect(ns != COSTS_BY_SHAPE, 1)) return ns;
     return __atomic_load_n(&costs_place(costs_shaped(work, shape))->ns, __ATOMIC_RELAXED);
 }
 
-/* What is known of it; of a shape that is new, as much as the largest that is known takes for its size. */
+/*
+ * What is known of a launch. The time of a new shape is that of the largest measured one, scaled by
+ * size.
+ */
 struct guess costs_of(const void *work, uint64_t shape);
 
-/* One launch took that long; or not `known`: that long at most, since others may have had the card. */
+/*
+ * Learns that a launch took `ns`; or at most `ns` unless `known`, since other containers may have
+ * used the card.
+ */
 void costs_learn(const void *work, uint64_t shape, uint64_t ns, bool known);
 
-/* It turns out that others had the card of late: what was not measured often is forgotten. */
+/*
+ * To be called when other containers have used the card unnoticed. Costs with fewer samples than a
+ * group are forgotten when they are next measured.
+ */
 void costs_doubt(void);
 
-/* The handle is another one's now. */
+/* Forgets the costs of a handle that now names other work. */
 void costs_forget(const void *work);
 
-/* A context has begun or ended: what is launched next may have to be brought to another one first. */
+/*
+ * Forgets all costs. To be called when a context has begun or ended: the next launch of a function
+ * may take longer, since its code may have to be loaded into another context first.
+ */
 void costs_forget_all(void);
 
-/* Nobody measures: each launch is taken for so many ns. */
+/* Sets the cost of work whose cost is not known, for launches that are not measured. */
 void costs_mark(const void *work, uint64_t shape, uint64_t ns);
 
 #endif

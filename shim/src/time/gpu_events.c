@@ -3,9 +3,12 @@
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 
-#define REBASE_NS UINT64_C(30000000000) /* a float of milliseconds is exact to 2 us up to here */
+/* ns from the base event up to which a float of milliseconds is exact to 2 us. */
+#define REBASE_NS UINT64_C(30000000000)
 
-/* The one whose last use is longest ago, nearly: round and round. */
+/*
+ * An event without users, in round-robin order, which is about the one unused for longest; 0: none.
+ */
 static uint16_t free_number(struct gpu_events *events) {
     for (uint32_t i = 1; i < GPU_EVENTS_MAX; i++) {
         uint16_t number = (uint16_t)(1 + (events->serial + i) % (GPU_EVENTS_MAX - 1));
@@ -21,7 +24,7 @@ static bool make_handle(struct gpu_event *event, CUstream stream) {
     return result == CUDA_SUCCESS;
 }
 
-/* Events are made once and used again. */
+/* Makes the event if it was never used before. */
 static bool has_handle(struct gpu_event *event, CUstream stream) {
     return event->handle || make_handle(event, stream);
 }
@@ -53,8 +56,8 @@ static void set_base(struct gpu_events *events, uint16_t number) {
 }
 
 /*
- * The card passed the event between its recording and now, `elapsed` after the base: which says
- * between which bounds the base itself lies. They close in on the truth with every event.
+ * The card passed the event between its recording and now, `elapsed` ns after the base. That bounds
+ * the moment of the base; the error shrinks with every event.
  */
 static void correct_base(struct gpu_events *events, const struct gpu_event *event, uint64_t elapsed,
                          uint64_t now) {

@@ -16,34 +16,40 @@
 #define QUANTUM_FREE UINT64_C(5000000)
 /* ns: a grant covers what the thread will probably launch within this time. */
 #define FORESIGHT UINT64_C(4000000)
-/* A grant is at most so many times what the thread used of its last one. */
+/* A grant is at most this many times what the thread used of its last one. */
 #define GROWS 2
-/* Grants are at most this part of a quantum while the meter suspects that work costs more than is paid. */
+/* Grants are at most this part of a quantum while the meter is suspect. */
 #define SUSPECT_PART 4
-/* ns: what work is taken to cost that was never measured. */
+/* ns: assumed cost of work that was never measured. */
 #define UNKNOWN_COST UINT64_C(20000)
-/* ns: work of unknown cost waits no longer for other such work, which may itself wait for this one. */
+/*
+ * ns: longest time that work of unknown cost waits for work of doubtful cost, since that may itself
+ * be waiting for this work.
+ */
 #define UNKNOWN_WAIT UINT64_C(200000000)
-/* ns: no launch reserves more ahead, since other work may wait for this one meanwhile. */
+/* ns: the most that a launch reserves, so that it does not hold up other work for longer. */
 #define COST_MOST UINT64_C(50000000)
-/* ns: windows are made for no more than this of work that was measured a few times only. */
+/* ns: windows are planned for no more than this of work that was measured too seldom. */
 #define SURE_MOST UINT64_C(5000000)
 /*
- * Batches that a launch may add: its own, and one for each grant that its thread ends before it launches again.
- * Work whose batch finds no room stays charged as it was reserved, and its time on the card is charged again to
- * what is measured next.
+ * Batches that a launch may add: its own, and one for each grant that its thread ends before the
+ * next launch. A launch waits for room for all of them: work whose batch found no room would stay
+ * charged as it was reserved, and its time on the card would be charged again to the work measured
+ * next.
  */
 #define BATCHES_MORE (1 + STREAM_CREDITS_MAX)
-/* ns: how long a waiting launch sleeps before it first looks whether the card has gone on. */
+/*
+ * ns: how long a waiting launch sleeps before it first checks whether the card has finished work.
+ */
 #define LOOK_FIRST UINT64_C(30000)
-/* ns: the interval between two such looks, which grows, grows no further from here on. */
+/* ns: the growing interval between two such checks stops growing here. */
 #define LOOK_LAST UINT64_C(1000000)
 /* ns that a launch pays where nothing is limited. */
 #define UNLIMITED_COST 1000
-/* ns that are granted where nothing is limited: a new limit is noticed when they are used up. */
+/* ns that are granted where nothing is limited. A new limit takes effect when they are used up. */
 #define UNLIMITED_CREDIT 100000
 
-/* The lock makes the caller wait for a thread that is looking at the meter's events. */
+/* Taking the lock waits for a thread that is reading the meter's events. */
 static void rest(struct meter *meter, bool rests) {
     lock_take(&meter->lock);
     meter->rests = rests;
@@ -65,15 +71,18 @@ void metering_forget(struct regions *regions, CUcontext context) {
     lock_release(&meter->lock);
 }
 
-/* ---- what threads were granted ------------------------------------------------------------------- */
+/* ---- grants of threads ------------------------------------------------------------------- */
 
-/* Is the credit's grant measured by this meter, and still to be ended? */
+/* Whether the credit's grant is measured by this meter and has not ended. */
 static bool is_open(const struct stream_credit *credit, const struct meter *meter) {
     return credit->meter == meter && credit->begin &&
            meter->events.all[credit->begin].serial == credit->begin_serial;
 }
 
-/* What a launch costs may have changed between its payment and its undoing. */
+/*
+ * ns left of the grant. Clamped, since the cost of a launch may have changed between its payment
+ * and undo_payment().
+ */
 static uint64_t left_of(const struct stream_credit *credit) {
     return credit->left > 0 ? smaller((uint64_t)credit->left, credit->granted) : 0;
 }
@@ -82,7 +91,7 @@ static bool is_unused(const struct stream_credit *credit) {
     return left_of(credit) == credit->granted;
 }
 
-/* Nothing is granted any more; what was not used goes back. */
+/* Ends the grant and refunds what was not used. */
 static void give_back(struct regions *regions, struct stream_credit *credit) {
     budget_refund(regions, credit->meter->card, left_of(credit) * ONCE / credit->overlap);
     credit->used += credit->granted - (uint32_t)left_of(credit);
@@ -91,7 +100,10 @@ static void give_back(struct regions *regions, struct stream_credit *credit) {
     credit->granted = 0;
 }
 
-/* What the thread was granted for the stream is measured up to `end`; the rest is given back. */
+/*
+ * Ends the thread's grant for the stream: adds its used part as a batch up to the event `end`, and
+ * refunds the rest.
+ */
 static void close_credit(struct regions *regions, struct stream_credit *credit, uint16_t end) {
     uint64_t used = credit->granted - left_of(credit), reserved = used * ONCE / credit->overlap;
     struct batch batch = {.begin = credit->begin, .end = end, .launched_at = credit->since,
@@ -101,7 +113,10 @@ static void close_credit(struct regions *regions, struct stream_credit *credit, 
     give_back(regions, credit);
 }
 
-/* The stream may be gone, or nothing may touch it: its work is taken for what it cost. */
+/*
+ * Ends a grant of a stream that may be gone or must not be used: its work is counted by the assumed
+ * costs.
+ */
 static void end_unmeasured(struct regions *regions, struct stream_credit *credit) {
     uint64_t used = credit->granted - left_of(credit);
     budget_count(regions, credit->meter->card, used * ONCE / credit->overlap);
@@ -112,7 +127,7 @@ static void evict(struct regions *regions, struct stream_credit *credit) {
     if (regions && credit->meter && is_open(credit, credit->meter)) end_unmeasured(regions, credit);
 }
 
-/* The stream's own credit, or a free one, or the one whose owner has least to lose. */
+/* The stream's own credit, or a free one, or the one that has least left, whose grant ends. */
 static struct stream_credit *take_credit(struct regions *regions, uintptr_t name) {
     struct stream_credit *own = stream_credit_find(name), *best = own ? own : &stream_credits.all[0];
     for (uint32_t i = 0; !own && i < STREAM_CREDITS_MAX; i++)
@@ -142,8 +157,8 @@ static void grant(const struct piece *piece, uint64_t ns, struct meter *meter, u
 }
 
 /*
- * Nothing is limited here: but look again some launches later. The node agent hears of it all the same: the
- * card may be lent while its owner launches nothing.
+ * Grants time where nothing is limited, to be checked again some launches later. The node agent is
+ * told that the container wants time, since the card may be lent while its owner is idle.
  */
 static void grant_unlimited(const struct piece *piece) {
     if (piece->meter) budget_want(piece->regions, piece->card, clock_now(), 0);
@@ -151,18 +166,22 @@ static void grant_unlimited(const struct piece *piece) {
     grant(piece, UNLIMITED_CREDIT, NULL, 0);
 }
 
-/* Of the legacy stream that cannot be asked while another one is captured: nothing may touch it. */
+/*
+ * Whether the stream is being captured. The driver refuses the question for the legacy stream while
+ * another stream is captured; the legacy stream must not be used then, so it counts as captured.
+ */
 static bool is_captured(uintptr_t stream) {
     int status = 0;
     CUresult result = REAL(cuStreamIsCapturing)((CUstream)stream, &status);
     return result == CUDA_SUCCESS ? status : result != CUDA_ERROR_NOT_FOUND;
 }
 
-/* ---- a launch ------------------------------------------------------------------------------------ */
+/* ---- a launch -------------------------------------------------------------------------------- */
 
 /*
- * What a grant ended on a waiting card took is not known. If it may be much more than was paid for, the
- * next ones are small, and chance says how small: so no program knows which launches are measured.
+ * The largest grant (ns). The time of a grant that ends while the card waits for work is not known.
+ * If it may have been much more than was paid for, the meter is suspect, and the next grants are
+ * small and of random size, so that no program can predict which launches are measured.
  */
 static uint64_t quantum_of(const struct meter *meter, const struct terms *terms, uint64_t now) {
     uint64_t quantum = terms_free(terms) ? QUANTUM_FREE : QUANTUM;
@@ -170,8 +189,9 @@ static uint64_t quantum_of(const struct meter *meter, const struct terms *terms,
 }
 
 /*
- * What the thread will probably launch into the stream within a moment, by what it has launched since it
- * asked last. So threads that launch little, and each of many streams, keep little from the others.
+ * ns that the thread will probably launch into the stream within FORESIGHT, extrapolated from its
+ * launches since the last grant. So a thread that launches little, or into many streams, withholds
+ * little from the others.
  */
 static uint64_t likely_use(const struct stream_credit *credit, uint64_t now) {
     if (!credit) return 0;
@@ -180,8 +200,9 @@ static uint64_t likely_use(const struct stream_credit *credit, uint64_t now) {
 }
 
 /*
- * ns of the card's time that the thread still has for other streams: they go back when it waits, so they
- * are nothing to wait for. All that a thread has is no more than a quantum.
+ * ns of the card's time that the thread's grants for other streams still hold. They are refunded
+ * when the thread waits, so it need not wait for them. All grants of a thread together are at most
+ * a quantum.
  */
 static uint64_t held_by_others(const struct piece *piece) {
     uint64_t held = 0;
@@ -193,9 +214,9 @@ static uint64_t held_by_others(const struct piece *piece) {
 }
 
 /*
- * What comes right after work that is on the card is measured exactly; what comes to an idle card
- * isn't. So after the latter nothing is granted, once: the next launch is measured as well. And
- * so is what was measured a few times only.
+ * ns to grant with the launch. A launch directly behind other work on the card is measured exactly;
+ * a launch to an idle card is not. So after one launch to an idle card nothing is granted, and the
+ * next launch is measured too. The same holds for work that was measured too seldom.
  */
 static uint64_t extra_of(const struct piece *piece, const struct terms *terms, uint64_t now,
                          uint64_t held) {
@@ -206,7 +227,7 @@ static uint64_t extra_of(const struct piece *piece, const struct terms *terms, u
     return smaller(likely_use(credit, now), quantum - smaller(held, quantum));
 }
 
-/* ns of the card's time. */
+/* ns of the card's time that the launch reserves. */
 static uint64_t reserved_for(const struct piece *piece) {
     uint64_t cost = piece->guess.ns < COST_MOST ? piece->guess.ns : COST_MOST;
     return cost * ONCE / piece->overlap;
@@ -237,7 +258,10 @@ static void look_up_cost(struct piece *piece) {
     if (piece->guess.kind != COSTS_STEADY) context_meter_note_varying(piece->regions, clock_now());
 }
 
-/* Work that may end sooner than reckoned is looked at soon; the looks become rarer while it goes on. */
+/*
+ * When to check again. Work that may end sooner than expected is checked soon, and then at growing
+ * intervals (*patience).
+ */
 static uint64_t when_to_look(const struct meter *meter, uint64_t now, uint64_t again,
                              uint64_t *patience) {
     bool soon = meter->doubtful || is_full(meter);
@@ -246,22 +270,25 @@ static uint64_t when_to_look(const struct meter *meter, uint64_t now, uint64_t a
     return soon && look < again ? look : again;
 }
 
-/* The stream that has the name; one of the default streams of `current`: see name_of(). */
+/*
+ * The stream with this name; a default stream if it is one of the context `current`: see name_of().
+ */
 static uintptr_t stream_named(uintptr_t name, CUcontext current) {
     uintptr_t stream = name - (uintptr_t)current;
     return stream <= CU_STREAM_PER_THREAD ? stream : name;
 }
 
 /*
- * Default streams always are there; those of contexts that are not current have no handles. One that
- * has not ended stays until the caller lets the meter go: see metering_before_end().
+ * Whether the stream's handle may be used. Default streams always exist, but those of contexts that
+ * are not current have no handle. Another stream may be used if none has ended since the grant; it
+ * then exists until the caller releases the meter's lock: see metering_before_end().
  */
 static bool may_touch(const struct regions *regions, const struct stream_credit *credit, uintptr_t stream) {
     bool handle = stream <= CU_STREAM_PER_THREAD || stream % sizeof(void *) == 0;
     return handle && credit->ended == streams_ended(regions) && !is_captured(stream);
 }
 
-/* Ends what the thread was granted for the stream, at this point of it. */
+/* Ends the thread's grant for the stream, at the stream's present point. */
 static void end_credit(struct regions *regions, struct stream_credit *credit, CUstream stream, uint64_t now) {
     if (is_unused(credit)) {
         give_back(regions, credit);
@@ -272,10 +299,10 @@ static void end_credit(struct regions *regions, struct stream_credit *credit, CU
 }
 
 /*
- * The thread will wait: what it launched to other streams is measured up to now, or the wait would
- * be taken for work of theirs. Unless some stream has ended, since it might be one of them. An event
- * in the legacy stream makes blocking streams wait for one another: where the program does not
- * wait itself, that stream's work is taken for what it cost.
+ * Ends the thread's grants for other streams before it waits, or the wait would count as work of
+ * these streams. Streams are left out if any has ended, since it might be the same one. An event in
+ * the legacy stream makes blocking streams wait for one another, so unless the program itself
+ * waits, that stream's work is counted by the assumed costs.
  */
 static void close_others(const struct piece *piece, uint64_t now, bool program_waits) {
     CUcontext current = NULL;
@@ -292,14 +319,18 @@ static void close_others(const struct piece *piece, uint64_t now, bool program_w
 }
 
 /*
- * What windows are made for. The first times of work may be those of all who had the card; but if others
- * learned only after some of them that it is long, they would all have other windows then.
+ * ns of work for which windows are planned. The first measurements of work may include time of
+ * other containers, so they count up to SURE_MOST. They are not ignored, since windows would change
+ * for all containers once the work is known to be long.
  */
 static uint64_t surely(const struct guess *guess) {
     return guess->fresh ? smaller(guess->ns, SURE_MOST) : guess->ns;
 }
 
-/* Waits for the launch's turn. False: there is no limit any more. Lets the lock go meanwhile. */
+/*
+ * Waits until the launch may start, releasing the lock meanwhile. Returns false if time is no
+ * longer limited. *waited: whether it had to wait.
+ */
 static bool await_turn(struct piece *piece, bool *waited) {
     struct terms terms;
     uint64_t patience = LOOK_FIRST;
@@ -316,17 +347,21 @@ static bool await_turn(struct piece *piece, bool *waited) {
         again = when_to_look(piece->meter, now, again, &patience);
         lock_release(&piece->meter->lock);
         budget_wait(piece->regions, piece->card, wake, now, again);
-        dead_processes_settle_sometimes(piece->regions); /* a process that died cannot report the end of its work */
+        /* A process that died cannot report the end of its work. */
+        dead_processes_settle_sometimes(piece->regions);
         lock_take(&piece->meter->lock);
     }
 }
 
-/* The launch that did not get through was subtracted already. */
+/* Adds the cost of this launch again, which stream_credit_pay() subtracted before it failed. */
 static void undo_payment(struct stream_credit *credit, const struct piece *piece) {
     if (credit->left < 0) credit->left += costs_ns(piece->work, piece->shape);
 }
 
-/* Ends what the thread had; returns the event of the end, which is also the next beginning. */
+/*
+ * Ends the thread's grant for the stream. Returns the event at its end, kept as the beginning of
+ * the next batch; 0 if there is none.
+ */
 static uint16_t end_grant(struct piece *piece) {
     struct stream_credit *credit = stream_credit_find(piece->name);
     struct meter *meter = piece->meter;
@@ -367,8 +402,10 @@ static void run_measured(struct piece *piece, void (*step)(struct piece *piece))
 }
 
 /*
- * The default streams are others for each context. With one card the same container
- * pays for all of them; with several, the name tells the contexts apart, which no launch finds by itself.
+ * The name of the stream's credit. Each context has default streams of its own, with the same
+ * handles. With one card they may share a credit, as the same budget pays for all of them. With
+ * several cards, the name must contain the context, so that a launch on another card finds no
+ * credit by the handle.
  */
 static uintptr_t name_of(const struct piece *piece) {
     bool several = piece->regions && piece->regions->process->card_count > 1;
@@ -400,7 +437,7 @@ CUresult metering_begin(struct piece *piece, const void *work, uint64_t shape, u
     return CUDA_SUCCESS;
 }
 
-/* It may be over much sooner, or later, than is said. */
+/* Whether the work may take much less or much more time than the guess says. */
 static bool is_doubtful(const struct guess *guess) {
     return guess->fresh || guess->kind == COSTS_UNKNOWN || guess->kind == COSTS_WILD;
 }
@@ -427,11 +464,12 @@ static void end_failed(struct piece *piece) {
     budget_refund(piece->regions, piece->card, reserved_for(piece) + piece->extra);
 }
 
-/* ---- threads that end ---------------------------------------------------------------------------- */
+/* ---- threads that end ------------------------------------------------------------------------ */
 
 /*
- * The driver may have left the thread already, so nobody asks it: work is taken for what it cost. If
- * the thread launches even later, as its other destructors may, it is watched anew.
+ * Ends the grants of a thread that ends. The driver may have released its state of the thread
+ * already, so it is not called, and work is counted by the assumed costs. If the thread launches
+ * even later, as its other destructors may, it is watched again.
  */
 static void end_thread(void *unused) {
     struct regions *regions = shim_known();
@@ -445,7 +483,10 @@ static void end_thread(void *unused) {
     }
 }
 
-/* By what C++ has for its threads' own variables. A libc that is too old for that keeps the grants. */
+/*
+ * Registers end_thread() by libc's function for destructors of C++ thread_local variables. With a
+ * libc too old to have it, grants of threads that end are not refunded.
+ */
 static void watch_thread(void) {
     if (stream_credits.watched) return;
     stream_credits.watched = true;
@@ -458,7 +499,7 @@ CUresult metering_end(struct piece *piece, CUresult result) {
     return first_use_end(&piece->use, result);
 }
 
-/* ---- waits --------------------------------------------------------------------------------------- */
+/* ---- waits ----------------------------------------------------------------------------------- */
 
 static void end_waiting(struct piece *piece) {
     struct stream_credit *credit = stream_credit_find(piece->name);
@@ -466,7 +507,10 @@ static void end_waiting(struct piece *piece) {
     end_credit(piece->regions, credit, (CUstream)piece->stream, clock_now());
 }
 
-/* Does the step for the stream's grant, if the thread has one and the stream may be touched. */
+/*
+ * Runs the step with the meter locked, if the thread has a grant for the stream and the stream is
+ * not captured.
+ */
 static void with_grant(struct piece *piece, const struct stream_credit *credit, void (*step)(struct piece *)) {
     if (!credit || !credit->begin || is_captured(piece->stream)) return;
     context_meter_of(piece->regions, piece->stream, &piece->meter);
@@ -475,7 +519,7 @@ static void with_grant(struct piece *piece, const struct stream_credit *credit, 
     run_measured(piece, step);
 }
 
-/* A thread that still touches the stream does so under the meter's lock: when that is free, it is done. */
+/* Waits for a thread that is using the stream's handle: it holds the meter's lock meanwhile. */
 static void await_touch(struct meter *meter) {
     lock_take(&meter->lock);
     lock_release(&meter->lock);
@@ -495,7 +539,7 @@ void metering_before_wait(uintptr_t stream) {
     if (!piece.regions) return;
     piece.name = name_of(&piece);
     struct stream_credit *credit = stream_credit_find(piece.name);
-    if (credit && !credit->meter) credit->left = 0; /* has a limit come? */
+    if (credit && !credit->meter) credit->left = 0; /* the next launch checks for a new limit */
     with_grant(&piece, credit, end_waiting);
 }
 
@@ -503,7 +547,7 @@ static void end_all(struct piece *piece) {
     close_others(piece, clock_now(), true);
 }
 
-/* The thread waits for it knows what: nothing stays granted for any stream of its context. */
+/* Ends the thread's grants for all streams of the current context. */
 void metering_before_wait_for_all(void) {
     struct piece piece = {.regions = shim_known()};
     if (!piece.regions || !stream_credit_granted()) return;
@@ -518,9 +562,12 @@ void metering_before_wait_in(CUcontext context) {
     if (entered) cards_leave();
 }
 
-/* ---- stalls -------------------------------------------------------------------------------------- */
+/* ---- stalls ---------------------------------------------------------------------------------- */
 
-/* A launch that waits long behind a stall may be what the stall waits for: then no batch is added to it. */
+/*
+ * Ends the grant unless the meter is stuck: the stall may wait for a launch that is itself waiting,
+ * to which no batch must be added.
+ */
 static void end_before_stall(struct piece *piece) {
     if (!context_meter_stuck(piece->meter, clock_now())) end_waiting(piece);
 }
@@ -531,7 +578,7 @@ static void stall_one(struct regions *regions, uintptr_t stream, void (*step)(st
     with_grant(&piece, stream_credit_find(piece.name), step);
 }
 
-/* Without an event, which would make the program's streams wait for one another. */
+/* Ends the grant without an event, which would make the program's streams wait for one another. */
 static void leave_unmeasured(struct piece *piece) {
     struct stream_credit *credit = stream_credit_find(piece->name);
     if (credit && is_open(credit, piece->meter)) end_unmeasured(piece->regions, credit);
@@ -543,14 +590,14 @@ static bool waits_for_legacy(uintptr_t stream) {
     return result == CUDA_SUCCESS && !(flags & CU_STREAM_NON_BLOCKING);
 }
 
-/* The one of the stream's own context. */
+/* Ends the grant for the legacy stream of the stream's context. */
 static void stall_legacy(struct regions *regions, uintptr_t stream) {
     if (!cards_enter(cards_context((CUstream)stream))) return;
     stall_one(regions, CU_STREAM_LEGACY, leave_unmeasured);
     cards_leave();
 }
 
-/* What one stream does, the legacy stream waits for, and the other way round. */
+/* The legacy stream waits for blocking streams, and they for it, so their grants end together. */
 void metering_before_stall(uintptr_t stream) {
     struct regions *regions = stream_credit_granted() ? shim_known() : NULL;
     if (!regions) return;
@@ -560,7 +607,7 @@ void metering_before_stall(uintptr_t stream) {
     else if (waits_for_legacy(stream)) stall_legacy(regions, stream);
 }
 
-/* Does nothing while another thread holds the lock: that one reaps the meter. */
+/* Does nothing while another thread holds the lock, since that thread reaps the meter. */
 static void reap_meter(struct regions *regions, struct meter *meter) {
     if (!__atomic_load_n(&meter->count, __ATOMIC_RELAXED) || !lock_try(&meter->lock)) return;
     if (!meter->rests) context_meter_reap(regions, meter, clock_now());

@@ -4,17 +4,21 @@
 #include "base/numbers.h"
 
 #define US UINT64_C(1000)
+/* ns that a turn lasts. */
 #define TURN (8000 * US)
-#define YIELD (300 * US) /* in which a process that waits takes the turn over, before it is taken anew */
-#define LOOK (1000 * US) /* whether the holder has nothing to do any more */
+/* ns after a turn in which a waiting process may take the next one before the holder renews it. */
+#define YIELD (300 * US)
+/* ns between two checks whether the holder of the turn has become idle. */
+#define LOOK (1000 * US)
+/* Bits of the turn's word that name the holder. */
 #define HOLDER_BITS 16
 
 struct turn {
-    uint32_t holder; /* slot + 1; 0: nobody */
-    uint64_t until;
+    uint32_t holder; /* slot + 1; 0: no process */
+    uint64_t until;  /* ns of CLOCK_MONOTONIC */
 };
 
-/* A turn that lasts too long is nobody's: somebody scribbled. */
+/* A turn that lasts too long has no holder: a program has overwritten the word. */
 static struct turn decode(uint64_t word, uint64_t now) {
     struct turn turn = {(uint32_t)(word & ((1u << HOLDER_BITS) - 1)), (word >> HOLDER_BITS) * US};
     if (turn.holder > MIZAR_SLOT_MAX || turn.until > now + 2 * TURN) turn.holder = 0;
@@ -28,9 +32,9 @@ static bool take(uint64_t *word, uint64_t seen, uint32_t self, uint64_t now) {
 }
 
 /*
- * The holder may be between two pieces of work, waiting until the container's share is due: then
- * it comes first. If it has not come a moment later, it has nothing to do. A process that has just
- * taken the turn is about to launch.
+ * Whether the holder of the turn has no work. If it only waits until the container's share permits
+ * its next piece, it keeps the turn; it is idle if it has not launched YIELD after that moment. A
+ * process that has just taken the turn is about to launch.
  */
 static bool is_idle(struct regions *regions, int card, const struct turn *turn,
                     const struct ask *ask) {
@@ -41,7 +45,10 @@ static bool is_idle(struct regions *regions, int card, const struct turn *turn,
     return done && ask->paid + YIELD <= ask->now;
 }
 
-/* The process that wants the turn says about when it will come, and is waited for a while longer. */
+/*
+ * Whether the holder may renew its turn: not while another process wants the next one, until that
+ * process is late by YIELD. It has announced about when it will come.
+ */
 static bool may_renew(const struct mizar_compute *compute, const struct turn *turn, uint64_t now) {
     uint64_t wanted = smaller(load_relaxed(&compute->turn_wanted), turn->until + 3 * TURN);
     return wanted + LOOK < now || now >= larger(turn->until, wanted) + YIELD;

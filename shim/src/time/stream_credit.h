@@ -1,6 +1,7 @@
 /*
- * What a thread may still launch without asking: a few loads and a subtraction on its own memory,
- * no lock, no clock, no system call. launch_metering.c fills this in.
+ * What a thread may still launch without asking the budget. To pay for a launch takes a few loads
+ * and a subtraction on the thread's own memory, without a lock, a clock or a system call. Credits
+ * are granted by launch_metering.c.
  */
 #ifndef MIZAR_STREAM_CREDIT_H
 #define MIZAR_STREAM_CREDIT_H
@@ -11,46 +12,51 @@
 #include "base/cuda_api.h"
 #include "time/costs.h"
 
-#define STREAM_CREDITS_MAX 8 /* streams that a thread uses in turns */
+#define STREAM_CREDITS_MAX 8 /* streams for which a thread can have credit at the same time */
 
 struct meter;
 
-/* GPU time granted to one thread for one stream, and what measures its use. */
+/* GPU time granted to one thread for one stream, and how its use is measured. */
 struct stream_credit {
-    uintptr_t name;  /* of the stream; 0: free */
-    int64_t left;    /* ns left, by what launches cost */
+    uintptr_t name;        /* of the stream; 0: free */
+    int64_t left;          /* ns left, by the costs of launches */
     struct meter *meter;   /* NULL: not measured */
-    uint64_t since;        /* the last grant ... */
-    uint32_t used;         /* ... ns of what was launched, as far as it is over */
-    uint32_t granted;      /* ns in all */
-    uint32_t begin_serial; /* of the event at which the grant began */
-    uint32_t ended;        /* how many streams had ended at the grant */
-    uint16_t begin;        /* that event; 0: none */
-    uint16_t overlap;      /* at the grant: launch_metering.c */
-    bool probed;           /* the last grant was none, to measure the launch after it */
+    uint64_t since;        /* when `used` began to count (ns of CLOCK_MONOTONIC) */
+    uint32_t used;         /* ns launched since then, except from the present grant */
+    uint32_t granted;      /* ns of the grant */
+    uint32_t begin_serial; /* serial of the event `begin` */
+    uint32_t ended;        /* number of streams that had ended at the grant */
+    uint16_t begin;        /* the event at which the grant began; 0: none */
+    uint16_t overlap;      /* of the meter, at the grant */
+    bool probed;           /* nothing was granted last time, so that the next launch is measured */
 };
 
 /*
- * The library is loaded with the program, so that its thread variables lie at a fixed distance.
- * There is little room for such variables where a library comes later (dlmopen).
+ * The library is loaded with the program, so its thread-local variables can use the initial-exec
+ * model, which needs no call. Where it is loaded later (dlmopen), there is little space for such
+ * variables.
  */
 #define THREADS_OWN __thread __attribute__((tls_model("initial-exec")))
 struct stream_credits {
-    uint32_t last;   /* the one that was used last */
+    uint32_t last;   /* index of the credit that was used last */
     uint64_t copied; /* copies.h */
-    bool watched;    /* when the thread ends, what it was granted goes back */
+    bool watched;    /* grants will be refunded when the thread ends */
     struct stream_credit all[STREAM_CREDITS_MAX];
 };
 extern THREADS_OWN struct stream_credits stream_credits;
 
-/* One name for each stream; `twin` for the entry points of the per-thread default stream. */
+/*
+ * The stream's name, by which credits are found. `twin`: the call came through an entry point for
+ * which the default stream is the per-thread one.
+ */
 static inline uintptr_t stream_credit_name(CUstream stream, bool twin) {
     return stream ? (uintptr_t)stream : twin ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 }
 
-/* Among those that were not used last; NULL: the stream has none. */
+/* Finds the stream's credit among all; NULL if it has none. */
 struct stream_credit *stream_credit_search(uintptr_t name);
 
+/* Finds the stream's credit, trying the one used last first; NULL if it has none. */
 static inline struct stream_credit *stream_credit_find(uintptr_t name) {
     struct stream_credit *credit = &stream_credits.all[stream_credits.last];
     return __builtin_expect(credit->name == name, 1) ? credit : stream_credit_search(name);
@@ -63,7 +69,10 @@ static inline bool stream_credit_granted(void) {
     return any;
 }
 
-/* In the limits, once they are known: not 0 while a card is lent since the container sleeps, so launches tell. */
+/*
+ * The word `asleep` of the limits, once they are known: not 0 while a card of the container is lent
+ * because it is idle. Then each launch must tell the node agent that the container is active.
+ */
 extern const uint32_t *stream_credit_asleep;
 
 static inline void stream_credit_watch(const uint32_t *asleep) {
@@ -76,7 +85,7 @@ static inline bool stream_credit_must_tell(void) {
     return __builtin_expect(__atomic_load_n(asleep, __ATOMIC_RELAXED), 0);
 }
 
-/* Pays for one launch out of what the thread was granted; false: ask metering_begin(). */
+/* Pays for one launch from the thread's credit. If it returns false, call metering_begin(). */
 static inline bool stream_credit_pay(const void *work, uint64_t shape, uintptr_t name) {
     struct stream_credit *credit = stream_credit_find(name);
     int64_t cost = costs_ns(work, shape);

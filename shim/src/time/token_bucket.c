@@ -6,31 +6,35 @@
 #define MS UINT64_C(1000000)
 #define US UINT64_C(1000)
 
-/* Without a window, a container that was idle may use this much at once. */
+/* Without a window, a container that was idle may use this many ns at once. */
 #define SAVINGS (15 * MS)
-/* A piece waits no longer than this for savings ahead of it, or the longest would start ever later. */
+/*
+ * Savings before a piece of work are at most this (ns), or the longest pieces would start too late.
+ */
 #define AHEAD_MOST (25 * MS)
-/* Work may start this much before its time, since sleeps are not more precise. */
+/* Work may start this early (ns), since sleeps are not more precise. */
 #define LEAD (70 * US)
-/* With this much work on the card, no more is added where time is limited. */
+/* With this much work (ns) on the card, no more is added where time is limited. */
 #define QUEUE (2 * MS)
-/* The same where nothing is limited: short enough that a process notices soon when that changes. */
+/* The same where nothing is limited: short enough that a process soon notices a new limit. */
 #define QUEUE_FREE (32 * MS)
 /*
- * The part of a piece (one in so many) that may lie behind the end of the window. As much is left unused where
- * the next piece does not fit, so no neighbour loses by it; the part shrinks after windows in which more lay
- * behind the end, and grows after others.
+ * The part of a piece of work (one in so many) that may exceed the end of the window. About as much
+ * time is left unused in windows where the next piece does not fit, so neighbours lose nothing. The
+ * part shrinks after windows that were exceeded by more, and grows after others.
  */
 #define SLACK_PART 2
-/* A piece that takes longer than this is long, in a window of any length. */
+/* A piece of work of more ns than this is long, in a window of any length. */
 #define LONG (8 * MS)
 /* In a short window, a piece is long if it takes more than this part of it (one in so many). */
 #define LONG_PART 4
-/* The next container takes this long to notice that its window has begun. */
+/* ns that the next container takes to notice that its window has begun. */
 #define HANDOVER (150 * US)
-/* For so long after a window has begun, the card may still take turns with what the neighbour left there. */
+/*
+ * ns after the beginning of a window during which work that a neighbour left may still be running.
+ */
 #define CONTESTED (3 * MS)
-/* 13 days: a larger value is not meant, and sums of smaller ones don't overflow. */
+/* ns: 13 days. Larger values are errors; sums of smaller ones do not overflow. */
 #define NS_MAX (UINT64_C(1) << 50)
 
 struct window {
@@ -46,31 +50,34 @@ static struct window decode(uint64_t word) {
     };
 }
 
-/* A window that makes no sense is none. */
+/* Whether the terms have a valid window. */
 static bool has_window(const struct terms *terms, struct window *window) {
     if (terms->window >> 60 != MIZAR_WINDOW_VALID >> 60) return false;
     *window = decode(terms->window);
     return window->period && window->length && window->length < window->period;
 }
 
-/* GPU time as time of the container's share. */
+/* The time (ns) in which the container's share amounts to `ns` of GPU time. */
 static uint64_t stretched(const struct terms *terms, uint64_t ns) {
     return smaller(ns, NS_MAX) * MIZAR_SHARE_FULL / larger(terms->rate, 1);
 }
 
-/* What is saved up before a piece starts: half of what it uses beyond the share. */
+/*
+ * Savings (ns) before a piece of work starts: half of what it uses beyond the share while it runs.
+ */
 static uint64_t ahead_of(const struct terms *terms, uint64_t ns) {
     ns = smaller(ns, NS_MAX);
     return smaller((stretched(terms, ns) - ns) / 2, AHEAD_MOST);
 }
 
+/* The most savings (ns) that a container may have. */
 static uint64_t ceiling(const struct terms *terms) {
     struct window window;
     if (!has_window(terms, &window)) return SAVINGS + ahead_of(terms, terms->longest);
     return window.period + window.period / 2 + stretched(terms, terms->longest);
 }
 
-/* The container's word, less savings that are too old. */
+/* The container's `paid`, with savings limited to the ceiling. */
 static uint64_t current(const struct terms *terms, uint64_t paid, uint64_t now) {
     uint64_t most = ceiling(terms);
     return larger(paid, now > most ? now - most : 0);
@@ -84,7 +91,7 @@ static bool queue_is_full(const struct terms *terms, const struct ask *ask, uint
 }
 
 struct moment {
-    uint64_t began, ends; /* of the window that began last */
+    uint64_t began, ends; /* beginning and end of the window that began last */
 };
 
 static struct moment moment_of(const struct window *window, uint64_t now) {
@@ -93,8 +100,9 @@ static struct moment moment_of(const struct window *window, uint64_t now) {
 }
 
 /*
- * What a long piece would leave of its window is much, and a piece that is longer than its window
- * would never come to its turn. What it takes of the next one's window is its own share.
+ * Whether a piece may exceed the end of the window because it is long: it would otherwise leave
+ * much of the window unused, or never start if it is longer than the window. The share that the
+ * container has earned by the end of the window must pay for it.
  */
 static bool may_reach_over(const struct terms *terms, const struct ask *ask, uint64_t begins,
                            const struct moment *moment) {
@@ -116,7 +124,7 @@ static bool fits_window(const struct terms *terms, const struct ask *ask, uint64
     uint64_t begins = ask->now + ask->queue, ends = begins + likely;
     if (ends <= moment.ends + slack_of(ask, likely)) return true;
     if (may_reach_over(terms, ask, begins, &moment)) return true;
-    /* What is on the card may be done sooner than it should. */
+    /* Work on the card may be done sooner than expected. */
     uint64_t half = ask->now + ask->queue / 2;
     bool may_fit = half > ask->now + LEAD && half + ask->likely < moment.ends;
     *again = may_fit ? half : moment.began + window.period - LEAD;
@@ -124,9 +132,9 @@ static bool fits_window(const struct terms *terms, const struct ask *ask, uint64
 }
 
 /*
- * When the piece is due. What it uses beyond the share while it runs is saved up before it by one
- * half, and paid back after it by the other: so that what the container has had by any moment is as
- * near to its share as can be. In a window, only the window counts.
+ * When the piece may start. Of what it uses beyond the share while it runs, one half is saved up
+ * before it and the other paid back after it, so that at any moment the container's total is as
+ * near to its share as possible. With a window, nothing is saved up, as only the window decides.
  */
 static uint64_t due(const struct terms *terms, const struct ask *ask) {
     struct window window;
@@ -164,7 +172,7 @@ uint64_t bucket_window_part(const struct terms *terms, uint64_t ns) {
     return ns / window.period * window.length + ns % window.period * window.length / window.period;
 }
 
-/* ns of [0, at] that lie in windows, of which one begins at 0. */
+/* ns of [0, at] that lie in windows, the first of which begins at 0. */
 static uint64_t inside_until(const struct window *window, uint64_t at) {
     return at / window->period * window->length + smaller(at % window->period, window->length);
 }
@@ -184,7 +192,7 @@ uint64_t bucket_own_part(const struct terms *terms, uint64_t from, uint64_t to) 
     return from < terms->since ? bucket_window_part(terms, to - from) : own_part(window, from, to);
 }
 
-/* The neighbour's pieces may be as long as the container's own. */
+/* A neighbour's pieces may be as long as the container's own. */
 uint64_t bucket_contest(const struct terms *terms) {
     return larger(CONTESTED, terms->longest);
 }
@@ -194,7 +202,7 @@ enum bucket_whose bucket_whose(const struct terms *terms, uint64_t from, uint64_
     if (!has_window(terms, &window)) return BUCKET_OWN;
     struct moment moment = moment_of(&window, from);
     if (from < terms->since || to > moment.ends) return BUCKET_NEIGHBOURS;
-    /* Never all of the window, or nothing would be learned in it. */
+    /* Never the whole window, or nothing could be learned in it. */
     uint64_t contested = smaller(bucket_contest(terms), window.length / 2);
     return from - moment.began < contested ? BUCKET_CONTESTED : BUCKET_OWN;
 }

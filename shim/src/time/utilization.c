@@ -1,7 +1,8 @@
 /*
- * The last look at a card's account, in one shared word: per cent plus one (8 bits, lowest; 0: not known
- * yet) | time (28 bits, ms) | GPU time charged until then (28 bits, 100 us). A process looks when it charges
- * time, not only when it is asked, so that the first question finds a span to measure over.
+ * The last sample of a card's utilization, in one shared word: percent plus one (lowest 8 bits; 0:
+ * not known yet) | time (28 bits, ms) | GPU time charged until then (28 bits, 100 us). A process
+ * samples when it charges time, and not only when it is asked, so that the first question has a
+ * span to measure over.
  */
 #include "time/utilization.h"
 
@@ -11,13 +12,13 @@
 
 #define BITS 28
 #define MASK ((UINT64_C(1) << BITS) - 1)
-#define SPAN_LEAST 167 /* ms; as long as NVIDIA's shortest sampling period */
+#define SPAN_LEAST 167 /* ms between two samples; as long as NVIDIA's shortest sampling period */
 #define MS 1000000u
 #define UNIT 100000u /* ns of GPU time */
 
 struct look {
-    unsigned percent; /* plus one; 0: not known */
-    uint64_t time, busy;
+    unsigned percent;    /* plus one; 0: not known */
+    uint64_t time, busy; /* in ms, and in UNIT */
 };
 
 static uint64_t pack(struct look look) {
@@ -28,7 +29,7 @@ static struct look unpack(uint64_t word) {
     return (struct look){word & 0xff, word >> 8 & MASK, word >> (8 + BITS) & MASK};
 }
 
-/* What was charged, and what a process has on the card that was not charged for yet. */
+/* ns that were charged, and of announced work that was not charged yet. */
 static uint64_t busy_time(struct regions *regions, int card, uint64_t now) {
     const struct mizar_compute *compute = &regions->usage->cards[card].compute;
     uint64_t charged_to = load_relaxed(&compute->busy_until);
@@ -42,7 +43,7 @@ static unsigned percent(struct look from, struct look to) {
     return result > 100 ? 100 : (unsigned)result;
 }
 
-/* The last look; a new one where a span has passed since it. */
+/* The last sample, or a new one if the last is SPAN_LEAST old. */
 static struct look refresh(struct regions *regions, int card, uint64_t now) {
     uint64_t *word = &regions->usage->cards[card].compute.load, seen = load_relaxed(word);
     struct look last = unpack(seen);

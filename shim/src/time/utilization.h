@@ -1,16 +1,17 @@
-/* How busy the container keeps a card. */
+/* The container's utilization of a card. */
 #ifndef MIZAR_UTILIZATION_H
 #define MIZAR_UTILIZATION_H
 
 #include "region/regions.h"
 
 /*
- * Per cent of the card's time, over 1/6 s or more until now or just before, from what the container was
- * charged. Only where the card's time is metered. Never waits: until 1/6 s after the container's first work, 0.
+ * Percent of the card's time that the container was charged, over the last 1/6 s or more. Only for
+ * a card whose time is metered. Does not wait: returns 0 until 1/6 s after the container's first
+ * work.
  */
 unsigned utilization_charged(struct regions *regions, int card);
 
-/* GPU time was just charged: the figure is brought up to date, unless it is of late. */
+/* Updates the figure unless it is recent. To be called when GPU time was charged. */
 void utilization_note(struct regions *regions, int card, uint64_t now);
 
 #endif
