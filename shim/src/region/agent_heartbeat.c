@@ -2,9 +2,10 @@
 
 #include "base/atomics.h"
 
-#define STALE UINT64_C(1000000000) /* ns: a node agent that is silent for so long is gone */
+/* ns without a heartbeat after which the node agent counts as dead. */
+#define STALE UINT64_C(1000000000)
 
-/* One that has not come to a new container yet has as long as one that fell silent. */
+/* In a new container, the agent counts as alive for STALE before its first heartbeat. */
 bool agent_lives(struct regions *regions, int card, uint64_t now) {
     struct process_card *own = &regions->process->cards[card];
     uint32_t beat = load_relaxed(&regions->limits->live[card].beat);

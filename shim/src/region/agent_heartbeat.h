@@ -1,10 +1,10 @@
-/* The node agent, as its heartbeat in the limits shows it. */
+/* Tells by the heartbeat in the limits whether the node agent is alive. */
 #ifndef MIZAR_AGENT_HEARTBEAT_H
 #define MIZAR_AGENT_HEARTBEAT_H
 
 #include "region/regions.h"
 
-/* Whether the node agent has done a round lately; `now` in ns of CLOCK_MONOTONIC. */
+/* Whether the node agent has done a round within the last second. `now`: ns of CLOCK_MONOTONIC. */
 bool agent_lives(struct regions *regions, int card, uint64_t now);
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "region/memory_ledger.h"
 
+/* Milliseconds between two searches by dead_processes_settle_sometimes(). */
 #define SETTLE_EVERY_MS 100
 
 #ifndef F_OFD_SETLK
@@ -28,14 +29,14 @@ void dead_processes_unlock(int fd, unsigned slot) {
     set_lock(fd, slot, F_UNLCK);
 }
 
-/* True while the slot's last owner has let its lock go, but perhaps not yet its GPU memory. */
+/* Whether the slot's last owner has released its lock, but perhaps not yet its GPU memory. */
 static bool still_exiting(struct mizar_usage_slot *slot) {
     uint64_t here = proc_pid_namespace();
     return here && slot->pid && slot->pid_ns == here &&
            proc_exiting(slot->pid, slot->start_time);
 }
 
-/* The caller holds the slot's lock, so nobody else changes what the slot holds. */
+/* The caller holds the slot's lock, so no other thread changes what the slot holds. */
 static void give_back(struct mizar_usage *usage, unsigned slot) {
     for (unsigned card = 0; card < MIZAR_CARD_MAX; card++) {
         uint64_t bytes = ledger_slot_bytes(usage, card, slot);
@@ -62,7 +63,7 @@ bool dead_processes_settle_some(struct mizar_usage *usage, int fd, unsigned firs
     for (unsigned i = 0; i < used && i < count; i++) {
         unsigned slot = (first + i) % used;
         if (load_relaxed(&usage->slots[slot].state) == MIZAR_STATE_EMPTY) continue;
-        if (!dead_processes_lock(fd, slot)) continue; /* alive: it may well be ourselves */
+        if (!dead_processes_lock(fd, slot)) continue; /* alive; it may be this process */
         all = dead_processes_settle_slot(usage, slot) && all;
         dead_processes_unlock(fd, slot);
     }

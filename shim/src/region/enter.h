@@ -1,4 +1,4 @@
-/* Where every wrapper begins: whether there is anything to count or limit here. */
+/* The beginning of every wrapper, which finds out whether there is anything to count or limit. */
 #ifndef MIZAR_ENTER_H
 #define MIZAR_ENTER_H
 
@@ -6,12 +6,13 @@
 #include "region/regions.h"
 
 /*
- * Every wrapper that takes memory or answers for it begins with this. *regions is NULL where there
- * is no Mizar. An error when there is, but limits cannot be kept.
+ * To be called first by every wrapper that takes memory or reports on it. Sets *regions to NULL and
+ * returns success if there is no Mizar here. Returns CUDA_ERROR_SYSTEM_NOT_READY if there is, but
+ * limits cannot be kept.
  */
 CUresult shim_enter(struct regions **regions);
 
-/* The same for wrappers that only give back: NULL when there is nothing to be known. */
+/* The same for wrappers that only give memory back. Returns NULL if nothing is counted. */
 struct regions *shim_known(void);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+/* How often a read is tried while the file is being written. */
 #define ATTEMPTS 64
 
 const char limits_file_busy[] = "is being written and never finished";
@@ -35,7 +36,7 @@ static const char *check(const struct mizar_limits *copy) {
     return NULL;
 }
 
-/* Word by word, since a writer may be at it: what was torn is thrown away. */
+/* Copies atomically word by word, since a writer may be active. The caller discards a torn copy. */
 static void copy_words(const struct mizar_limits *from, struct mizar_limits *to) {
     const uint32_t *source = (const uint32_t *)(const void *)from;
     uint32_t *target = (uint32_t *)(void *)to;

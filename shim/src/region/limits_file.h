@@ -1,4 +1,7 @@
-/* Reading the limits region: a seqlock with a checksum. No state; see regions.h for that. */
+/*
+ * Reads the limits region, which is protected by a seqlock and a checksum. Stateless; the last good
+ * copy is kept by regions.h.
+ */
 #ifndef MIZAR_LIMITS_FILE_H
 #define MIZAR_LIMITS_FILE_H
 
@@ -11,12 +14,13 @@ struct limits_file_copy {
     uint32_t seq;
 };
 
-/* The answer of limits_file_read that may be different in a moment. */
+/* The result of limits_file_read() for a region that is being written; a retry may succeed. */
 extern const char limits_file_busy[];
 
-/* NULL when `copy` holds a sound reading; otherwise what is wrong, for a message. */
+/* Reads the limits into `copy`. Returns NULL on success, otherwise what is wrong, for a message. */
 const char *limits_file_read(const struct mizar_limits *limits, struct limits_file_copy *copy);
 
+/* The CRC-32 of the bytes, as zlib computes it. */
 uint32_t limits_file_crc(const void *data, size_t bytes);
 
 #endif

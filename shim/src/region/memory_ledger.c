@@ -27,12 +27,15 @@ static struct wide pack(struct ledger_view view) {
     };
 }
 
-/* 0 stays the mark of a slot that nothing was recorded of. */
+/* The next sequence number. It is never 0, which marks a slot for which nothing was recorded. */
 static uint32_t after(uint32_t seq) {
     return seq == UINT32_MAX ? 1 : seq + 1;
 }
 
-/* held: `seq` takes the place of the ledger's lo in wide_load, so it is the half that is read twice. */
+/*
+ * Reads both words as of one instant, as wide_load() does for the ledger. `seq` changes with every
+ * write, so it is the word that is read twice.
+ */
 static struct mizar_held load_held(const struct mizar_held *held) {
     struct mizar_held view;
     uint64_t again;
@@ -49,10 +52,10 @@ static bool unchanged(const struct mizar_ledger *ledger, struct wide seen) {
 }
 
 /*
- * Writes what the ledger states of its slot into that slot, on behalf of the process that made the
- * statement: it may be dead. False when the ledger moved on meanwhile (then the next one to move it did this).
- * A late copy of this does no harm: `held` still having the pair read here means that nothing was
- * written since, because a seq never comes twice.
+ * Writes the ledger's statement about its slot into that slot, on behalf of the process that made
+ * the statement and may be dead. Returns false if the ledger has changed meanwhile; then whoever
+ * changed it has done this. A late write does no harm: it succeeds only if `held` still has the
+ * pair read here, so nothing was written since, because a seq never occurs twice.
  */
 static bool record(struct mizar_usage *usage, unsigned card, struct wide seen) {
     struct ledger_view view = unpack(seen);
@@ -64,7 +67,10 @@ static bool record(struct mizar_usage *usage, unsigned card, struct wide seen) {
     return true;
 }
 
-/* What the slot holds in the instant `seen`; *sure is false when the ledger moved on. */
+/*
+ * Bytes that the slot holds at the instant `seen`. *sure is set to false if the ledger has changed
+ * meanwhile.
+ */
 static uint64_t bytes_at(struct mizar_usage *usage, unsigned card, unsigned slot, struct wide seen,
                          bool *sure) {
     struct ledger_view view = unpack(seen);
@@ -111,7 +117,7 @@ void ledger_give(struct mizar_usage *usage, unsigned card, unsigned slot, uint64
         bool sure;
         uint64_t held = bytes_at(usage, card, slot, seen, &sure);
         if (!sure) continue;
-        /* The two bounds only matter in a region that somebody scribbled on. */
+        /* The two bounds only matter if a program has overwritten the region. */
         uint64_t back = at_most(at_most(bytes, held), total);
         if (put(usage, card, seen, slot, held - back, total - back)) return;
     }

@@ -1,6 +1,6 @@
 /*
- * The ledger: one 128-bit word per card that decides who may have memory. See mizar_regions.h for
- * what it says. Lock-free, and correct when any participant dies between any two instructions.
+ * The ledger: one 128-bit word per card that decides which process may take memory. mizar_regions.h
+ * describes its content. Lock-free, and correct if any process dies between any two instructions.
  */
 #ifndef MIZAR_MEMORY_LEDGER_H
 #define MIZAR_MEMORY_LEDGER_H
@@ -11,7 +11,7 @@
 
 #define LEDGER_NO_LIMIT UINT64_MAX
 
-/* One instant of a ledger, unpacked. */
+/* The content of a ledger at one instant. */
 struct ledger_view {
     uint64_t total;
     uint64_t slot_bytes;
@@ -19,13 +19,14 @@ struct ledger_view {
     uint32_t slot;
 };
 
+/* Reads the card's ledger. */
 struct ledger_view ledger_view(struct mizar_usage *usage, unsigned card);
 
-/* Takes `bytes` for the slot, unless the total would pass `limit`. */
+/* Takes `bytes` for the slot. Returns false if the total would exceed `limit` (bytes). */
 bool ledger_take(struct mizar_usage *usage, unsigned card, unsigned slot, uint64_t bytes,
                uint64_t limit);
 
-/* Gives `bytes` of the slot back; never more than it holds. */
+/* Gives `bytes` of the slot back, at most what it holds. */
 void ledger_give(struct mizar_usage *usage, unsigned card, unsigned slot, uint64_t bytes);
 
 /* Bytes that the slot holds on the card. */

@@ -9,23 +9,27 @@
 #include "base/sys.h"
 #include "region/dead_processes.h"
 
+/* Number of slots that are checked for dead processes when a process attaches. */
 #define SETTLE_AT_ATTACH 8
 #define LOCK_PAGE 4096
 
 /*
- * Lets a mapping keep the open file description, and with it the lock, until the process dies or
- * execs. Children don't get the mapping, and no descriptor stays that the program might close.
+ * Keeps the open file description, and with it the lock, by a mapping until the process dies or
+ * execs. Children do not inherit the mapping, and no descriptor remains that the program might
+ * close.
  */
 static bool keep_lock(int fd) {
     void *page = sys_map(LOCK_PAGE, PROT_READ, MAP_SHARED, fd);
     return page && SYS(SYS_madvise, page, LOCK_PAGE, MADV_DONTFORK) == 0;
 }
 
-/* ---- the handshake ----------------------------------------------------------------------------- */
+/* ---- a second driver ------------------------------------------------------------------------- */
 
 static uint32_t goes_past;
 
-/* Called where a process attaches and where it finds a second driver: the later of the two tells. */
+/*
+ * Called when the process attaches and when it finds a second driver; the later call takes effect.
+ */
 static void tell_if_past(struct regions *regions) {
     const struct process *process = regions->process;
     if (!load_seq_cst(&goes_past) ||
@@ -41,7 +45,7 @@ void process_slots_tell_past(void) {
     if (regions && regions->mode == REGIONS_ACTIVE) tell_if_past(regions);
 }
 
-/* ---- claiming ---------------------------------------------------------------------------------- */
+/* ---- claiming -------------------------------------------------------------------------------- */
 
 static void raise_high(struct mizar_usage *usage, unsigned slot) {
     uint32_t high = load_relaxed(&usage->slot_high);
@@ -66,8 +70,8 @@ static void introduce(struct mizar_usage_slot *entry, const struct proc_stat *se
 }
 
 /*
- * The slot's lock decides; a loser tries the next one. Bytes may be left although the state is
- * EMPTY (an owner killed before it introduced itself), so every claim settles.
+ * Claims the slot if its lock can be taken. Bytes may be left although the state is EMPTY, if the
+ * owner was killed before it filled in the slot, so every claim settles.
  */
 static bool claim(struct mizar_usage *usage, int fd, unsigned slot, const struct proc_stat *self) {
     if (!dead_processes_lock(fd, slot)) return false;
@@ -80,7 +84,7 @@ static bool claim(struct mizar_usage *usage, int fd, unsigned slot, const struct
     return false;
 }
 
-/* First the slots that look free, which costs no system call for the others; then every one. */
+/* Tries first the slots that look free, which costs no system call for the others, and then all. */
 static int claim_any(struct mizar_usage *usage, int fd, const struct proc_stat *self) {
     for (unsigned slot = 0; slot < MIZAR_SLOT_MAX; slot++)
         if (load_relaxed(&usage->slots[slot].state) == MIZAR_STATE_EMPTY &&
@@ -96,7 +100,10 @@ static void shake_hands(struct mizar_usage *usage) {
     __atomic_store_n(&usage->shim_version, MIZAR_SHIM_VERSION, __ATOMIC_RELAXED);
 }
 
-/* -1: no slot. The descriptor is closed in any case; a kept mapping holds the lock. */
+/*
+ * Claims any slot, whose lock a mapping then keeps, so the caller may close `fd`. Returns -1 if
+ * there is none.
+ */
 static int claim_with(struct mizar_usage *usage, int fd, const struct proc_stat *self) {
     dead_processes_settle_some(usage, fd, load_relaxed(&usage->attached) * SETTLE_AT_ATTACH, SETTLE_AT_ATTACH);
     int slot = claim_any(usage, fd, self);
@@ -109,7 +116,7 @@ static int claim_with(struct mizar_usage *usage, int fd, const struct proc_stat 
 static bool attach(struct regions *regions) {
     static int told;
     struct proc_stat self;
-    if (!proc_stat(0, &self)) { /* by its start time the agent knows the process */
+    if (!proc_stat(0, &self)) { /* the agent identifies the process by its start time */
         message_once(&told, "CUDA is refused: /proc/self/stat cannot be read");
         return false;
     }

@@ -1,4 +1,7 @@
-/* Process slots of the usage region: each process of the container claims one when it first uses CUDA. */
+/*
+ * Process slots of the usage region: each process of the container claims one when it first uses
+ * CUDA.
+ */
 #ifndef MIZAR_PROCESS_SLOTS_H
 #define MIZAR_PROCESS_SLOTS_H
 
@@ -6,10 +9,16 @@
 
 #include "region/regions.h"
 
-/* Makes sure that this process has a slot. False: none is free, or the region cannot be locked. */
+/*
+ * Makes sure that this process has a slot. Returns false if none is free, if the region cannot be
+ * locked, or if /proc/self/stat cannot be read.
+ */
 bool process_slots_attach(struct regions *regions);
 
-/* The process has a second driver, which nobody limits: the node agent takes it for one without a shim. */
+/*
+ * Tells the node agent that the process has a second driver, whose calls are not limited. The agent
+ * then treats the process like one without a shim.
+ */
 void process_slots_tell_past(void);
 
 #endif

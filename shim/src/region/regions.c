@@ -12,7 +12,7 @@
 #include "region/limits_file.h"
 
 #define DIRECTORY "/run/mizar"
-#define PATIENCE 100 /* milliseconds that a process waits, all in all, for a writer to finish */
+#define PATIENCE 100 /* milliseconds that a process waits in total for a writer to finish */
 
 struct regions *regions_current;
 
@@ -27,9 +27,9 @@ static const char *directory(void) {
     return DIRECTORY;
 }
 
-/* ---- the directory ------------------------------------------------------------------------------ */
+/* ---- the directory --------------------------------------------------------------------------- */
 
-/* Nothing that the program does after it was loaded makes Mizar seem not to be here. */
+/* Opened when the library is loaded, so that the program cannot hide Mizar's directory later. */
 static struct kept_directory place = KEPT_NONE;
 static uint32_t looked;
 
@@ -59,7 +59,7 @@ int regions_open_usage(void) {
     return open_file("usage", O_RDWR);
 }
 
-/* Maps the whole file, or says what is wrong with it. */
+/* Maps the whole file. Returns NULL on success, otherwise what is wrong, for a message. */
 static const char *map_file(const char *name, int flags, size_t bytes, void **mapped) {
     int protection = flags == O_RDWR ? PROT_READ | PROT_WRITE : PROT_READ;
     int fd = open_file(name, flags);
@@ -77,11 +77,14 @@ static const char *check_usage(const struct mizar_usage *usage) {
     if (usage->version != MIZAR_REGIONS_VERSION) return "has another version than this shim";
     if (usage->size != MIZAR_USAGE_SIZE || usage->card_max != MIZAR_CARD_MAX ||
         usage->slot_max != MIZAR_SLOT_MAX)
-        return "has another shape than this shim's";
+        return "has other dimensions than this shim expects";
     return NULL;
 }
 
-/* A device keeps its card, also while the limits cannot be read; one that had none may have one now. */
+/*
+ * Devices without a card are looked up again, since the limits may name their card now. Others keep
+ * their card, even while the limits cannot be read.
+ */
 static void ask_again_for_unknown(struct process *process) {
     for (unsigned i = 0; i < DEVICES_MAX; i++) {
         int8_t none = -1;
@@ -97,7 +100,10 @@ static void store_uuid(struct process_card *card, const char *uuid) {
         __atomic_store_n(&card->uuid[i], words[i], __ATOMIC_RELAXED);
 }
 
-/* A card keeps its UUID; while one is added, a reader finds another one or none. */
+/*
+ * Not atomic as a whole: a card's UUID never changes, and while a card is added, a reader's UUID
+ * matches none.
+ */
 static void load_uuid(const struct process_card *card, char *uuid) {
     uint64_t words[MIZAR_UUID_SIZE / 8];
     for (unsigned i = 0; i < MIZAR_UUID_SIZE / 8; i++)
@@ -148,7 +154,9 @@ bool regions_refresh(struct regions *regions) {
     struct process *process = regions->process;
     const char *wrong = NULL;
     if (__atomic_load_n(&process->limits_known, __ATOMIC_ACQUIRE)) {
-        /* While another thread reads them, or the agent writes, the thread goes on with what is known. */
+        /*
+         * While another thread reads the limits or the agent writes them, the known ones are used.
+         */
         if (!lock_try(&process->refresh_lock)) return true;
         read_limits(regions->limits, process);
     } else {
@@ -206,7 +214,7 @@ static const char *fill(struct regions *made, const char **file) {
                          : "cannot be kept: no memory, or a kernel older than 4.14";
 }
 
-/* Another thread may have been faster; then its regions are the ones. */
+/* Publishes the regions. If another thread was faster, drops them and returns that thread's. */
 static struct regions *publish(struct regions *made) {
     struct regions *first = NULL;
     if (__atomic_compare_exchange_n(&regions_current, &first, made, false, __ATOMIC_ACQ_REL,
@@ -217,7 +225,7 @@ static struct regions *publish(struct regions *made) {
 }
 
 bool regions_inert(void) {
-    look_for_mizar(); /* others' constructors may come before ours */
+    look_for_mizar(); /* other libraries' constructors may run before this one's */
     return __atomic_load_n(&regions_current, __ATOMIC_ACQUIRE) == &inert;
 }
 

@@ -40,7 +40,7 @@ WRONG: dict[str, tuple[Callable[[Slot], object], str]] = {
     "limit": (lambda slot: flip(slot.limits, 1024 + 64 + 5), "limits is damaged"),
     "usage magic": (lambda slot: flip(slot.usage, 0), "usage is not a usage file"),
     "usage version": (lambda slot: flip(slot.usage, 8), "usage has another version"),
-    "usage shape": (lambda slot: flip(slot.usage, 20), "usage has another shape"),
+    "usage shape": (lambda slot: flip(slot.usage, 20), "usage has other dimensions"),
     "usage short": (lambda slot: truncate(slot.usage, 4096), "usage has the wrong size"),
 }
 
